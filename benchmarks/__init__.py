@@ -1,0 +1,1 @@
+"""Measure, compare and report."""

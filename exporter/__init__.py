@@ -1,0 +1,1 @@
+"""Turn a trained checkpoint into a verified bundle."""

@@ -1,0 +1,95 @@
+"""Writing a bundle's parts: graph files over one weights file, their records in the manifest, the self-check cases."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from txport.exporter import interface
+from txport.exporter.weights import share_weights
+from txport.models.config import Config
+from txport.runtime.manifest import Graph, ModelSizes, Tensor
+
+WEIGHTS = "onnx/weights.bin"
+
+_DTYPES = {
+    ir.DataType.FLOAT: "float32",
+    ir.DataType.FLOAT16: "float16",
+    ir.DataType.INT64: "int64",
+    ir.DataType.INT32: "int32",
+    ir.DataType.BOOL: "bool",
+}
+# The IR version that came with an opset: a newer one would make old parsers refuse a file that they can read.
+_IR_VERSIONS = {18: 8, 24: 12}
+
+
+def write_graphs(directory: Path, models: Mapping[str, ir.Model], version: str) -> dict[str, Path]:
+    """Save graphs as `<name>.onnx` beside one `weights.bin`, and check each with ONNX's checker and shape inference.
+
+    Args:
+        directory: Made if need be.
+        models: Graphs by name; their weights are replaced by references to the file.
+        version: Of txport, written as the producer's.
+
+    Returns:
+        The file of each graph.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    share_weights(models.values(), directory / "weights.bin")
+    files = {}
+    for name, model in models.items():
+        model.producer_name, model.producer_version = "txport", version
+        model.ir_version = _IR_VERSIONS[model.opset_imports[""]]
+        model.graph.name = name
+        files[name] = directory / f"{name}.onnx"
+        ir.save(model, files[name])
+        onnx.checker.check_model(files[name], full_check=True)
+    return files
+
+
+def graph_record(name: str, model: ir.Model, layers: int) -> Graph:
+    """What the manifest says of one graph."""
+    step = name != "encoder"
+    inputs = {value.name for value in model.graph.inputs}
+    return Graph(
+        name=name,
+        role="decoder_step" if step else "encoder",
+        lowering=name.partition(".")[2] if step else "standard",  # type: ignore[arg-type]
+        file=f"onnx/{name}.onnx",
+        opsets=dict(model.opset_imports),
+        inputs=tuple(_tensor(value) for value in model.graph.inputs),
+        outputs=tuple(_tensor(value) for value in model.graph.outputs),
+        aliases=tuple(pair for pair in interface.step_aliases(layers) if pair[0] in inputs) if step else (),
+    )
+
+
+def _tensor(value: ir.Value) -> Tensor:
+    assert value.name and value.dtype and value.shape is not None
+    shape = tuple(dim if isinstance(dim, int) else str(dim.value) for dim in value.shape)
+    return Tensor(value.name, _DTYPES[value.dtype], shape, value.name in interface.OPTIONAL_OUTPUTS)  # type: ignore[arg-type]
+
+
+def model_sizes(config: Config) -> ModelSizes:
+    """The sizes that a runtime needs to allocate buffers."""
+    return ModelSizes(
+        encoder_layers=config.encoder_layers,
+        decoder_layers=config.decoder_layers,
+        d_model=config.d_model,
+        heads=config.heads,
+        head_dim=config.head_dim,
+        source_vocabulary=config.source_vocabulary,
+        target_vocabulary=config.target_vocabulary,
+    )
+
+
+def write_golden(file: Path, cases: Sequence[tuple[str, Sequence[int], Sequence[int]]]) -> None:
+    """Write (text, source ids, target ids) cases by which a device checks itself without PyTorch."""
+    records = [{"source": text, "source_ids": list(source), "target_ids": list(ids)} for text, source, ids in cases]
+    write_json(file, {"format_version": 1, "cases": records})
+
+
+def write_json(file: Path, value: Any) -> None:
+    """UTF-8 JSON with a final line break."""
+    file.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

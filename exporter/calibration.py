@@ -1,0 +1,124 @@
+"""What values a graph takes on real sentences, and how far two versions of it are apart.
+
+Runs graphs by plain sessions and feeds the reference's own tokens (teacher forcing), so that two graphs see the same.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+from txport.exporter.reference import Batch
+
+Array = npt.NDArray[np.generic]
+Logits = npt.NDArray[np.float32]
+
+
+def session(file: Path) -> onnxruntime.InferenceSession:
+    """A CPU session for a graph file."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+
+
+def with_all_outputs(file: Path, copy: Path) -> None:
+    """Write `copy`, beside `file`, which gives every float tensor of the graph as an output too."""
+    model = onnx.load(file, load_external_data=False)
+    known = {value.name for value in model.graph.output}
+    floats = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)
+    inner = [v for v in model.graph.value_info if v.type.tensor_type.elem_type in floats and v.name not in known]
+    model.graph.output.extend(inner)
+    onnx.save(model, copy)
+
+
+class TeacherForced:
+    """The encoder and one decoder step, run over given targets.
+
+    Args:
+        encoder: Graph file.
+        step: Graph file of any lowering.
+        watch: Collect the largest magnitude of every output under its name, in `largest`.
+    """
+
+    def __init__(self, encoder: Path, step: Path, *, watch: bool = False) -> None:
+        self._encoder, self._step = session(encoder), session(step)
+        self._watch = watch
+        self.largest: dict[str, dict[str, float]] = {"encoder": {}, "step": {}}
+
+    def logits(self, batch: Batch, bos: int) -> Logits:
+        """float32 `[b, longest target, vocabulary]`; rows beyond their target hold what pad gives."""
+        feed = {"input_ids": batch.source_ids, "source_lengths": batch.source_lengths}
+        cross = self._run("encoder", self._encoder, feed)
+        rows, length = len(batch.targets), max(len(target) for target in batch.targets)
+        state: dict[str, Array] = {
+            "finished": np.zeros(rows, dtype=np.bool_),
+            "target_limits": np.full(rows, length + 1, dtype=np.int64),
+            "cache_positions": np.arange(length, dtype=np.int64),
+            **{name: cross[name] for name in cross if name.startswith("cross_")},
+            **self._empty_caches(rows, length),
+        }
+        names = {value.name for value in self._step.get_inputs()}
+        steps = []
+        for position in range(length):
+            tokens = [bos if position == 0 else (t[position - 1] if position <= len(t) else 0) for t in batch.targets]
+            now = {"token_ids": np.array(tokens, dtype=np.int64), "positions": np.full(rows, position, dtype=np.int64)}
+            output = self._run("step", self._step, {k: v for k, v in {**state, **now}.items() if k in names})
+            steps.append(output["logits"].astype(np.float32))
+            state.update({name: output[f"next_{name}"] for name in state if name.startswith("self_")})
+        return np.stack(steps, axis=1)
+
+    def _empty_caches(self, rows: int, length: int) -> dict[str, Array]:
+        caches = {}
+        for value in self._step.get_inputs():
+            if value.name.startswith("self_"):
+                dtype = np.float16 if value.type == "tensor(float16)" else np.float32
+                caches[value.name] = np.zeros((rows, value.shape[1], length, value.shape[3]), dtype=dtype)
+        return caches
+
+    def _run(self, graph: str, runner: onnxruntime.InferenceSession, feed: Mapping[str, Array]) -> dict[str, Array]:
+        names = [value.name for value in runner.get_outputs()]
+        output = dict(zip(names, runner.run(names, dict(feed)), strict=True))
+        if self._watch:
+            largest = self.largest[graph]
+            for name, array in output.items():
+                if array.dtype.kind == "f" and array.size:
+                    largest[name] = max(largest.get(name, 0.0), float(np.abs(array).max()))
+        return output
+
+
+@dataclass(frozen=True)
+class Loss:
+    """How far a graph's logits are from the reference's, over the tokens of the reference's targets.
+
+    Attributes:
+        rms: Root mean square difference of logits; infinite where NaN or infinity appears.
+        changed: Share of tokens for which another id would be chosen.
+        regret: Largest reference logit given away by such a choice.
+    """
+
+    rms: float
+    changed: float
+    regret: float
+
+
+def loss(graphs: TeacherForced, batches: Iterable[tuple[Batch, Logits]], bos: int) -> Loss:
+    """Compare the graphs' logits with those that belong to the batches."""
+    squares, values, tokens, changed, regret = 0.0, 0, 0, 0, 0.0
+    for batch, expected in batches:
+        found = graphs.logits(batch, bos)
+        for row, target in enumerate(batch.targets):
+            given, wanted = found[row, : len(target)], expected[row, : len(target)]
+            if not np.isfinite(given).all():
+                return Loss(math.inf, 1.0, math.inf)
+            squares += float(np.square(given - wanted).sum())
+            values += given.size
+            steps = np.arange(len(target))
+            lost = wanted[steps, wanted.argmax(-1)] - wanted[steps, given.argmax(-1)]
+            tokens += len(target)
+            changed += int((lost > 0).sum())
+            regret = max(regret, float(lost.max()))
+    return Loss(math.sqrt(squares / max(1, values)), changed / max(1, tokens), regret)

@@ -1,0 +1,62 @@
+"""The README.md of a bundle: what it is, how it was checked and how to run it, from the manifest and the report."""
+
+from pathlib import Path
+
+from txport.exporter.verification import Report
+from txport.runtime.manifest import Manifest
+
+
+def card(name: str, manifest: Manifest, report: Report | None) -> str:
+    """Markdown for the bundle called `name`."""
+    model, limits = manifest.model, manifest.limits
+    lowerings = ", ".join(graph.lowering for graph in manifest.graphs if graph.role == "decoder_step")
+    islands = sum(len(island.nodes) for island in manifest.precision.islands)
+    lines = [
+        f"# {name}",
+        "",
+        "An encoder-decoder Transformer as ONNX graphs, made by "
+        f"[txport](https://pypi.org/project/txport/) {manifest.made_by.version}. `manifest.json` is the contract.",
+        "",
+        "| | |",
+        "|---|---|",
+        f"| layers | {model.encoder_layers} encoder, {model.decoder_layers} decoder |",
+        f"| width | d_model {model.d_model}, {model.heads} heads of {model.head_dim} |",
+        f"| vocabulary | {model.source_vocabulary} source, {model.target_vocabulary} target |",
+        f"| largest | batch {limits.batch}, source {limits.source} tokens, target {limits.target} tokens |",
+        f"| precision | {manifest.precision.type}, {islands} nodes kept in float32 |",
+        f"| lowerings | {lowerings} |",
+        "",
+        "## Verification",
+        "",
+        *_verification(report),
+        "",
+        "## Use",
+        "",
+        "```sh",
+        "pip install 'txport[ort]'",
+        f'echo "..." | tx-translate {name}',
+        f"tx-inspect {name} --check",
+        "```",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def write_card(directory: Path, name: str, manifest: Manifest, report: Report | None) -> None:
+    """Write `README.md` into a bundle."""
+    (directory / "README.md").write_text(card(name, manifest, report), encoding="utf-8")
+
+
+def _verification(report: Report | None) -> list[str]:
+    if report is None:
+        return ["Not verified: exported with `--no-verify`."]
+    lines = [
+        f"{'Passed' if report.passed else '**FAILED**'} against PyTorch in float32 ({report.arithmetic}).",
+        "",
+        "| lowering | sentences | identical ids | largest logit error | mean logit error |",
+        "|---|---|---|---|---|",
+    ]
+    for each in report.lowerings:
+        errors = f"{each.max_logit_error:.2e} | {each.mean_logit_error:.2e}"
+        lines.append(f"| {each.lowering} | {each.sentences} | {each.token_identical} | {errors} |")
+    return lines

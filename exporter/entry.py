@@ -1,0 +1,15 @@
+"""The console scripts of the exporter. Only the standard library is imported, so that a missing one can be reported."""
+
+from typing import NoReturn
+
+from txport.runtime.entry import run_command
+
+
+def export() -> NoReturn:
+    """tx-export"""
+    run_command("txport.exporter.export_command", extra="export")
+
+
+def verify() -> NoReturn:
+    """tx-verify"""
+    run_command("txport.exporter.verify_command", extra="export")

@@ -1,0 +1,211 @@
+"""From a checkpoint to a bundle: trace, convert, write, verify, and only then give it its name."""
+
+import dataclasses
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+from txport.exporter.bundle import graph_record, model_sizes, write_golden, write_graphs, write_json
+from txport.exporter.float16 import to_float16
+from txport.exporter.lowerings import LOWERINGS
+from txport.exporter.precision import choose_islands, island_nodes
+from txport.exporter.progress import Stages
+from txport.exporter.reference import greedy_batches, teacher_forced_logits
+from txport.exporter.trace import trace_encoder, trace_step
+from txport.exporter.trial import Trial, choose_trial
+from txport.exporter.verification import Report
+from txport.exporter.verify import verify_bundle, write_report
+from txport.models.checkpoint import Checkpoint, load_checkpoint
+from txport.runtime.engine import SpecialTokens
+from txport.runtime.errors import CheckFailed, InputError
+from txport.runtime.files import new_directory
+from txport.runtime.greedy import Request, decode_all
+from txport.runtime.manifest import (
+    Dimensions,
+    Island,
+    MadeBy,
+    Manifest,
+    Precision,
+    Range,
+    TokenizerFiles,
+    list_files,
+)
+from txport.runtime.ort import OrtEngine
+from txport.runtime.version import VERSION
+
+CALIBRATION_SENTENCES = 64
+GOLDEN_CASES = 32
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """What `tx-export` can be told; None for a limit means the model's own.
+
+    Attributes:
+        float16: Convert to float16, with islands where calibration asks for them.
+        lowerings: Which decoder steps to write.
+        max_source: Most source tokens, eos included.
+        max_target: Most tokens made, eos included.
+        max_batch: Most rows that engines are built for.
+        verify: Compare with PyTorch before the bundle appears.
+        sentences: How many sentences to verify on.
+        singles: How many of them to run alone and with padding as well.
+        text: A file of sentences to use instead of the checkpoint's own.
+        force: Replace an existing bundle, and keep one that failed verification.
+    """
+
+    float16: bool = False
+    lowerings: tuple[str, ...] = tuple(LOWERINGS)
+    max_source: int | None = None
+    max_target: int | None = None
+    max_batch: int = 64
+    verify: bool = True
+    sentences: int = 1000
+    singles: int = 100
+    text: Path | None = None
+    force: bool = False
+
+
+def export_bundle(
+    checkpoint_directory: Path, output: Path, options: ExportOptions | None = None, stages: Stages | None = None
+) -> Report | None:
+    """Write the bundle `output` and return its verification report, None if it was not verified.
+
+    Raises:
+        InputError: An option that the model cannot have, or `output` exists.
+        CheckpointError: The checkpoint cannot be read.
+        CheckFailed: Verification failed. No bundle is left, unless `force`.
+    """
+    options, stages = options or ExportOptions(), stages or Stages(enabled=False)
+    checkpoint = load_checkpoint(checkpoint_directory)
+    limits = _dimensions(checkpoint, options)
+    trial = choose_trial(checkpoint, options.sentences, limits.source.max, options.text)
+    with new_directory(output, options.force, marker="manifest.json") as directory:
+        manifest = _write(directory, checkpoint, limits, trial, options, stages)
+        report = verify_bundle(directory, checkpoint, trial, options.singles, stages) if options.verify else None
+        write_report(directory, output.resolve().name, manifest, report)
+        if report is not None and not report.passed and not options.force:
+            raise CheckFailed(f"{output} was not written: {failure_summary(report)}; --force keeps it all the same.")
+    return report
+
+
+def failure_summary(report: Report) -> str:
+    """What failed, in one line."""
+    return "verification failed: " + "; ".join(f"{x.lowering}: {f}" for x in report.lowerings for f in x.failures)
+
+
+def _dimensions(checkpoint: Checkpoint, options: ExportOptions) -> Dimensions:
+    most = checkpoint.config.max_positions
+    source, target = options.max_source or most, options.max_target or most
+    for name, value, least in (("--max-source", source, 2), ("--max-target", target, 2)):
+        if not least <= value <= most:
+            raise InputError(f"{name} {value} is not possible: this model has positions for {least} to {most} tokens.")
+    if options.max_batch < 1:
+        raise InputError(f"--max-batch {options.max_batch} is not possible: give 1 or more.")
+    if unknown := [name for name in options.lowerings if name not in LOWERINGS]:
+        raise InputError(f"--lowering {', '.join(unknown)} is unknown; there are {', '.join(LOWERINGS)}.")
+    if not options.lowerings:
+        raise InputError(f"--lowering is empty; choose from {', '.join(LOWERINGS)}.")
+    opt = min(8, options.max_batch), min(32, source), min(64, target)
+    return Dimensions(Range(1, opt[0], options.max_batch), Range(1, opt[1], source), Range(1, opt[2], target))
+
+
+def _write(
+    directory: Path,
+    checkpoint: Checkpoint,
+    dimensions: Dimensions,
+    trial: Trial,
+    options: ExportOptions,
+    stages: Stages,
+) -> Manifest:
+    """Fill `directory` with all but the verification."""
+    models = _trace(checkpoint, dimensions, options, stages)
+    islands: list[Island] = []
+    if options.float16:
+        with tempfile.TemporaryDirectory(prefix="txport-float16-") as scratch:
+            islands = _convert(Path(scratch), models, checkpoint, dimensions, trial, stages)
+            write_graphs(directory / "onnx", models, VERSION)
+    else:
+        write_graphs(directory / "onnx", models, VERSION)
+    write_json(directory / "config.json", checkpoint.config.to_json())
+    tokenizer = _copy_tokenizer(checkpoint, directory)
+    layers = checkpoint.config.decoder_layers
+    config = checkpoint.config
+    manifest = Manifest(
+        format_version=1,
+        made_by=MadeBy("txport", VERSION),
+        model=model_sizes(config),
+        tokens=SpecialTokens(config.pad_id, config.unk_id, config.bos_id, config.eos_id),
+        dimensions=dimensions,
+        precision=Precision("float16" if options.float16 else "float32", tuple(islands)),
+        graphs=tuple(graph_record(name, model, layers) for name, model in models.items()),
+        tokenizer=tokenizer,
+        files={},
+        verification=None,
+    )
+    stages.stage("self-check cases")
+    write_golden(directory / "golden.json", [])
+    manifest = dataclasses.replace(manifest, files=list_files(directory)).write(directory)
+    write_golden(directory / "golden.json", _golden(directory, manifest, checkpoint, trial))
+    return dataclasses.replace(manifest, files=list_files(directory)).write(directory)
+
+
+def _trace(
+    checkpoint: Checkpoint, dimensions: Dimensions, options: ExportOptions, stages: Stages
+) -> dict[str, ir.Model]:
+    # One table of positions serves both sides where they are equal, so it is stored once.
+    longest = max(dimensions.source.max, dimensions.target.max)
+    stages.stage("trace", 1 + len(options.lowerings))
+    models = {"encoder": trace_encoder(checkpoint.model, longest)}
+    stages.advance()
+    for name in options.lowerings:
+        models[f"decoder_step.{name}"] = trace_step(checkpoint.model, LOWERINGS[name], longest)
+        stages.advance()
+    return models
+
+
+def _convert(
+    scratch: Path,
+    models: dict[str, ir.Model],
+    checkpoint: Checkpoint,
+    dimensions: Dimensions,
+    trial: Trial,
+    stages: Stages,
+) -> list[Island]:
+    """Turn the models into float16, in place, and say which nodes are not."""
+    files = write_graphs(scratch, models, VERSION)
+    model = checkpoint.model
+    sample = trial.sources[:CALIBRATION_SENTENCES]
+    batches = [
+        (batch, teacher_forced_logits(model, batch)) for batch in greedy_batches(model, sample, dimensions.target.max)
+    ]
+    islands = choose_islands(scratch, files, batches, checkpoint.config.bos_id, stages.stage)
+    for name, graph in models.items():
+        to_float16(graph, island_nodes(islands, name))
+    return islands
+
+
+def _copy_tokenizer(checkpoint: Checkpoint, directory: Path) -> TokenizerFiles:
+    source, target = checkpoint.source_tokenizer, checkpoint.target_tokenizer
+    if source is None or target is None:
+        return TokenizerFiles("none", None, None)
+    (directory / "tokenizer").mkdir()
+    for file in {source, target}:
+        shutil.copyfile(file, directory / "tokenizer" / file.name)
+    return TokenizerFiles("sentencepiece", f"tokenizer/{source.name}", f"tokenizer/{target.name}")
+
+
+def _golden(
+    directory: Path, manifest: Manifest, checkpoint: Checkpoint, trial: Trial
+) -> list[tuple[str, list[int], list[int]]]:
+    """Sentences with the ids that PyTorch gives; in float16 only those whose ids survive the rounding."""
+    sources = trial.sources[: 2 * GOLDEN_CASES]
+    expected: dict[int, list[int]] = {}
+    for batch in greedy_batches(checkpoint.model, sources, manifest.limits.target):
+        expected.update(zip(batch.indices, batch.targets, strict=True))
+    engine = OrtEngine(directory, manifest)
+    found = decode_all(engine, [Request(source) for source in sources])
+    kept = [i for i, result in enumerate(found) if result.ids == expected[i] or manifest.precision.type == "float32"]
+    return [(trial.texts[i], sources[i], expected[i]) for i in kept[:GOLDEN_CASES]]

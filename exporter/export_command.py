@@ -1,0 +1,78 @@
+"""tx-export: a checkpoint becomes a bundle."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import click
+from rich.console import Console
+from txport.exporter.export import ExportOptions, export_bundle, failure_summary
+from txport.exporter.lowerings import LOWERINGS
+from txport.exporter.progress import Stages
+from txport.exporter.report_table import print_report
+from txport.runtime.errors import CheckFailed
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("checkpoint", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle directory to write.")
+@click.option("--fp16", is_flag=True, help="Convert to float16, with float32 islands where calibration asks for them.")
+@click.option(
+    "--lowering",
+    default=",".join(LOWERINGS),
+    show_default=True,
+    help="Which decoder steps to write, by comma: "
+    + "; ".join(f"{lowering.name} ({lowering.needs})" for lowering in LOWERINGS.values()),
+)
+@click.option("--max-source", type=int, help="Most source tokens, eos included. [default: the model's positions]")
+@click.option("--max-target", type=int, help="Most tokens to make, eos included. [default: the model's positions]")
+@click.option("--max-batch", type=int, default=64, show_default=True, help="Most rows of a batch.")
+@click.option("--no-verify", is_flag=True, help="Do not compare with PyTorch.")
+@click.option("--sentences", type=click.IntRange(1), default=1000, show_default=True, help="Sentences to verify on.")
+@click.option(
+    "--singles", type=click.IntRange(1), default=100, show_default=True, help="How many of them to run alone as well."
+)
+@click.option("--text", type=click.Path(path_type=Path), help="Sentences to verify on. [default: the checkpoint's own]")
+@click.option("--force", is_flag=True, help="Replace an existing bundle; keep one that failed verification.")
+@click.option("--json", "as_json", is_flag=True, help="Print the verification report as JSON.")
+def main(
+    checkpoint: Path,
+    output: Path,
+    fp16: bool,
+    lowering: str,
+    max_source: int | None,
+    max_target: int | None,
+    max_batch: int,
+    no_verify: bool,
+    sentences: int,
+    singles: int,
+    text: Path | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Export CHECKPOINT, a directory that tx-train wrote, as a bundle of ONNX graphs, and verify it.
+
+    Exits with 1, and leaves no bundle, if the verification fails.
+    """
+    options = ExportOptions(
+        float16=fp16,
+        lowerings=tuple(name for name in lowering.split(",") if name),
+        max_source=max_source,
+        max_target=max_target,
+        max_batch=max_batch,
+        verify=not no_verify,
+        sentences=sentences,
+        singles=singles,
+        text=text,
+        force=force,
+    )
+    with Stages() as stages:
+        report = export_bundle(checkpoint, output, options, stages)
+    if as_json:
+        click.echo(json.dumps({"bundle": str(output), "verification": report and dataclasses.asdict(report)}, indent=1))
+    else:
+        if report is not None:
+            print_report(report, Console())
+        click.echo(f"bundle: {output}")
+    if report is not None and not report.passed:
+        raise CheckFailed(f"{output} was kept because of --force, but {failure_summary(report)}.")

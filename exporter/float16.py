@@ -1,0 +1,134 @@
+"""FP16 written into the graph: every float tensor becomes float16 but those of listed nodes, the FP32 islands.
+
+Strongly typed, so that no builder flag and no runtime decides a precision: TensorRT 11 has no such flags, and elsewhere
+they silently do nothing. `rounded` makes the same arithmetic visible on a CPU: ONNX Runtime's CPU provider computes a
+float16 graph in float32 and drops the roundings in between, so a value that overflows on a GPU does not overflow there.
+"""
+
+from collections.abc import Collection
+
+import numpy as np
+import onnx_ir as ir
+
+HALF, SINGLE = ir.DataType.FLOAT16, ir.DataType.FLOAT
+
+# These only move values: what they are given is rounded already.
+_MOVES = set(
+    "Concat Expand Gather Reshape ScatterElements Slice Split Squeeze TensorScatter Transpose Unsqueeze Where".split()
+)
+
+
+def to_float16(model: ir.Model, islands: Collection[str]) -> None:
+    """Convert in place. Graph inputs and outputs become float16; Casts stand where an island begins and ends.
+
+    Args:
+        model: A float32 graph in topological order, whose values all have their dtype set.
+        islands: Names of nodes that stay in float32, with the weights that only they read.
+    """
+    graph = model.graph
+    variants: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
+    for given in graph.inputs:
+        if given.dtype == SINGLE:
+            given.dtype = HALF
+    for node in list(graph):
+        wanted = SINGLE if node.name in islands else HALF
+        for index, value in enumerate(node.inputs):
+            if value is not None and value.dtype in (HALF, SINGLE) and value.dtype != wanted:
+                if (value, wanted) not in variants:
+                    variants[value, wanted] = _variant(graph, node, value, wanted)
+                node.replace_input_with(index, variants[value, wanted])
+        for output in node.outputs:
+            if output.dtype == SINGLE:
+                output.dtype = wanted
+        if node.op_type == "Cast" and node.attributes["to"].as_int() == SINGLE:
+            node.attributes["to"] = ir.AttrInt64("to", wanted)
+    for index, made in enumerate(graph.outputs):
+        if made.dtype == SINGLE:
+            graph.outputs[index] = _cast_at_end(graph, made, HALF)
+    for name in [name for name, value in graph.initializers.items() if not value.uses()]:
+        del graph.initializers[name]
+
+
+def rounded(model: ir.Model) -> None:
+    """Make a float16 graph round on any runtime: compute in float32, Cast every result to float16 and back.
+
+    Names, dtypes and order of inputs and outputs stay, so that the graph can stand in for the one it was made from.
+    """
+    graph = model.graph
+    for value in list(graph.initializers.values()):
+        if value.dtype == HALF:
+            value.replace_all_uses_with(_initializer(graph, value, SINGLE))
+            del graph.initializers[value.name or ""]
+    first = graph[0]
+    for value in graph.inputs:
+        if value.dtype == HALF:
+            users = list(value.uses())
+            single = _cast(graph, first, value, SINGLE)
+            for user, index in users:
+                user.replace_input_with(index, single)
+    for node in list(graph):
+        if node.op_type == "Cast" and node.inputs[0] is not None and node.inputs[0].is_graph_input():
+            continue
+        if node.op_type == "Cast" and node.attributes["to"].as_int() == HALF:
+            node.attributes["to"] = ir.AttrInt64("to", SINGLE)
+        for output in node.outputs:
+            if output.dtype == HALF and output.name:
+                _round_output(graph, node, output)
+
+
+def _round_output(graph: ir.Graph, node: ir.Node, output: ir.Value) -> None:
+    users = list(output.uses())
+    name, is_output = output.name, output.is_graph_output()
+    output.dtype = SINGLE
+    if node.op_type in _MOVES and not is_output:
+        return
+    output.name = f"{name}_exact"
+    half = ir.Value(name=name, type=ir.TensorType(HALF), shape=output.shape)
+    down = ir.Node("", "Cast", [output], [ir.AttrInt64("to", HALF)], outputs=[half], name=f"{name}/round")
+    graph.insert_after(node, down)
+    if is_output:
+        graph.outputs[list(graph.outputs).index(output)] = half
+    if node.op_type in _MOVES:
+        return
+    single = ir.Value(name=f"{name}_rounded", type=ir.TensorType(SINGLE), shape=output.shape)
+    up = ir.Node("", "Cast", [half], [ir.AttrInt64("to", SINGLE)], outputs=[single], name=f"{name}/rounded")
+    graph.insert_after(down, up)
+    for user, index in users:
+        user.replace_input_with(index, single)
+
+
+def _variant(graph: ir.Graph, before: ir.Node, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+    """The same value in another precision: a converted weight, or the output of a Cast."""
+    if value.const_value is not None and value.producer() is None:
+        return _initializer(graph, value, dtype)
+    producer = value.producer()
+    return _cast(graph, producer, value, dtype, after=True) if producer else _cast(graph, graph[0], value, dtype)
+
+
+def _initializer(graph: ir.Graph, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+    assert value.const_value is not None and value.name is not None
+    suffix = "float16" if dtype == HALF else "float32"
+    name = f"{value.name}.{suffix}"
+    array = value.const_value.numpy().astype(np.float16 if dtype == HALF else np.float32)
+    tensor = ir.tensor(array, name=name)
+    converted = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(array.shape), const_value=tensor)
+    graph.initializers[name] = converted
+    return converted
+
+
+def _cast(graph: ir.Graph, node: ir.Node, value: ir.Value, dtype: ir.DataType, *, after: bool = False) -> ir.Value:
+    suffix = "float16" if dtype == HALF else "float32"
+    output = ir.Value(name=f"{value.name}.{suffix}", type=ir.TensorType(dtype), shape=value.shape)
+    cast = ir.Node("", "Cast", [value], [ir.AttrInt64("to", dtype)], outputs=[output], name=f"{value.name}/Cast")
+    (graph.insert_after if after else graph.insert_before)(node, cast)
+    return output
+
+
+def _cast_at_end(graph: ir.Graph, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+    """A graph output that keeps its name while what computes it has another precision."""
+    name = value.name
+    value.name = f"{name}.float32"
+    output = ir.Value(name=name, type=ir.TensorType(dtype), shape=value.shape)
+    cast = ir.Node("", "Cast", [value], [ir.AttrInt64("to", dtype)], outputs=[output], name=f"{name}/Cast")
+    graph.append(cast)
+    return output

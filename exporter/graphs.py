@@ -1,0 +1,211 @@
+"""The two graphs of a bundle as modules to trace: the encoder, and one decoder step over caches.
+
+Built from `txport.models.Transformer`, sharing its tensors where it can. What is rearranged, once, before tracing: Q, K
+and V stand in one matrix, 1/sqrt(head_dim) is folded into the query's part, and positions are cut to what is exported.
+Shapes: b batch, h heads, k head_dim, d d_model, s source, c cache length, v vocabulary.
+"""
+
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from txport.exporter.lowerings import MASKED, Lowering, StepInputs, attend
+from txport.models.transformer import ACTIVATIONS, Attention, DecoderLayer, Embedding, EncoderLayer, Transformer
+
+KeyValue = tuple[Tensor, Tensor]
+
+
+def _packed(*linears: nn.Linear, scale_first: float = 1.0) -> nn.Linear:
+    """One linear layer that computes several of the same input; the first one's output is multiplied."""
+    scales = [scale_first] + [1.0] * (len(linears) - 1)
+    packed = nn.Linear(linears[0].in_features, sum(linear.out_features for linear in linears))
+    with torch.no_grad():
+        packed.weight.copy_(torch.cat([x.weight * scale for x, scale in zip(linears, scales, strict=True)]))
+        packed.bias.copy_(torch.cat([x.bias * scale for x, scale in zip(linears, scales, strict=True)]))
+    return packed
+
+
+def _query_scale(attention: Attention) -> float:
+    return float((attention.query.out_features // attention.heads) ** -0.5)
+
+
+def _split_heads(packed: Tensor, parts: int, heads: int) -> list[Tensor]:
+    """Packed projections `[b, s, parts * d]` -> `parts` tensors `[b, h, s, k]`."""
+    return [part.reshape(*part.shape[:2], heads, -1).transpose(1, 2) for part in packed.chunk(parts, dim=2)]
+
+
+class EmbeddingGraph(nn.Module):
+    """Token embedding plus position and optional LayerNorm, without dropout, positions cut to `length`."""
+
+    def __init__(self, embedding: Embedding, length: int) -> None:
+        super().__init__()
+        self.tokens = embedding.tokens
+        self.scale = embedding.scale
+        self.norm = embedding.norm
+        self.register_buffer("positions", embedding.positions.detach()[:length].clone())
+
+    def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """ids int64 `[...]` at positions int64 `[...]` -> `[..., d]`."""
+        x = F.embedding(ids, self.tokens.weight)
+        if self.scale != 1.0:
+            x = x * self.scale
+        return self.norm(x + F.embedding(positions, self.positions))  # type: ignore[no-any-return, arg-type]
+
+
+class FeedForwardGraph(nn.Module):
+    """The position-wise network, without dropout."""
+
+    def __init__(self, layer: EncoderLayer | DecoderLayer, activation: str) -> None:
+        super().__init__()
+        self.inner = layer.feed_forward.inner
+        self.outer = layer.feed_forward.outer
+        self.activation = ACTIVATIONS[activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[..., d]` -> `[..., d]`."""
+        return self.outer(self.activation(self.inner(x)))  # type: ignore[no-any-return]
+
+
+class EncoderGraphLayer(nn.Module):
+    """One encoder layer over packed projections."""
+
+    def __init__(self, layer: EncoderLayer, activation: str, pre_norm: bool) -> None:
+        super().__init__()
+        attention = layer.attention
+        self.heads = attention.heads
+        self.pre_norm = pre_norm
+        self.qkv = _packed(attention.query, attention.key, attention.value, scale_first=_query_scale(attention))
+        self.output = attention.output
+        self.attention_norm = layer.attention_residual.norm
+        self.feed_forward = FeedForwardGraph(layer, activation)
+        self.feed_forward_norm = layer.feed_forward_residual.norm
+
+    def attention(self, x: Tensor, bias: Tensor) -> Tensor:
+        """x `[b, s, d]`, bias `[b, 1, 1, s]` -> `[b, s, d]`."""
+        query, key, value = _split_heads(self.qkv(x), 3, self.heads)
+        return self.output(attend(query, key, value, bias).transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+        """`[b, s, d]` -> `[b, s, d]`."""
+        if self.pre_norm:
+            x = x + self.attention(self.attention_norm(x), bias)
+            return x + self.feed_forward(self.feed_forward_norm(x))  # type: ignore[no-any-return]
+        x = self.attention_norm(x + self.attention(x, bias))
+        return self.feed_forward_norm(x + self.feed_forward(x))  # type: ignore[no-any-return]
+
+
+class EncoderGraph(nn.Module):
+    """ids and lengths -> what every decoder step reads of the source: cross keys, cross values and the mask."""
+
+    def __init__(self, model: Transformer, max_source: int) -> None:
+        super().__init__()
+        config = model.config
+        self.heads = config.heads
+        self.embedding = EmbeddingGraph(model.source_embedding, max_source)
+        self.layers = nn.ModuleList(
+            EncoderGraphLayer(layer, config.activation, config.norm == "pre")  # type: ignore[arg-type]
+            for layer in model.encoder
+        )
+        self.norm = model.encoder_norm
+        attentions = [layer.cross_attention for layer in model.decoder]
+        # Every layer's cross keys and values are projections of the same memory.
+        self.cross_key_value = nn.ModuleList(_packed(x.key, x.value) for x in attentions)  # type: ignore[union-attr, arg-type]
+
+    def forward(self, input_ids: Tensor, source_lengths: Tensor) -> tuple[list[KeyValue], Tensor]:
+        """int64 `[b, s]` and `[b]` -> for each decoder layer (key, value) `[b, h, s, k]`; bias `[b, 1, 1, s]`."""
+        positions = torch.arange(input_ids.shape[1])
+        bias = torch.where(positions[None] < source_lengths[:, None], 0.0, MASKED)[:, None, None]
+        x = self.embedding(input_ids, positions)
+        for layer in self.layers:
+            x = layer(x, bias)
+        x = self.norm(x)
+        cross = []
+        for project in self.cross_key_value:
+            key, value = _split_heads(project(x), 2, self.heads)
+            cross.append((key, value))
+        return cross, bias
+
+
+class StepLayer(nn.Module):
+    """The weights of one decoder layer as a step needs them; cross keys and values belong to the encoder."""
+
+    def __init__(self, layer: DecoderLayer, activation: str) -> None:
+        super().__init__()
+        own, cross = layer.self_attention, layer.cross_attention
+        self.self_qkv = _packed(own.query, own.key, own.value, scale_first=_query_scale(own))
+        self.self_output = own.output
+        self.self_norm = layer.self_attention_residual.norm
+        self.cross_query = _packed(cross.query, scale_first=_query_scale(cross))
+        self.cross_output = cross.output
+        self.cross_norm = layer.cross_attention_residual.norm
+        self.feed_forward = FeedForwardGraph(layer, activation)
+        self.feed_forward_norm = layer.feed_forward_residual.norm
+
+
+class DecoderStep(nn.Module):
+    """One greedy token for each row, with the end of sentences decided inside the graph.
+
+    All activations are `[b, d]`: with one token for each row, heads are split by Reshape alone.
+    """
+
+    def __init__(self, model: Transformer, lowering: Lowering, max_target: int) -> None:
+        super().__init__()
+        config = model.config
+        self.lowering = lowering
+        self.heads, self.pad_id, self.eos_id = config.heads, config.pad_id, config.eos_id
+        self.embedding = EmbeddingGraph(model.target_embedding, max_target)
+        self.layers = nn.ModuleList(StepLayer(layer, config.activation) for layer in model.decoder)  # type: ignore[arg-type]
+        self.pre_norm = config.norm == "pre"
+        self.norm = model.decoder_norm
+        self.projection = model.projection
+
+    def forward(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        finished: Tensor,
+        target_limits: Tensor,
+        cache_positions: Tensor,
+        cross_bias: Tensor,
+        cross: list[KeyValue],
+        caches: list[KeyValue],
+    ) -> tuple[Tensor, Tensor, Tensor, list[KeyValue], Tensor]:
+        """See the contract in `txport.exporter.interface` for names, shapes and meaning."""
+        inputs = StepInputs(positions, cache_positions, cross_bias)
+        x, written = self._layers(self.embedding(token_ids, positions), inputs, cross, caches)
+        logits = self.projection(x)
+        token = torch.where(finished, self.pad_id, torch.argmax(logits, dim=-1))
+        # Every output that a runtime binds over its input depends, by way of `token`, on all that reads the input.
+        ended = finished | (token == self.eos_id) | (positions + 1 >= target_limits)
+        return token, positions + (~ended).to(torch.int64), ended, written, logits
+
+    def _layers(
+        self, x: Tensor, inputs: StepInputs, cross: list[KeyValue], caches: list[KeyValue]
+    ) -> tuple[Tensor, list[KeyValue]]:
+        """x `[b, d]` -> `[b, d]` and the written caches.
+
+        Pre-norm is written as post-norm is, a sublayer and then an addition with a LayerNorm, by pairing each addition
+        with the norm of the sublayer that follows; so both can use one fused operator.
+        """
+        written: list[KeyValue] = []
+        layers = cast(list[StepLayer], list(self.layers))
+        norms = [norm for layer in layers for norm in (layer.self_norm, layer.cross_norm, layer.feed_forward_norm)]
+        if self.pre_norm:
+            norms = [*norms[1:], cast(nn.LayerNorm, self.norm)]
+        residual, y = x, (layers[0].self_norm(x) if self.pre_norm else x)
+        remaining = iter(norms)
+        for layer, key_value, cache in zip(layers, cross, caches, strict=True):
+            context, key, value = self.lowering.self_attention(layer.self_qkv(y), self.heads, *cache, inputs)
+            written.append((key, value))
+            residual, y = self._add_norm(layer.self_output(context), residual, next(remaining))
+            query = layer.cross_query(y)
+            context = self.lowering.cross_attention(query, self.heads, *key_value, inputs.cross_bias)
+            residual, y = self._add_norm(layer.cross_output(context), residual, next(remaining))
+            residual, y = self._add_norm(layer.feed_forward(y), residual, next(remaining))
+        return y, written
+
+    def _add_norm(self, x: Tensor, residual: Tensor, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
+        """What the next sublayer adds to, and what it reads."""
+        total, normalised = self.lowering.add_norm(x, residual, norm)
+        return (total if self.pre_norm else normalised), normalised

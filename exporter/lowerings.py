@@ -1,0 +1,176 @@
+"""The three ways to write one decoder step in ONNX, behind one set of methods.
+
+`graphs.DecoderStep` is the one source; what differs between runtimes is how a cache is written, how attention is
+spelled and how a residual meets its LayerNorm. Shapes: b batch, h heads, k head_dim, d d_model, s source, c cache.
+Queries arrive already scaled by 1/sqrt(head_dim): the factor is folded into their weights.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+# Added to the score of a slot that may not be seen. Finite in float16, and exp(-30000) is exactly 0 in both precisions,
+# so padding changes nothing; -inf would make NaN of a row in which nothing may be seen.
+MASKED = -30000.0
+
+CONTRIB = "com.microsoft"
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """What every layer of one step shares."""
+
+    positions: Tensor  # int64 [b]
+    cache_positions: Tensor  # int64 [c], 0..c-1: an input, so that no Range operator is needed
+    cross_bias: Tensor  # float [b, 1, 1, s]
+
+
+class Lowering(Protocol):
+    """How a step is spelled for one family of runtimes.
+
+    Attributes:
+        name: As in file names and the manifest.
+        opset: Version of the standard operators.
+        needs: What must be said where a runtime is chosen.
+    """
+
+    name: str
+    opset: int
+    needs: str
+
+    def self_attention(
+        self, qkv: Tensor, heads: int, key_cache: Tensor, value_cache: Tensor, step: StepInputs
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Packed projections [b, 3d] and caches [b, h, c, k] -> context [b, d] and the written caches."""
+
+    def cross_attention(self, query: Tensor, heads: int, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+        """query [b, d], key and value [b, h, s, k] -> context [b, d]."""
+
+    def add_norm(self, x: Tensor, residual: Tensor, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
+        """x, residual [b, d] -> (their sum, its LayerNorm), each [b, d]."""
+
+
+def _split_heads(x: Tensor, heads: int) -> Tensor:
+    return x.reshape(-1, heads, 1, x.shape[1] // heads)
+
+
+def _merge_heads(x: Tensor) -> Tensor:
+    return x.reshape(-1, x.shape[1] * x.shape[3])
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+    """MatMul, Add, Softmax, MatMul: at opset 18 scaled_dot_product_attention would become fifteen nodes."""
+    return torch.softmax(query @ key.transpose(-1, -2) + bias, dim=-1) @ value
+
+
+class _Standard:
+    """What both lowerings of standard operators share."""
+
+    def add_norm(self, x: Tensor, residual: Tensor, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
+        total = x + residual
+        return total, norm(total)
+
+
+class Scatter(_Standard):
+    """ScatterElements into a fixed cache and plain attention; opset 18, as TensorRT 8.6 and every runtime reads."""
+
+    name, opset, needs = "scatter", 18, "opset 18: ONNX Runtime, TensorRT 8.6 and later"
+
+    def self_attention(
+        self, qkv: Tensor, heads: int, key_cache: Tensor, value_cache: Tensor, step: StepInputs
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = (_split_heads(part, heads) for part in qkv.chunk(3, dim=1))
+        # ScatterElements wants an index for each element written. Adding zeros spreads the position over heads and
+        # head_dim; Expand would need the batch size, and with it a Shape operator.
+        spread = torch.zeros(1, heads, 1, key.shape[3], dtype=torch.int64)
+        index = step.positions.reshape(-1, 1, 1, 1) + spread
+        key_cache = key_cache.scatter(2, index, key)
+        value_cache = value_cache.scatter(2, index, value)
+        seen = step.cache_positions.reshape(1, 1, 1, -1) <= step.positions.reshape(-1, 1, 1, 1)
+        bias = torch.where(seen, 0.0, MASKED)
+        return _merge_heads(attend(query, key_cache, value_cache, bias)), key_cache, value_cache
+
+    def cross_attention(self, query: Tensor, heads: int, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+        return _merge_heads(attend(_split_heads(query, heads), key, value, bias))
+
+
+class TensorScatter(_Standard):
+    """TensorScatter and Attention of opset 24, with explicit masks: TensorRT silently drops `nonpad_kv_seqlen`."""
+
+    name, opset, needs = "tensorscatter", 24, "opset 24: ONNX Runtime 1.24 and later, TensorRT 10.15 and later"
+
+    def self_attention(
+        self, qkv: Tensor, heads: int, key_cache: Tensor, value_cache: Tensor, step: StepInputs
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = (_split_heads(part, heads) for part in qkv.chunk(3, dim=1))
+        key_cache = self._write(key_cache, key, step.positions)
+        value_cache = self._write(value_cache, value, step.positions)
+        seen = step.cache_positions.reshape(1, 1, 1, -1) <= step.positions.reshape(-1, 1, 1, 1)
+        context = F.scaled_dot_product_attention(query, key_cache, value_cache, attn_mask=seen, scale=1.0)
+        return _merge_heads(context), key_cache, value_cache
+
+    def cross_attention(self, query: Tensor, heads: int, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+        query = _split_heads(query, heads)
+        return _merge_heads(F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=1.0))
+
+    @staticmethod
+    def _write(cache: Tensor, new: Tensor, positions: Tensor) -> Tensor:
+        return torch.onnx.ops.symbolic(
+            "TensorScatter", (cache, new, positions), {"axis": 2}, dtype=cache.dtype, shape=cache.shape, version=24
+        )
+
+
+class Ort(Scatter):
+    """ONNX Runtime's fused operators: it reads only the part of a cache that a row has reached.
+
+    Its GroupQueryAttention takes heads of a multiple of 8 only; others keep `Scatter`'s self-attention.
+    """
+
+    name, opset, needs = "ort", 18, "ONNX Runtime's own operators: ONNX Runtime only"
+
+    def self_attention(
+        self, qkv: Tensor, heads: int, key_cache: Tensor, value_cache: Tensor, step: StepInputs
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        if key_cache.shape[3] % 8:
+            return super().self_attention(qkv, heads, key_cache, value_cache, step)
+        # seqlens_k is, in its documentation's words, "total sequence lengths minus 1" of each row: the position.
+        lengths = step.positions.to(torch.int32)
+        total = torch.onnx.ops.symbolic("Shape", (step.cache_positions,), dtype=torch.int64, shape=(1,))
+        context, key_cache, value_cache = torch.onnx.ops.symbolic_multi_out(
+            f"{CONTRIB}::GroupQueryAttention",
+            (qkv[:, None], None, None, key_cache, value_cache, lengths, total.to(torch.int32)),
+            {"num_heads": heads, "kv_num_heads": heads, "scale": 1.0},
+            dtypes=(qkv.dtype, key_cache.dtype, value_cache.dtype),
+            shapes=((qkv.shape[0], 1, qkv.shape[1] // 3), key_cache.shape, value_cache.shape),
+            version=1,
+        )
+        return context.reshape(-1, qkv.shape[1] // 3), key_cache, value_cache
+
+    def cross_attention(self, query: Tensor, heads: int, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+        query = query[:, None]
+        context = torch.onnx.ops.symbolic(
+            f"{CONTRIB}::MultiHeadAttention",
+            (query, key, value, None, None, bias),
+            {"num_heads": heads, "scale": 1.0},
+            dtype=query.dtype,
+            shape=query.shape,
+            version=1,
+        )
+        return context.reshape(-1, query.shape[2])
+
+    def add_norm(self, x: Tensor, residual: Tensor, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
+        normalised, _, _, total = torch.onnx.ops.symbolic_multi_out(
+            f"{CONTRIB}::SkipLayerNormalization",
+            (x, residual, norm.weight, norm.bias),
+            {"epsilon": norm.eps},
+            dtypes=(x.dtype, torch.float32, torch.float32, x.dtype),
+            shapes=(x.shape, (x.shape[0], 1), (x.shape[0], 1), x.shape),
+            version=1,
+        )
+        return total, normalised
+
+
+LOWERINGS: dict[str, Lowering] = {lowering.name: lowering for lowering in (Ort(), Scatter(), TensorScatter())}

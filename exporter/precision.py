@@ -1,0 +1,170 @@
+"""Which nodes of a float16 graph must stay in float32, found on real sentences.
+
+Two reasons make an island. Overflow: a node reads or makes a value near the largest that float16 holds (65504). Loss:
+the graph, with every value rounded to float16, would choose other tokens; then the modules whose rounding hurts most
+are kept in float32, one after the other, until it does not.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+from txport.exporter.calibration import Logits, Loss, TeacherForced, loss, with_all_outputs
+from txport.exporter.float16 import rounded, to_float16
+from txport.exporter.reference import Batch
+from txport.exporter.weights import share_weights
+from txport.runtime.errors import CheckFailed
+from txport.runtime.manifest import Island
+
+# Half of float16's largest value: calibration sees some sentences, not all.
+OVERFLOW = 65504 / 2
+# Logits are given away up to this much (a factor of 1.1 in probability) before a choice counts as wrong.
+TOLERANCE = 0.1
+# Share of calibration tokens that may change before rounding counts as loss.
+CHANGED = 0.001
+
+Calibration = Sequence[tuple[Batch, Logits]]
+Scope = tuple[str, str]  # graph ("encoder" or "decoder_step.<lowering>") and module within it
+
+
+def choose_islands(
+    directory: Path, files: dict[str, Path], batches: Calibration, bos: int, progress: Callable[[str], None]
+) -> list[Island]:
+    """Run float32 graphs on sentences and decide what may become float16.
+
+    Args:
+        directory: Scratch space on the disk of `files`.
+        files: float32 graph files by name: `encoder` and `decoder_step.<lowering>`.
+        batches: Sentences with the reference's targets and logits.
+        bos: Id that decoding starts from.
+        progress: Told what is being done.
+
+    Raises:
+        CheckFailed: A cache or another input or output of a graph would overflow: float16 cannot hold this model.
+    """
+    islands = _overflow_islands(files, batches, bos, progress)
+    steps = [name for name in files if name != "encoder"]
+
+    def tried(scopes: Sequence[Scope]) -> Loss:
+        graphs = {name: _converted(files[name], _within(files[name], scopes) | islands[name]) for name in probe}
+        return _measure(directory / "rounded", graphs, batches, bos)
+
+    probe = ["encoder", steps[-1]]  # scopes are the same modules in every lowering: one stands for all
+    progress("FP16: looking for loss")
+    scopes = _lossy_scopes(tried, [(name, scope) for name in probe for scope in _scopes(files[name])])
+    result = [Island(name, tuple(sorted(nodes)), "overflow") for name, nodes in islands.items() if nodes]
+    for name, file in files.items():
+        if nodes := _within(file, scopes) - islands[name]:
+            result.append(Island(name, tuple(sorted(nodes)), "loss"))
+    return result
+
+
+def island_nodes(islands: Sequence[Island], graph: str) -> set[str]:
+    """The nodes of one graph that stay in float32."""
+    return {node for island in islands if island.graph == graph for node in island.nodes}
+
+
+def _overflow_islands(
+    files: dict[str, Path], batches: Calibration, bos: int, progress: Callable[[str], None]
+) -> dict[str, set[str]]:
+    encoder_copy = _watched(files["encoder"])
+    islands: dict[str, set[str]] = {}
+    for name, file in files.items():
+        if name == "encoder":
+            continue
+        progress(f"FP16: ranges of {name}")
+        copy = _watched(file)
+        graphs = TeacherForced(encoder_copy, copy, watch=True)
+        for batch, _ in batches:
+            graphs.logits(batch, bos)
+        islands["encoder"] = _overflowing(ir.load(files["encoder"]), graphs.largest["encoder"])
+        islands[name] = _overflowing(ir.load(file), graphs.largest["step"])
+        copy.unlink()
+    encoder_copy.unlink()
+    return islands
+
+
+def _watched(file: Path) -> Path:
+    copy = file.with_suffix(".watched.onnx")
+    with_all_outputs(file, copy)
+    return copy
+
+
+def _overflowing(model: ir.Model, largest: dict[str, float]) -> set[str]:
+    """Nodes that read or make a value beyond `OVERFLOW`."""
+    values = dict(largest)
+    for name, value in model.graph.initializers.items():
+        if value.dtype == ir.DataType.FLOAT and value.const_value is not None:
+            values[name] = float(np.abs(value.const_value.numpy()).max(initial=0.0))
+    for value in [*model.graph.inputs, *model.graph.outputs]:
+        if values.get(value.name or "", 0.0) > OVERFLOW:
+            raise CheckFailed(
+                f"float16 cannot hold this model: {value.name} reaches {values[value.name or '']:.0f} on the "
+                f"calibration sentences; export it without --fp16."
+            )
+    nodes = set()
+    for node in model.graph:
+        reached = [values.get(value.name or "", 0.0) for value in [*node.inputs, *node.outputs] if value is not None]
+        if max(reached, default=0.0) > OVERFLOW:
+            if _reads_cache(node):
+                raise CheckFailed(
+                    f"float16 cannot hold this model: {node.name}, which writes a cache, reads values up to "
+                    f"{max(reached):.0f} on the calibration sentences; export it without --fp16."
+                )
+            nodes.add(node.name or "")
+    return nodes
+
+
+def _reads_cache(node: ir.Node) -> bool:
+    """Such a node stays float16: a Cast of whole caches at each step would cost more than the step."""
+    return any(value is not None and (value.name or "").startswith("self_") for value in node.inputs)
+
+
+def _scope(node: ir.Node) -> str:
+    return (node.name or "").rpartition("/")[0]
+
+
+def _scopes(file: Path) -> list[str]:
+    """The modules of a graph, in order, that may become islands."""
+    model = ir.load(file)
+    return list(dict.fromkeys(_scope(n) for n in model.graph if _scope(n) and not _reads_cache(n)))
+
+
+def _within(file: Path, scopes: Sequence[Scope]) -> set[str]:
+    """Nodes of a graph file in the given (graph kind, module) pairs, but for those that write a cache."""
+    kind = "encoder" if file.stem == "encoder" else "decoder_step"
+    wanted = {scope for graph, scope in scopes if graph.split(".")[0] == kind}
+    model = ir.load(file)
+    return {n.name or "" for n in model.graph if _scope(n) in wanted and not _reads_cache(n)}
+
+
+def _converted(file: Path, islands: set[str]) -> ir.Model:
+    model = ir.load(file)
+    to_float16(model, islands)
+    rounded(model)
+    return model
+
+
+def _measure(directory: Path, graphs: dict[str, ir.Model], batches: Calibration, bos: int) -> Loss:
+    directory.mkdir(exist_ok=True)
+    share_weights(graphs.values(), directory / "weights.bin")
+    paths = {name: directory / f"{name}.onnx" for name in graphs}
+    for name, model in graphs.items():
+        ir.save(model, paths[name])
+    encoder, step = paths.values()
+    return loss(TeacherForced(encoder, step), batches, bos)
+
+
+def _lossy_scopes(measure: Callable[[Sequence[Scope]], Loss], candidates: list[Scope]) -> list[Scope]:
+    """Greedy selection: add the module that helps most until the choice of tokens is kept or nothing helps."""
+    chosen: list[Scope] = []
+    current = measure(chosen)
+    while (current.changed > CHANGED or current.regret > TOLERANCE) and len(chosen) < len(candidates):
+        trials = {scope: measure([*chosen, scope]) for scope in candidates if scope not in chosen}
+        best = min(trials, key=lambda scope: trials[scope].rms)
+        if not trials[best].rms < current.rms:
+            break
+        chosen.append(best)
+        current = trials[best]
+    return chosen

@@ -1,0 +1,89 @@
+"""What PyTorch says in float32: the ids that greedy search must give, and the logits on the way.
+
+Written without the runtime: this is the side that the runtime and the graphs are compared with.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from txport.models.transformer import Transformer
+
+BATCH = 32
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some sentences with what PyTorch makes of them. Arrays are padded; `targets` are not."""
+
+    indices: list[int]  # which sentences these are
+    source_ids: npt.NDArray[np.int64]  # [b, s]
+    source_lengths: npt.NDArray[np.int64]  # [b]
+    targets: list[list[int]]  # without bos; with eos where the sentence ended before its limit
+
+
+def sample_sources(vocabulary: int, count: int, longest: int, eos: int) -> list[list[int]]:
+    """Random source ids for a model without text: `count` sentences of 1 to `longest` tokens, eos included."""
+    random = np.random.default_rng(0)
+    lengths = random.integers(0, max(1, min(longest, 64)), size=count)
+    return [[*random.integers(eos + 1, vocabulary, size=length).tolist(), eos] for length in lengths]
+
+
+def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """int64 ids `[b, longest]` and lengths `[b]`."""
+    lengths = np.array([len(row) for row in rows], dtype=np.int64)
+    ids = np.full((len(rows), int(lengths.max())), pad_id, dtype=np.int64)
+    for row, given in zip(ids, rows, strict=True):
+        row[: len(given)] = given
+    return ids, lengths
+
+
+@torch.inference_mode()
+def greedy_batches(model: Transformer, sources: Sequence[Sequence[int]], max_target: int) -> Iterator[Batch]:
+    """Greedy search over `sources`, sorted by length, in batches of `BATCH`.
+
+    Yields:
+        Batches; each is computed when it is asked for.
+    """
+    order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
+    for start in range(0, len(order), BATCH):
+        indices = order[start : start + BATCH]
+        ids, lengths = pad([sources[index] for index in indices], model.config.pad_id)
+        yield Batch(indices, ids, lengths, _greedy(model, ids, lengths, max_target))
+
+
+def _greedy(
+    model: Transformer, source_ids: npt.NDArray[np.int64], source_lengths: npt.NDArray[np.int64], max_target: int
+) -> list[list[int]]:
+    config, lengths = model.config, torch.from_numpy(source_lengths)
+    cross = model.cross_key_values(model.encode(torch.from_numpy(source_ids), lengths))
+    caches = model.new_caches(len(lengths), max_target)
+    token = torch.full((len(lengths),), config.bos_id)
+    alive = torch.ones(len(lengths), dtype=torch.bool)
+    targets: list[list[int]] = [[] for _ in range(len(lengths))]
+    for position in range(max_target):
+        token = model.decode_step(token, torch.full_like(token, position), cross, lengths, caches).argmax(-1)
+        for row in torch.nonzero(alive)[:, 0].tolist():
+            targets[row].append(int(token[row]))
+        alive &= token != config.eos_id
+        if not bool(alive.any()):
+            break
+    return targets
+
+
+@torch.inference_mode()
+def teacher_forced_logits(model: Transformer, batch: Batch) -> npt.NDArray[np.float32]:
+    """float32 `[b, longest target, vocabulary]`: logits at each step, by the whole decoder at once and no cache."""
+    config = model.config
+    inputs, _ = pad([[config.bos_id, *target[:-1]] for target in batch.targets], config.pad_id)
+    source = torch.from_numpy(batch.source_ids), torch.from_numpy(batch.source_lengths)
+    return model(*source, torch.from_numpy(inputs)).numpy()  # type: ignore[no-any-return]
+
+
+@torch.inference_mode()
+def cross_key_values(model: Transformer, batch: Batch) -> list[npt.NDArray[np.float32]]:
+    """Cross-attention keys and values of every layer, in the order of the encoder graph's outputs, `[b, h, s, k]`."""
+    memory = model.encode(torch.from_numpy(batch.source_ids), torch.from_numpy(batch.source_lengths))
+    return [tensor.numpy() for pair in model.cross_key_values(memory) for tensor in pair]

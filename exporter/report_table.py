@@ -1,0 +1,41 @@
+"""A verification report as people see it."""
+
+from rich.console import Console
+from rich.table import Table
+from txport.exporter.verification import Report
+
+_SHOWN = 5
+
+
+def print_report(report: Report, console: Console) -> None:
+    """A table with a row for each lowering, then what diverged and what failed."""
+    console.print(f"Verification against PyTorch float32 on {report.sentences} sentences ({report.origin})")
+    table = Table()
+    for column in ("lowering", "identical", "loop", "alone", "padded", "max error", "mean error", "encoder"):
+        table.add_column(column, justify="left" if column == "lowering" else "right")
+    for each in report.lowerings:
+        table.add_row(
+            each.lowering,
+            f"{each.token_identical}/{each.sentences}",
+            f"{each.loop_identical}/{each.sentences}",
+            f"{each.batch_identical}/{each.single_sentences}",
+            f"{each.padded_identical}/{each.single_sentences}",
+            f"{each.max_logit_error:.1e}",
+            f"{each.mean_logit_error:.1e}",
+            f"{each.max_encoder_error:.1e}",
+        )
+    console.print(table)
+    console.print(
+        "Identical ids: in one batch, by the runtime's loop, alone, with padding. Errors: of logits (largest, mean) and "
+        f"of encoder outputs (largest). Arithmetic: {report.arithmetic}."
+    )
+    for each in report.lowerings:
+        for divergence in each.first_divergences[:_SHOWN]:
+            console.print(
+                f"{each.lowering}: sentence {divergence.sentence} differs first at step {divergence.step}: id "
+                f"{divergence.chosen} instead of {divergence.expected}, which PyTorch prefers by a logit margin of "
+                f"{divergence.margin:.4f} (tolerance {report.tolerance})"
+            )
+        for failure in each.failures:
+            console.print(f"[red]{each.lowering}: {failure}[/red]")
+    console.print("[green]passed[/green]" if report.passed else "[red]failed[/red]")

@@ -1,0 +1,128 @@
+"""From a module to a clean ONNX graph, by torch.onnx's dynamo exporter and a few passes over onnx-ir."""
+
+import ast
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import onnx_ir as ir
+import onnx_ir.passes.common as passes
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+from txport.exporter import interface
+from txport.exporter.graphs import DecoderStep, EncoderGraph
+from txport.exporter.lowerings import Lowering
+from txport.models.transformer import Transformer
+
+ENCODER_OPSET = 18
+# Any sizes above 1 do: 0 and 1 would be taken for constants.
+_BATCH, _SOURCE, _TARGET = 2, 5, 7
+
+
+def trace_encoder(model: Transformer, max_source: int) -> ir.Model:
+    """The encoder graph, in the model's dtype, for sources of up to `max_source` tokens."""
+    layers = model.config.decoder_layers
+    batch, source = Dim("batch", min=1), Dim("source", min=1, max=max_source)
+    example = (torch.ones(_BATCH, _SOURCE, dtype=torch.int64), torch.tensor([_SOURCE, 2]))
+    shapes = ({0: batch, 1: source}, {0: batch})
+    names = interface.encoder_inputs(), interface.encoder_outputs(layers)
+    return _trace(EncoderGraph(model, max_source), example, shapes, *names, ENCODER_OPSET)
+
+
+def trace_step(model: Transformer, lowering: Lowering, max_target: int) -> ir.Model:
+    """One lowering of the decoder step, in the model's dtype, for caches of up to `max_target` tokens."""
+    config, layers = model.config, model.config.decoder_layers
+    batch, source, target = Dim("batch", min=1), Dim("source", min=1), Dim("target", min=1, max=max_target)
+
+    def pairs(length: int) -> list[tuple[Tensor, Tensor]]:
+        shape = (_BATCH, config.heads, length, config.head_dim)
+        return [(torch.zeros(shape), torch.zeros(shape)) for _ in range(layers)]
+
+    ids = torch.ones(_BATCH, dtype=torch.int64)
+    state = (ids, torch.arange(_BATCH), torch.zeros(_BATCH, dtype=torch.bool), ids * _TARGET)
+    bias = torch.zeros(_BATCH, 1, 1, _SOURCE)
+    example = (*state, torch.arange(_TARGET), bias, pairs(_SOURCE), pairs(_TARGET))
+    rows = {0: batch}
+    cross, cache = ({0: batch, 2: source},) * 2, ({0: batch, 2: target},) * 2
+    shapes = (rows, rows, rows, rows, {0: target}, {0: batch, 3: source}, [cross] * layers, [cache] * layers)
+    step = DecoderStep(model, lowering, max_target)
+    return _trace(step, example, shapes, interface.step_inputs(layers), interface.step_outputs(layers), lowering.opset)
+
+
+def _trace(
+    module: nn.Module, example: tuple[Any, ...], shapes: Any, inputs: list[str], outputs: list[str], opset: int
+) -> ir.Model:
+    with torch.no_grad(), _quiet():
+        program = torch.onnx.export(
+            module.eval(),
+            example,
+            dynamo=True,
+            opset_version=opset,
+            input_names=inputs,
+            output_names=outputs,
+            dynamic_shapes=shapes,
+            verbose=False,
+        )
+    assert program is not None
+    model = program.model
+    _clean(model)
+    return model
+
+
+def _clean(model: ir.Model) -> None:
+    """Keep what a runtime needs: no traces of source lines, no unused outputs, inputs or weights, telling names."""
+    graph = model.graph
+    passes.CommonSubexpressionEliminationPass()(model)
+    passes.RemoveUnusedNodesPass()(model)
+    _name_nodes(graph)
+    model.metadata_props.clear()
+    graph.metadata_props.clear()
+    model.functions.clear()
+    for name in [name for name, value in graph.initializers.items() if not value.uses()]:
+        del graph.initializers[name]
+    for value in [value for value in graph.inputs if not value.uses()]:
+        graph.inputs.remove(value)
+    for value in [*graph.inputs, *graph.initializers.values()]:
+        value.metadata_props.clear()
+    for node in graph:
+        node.metadata_props.clear()
+        node.doc_string = None
+        for output in node.outputs:
+            output.metadata_props.clear()
+            if not output.uses() and not output.is_graph_output():
+                output.name = ""  # an optional output that nobody asked for
+        if node.op_type == "Reshape":
+            node.attributes.pop("allowzero", None)  # no shape of ours holds a zero; older parsers stumble over it
+
+
+def _name_nodes(graph: ir.Graph) -> None:
+    """Name each node by the module that it comes from, as in `layers.0.self_qkv/Gemm`: islands are listed by these."""
+    taken: dict[str, int] = {}
+    layer = ""
+    for node in graph:
+        scopes = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "[]"))
+        modules = [scope for scope in scopes[:-1] if scope and not scope.startswith("_")]
+        if modules:
+            layer = ".".join(modules[-1].split(".")[:2]) if modules[-1].startswith("layers.") else ""
+        name = f"{modules[-1] if modules else layer}/{node.op_type}".lstrip("/")
+        taken[name] = taken.get(name, 0) + 1
+        node.name = name if taken[name] == 1 else f"{name}_{taken[name]}"
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """torch.onnx reports its progress, and the deprecations of its own internals, on every export."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "torch.export")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,136 @@
+"""Run the verification of a bundle against a checkpoint, and keep its result in the bundle."""
+
+import dataclasses
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import onnx_ir as ir
+from txport.exporter.bundle import write_graphs, write_json
+from txport.exporter.calibration import session
+from txport.exporter.card import write_card
+from txport.exporter.float16 import rounded
+from txport.exporter.progress import Stages
+from txport.exporter.reference import BATCH, cross_key_values, greedy_batches, teacher_forced_logits
+from txport.exporter.trial import Trial
+from txport.exporter.verification import LoweringCheck, Report, summarise
+from txport.models.checkpoint import Checkpoint
+from txport.runtime.errors import BundleError
+from txport.runtime.files import new_directory
+from txport.runtime.manifest import Manifest, Verification, list_files
+from txport.runtime.ort import OrtEngine
+
+REPORT = "verification.json"
+
+
+def verify_bundle(directory: Path, checkpoint: Checkpoint, trial: Trial, singles: int, stages: Stages) -> Report:
+    """Compare every lowering of a bundle with the checkpoint's model in PyTorch, float32, on the CPU.
+
+    Args:
+        directory: The bundle.
+        checkpoint: What it was exported from.
+        trial: The sentences.
+        singles: How many of them are also run alone and with padding.
+        stages: Shows progress.
+
+    Raises:
+        BundleError: The bundle is damaged, or its sizes are not the checkpoint's.
+    """
+    manifest = Manifest.load(directory)
+    _check_same_model(directory, manifest, checkpoint)
+    if manifest.precision.type == "float32":
+        return _verify(directory, manifest, "float32 on the CPU", checkpoint, trial, singles, stages)
+    with tempfile.TemporaryDirectory(prefix="txport-verify-") as scratch:
+        copy = Path(scratch) / "rounded"
+        manifest = _rounded_copy(directory, manifest, copy)
+        arithmetic = "every value rounded to float16, islands in float32, on the CPU"
+        return _verify(copy, manifest, arithmetic, checkpoint, trial, singles, stages)
+
+
+def _verify(
+    directory: Path,
+    manifest: Manifest,
+    arithmetic: str,
+    checkpoint: Checkpoint,
+    trial: Trial,
+    singles: int,
+    stages: Stages,
+) -> Report:
+    lowerings = [graph.lowering for graph in manifest.graphs if graph.role == "decoder_step"]
+    precision = manifest.precision.type
+    checks = [
+        LoweringCheck(OrtEngine(directory, manifest, lowering=lowering), lowering, precision, singles)
+        for lowering in lowerings
+    ]
+    encoder = session(directory / _encoder_file(manifest))
+    names = [value.name for value in encoder.get_outputs() if value.name != "cross_bias"]
+    stages.stage(f"verify {', '.join(lowerings)}", -(-len(trial.sources) // BATCH))
+    for batch in greedy_batches(checkpoint.model, trial.sources, manifest.limits.target):
+        logits, cross = teacher_forced_logits(checkpoint.model, batch), cross_key_values(checkpoint.model, batch)
+        found = encoder.run(names, {"input_ids": batch.source_ids, "source_lengths": batch.source_lengths})
+        for check in checks:
+            check.add(batch, logits, cross, found)
+        stages.advance()
+    return summarise([check.finish(stages.stage) for check in checks], precision, arithmetic, trial.origin)
+
+
+def _encoder_file(manifest: Manifest) -> str:
+    encoder = manifest.graph("encoder")
+    assert encoder is not None
+    return encoder.file
+
+
+def _check_same_model(directory: Path, manifest: Manifest, checkpoint: Checkpoint) -> None:
+    config = checkpoint.config
+    for name in ("encoder_layers", "decoder_layers", "d_model", "heads", "source_vocabulary", "target_vocabulary"):
+        ours, theirs = getattr(manifest.model, name), getattr(config, name)
+        if ours != theirs:
+            raise BundleError(
+                f"{directory} was not exported from {checkpoint.directory}: its {name} is {ours}, not {theirs}; "
+                f"name the checkpoint that it came from."
+            )
+
+
+def _rounded_copy(directory: Path, manifest: Manifest, copy: Path) -> Manifest:
+    """A stand-in for a float16 bundle whose graphs round as float16 hardware does."""
+    models = {graph.name: ir.load(directory / graph.file) for graph in manifest.graphs}
+    for model in models.values():
+        rounded(model)
+    write_graphs(copy / "onnx", models, manifest.made_by.version)
+    for name in manifest.files:
+        if not name.startswith("onnx/"):
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(directory / name, copy / name)
+    return dataclasses.replace(manifest, files=list_files(copy)).write(copy)
+
+
+def with_report(manifest: Manifest, report: Report) -> Manifest:
+    """The manifest with the report's summary in it."""
+    verification = Verification(
+        passed=report.passed,
+        sentences=report.sentences,
+        token_identical=report.token_identical,
+        batch_identical=report.batch_identical,
+        max_logit_error=report.max_logit_error,
+    )
+    return dataclasses.replace(manifest, verification=verification)
+
+
+def write_report(directory: Path, name: str, manifest: Manifest, report: Report | None) -> None:
+    """Write `verification.json`, the card and, last, the manifest that lists them; nobody reads `directory` yet."""
+    if report is not None:
+        write_json(directory / REPORT, dataclasses.asdict(report))
+        manifest = with_report(manifest, report)
+    write_card(directory, name, manifest, report)
+    dataclasses.replace(manifest, files=list_files(directory)).write(directory)
+
+
+def store_report(directory: Path, report: Report) -> None:
+    """Put a new report into an existing bundle, whole or not at all: a linked copy takes the bundle's place."""
+    manifest = Manifest.load(directory)
+    with new_directory(directory, replace=True, marker="manifest.json") as copy:
+        shutil.copytree(directory, copy, copy_function=os.link, dirs_exist_ok=True)
+        for name in ("manifest.json", "README.md", REPORT):
+            (copy / name).unlink(missing_ok=True)
+        write_report(copy, directory.resolve().name, manifest, report)

@@ -1,0 +1,49 @@
+"""One file of weights for all graphs of a bundle, in which equal tensors stand once.
+
+Tensors are found equal by their bytes, so a tied embedding and projection, the same layer in three lowerings and the
+position table of encoder and decoder are each stored once. Large ones start at a page, so that a runtime can map them.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import onnx_ir as ir
+
+PAGE = 4096
+LARGE = 64 * 1024  # from here on a page boundary costs less than 7%
+ALIGNMENT = 64
+INLINE = 256  # bytes; shapes and constants, which shape inference must see
+
+
+def share_weights(models: Iterable[ir.Model], file: Path) -> int:
+    """Move the weights of `models` into `file`, replacing them by references of ONNX's external data format.
+
+    Args:
+        models: Changed in place. Saved later in the directory of `file`.
+        file: Written from scratch.
+
+    Returns:
+        Bytes of `file`.
+    """
+    stored: dict[bytes, tuple[int, int]] = {}
+    with file.open("wb") as output:
+        for model in models:
+            for value in model.graph.initializers.values():
+                tensor = value.const_value
+                assert tensor is not None, value.name
+                if tensor.nbytes < INLINE:
+                    continue
+                data = tensor.tobytes()
+                key = hashlib.sha256(data).digest()
+                if key not in stored:
+                    alignment = PAGE if len(data) >= LARGE else ALIGNMENT
+                    output.write(b"\0" * (-output.tell() % alignment))
+                    stored[key] = (output.tell(), len(data))
+                    output.write(data)
+                offset, length = stored[key]
+                shape, name = ir.Shape(tensor.shape), value.name or ""  # type: ignore[arg-type]
+                value.const_value = ir.ExternalTensor(
+                    file.name, offset, length, tensor.dtype, shape=shape, name=name, base_dir=file.parent
+                )
+        return output.tell()

@@ -1,0 +1,174 @@
+"""Checkpoints: a directory of safetensors and JSON. Nothing in it is ever unpickled.
+
+checkpoint/
+  config.json          {"format_version": 1, "config": {...}}
+  model.safetensors    each parameter once, under its name in `Transformer`; tied ones under the first name
+  tokenizer/           shared.model, or source.model and target.model; absent where only ids are known
+  sentences.txt        held-out source lines, for calibration and verification
+  training.json        how it was made; read by people only
+"""
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from txport.models.config import Config
+from txport.models.transformer import Transformer
+from txport.runtime.errors import CheckpointError
+from txport.runtime.files import new_directory
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A loaded checkpoint. `source_tokenizer` and `target_tokenizer` are the same file when the vocabulary is joint."""
+
+    directory: Path
+    config: Config
+    model: Transformer
+    source_tokenizer: Path | None
+    target_tokenizer: Path | None
+    sentences: list[str]
+
+
+def save_checkpoint(
+    directory: Path,
+    model: Transformer,
+    tokenizer: Path | None,
+    sentences: Sequence[str],
+    training: dict[str, Any],
+    *,
+    replace: bool = False,
+) -> None:
+    """Write a checkpoint to a temporary sibling, then rename it: a half-written one is never visible.
+
+    Args:
+        directory: Must not exist, unless `replace`.
+        model: Saved in its own dtype.
+        tokenizer: Directory that holds the SentencePiece models, copied; None for a model that only knows ids.
+        sentences: Held-out source lines, without line breaks.
+        training: How the model was made, JSON.
+        replace: Take the place of an existing checkpoint.
+
+    Raises:
+        InputError: The directory exists, or the disk is full or cannot be written.
+    """
+    with new_directory(directory, replace, marker="config.json") as temporary:
+        _write_json(temporary / "config.json", {"format_version": FORMAT_VERSION, "config": model.config.to_json()})
+        tensors = {name: tensor.detach().contiguous() for name, tensor in model.named_parameters()}
+        save_file(tensors, temporary / "model.safetensors")
+        if tokenizer is not None:
+            shutil.copytree(tokenizer, temporary / "tokenizer")
+        (temporary / "sentences.txt").write_text("".join(f"{line}\n" for line in sentences), encoding="utf-8")
+        _write_json(temporary / "training.json", training)
+
+
+def load_checkpoint(directory: Path) -> Checkpoint:
+    """Read a checkpoint and check that its tensors are those that its config asks for.
+
+    Raises:
+        CheckpointError: A missing or damaged file, a newer format, a missing, extra, misshapen or non-float tensor.
+    """
+    if not directory.is_dir():
+        raise CheckpointError(f"{directory} is not a checkpoint directory (tx-train and tx-import make one).")
+    config = read_config(directory)
+    with torch.device("meta"):  # shapes only: a damaged config may ask for more than there is memory
+        shapes = {name: tuple(parameter.shape) for name, parameter in Transformer(config).named_parameters()}
+    tensors = _read_tensors(directory / "model.safetensors", shapes)
+    model = Transformer(config)
+    for name, parameter in model.named_parameters():
+        parameter.data = tensors[name]
+    source, target = _tokenizers(directory / "tokenizer")
+    return Checkpoint(directory, config, model.eval(), source, target, _sentences(directory / "sentences.txt"))
+
+
+def read_config(directory: Path) -> Config:
+    """Only the config of a checkpoint.
+
+    Raises:
+        CheckpointError: No config, not JSON, a newer format or impossible fields.
+    """
+    file = directory / "config.json"
+    try:
+        value = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        raise CheckpointError(f"{file} is missing; {directory} is not a txport checkpoint.") from None
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be read ({error}).") from None
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file} is not JSON ({error}); write the checkpoint again.") from None
+    version = value.get("format_version") if isinstance(value, dict) else None
+    if type(version) is not int or version < 1:
+        raise CheckpointError(f"{file} has format_version {version!r}, which no txport wrote.")
+    if version > FORMAT_VERSION:
+        raise CheckpointError(
+            f"{file} has format_version {version}; this txport reads up to {FORMAT_VERSION}: upgrade it."
+        )
+    return Config.from_json(value.get("config"), file)
+
+
+def _read_tensors(file: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
+    try:
+        with safe_open(file, framework="pt") as archive:
+            names = set(archive.keys())
+            if missing := sorted(shapes.keys() - names):
+                raise CheckpointError(f"{file} lacks {_some(missing)}, which its config.json asks for.")
+            if extra := sorted(names - shapes.keys()):
+                raise CheckpointError(f"{file} has {_some(extra)}, which its config.json does not ask for.")
+            for name, shape in shapes.items():
+                found = tuple(archive.get_slice(name).get_shape())
+                if found != shape:
+                    raise CheckpointError(f"{file}: {name} has shape {found}, its config.json asks for {shape}.")
+            tensors = {name: archive.get_tensor(name) for name in shapes}
+    except FileNotFoundError:
+        raise CheckpointError(f"{file} is missing; the checkpoint is incomplete.") from None
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be read ({error}).") from None
+    except SafetensorError as error:
+        raise CheckpointError(f"{file} is not a whole safetensors file ({error}); copy it again.") from None
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point():
+            raise CheckpointError(f"{file}: {name} has dtype {tensor.dtype}; floating point is needed.")
+        if not bool(torch.isfinite(tensor).all()):
+            raise CheckpointError(f"{file}: {name} holds NaN or infinity; the training diverged.")
+    return {name: tensor.float() for name, tensor in tensors.items()}
+
+
+def _tokenizers(directory: Path) -> tuple[Path | None, Path | None]:
+    shared = directory / "shared.model"
+    pair = (directory / "source.model", directory / "target.model")
+    if shared.is_file():
+        return shared, shared
+    if pair[0].is_file() and pair[1].is_file():
+        return pair
+    if directory.exists():
+        raise CheckpointError(f"{directory} holds neither shared.model nor both source.model and target.model.")
+    return None, None
+
+
+def _sentences(file: Path) -> list[str]:
+    if not file.exists():
+        return []
+    try:
+        text = file.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be read ({error}).") from None
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{file} is not UTF-8 ({error}).") from None
+    return text.removesuffix("\n").split("\n") if text else []
+
+
+def _some(names: list[str]) -> str:
+    rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + rest
+
+
+def _write_json(file: Path, value: object) -> None:
+    file.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,139 @@
+"""The shape of an encoder-decoder Transformer: one frozen dataclass, its presets, and strict reading from JSON."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from txport.runtime.errors import CheckpointError, InputError
+
+NORMS = ("post", "pre")
+POSITIONS = ("sinusoidal", "learned")
+LARGEST = 1 << 24  # no size of a model comes near; a product of two still fits 64 bits
+ACTIVATIONS = ("relu", "gelu", "silu")
+
+
+def _option(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that decides the shapes and the arithmetic of a model; defaults: "base" of Vaswani et al. (2017).
+
+    The text beside each field is what command lines show as its help.
+
+    Raises:
+        InputError: A value that no model can have; the message names the field.
+    """
+
+    source_vocabulary: int = _option(32000, "rows of the source embedding, a multiple of 8 is fastest")
+    target_vocabulary: int = _option(32000, "rows of the target embedding and of the output projection")
+    d_model: int = _option(512, "width of the residual stream")
+    heads: int = _option(8, "attention heads; head_dim is d_model / heads")
+    ffn: int = _option(2048, "inner width of the feed-forward layers")
+    encoder_layers: int = _option(6, "encoder layers")
+    decoder_layers: int = _option(6, "decoder layers")
+    norm: str = _option("post", "LayerNorm after each sublayer (post) or before it (pre, with a final one)")
+    positions: str = _option("sinusoidal", "sinusoidal or learned positions")
+    max_positions: int = _option(512, "longest source or target, in tokens")
+    activation: str = _option("relu", "relu, gelu (by erf) or silu")
+    share_embeddings: bool = _option(True, "one embedding for source and target; needs one vocabulary")
+    tie_projection: bool = _option(True, "the output projection is the target embedding")
+    projection_bias: bool = _option(False, "add a bias to the logits")
+    scale_embedding: bool = _option(True, "multiply embeddings by sqrt(d_model)")
+    embedding_norm: bool = _option(False, "LayerNorm on the sum of embedding and position (as BART has)")
+    dropout: float = _option(0.1, "dropout on embeddings and on each sublayer's output")
+    layer_norm_epsilon: float = _option(1e-5, "added to the variance in LayerNorm")
+    pad_id: int = _option(0, "id of padding")
+    unk_id: int = _option(1, "id of unknown pieces")
+    bos_id: int = _option(2, "id that the decoder starts from")
+    eos_id: int = _option(3, "id that ends a sentence")
+
+    @property
+    def head_dim(self) -> int:
+        return self.d_model // self.heads
+
+    def __post_init__(self) -> None:
+        sizes = ("d_model", "heads", "ffn", "encoder_layers", "decoder_layers", "max_positions")
+        for name in ("source_vocabulary", "target_vocabulary", *sizes):
+            size = getattr(self, name)
+            _require(1 <= size <= LARGEST, name, size, f"must be at least 1 and at most {LARGEST}")
+        _require(self.d_model % self.heads == 0, "d_model", self.d_model, f"must be divisible by heads ({self.heads})")
+        _require(self.d_model % 2 == 0, "d_model", self.d_model, "must be even")
+        _require(self.norm in NORMS, "norm", self.norm, f"must be one of {', '.join(NORMS)}")
+        _require(self.positions in POSITIONS, "positions", self.positions, f"must be one of {', '.join(POSITIONS)}")
+        _require(
+            self.activation in ACTIVATIONS, "activation", self.activation, f"must be one of {', '.join(ACTIVATIONS)}"
+        )
+        _require(0 <= self.dropout < 1, "dropout", self.dropout, "must be at least 0 and less than 1")
+        _require(
+            0 < self.layer_norm_epsilon < 1, "layer_norm_epsilon", self.layer_norm_epsilon, "must be between 0 and 1"
+        )
+        if self.share_embeddings:
+            same = self.source_vocabulary == self.target_vocabulary
+            _require(same, "share_embeddings", True, "needs source_vocabulary and target_vocabulary to be equal")
+        smallest = min(self.source_vocabulary, self.target_vocabulary)
+        for name in ("pad_id", "unk_id", "bos_id", "eos_id"):
+            _require(0 <= getattr(self, name) < smallest, name, getattr(self, name), f"must be an id below {smallest}")
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, value: object, file: Path) -> "Config":
+        """Read what `to_json` wrote: every field present, of its type, and no other.
+
+        Args:
+            value: The decoded JSON value.
+            file: Where it came from, for messages.
+
+        Raises:
+            CheckpointError: A missing, unknown, mistyped or impossible field.
+        """
+        if not isinstance(value, dict):
+            raise CheckpointError(f"{file}: the config must be a JSON object, not {type(value).__name__}.")
+        types: dict[str, type] = {f.name: type(f.default) for f in dataclasses.fields(cls)}
+        if missing := sorted(types.keys() - value.keys()):
+            raise CheckpointError(f"{file}: the config lacks {', '.join(missing)}; write the checkpoint again.")
+        if unknown := sorted(value.keys() - types.keys()):
+            raise CheckpointError(f"{file}: the config has unknown fields ({', '.join(unknown)}); is txport too old?")
+        for name, kind in types.items():
+            given = value[name]
+            fits = type(given) is kind or (kind is float and type(given) is int)
+            if not fits:
+                raise CheckpointError(f"{file}: config field {name} must be {kind.__name__}, not {given!r}.")
+        try:
+            return cls(**value)
+        except InputError as error:
+            raise CheckpointError(f"{file}: {error}") from None
+
+
+def _require(holds: bool, name: str, value: object, rule: str) -> None:
+    if not holds:
+        raise InputError(f"model config: {name} = {value!r} {rule}.")
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"d_model": 64, "heads": 4, "ffn": 256, "encoder_layers": 2, "decoder_layers": 2},
+    "small": {"d_model": 256, "heads": 4, "ffn": 1024, "encoder_layers": 3, "decoder_layers": 3},
+    # Vaswani et al. (2017), Table 3.
+    "base": {"d_model": 512, "heads": 8, "ffn": 2048, "encoder_layers": 6, "decoder_layers": 6},
+    "big": {"d_model": 1024, "heads": 16, "ffn": 4096, "encoder_layers": 6, "decoder_layers": 6, "dropout": 0.3},
+    # Kasai et al., "Deep Encoder, Shallow Decoder" (2021): the quality of 6-6 at a fraction of the step's cost.
+    "deep_shallow": {"d_model": 512, "heads": 8, "ffn": 2048, "encoder_layers": 12, "decoder_layers": 1},
+}
+
+
+def preset(name: str, **overrides: Any) -> Config:
+    """A config by name, with some fields replaced.
+
+    Raises:
+        InputError: An unknown preset, an unknown field or an impossible value.
+    """
+    if name not in PRESETS:
+        raise InputError(f"There is no preset {name!r}; choose one of {', '.join(PRESETS)}.")
+    known = {f.name for f in dataclasses.fields(Config)}
+    if unknown := sorted(overrides.keys() - known):
+        raise InputError(f"A model config has no field {', '.join(unknown)}; it has {', '.join(sorted(known))}.")
+    return Config(**{**PRESETS[name], **overrides})

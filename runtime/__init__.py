@@ -1,0 +1,46 @@
+"""Run exported bundles. Imports numpy at most at its base; never torch, never txport.exporter.
+
+from txport.runtime import Translator
+
+translator = Translator("bundle")
+for result in translator.translate(["a sentence", "another one"]):
+    print(result.text)
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from txport.runtime.errors import BundleError, CheckFailed, CheckpointError, InputError, MissingLibrary, TxportError
+
+if TYPE_CHECKING:
+    from txport.runtime.manifest import Manifest
+    from txport.runtime.translator import Options, Piece, Translation, Translator
+
+__all__ = [
+    "BundleError",
+    "CheckFailed",
+    "CheckpointError",
+    "InputError",
+    "Manifest",
+    "MissingLibrary",
+    "Options",
+    "Piece",
+    "Translation",
+    "Translator",
+    "TxportError",
+]
+
+# Imported when they are first asked for: they need numpy, and the translator's need what runs a bundle.
+_LAZY = {
+    "Manifest": "txport.runtime.manifest",
+    "Options": "txport.runtime.translator",
+    "Piece": "txport.runtime.translator",
+    "Translation": "txport.runtime.translator",
+    "Translator": "txport.runtime.translator",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'txport.runtime' has no attribute {name!r}")
+    return getattr(importlib.import_module(_LAZY[name]), name)

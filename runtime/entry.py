@@ -1,0 +1,70 @@
+"""The console scripts of the runtime, and what every console script of txport shares.
+
+Only the standard library is imported at the top, so that a missing library can be reported in one sentence.
+"""
+
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from txport.runtime.errors import TxportError
+from txport.runtime.libraries import needs
+
+# As shells report a program that Ctrl-C or a closed pipe ended.
+INTERRUPTED, CLOSED_PIPE = 130, 141
+
+
+def translate() -> NoReturn:
+    """tx-translate"""
+    run_command("txport.runtime.translate_command", extra="ort")
+
+
+def inspect() -> NoReturn:
+    """tx-inspect"""
+    run_command("txport.runtime.inspect_command", extra="ort")
+
+
+def run_command(module: str, extra: str) -> NoReturn:
+    """Import a module, run its click command `main` on the arguments of this process, and exit.
+
+    What a user can cause ends in one sentence on standard error and the error's exit code: 2 for bad use, 1 for a
+    failed check. Ctrl-C, and a closed pipe as by `| head`, end it silently.
+
+    Args:
+        module: where the command is.
+        extra: the extra of the installation that brings the libraries which the module imports.
+    """
+    try:
+        code = _run(module, extra)
+        sys.stdout.flush()
+    except TxportError as error:
+        print(f"{_program()}: {error}", file=sys.stderr)
+        code = error.exit_code
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except BrokenPipeError:
+        # What is still buffered can go nowhere; without this the interpreter would complain about it on its way out.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = CLOSED_PIPE
+    sys.exit(code)
+
+
+def _run(module: str, extra: str) -> int:
+    with needs(extra):
+        import click
+
+        command = importlib.import_module(module).main
+    try:
+        result = command.main(prog_name=_program(), standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        return INTERRUPTED
+    return result if isinstance(result, int) else 0
+
+
+def _program() -> str:
+    return Path(sys.argv[0]).name

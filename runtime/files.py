@@ -1,0 +1,213 @@
+"""Files that are either whole or absent: hashes, atomic writes, and directories that appear by one rename."""
+
+import ctypes
+import errno
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from txport.runtime.errors import InputError
+
+_CHUNK = 1 << 20
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+def sha256(path: Path) -> str:
+    """The 64 lower-case hexadecimal digits of a file's SHA-256; the file is streamed, never held in memory."""
+    digest = hashlib.sha256()
+    buffer = bytearray(_CHUNK)
+    view = memoryview(buffer)
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            digest.update(view[:count])
+    return digest.hexdigest()
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file so that readers see the old content or the new one, never a part, even after a crash.
+
+    Raises:
+        InputError: the disk is full or the place cannot be written.
+    """
+    with new_file(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[BinaryIO]:
+    """Give a temporary file to write; it takes the name `path` when the block ends, and is removed if that raises.
+
+    Raises:
+        InputError: `path` is no regular file, or the disk is full, or the place cannot be written.
+    """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} exists and is not a file: choose another path")
+    sibling = path.with_name(f"{_prefix(path)}{secrets.token_hex(4)}")
+    with _reported(path):
+        try:
+            with sibling.open("xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(sibling, path)
+            _sync(path.parent)
+        finally:
+            sibling.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_directory(target: Path, replace: bool = False, *, marker: str | None = None) -> Iterator[Path]:
+    """Give a temporary directory to fill; it takes the name `target` when the block ends, and not before.
+
+    If the block raises, nothing is left behind. A process that is killed leaves a hidden sibling of `target`, which the
+    next call removes (its lock is free then).
+
+    Args:
+        target: the directory to make; missing parents are made too.
+        replace: exchange an existing directory for the new one, in one step where the kernel can, and delete the old
+            one only then.
+        marker: a file that an existing, non-empty directory must hold to be replaced, so that a mistyped `--force`
+            does not delete somebody's home.
+
+    Raises:
+        InputError: `target` exists and `replace` was not asked for, or it is no directory that we may replace, or the
+            disk is full, or the place cannot be written.
+    """
+    target = Path(os.path.abspath(target)).resolve()
+    _check_target(target, replace, marker)
+    with _reported(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(target)
+        directory, lock = _locked_sibling(target)
+        try:
+            yield directory
+            _sync_tree(directory)
+            _check_target(target, replace, marker)
+            _publish(directory, target)
+        finally:
+            # After an exchange this is the old directory; after a failure, what had been written.
+            shutil.rmtree(directory, ignore_errors=True)
+            os.close(lock)
+
+
+def _check_target(target: Path, replace: bool, marker: str | None) -> None:
+    if not os.path.lexists(target):
+        return
+    if not target.is_dir():
+        raise InputError(f"{target} exists and is not a directory: choose another path")
+    if not replace:
+        raise InputError(f"{target} exists already: choose another path, or replace it with --force")
+    if marker is not None and any(target.iterdir()) and not (target / marker).exists():
+        raise InputError(f"{target} is not replaced, because it holds other files and no {marker}: choose another path")
+
+
+@contextmanager
+def _reported(target: Path) -> Iterator[None]:
+    """Turn what the disk refuses into one sentence; native writers wrap ENOSPC in errors of their own."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        code = error.errno if isinstance(error, OSError) else None
+        if code in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(error):
+            message = f"the disk is full: {target} was not written; free some space or choose another disk"
+            raise InputError(message) from error
+        if code in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+            raise InputError(f"{target} cannot be written ({os.strerror(code or 0)}): choose another path") from error
+        raise
+
+
+def _prefix(target: Path) -> str:
+    return f".{target.name}.txport-"
+
+
+def _locked_sibling(target: Path) -> tuple[Path, int]:
+    """A new directory beside `target`, with a lock that ends with this process, and the lock's file descriptor."""
+    while True:
+        directory = target.with_name(f"{_prefix(target)}{secrets.token_hex(4)}")
+        directory.mkdir()
+        lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        # Another process may be cleaning up and hold the lock since just after mkdir: then take another name.
+        if _try_lock(lock) and directory.exists():
+            return directory, lock
+        os.close(lock)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _remove_leftovers(target: Path) -> None:
+    """Remove the temporary siblings of runs that were killed: those whose lock nobody holds."""
+    for leftover in target.parent.glob(f"{_glob_escape(_prefix(target))}*"):
+        try:
+            lock = os.open(leftover, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:
+            continue
+        try:
+            if _try_lock(lock):
+                shutil.rmtree(leftover, ignore_errors=True)
+        finally:
+            os.close(lock)
+
+
+def _glob_escape(text: str) -> str:
+    return "".join(f"[{character}]" if character in "*?[" else character for character in text)
+
+
+def _publish(directory: Path, target: Path) -> None:
+    """Make `directory` appear as `target`; what stood there, if anything, is then found under the name `directory`."""
+    if not target.exists():
+        os.rename(directory, target)
+    elif not _exchange(directory, target):
+        aside = directory.with_name(directory.name + "-old")
+        os.rename(target, aside)
+        try:
+            os.rename(directory, target)
+        except OSError:
+            os.rename(aside, target)
+            raise
+        os.rename(aside, directory)
+    _sync(target.parent)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Swap two names in one step (Linux renameat2); False where the kernel or the file system cannot."""
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):
+        return False
+    arguments = _AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE
+    return bool(renameat2(*arguments) == 0)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems cannot sync a directory; their rename is as safe as they make it.
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _sync_tree(directory: Path) -> None:
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            _sync(Path(folder, name))
+        _sync(Path(folder))

@@ -1,0 +1,80 @@
+"""golden.json: sentences and the ids that must come out, by which a device checks itself without PyTorch."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from txport.runtime.errors import BundleError
+from txport.runtime.manifest import GOLDEN
+from txport.runtime.strict_json import decode, parse
+from txport.runtime.translator import Translator
+
+
+@dataclass(frozen=True)
+class Case:
+    """A source text, its ids (with eos), and the ids to be made (without bos; with eos where it ended).
+
+    Without a tokenizer the text says nothing and may be empty.
+    """
+
+    source: str
+    source_ids: tuple[int, ...]
+    target_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Golden:
+    """The file."""
+
+    format_version: int
+    cases: tuple[Case, ...]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A case that went wrong: which one (from 0), in what, and both lists of ids."""
+
+    case: int
+    what: str
+    expected: list[int]
+    found: list[int]
+
+
+def load_golden(directory: Path) -> Golden:
+    """Read golden.json of a bundle.
+
+    Raises:
+        BundleError: it is missing, damaged, or of a newer format.
+    """
+    path = directory / GOLDEN
+    try:
+        value = parse(path.read_bytes(), str(path))
+    except OSError as error:
+        raise BundleError(f"{path} is missing or cannot be read: copy or export the bundle again") from error
+    if value.get("format_version") != 1:
+        raise BundleError(f"{path} has format_version {value.get('format_version')}, but this txport reads 1")
+    return decode(Golden, value, str(path))
+
+
+def run_golden(translator: Translator, golden: Golden) -> list[Difference]:
+    """Tokenize and translate every case, in batches and then each alone.
+
+    Returns:
+        what differs; nothing if the bundle does here what it did where it was made.
+    """
+    sources = [case.source_ids for case in golden.cases]
+    found: list[tuple[str, list[list[int]]]] = [
+        ("ids of a batch", [result.ids for result in translator.translate_ids(sources)]),
+        ("ids of the sentence alone", [translator.translate_ids([source])[0].ids for source in sources]),
+    ]
+    differences = [
+        Difference(number, what, list(case.target_ids), ids)
+        for what, results in found
+        for number, (case, ids) in enumerate(zip(golden.cases, results, strict=True))
+        if list(case.target_ids) != ids
+    ]
+    if translator.manifest.tokenizer.kind != "none":
+        for number, case in enumerate(golden.cases):
+            ids = translator.tokenizer.encode(case.source)
+            if list(case.source_ids) != ids:
+                differences.append(Difference(number, "source ids", list(case.source_ids), ids))
+    return differences

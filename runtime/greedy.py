@@ -1,0 +1,303 @@
+"""Greedy search over any engine, with continuous batching.
+
+Rows are independent: one that finishes takes the next waiting sentence while the others go on, so a batch never waits
+for its longest sentence. When none waits, the rows that are left move together once they are half of the batch. Caches
+start short and double, so that a short answer does not pay for the longest cache.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from txport.runtime.engine import DecoderState, Engine, Float32, Int64, Memory, SpecialTokens
+from txport.runtime.errors import InputError
+
+# The shortest cache: long enough for most sentences, small enough to cost nothing.
+FIRST_TARGET = 32
+# The most source tokens (padding included) that rows of one batch hold by default.
+BATCH_TOKENS = 4096
+
+
+@dataclass(frozen=True)
+class Request:
+    """One sentence to translate.
+
+    Attributes:
+        source_ids: the encoder's input, eos included; 1 to `Limits.source` ids.
+        max_length: the most tokens to make, eos included; at most `Limits.target`, which is also the meaning of None.
+        min_length: tokens that must be made before eos may be.
+        prefix: target ids that the answer must begin with.
+    """
+
+    source_ids: Sequence[int]
+    max_length: int | None = None
+    min_length: int = 0
+    prefix: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class Result:
+    """The answer to a request.
+
+    Attributes:
+        index: which request, counted from 0.
+        ids: target ids, prefix included, without bos; ends with eos unless the maximum length came first.
+        scores: the natural logarithm of each id's probability, if asked for.
+    """
+
+    index: int
+    ids: list[int]
+    scores: list[float] | None
+
+
+@dataclass(frozen=True)
+class Token:
+    """One step of a stream: the id that was made, its log-probability if asked for, and whether it is the last."""
+
+    id: int
+    score: float | None
+    last: bool
+
+
+def decode(
+    engine: Engine,
+    requests: Sequence[Request],
+    *,
+    rows: int | None = None,
+    batch_tokens: int = BATCH_TOKENS,
+    scores: bool = False,
+) -> Iterator[Result]:
+    """Answer all requests, the longest sources first, and yield each answer as it is finished.
+
+    Args:
+        engine: what runs the model.
+        requests: the sentences; for a long text give windows of some hundred.
+        rows: the most rows of a batch; at most `Limits.batch`, which is also the meaning of None.
+        batch_tokens: the most source tokens, padding included, that the rows of a batch hold, but one row at least.
+        scores: compute `Result.scores`, which makes the host look at the logits of every step.
+
+    Yields:
+        one result for each request, in no promised order.
+
+    Raises:
+        InputError: a source is empty or longer than the engine takes, or a length is not positive.
+    """
+    for request in requests:
+        _check(engine, request)
+    order = sorted(range(len(requests)), key=lambda index: -len(requests[index].source_ids))
+    waiting = deque((index, requests[index]) for index in order)
+    while waiting:
+        source = len(waiting[0][1].source_ids)
+        most = max(1, min(rows or engine.limits.batch, engine.limits.batch, batch_tokens // source))
+        logits = scores or any(request.min_length > 0 for _, request in waiting)
+        yield from _Batch(engine, waiting, min(most, len(waiting)), source, logits, scores).run()
+
+
+def decode_all(
+    engine: Engine,
+    requests: Sequence[Request],
+    *,
+    rows: int | None = None,
+    batch_tokens: int = BATCH_TOKENS,
+    scores: bool = False,
+) -> list[Result]:
+    """As `decode`, but as a list in the order of the requests."""
+    results = decode(engine, requests, rows=rows, batch_tokens=batch_tokens, scores=scores)
+    return sorted(results, key=lambda result: result.index)
+
+
+def stream(engine: Engine, request: Request, *, scores: bool = False) -> Iterator[Token]:
+    """Answer one request and yield its tokens as they are made, eos too."""
+    _check(engine, request)
+    logits = scores or request.min_length > 0
+    batch = _Batch(engine, deque([(0, request)]), 1, len(request.source_ids), logits, scores, poll=1)
+    given = 0
+    for slots in batch.steps():
+        slot = slots[0]
+        for position in range(given, len(slot.ids)):
+            last = slot.done and position == len(slot.ids) - 1
+            yield Token(slot.ids[position], slot.scores[position] if scores else None, last)
+        given = len(slot.ids)
+
+
+def _check(engine: Engine, request: Request) -> None:
+    count, most = len(request.source_ids), engine.limits.source
+    if not 1 <= count <= most:
+        raise InputError(f"a source of {count} tokens does not fit: give 1 to {most} tokens, eos included")
+    if request.max_length is not None and request.max_length < 1:
+        raise InputError(f"a maximum length of {request.max_length} makes nothing: give 1 or more")
+
+
+@dataclass
+class _Slot:
+    """A row that works on a request."""
+
+    index: int
+    request: Request
+    limit: int
+    ids: list[int]
+    scores: list[float]
+    done: bool = False
+
+    @property
+    def constrained(self) -> bool:
+        """Whether the host must see the next token before the one after it is made."""
+        return len(self.ids) < max(len(self.request.prefix), self.request.min_length)
+
+
+class _Batch:
+    """One decoder state and what the host knows about its rows; `None` for a row that is free."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        waiting: deque[tuple[int, Request]],
+        rows: int,
+        source: int,
+        logits: bool,
+        scores: bool,
+        poll: int | None = None,
+    ) -> None:
+        self._engine, self._waiting, self._scores = engine, waiting, scores
+        # How many steps the device may run before the host looks; engines where looking is free leave it at 1.
+        self._poll = poll or int(getattr(engine, "poll", 1))
+        self._encoded: deque[tuple[int, Request, Memory, int]] = deque()
+        self._slots: list[_Slot | None] = [None] * rows
+        self._closed = False  # sentences still wait, but for the next batch
+        longest = max(self._limit(request) for _, request in waiting)
+        self._state: DecoderState = engine.allocate(rows, source, min(FIRST_TARGET, longest), logits=logits)
+
+    def run(self) -> Iterator[Result]:
+        """Work until no sentence is left that this batch should take."""
+        for slots in self.steps():
+            for slot in slots:
+                if slot.done:
+                    yield Result(slot.index, slot.ids, slot.scores if self._scores else None)
+
+    def steps(self) -> Iterator[list[_Slot]]:
+        """Step, and yield the slots that worked; those that are done have left the batch already."""
+        while True:
+            self._refill()
+            working = [slot for slot in self._slots if slot is not None]
+            if not working:
+                return
+            self._make_room(working)
+            self._step(working)
+            self._slots = [None if slot is None or slot.done else slot for slot in self._slots]
+            yield working
+
+    def _limit(self, request: Request) -> int:
+        most = self._engine.limits.target
+        return most if request.max_length is None else min(request.max_length, most)
+
+    def _refill(self) -> None:
+        """Place waiting sentences in the free rows, a group from one encoder run at a time."""
+        free = [row for row, slot in enumerate(self._slots) if slot is None]
+        while free and (self._encoded or self._encode_group()):
+            memory = self._encoded[0][2]
+            rows, memory_rows, limits = [], [], []
+            while free and self._encoded and self._encoded[0][2] is memory:
+                index, request, _, memory_row = self._encoded.popleft()
+                slot = _Slot(index, request, self._limit(request), [], [])
+                rows.append(free.pop(0))
+                memory_rows.append(memory_row)
+                limits.append(slot.limit)
+                self._slots[rows[-1]] = slot
+            self._state.place(rows, memory, memory_rows, limits)
+
+    def _encode_group(self) -> bool:
+        """Encode as many sentences as there are rows, ahead of need; False if none is left for this batch."""
+        if not self._takes_more():
+            return False
+        count = min(len(self._waiting), len(self._slots))
+        group = [self._waiting.popleft() for _ in range(count)]
+        lengths = np.array([len(request.source_ids) for _, request in group], np.int64)
+        ids = np.full((count, int(lengths.max())), self._engine.tokens.pad, np.int64)
+        for row, (_, request) in enumerate(group):
+            ids[row, : lengths[row]] = request.source_ids
+        memory = self._engine.encode(ids, lengths)
+        self._encoded.extend((index, request, memory, row) for row, (index, request) in enumerate(group))
+        return True
+
+    def _takes_more(self) -> bool:
+        """Whether the next sentence belongs here: not if a batch can be filled with sentences of half our width."""
+        if not self._waiting:
+            return False
+        narrow = 2 * len(self._waiting[0][1].source_ids) <= self._state.source
+        self._closed = self._closed or (narrow and len(self._waiting) >= len(self._slots))
+        return not self._closed
+
+    def _make_room(self, working: list[_Slot]) -> None:
+        """Move to longer caches if a row stands at their end, and to fewer rows if half of them are free for good."""
+        over = not self._encoded and (self._closed or not self._waiting)
+        half_free = over and 2 * len(working) <= len(self._slots)
+        made = max(len(slot.ids) for slot in working)
+        if made < self._state.target and not half_free:
+            return
+        keep = [row for row, slot in enumerate(self._slots) if slot is not None or not over]
+        target = self._state.target
+        while target <= made:
+            target = min(2 * target, max(slot.limit for slot in working))
+        self._state = self._state.moved(keep, target)
+        self._slots = [self._slots[row] for row in keep]
+
+    def _step(self, working: list[_Slot]) -> None:
+        room = self._state.target - max(len(slot.ids) for slot in working)
+        most = max(slot.limit - len(slot.ids) for slot in working)
+        careful = self._scores or any(slot.constrained for slot in working)
+        count = 1 if careful else min(self._poll, room, most)
+        self._state.step(count)
+        made = self._state.read().token_ids
+        if careful:
+            _constrain(self._state, self._slots, made[0], self._scores, self._engine.tokens)
+        else:
+            self._take(made)
+
+    def _take(self, made: Int64) -> None:
+        eos = self._engine.tokens.eos
+        for row, slot in enumerate(self._slots):
+            if slot is None:
+                continue
+            for token in made[:, row].tolist():
+                slot.ids.append(token)
+                if token == eos or len(slot.ids) >= slot.limit:
+                    slot.done = True
+                    break
+
+
+def _constrain(
+    state: DecoderState, slots: Sequence[_Slot | None], made: Int64, scores: bool, tokens: SpecialTokens
+) -> None:
+    """Take one token for each row, replaced where a prefix or the minimum length says so, with its score."""
+    logits: Float32 | None = state.logits() if scores else None
+    changed: list[tuple[int, int, bool]] = []
+    for row, slot in enumerate(slots):
+        if slot is None:
+            continue
+        position, token = len(slot.ids), int(made[row])
+        if position < len(slot.request.prefix):
+            token = int(slot.request.prefix[position])
+        elif token == tokens.eos and position < slot.request.min_length:
+            logits = state.logits() if logits is None else logits
+            token = _best_but(logits[row], tokens.eos)
+        slot.ids.append(token)
+        slot.done = token == tokens.eos or len(slot.ids) >= slot.limit
+        if token != made[row]:
+            changed.append((row, token, slot.done))
+        if scores and logits is not None:
+            slot.scores.append(_log_probability(logits[row], token))
+    if changed:
+        state.override(*map(list, zip(*changed, strict=True)))
+
+
+def _best_but(logits: Float32, excluded: int) -> int:
+    """The best id but one; the first of equals, as ArgMax has it."""
+    allowed = logits.astype(np.float32)
+    allowed[excluded] = -np.inf
+    return int(allowed.argmax())
+
+
+def _log_probability(logits: Float32, token: int) -> float:
+    shifted = logits.astype(np.float64) - float(logits.max())
+    return float(shifted[token] - np.log(np.exp(shifted).sum()))

@@ -1,0 +1,106 @@
+"""tx-inspect: what a bundle is, what would run it, and whether it is whole."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from txport.runtime.engines import choose, installed
+from txport.runtime.errors import BundleError, CheckFailed, InputError
+from txport.runtime.manifest import GOLDEN, Graph, Manifest
+from txport.runtime.strict_json import encode
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--check", is_flag=True, help="Compare every file with its hash and run golden.json; exit with 1 if not.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--device", default="auto", show_default=True, help="The device to choose for: auto or cpu.")
+@click.option("--lowering", help="The decoder step to check: ort, scatter or tensorscatter. [default: all of them]")
+def main(bundle: Path, check: bool, as_json: bool, device: str, lowering: str | None) -> None:
+    """Print what the manifest of BUNDLE says and what would run it; with --check, see whether it is whole and works."""
+    if not bundle.is_dir():
+        raise InputError(f"{bundle} is not a directory: give the directory that tx-export wrote")
+    try:
+        manifest = Manifest.load(bundle)
+        checks = _check(bundle, manifest, device, lowering) if check else []
+    except BundleError as error:
+        if check:
+            raise CheckFailed(str(error)) from error
+        raise
+    choice = choose(manifest, device, lowering)
+    if as_json:
+        value: dict[str, Any] = {"manifest": encode(manifest), "choice": encode(choice), "installed": installed()}
+        click.echo(json.dumps(value | ({"checks": checks} if check else {}), ensure_ascii=False, indent=1))
+    else:
+        library = installed() or "ONNX Runtime, not installed: pip install 'txport[ort]'"
+        runs = f"{library}, device {choice.device}, lowering {choice.lowerings[0]}: {choice.reason}"
+        click.echo(_table([*_rows(manifest), ("runs on", runs), *(("checked", line) for line in checks)]))
+
+
+def _check(bundle: Path, manifest: Manifest, device: str, lowering: str | None) -> list[str]:
+    """Run all checks; what was found in order, one line for each.
+
+    Raises:
+        BundleError, CheckFailed: the first that failed.
+    """
+    manifest.check_files(bundle, hashes=lambda name: True)
+    total = sum(entry.bytes for entry in manifest.files.values())
+    found = [f"{len(manifest.files)} files of {total:,} bytes have the sizes and hashes of the manifest"]
+    # Only here, so that looking at a bundle needs neither ONNX Runtime nor SentencePiece.
+    from txport.runtime.golden import load_golden, run_golden
+    from txport.runtime.translator import Translator
+
+    golden = load_golden(bundle)
+    for name in choose(manifest, device, lowering).lowerings:
+        translator = Translator(bundle, device, name)
+        if differences := run_golden(translator, golden):
+            first, count = differences[0], len({difference.case for difference in differences})
+            raise CheckFailed(
+                f"{count} of {len(golden.cases)} cases of {bundle / GOLDEN} differ with {translator.engine.name}; "
+                f"case {first.case} in the {first.what}: expected {first.expected}, found {first.found}"
+            )
+        found.append(f"{len(golden.cases)} cases of {GOLDEN} give the same ids with {translator.engine.name}")
+    return found
+
+
+def _rows(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """What a person wants to know first, as (name, value) pairs."""
+    model, tokens, verification = manifest.model, manifest.tokens, manifest.verification
+    yield "made by", f"{manifest.made_by.name} {manifest.made_by.version} (format {manifest.format_version})"
+    yield (
+        "model",
+        f"{model.encoder_layers}+{model.decoder_layers} layers, d_model {model.d_model}, "
+        f"{model.heads} heads of {model.head_dim}, vocabulary {model.source_vocabulary} -> {model.target_vocabulary}",
+    )
+    yield "tokens", ", ".join(f"{name} {token}" for name, token in encode(tokens).items())
+    for name, sizes in encode(manifest.dimensions).items():
+        yield f"{name} size", f"{sizes['min']} to {sizes['max']}, tuned for {sizes['opt']}"
+    yield "precision", manifest.precision.type
+    for island in manifest.precision.islands:
+        yield "in float32", f"{len(island.nodes)} nodes of {island.graph}: {island.reason}"
+    for graph in manifest.graphs:
+        yield "graph", f"{graph.name}: {graph.file}, {_opsets(graph)}"
+    tokenizer = manifest.tokenizer
+    files = " and ".join(dict.fromkeys(name for name in (tokenizer.source, tokenizer.target) if name))
+    yield "tokenizer", f"{tokenizer.kind} {files}".strip()
+    yield "files", f"{len(manifest.files)}, {sum(entry.bytes for entry in manifest.files.values()):,} bytes"
+    if verification is None:
+        yield "verified", "no: exported without verification"
+    else:
+        yield (
+            "verified",
+            f"{'passed' if verification.passed else 'FAILED'}: {verification.token_identical} of "
+            f"{verification.sentences} sentences identical to PyTorch, {verification.batch_identical} in any batch, "
+            f"largest logit error {verification.max_logit_error:.2g}",
+        )
+
+
+def _opsets(graph: Graph) -> str:
+    return ", ".join(f"{domain or 'ONNX'} opset {version}" for domain, version in graph.opsets.items())
+
+
+def _table(rows: list[tuple[str, str]]) -> str:
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)

@@ -1,0 +1,101 @@
+r"""Lines of a byte stream in windows: at once when a person types, many together when a file is piped in.
+
+Lines end at "\n" and nowhere else, so that line numbers agree with every other tool's. What a line holds is not looked
+at here: a line may have any bytes and any length.
+"""
+
+import os
+import select
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from txport.runtime.errors import InputError
+
+_CHUNK = 1 << 16
+# A window is translated together: enough lines to sort by length and to keep a batch full.
+WINDOW_LINES = 1024
+_WINDOW_BYTES = 1 << 20
+
+
+def windows(descriptor: int, most: int = WINDOW_LINES) -> Iterator[list[bytes]]:
+    """Read a file descriptor to its end; yield lists of whole lines, without their ends, as soon as there are any.
+
+    Args:
+        descriptor: open for reading; files, pipes and terminals will do.
+        most: lines of a window. A window of large lines has fewer.
+    """
+    lines: list[bytes] = []
+    rest: list[bytes] = []  # pieces of a line whose end has not come yet
+    size = 0
+    while True:
+        if lines and (len(lines) >= most or size >= _WINDOW_BYTES or not _ready(descriptor)):
+            yield lines[:most]
+            lines = lines[most:]
+            size = sum(map(len, lines))
+            continue
+        chunk = os.read(descriptor, _CHUNK)
+        if not chunk:
+            break
+        size += len(chunk)
+        first, *more = chunk.split(b"\n")
+        rest.append(first)
+        if more:
+            lines += [b"".join(rest), *more[:-1]]
+            rest = [more[-1]]
+    if last := b"".join(rest):
+        lines.append(last)
+    while lines:
+        yield lines[:most]
+        lines = lines[most:]
+
+
+@contextmanager
+def open_lines(path: Path) -> Iterator[Iterator[list[bytes]]]:
+    """The windows of a file.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        if path.is_dir():
+            raise InputError(f"{path} is a directory: give a text file")
+        yield windows(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def as_line(text: str) -> bytes:
+    """A translation as one line of output; a model that made a line break must not shift the lines after it."""
+    return text.replace("\n", " ").encode() + b"\n"
+
+
+def _ready(descriptor: int) -> bool:
+    """Whether a read would return at once; a regular file is always ready."""
+    return bool(select.select([descriptor], [], [], 0)[0])
+
+
+def text_windows(raw: Iterable[list[bytes]]) -> Iterator[list[str]]:
+    """The same windows as text; the lines before a bad one are given before the error is raised.
+
+    Raises:
+        InputError: a line is not UTF-8; the message has its number, counted from 1.
+    """
+    number = 1
+    for window in raw:
+        texts: list[str] = []
+        for line in window:
+            try:
+                texts.append(line.decode("utf-8"))
+            except UnicodeDecodeError as error:
+                if texts:
+                    yield texts
+                byte = f"byte {error.start + 1} is 0x{line[error.start]:02x}"
+                message = f"line {number + len(texts)} is not UTF-8 ({byte}): convert the text, say with iconv -t utf-8"
+                raise InputError(message) from None
+        yield texts
+        number += len(window)

@@ -1,0 +1,205 @@
+"""manifest.json: everything that a runtime must know about a bundle, and the only thing it may rely on.
+
+The classes below mirror the file field by field. `Manifest.load` accepts a bundle or says in one sentence what is wrong
+with it; `runtime/cpp` does the same by the same rules, checked on the shared files in `tests/data/manifests`.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from txport.runtime.engine import Limits, SpecialTokens
+from txport.runtime.errors import BundleError
+from txport.runtime.files import sha256, write_atomically
+from txport.runtime.manifest_rules import HEX, UNLISTED, faults
+from txport.runtime.manifest_schema import (
+    Dimension,
+    Dimensions,
+    DType,
+    FileEntry,
+    Graph,
+    Island,
+    Lowering,
+    MadeBy,
+    ModelSizes,
+    Precision,
+    Range,
+    Role,
+    Tensor,
+    TokenizerFiles,
+    Verification,
+)
+from txport.runtime.strict_json import decode, encode, parse
+
+__all__ = [
+    "FORMAT_VERSION",
+    "GOLDEN",
+    "NAME",
+    "WEIGHTS",
+    "DType",
+    "Dimension",
+    "Dimensions",
+    "FileEntry",
+    "Graph",
+    "Island",
+    "Lowering",
+    "MadeBy",
+    "Manifest",
+    "ModelSizes",
+    "Precision",
+    "Range",
+    "Role",
+    "SpecialTokens",
+    "Tensor",
+    "TokenizerFiles",
+    "Verification",
+    "list_files",
+]
+
+FORMAT_VERSION = 1
+NAME = "manifest.json"
+GOLDEN = "golden.json"
+WEIGHTS = "onnx/weights.bin"
+
+_ZEROS = "0" * 64
+_LARGEST_FILE = 16 << 20
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A bundle's manifest. `sha256` is that of the file itself with these digits as zeros; `write` fills it in."""
+
+    format_version: int
+    made_by: MadeBy
+    model: ModelSizes
+    tokens: SpecialTokens
+    dimensions: Dimensions
+    precision: Precision
+    graphs: tuple[Graph, ...]
+    tokenizer: TokenizerFiles
+    files: dict[str, FileEntry]
+    verification: Verification | None
+    sha256: str = _ZEROS
+
+    @staticmethod
+    def load(directory: Path) -> "Manifest":
+        """Read and validate `directory/manifest.json`, and check that each listed file is there, of the listed size.
+
+        Raises:
+            BundleError: there is no bundle, or it is of a newer format, damaged, incomplete or contradicts itself.
+        """
+        if not directory.is_dir():
+            raise BundleError(f"{directory} is not a directory: give the directory that tx-export wrote")
+        path = directory / NAME
+        try:
+            with path.open("rb") as file:
+                data = file.read(_LARGEST_FILE + 1)
+        except FileNotFoundError:
+            raise BundleError(f"{directory} has no {NAME}: it is not a bundle, or an incomplete copy of one") from None
+        except OSError as error:
+            raise BundleError(f"{path} cannot be read: {error.strerror}") from error
+        manifest = Manifest.parse(data, str(path))
+        manifest.check_files(directory)
+        return manifest
+
+    @staticmethod
+    def parse(data: bytes, file: str = NAME) -> "Manifest":
+        """Decode and validate the bytes of a manifest; `file` is its name in messages.
+
+        Raises:
+            BundleError: as `load`, but for what only the directory can tell.
+        """
+        if len(data) > _LARGEST_FILE:
+            raise BundleError(f"{file} is larger than {_LARGEST_FILE} bytes: it is not a manifest")
+        value = parse(data, file)
+        _check_version(value.get("format_version"), file)
+        _check_own_hash(data, value.get("sha256"), file)
+        manifest = decode(Manifest, value, file)
+        for fault in faults(manifest):
+            raise BundleError(f"{file}: {fault}")
+        return manifest
+
+    def write(self, directory: Path) -> "Manifest":
+        """Write `directory/manifest.json` atomically and return the manifest with its own hash filled in.
+
+        Raises:
+            BundleError: this manifest would be refused by `load`.
+        """
+        text = json.dumps(encode(replace(self, sha256=_ZEROS)), indent=1, ensure_ascii=False) + "\n"
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        start = text.rindex(_ZEROS)
+        data = (text[:start] + digest + text[start + 64 :]).encode()
+        manifest = Manifest.parse(data, str(directory / NAME))
+        write_atomically(directory / NAME, data)
+        return manifest
+
+    def check_files(self, directory: Path, hashes: Callable[[str], bool] = lambda name: False) -> None:
+        """Check that every listed file is inside the directory, of the listed size, and of the listed hash if asked.
+
+        Args:
+            directory: where the bundle lies.
+            hashes: says for a file's name whether to read it and compare its SHA-256 as well.
+
+        Raises:
+            BundleError: the first fault that was found.
+        """
+        for name in self.files:
+            self.check_file(directory, name, contents=hashes(name))
+
+    def check_file(self, directory: Path, name: str, *, contents: bool) -> None:
+        """Check one listed file: where it is, its size and, with `contents`, its hash.
+
+        Raises:
+            BundleError: the file is missing, leads out of the directory, or was changed.
+        """
+        path, entry = directory / name, self.files[name]
+        try:
+            if not path.resolve(strict=True).is_relative_to(directory.resolve()):
+                raise BundleError(f"{path} is a link that leaves the bundle: copy the bundle with cp -rL")
+            if not path.is_file():
+                raise BundleError(f"{path} is not a file: the bundle is damaged, copy or export it again")
+            size = path.stat().st_size
+            if size != entry.bytes:
+                raise BundleError(f"{path} has {size} bytes instead of {entry.bytes}: copy or export the bundle again")
+            if contents and sha256(path) != entry.sha256:
+                raise BundleError(f"{path} was changed (its SHA-256 differs): copy or export the bundle again")
+        except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, before Python 3.13
+            raise BundleError(f"{path} is missing or cannot be read: copy or export the bundle again") from error
+
+    @property
+    def limits(self) -> Limits:
+        """The largest sizes that the graphs take."""
+        return Limits(self.dimensions.batch.max, self.dimensions.source.max, self.dimensions.target.max)
+
+    def graph(self, role: Role, lowering: Lowering | None = None) -> Graph | None:
+        """The graph of this role (and lowering), or None."""
+        fitting = (graph for graph in self.graphs if graph.role == role and lowering in (None, graph.lowering))
+        return next(fitting, None)
+
+
+def list_files(directory: Path) -> dict[str, FileEntry]:
+    """Size and hash of every file of a bundle that is being written, in the order and form of `Manifest.files`."""
+    names = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
+    listed = [name for name in names if name.split("/")[0] not in UNLISTED]
+    return {name: FileEntry((directory / name).stat().st_size, sha256(directory / name)) for name in listed}
+
+
+def _check_version(version: object, file: str) -> None:
+    """Before anything else, since a newer format may differ in everything else."""
+    if type(version) is not int or version < 1:
+        raise BundleError(f"{file} has no usable format_version: it is not the manifest of a bundle")
+    if version > FORMAT_VERSION:
+        raise BundleError(
+            f"{file} has format_version {version}, but this txport reads up to {FORMAT_VERSION}: "
+            "install a newer txport or export the bundle again with this one"
+        )
+
+
+def _check_own_hash(data: bytes, stated: object, file: str) -> None:
+    if not isinstance(stated, str) or not HEX.fullmatch(stated):
+        raise BundleError(f"{file} misses the field 'sha256' (64 lower-case hexadecimal digits): it is incomplete")
+    start = data.rindex(stated.encode()) if stated.encode() in data else 0
+    if hashlib.sha256(data[:start] + _ZEROS.encode() + data[start + 64 :]).hexdigest() != stated:
+        raise BundleError(f"{file} was changed after it was written (its own sha256 differs): get the bundle again")

@@ -1,0 +1,28 @@
+"""Memory that a file mapping holds without need."""
+
+import ctypes
+import re
+from pathlib import Path
+
+_MADV_DONTNEED = 4
+_MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \S+ +(/.*)\n((?:[A-Z]\w*:.*\n)+)", re.MULTILINE)
+
+
+def release(file: Path) -> None:
+    """Drop the pages of this process's mappings of a file that nobody wrote to; pages that are read again come back.
+
+    ONNX Runtime maps weights and then packs most of them into copies of its own. The original of a table that is also
+    looked up (a tied embedding) stays mapped with every page that packing has read: 66 MB for the base preset, of which
+    a lookup touches some rows. Where there is no /proc/self/smaps (not Linux), nothing happens.
+    """
+    try:
+        mappings = Path("/proc/self/smaps").read_text(errors="replace")
+        madvise = ctypes.CDLL(None).madvise
+    except (OSError, AttributeError):
+        return
+    name = str(file.resolve())
+    for start, end, mapped, facts in _MAPPING.findall(mappings):
+        # ONNX Runtime's mappings are private and writable: what had been written there would be lost.
+        if mapped == name and re.search(r"^Private_Dirty: +0 kB$", facts, re.MULTILINE):
+            first, after = int(start, 16), int(end, 16)
+            madvise(ctypes.c_void_p(first), ctypes.c_size_t(after - first), _MADV_DONTNEED)

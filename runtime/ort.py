@@ -1,0 +1,233 @@
+"""The engine on ONNX Runtime's CPU provider.
+
+A state binds every buffer of its step once, by raw pointer, caches and ids in = out: a step is then one call that
+allocates nothing of ours. Both sessions map the bundle's one weights file into memory.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+from txport.runtime.engine import Float32, Int64, StepOutput
+from txport.runtime.engines import choose
+from txport.runtime.errors import BundleError, InputError
+from txport.runtime.manifest import WEIGHTS, Graph, Lowering, Manifest, Tensor
+from txport.runtime.mapped import release
+
+Array = npt.NDArray[Any]
+Buffers = dict[str, Array]
+
+# Added to the attention scores of padding: far below any score, yet finite in float16.
+MASKED = -30000.0
+
+_TYPES = {"float32": "float", "float16": "float16", "int64": "int64", "int32": "int32", "bool": "bool"}
+_log = logging.getLogger(__name__)
+
+
+class OrtEngine:
+    """A bundle on ONNX Runtime.
+
+    Args:
+        directory: the bundle.
+        manifest: its manifest, already checked.
+        lowering: the decoder step to use; None for the best that the installed version loads.
+        threads: threads of each operator; 0 for as many as there are cores.
+
+    Raises:
+        BundleError: the bundle has not got that lowering, or ONNX Runtime does not load it.
+    """
+
+    poll = 1  # looking at the ids costs nothing here
+
+    def __init__(self, directory: Path, manifest: Manifest, lowering: Lowering | None = None, threads: int = 0) -> None:
+        self.limits, self.tokens, self.manifest = manifest.limits, manifest.tokens, manifest
+        encoder = manifest.graph("encoder")
+        assert encoder is not None  # the manifest's rules say so
+        self._encoder_graph = encoder
+        self._encoder = _session(directory, encoder, threads)
+        self.step_graph, self.step_session = _step_session(directory, manifest, lowering, threads)
+        release(directory / WEIGHTS)
+        self.name = f"ONNX Runtime {onnxruntime.__version__} on cpu, lowering {self.step_graph.lowering}"
+
+    def encode(self, input_ids: Int64, source_lengths: Int64) -> Buffers:
+        """Run the encoder on int64 `[batch, source]` ids, padded with pad, of int64 `[batch]` lengths.
+
+        Returns:
+            Its outputs by name: cross-attention keys, values and bias.
+        """
+        batch, source = input_ids.shape
+        inputs = {"input_ids": np.ascontiguousarray(input_ids), "source_lengths": np.ascontiguousarray(source_lengths)}
+        with _enough_memory(batch, source):
+            outputs = _zeros(self._encoder_graph.outputs, {"batch": batch, "source": source})
+        binding = self._encoder.io_binding()
+        for name, array in inputs.items():
+            _bind(binding.bind_input, name, array)
+        for name, array in outputs.items():
+            _bind(binding.bind_output, name, array)
+        _run(self._encoder, binding)
+        return outputs
+
+    def allocate(self, rows: int, source: int, target: int, *, logits: bool = False) -> "OrtState":
+        """Buffers for `rows` sentences of up to `source` tokens that make up to `target` tokens, all rows finished.
+
+        Raises:
+            InputError: there is not enough memory for them.
+        """
+        sizes = self.manifest.model
+        with _enough_memory(rows, target):
+            buffers = _zeros(self.step_graph.inputs, {"batch": rows, "source": source, "target": target})
+            if logits:
+                buffers["logits"] = np.zeros((rows, sizes.target_vocabulary), self.manifest.precision.type)
+        buffers["finished"][:], buffers["target_limits"][:] = True, 1
+        if "cache_positions" in buffers:
+            buffers["cache_positions"][:] = np.arange(target)
+        return OrtState(self, buffers, (rows, source, target))
+
+
+class OrtState:
+    """The buffers of one running batch, in host memory; see `txport.runtime.engine.DecoderState`."""
+
+    def __init__(self, engine: OrtEngine, buffers: Buffers, sizes: tuple[int, int, int]) -> None:
+        self.rows, self.source, self.target = sizes
+        self._engine, self._buffers = engine, buffers
+        self._token_ids, self._positions = buffers["token_ids"], buffers["positions"]
+        self._finished = buffers["finished"]
+        self._caches = [name for name in buffers if name.startswith("self_")]
+        self._cross = [name for name in buffers if name.startswith("cross_")]
+        self._made: list[Int64] = []
+        graph, self._session = engine.step_graph, engine.step_session
+        self._binding = self._session.io_binding()
+        for tensor in graph.inputs:
+            _bind(self._binding.bind_input, tensor.name, buffers[tensor.name])
+        for name, output in graph.aliases:
+            _bind(self._binding.bind_output, output, buffers[name])
+        if "logits" in buffers:
+            _bind(self._binding.bind_output, "logits", buffers["logits"])
+
+    def place(
+        self, rows: Sequence[int], memory: Buffers, memory_rows: Sequence[int], target_limits: Sequence[int]
+    ) -> None:
+        """Start new sentences: row `rows[i]` gets encoder output `memory_rows[i]`, bos at position 0, not finished.
+
+        What earlier sentences left in a row is cleared: it is masked, but a NaN would come through the mask.
+        """
+        width = memory["cross_bias"].shape[-1]
+        for row, memory_row in zip(rows, memory_rows, strict=True):
+            used = self._positions[row] + 1
+            for name in self._caches:
+                self._buffers[name][row, :, :used] = 0
+            for name in self._cross:
+                buffer, value = self._buffers[name][row], memory[name][memory_row]
+                if name == "cross_bias":
+                    buffer[..., :width], buffer[..., width:] = value, MASKED
+                else:
+                    buffer[:, :width], buffer[:, width:] = value, 0
+        here = list(rows)
+        self._token_ids[here], self._positions[here] = self._engine.tokens.bos, 0
+        self._finished[here], self._buffers["target_limits"][here] = False, target_limits
+
+    def step(self, count: int = 1) -> None:
+        """Advance every unfinished row by up to `count` tokens."""
+        for _ in range(count):
+            _run(self._session, self._binding)
+            self._made.append(self._token_ids.copy())
+
+    def read(self) -> StepOutput:
+        """What the steps since the last `read` made."""
+        made, self._made = np.stack(self._made), []
+        return StepOutput(made, self._finished.copy())
+
+    def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
+        """Replace the last token that was made for these rows and their flag; see `DecoderState.override`."""
+        here, flags = list(rows), np.array(finished, bool)
+        self._positions[here] += self._finished[here] & ~flags
+        self._token_ids[here], self._finished[here] = token_ids, flags
+
+    def logits(self) -> Float32:
+        """float32 `[rows, target_vocabulary]` of the last step."""
+        return self._buffers["logits"].astype(np.float32, copy=False)
+
+    def moved(self, rows: Sequence[int], target: int) -> "OrtState":
+        """A new state of these rows alone, in this order, with caches of `target` tokens; this one is then invalid."""
+        here = list(rows)
+        new = self._engine.allocate(len(here), self.source, target, logits="logits" in self._buffers)
+        used = min(int(self._positions[here].max()) + 1, self.target, target)
+        for name, buffer in new._buffers.items():
+            if name in self._caches:
+                for row, old in enumerate(here):
+                    buffer[row, :, :used] = self._buffers[name][old, :, :used]
+            elif name not in ("cache_positions", "logits"):
+                buffer[:] = self._buffers[name][here]
+        return new
+
+
+def _zeros(tensors: Sequence[Tensor], sizes: dict[str, int]) -> Buffers:
+    """Zeroed buffers by name. The system gives a page only when it is first written: unused cache costs no memory."""
+    shapes = {tensor.name: [sizes[d] if isinstance(d, str) else d for d in tensor.shape] for tensor in tensors}
+    return {tensor.name: np.zeros(shapes[tensor.name], tensor.dtype) for tensor in tensors}
+
+
+class _enough_memory:
+    """Turns a failed allocation into a sentence."""
+
+    def __init__(self, rows: int, length: int) -> None:
+        self._what = f"a batch of {rows} rows of {length} tokens"
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, MemoryError):
+            raise InputError(f"not enough memory for {self._what}: use a smaller batch") from error
+
+
+def _bind(bind: Callable[..., None], name: str, array: Array) -> None:
+    bind(name, "cpu", 0, array.dtype.type, list(array.shape), array.ctypes.data)
+
+
+def _run(session: Any, binding: Any) -> None:
+    try:
+        session.run_with_iobinding(binding)
+    except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
+        raise BundleError(f"ONNX Runtime failed: {_first_line(error)}") from error
+
+
+def _step_session(directory: Path, manifest: Manifest, lowering: str | None, threads: int) -> tuple[Graph, Any]:
+    """The first of the chosen decoder steps that the installed version loads, and its session."""
+    failures: list[BundleError] = []
+    for name in choose(manifest, lowering=lowering).lowerings:
+        graph = manifest.graph("decoder_step", name)
+        assert graph is not None  # `choose` names only what is there
+        try:
+            return graph, _session(directory, graph, threads)
+        except BundleError as error:
+            _log.info("lowering %s was passed over: %s", name, error)
+            failures.append(error)
+    raise failures[0]
+
+
+def _session(directory: Path, graph: Graph, threads: int) -> Any:
+    path = directory / graph.file
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = threads
+    # Without the arena the temporaries of a large batch go back to the system; steps are as fast without it.
+    options.enable_cpu_mem_arena = False
+    try:
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
+        version = onnxruntime.__version__
+        raise BundleError(f"ONNX Runtime {version} does not load {path}: {_first_line(error)}") from error
+    for given, listed in ((session.get_inputs(), graph.inputs), (session.get_outputs(), graph.outputs)):
+        found = {(tensor.name, tensor.type, tuple(tensor.shape)) for tensor in given}
+        if found != {(tensor.name, f"tensor({_TYPES[tensor.dtype]})", tensor.shape) for tensor in listed}:
+            raise BundleError(f"{path} has other inputs or outputs than the manifest says: export the bundle again")
+    return session
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,182 @@
+"""JSON to dataclasses, strictly: every field present, no unknown one, no repeated one, no type but the declared one.
+
+The C++ runtime reads the same files by the same rules; `tests/data/manifests` holds what both must accept and refuse.
+"""
+
+import dataclasses
+import json
+import math
+import types
+import typing
+from typing import Any, NoReturn, TypeVar
+
+from txport.runtime.errors import BundleError
+
+T = TypeVar("T")
+
+_NAMES = {
+    dict: "an object",
+    list: "an array",
+    str: "a string",
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+}
+_LARGEST = 2**63 - 1
+
+
+def parse(data: bytes, file: str) -> dict[str, Any]:
+    """Parse a file's bytes, which must be one JSON object in UTF-8.
+
+    Beyond Python's own parser this refuses repeated keys, NaN and infinities, integers beyond 64 bits and unpaired
+    surrogates, none of which another language's parser could be trusted to treat alike.
+
+    Args:
+        data: the file's bytes.
+        file: the name to use in messages.
+
+    Raises:
+        BundleError: the bytes are not such an object.
+    """
+    try:
+        text = data.decode("utf-8")
+        value = json.loads(
+            text, object_pairs_hook=_no_repeats, parse_constant=_no_constant, parse_float=_finite, parse_int=_int64
+        )
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except RecursionError:
+        raise BundleError(f"{file} is nested too deeply: it is damaged, get the file again") from None
+    except ValueError as error:  # UnicodeError and JSONDecodeError among them
+        raise BundleError(f"{file} is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise BundleError(f"{file} must hold a JSON object, not {_name(value)}")
+    return value
+
+
+def decode(kind: type[T], value: Any, where: str) -> T:
+    """Turn a parsed JSON value into a dataclass (or into any type that one's field may have).
+
+    Args:
+        kind: a dataclass with fields of int, float, str, bool, None, Literal, unions of them, `tuple[T, ...]`,
+            `tuple[A, B]`, `dict[str, T]` and further dataclasses.
+        value: what `parse` gave.
+        where: what messages start with: the file, then the path inside it.
+
+    Raises:
+        BundleError: a field is missing, unknown or of another type; the message names its path.
+    """
+    result: T = _decode(kind, value, where)
+    return result
+
+
+def encode(value: Any) -> Any:
+    """The JSON value of a dataclass: the reverse of `decode`."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple | list):
+        return [encode(item) for item in value]
+    if isinstance(value, dict):
+        return {key: encode(item) for key, item in value.items()}
+    return value
+
+
+def _decode(kind: Any, value: Any, where: str) -> Any:
+    if dataclasses.is_dataclass(kind):
+        return _dataclass(kind, value, where)
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Literal:
+        return _literal(arguments, value, where)
+    if origin in (typing.Union, types.UnionType):
+        return _union(arguments, value, where)
+    if origin is tuple:
+        return _tuple(arguments, value, where)
+    if origin is dict:
+        _expect(dict, value, where)
+        return {key: _decode(arguments[1], item, f"{where}[{key!r}]") for key, item in value.items()}
+    if kind is float and type(value) is int:
+        return float(value)
+    _expect(kind, value, where)
+    return value
+
+
+def _dataclass(kind: Any, value: Any, where: str) -> Any:
+    _expect(dict, value, where)
+    hints = typing.get_type_hints(kind)
+    names = [field.name for field in dataclasses.fields(kind)]
+    for name in names:
+        if name not in value:
+            raise BundleError(f"{where} misses the field {name!r}: the file is incomplete or was edited by hand")
+    for name in value:
+        if name not in names:
+            raise BundleError(f"{where} has the unknown field {name!r}: this txport does not know what it means")
+    return kind(**{name: _decode(hints[name], value[name], _join(where, name)) for name in names})
+
+
+def _join(where: str, name: str) -> str:
+    return f"{where}: {name}" if where.endswith(".json") else f"{where}.{name}"
+
+
+def _literal(allowed: tuple[Any, ...], value: Any, where: str) -> Any:
+    if not any(type(value) is type(item) and value == item for item in allowed):
+        raise BundleError(f"{where} is {json.dumps(value)[:80]}, not one of {', '.join(map(str, allowed))}")
+    return value
+
+
+def _union(arguments: tuple[Any, ...], value: Any, where: str) -> Any:
+    if value is None and type(None) in arguments:
+        return None
+    others = [kind for kind in arguments if kind is not type(None)]
+    if len(others) == 1:
+        return _decode(others[0], value, where)
+    # Of several alternatives, the JSON type says which one is meant; literals are all strings or all integers.
+    types = {type(typing.get_args(kind)[0]) if typing.get_args(kind) else kind: kind for kind in others}
+    if type(value) not in types:
+        raise BundleError(f"{where} must be {' or '.join(_NAMES[kind] for kind in types)}, not {_name(value)}")
+    return _decode(types[type(value)], value, where)
+
+
+def _tuple(arguments: tuple[Any, ...], value: Any, where: str) -> Any:
+    _expect(list, value, where)
+    if arguments[-1] is Ellipsis:
+        kinds = [arguments[0]] * len(value)
+    elif len(value) != len(arguments):
+        raise BundleError(f"{where} must be an array of {len(arguments)}, not of {len(value)}")
+    else:
+        kinds = list(arguments)
+    return tuple(_decode(kind, item, f"{where}[{i}]") for i, (kind, item) in enumerate(zip(kinds, value, strict=True)))
+
+
+def _expect(kind: type, value: Any, where: str) -> None:
+    if type(value) is not kind:  # not isinstance: a bool is no int here
+        raise BundleError(f"{where} must be {_NAMES[kind]}, not {_name(value)}")
+
+
+def _name(value: Any) -> str:
+    return "null" if value is None else _NAMES[type(value)]
+
+
+def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in result:
+            raise ValueError(f"the field {key!r} stands twice in one object")
+        result[key] = value
+    return result
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:40]} is too large for a number")
+    return value
+
+
+def _int64(text: str) -> int:
+    value = int(text) if len(text) <= 20 else _LARGEST + 1
+    if not -_LARGEST - 1 <= value <= _LARGEST:
+        raise ValueError(f"{text[:40]} does not fit 64 bits")
+    return value

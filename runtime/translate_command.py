@@ -1,0 +1,72 @@
+"""tx-translate: standard input to standard output, line by line."""
+
+import json
+import logging
+import sys
+from pathlib import Path
+
+import click
+from txport.runtime.greedy import BATCH_TOKENS
+from txport.runtime.lines import WINDOW_LINES, as_line, text_windows, windows
+from txport.runtime.translator import Options, Translation, Translator
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Write a JSON object a line: text, ids, truncated (and scores).")
+@click.option("--scores", is_flag=True, help="With --json: the log-probability of each id.")
+@click.option("--max-length", type=click.IntRange(1), help="Most tokens to make, eos included. [default: the bundle's]")
+@click.option("--min-length", type=click.IntRange(0), default=0, help="Tokens to make before a translation may end.")
+@click.option("--prefix", help="Text that every translation must begin with.")
+@click.option("--strict", is_flag=True, help="Refuse a line that is too long, instead of cutting it with a warning.")
+@click.option("--device", default="auto", show_default=True, help="Where to run: auto or cpu.")
+@click.option("--lowering", help="The decoder step to use: ort, scatter or tensorscatter. [default: the best here]")
+@click.option("--threads", type=click.IntRange(0), default=0, help="Threads to use. [default: one for each core]")
+@click.option("--batch", type=click.IntRange(1), help="Most lines that run together. [default: the bundle's]")
+@click.option(
+    "--batch-tokens",
+    type=click.IntRange(1),
+    default=BATCH_TOKENS,
+    show_default=True,
+    help="Most source tokens, padding included, that run together.",
+)
+@click.option(
+    "--window", type=click.IntRange(1), default=WINDOW_LINES, show_default=True, help="Most lines to read ahead."
+)
+def main(
+    bundle: Path,
+    as_json: bool,
+    scores: bool,
+    max_length: int | None,
+    min_length: int,
+    prefix: str | None,
+    strict: bool,
+    device: str,
+    lowering: str | None,
+    threads: int,
+    batch: int | None,
+    batch_tokens: int,
+    window: int,
+) -> None:
+    r"""Translate lines from standard input to standard output with BUNDLE.
+
+    One line out for each line in. A line that stands alone is answered at once; many are sorted and run in batches.
+    Lines are UTF-8 and end at "\n" only; empty ones stay empty.
+    """
+    logging.basicConfig(format="tx-translate: %(message)s", level=logging.WARNING)
+    options = Options(max_length, min_length, prefix, scores and as_json, strict)
+    translator = Translator(bundle, device, lowering, threads, batch, batch_tokens)
+    texts = text_windows(windows(sys.stdin.fileno(), window))
+    for results in translator.translate_windows(texts, options):
+        lines = (as_json_line(result) if as_json else as_line(result.text) for result in results)
+        sys.stdout.buffer.write(b"".join(lines))
+        sys.stdout.buffer.flush()
+
+
+def as_json_line(result: Translation) -> bytes:
+    """One JSON object, the same bytes as the C++ runtime writes: scores have six decimals."""
+    scores = ""
+    if result.scores is not None:
+        scores = f', "scores": [{", ".join(f"{score:.6f}" for score in result.scores)}]'
+    text, truncated = json.dumps(result.text, ensure_ascii=False), json.dumps(result.truncated)
+    return f'{{"text": {text}, "ids": {result.ids}{scores}, "truncated": {truncated}}}\n'.encode()

@@ -1,0 +1,82 @@
+"""The demo: its verdict on figures, its table, and all its stages with a recipe of seconds."""
+
+import dataclasses
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from txport.benchmarks.demo import EXAMPLES
+from txport.benchmarks.demo_summary import Figures, LoweringFigures, Verification, missed, print_summary
+
+
+def verification(*identical: int) -> Verification:
+    names = ("ort", "scatter", "tensorscatter")
+    return Verification([LoweringFigures(*each, 1000, 3.2e-5) for each in zip(names, identical, strict=True)])
+
+
+GOOD = Figures(
+    sentences=1000,
+    exact=0.98,
+    bleu=99.123,
+    float32=verification(1000, 1000, 1000),
+    float16=verification(1000, 995, 998),
+    bundle_bytes=10_500_000,
+    weight_bytes=10_000_000,
+    seconds={"train": 250.4, "translate": 1.0},
+    bundle=Path("build/demo/bundle"),
+    translations=[("It cost [$5].", "it cost five dollars")],
+)
+
+
+def test_figures_at_their_bounds_pass() -> None:
+    assert missed(GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"exact": 0.979}, "exact match is 97.9%, below 98%"),
+        ({"float32": verification(1000, 999, 1000)}, "float32, lowering scatter: only 999 of 1000"),
+        ({"float16": verification(994, 1000, 1000)}, "FP16, lowering ort: only 994 of 1000"),
+    ],
+)
+def test_a_figure_below_its_bound_is_named(change: dict, message: str) -> None:
+    (found,) = missed(dataclasses.replace(GOOD, **change))
+    assert message in found
+
+
+def test_the_summary_shows_every_figure_in_a_pipe() -> None:
+    output = io.StringIO()
+    print_summary(GOOD, Console(file=output))
+    text = output.getvalue()
+    figures = ["98.0% of 1000", "99.12", "ort: 1000/1000", "scatter: 995/1000", "3.2e-05", "1.050", "4:10", "4:11"]
+    for shown in [*figures, "build/demo/bundle", "It cost [$5].", "it cost five dollars"]:
+        assert shown in text
+    assert "\x1b" not in text, "no colours in a pipe"
+
+
+def test_all_stages_with_a_model_that_has_learned_nothing(tmp_path: Path) -> None:
+    """Twice over the same directory; it ends with 1 because, and only because, the exact match is too low."""
+    command = [sys.executable, "-m", "txport.benchmarks.demo", "-o", "demo", "--recipe", "tiny", "--sentences", "30"]
+    for _ in range(2):
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 1, done.stderr
+        assert done.stderr.splitlines()[-1].startswith("demo: exact match is ")
+        assert "only" not in done.stderr.splitlines()[-1], "a verification failed"
+        for shown in ("demo/bundle", *EXAMPLES, "30/30 identical", "in total"):
+            assert shown in done.stdout
+    assert {path.name for path in (tmp_path / "demo").iterdir()} >= {"checkpoint", "bundle", "bundle-fp16"}
+    assert json.loads((tmp_path / "demo/bundle/manifest.json").read_text())["precision"]["type"] == "float32"
+    assert json.loads((tmp_path / "demo/bundle-fp16/manifest.json").read_text())["precision"]["type"] == "float16"
+
+
+def test_bad_use_is_one_sentence(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "txport.benchmarks.demo", "-o", str(tmp_path / "demo"), "--recipe", "nothing"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1] == "demo: tx-train ended with exit code 2; see above."

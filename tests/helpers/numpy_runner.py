@@ -1,0 +1,75 @@
+"""Small models of many shapes, and a way to run their graphs that shares nothing with the runtime."""
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import torch
+from txport.models.config import preset
+from txport.models.transformer import Transformer
+
+# Every option of the model appears at least once; head_dim 12 is one that ONNX Runtime's fused attention refuses.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "post": {},
+    "pre": {"norm": "pre", "positions": "learned", "activation": "gelu", "tie_projection": False},
+    "bart": {"positions": "learned", "embedding_norm": True, "projection_bias": True, "scale_embedding": False},
+    "marian": {"activation": "silu", "projection_bias": True, "share_embeddings": False, "target_vocabulary": 72},
+    "odd_heads": {"d_model": 60, "heads": 5, "norm": "pre"},
+    "deep_shallow": {"encoder_layers": 3, "decoder_layers": 1},
+}
+
+
+def random_model(**overrides: Any) -> Transformer:
+    """A tiny model whose biases, norms and embeddings are all random, so that no weight is 0 or 1."""
+    torch.manual_seed(0)
+    sizes = {"source_vocabulary": 64, "target_vocabulary": 64, "max_positions": 32}
+    model = Transformer(preset("tiny", **{**sizes, **overrides})).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    return model
+
+
+def open_session(model: ir.Model) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), options)
+
+
+class NumpyRunner:
+    """Feeds and fetches plain arrays: no IO binding, no aliasing, no code of txport.runtime."""
+
+    def __init__(self, model: Transformer, encoder: ir.Model, step: ir.Model) -> None:
+        self.config = model.config
+        self._encoder, self._step = open_session(encoder), open_session(step)
+        self._inputs = {value.name: value for value in self._step.get_inputs()}
+
+    def encode(self, ids: np.ndarray, lengths: np.ndarray) -> dict[str, np.ndarray]:
+        return self._run(self._encoder, {"input_ids": ids, "source_lengths": lengths})
+
+    def empty_caches(self, rows: int, length: int) -> dict[str, np.ndarray]:
+        shape = (rows, self.config.heads, length, self.config.head_dim)
+        dtypes = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+        names = [name for name in self._inputs if name.startswith("self_")]
+        return {name: np.zeros(shape, dtypes[self._inputs[name].type]) for name in names}
+
+    def step(self, cross: dict[str, np.ndarray], caches: dict[str, np.ndarray], **state: Any) -> dict[str, np.ndarray]:
+        """One step; `caches` is replaced by the written ones. `state` may leave out what has a neutral value."""
+        rows, length = len(state["token_ids"]), next(iter(caches.values())).shape[2]
+        feed = {
+            "finished": np.zeros(rows, bool),
+            "target_limits": np.full(rows, 10**6),
+            "cache_positions": np.arange(length),
+            **cross,
+            **caches,
+            **state,
+        }
+        output = self._run(self._step, {name: np.asarray(feed[name]) for name in self._inputs})
+        caches.update({name: output[f"next_{name}"] for name in caches})
+        return output
+
+    @staticmethod
+    def _run(session: onnxruntime.InferenceSession, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        names = [value.name for value in session.get_outputs()]
+        return dict(zip(names, session.run(names, feed), strict=True))

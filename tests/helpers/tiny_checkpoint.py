@@ -1,0 +1,79 @@
+"""A real, small checkpoint in some ten seconds: trained enough that outputs end and follow the source."""
+
+import io
+import itertools
+from pathlib import Path
+
+import sentencepiece
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from txport.models.checkpoint import save_checkpoint
+from txport.models.config import preset
+from txport.models.transformer import Transformer
+from txport.training import spoken
+
+VOCABULARY = 256
+STEPS = 150
+BATCH = 48
+LONGEST = 100
+
+
+def make_tiny_checkpoint(directory: Path) -> None:
+    """Train the preset `tiny` on the built-in corpus for a moment and write a checkpoint, with held-out sentences."""
+    pairs = list(itertools.islice(spoken.sentences(7, "train"), STEPS * 10))
+    held_out = [written for written, _ in itertools.islice(spoken.sentences(7, "test"), 1200)]
+    tokenizer = directory.with_name(f"{directory.name}-tokenizer")
+    tokenizer.mkdir(parents=True)
+    (tokenizer / "shared.model").write_bytes(_train_tokenizer([text for pair in pairs for text in pair]))
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(tokenizer / "shared.model"))
+    ids = [[torch.tensor([*processor.encode(text), 3]) for text in pair] for pair in pairs]
+    model = _train([pair for pair in ids if max(map(len, pair)) < LONGEST])
+    save_checkpoint(directory, model, tokenizer, held_out, {"made_by": "tests"})
+
+
+def _train_tokenizer(lines: list[str]) -> bytes:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_writer=model,
+        vocab_size=VOCABULARY,
+        character_coverage=1.0,
+        pad_id=0,
+        unk_id=1,
+        bos_id=2,
+        eos_id=3,
+        minloglevel=2,
+    )
+    return model.getvalue()
+
+
+def _train(pairs: list[list[Tensor]]) -> Transformer:
+    # One thread: at this size others only wait for each other.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _train_here(pairs)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _train_here(pairs: list[list[Tensor]]) -> Transformer:
+    torch.manual_seed(0)
+    sizes = {"source_vocabulary": VOCABULARY, "target_vocabulary": VOCABULARY, "max_positions": 128}
+    model = Transformer(preset("tiny", norm="pre", dropout=0.0, **sizes))
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3, betas=(0.9, 0.98))
+    pairs = sorted(pairs, key=lambda pair: len(pair[1]))
+    for step in range(STEPS):
+        start = step * 7919 % (len(pairs) - BATCH)
+        batch = pairs[start : start + BATCH]
+        source = pad_sequence([source for source, _ in batch], batch_first=True)
+        target = pad_sequence([target for _, target in batch], batch_first=True)
+        shifted = F.pad(target[:, :-1], (1, 0), value=2)
+        logits = model(source, torch.tensor([len(source) for source, _ in batch]), shifted)
+        loss = F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=0)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model.eval()

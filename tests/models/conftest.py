@@ -1,0 +1,31 @@
+"""Fixtures for the tests of the reference model."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from txport.models.config import Config, preset
+from txport.models.transformer import Transformer
+
+VOCABULARY = 40
+
+
+def _make_model(seed: int = 0, **options: Any) -> Transformer:
+    """A small model; every parameter is random, biases and LayerNorm gains too, so that none can be forgotten."""
+    sizes = {"d_model": 32, "heads": 4, "ffn": 48, "source_vocabulary": VOCABULARY, "target_vocabulary": VOCABULARY}
+    config: Config = preset("tiny", **{**sizes, "max_positions": 24, **options})
+    generator = torch.Generator().manual_seed(seed)
+    model = Transformer(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            spread = 0.3 if parameter.dim() == 1 else parameter.shape[-1] ** -0.5
+            centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
+            parameter.copy_(centre + spread * torch.randn(parameter.shape, generator=generator))
+    return model.eval()
+
+
+@pytest.fixture(scope="session")
+def make_model() -> Callable[..., Transformer]:
+    """`make_model(seed=0, **config_fields)`: session-wide, so that hypothesis may use it."""
+    return _make_model

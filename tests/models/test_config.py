@@ -1,0 +1,139 @@
+"""The model's config: presets, strict JSON, and each field that can be wrong."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from txport.models.config import PRESETS, Config, preset
+from txport.models.transformer import Transformer
+from txport.runtime.errors import CheckpointError, InputError
+
+FILE = Path("somewhere/config.json")
+
+WRONG_VALUES = [
+    ("source_vocabulary", 0),
+    ("target_vocabulary", -8),
+    ("d_model", 0),
+    ("d_model", 63),
+    ("d_model", 2**40),
+    ("heads", 0),
+    ("heads", 5),
+    ("ffn", 0),
+    ("encoder_layers", 0),
+    ("decoder_layers", 0),
+    ("norm", "rms"),
+    ("positions", "rotary"),
+    ("max_positions", 0),
+    ("activation", "swish"),
+    ("dropout", 1.0),
+    ("dropout", -0.1),
+    ("dropout", math.nan),
+    ("layer_norm_epsilon", 0.0),
+    ("layer_norm_epsilon", math.nan),
+    ("layer_norm_epsilon", math.inf),
+    ("share_embeddings", True),
+    ("pad_id", -1),
+    ("unk_id", 1000),
+    ("bos_id", 48),
+    ("eos_id", 56),
+]
+
+
+def small(**fields: Any) -> Config:
+    return preset("tiny", **{"source_vocabulary": 56, "target_vocabulary": 48, "share_embeddings": False, **fields})
+
+
+@pytest.mark.parametrize(("field", "value"), WRONG_VALUES)
+def test_a_wrong_value_is_refused_by_name(field: str, value: Any) -> None:
+    with pytest.raises(InputError, match=field):
+        small(**{field: value})
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_survive_json(name: str) -> None:
+    config = preset(name, dropout=0.25)
+    assert Config.from_json(json.loads(json.dumps(config.to_json())), FILE) == config
+
+
+def test_every_field_survives_json() -> None:
+    config = Config(
+        source_vocabulary=64,
+        target_vocabulary=72,
+        d_model=48,
+        heads=3,
+        ffn=96,
+        encoder_layers=1,
+        decoder_layers=4,
+        norm="pre",
+        positions="learned",
+        max_positions=99,
+        activation="silu",
+        share_embeddings=False,
+        tie_projection=False,
+        projection_bias=True,
+        scale_embedding=False,
+        embedding_norm=True,
+        dropout=0.0,
+        layer_norm_epsilon=1e-6,
+        pad_id=4,
+        unk_id=5,
+        bos_id=6,
+        eos_id=7,
+    )
+    defaults = Config()
+    for field in dataclasses.fields(Config):
+        assert getattr(config, field.name) != getattr(defaults, field.name), f"{field.name} is not exercised here"
+    assert Config.from_json(json.loads(json.dumps(config.to_json())), FILE) == config
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Config)])
+def test_a_missing_or_mistyped_field_is_refused_by_name(field: str) -> None:
+    value = small().to_json()
+    for wrong in (None, [], {"x": 1}, "3" if not isinstance(value[field], str) else 3):
+        with pytest.raises(CheckpointError, match=field):
+            Config.from_json({**value, field: wrong}, FILE)
+    del value[field]
+    with pytest.raises(CheckpointError, match=f"lacks {field}"):
+        Config.from_json(value, FILE)
+
+
+def test_a_boolean_is_no_number_and_a_number_no_boolean() -> None:
+    for field, wrong in (("encoder_layers", True), ("share_embeddings", 0), ("dropout", False)):
+        with pytest.raises(CheckpointError, match=field):
+            Config.from_json({**small().to_json(), field: wrong}, FILE)
+
+
+@pytest.mark.parametrize(("field", "value"), WRONG_VALUES)
+def test_a_wrong_value_in_json_names_the_file(field: str, value: Any) -> None:
+    with pytest.raises(CheckpointError, match=rf"somewhere/config\.json.*{field}"):
+        Config.from_json({**small().to_json(), field: value}, FILE)
+
+
+def test_an_unknown_field_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="rotary_base"):
+        Config.from_json({**small().to_json(), "rotary_base": 10000}, FILE)
+
+
+@pytest.mark.parametrize("value", [None, [], "base", 3])
+def test_a_config_that_is_no_object_is_refused(value: object) -> None:
+    with pytest.raises(CheckpointError, match="must be a JSON object"):
+        Config.from_json(value, FILE)
+
+
+def test_an_unknown_preset_or_field_names_the_known_ones() -> None:
+    with pytest.raises(InputError, match="deep_shallow"):
+        preset("huge")
+    with pytest.raises(InputError, match=r"no field layers.*encoder_layers"):
+        preset("base", layers=6)
+
+
+@pytest.mark.parametrize(("name", "millions"), [("base", 65), ("big", 213)])
+def test_presets_have_the_size_of_the_paper(name: str, millions: int) -> None:
+    """Vaswani et al. (2017), Table 3: 65 and 213 million parameters with a vocabulary of about 37,000."""
+    with torch.device("meta"):
+        model = Transformer(preset(name, source_vocabulary=37000, target_vocabulary=37000))
+    assert sum(parameter.numel() for parameter in model.parameters()) / 1e6 == pytest.approx(millions, rel=0.04)

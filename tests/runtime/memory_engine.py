@@ -1,0 +1,134 @@
+"""A decoder in plain numpy that runs in memory and checks that it is used by the rules of `txport.runtime.engine`.
+
+The "model" is a hash: the logits of a step depend on the source ids and on every token that was fed to the row so far,
+so that a token in the wrong row, at the wrong position, or read from a stale cache changes all that follows. The caches
+really hold the tokens: a step reads them back from there.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+from txport.runtime.engine import Float32, Int64, Limits, Memory, SpecialTokens, StepOutput
+
+TOKENS = SpecialTokens(pad=0, unk=1, bos=2, eos=3)
+LIMITS = Limits(4, 12, 100)
+VOCABULARY = 12
+
+
+def logits_after(source: Sequence[int], fed: Sequence[int], eos_weight: float) -> Float32:
+    """float32 `[VOCABULARY]`: what the model says after bos and the tokens made so far."""
+    digest = hashlib.sha256(repr((list(map(int, source)), list(map(int, fed)))).encode()).digest()
+    seed = int.from_bytes(digest[:8], "little")
+    logits = np.random.default_rng(seed).standard_normal(VOCABULARY).astype(np.float32)
+    logits[[TOKENS.pad, TOKENS.bos]] = -9.0
+    logits[TOKENS.eos] += eos_weight
+    return logits
+
+
+class MemoryEngine:
+    """An `Engine` whose every call is checked; `steps`, `encoded`, `allocated` and `moves` record what was asked."""
+
+    name = "memory"
+
+    def __init__(self, limits: Limits = LIMITS, poll: int = 1, eos_weight: float = 0.0) -> None:
+        self.limits, self.tokens, self.poll, self.eos_weight = limits, TOKENS, poll, eos_weight
+        self.steps: list[int] = []  # rows of each step
+        self.encoded: list[int] = []  # sentences of each encoder run
+        self.allocated: list[tuple[int, int, int]] = []  # rows, source, target
+        self.moves: list[tuple[int, int]] = []  # rows, target
+
+    def encode(self, input_ids: Int64, source_lengths: Int64) -> list[tuple[int, ...]]:
+        rows, width = input_ids.shape
+        assert input_ids.dtype == source_lengths.dtype == np.int64 and source_lengths.shape == (rows,)
+        assert 1 <= rows <= self.limits.batch and 1 <= width <= self.limits.source
+        assert source_lengths.max() == width and source_lengths.min() >= 1
+        for ids, length in zip(input_ids, source_lengths, strict=True):
+            assert (ids[length:] == TOKENS.pad).all()
+        self.encoded.append(rows)
+        return [tuple(ids[:length].tolist()) for ids, length in zip(input_ids, source_lengths, strict=True)]
+
+    def allocate(self, rows: int, source: int, target: int, *, logits: bool = False) -> "MemoryState":
+        self.allocated.append((rows, source, target))
+        return MemoryState(self, rows, source, target, logits)
+
+
+class MemoryState:
+    """A `DecoderState`: rows step by the semantics of the decoder_step graph."""
+
+    def __init__(self, engine: MemoryEngine, rows: int, source: int, target: int, logits: bool) -> None:
+        assert 1 <= rows <= engine.limits.batch and 1 <= source <= engine.limits.source
+        assert 1 <= target <= engine.limits.target
+        self.engine, self.rows, self.source, self.target = engine, rows, source, target
+        self.valid, self.want_logits = True, logits
+        self.token_ids = np.zeros(rows, np.int64)
+        self.positions = np.zeros(rows, np.int64)
+        self.finished = np.ones(rows, bool)
+        self.limits = np.ones(rows, np.int64)
+        self.sources: list[tuple[int, ...]] = [()] * rows
+        self.cache = np.full((rows, target), -1, np.int64)
+        self.last_logits: Float32 | None = None
+        self.unread: list[Int64] = []
+
+    def place(
+        self, rows: Sequence[int], memory: Memory, memory_rows: Sequence[int], target_limits: Sequence[int]
+    ) -> None:
+        assert self.valid and not self.unread, "place before the steps were read"
+        assert len(rows) == len(memory_rows) == len(target_limits) == len(set(rows)) > 0
+        for row, memory_row, limit in zip(rows, memory_rows, target_limits, strict=True):
+            assert self.finished[row], f"row {row} still works"
+            assert len(memory[memory_row]) <= self.source, "the sentence is wider than the buffers"
+            assert 1 <= limit <= self.engine.limits.target
+            self.sources[row], self.limits[row] = memory[memory_row], limit
+            self.token_ids[row], self.positions[row], self.finished[row] = TOKENS.bos, 0, False
+
+    def step(self, count: int = 1) -> None:
+        assert self.valid and count >= 1
+        assert not self.finished.all(), "a step in which no row works"
+        for _ in range(count):
+            self._step()
+
+    def _step(self) -> None:
+        self.engine.steps.append(self.rows)
+        self.last_logits = np.zeros((self.rows, VOCABULARY), np.float32)
+        for row in range(self.rows):
+            position = self.positions[row]
+            assert position < self.target, f"row {row} is stepped past its cache of {self.target}"
+            self.cache[row, position] = self.token_ids[row]
+            fed = self.cache[row, : position + 1]
+            self.last_logits[row] = logits_after(self.sources[row], fed, self.engine.eos_weight)
+            token = TOKENS.pad if self.finished[row] else int(self.last_logits[row].argmax())
+            self.finished[row] |= token == TOKENS.eos or position + 1 >= self.limits[row]
+            self.positions[row] += not self.finished[row]
+            self.token_ids[row] = token
+        self.unread.append(self.token_ids.copy())
+
+    def read(self) -> StepOutput:
+        assert self.valid and self.unread, "nothing to read"
+        made, self.unread = np.stack(self.unread), []
+        return StepOutput(made, self.finished.copy())
+
+    def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
+        assert self.valid and not self.unread and len(rows) == len(token_ids) == len(finished) > 0
+        for row, token, done in zip(rows, token_ids, finished, strict=True):
+            assert done == (token == TOKENS.eos or self.positions[row] + self.finished[row] >= self.limits[row])
+            self.positions[row] += bool(self.finished[row]) and not done
+            self.token_ids[row], self.finished[row] = token, done
+
+    def logits(self) -> Float32:
+        assert self.valid and self.want_logits and self.last_logits is not None
+        return self.last_logits
+
+    def moved(self, rows: Sequence[int], target: int) -> "MemoryState":
+        assert self.valid and not self.unread and len(set(rows)) == len(rows)
+        self.valid = False
+        self.engine.moves.append((len(rows), target))
+        new = MemoryState(self.engine, len(rows), self.source, target, self.want_logits)
+        keep = list(rows)
+        assert (self.positions[keep] < target).all(), "a row stands beyond its new cache"
+        for name in ("token_ids", "positions", "finished", "limits"):
+            setattr(new, name, getattr(self, name)[keep])
+        new.sources = [self.sources[row] for row in keep]
+        shared = min(target, self.target)
+        new.cache[:, :shared] = self.cache[keep, :shared]
+        return new

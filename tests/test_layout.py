@@ -1,0 +1,99 @@
+"""Which module may import what, as a user meets it: with libraries really missing, in a fresh interpreter."""
+
+import importlib.metadata
+import importlib.util
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+PACKAGES = ["benchmarks", "exporter", "models", "runtime", "training"]
+
+# Refuses modules by their full name or that of a package above them, then imports what it is told to.
+IMPORT_WITHOUT = """
+import importlib, sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        for refused in sys.argv[1].split():
+            if name == refused or name.startswith(refused + "."):
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Refuse())
+for module in sys.argv[2:]:
+    importlib.import_module(module)
+bare = {"benchmarks", "exporter", "models", "runtime", "training"} & set(sys.modules)
+assert not bare, f"imported by their bare names: {bare}"
+"""
+
+OURS = "txport.exporter txport.models txport.training txport.benchmarks"
+HEAVY = "torch onnx onnx_ir onnxscript lightning transformers safetensors rich"
+ENGINES = "onnxruntime sentencepiece click"
+
+
+def modules_of(package: str) -> list[str]:
+    spec = importlib.util.find_spec(f"txport.{package}")
+    assert spec is not None and spec.submodule_search_locations is not None
+    found = pkgutil.iter_modules(list(spec.submodule_search_locations))
+    return [f"txport.{package}"] + [f"txport.{package}.{module.name}" for module in found]
+
+
+def import_without(refused: str, modules: list[str]) -> None:
+    # -I: neither the working directory nor the environment may help.
+    command = [sys.executable, "-I", "-c", IMPORT_WITHOUT, refused, *modules]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def needs_everything() -> None:
+    pytest.importorskip("torch", reason="needs PyTorch: pip install 'txport[dev]'")
+
+
+def test_the_whole_runtime_runs_without_pytorch_onnx_and_the_rest_of_txport() -> None:
+    import_without(f"{OURS} {HEAVY}", modules_of("runtime"))
+
+
+def test_bundles_can_be_read_with_numpy_alone() -> None:
+    modules = ["txport.runtime", *(f"txport.runtime.{name}" for name in ("errors", "files", "manifest", "greedy"))]
+    import_without(f"{OURS} {HEAVY} {ENGINES}", modules)
+
+
+def test_models_need_pytorch_and_safetensors_only() -> None:
+    needs_everything()
+    import_without(
+        f"onnx onnx_ir onnxscript lightning rich txport.exporter txport.training {ENGINES}", ["txport.models"]
+    )
+
+
+def test_training_does_not_need_the_exporter_nor_its_libraries() -> None:
+    needs_everything()
+    import_without("txport.exporter txport.benchmarks onnx onnxscript onnx_ir", modules_of("training"))
+
+
+def test_the_exporter_does_not_need_training_nor_its_libraries() -> None:
+    needs_everything()
+    import_without("txport.training txport.benchmarks lightning sacrebleu tensorboard", modules_of("exporter"))
+
+
+def test_every_module_can_be_imported() -> None:
+    needs_everything()
+    import_without("nothing", [module for package in PACKAGES for module in modules_of(package)])
+
+
+def commands() -> list[str]:
+    return sorted(p.name for p in importlib.metadata.entry_points(group="console_scripts") if p.name.startswith("tx-"))
+
+
+def test_the_commands_are_these() -> None:
+    assert commands() == ["tx-evaluate", "tx-export", "tx-inspect", "tx-train", "tx-translate", "tx-verify"]
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_shows_its_help(command: str) -> None:
+    if command not in ("tx-translate", "tx-inspect"):
+        needs_everything()
+    (entry,) = importlib.metadata.entry_points(group="console_scripts", name=command)
+    run = f"import sys; sys.argv = [{command!r}, '--help']; from {entry.module} import {entry.attr} as f; f()"
+    done = subprocess.run([sys.executable, "-I", "-c", run], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"Usage: {command}")
+    assert "--help" in done.stdout

@@ -1,0 +1,194 @@
+"""What ships, and what the documents promise."""
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ["benchmarks", "exporter", "models", "runtime", "training"]
+GENERATED = {"build", "dist", "__pycache__"}
+
+
+def repository_files() -> Iterator[Path]:
+    """Every file of the repository: hidden folders other than .ci hold no work of ours."""
+    for folder, names, files in os.walk(ROOT):
+        names[:] = [
+            name
+            for name in names
+            if name not in GENERATED and not name.endswith(".egg-info") and (name == ".ci" or not name.startswith("."))
+        ]
+        yield from (Path(folder, name) for name in files)
+
+
+def pyproject() -> dict:
+    tomllib = pytest.importorskip("tomllib", reason="needs Python 3.11")
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+# --- the wheel -------------------------------------------------------------------------------------------------------
+
+BUILD = """
+import sys
+from setuptools import build_meta
+output = sys.argv[1]  # setuptools writes its own sys.argv
+print(build_meta.build_sdist(output), build_meta.build_wheel(output))
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[str]]:
+    """Names of the files in the sdist and in the wheel, built from a clean copy."""
+    pytest.importorskip("setuptools", minversion="77", reason="needs setuptools 77: pip install 'txport[dev]'")
+    copy, output = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("output")
+    for file in repository_files():
+        target = copy / file.relative_to(ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, target)
+    done = subprocess.run([sys.executable, "-c", BUILD, output], cwd=copy, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    sdist, wheel = (output / name for name in done.stdout.split()[-2:])
+    with tarfile.open(sdist) as archive, zipfile.ZipFile(wheel) as zipped:
+        return [name.partition("/")[2] for name in archive.getnames()], zipped.namelist()
+
+
+def test_nothing_but_txport_lands_in_site_packages(built: tuple[list[str], list[str]]) -> None:
+    _, wheel = built
+    assert {re.sub(r"^txport-[\d.]+\.dist-info$", "dist-info", name.split("/")[0]) for name in wheel} == {
+        "txport",
+        "dist-info",
+    }
+    assert "txport/__init__.py" not in wheel, "a namespace package has none"
+    assert {name.split("/")[1] for name in wheel if name.startswith("txport/")} == set(FOLDERS)
+
+
+def test_the_wheel_holds_every_module_and_its_data(built: tuple[list[str], list[str]]) -> None:
+    _, wheel = built
+    sources = [path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
+    recipes = [path.relative_to(ROOT) for path in (ROOT / "training/recipes").glob("*.toml")]
+    typed = [Path(folder, "py.typed") for folder in FOLDERS]
+    assert recipes, "there are no recipes"
+    missing = {f"txport/{path.as_posix()}" for path in sources + recipes + typed} - set(wheel)
+    assert not missing
+
+
+def test_the_wheel_holds_neither_tests_nor_sources_of_other_languages(built: tuple[list[str], list[str]]) -> None:
+    _, wheel = built
+    shipped = {Path(name).suffix for name in wheel if name.startswith("txport/")}
+    assert shipped <= {".py", ".typed", ".toml"}
+    assert not [name for name in wheel if "test" in name]
+
+
+def test_the_source_archive_can_be_built_from(built: tuple[list[str], list[str]]) -> None:
+    sdist, _ = built
+    assert {"runtime/cpp/VERSION", "pyproject.toml", "LICENSE", "README.md"} <= set(sdist)
+
+
+def test_one_version() -> None:
+    version = (ROOT / "runtime/cpp/VERSION").read_text().strip()
+    assert importlib.metadata.version("txport") == version
+    assert re.fullmatch(r"\d+\.\d+\.\d+", version)
+
+
+def test_every_package_is_declared() -> None:
+    declared = pyproject()["tool"]["setuptools"]["packages"]
+    found = [init.parent.relative_to(ROOT) for folder in FOLDERS for init in (ROOT / folder).rglob("__init__.py")]
+    assert sorted(declared) == sorted("txport." + ".".join(path.parts) for path in found)
+
+
+def test_exact_versions_stand_in_constraints_only() -> None:
+    """A library that pins cannot be installed beside others."""
+    project = pyproject()["project"]
+    extras = project["optional-dependencies"]
+    pinned = [line for line in [*project["dependencies"], *sum(extras.values(), [])] if "==" in line.split(";")[0]]
+    assert not pinned
+    assert re.search(r"^torch==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+
+
+# --- what no file may hold -------------------------------------------------------------------------------------------
+
+# Written so that this file does not match itself.
+FOREIGN = {
+    "a path of somebody's machine": r"(?<![\w.}])/(?:work|root|opt|Users)/|/home/(?!user\b)\w",
+    "a host of a package registry": r"\bpypi[.](?:org|nvidia)|pythonhosted|download[.]pytorch|index[-]url",
+}
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+def test_no_file_names(what: str) -> None:
+    pattern = re.compile(FOREIGN[what])
+    hits = []
+    for file in repository_files():
+        text = file.read_bytes().decode("utf-8", errors="ignore")
+        if file != Path(__file__):
+            hits += [f"{file.relative_to(ROOT)}: {match.group()}" for match in pattern.finditer(text)]
+    assert not hits
+
+
+def test_continuous_integration_can_be_started() -> None:
+    assert os.access(ROOT / ".ci/run", os.X_OK)
+
+
+# --- what the documents promise --------------------------------------------------------------------------------------
+
+
+def commands_in(document: str) -> list[str]:
+    """The command lines in the code blocks of a document; continued lines joined, pipes taken apart."""
+    blocks = re.findall(r"^```(?:bash|sh|console)\n(.*?)^```", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    parts = [part.strip() for line in lines for part in re.split(r"\|\|?|&&|;", re.sub(r"(^|\s)#.*", "", line))]
+    return [part for part in parts if part]
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
+def test_documented_commands_and_options_exist(document: str) -> None:
+    pytest.importorskip("torch", reason="needs PyTorch: pip install 'txport[dev]'")
+    found = commands_in(document)
+    assert found, f"{document} shows no command"
+    helps: dict[str, str] = {}
+    for line in found:
+        name, *words = line.split()
+        name = name.removeprefix("build/venv/bin/")
+        if not name.startswith("tx-"):
+            continue
+        if name not in helps:
+            script = Path(sys.executable).parent / name
+            assert script.exists(), f"{document}: {line}: there is no command {name}"
+            helps[name] = subprocess.run([script, "--help"], capture_output=True, text=True, check=True).stdout
+        for option in (word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)):
+            assert re.search(rf"(?<![\w-]){option}(?![\w-])", helps[name]), f"{document}: {line}: no option {option}"
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
+def test_documented_make_targets_exist(document: str) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    asked = {words[1] for words in map(str.split, commands_in(document)) if words[0] == "make" and len(words) > 1}
+    assert asked and asked <= targets
+
+
+def test_readme_starts_with_the_two_commands() -> None:
+    makes = [line for line in commands_in("README.md") if line.startswith("make ")]
+    assert makes[:2] == ["make demo", "make test"]
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
+def test_documented_files_exist(document: str) -> None:
+    linked = re.findall(r"\]\((?!https?:|#)([^)#]+)", (ROOT / document).read_text())
+    assert not [link for link in linked if not (ROOT / link).exists()]
+
+
+def test_documented_python_compiles_and_its_names_exist(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert blocks
+    imports = [line for block in blocks for line in block.splitlines() if re.match(r"(from|import) ", line)]
+    for block in blocks:
+        compile(block, "README.md", "exec")
+    subprocess.run([sys.executable, "-I", "-c", "\n".join(imports)], check=True)

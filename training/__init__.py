@@ -1,0 +1,1 @@
+"""Corpora, tokenizer training, the training loop and evaluation."""

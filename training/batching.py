@@ -1,0 +1,99 @@
+"""Batches by token count: pairs of like length together, so that little is padding; any number of devices."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from torch.utils.data import DataLoader, Sampler
+from txport.training.examples import Batch, Examples, Lengths
+
+
+def token_batches(lengths: Lengths, most_tokens: int, multiple: int, rng: np.random.Generator) -> list[list[int]]:
+    """Part all rows into batches of at most `most_tokens` tokens, padding included, in random order.
+
+    Rows are sorted by length, equal lengths at random, and cut; then the batches are shuffled. Each row is in exactly
+    one batch.
+
+    Args:
+        lengths: int64 `[rows]`, none above `most_tokens`.
+        most_tokens: Rows times the longest of them stays within this.
+        multiple: The number of batches is a multiple of it: the largest are halved until that is so. Only where no
+            batch has two rows are some given twice.
+        rng: Decides all that is random.
+    """
+    assert len(lengths) and lengths.max() <= most_tokens
+    order = np.lexsort((rng.random(len(lengths)), lengths))
+    batches: list[list[int]] = []
+    start = 0
+    # Sorted by length, a batch's longest row is its last.
+    for end in range(1, len(order) + 1):
+        if end == len(order) or (end + 1 - start) * lengths[order[end]] > most_tokens:
+            batches.append(order[start:end].tolist())
+            start = end
+    while len(batches) % multiple:
+        largest = max(range(len(batches)), key=lambda number: len(batches[number]))
+        rows = batches[largest]
+        halves = [rows[: len(rows) // 2], rows[len(rows) // 2 :]] if len(rows) > 1 else [rows, rows]
+        batches[largest : largest + 1] = halves
+    return [batches[number] for number in rng.permutation(len(batches))]
+
+
+class TokenBatches(Sampler[list[int]]):
+    """Yields lists of rows: those of one device, as many on each.
+
+    Args:
+        lengths: int64 `[rows]`.
+        most_tokens: See `token_batches`.
+        seed: With the epoch, decides the batches; the same on all devices.
+        rank, world: This device and how many there are.
+        shuffle: Another order for each epoch; False for validation.
+    """
+
+    def __init__(
+        self, lengths: Lengths, most_tokens: int, seed: int = 0, rank: int = 0, world: int = 1, shuffle: bool = True
+    ) -> None:
+        self._lengths, self._most_tokens, self._seed = lengths, most_tokens, seed
+        self._rank, self._world, self._shuffle = rank, world, shuffle
+        self._batches: list[list[int]] = []
+        self.skip = 0  # batches of the next pass that were had before an interruption
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the batches of this epoch. Lightning calls it."""
+        rng = np.random.default_rng([self._seed, epoch if self._shuffle else 0])
+        batches = token_batches(self._lengths, self._most_tokens, self._world, rng)
+        self._batches = batches[self._rank :: self._world]
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        start, self.skip = self.skip, 0
+        yield from self._batches[start:]
+
+
+class Loader(DataLoader[Batch]):
+    """A loader whose place in the epoch is saved with a checkpoint, so that a resumed run sees what it would have seen.
+
+    No worker processes: a batch is some slices of arrays in memory, made in less time than handing it over would take.
+    """
+
+    def __init__(self, examples: Examples, batches: TokenBatches) -> None:
+        # batch_size=None: each item of the sampler is a whole batch.
+        super().__init__(examples, sampler=batches, batch_size=None)
+        self.batches = batches
+        self._given = 0
+
+    def __iter__(self) -> Any:
+        self._given = self.batches.skip
+        for batch in super().__iter__():
+            self._given += 1
+            yield batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Called by Lightning when it saves."""
+        return {"given": self._given if self._given < len(self.batches) else 0}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Called by Lightning when it resumes, before it asks for batches."""
+        self.batches.skip = int(state["given"])

@@ -1,0 +1,207 @@
+"""Where sentence pairs come from: built in, parallel text files, tables, or the Hugging Face Hub."""
+
+import hashlib
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from txport.runtime.errors import InputError
+from txport.runtime.libraries import needs
+from txport.training import spoken
+from txport.training.recipe import BuiltinOptions, CorpusOptions, DatasetsOptions, ParallelOptions, TableOptions
+
+# Source line, target line; neither is empty nor holds a line break.
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Pairs to learn from, to choose by, and to judge by."""
+
+    train: list[Pair]
+    validation: list[Pair]
+    test: list[Pair]
+
+
+def load(options: CorpusOptions, data: Path) -> Corpus:
+    """Read the corpus that a recipe asks for.
+
+    Args:
+        options: The recipe's `[corpus]`.
+        data: The directory that relative file names in it are relative to.
+
+    Raises:
+        InputError: A file that is missing, not UTF-8, of another length than its partner, or without any pair.
+        MissingLibrary: A Hugging Face data set without the `datasets` library.
+    """
+    if isinstance(options, BuiltinOptions):
+        return builtin(options)
+    if isinstance(options, ParallelOptions):
+        names = (options.train, options.validation, options.test)
+        splits = [None if name is None else _read_languages(data / name, options) for name in names]
+    elif isinstance(options, TableOptions):
+        columns = options.source_column, options.target_column
+        names = (options.train, options.validation, options.test)
+        splits = [None if name is None else read_table(data / name, *columns) for name in names]
+    else:
+        names = (options.train, options.validation, options.test)
+        splits = [None if name is None else read_dataset(options, name) for name in names]
+    train, validation, test = splits
+    return _with_held_out(train or [], validation, test, options.held_out)
+
+
+def load_test(options: CorpusOptions, data: Path) -> list[Pair]:
+    """Only the test pairs of a recipe's corpus; raises as `load`."""
+    if isinstance(options, BuiltinOptions):
+        return list(itertools.islice(spoken.sentences(options.seed, "test"), options.test))
+    return load(options, data).test
+
+
+def builtin(options: BuiltinOptions) -> Corpus:
+    """The generated corpus of `txport.training.spoken`; its splits share no sentence."""
+    sizes: list[tuple[spoken.Split, int]] = [
+        ("train", options.train),
+        ("validation", options.validation),
+        ("test", options.test),
+    ]
+    return Corpus(*(list(itertools.islice(spoken.sentences(options.seed, split), size)) for split, size in sizes))
+
+
+def read_parallel(source: Path, target: Path) -> list[Pair]:
+    r"""Two UTF-8 files, line n of one being the translation of line n of the other. Lines end at "\n" or "\r\n".
+
+    Pairs with an empty side are left out.
+
+    Raises:
+        InputError: A file is missing or not UTF-8, or the numbers of lines differ, or no pair is left.
+    """
+    sources, targets = read_lines(source), read_lines(target)
+    if len(sources) != len(targets):
+        raise InputError(
+            f"{source} has {len(sources)} lines and {target} has {len(targets)}: parallel files need the same number."
+        )
+    return _pairs(zip(sources, targets, strict=True), f"{source} and {target} hold")
+
+
+def read_table(file: Path, source_column: int = 1, target_column: int = 2) -> list[Pair]:
+    """A UTF-8 file of tab-separated columns, counted from 1; nothing in it is quoted. Pairs with an empty side are
+    left out.
+
+    Raises:
+        InputError: The file is missing or not UTF-8, a line has too few columns, or no pair is left.
+    """
+    last = max(source_column, target_column)
+    rows = []
+    for number, line in enumerate(read_lines(file), 1):
+        cells = line.split("\t")
+        if line and len(cells) < last:
+            raise InputError(
+                f"{file}, line {number} has {len(cells)} tab-separated columns, but column {last} was asked for: "
+                "repair the line or choose other columns."
+            )
+        if line:
+            rows.append((cells[source_column - 1], cells[target_column - 1]))
+    return _pairs(iter(rows), f"{file} holds")
+
+
+def read_dataset(options: DatasetsOptions, split: str) -> list[Pair]:
+    """One split of a data set of the Hugging Face Hub (or of a local directory, as `datasets` takes them).
+
+    Raises:
+        InputError: The data set, the split or a field is not there, or no pair is left.
+        MissingLibrary: `datasets` is not installed.
+    """
+    with needs("datasets"):
+        import datasets
+    try:
+        rows = datasets.load_dataset(options.name, options.configuration, split=split)
+    except (OSError, ValueError) as error:
+        raise InputError(f"data set {options.name}, split {split}, cannot be loaded: {error}") from error
+    fields = options.source_field, options.target_field
+    pairs = ((_field(row, fields[0], options.name), _field(row, fields[1], options.name)) for row in rows)
+    return _pairs(pairs, f"data set {options.name}, split {split}, holds")
+
+
+def read_lines(file: Path) -> list[str]:
+    r"""The lines of a UTF-8 file, without "\n" or "\r\n"; a byte order mark at the start is dropped.
+
+    Raises:
+        InputError: The file cannot be read, or a line is not UTF-8; the message has its number, counted from 1.
+    """
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror}.") from None
+    lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    return [_text(line.removesuffix(b"\r"), file, number) for number, line in enumerate(lines, 1)]
+
+
+def _text(line: bytes, file: Path, number: int) -> str:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{file}, line {number} is not UTF-8 (byte {error.start + 1} is 0x{line[error.start]:02x}): "
+            "convert the file, for example with iconv -t utf-8."
+        ) from None
+
+
+def _read_languages(prefix: Path, options: ParallelOptions) -> list[Pair]:
+    """`prefix.en` and `prefix.de`."""
+    source, target = (
+        prefix.with_name(f"{prefix.name}.{language}") for language in (options.source_language, options.target_language)
+    )
+    return read_parallel(source, target)
+
+
+def _field(row: Any, path: str, name: str) -> str:
+    """A field of a row, by a path such as "translation.en"."""
+    value = row
+    for key in path.split("."):
+        if not isinstance(value, dict) or key not in value:
+            known = ", ".join(value) if isinstance(value, dict) else "no fields"
+            raise InputError(f"data set {name} has no field {path!r}: there is {known}.")
+        value = value[key]
+    # A line break inside a field must not become two lines in the files that are made of it.
+    return " ".join(str(value).split())
+
+
+def _pairs(rows: Iterator[Pair], what: str) -> list[Pair]:
+    pairs = [(source, target) for source, target in rows if source.strip() and target.strip()]
+    if not pairs:
+        raise InputError(f"{what} no pair of sentences: at least one line with text on both sides is needed.")
+    return pairs
+
+
+def _with_held_out(train: list[Pair], validation: list[Pair] | None, test: list[Pair] | None, held_out: int) -> Corpus:
+    """Splits that were not given are taken from the training pairs, by sentence."""
+    if validation is None:
+        train, validation = hold_out(train, held_out, "validation")
+    if test is None:
+        train, test = hold_out(train, held_out, "test")
+    return Corpus(train, validation, test)
+
+
+def hold_out(pairs: Sequence[Pair], count: int, salt: str) -> tuple[list[Pair], list[Pair]]:
+    """Part pairs in two so that no source sentence is in both: those that stay, and about `count` that are held out.
+
+    Which ones is decided by the hash of the source, not by its place, so that adding data keeps the test set.
+
+    Raises:
+        InputError: There are not at least twice as many pairs.
+    """
+    if len(pairs) < 2 * count:
+        raise InputError(f"{len(pairs)} pairs are too few to hold out {count}: give separate files or hold out fewer.")
+    threshold = count / len(pairs)
+    kept: list[Pair] = []
+    held: list[Pair] = []
+    for pair in pairs:
+        number = int.from_bytes(hashlib.sha256(f"{salt}\n{pair[0]}".encode()).digest()[:8], "big")
+        (held if number < threshold * 2**64 else kept).append(pair)
+    if not kept or not held:
+        raise InputError(f"{len(pairs)} pairs with so many equal sources cannot be parted: give separate files.")
+    return kept, held

@@ -1,0 +1,15 @@
+"""The console scripts of training; only the standard library is imported at the top, see `txport.runtime.entry`."""
+
+from typing import NoReturn
+
+from txport.runtime.entry import run_command
+
+
+def train() -> NoReturn:
+    """tx-train"""
+    run_command("txport.training.train_command", extra="train")
+
+
+def evaluate() -> NoReturn:
+    """tx-evaluate"""
+    run_command("txport.training.evaluate_command", extra="train")

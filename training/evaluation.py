@@ -1,0 +1,90 @@
+"""How good translations are: BLEU and chrF by sacreBLEU, and the share that is exactly right."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sacrebleu.metrics import BLEU, CHRF
+from txport.models.checkpoint import load_checkpoint
+from txport.runtime import greedy
+from txport.runtime.engine import Engine
+from txport.runtime.errors import CheckpointError, InputError
+from txport.runtime.tokenizer import SentencePieceTokenizer, Tokenizer
+from txport.runtime.translator import Translator
+from txport.training.torch_engine import TorchEngine
+
+# Sentences that are decoded together; more would not sort better.
+WINDOW = 2_000
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Figures of one set of translations.
+
+    Attributes:
+        sentences: How many.
+        exact: The share that equals its reference, 0 to 1.
+        bleu, chrf: Of the whole set, 0 to 100 (Papineni et al. 2002; Popović 2015).
+        bleu_signature, chrf_signature: What makes the figures comparable with others' (Post 2018).
+    """
+
+    sentences: int
+    exact: float
+    bleu: float
+    chrf: float
+    bleu_signature: str
+    chrf_signature: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
+    """Compare translations with one reference each."""
+    assert len(hypotheses) == len(references) and hypotheses
+    bleu, chrf = BLEU(), CHRF()
+    equal = sum(made == wanted for made, wanted in zip(hypotheses, references, strict=True))
+    return Scores(
+        len(hypotheses),
+        equal / len(hypotheses),
+        bleu.corpus_score(list(hypotheses), [list(references)]).score,
+        chrf.corpus_score(list(hypotheses), [list(references)]).score,
+        str(bleu.get_signature()),
+        str(chrf.get_signature()),
+    )
+
+
+def translate(engine: Engine, tokenizer: Tokenizer, sentences: Sequence[str]) -> list[str]:
+    """Greedy translations, in order; empty sentences stay empty, and longer ones than the engine takes are cut."""
+    results: list[str] = []
+    for start in range(0, len(sentences), WINDOW):
+        sources = [_cut(tokenizer.encode(text), engine.limits.source) for text in sentences[start : start + WINDOW]]
+        requests = [greedy.Request(ids) for ids in sources if len(ids) > 1]
+        made = iter(greedy.decode_all(engine, requests))
+        results += [tokenizer.decode(next(made).ids) if len(ids) > 1 else "" for ids in sources]
+    return results
+
+
+def translate_with(model: Path, sentences: Sequence[str]) -> list[str]:
+    """Translate with what a directory holds: a bundle by its runtime, a checkpoint by PyTorch.
+
+    Raises:
+        InputError: The directory is neither.
+        BundleError, CheckpointError: It is damaged or has no tokenizer.
+    """
+    if (model / "manifest.json").exists():
+        return [result.text for result in Translator(model).translate(sentences)]
+    if not (model / "config.json").exists():
+        raise InputError(f"{model} is neither a bundle (manifest.json) nor a checkpoint (config.json).")
+    checkpoint = load_checkpoint(model)
+    if checkpoint.source_tokenizer is None:
+        raise CheckpointError(f"{model} has no tokenizer: it can only be evaluated on ids.")
+    tokenizer = SentencePieceTokenizer(
+        checkpoint.source_tokenizer, checkpoint.target_tokenizer, eos=checkpoint.config.eos_id
+    )
+    return translate(TorchEngine(checkpoint.model), tokenizer, sentences)
+
+
+def _cut(ids: list[int], most: int) -> list[int]:
+    return ids if len(ids) <= most else [*ids[: most - 1], ids[-1]]

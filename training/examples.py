@@ -1,0 +1,97 @@
+"""A corpus as ids: tokenised once, kept flat, so that millions of pairs cost their tokens and no more."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+from txport.runtime.errors import InputError
+from txport.runtime.tokenizer import Tokenizer
+from txport.training.corpora import Pair
+from txport.training.tokenizers import BOS, EOS, PAD
+
+Ids = npt.NDArray[np.int32]
+Lengths = npt.NDArray[np.int64]
+
+
+class Batch(NamedTuple):
+    """Padded pairs.
+
+    Attributes:
+        source_ids: int64 `[b, s]`, each row ends with eos, then padding.
+        source_lengths: int64 `[b]`, eos included.
+        target_ids: int64 `[b, t + 1]`, bos, pieces, eos, then padding: the decoder reads all columns but the last and
+            is to predict all but the first.
+    """
+
+    source_ids: Tensor
+    source_lengths: Tensor
+    target_ids: Tensor
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Rows of different lengths in one array: row i is `flat[starts[i] : starts[i + 1]]`."""
+
+    flat: Ids
+    starts: Lengths
+
+    @classmethod
+    def of(cls, rows: Iterable[Sequence[int]]) -> "Ragged":
+        kept = [np.asarray(row, np.int32) for row in rows]
+        starts = np.zeros(len(kept) + 1, np.int64)
+        np.cumsum([len(row) for row in kept], out=starts[1:])
+        return cls(np.concatenate(kept) if kept else np.zeros(0, np.int32), starts)
+
+    @property
+    def lengths(self) -> Lengths:
+        """int64 `[rows]`."""
+        return np.diff(self.starts)
+
+    def padded(self, rows: Sequence[int]) -> Tensor:
+        """int64 `[rows, longest]`, padded with pad."""
+        parts = [self.flat[self.starts[row] : self.starts[row + 1]] for row in rows]
+        result = np.full((len(parts), max(map(len, parts))), PAD, np.int64)
+        for number, part in enumerate(parts):
+            result[number, : len(part)] = part
+        return torch.from_numpy(result)
+
+
+class Examples(Dataset[Batch]):
+    """Tokenised pairs; indexed by a list of rows, which gives their `Batch`."""
+
+    def __init__(self, sources: Ragged, targets: Ragged) -> None:
+        self.sources, self.targets = sources, targets
+
+    @classmethod
+    def of(cls, pairs: Sequence[Pair], tokenizer: Tokenizer, max_length: int) -> "Examples":
+        """Tokenise pairs, leaving out those with a side of more than `max_length` tokens (eos included).
+
+        Raises:
+            InputError: No pair is left.
+        """
+        sources, targets = [], []
+        for source, target in pairs:
+            source_ids, target_ids = tokenizer.encode(source), tokenizer.encode_prefix(target)
+            if len(source_ids) <= max_length and len(target_ids) < max_length:
+                sources.append(source_ids)
+                targets.append([BOS, *target_ids, EOS])
+        if not sources:
+            raise InputError(f"no pair has at most {max_length} tokens on each side: raise training.max_length.")
+        return cls(Ragged.of(sources), Ragged.of(targets))
+
+    def __len__(self) -> int:
+        return len(self.sources.starts) - 1
+
+    def __getitem__(self, rows: Sequence[int]) -> Batch:
+        lengths = torch.from_numpy(self.sources.lengths[np.asarray(rows)])
+        return Batch(self.sources.padded(rows), lengths, self.targets.padded(rows))
+
+    @property
+    def lengths(self) -> Lengths:
+        """int64 `[pairs]`: tokens on the longer side, as the model sees them (the target without its last)."""
+        return np.maximum(self.sources.lengths, self.targets.lengths - 1)

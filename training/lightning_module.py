@@ -1,0 +1,117 @@
+"""The training step, for Lightning: teacher forcing, label smoothing, Adam, and validation by decoding."""
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed
+from lightning.pytorch import LightningModule
+from torch import Tensor
+from txport.models.transformer import Transformer
+from txport.runtime.tokenizer import Tokenizer
+from txport.training.corpora import Pair
+from txport.training.evaluation import Scores, score, translate
+from txport.training.examples import Batch
+from txport.training.loss import smoothed_cross_entropy
+from txport.training.recipe import TrainingOptions
+from txport.training.schedule import cooldown, noam
+from txport.training.torch_engine import TorchEngine
+
+_log = logging.getLogger("txport")
+
+
+class TranslationModule(LightningModule):
+    """A model in training.
+
+    Args:
+        model: What is trained.
+        options: The recipe's `[training]`.
+        tokenizer: For validation by decoding.
+        validation: Pairs to decode at each validation.
+    """
+
+    def __init__(
+        self, model: Transformer, options: TrainingOptions, tokenizer: Tokenizer, validation: Sequence[Pair]
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.scores: Scores | None = None  # of the last validation
+        self.options, self.tokenizer, self._validation = options, tokenizer, validation
+        self._seconds_before = 0.0  # trained before an interruption
+        self._started = time.monotonic()
+
+    def on_fit_start(self) -> None:
+        self._started = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock time of the training, without interruptions."""
+        return self._seconds_before + time.monotonic() - self._started
+
+    def progress(self) -> float:
+        """The done part of the run, 0 to 1, by steps or by time, whichever ends it first; the same on all devices."""
+        done = self.global_step / max(1.0, float(self.trainer.estimated_stepping_batches))
+        if self.options.max_minutes is not None:
+            # Clocks differ between devices, and learning rates must not.
+            seconds = self.trainer.strategy.broadcast(self.seconds)
+            done = max(done, seconds / (60 * self.options.max_minutes))
+        return min(1.0, done)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Adam with the betas and epsilon of Vaswani et al. (2017), section 5.3."""
+        # Lightning cannot clip gradients that a fused optimizer is to unscale.
+        fused = self.options.precision != "16-mixed"
+        return torch.optim.Adam(self.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=fused)
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Set the learning rate, and seed dropout by the step: a resumed run draws what it would have drawn."""
+        options, step, progress = self.options, self.global_step, self.progress()
+        rate = noam(step + 1, options.learning_rate, options.warmup_steps) * cooldown(progress, options.cooldown)
+        for group in self.trainer.optimizers[0].param_groups:
+            group["lr"] = rate
+        torch.manual_seed(hash((options.seed, self.trainer.current_epoch, batch_idx, self.global_rank)))
+        if options.max_minutes is not None and progress >= 1:
+            self.trainer.should_stop = True
+        if step % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
+            self.log("learning_rate", rate)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Mean smoothed cross-entropy of one batch, in nats per token."""
+        loss = self._loss(batch, self.options.label_smoothing)
+        self.log("training/loss", loss)
+        return loss
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Cross-entropy without smoothing, so that runs with other smoothing compare."""
+        tokens = int((batch.target_ids[:, 1:] != 0).sum())
+        self.log("validation/loss", self._loss(batch, 0.0), batch_size=tokens, sync_dist=True)
+
+    def on_validation_epoch_end(self) -> None:
+        """Decode with the loop that ships, each device its share, and score all of it."""
+        if self.trainer.sanity_checking:
+            return
+        made = self._decode([source for source, _ in self._validation])
+        self.scores = score(made, [target for _, target in self._validation])
+        figures = {"exact": self.scores.exact, "bleu": self.scores.bleu, "chrf": self.scores.chrf}
+        self.log_dict({f"validation/{name}": value for name, value in figures.items()}, rank_zero_only=False)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["txport_seconds"] = self.seconds
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self._seconds_before = float(checkpoint["txport_seconds"])
+
+    def _loss(self, batch: Batch, smoothing: float) -> Tensor:
+        logits = self.model(batch.source_ids, batch.source_lengths, batch.target_ids[:, :-1])
+        return smoothed_cross_entropy(logits, batch.target_ids[:, 1:], smoothing)
+
+    def _decode(self, sources: Sequence[str]) -> list[str]:
+        rank, world = self.global_rank, self.trainer.world_size
+        mine = translate(TorchEngine(self.model), self.tokenizer, sources[rank::world])
+        if world == 1:
+            return mine
+        shares: list[list[str]] = [[] for _ in range(world)]
+        torch.distributed.all_gather_object(shares, mine)
+        return [shares[number % world][number // world] for number in range(len(sources))]

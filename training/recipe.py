@@ -1,0 +1,289 @@
+"""Recipes: all that decides a training run, as a TOML file that is read strictly."""
+
+import dataclasses
+import sys
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from txport.models.config import preset
+from txport.runtime.errors import InputError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+RECIPES = Path(__file__).with_name("recipes")
+
+
+def option(
+    default: Any, help: str, *, least: float | None = None, above: float | None = None, below: float | None = None
+) -> Any:
+    """A field with the text that documentation shows and the range that its value must be in."""
+    return field(default=default, metadata={"help": help, "least": least, "above": above, "below": below})
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltinOptions:
+    """`kind = "builtin"`: the generated corpus, see `txport.training.spoken`."""
+
+    seed: int = option(1, "another seed gives other sentences", least=0)
+    train: int = option(100_000, "training sentences", least=1)
+    validation: int = option(1_000, "validation sentences", least=1)
+    test: int = option(1_000, "test sentences", least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelOptions:
+    """`kind = "parallel"`: pairs of files, `train` + "." + a language."""
+
+    train: str = option("train", "file name without the language")
+    validation: str | None = option(None, "the same, for validation; none: held out of the training pairs")
+    test: str | None = option(None, "the same, for the test; none: held out of the training pairs")
+    source_language: str = option("en", "ending of the source files")
+    target_language: str = option("de", "ending of the target files")
+    held_out: int = option(1_000, "about how many pairs to hold out for each split that has no file", least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """`kind = "table"`: files of tab-separated columns."""
+
+    train: str = option("train.tsv", "file name")
+    validation: str | None = option(None, "the same, for validation; none: held out of the training pairs")
+    test: str | None = option(None, "the same, for the test; none: held out of the training pairs")
+    source_column: int = option(1, "column of the source, counted from 1", least=1)
+    target_column: int = option(2, "column of the target, counted from 1", least=1)
+    held_out: int = option(1_000, "about how many pairs to hold out for each split that has no file", least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetsOptions:
+    """`kind = "datasets"`: a data set of the Hugging Face Hub."""
+
+    name: str = option("", "name on the Hub, or a local directory")
+    configuration: str | None = option(None, "configuration of the data set, for example de-en")
+    train: str = option("train", "name of the training split")
+    validation: str | None = option(None, "of the validation split; none: held out of the training pairs")
+    test: str | None = option(None, "of the test split; none: held out of the training pairs")
+    source_field: str = option("translation.en", "field of the source, dots lead into it")
+    target_field: str = option("translation.de", "field of the target")
+    held_out: int = option(1_000, "about how many pairs to hold out for each split that has no name", least=1)
+
+
+CorpusOptions: TypeAlias = BuiltinOptions | ParallelOptions | TableOptions | DatasetsOptions
+CORPORA: dict[str, type[CorpusOptions]] = {
+    "builtin": BuiltinOptions,
+    "parallel": ParallelOptions,
+    "table": TableOptions,
+    "datasets": DatasetsOptions,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerOptions:
+    """`[tokenizer]`: SentencePiece models."""
+
+    vocabulary: int = option(
+        8_000, "pieces of each model at most; the embedding is padded to a multiple of 8", least=16
+    )
+    joint: bool = option(True, "one model for both sides")
+    algorithm: Literal["bpe", "unigram"] = option("bpe", "how pieces are chosen")
+    lower_case: bool = option(False, "fold case, for tasks whose target has none")
+    byte_fallback: bool = option(False, "spell unseen characters as bytes, for 256 more pieces")
+    character_coverage: float = option(
+        1.0, "share of characters that get a piece; 0.9995 for Chinese or Japanese", above=0
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions:
+    """`[training]`: how long, how fast, on what."""
+
+    seed: int = option(1, "for initial weights, order of batches and dropout", least=0)
+    max_steps: int | None = option(None, "optimizer steps", above=0)
+    max_epochs: int | None = option(None, "passes over the training pairs", above=0)
+    max_minutes: float | None = option(None, "wall-clock limit; the learning rate cools down towards it", above=0)
+    batch_tokens: int = option(4_096, "most tokens of a batch on one device, padding included, on the longer side")
+    accumulate: int = option(1, "batches for one optimizer step", least=1)
+    max_length: int = option(256, "longest source or target in tokens; longer pairs are left out of training", least=8)
+    learning_rate: float = option(1e-3, "its peak, at the end of the warm-up", above=0)
+    warmup_steps: int = option(4_000, "steps of linear warm-up, before decay by the inverse square root", least=1)
+    cooldown: float = option(
+        0.0, "last share of the run over which the learning rate falls to zero; 0 for none", least=0, below=1
+    )
+    label_smoothing: float = option(0.1, "probability mass that is spread over the vocabulary", least=0, below=1)
+    clip_norm: float = option(1.0, "largest norm of the gradient", above=0)
+    average: float = option(0.0, "decay of the exponential moving average of the weights; 0 for none", least=0, below=1)
+    validate_every: int | None = option(None, "steps between validations; none: once an epoch", above=0)
+    validation_sentences: int = option(1_000, "most sentences to decode at each validation", least=1)
+    monitor: Literal["bleu", "chrf", "exact", "loss"] = option("bleu", "what early stopping and `keep` look at")
+    patience: int = option(0, "validations without improvement before the run stops; 0 for never", least=0)
+    keep: Literal["best", "last"] = option("best", "which weights become the checkpoint")
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = option("32-true", "arithmetic, as Lightning names it")
+    accelerator: str = option("auto", "auto, cpu, gpu ..., as Lightning names it")
+    devices: str = option("auto", "how many devices of each node, or which: 2, 0,1 ...")
+    nodes: int = option(1, "machines", least=1)
+    strategy: str = option("auto", "how devices work together: auto, ddp, fsdp ...")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A whole training run. `model` is a preset's name and the fields of `txport.models.config.Config` that differ."""
+
+    corpus: CorpusOptions
+    tokenizer: TokenizerOptions
+    model: dict[str, Any]
+    training: TrainingOptions
+
+    def to_json(self) -> dict[str, Any]:
+        """What `from_table` reads."""
+        kind = next(name for name, options in CORPORA.items() if isinstance(self.corpus, options))
+        return {
+            "corpus": {"kind": kind, **_present(self.corpus)},
+            "tokenizer": _present(self.tokenizer),
+            "model": self.model,
+            "training": _present(self.training),
+        }
+
+
+def read(name: str, overrides: Sequence[str] = ()) -> Recipe:
+    """A recipe by its file, or by the name of one that txport brings, with some values replaced.
+
+    Args:
+        name: "demo", or a path that ends in .toml.
+        overrides: Each "section.key=value", the value as in TOML; a bare word is text.
+
+    Raises:
+        InputError: No such recipe, not TOML, an unknown key, a value of the wrong type or out of range.
+    """
+    file = Path(name) if name.endswith(".toml") else RECIPES / f"{name}.toml"
+    try:
+        table = tomllib.loads(file.read_bytes().decode("utf-8"))
+    except OSError as error:
+        known = ", ".join(sorted(path.stem for path in RECIPES.glob("*.toml")))
+        raise InputError(
+            f"recipe {name} cannot be read ({error.strerror}): give a .toml file or one of {known}."
+        ) from None
+    except ValueError as error:
+        raise InputError(f"recipe {file} is not TOML: {error}.") from None
+    for override in overrides:
+        _override(table, override)
+    return from_table(table, str(file))
+
+
+def from_table(table: Mapping[str, Any], file: str) -> Recipe:
+    """A recipe from parsed TOML or JSON; `file` is for messages. Raises InputError as `read`."""
+    _only(table, ("corpus", "tokenizer", "model", "training"), file)
+    sections = {key: table.get(key, {}) for key in ("corpus", "tokenizer", "model", "training")}
+    for name, section in sections.items():
+        if not isinstance(section, Mapping):
+            raise InputError(f"recipe {file}: {name} must be a table, [{name}].")
+    corpus = dict(sections["corpus"])
+    kind = corpus.pop("kind", None)
+    if kind not in CORPORA:
+        raise InputError(f"recipe {file}: corpus.kind is {kind!r}, not one of {', '.join(CORPORA)}.")
+    recipe = Recipe(
+        corpus=_section(CORPORA[kind], corpus, file, "corpus"),
+        tokenizer=_section(TokenizerOptions, sections["tokenizer"], file, "tokenizer"),
+        model=_model(sections["model"], file),
+        training=_section(TrainingOptions, sections["training"], file, "training"),
+    )
+    _check_together(recipe, file)
+    return recipe
+
+
+def _override(table: dict[str, Any], text: str) -> None:
+    path, equals, value = text.partition("=")
+    section, dot, key = path.strip().partition(".")
+    if not (equals and dot and key):
+        raise InputError(f"{text!r} is not of the form section.key=value, for example training.seed=2.")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    table.setdefault(section, {})[key] = parsed
+
+
+def _section(kind: type[Any], table: Mapping[str, Any], file: str, name: str) -> Any:
+    hints = typing.get_type_hints(kind)
+    _only(table, tuple(hints), f"{file}, [{name}]")
+    for key, value in table.items():
+        if not _fits(hints[key], value):
+            wanted = _describe(hints[key])
+            raise InputError(f"recipe {file}: {name}.{key} is {value!r}, but must be {wanted}.")
+    for field_ in dataclasses.fields(kind):
+        if field_.name in table:
+            _check_range(field_, table[field_.name], f"recipe {file}: {name}.{field_.name}")
+    return kind(**table)
+
+
+def _only(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+    if unknown := sorted(set(table) - set(known)):
+        raise InputError(f"recipe {where}: unknown {', '.join(unknown)}; known are {', '.join(known)}.")
+
+
+def _fits(hint: Any, value: object) -> bool:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return value in arguments
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(argument, value) for argument in arguments)
+    return type(value) is hint or (hint is float and type(value) is int)
+
+
+def _describe(hint: Any) -> str:
+    if typing.get_origin(hint) is Literal:
+        return "one of " + ", ".join(map(str, typing.get_args(hint)))
+    kinds = [kind for kind in typing.get_args(hint) or (hint,) if kind is not type(None)]
+    return {int: "a whole number", float: "a number", str: "text", bool: "true or false"}[kinds[0]]
+
+
+def _model(table: Mapping[str, Any], file: str) -> dict[str, Any]:
+    """Checked by making a config of it, with vocabularies that do not matter here."""
+    model = {"preset": "small", **table}
+    fixed = [key for key in ("source_vocabulary", "target_vocabulary") if key in model]
+    if fixed:
+        raise InputError(f"recipe {file}: model.{fixed[0]} comes from the tokenizer: set tokenizer.vocabulary.")
+    try:
+        preset(**{"name" if key == "preset" else key: value for key, value in model.items()})
+    except InputError as error:
+        raise InputError(f"recipe {file}, [model]: {error}") from None
+    except TypeError:
+        raise InputError(f"recipe {file}, [model]: a value has the wrong type: {model}.") from None
+    return model
+
+
+def _check_range(field_: dataclasses.Field[Any], value: Any, where: str) -> None:
+    if value is None:
+        return
+    least, above, below = (field_.metadata.get(key) for key in ("least", "above", "below"))
+    if least is not None and value < least:
+        raise InputError(f"{where} is {value}, but must be at least {least}.")
+    if above is not None and value <= above:
+        raise InputError(f"{where} is {value}, but must be above {above}.")
+    if below is not None and value >= below:
+        raise InputError(f"{where} is {value}, but must be below {below}.")
+
+
+def _check_together(recipe: Recipe, file: str) -> None:
+    """What no single value can say."""
+    training = recipe.training
+    if training.batch_tokens < training.max_length:
+        raise InputError(
+            f"recipe {file}: training.batch_tokens ({training.batch_tokens}) must be at least training.max_length "
+            f"({training.max_length}), so that every pair fits a batch."
+        )
+    if training.max_steps is None and training.max_epochs is None and training.max_minutes is None:
+        raise InputError(f"recipe {file}: nothing ends the run: set training.max_steps, max_epochs or max_minutes.")
+    if not recipe.tokenizer.joint and recipe.model.get("share_embeddings", True):
+        raise InputError(f"recipe {file}: separate tokenizers need model.share_embeddings = false.")
+
+
+def _present(options: Any) -> dict[str, Any]:
+    """The fields that are set: TOML has no null."""
+    return {key: value for key, value in dataclasses.asdict(options).items() if value is not None}

@@ -1,0 +1,108 @@
+"""Where a run keeps what it needs to be resumed: `NAME.run` beside the checkpoint `NAME` that it will write.
+
+NAME.run/
+  recipe.json     the recipe, with all overrides
+  tokenizer/      as it will be in the checkpoint
+  state/          last.ckpt and the best, by Lightning
+  logs/           csv/version_N/metrics.csv and tensorboard/
+"""
+
+import json
+import shutil
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from txport.runtime.errors import InputError
+from txport.runtime.files import write_atomically
+from txport.training.recipe import Recipe, from_table
+
+# How long processes on other machines wait for the first one to write the tokenizer, in seconds.
+PATIENCE = 3_600.0
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """The files of one run."""
+
+    checkpoint: Path
+
+    @property
+    def path(self) -> Path:
+        return self.checkpoint.with_name(self.checkpoint.name + ".run")
+
+    @property
+    def recipe(self) -> Path:
+        return self.path / "recipe.json"
+
+    @property
+    def tokenizer(self) -> Path:
+        return self.path / "tokenizer"
+
+    @property
+    def state(self) -> Path:
+        return self.path / "state"
+
+    @property
+    def last(self) -> Path:
+        return self.state / "last.ckpt"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    def start(self, recipe: Recipe, force: bool) -> None:
+        """Begin anew.
+
+        Raises:
+            InputError: The checkpoint or its run exists and `force` is false, or it is a directory of something else.
+        """
+        for directory, marker in ((self.checkpoint, "config.json"), (self.path, "recipe.json")):
+            if not directory.exists():
+                continue
+            if not force:
+                way_out = "--resume to go on with it, " if directory == self.path else ""
+                raise InputError(f"{directory} exists: choose another name, or give {way_out}--force to replace it.")
+            if not directory.is_dir() or (any(directory.iterdir()) and not (directory / marker).exists()):
+                raise InputError(f"{directory} is not replaced, because tx-train did not make it: choose another name.")
+        if self.path.exists():
+            shutil.rmtree(self.path)
+        self.path.mkdir(parents=True)
+        write_atomically(self.recipe, (json.dumps(recipe.to_json(), indent=1) + "\n").encode())
+
+    def resume(self, recipe: Recipe) -> None:
+        """Go on with a run, which may be given other limits, but no other task.
+
+        Raises:
+            InputError: There is no such run, or its recipe is another.
+        """
+        if not self.last.exists():
+            raise InputError(f"{self.path} holds no run to resume (no state/last.ckpt): start without --resume.")
+        before = from_table(json.loads(self.recipe.read_bytes()), str(self.recipe))
+        for section in ("corpus", "tokenizer", "model"):
+            if getattr(before, section) != getattr(recipe, section):
+                raise InputError(
+                    f"{self.recipe} has another [{section}] than this recipe: resume with the recipe that the run "
+                    "was started with, or start another run."
+                )
+        if _task(before) != _task(recipe):
+            raise InputError(
+                f"{self.recipe} has another [training] than this recipe: "
+                "only limits, validation and devices may change."
+            )
+        write_atomically(self.recipe, (json.dumps(recipe.to_json(), indent=1) + "\n").encode())
+
+    def wait_for_tokenizer(self) -> None:
+        """Until the process that makes it has made it. Raises InputError when that takes too long."""
+        end = time.monotonic() + PATIENCE
+        while not self.tokenizer.exists():
+            if time.monotonic() > end:
+                raise InputError(f"{self.tokenizer} did not appear: is it on a disk that all machines share?")
+            time.sleep(0.2)
+
+
+def _task(recipe: Recipe) -> Recipe:
+    """What must stay the same when a run is resumed."""
+    free = dict(max_steps=1, max_epochs=None, max_minutes=None, validate_every=None, validation_sentences=1, patience=0)
+    places = dict(accelerator="auto", devices="auto", nodes=1, strategy="auto")
+    return replace(recipe, training=replace(recipe.training, keep="best", monitor="bleu", **free, **places))

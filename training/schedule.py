@@ -1,0 +1,25 @@
+"""The learning rate over a run."""
+
+
+def noam(step: int, peak: float, warmup: int) -> float:
+    """Linear warm-up, then decay by the inverse square root (Vaswani et al. 2017, section 5.3), given by its peak.
+
+    The paper's `factor * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)` is this with
+    `peak = factor * (d_model * warmup) ** -0.5`.
+
+    Args:
+        step: The step to be made, counted from 1.
+        peak: The rate at step `warmup`.
+        warmup: Steps.
+    """
+    return peak * min(step / warmup, (warmup / step) ** 0.5)
+
+
+def cooldown(progress: float, share: float) -> float:
+    """A factor that falls in a line from 1 to 0 over the last `share` of the run (Hägele et al. 2024, section 3).
+
+    Args:
+        progress: Done part of the run, 0 to 1.
+        share: 0 for no cool-down.
+    """
+    return min(1.0, max(0.0, 1.0 - progress) / share) if share else 1.0

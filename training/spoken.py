@@ -1,0 +1,101 @@
+"""The built-in corpus: English as written and as spoken, for speech synthesis; generated, endless, nothing to download.
+
+"On 3/14/2025 at 5:30 pm it cost $12.50." -> "on march fourteenth twenty twenty five at five thirty p m it cost twelve
+dollars and fifty cents". The task is that of Sproat and Jaitly, "RNN Approaches to Text Normalization: A Challenge"
+(2016). A sentence is one clause or two, with or without an opener and a tail, and every slot in them is drawn anew:
+there are far more sentences than any model can memorise.
+"""
+
+import hashlib
+import random
+import re
+from collections.abc import Iterator
+from typing import Literal
+
+from txport.training.spoken_slots import SLOTS, Pair, weighted
+from txport.training.spoken_templates import CLAUSES, CONNECTORS, OPENERS, TAILS
+from txport.training.spoken_words import WORDS
+
+Split = Literal["train", "validation", "test"]
+
+# Of 20 equal parts of all sentences, one is for validation and one for the test.
+PARTS = 20
+HELD_OUT: dict[int, Split] = {0: "validation", 1: "test"}
+
+_SLOT = re.compile(r"\{(\w+)\}|([\w.]+)\|(\w+)")
+_UNSPOKEN = re.compile(r"[^a-z0-9' ]")
+
+
+def split_of(source: str) -> Split:
+    """The split that a sentence belongs to, by the hash of its words: no sentence can be in two splits.
+
+    Case, spaces and punctuation do not count, so a held-out sentence does not come back in training with a full stop.
+    """
+    key = "".join(c for c in source.casefold() if c.isalnum())
+    number = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
+    return HELD_OUT.get(number % PARTS, "train")
+
+
+def sentences(seed: int, split: Split) -> Iterator[Pair]:
+    """An endless stream of distinct (written, spoken) sentences of one split, the same for the same seed."""
+    rng = random.Random(f"{seed} {split}")
+    seen: set[str] = set()
+    while True:
+        written, spoken = sentence(rng)
+        if written not in seen and split_of(written) == split:
+            seen.add(written)
+            yield written, spoken
+
+
+def sentence(rng: random.Random) -> Pair:
+    """One sentence: an opener in a quarter of them, a tail or a second clause in a third."""
+    parts = [rng.choice(CLAUSES)]
+    if rng.random() < 0.25:
+        parts.insert(0, rng.choice(OPENERS))
+    more = rng.random()
+    if more < 0.1:
+        parts.append(rng.choice(CONNECTORS) + " " + rng.choice(CLAUSES))
+    elif more < 0.33:
+        parts.append(rng.choice(TAILS))
+    written, spoken = render(" ".join(parts), rng)
+    return finish(written, rng), spoken
+
+
+def render(template: str, rng: random.Random) -> Pair:
+    """Fill a template's slots and words."""
+    written, spoken = [], []
+    position = 0
+    for match in _SLOT.finditer(template):
+        literal = template[position : match.start()]
+        position = match.end()
+        slot = match.group(1)
+        pair = fill(slot, rng) if slot else (match.group(2), match.group(3))
+        written += [literal, pair[0]]
+        spoken += [say(literal), pair[1]]
+    written.append(template[position:])
+    spoken.append(say(template[position:]))
+    return "".join(written).replace(" ,", ",").replace(" ;", ";"), " ".join("".join(spoken).split())
+
+
+def fill(slot: str, rng: random.Random) -> Pair:
+    """One value of a slot or a word of a list."""
+    if slot in SLOTS:
+        return SLOTS[slot](rng)
+    written, _, spoken = rng.choice(WORDS[slot]).partition("|")
+    return written, spoken or say(written)
+
+
+def say(words: str) -> str:
+    """Plain words as spoken: lower-case, without punctuation. Spaces stay."""
+    return _UNSPOKEN.sub("", words.lower())
+
+
+def finish(written: str, rng: random.Random) -> str:
+    """As people type: most with a capital and a full stop, some all in lower case, some without an end."""
+    style = weighted(rng, [(6, "sentence"), (2, "bare"), (2, "lower")])
+    if style == "lower":
+        return written.lower()
+    written = written[0].upper() + written[1:]
+    if style == "bare" or written.endswith("."):
+        return written
+    return written + weighted(rng, [(8, "."), (1, "!"), (1, "?")])

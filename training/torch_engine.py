@@ -1,0 +1,131 @@
+"""PyTorch as an engine (`txport.runtime.engine`): a model in training decodes with the loop that ships."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import cast
+
+import torch
+from torch import Tensor
+from txport.models.transformer import KeyValue, Transformer
+from txport.runtime.engine import Float32, Int64, Limits, Memory, SpecialTokens, StepOutput
+
+
+class TorchEngine:
+    """A model as it is, in float32 and without dropout; parameters are read at each call, so it may go on training.
+
+    Args:
+        model: On any device.
+        batch: Most rows at once.
+        target: Most tokens to make, eos included; None for as many as the model has positions.
+    """
+
+    name = "torch"
+
+    def __init__(self, model: Transformer, batch: int = 64, target: int | None = None) -> None:
+        config = model.config
+        self.model = model
+        self.limits = Limits(batch, config.max_positions, min(target or config.max_positions, config.max_positions))
+        self.tokens = SpecialTokens(config.pad_id, config.unk_id, config.bos_id, config.eos_id)
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.projection.weight.device
+
+    def encode(self, input_ids: Int64, source_lengths: Int64) -> Memory:
+        """int64 `[batch, source]` padded ids -> cross keys and values `[batch, heads, source, head_dim]`, lengths."""
+        ids, lengths = torch.from_numpy(input_ids).to(self.device), torch.from_numpy(source_lengths).to(self.device)
+        with _exactly(self.model):
+            return self.model.cross_key_values(self.model.encode(ids, lengths)), lengths
+
+    def allocate(self, rows: int, source: int, target: int, *, logits: bool = False) -> "TorchState":
+        """Logits are kept whether asked for or not: they cost nothing here."""
+        return TorchState(self, rows, source, target)
+
+
+class TorchState:
+    """See `txport.runtime.engine.DecoderState`."""
+
+    def __init__(self, engine: TorchEngine, rows: int, source: int, target: int) -> None:
+        self.rows, self.source, self.target = rows, source, target
+        self._engine, self._tokens = engine, engine.tokens
+        device, model = engine.device, engine.model
+        self._token_ids = torch.full((rows,), self._tokens.pad, device=device)
+        self._positions = torch.zeros(rows, dtype=torch.int64, device=device)
+        self._finished = torch.ones(rows, dtype=torch.bool, device=device)
+        self._limits = torch.ones(rows, dtype=torch.int64, device=device)
+        # A row that was never placed attends to one zero.
+        self._lengths = torch.ones(rows, dtype=torch.int64, device=device)
+        self._cross = model.new_caches(rows, source)
+        self._caches = model.new_caches(rows, target)
+        self._logits: Tensor | None = None
+        self._made: list[Tensor] = []
+
+    def place(
+        self, rows: Sequence[int], memory: Memory, memory_rows: Sequence[int], target_limits: Sequence[int]
+    ) -> None:
+        cross, lengths = cast(tuple[list[KeyValue], Tensor], memory)
+        at, of = list(rows), list(memory_rows)
+        width = min(self.source, cross[0][0].shape[2])
+        for stored, new in zip(self._cross, cross, strict=True):
+            for mine, theirs in zip(stored, new, strict=True):
+                mine[at, :, :width] = theirs[of, :, :width]
+        self._lengths[at] = lengths[of]
+        self._token_ids[at] = self._tokens.bos
+        self._positions[at] = 0
+        self._finished[at] = False
+        self._limits[at] = torch.tensor(list(target_limits), device=self._limits.device)
+
+    def step(self, count: int = 1) -> None:
+        for _ in range(count):
+            self._step()
+
+    def _step(self) -> None:
+        """What the exported decoder_step computes: finished rows make pad and stay where they are."""
+        model = self._engine.model
+        with _exactly(model):
+            logits = model.decode_step(self._token_ids, self._positions, self._cross, self._lengths, self._caches)
+        chosen = logits.argmax(dim=-1).masked_fill(self._finished, self._tokens.pad)
+        at_end = self._positions + 1 >= self._limits
+        self._finished = self._finished | (chosen == self._tokens.eos) | at_end
+        self._positions = self._positions + (~self._finished).long()
+        self._token_ids, self._logits = chosen, logits
+        self._made.append(chosen)
+
+    def read(self) -> StepOutput:
+        made, self._made = self._made, []
+        ids = torch.stack(made) if made else torch.zeros((0, self.rows), dtype=torch.int64)
+        return StepOutput(ids.cpu().numpy(), self._finished.cpu().numpy())
+
+    def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
+        for row, token, done in zip(rows, token_ids, finished, strict=True):
+            self._token_ids[row] = token
+            if bool(self._finished[row]) and not done:
+                self._positions[row] += 1
+            self._finished[row] = done
+
+    def logits(self) -> Float32:
+        assert self._logits is not None, "no step was made"
+        return cast(Float32, self._logits.float().cpu().numpy())
+
+    def moved(self, rows: Sequence[int], target: int) -> "TorchState":
+        other, keep = TorchState(self._engine, len(rows), self.source, target), list(rows)
+        for name in ("_token_ids", "_positions", "_finished", "_limits", "_lengths"):
+            setattr(other, name, getattr(self, name)[keep])
+        other._cross = [(key[keep], value[keep]) for key, value in self._cross]
+        width = min(self.target, target)
+        for new, old in zip(other._caches, self._caches, strict=True):
+            for theirs, mine in zip(new, old, strict=True):
+                theirs[:, :, :width] = mine[keep, :, :width]
+        return other
+
+
+@contextmanager
+def _exactly(model: Transformer) -> Iterator[None]:
+    """No dropout, no gradients, no autocast; the model's mode is put back afterwards."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), torch.autocast(model.projection.weight.device.type, enabled=False):
+            yield
+    finally:
+        model.train(training)

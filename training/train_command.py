@@ -1,0 +1,90 @@
+"""tx-train: a recipe in, a checkpoint out. Nothing heavy is imported before the options are known to be good."""
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+from txport.runtime.libraries import needs
+from txport.training.recipe import read
+
+# Options that stand for one value of the recipe each.
+SHORTCUTS = {
+    "preset": "model.preset",
+    "seed": "training.seed",
+    "max_steps": "training.max_steps",
+    "max_epochs": "training.max_epochs",
+    "max_minutes": "training.max_minutes",
+    "batch_tokens": "training.batch_tokens",
+    "learning_rate": "training.learning_rate",
+    "precision": "training.precision",
+    "accelerator": "training.accelerator",
+    "devices": "training.devices",
+    "nodes": "training.nodes",
+    "strategy": "training.strategy",
+    "source_language": "corpus.source_language",
+    "target_language": "corpus.target_language",
+    "vocabulary": "tokenizer.vocabulary",
+}
+TEXTS = {"preset", "precision", "accelerator", "devices", "strategy", "source_language", "target_language"}
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--recipe", required=True, help="A recipe's .toml file, or the name of one: demo, multi30k.")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), help="The checkpoint directory to write."
+)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    help="Where relative file names of the recipe's corpus are. [default: $TXPORT_DATA, or here]",
+)
+@click.option("--resume", is_flag=True, help="Go on with the run in OUTPUT.run.")
+@click.option("--force", is_flag=True, help="Replace a checkpoint or a run that exists.")
+@click.option(
+    "--set", "values", multiple=True, metavar="KEY=VALUE", help="Any value of the recipe: training.clip_norm=0.5"
+)
+@click.option("--preset", help="Model: tiny, small, base, big or deep_shallow.")
+@click.option("--vocabulary", type=int, help="Pieces of each SentencePiece model.")
+@click.option("--seed", type=int, help="For initial weights, order of batches and dropout.")
+@click.option("--max-steps", type=int, help="End after so many optimizer steps.")
+@click.option("--max-epochs", type=int, help="End after so many passes over the training pairs.")
+@click.option("--max-minutes", type=float, help="End after so much time; the learning rate cools down towards it.")
+@click.option("--batch-tokens", type=int, help="Most tokens of a batch on one device.")
+@click.option("--learning-rate", type=float, help="Its peak.")
+@click.option("--precision", help="32-true, bf16-mixed or 16-mixed.")
+@click.option("--accelerator", help="auto, cpu, gpu ...")
+@click.option("--devices", help="How many devices of each machine, or which: 2, or 0,1.")
+@click.option("--nodes", type=int, help="How many machines.")
+@click.option("--strategy", help="How devices work together: auto, ddp, fsdp ...")
+@click.option("--source-language", help="Ending of the source files of a parallel corpus.")
+@click.option("--target-language", help="Ending of the target files.")
+def main(
+    recipe: str, output: Path, data: Path | None, resume: bool, force: bool, values: tuple[str, ...], **shortcuts: Any
+) -> None:
+    """Train a Transformer and write a checkpoint.
+
+    OUTPUT.run beside it keeps logs (CSV, TensorBoard) and what --resume needs.
+    """
+    logging.basicConfig(format="tx-train: %(message)s", level=logging.WARNING)
+    logging.getLogger("txport").setLevel(logging.INFO)
+    if resume and force:
+        raise click.UsageError("--resume goes on with a run and --force throws it away: give one of them.")
+    given = {name: value for name, value in shortcuts.items() if value is not None}
+    overrides = [f"{SHORTCUTS[name]}={_toml(name, value)}" for name, value in given.items()]
+    loaded = read(recipe, [*overrides, *values])
+    with needs("train"):
+        from txport.training.loop import train
+    outcome = train(loaded, output, data or Path(os.environ.get("TXPORT_DATA", ".")), resume=resume, force=force)
+    if outcome is None:
+        return
+    test = outcome.test
+    click.echo(
+        f"{outcome.checkpoint}: {outcome.steps} steps in {outcome.seconds:.0f} s; on {test.sentences} test sentences "
+        f"BLEU {test.bleu:.2f}, chrF {test.chrf:.2f}, exact match {100 * test.exact:.1f}%"
+    )
+
+
+def _toml(name: str, value: Any) -> str:
+    return f'"{value}"' if name in TEXTS else str(value)

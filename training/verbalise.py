@@ -1,0 +1,158 @@
+"""Numbers, dates, times and amounts as the words that an American English speaker says.
+
+Pure functions from values to lower-case words without punctuation. Which written form they belong to is decided in
+`txport.training.spoken_slots`. The semiotic classes are those of Sproat and Jaitly, "RNN Approaches to Text
+Normalization: A Challenge" (2016), section 2.
+"""
+
+ONES = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen"
+).split()
+TENS = "zero ten twenty thirty forty fifty sixty seventy eighty ninety".split()
+SCALES = (
+    (1_000_000_000_000, "trillion"),
+    (1_000_000_000, "billion"),
+    (1_000_000, "million"),
+    (1_000, "thousand"),
+    (100, "hundred"),
+)
+LARGEST = 999_999_999_999_999
+IRREGULAR_ORDINALS = {
+    "one": "first",
+    "two": "second",
+    "three": "third",
+    "five": "fifth",
+    "eight": "eighth",
+    "nine": "ninth",
+    "twelve": "twelfth",
+}
+MONTHS = "january february march april may june july august september october november december".split()
+WEEKDAYS = "monday tuesday wednesday thursday friday saturday sunday".split()
+
+
+def cardinal(number: int) -> str:
+    """`4823` -> "four thousand eight hundred twenty three"; no "and", as Americans count.
+
+    Raises ValueError beyond 999 trillion, where this table of scales ends.
+    """
+    if abs(number) > LARGEST:
+        raise ValueError(f"{number} is larger than {LARGEST}")
+    if number < 0:
+        return "minus " + cardinal(-number)
+    if number < 20:
+        return ONES[number]
+    if number < 100:
+        rest = number % 10
+        return TENS[number // 10] + (f" {ONES[rest]}" if rest else "")
+    scale, name = next((scale, name) for scale, name in SCALES if number >= scale)
+    rest = number % scale
+    return f"{cardinal(number // scale)} {name}" + (f" {cardinal(rest)}" if rest else "")
+
+
+def ordinal(number: int) -> str:
+    """`21` -> "twenty first"."""
+    *head, last = cardinal(number).split()
+    if last in IRREGULAR_ORDINALS:
+        last = IRREGULAR_ORDINALS[last]
+    elif last.endswith("y"):
+        last = last[:-1] + "ieth"
+    else:
+        last += "th"
+    return " ".join([*head, last])
+
+
+def digits(text: str) -> str:
+    """Each digit by its name, letters as they are: "4B07" -> "four b zero seven"; everything else is left out."""
+    return " ".join(ONES[int(c)] if c in "0123456789" else c for c in text.lower() if c.isascii() and c.isalnum())
+
+
+def pairs(number: int) -> str:
+    """Three or four digits in two groups, as in years, rooms and house numbers: `305` -> "three oh five"."""
+    high, low = divmod(number, 100)
+    if not high or number % 1000 == 0:
+        return cardinal(number)
+    if not low:
+        return f"{cardinal(high)} hundred"
+    return f"{cardinal(high)} oh {ONES[low]}" if low < 10 else f"{cardinal(high)} {cardinal(low)}"
+
+
+def year(number: int) -> str:
+    """`1905` -> "nineteen oh five", `2000` -> "two thousand", `2005` -> "two thousand five", `2025` -> "twenty ..."."""
+    return cardinal(number) if number % 1000 < 10 else pairs(number)
+
+
+def plural(words: str) -> str:
+    """The plural of the last word, for decades and denominators: "nineteen ninety" -> "nineteen nineties"."""
+    if words.endswith("y"):
+        return words[:-1] + "ies"
+    return words + ("es" if words.endswith(("x", "ch", "s")) else "s")
+
+
+def decade(first_year: int) -> str:
+    """`1990` -> "nineteen nineties", `1900` -> "nineteen hundreds"."""
+    return plural(year(first_year))
+
+
+def decimal(text: str) -> str:
+    """A decimal as written, thousands commas allowed: "-3.05" -> "minus three point zero five"."""
+    text = text.replace(",", "")
+    sign = "minus " if text.startswith("-") else ""
+    whole, _, fraction = text.lstrip("-").partition(".")
+    words = sign + cardinal(int(whole or "0"))
+    return f"{words} point {digits(fraction)}" if fraction else words
+
+
+def fraction(numerator: int, denominator: int) -> str:
+    """`3, 4` -> "three quarters", `1, 2` -> "one half", `5, 8` -> "five eighths"."""
+    name = {2: "half", 4: "quarter"}.get(denominator) or ordinal(denominator)
+    if numerator != 1:
+        name = "halves" if denominator == 2 else plural(name)
+    return f"{cardinal(numerator)} {name}"
+
+
+def mixed_fraction(whole: int, numerator: int, denominator: int) -> str:
+    """`2, 1, 2` -> "two and a half", `3, 3, 4` -> "three and three quarters"."""
+    part = fraction(numerator, denominator)
+    if numerator == 1:
+        part = "a " + part.split(" ", 1)[1]
+    return f"{cardinal(whole)} and {part}"
+
+
+def counted(number: int, singular: str, plural_form: str) -> str:
+    """`1, "dollar", "dollars"` -> "one dollar"."""
+    return f"{cardinal(number)} {singular if number == 1 else plural_form}"
+
+
+def money(
+    whole: int,
+    hundredths: int,
+    unit: tuple[str, str] = ("dollar", "dollars"),
+    part: tuple[str, str] = ("cent", "cents"),
+) -> str:
+    """`12, 50` -> "twelve dollars and fifty cents"; no whole units: "fifty cents"; no hundredths: "twelve dollars"."""
+    words = []
+    if whole or not hundredths:
+        words.append(counted(whole, *unit))
+    if hundredths:
+        words.append(counted(hundredths, *part))
+    return " and ".join(words)
+
+
+def clock(hour: int, minute: int) -> str:
+    """A time on the twelve-hour clock face: `5, 30` -> "five thirty", `5, 5` -> "five oh five", `5, 0` -> "five"."""
+    if not minute:
+        return cardinal(hour)
+    return f"{cardinal(hour)} oh {ONES[minute]}" if minute < 10 else f"{cardinal(hour)} {cardinal(minute)}"
+
+
+def clock_24(hour: int, minute: int) -> str:
+    """`17, 30` -> "seventeen thirty", `9, 5` -> "nine oh five", `18, 0` -> "eighteen hundred"."""
+    return clock(hour, minute) if minute else f"{cardinal(hour)} hundred"
+
+
+def date(month: int, day: int, of_year: int | None = None, *, day_first: bool = False) -> str:
+    """`3, 14, 2025` -> "march fourteenth twenty twenty five", day first: "the fourteenth of march twenty ..."."""
+    name = MONTHS[month - 1]
+    words = f"the {ordinal(day)} of {name}" if day_first else f"{name} {ordinal(day)}"
+    return f"{words} {year(of_year)}" if of_year is not None else words
