@@ -63,6 +63,7 @@ wheel: $(VENV)/.ready $(WHEEL_VENV)/.ready
 	@echo '== Build the wheel and install it'
 	@rm -rf build/lib build/bdist.* build/dist
 	@$(VENV)/bin/python $(PIP) wheel -q --no-deps --no-build-isolation -w build/dist .
+	@rm -rf build/lib build/bdist.*
 	@$(WHEEL_VENV)/bin/python $(PIP) install -q --no-deps --ignore-installed build/dist/txport-*.whl
 
 $(VENV)/.ready: pyproject.toml constraints.txt

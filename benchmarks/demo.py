@@ -32,7 +32,7 @@ T = TypeVar("T")
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory for all results.")
 @click.option("--recipe", default="demo", show_default=True, help="What to train: see tx-train --recipe.")
-@click.option("--sentences", type=click.IntRange(1), default=1000, show_default=True, help="Held-out sentences.")
+@click.option("--sentences", type=click.IntRange(1), default=1000, show_default=True, help="To verify on.")
 def main(output: Path, recipe: str, sentences: int) -> None:
     """Train, export, verify, evaluate and translate; exits with 1 if a figure misses what txport promises."""
     console = Console()
@@ -51,9 +51,9 @@ class Demo:
     """One run of all stages, in order.
 
     Args:
-        output: Gets `training`, `bundle` and `bundle-fp16`; what an earlier run left there is replaced.
+        output: Gets `checkpoint`, `bundle` and `bundle-fp16`; what an earlier run left there is replaced.
         recipe: For tx-train.
-        sentences: To verify and to evaluate on.
+        sentences: To verify on.
         console: For headings; the commands write to the same standard output and error.
     """
 
@@ -103,8 +103,8 @@ class Demo:
         return report["verification"]  # type: ignore[no-any-return]
 
     def _evaluate(self) -> dict[str, Any]:
-        arguments = (str(self.bundle), "--recipe", self.recipe, "--sentences", self.count, "--json")
-        return json.loads(self._run("tx-evaluate", *arguments))  # type: ignore[no-any-return]
+        made = self._run("tx-evaluate", str(self.bundle), "--recipe", self.recipe, "--json")
+        return json.loads(made)  # type: ignore[no-any-return]
 
     def _translate(self) -> list[str]:
         made = self._run("tx-translate", str(self.bundle), text="".join(f"{line}\n" for line in EXAMPLES)).splitlines()

@@ -63,7 +63,7 @@ def rounded(model: ir.Model) -> None:
     for value in graph.inputs:
         if value.dtype == HALF:
             users = list(value.uses())
-            single = _cast(graph, first, value, SINGLE)
+            single = _cast(graph, first, value, SINGLE, suffix="wide")
             for user, index in users:
                 user.replace_input_with(index, single)
     for node in list(graph):
@@ -109,17 +109,20 @@ def _initializer(graph: ir.Graph, value: ir.Value, dtype: ir.DataType) -> ir.Val
     assert value.const_value is not None and value.name is not None
     suffix = "float16" if dtype == HALF else "float32"
     name = f"{value.name}.{suffix}"
-    array = value.const_value.numpy().astype(np.float16 if dtype == HALF else np.float32)
+    with np.errstate(over="ignore"):  # what overflows here belongs into an island; verification shows it
+        array = value.const_value.numpy().astype(np.float16 if dtype == HALF else np.float32)
     tensor = ir.tensor(array, name=name)
     converted = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(array.shape), const_value=tensor)
     graph.initializers[name] = converted
     return converted
 
 
-def _cast(graph: ir.Graph, node: ir.Node, value: ir.Value, dtype: ir.DataType, *, after: bool = False) -> ir.Value:
-    suffix = "float16" if dtype == HALF else "float32"
+def _cast(
+    graph: ir.Graph, node: ir.Node, value: ir.Value, dtype: ir.DataType, *, after: bool = False, suffix: str = ""
+) -> ir.Value:
+    suffix = suffix or ("float16" if dtype == HALF else "float32")
     output = ir.Value(name=f"{value.name}.{suffix}", type=ir.TensorType(dtype), shape=value.shape)
-    cast = ir.Node("", "Cast", [value], [ir.AttrInt64("to", dtype)], outputs=[output], name=f"{value.name}/Cast")
+    cast = ir.Node("", "Cast", [value], [ir.AttrInt64("to", dtype)], outputs=[output], name=f"{output.name}/Cast")
     (graph.insert_after if after else graph.insert_before)(node, cast)
     return output
 

@@ -56,14 +56,16 @@ def _run(module: str, extra: str) -> int:
         import click
 
         command = importlib.import_module(module).main
+    # Not through click's own main, which ends a closed pipe and Ctrl-C in its way.
     try:
-        result = command.main(prog_name=_program(), standalone_mode=False)
+        with command.make_context(_program(), sys.argv[1:]) as context:
+            command.invoke(context)
+    except click.exceptions.Exit as leaving:
+        return leaving.exit_code
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except click.Abort:
-        return INTERRUPTED
-    return result if isinstance(result, int) else 0
+    return 0
 
 
 def _program() -> str:

@@ -51,16 +51,18 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
     if path.exists() and not path.is_file():
         raise InputError(f"{path} exists and is not a file: choose another path")
     sibling = path.with_name(f"{_prefix(path)}{secrets.token_hex(4)}")
-    with _reported(path):
-        try:
-            with sibling.open("xb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
+    with _reported(path, ours=True):
+        file = sibling.open("xb")
+    try:
+        with _reported(path, ours=False), file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        with _reported(path, ours=True):
             os.replace(sibling, path)
             _sync(path.parent)
-        finally:
-            sibling.unlink(missing_ok=True)
+    finally:
+        sibling.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -83,19 +85,21 @@ def new_directory(target: Path, replace: bool = False, *, marker: str | None = N
     """
     target = Path(os.path.abspath(target)).resolve()
     _check_target(target, replace, marker)
-    with _reported(target):
+    with _reported(target, ours=True):
         target.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(target)
         directory, lock = _locked_sibling(target)
-        try:
+    try:
+        with _reported(target, ours=False):
             yield directory
+        with _reported(target, ours=True):
             _sync_tree(directory)
             _check_target(target, replace, marker)
-            _publish(directory, target)
-        finally:
-            # After an exchange this is the old directory; after a failure, what had been written.
-            shutil.rmtree(directory, ignore_errors=True)
-            os.close(lock)
+            _publish(directory, target, replace)
+    finally:
+        # After an exchange this is the old directory; after a failure, what had been written.
+        shutil.rmtree(directory, ignore_errors=True)
+        os.close(lock)
 
 
 def _check_target(target: Path, replace: bool, marker: str | None) -> None:
@@ -110,8 +114,13 @@ def _check_target(target: Path, replace: bool, marker: str | None) -> None:
 
 
 @contextmanager
-def _reported(target: Path) -> Iterator[None]:
-    """Turn what the disk refuses into one sentence; native writers wrap ENOSPC in errors of their own."""
+def _reported(target: Path, *, ours: bool) -> Iterator[None]:
+    """Turn what the disk refuses into one sentence; native writers wrap ENOSPC in errors of their own.
+
+    Args:
+        target: what could not be written.
+        ours: only we work inside the block, so every error of the system's is about `target`.
+    """
     try:
         yield
     except InputError:
@@ -121,8 +130,10 @@ def _reported(target: Path) -> Iterator[None]:
         if code in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(error):
             message = f"the disk is full: {target} was not written; free some space or choose another disk"
             raise InputError(message) from error
-        if code in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
-            raise InputError(f"{target} cannot be written ({os.strerror(code or 0)}): choose another path") from error
+        if ours and code in (errno.EEXIST, errno.ENOTEMPTY) and target.exists():
+            raise InputError(f"{target} exists already: choose another path, or replace it with --force") from error
+        if ours and code is not None:
+            raise InputError(f"{target} cannot be written ({os.strerror(code)}): choose another path") from error
         raise
 
 
@@ -135,8 +146,11 @@ def _locked_sibling(target: Path) -> tuple[Path, int]:
     while True:
         directory = target.with_name(f"{_prefix(target)}{secrets.token_hex(4)}")
         directory.mkdir()
-        lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        # Another process may be cleaning up and hold the lock since just after mkdir: then take another name.
+        # Until it is locked another process may take it for a leftover and remove it: then take another name.
+        try:
+            lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            continue
         if _try_lock(lock) and directory.exists():
             return directory, lock
         os.close(lock)
@@ -168,9 +182,9 @@ def _glob_escape(text: str) -> str:
     return "".join(f"[{character}]" if character in "*?[" else character for character in text)
 
 
-def _publish(directory: Path, target: Path) -> None:
+def _publish(directory: Path, target: Path, replace: bool) -> None:
     """Make `directory` appear as `target`; what stood there, if anything, is then found under the name `directory`."""
-    if not target.exists():
+    if not replace or not target.exists():
         os.rename(directory, target)
     elif not _exchange(directory, target):
         aside = directory.with_name(directory.name + "-old")

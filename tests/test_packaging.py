@@ -1,5 +1,6 @@
 """What ships, and what the documents promise."""
 
+import importlib
 import importlib.metadata
 import os
 import re
@@ -30,8 +31,8 @@ def repository_files() -> Iterator[Path]:
 
 
 def pyproject() -> dict:
-    tomllib = pytest.importorskip("tomllib", reason="needs Python 3.11")
-    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    return toml.loads((ROOT / "pyproject.toml").read_text())
 
 
 # --- the wheel -------------------------------------------------------------------------------------------------------

@@ -109,7 +109,8 @@ class TranslationModule(LightningModule):
 
     def _decode(self, sources: Sequence[str]) -> list[str]:
         rank, world = self.global_rank, self.trainer.world_size
-        mine = translate(TorchEngine(self.model), self.tokenizer, sources[rank::world])
+        engine = TorchEngine(self.model, target=self.options.max_length)
+        mine = translate(engine, self.tokenizer, sources[rank::world])
         if world == 1:
             return mine
         shares: list[list[str]] = [[] for _ in range(world)]

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import pickle
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -169,14 +170,20 @@ def _fit(
     trainer: Trainer, module: TranslationModule, examples: Examples, validation: Sequence[Pair], resume: Path | None
 ) -> None:
     options, tokenizer = module.options, module.tokenizer
-    device = dict(rank=trainer.global_rank, world=trainer.world_size)
+    rank, world = trainer.global_rank, trainer.world_size
     held_out = Examples.of(validation, tokenizer, options.max_length)
     loaders = [
-        Loader(examples, TokenBatches(examples.lengths, options.batch_tokens, options.seed, **device)),
-        Loader(held_out, TokenBatches(held_out.lengths, options.batch_tokens, shuffle=False, **device)),
+        Loader(examples, TokenBatches(examples.lengths, options.batch_tokens, options.seed, rank, world)),
+        Loader(held_out, TokenBatches(held_out.lengths, options.batch_tokens, 0, rank, world, shuffle=False)),
     ]
-    # What Lightning wrote is read back without unpickling anything but tensors and plain values.
-    trainer.fit(module, loaders[0], loaders[1], ckpt_path=resume, weights_only=True)
+    try:
+        # What Lightning wrote is read back without unpickling anything but tensors and plain values.
+        trainer.fit(module, loaders[0], loaders[1], ckpt_path=resume, weights_only=True)
+    except (pickle.UnpicklingError, EOFError, KeyError) as error:
+        if resume is None:
+            raise
+        reason = str(error).split(". ")[0].splitlines()[0]
+        raise InputError(f"{resume} cannot be resumed from ({reason}): start again with --force.") from error
 
 
 def _take_best(trainer: Trainer, module: TranslationModule) -> None:

@@ -10,8 +10,9 @@ NAME.run/
 import json
 import shutil
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from txport.runtime.errors import InputError
 from txport.runtime.files import write_atomically
@@ -19,6 +20,20 @@ from txport.training.recipe import Recipe, from_table
 
 # How long processes on other machines wait for the first one to write the tokenizer, in seconds.
 PATIENCE = 3_600.0
+# The values of [training] that may change when a run is resumed.
+FREE = {
+    *(
+        "max_steps",
+        "max_epochs",
+        "max_minutes",
+        "validate_every",
+        "validation_sentences",
+        "patience",
+        "monitor",
+        "keep",
+    ),
+    *("accelerator", "devices", "nodes", "strategy"),
+}
 
 
 @dataclass(frozen=True)
@@ -101,8 +116,6 @@ class RunDirectory:
             time.sleep(0.2)
 
 
-def _task(recipe: Recipe) -> Recipe:
+def _task(recipe: Recipe) -> dict[str, Any]:
     """What must stay the same when a run is resumed."""
-    free = dict(max_steps=1, max_epochs=None, max_minutes=None, validate_every=None, validation_sentences=1, patience=0)
-    places = dict(accelerator="auto", devices="auto", nodes=1, strategy="auto")
-    return replace(recipe, training=replace(recipe.training, keep="best", monitor="bleu", **free, **places))
+    return {key: value for key, value in asdict(recipe.training).items() if key not in FREE}

@@ -1,5 +1,7 @@
 """The learning rate over a run."""
 
+import math
+
 
 def noam(step: int, peak: float, warmup: int) -> float:
     """Linear warm-up, then decay by the inverse square root (Vaswani et al. 2017, section 5.3), given by its peak.
@@ -12,7 +14,7 @@ def noam(step: int, peak: float, warmup: int) -> float:
         peak: The rate at step `warmup`.
         warmup: Steps.
     """
-    return peak * min(step / warmup, (warmup / step) ** 0.5)
+    return peak * min(step / warmup, math.sqrt(warmup / step))
 
 
 def cooldown(progress: float, share: float) -> float:

@@ -81,6 +81,9 @@ CLAUSES = (
     "a kilo of {food} costs {money} in {city}",
     "{company} is worth {adverb} {money}",
     "they raised {money} for the {place}",
+    "{title} {surname} bought {few} {thing} for {money} each",
+    "the {adjective} {item} was sold for {money} in {month_year}",
+    "the fee is {money} plus {percentage} tax",
     # Counts.
     "{cardinal} {thing} were counted in {city}",
     "there are {cardinal} {thing} in the {place}",
@@ -102,6 +105,9 @@ CLAUSES = (
     "the answer is {cardinal}",
     "the number {cardinal} is too large",
     "page {small} has {few} {thing}",
+    "{name} wrote {cardinal} {thing} in {few} days",
+    "the {team} sold {cardinal} tickets",
+    "only {small} of the {cardinal} {thing} arrived",
     # Dates and times.
     "the meeting is at {time}",
     "the meeting on {day} starts at {time}",
@@ -134,6 +140,9 @@ CLAUSES = (
     "the vote was held on {date} in {country}",
     "the next bus comes in {few} minutes",
     "sunrise is at {time} and sunset at {time}",
+    "{name} worked as a {job} from {years}",
+    "the {letters} was founded in {year}",
+    "lunch is from {time} to {time} on {weekday}",
     # Ordinals.
     "{name} finished {ordinal} in the race",
     "this is the {ordinal} {item} that {name} bought",
@@ -144,6 +153,7 @@ CLAUSES = (
     "the {ordinal} and the {ordinal} row are empty",
     "in the {ordinal} century {country} was a kingdom",
     "{name} was the {ordinal} {job} of {city}",
+    "today is the {ordinal} day of the trip",
     # Measures.
     "the {item} weighs {mass}",
     "the {adjective} {item} is {length} long",
@@ -169,6 +179,9 @@ CLAUSES = (
     "water boils at {temperature}",
     "the patient got {mass} of the drug",
     "the package of {food} weighs {mass}",
+    "the river is {length} long and {length} deep",
+    "{name} lost {mass} in {few} weeks",
+    "pour {volume} of vinegar over the {food}",
     # Percentages, decimals, fractions, ratios.
     "{percentage} of the {thing} were {adjective}",
     "prices rose by {percentage} in {year}",
@@ -246,6 +259,9 @@ CLAUSES = (
     "the {thing} near the {place} are {adjective}",
     "{name} wants to talk about {topic}",
     "there is no {food} at the {place}",
+    "the {job} who found the {item} was from {country}",
+    "we walked from the {place} to the {place}",
+    "{company} and {company} work together in {country}",
     # Several at once.
     "{name} bought {few} {thing} for {money} on {day}",
     "{name} flew {length} to {city} on {date}",

@@ -6,8 +6,8 @@ said as they are written. Words that are not said as written stand as `written|s
 
 
 def _listed(text: str) -> tuple[str, ...]:
-    """The entries of a list that is separated by commas or line ends."""
-    return tuple(entry.strip() for entry in text.replace("\n", ",").split(",") if entry.strip())
+    """The entries of a list that is separated by commas; lines may break anywhere."""
+    return tuple(" ".join(entry.split()) for entry in text.split(","))
 
 
 WORDS: dict[str, tuple[str, ...]] = {

@@ -34,7 +34,8 @@ def random_model(**overrides: Any) -> Transformer:
 def open_session(model: ir.Model) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    return onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), options)
+    whole = ir.external_data.load_to_model(model)
+    return onnxruntime.InferenceSession(ir.to_proto(whole).SerializeToString(), options)
 
 
 class NumpyRunner:

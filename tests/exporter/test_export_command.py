@@ -1,0 +1,169 @@
+"""tx-export and tx-verify as a user meets them: exit codes, one sentence, and nothing half-written."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from numpy_runner import random_model
+from safetensors.torch import load_file, save_file
+from txport.models.checkpoint import save_checkpoint
+from txport.runtime.manifest import Manifest
+
+SCRIPTS = Path(sys.executable).parent
+
+
+@pytest.fixture(scope="module")
+def random_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ids only and untrained: its choices are ties by and large, which float16 does not survive."""
+    directory = tmp_path_factory.mktemp("random") / "checkpoint"
+    save_checkpoint(directory, random_model(encoder_layers=1, decoder_layers=1), None, [], {})
+    return directory
+
+
+def run(command: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([SCRIPTS / command, *map(str, arguments)], capture_output=True, text=True)
+
+
+def refused(result: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+    """One line on standard error, no traceback, the exit code, and the words."""
+    lines = result.stderr.strip().splitlines()
+    assert result.returncode == code, result.stderr
+    assert len(lines) == 1 and lines[0].startswith("tx-"), result.stderr
+    for word in words:
+        assert word in lines[0]
+
+
+def test_export_prints_its_report_and_refuses_to_overwrite(random_checkpoint: Path, tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
+    options = ("--sentences", "16", "--singles", "2", "--lowering", "ort,scatter", "--max-target", "12")
+    done = run("tx-export", random_checkpoint, "-o", bundle, *options, "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)["verification"]
+    assert report["passed"] and report["sentences"] == report["token_identical"] == 16
+    assert json.loads((bundle / "verification.json").read_text()) == report
+    manifest = Manifest.load(bundle)
+    manifest.check_files(bundle, hashes=lambda name: True)
+    assert [graph.name for graph in manifest.graphs] == ["encoder", "decoder_step.ort", "decoder_step.scatter"]
+    assert manifest.limits.target == 12 and manifest.limits.source == 32
+    before = (bundle / "manifest.json").read_bytes()
+    refused(run("tx-export", random_checkpoint, "-o", bundle), 2, str(bundle), "--force")
+    assert (bundle / "manifest.json").read_bytes() == before
+    again = run("tx-verify", bundle, random_checkpoint, "--sentences", "8", "--singles", "1")
+    assert again.returncode == 0, again.stderr
+    assert "passed" in again.stdout
+    assert json.loads((bundle / "verification.json").read_text())["sentences"] == 8
+
+
+def test_a_failed_verification_leaves_no_bundle(random_checkpoint: Path, tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
+    options = ("--fp16", "--sentences", "64", "--singles", "1", "--lowering", "scatter")
+    refused(run("tx-export", random_checkpoint, "-o", bundle, *options), 1, "verification failed", "99.5%", "--force")
+    assert list(tmp_path.iterdir()) == []
+    forced = run("tx-export", random_checkpoint, "-o", bundle, *options, "--force")
+    assert forced.returncode == 1
+    assert "was kept because of --force" in forced.stderr
+    assert json.loads((bundle / "verification.json").read_text())["passed"] is False
+    assert Manifest.load(bundle).verification is not None
+    refused(
+        run("tx-verify", bundle, random_checkpoint, "--sentences", "64", "--singles", "1"), 1, "verification failed"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--lowering", "ort,best"], ["--lowering best", "scatter"]),
+        (["--lowering", ","], ["--lowering is empty"]),
+        (["--max-source", "33"], ["--max-source 33", "2 to 32"]),
+        (["--max-target", "1"], ["--max-target 1"]),
+        (["--max-batch", "0"], ["--max-batch 0"]),
+        (["--text", "absent.txt"], ["absent.txt", "cannot be read"]),
+    ],
+)
+def test_bad_options(random_checkpoint: Path, tmp_path: Path, options: list[str], words: list[str]) -> None:
+    """In this process, for speed: `run_command` is what the console script runs."""
+    refused(_in_process("export", str(random_checkpoint), "-o", str(tmp_path / "bundle"), *options), 2, *words)
+    assert not (tmp_path / "bundle").exists()
+
+
+def _in_process(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    import contextlib
+    import io
+    from unittest.mock import patch
+
+    from txport.exporter import entry
+
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        patch.object(sys, "argv", [f"tx-{name}", *arguments]),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as ended,
+    ):
+        getattr(entry, name)()
+    return subprocess.CompletedProcess(arguments, int(ended.value.code or 0), out.getvalue(), err.getvalue())
+
+
+def test_bad_checkpoints(random_checkpoint: Path, tmp_path: Path) -> None:
+    def export(checkpoint: Path) -> subprocess.CompletedProcess[str]:
+        return _in_process("export", str(checkpoint), "-o", str(tmp_path / "bundle"))
+
+    refused(export(tmp_path / "absent"), 2, "absent", "not a checkpoint")
+    spoiled = tmp_path / "spoiled"
+    shutil.copytree(random_checkpoint, spoiled)
+    tensors = load_file(spoiled / "model.safetensors")
+    name = "decoder.0.feed_forward.inner.weight"
+    for change, words in (
+        ({name: None}, f"lacks {name}"),
+        ({"stranger": torch.zeros(1)}, "has stranger"),
+        ({name: torch.zeros(3, 3)}, f"{name} has shape (3, 3)"),
+    ):
+        save_file({k: v for k, v in {**tensors, **change}.items() if v is not None}, spoiled / "model.safetensors")
+        refused(export(spoiled), 2, "model.safetensors", words)
+    (spoiled / "model.safetensors").write_bytes(b"\x80\x04not safetensors")
+    refused(export(spoiled), 2, "model.safetensors", "not a whole safetensors file")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["spoiled"]
+
+
+def test_kill_in_the_middle_leaves_nothing_that_looks_like_a_bundle(random_checkpoint: Path, tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
+    command = [SCRIPTS / "tx-export", random_checkpoint, "-o", bundle, "--sentences", "2000", "--lowering", "scatter"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 120
+        while not list(tmp_path.glob(".bundle.*/manifest.json")):  # in the middle: graphs written, verification runs
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.05)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert not bundle.exists()
+    done = run("tx-export", random_checkpoint, "-o", bundle, "--no-verify", "--lowering", "scatter", "--sentences", "4")
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"], "the next run clears what was left"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 KiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", disk], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("needs the right to mount a small file system (root)")
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+def test_full_disk(random_checkpoint: Path, small_disk: Path) -> None:
+    result = _in_process("export", str(random_checkpoint), "-o", str(small_disk / "bundle"), "--no-verify")
+    refused(result, 2, "disk is full", str(small_disk / "bundle"))
+    assert os.listdir(small_disk) == []

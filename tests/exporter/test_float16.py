@@ -1,0 +1,134 @@
+"""FP16 graphs: what becomes half, what stays single, and that rounding shows on a CPU."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+import torch
+from numpy_runner import NumpyRunner, open_session, random_model
+from txport.exporter.bundle import write_graphs
+from txport.exporter.float16 import rounded, to_float16
+from txport.exporter.lowerings import LOWERINGS
+from txport.exporter.precision import choose_islands, island_nodes
+from txport.exporter.reference import greedy_batches, sample_sources, teacher_forced_logits
+from txport.exporter.trace import trace_encoder, trace_step
+from txport.models.transformer import Transformer
+from txport.runtime.errors import CheckFailed
+
+FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
+
+
+def graphs(model: Transformer, *lowerings: str) -> dict[str, ir.Model]:
+    length = model.config.max_positions
+    steps = {f"decoder_step.{name}": trace_step(model, LOWERINGS[name], length) for name in lowerings}
+    return {"encoder": trace_encoder(model, length), **steps}
+
+
+def calibration(model: Transformer) -> list[tuple[object, np.ndarray]]:
+    sources = sample_sources(64, 8, 12, model.config.eos_id)
+    return [(batch, teacher_forced_logits(model, batch)) for batch in greedy_batches(model, sources, 16)]
+
+
+def silent(_: str) -> None:
+    pass
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_only_islands_stay_single(lowering: str) -> None:
+    step = trace_step(random_model(), LOWERINGS[lowering], 32)
+    islands = {node.name for node in step.graph if (node.name or "").startswith("layers.1.feed_forward.outer/")}
+    assert islands
+    to_float16(step, islands)
+    onnx.checker.check_model(ir.to_proto(step), full_check=True)
+    for node in step.graph:
+        dtypes = {value.dtype for value in [*node.inputs, *node.outputs] if value is not None} & {FLOAT, HALF}
+        if node.name in islands:
+            assert dtypes == {FLOAT}
+        elif node.op_type == "Cast" and dtypes == {FLOAT, HALF}:
+            assert node.inputs[0].producer().name in islands or {u.node.name for u in node.outputs[0].uses()} <= islands
+        else:
+            assert FLOAT not in dtypes, node.name
+    assert {value.dtype for value in [*step.graph.inputs, *step.graph.outputs]} <= {
+        HALF,
+        ir.DataType.INT64,
+        ir.DataType.BOOL,
+    }
+
+
+def test_rounding_is_that_of_numpy() -> None:
+    """y = (x + 1) - 1 loses in float16 what it keeps in float32; ONNX Runtime's CPU provider alone does not lose it."""
+    text = """<ir_version: 8, opset_import: ["" : 18]>
+    agraph (float16[n] x) => (float16[n] y) { t = Add(x, one)  y = Sub(t, one) }"""
+    x = np.random.default_rng(0).normal(size=1000).astype(np.float16) * np.float16(0.01)
+    expected = (x + np.float16(1)) - np.float16(1)
+    proto = onnx.parser.parse_model(text)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.float16(1), "one"))
+    model = ir.from_proto(onnx.shape_inference.infer_shapes(proto))
+    plain = open_session(model).run(None, {"x": x})[0]
+    rounded(model)
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    np.testing.assert_array_equal(open_session(model).run(None, {"x": x})[0], expected)
+    assert (plain != expected).mean() > 0.5, "ONNX Runtime rounds by itself now: `rounded` may have become needless"
+
+
+def overflowing_model() -> Transformer:
+    """Its second feed-forward layer reaches 1e6 inside, and is harmless outside."""
+    model = random_model()
+    with torch.no_grad():
+        model.decoder[1].feed_forward.inner.bias.add_(1e6)
+        model.decoder[1].feed_forward.outer.weight.mul_(1e-6)
+    return model
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_overflow_makes_islands(tmp_path: Path, lowering: str) -> None:
+    model = overflowing_model()
+    models = graphs(model, lowering)
+    name = f"decoder_step.{lowering}"
+    files = write_graphs(tmp_path, models, "0")
+    batches = calibration(model)
+    islands = choose_islands(tmp_path, files, batches, model.config.bos_id, silent)
+    overflow = {node for island in islands if island.reason == "overflow" for node in island.nodes}
+    assert overflow and all(node.startswith("layers.1.feed_forward") for node in overflow)
+
+    def logits(kept: set[str]) -> np.ndarray:
+        half = {key: ir.load(file) for key, file in files.items()}
+        for key, each in half.items():
+            to_float16(each, island_nodes(islands, key) if kept else set())
+            rounded(each)
+        runner = NumpyRunner(model, half["encoder"], half[name])
+        batch = batches[0][0]
+        cross = runner.encode(batch.source_ids, batch.source_lengths)
+        rows = len(batch.targets)
+        state = {"token_ids": np.full(rows, model.config.bos_id), "positions": np.zeros(rows, np.int64)}
+        return runner.step(cross, runner.empty_caches(rows, 4), **state)["logits"].astype(np.float32)
+
+    expected = batches[0][1][:, 0]
+    assert not np.isfinite(logits(set())).all(), "without islands it overflows"
+    np.testing.assert_allclose(logits(overflow), expected, atol=0.1)
+
+
+def test_a_cache_that_overflows_is_refused(tmp_path: Path) -> None:
+    model = random_model()
+    with torch.no_grad():
+        model.decoder[0].cross_attention.value.bias.add_(1e5)
+    files = write_graphs(tmp_path, graphs(model, "scatter"), "0")
+    with pytest.raises(CheckFailed, match="float16 cannot hold this model: cross_value_0 .* without --fp16"):
+        choose_islands(tmp_path, files, calibration(model), model.config.bos_id, silent)
+
+
+def test_loss_makes_islands(tmp_path: Path) -> None:
+    """Cancellation: two huge parts of a sum differ by what matters; no value overflows, yet float16 loses all."""
+    model = random_model()
+    with torch.no_grad():
+        outer = model.decoder[1].feed_forward.outer
+        model.decoder[1].feed_forward.inner.bias[:2] = 30000.0
+        model.decoder[1].feed_forward.inner.weight[:2] *= 10
+        # Not the same for all of d_model: LayerNorm would take that away.
+        outer.weight[:, 1] = -outer.weight[:, 0]
+    files = write_graphs(tmp_path, graphs(model, "scatter"), "0")
+    islands = choose_islands(tmp_path, files, calibration(model), model.config.bos_id, silent)
+    lossy = {node for island in islands if island.reason == "loss" for node in island.nodes}
+    assert any(node.startswith("layers.1.feed_forward") for node in lossy)

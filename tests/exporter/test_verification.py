@@ -1,0 +1,156 @@
+"""Verification must find what is wrong, and say it."""
+
+import dataclasses
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from txport.exporter.progress import Stages
+from txport.exporter.trial import choose_trial
+from txport.exporter.verification import LoweringReport, _failures
+from txport.exporter.verify import store_report, verify_bundle
+from txport.models.checkpoint import load_checkpoint
+from txport.runtime.errors import BundleError
+from txport.runtime.manifest import Manifest, list_files
+from txport.runtime.ort import OrtEngine
+
+SILENT = Stages(enabled=False)
+
+
+def verify(bundle: Path, checkpoint: Path, sentences: int = 40) -> Any:
+    loaded = load_checkpoint(checkpoint)
+    trial = choose_trial(loaded, sentences, Manifest.load(bundle).limits.source)
+    return verify_bundle(bundle, loaded, trial, 5, SILENT)
+
+
+@pytest.fixture
+def changed(bundle: Path, tmp_path: Path) -> Path:
+    """A copy of the bundle that a test may spoil."""
+    return Path(shutil.copytree(bundle, tmp_path / "bundle"))
+
+
+def rewrite(bundle: Path) -> None:
+    """Make the manifest agree with changed files, so that only verification can find the change."""
+    manifest = Manifest.parse((bundle / "manifest.json").read_bytes())
+    dataclasses.replace(manifest, files=list_files(bundle)).write(bundle)
+
+
+def test_a_good_bundle_passes(bundle: Path, checkpoint: Path) -> None:
+    report = verify(bundle, checkpoint)
+    assert report.passed
+    assert {each.lowering for each in report.lowerings} == {"ort", "scatter", "tensorscatter"}
+    for each in report.lowerings:
+        assert each.token_identical == each.loop_identical == each.sentences == 40
+        assert each.batch_identical == each.padded_identical == each.single_sentences == 5
+        assert each.finite and each.max_logit_error < 1e-3 and each.max_encoder_error < 1e-3
+        assert 0 < each.mean_logit_error < each.max_logit_error
+
+
+def change_tensor(bundle: Path, graph: str, name: str, change: Any) -> None:
+    tensor = ir.load(bundle / "onnx" / f"{graph}.onnx").graph.initializers[name].const_value
+    assert isinstance(tensor, ir.ExternalTensor)
+    array = change(tensor.numpy().copy())
+    with (bundle / "onnx" / "weights.bin").open("r+b") as file:
+        file.seek(tensor.offset or 0)
+        file.write(array.tobytes())
+    rewrite(bundle)
+
+
+def test_a_wrong_weight_is_found(changed: Path, checkpoint: Path) -> None:
+    """The rows of the output projection moved by one: each token is taken for another."""
+    step = ir.load(changed / "onnx" / "decoder_step.scatter.onnx")
+    gemm = next(node for node in step.graph if node.outputs[0].name == "logits")
+    weight = gemm.inputs[1].name
+    change_tensor(changed, "decoder_step.scatter", weight, lambda array: np.roll(array, 1, axis=0))
+    report = verify(changed, checkpoint)
+    assert not report.passed
+    assert report.token_identical < report.sentences
+    for each in report.lowerings:
+        assert each.failures and each.first_divergences
+        assert all(divergence.margin > 0 for divergence in each.first_divergences)
+        assert each.max_logit_error > 0.1
+
+
+def test_nan_is_found(changed: Path, checkpoint: Path) -> None:
+    def poison(array: np.ndarray) -> np.ndarray:
+        array.reshape(-1)[0] = np.nan
+        return array
+
+    change_tensor(changed, "decoder_step.scatter", "layers.0.self_qkv.weight", poison)
+    report = verify(changed, checkpoint)
+    assert not report.passed
+    assert all("NaN or infinity in logits or encoder outputs" in each.failures for each in report.lowerings)
+
+
+def test_one_bad_lowering_is_enough(changed: Path, checkpoint: Path) -> None:
+    """A mask that is dropped, as a runtime might: the step then reads slots that were never written."""
+    file = changed / "onnx" / "decoder_step.tensorscatter.onnx"
+    model = onnx.load(file, load_external_data=False)
+    attention = next(node for node in model.graph.node if node.op_type == "Attention")
+    del attention.input[3:]
+    onnx.save(model, file)
+    rewrite(changed)
+    report = verify(changed, checkpoint)
+    assert not report.passed
+    assert [each.lowering for each in report.lowerings if each.failures] == ["tensorscatter"]
+
+
+class DependsOnTheBatch(OrtEngine):
+    """An engine whose answers change when a sentence has company or padding, as ragged batches do elsewhere."""
+
+    def encode(self, input_ids: Any, source_lengths: Any) -> Any:
+        memory = super().encode(input_ids, source_lengths)
+        if len(input_ids) == 1:
+            memory["cross_value_0"][:] *= 1 + input_ids.shape[1]
+        return memory
+
+
+def test_an_engine_that_depends_on_the_batch_is_found(
+    bundle: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("txport.exporter.verify.OrtEngine", DependsOnTheBatch)
+    report = verify(bundle, checkpoint)
+    assert not report.passed
+    for each in report.lowerings:
+        assert each.token_identical == each.sentences, "in one batch all is well"
+        assert each.batch_identical < each.single_sentences
+        assert any("alone" in failure for failure in each.failures)
+        assert any("padding" in failure for failure in each.failures)
+
+
+def test_report_is_stored_whole(changed: Path, checkpoint: Path) -> None:
+    report = verify(changed, checkpoint, sentences=20)
+    (changed / "engines").mkdir()
+    (changed / "engines" / "kept").write_text("made on the device")
+    store_report(changed, report)
+    manifest = Manifest.load(changed)
+    manifest.check_files(changed, hashes=lambda name: True)
+    assert manifest.verification is not None and manifest.verification.sentences == 20
+    assert (changed / "engines" / "kept").exists()
+    assert [path.name for path in changed.parent.iterdir()] == ["bundle"]
+
+
+def test_a_bundle_of_another_model_is_refused(bundle: Path, checkpoint: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(checkpoint, other)
+    text = (other / "config.json").read_text()
+    assert '"decoder_layers": 2' in text
+    with pytest.raises(BundleError, match="was not exported from .*: its heads is 4, not 8"):
+        (other / "config.json").write_text(text.replace('"heads": 4', '"heads": 8'))
+        verify(bundle, other)
+
+
+@pytest.mark.parametrize("wrong", ["token_identical", "loop_identical", "batch_identical", "padded_identical"])
+def test_every_count_is_required(wrong: str) -> None:
+    """One sentence of 100 is too many for both precisions."""
+    counts: dict[str, Any] = {"sentences": 100, "single_sentences": 100}
+    identical: Sequence[str] = ("token_identical", "loop_identical", "batch_identical", "padded_identical")
+    good = LoweringReport("ort", **counts, **{name: 100 for name in identical})
+    assert not list(_failures(good, [], "float32"))
+    bad = dataclasses.replace(good, **{wrong: 99})
+    assert len(list(_failures(bad, [], "float32"))) == len(list(_failures(bad, [], "float16"))) == 1

@@ -1,0 +1,230 @@
+"""tx-translate and tx-inspect as a shell sees them: bytes in, bytes out, exit codes, one sentence for an error."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from txport.runtime.manifest import Manifest
+from txport.runtime.translator import Translator
+
+from tests.runtime.toy import BUNDLE, answer
+
+# The console scripts themselves may not be installed where these tests run.
+RUN = "import sys; sys.argv[0] = 'tx-{0}'; from txport.runtime.entry import {0}; {0}()"
+# Modules in the first argument are as good as not installed.
+WITHOUT = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in refused:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+refused = {0!r}.split()
+sys.meta_path.insert(0, Refuse())
+"""
+
+
+def run(command: str, *arguments: object, stdin: bytes = b"", without: str = "") -> subprocess.CompletedProcess[bytes]:
+    code = WITHOUT.format(without) + RUN.format(command)
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], input=stdin, capture_output=True, timeout=120
+    )
+
+
+def one_sentence(done: subprocess.CompletedProcess[bytes], code: int, *words: str) -> None:
+    """It failed with this code and one line on standard error that has all these words."""
+    error = done.stderr.decode()
+    assert done.returncode == code, error
+    assert error.startswith("tx-") and error.count("\n") == 1, error
+    assert all(word in error for word in words), error
+
+
+def test_lines_in_lines_out(toy: Translator) -> None:
+    texts = ["the cat sees a bird", "", "  ", "one", "a\rb", "🙂", "two\0three"]
+    done = run("translate", BUNDLE, stdin="\n".join(texts).encode())
+    assert done.returncode == 0 and done.stderr == b""
+    lines = done.stdout.decode().split("\n")
+    assert lines[:-1] == [result.text for result in toy.translate(texts)] and lines[-1] == ""
+
+
+def test_nothing_in_nothing_out() -> None:
+    done = run("translate", BUNDLE)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_json(toy: Translator) -> None:
+    arguments = ["--json", "--scores", "--max-length", 6, "--min-length", 2, "--prefix", "the cat", "--batch", 2]
+    done = run("translate", BUNDLE, *arguments, stdin=b"one\n\n")
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    (result,) = toy.translate(["one"], max_length=6, min_length=2, prefix="the cat", scores=True)
+    assert found[1] == {"text": "", "ids": [], "scores": [], "truncated": False}
+    assert found[0] | {"scores": None} == {"text": result.text, "ids": result.ids, "scores": None, "truncated": False}
+    assert found[0]["scores"] == pytest.approx(result.scores, abs=1e-6)
+
+
+def test_json_bytes() -> None:
+    """Byte for byte, since the C++ program must write the same."""
+    done = run(
+        "translate", BUNDLE, "--json", "--max-length", 2, "--threads", 1, "--lowering", "scatter", stdin=b"one\n"
+    )
+    ids = answer(Translator(BUNDLE).tokenizer.encode("one"), 2)[0]
+    text = Translator(BUNDLE).tokenizer.decode(ids)
+    assert done.stdout.decode() == f'{{"text": "{text}", "ids": [{ids[0]}, {ids[1]}], "truncated": false}}\n'
+
+
+def test_an_answer_comes_before_the_next_question() -> None:
+    command = [sys.executable, "-c", RUN.format("translate"), str(BUNDLE)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        for _ in range(3):
+            process.stdin.write(b"one\n")
+            process.stdin.flush()
+            assert process.stdout.readline().endswith(b"\n")  # would wait forever if lines were gathered
+        process.stdin.close()
+        assert process.stdout.read() == b""
+    assert process.returncode == 0
+
+
+def test_bytes_that_are_not_utf8(toy: Translator) -> None:
+    done = run("translate", BUNDLE, stdin=b"one\n\ntwo\nthr\xffee\nfour\n")
+    one_sentence(done, 2, "line 4 is not UTF-8", "byte 4 is 0xff")
+    assert done.stdout.decode().split("\n")[:-1] == [r.text for r in toy.translate(["one", "", "two"])]
+
+
+def test_long_lines() -> None:
+    done = run("translate", BUNDLE, "--max-length", 3, stdin=b"one\n" + b"one two " * 40 + b"\n")
+    assert done.returncode == 0 and done.stdout.count(b"\n") == 2
+    assert done.stderr.decode().startswith("tx-translate: line 2 has ") and done.stderr.count(b"\n") == 1
+    done = run("translate", BUNDLE, "--strict", stdin=b"one\n" + b"one two " * 40 + b"\n")
+    one_sentence(done, 2, "line 2 has", "more than the 24")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([BUNDLE, "--device", "cuda"], ["'cuda'", "auto or cpu"]),
+        ([BUNDLE, "--lowering", "fused"], ["'fused'", "ort, scatter, tensorscatter"]),
+        ([BUNDLE, "--max-length", 73], ["73", "72"]),
+        ([BUNDLE.parent], ["has no manifest.json"]),
+        (["nowhere"], ["nowhere is not a directory"]),
+    ],
+)
+def test_bad_use(arguments: list[object], words: list[str]) -> None:
+    one_sentence(run("translate", *arguments, stdin=b"one\n"), 2, *words)
+
+
+def test_bad_options_are_clicks() -> None:
+    for arguments in ([], [BUNDLE, "--beam", 4], [BUNDLE, "--max-length", "long"]):
+        done = run("translate", *arguments)
+        assert done.returncode == 2 and done.stderr.startswith(b"Usage: tx-translate")
+    assert run("translate", "--help").stdout.startswith(b"Usage: tx-translate")
+
+
+def test_a_closed_pipe_ends_it_silently() -> None:
+    command = [sys.executable, "-c", RUN.format("translate"), str(BUNDLE), "--window", "1", "--max-length", "4"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        process.stdout.close()
+        process.stdin.write(b"two\n")
+        process.stdin.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+def test_control_c_ends_it_silently() -> None:
+    command = [sys.executable, "-c", RUN.format("translate"), str(BUNDLE)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        process.send_signal(2)
+        assert process.wait(60) == 130
+        assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize("library", ["onnxruntime", "sentencepiece", "click"])
+def test_a_missing_library_is_one_sentence(library: str) -> None:
+    one_sentence(run("translate", BUNDLE, without=library), 2, library, "pip install 'txport[ort]'")
+
+
+def test_what_is_not_needed_may_be_missing() -> None:
+    done = run("translate", BUNDLE, stdin=b"one\n", without="torch onnx rich transformers safetensors")
+    assert done.returncode == 0, done.stderr
+    done = run("inspect", BUNDLE, without="torch onnx rich onnxruntime sentencepiece")
+    assert done.returncode == 0, done.stderr
+
+
+def test_inspect() -> None:
+    done = run("inspect", BUNDLE)
+    assert done.returncode == 0, done.stderr
+    facts = dict(line.split(maxsplit=1) for line in done.stdout.decode().splitlines())
+    assert facts["made"] == "by      toy 1 (format 1)"
+    assert "1+1 layers" in facts["model"] and "96" in facts["model"]
+    assert "ONNX Runtime" in done.stdout.decode() and "lowering ort" in done.stdout.decode()
+
+
+def test_inspect_as_json() -> None:
+    found = json.loads(run("inspect", BUNDLE, "--json", "--check").stdout)
+    assert found["manifest"] == json.loads((BUNDLE / "manifest.json").read_bytes())
+    assert found["choice"]["engine"] == "ort" and found["choice"]["device"] == "cpu"
+    assert any("golden.json" in line for line in found["checks"])
+    assert "checks" not in json.loads(run("inspect", BUNDLE, "--json").stdout)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", *sorted(Manifest.load(BUNDLE).files)])
+def test_check_finds_a_changed_byte_in_any_file(damaged: Path, name: str) -> None:
+    data = bytearray((damaged / name).read_bytes())
+    data[len(data) // 2] ^= 4
+    (damaged / name).write_bytes(data)
+    done = run("inspect", damaged, "--check")
+    one_sentence(done, 1, str(damaged / name))
+    assert done.stdout == b""
+
+
+def test_check_finds_other_answers(damaged: Path) -> None:
+    """All hashes are right, but the model does not do what it did where it was exported."""
+    golden = json.loads((damaged / "golden.json").read_bytes())
+    golden["cases"][1]["target_ids"][0] ^= 1
+    (damaged / "golden.json").write_text(json.dumps(golden))
+    _sign(damaged)
+    one_sentence(run("inspect", damaged, "--check"), 1, "1 of 5 cases", "case 1", "batch")
+    golden["cases"][1]["target_ids"][0] ^= 1
+    golden["cases"][2]["source"] += " and one"
+    (damaged / "golden.json").write_text(json.dumps(golden))
+    _sign(damaged)
+    one_sentence(run("inspect", damaged, "--check"), 1, "case 2", "source ids")
+    golden["format_version"] = 2
+    (damaged / "golden.json").write_text(json.dumps(golden))
+    _sign(damaged)
+    one_sentence(run("inspect", damaged, "--check"), 1, "format_version 2")
+    (damaged / "golden.json").unlink()
+    _sign(damaged)
+    one_sentence(run("inspect", damaged, "--check"), 1, "golden.json is missing")
+
+
+def _sign(directory: Path) -> None:
+    from txport.runtime.manifest import list_files
+
+    manifest = Manifest.parse((directory / "manifest.json").read_bytes())
+    Manifest(**{**vars(manifest), "files": list_files(directory)}).write(directory)
+
+
+def test_bad_bundles_without_check_are_bad_input(damaged: Path) -> None:
+    (damaged / "onnx/weights.bin").unlink()
+    one_sentence(run("inspect", damaged), 2, "weights.bin is missing")
+    one_sentence(run("translate", damaged), 2, "weights.bin is missing")
+    one_sentence(run("inspect", damaged, "--check"), 1, "weights.bin is missing")
+    one_sentence(run("inspect", damaged / "nowhere", "--check"), 2, "is not a directory")
+
+
+def test_the_real_bundle_checks(bundle: Path) -> None:
+    done = run("inspect", bundle, "--check", "--lowering", "ort")
+    assert done.returncode == 0, done.stderr
+    assert b"identical to PyTorch" in done.stdout
+    done = run("translate", bundle, stdin=b"It cost $12.50.\n", without="torch onnx")
+    assert done.returncode == 0 and len(done.stdout) > 5, done.stderr

@@ -1,0 +1,212 @@
+"""Files and directories appear whole or not at all."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from txport.runtime import files
+from txport.runtime.errors import InputError
+from txport.runtime.files import new_directory, new_file, sha256, write_atomically
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+@pytest.mark.parametrize("size", [0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 1])
+def test_sha256(tmp_path: Path, size: int) -> None:
+    data = os.urandom(size)
+    (tmp_path / "x").write_bytes(data)
+    assert sha256(tmp_path / "x") == hashlib.sha256(data).hexdigest()
+
+
+def test_a_new_directory_appears_when_the_block_ends(tmp_path: Path) -> None:
+    with new_directory(tmp_path / "parent" / "new") as directory:
+        (directory / "deep").mkdir()
+        (directory / "deep" / "file").write_text("x")
+        assert not (tmp_path / "parent" / "new").exists()
+    assert (tmp_path / "parent" / "new" / "deep" / "file").read_text() == "x"
+    assert names(tmp_path / "parent") == ["new"]
+
+
+def test_a_relative_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with new_directory(Path("new")):
+        pass
+    assert names(tmp_path) == ["new"]
+
+
+def test_an_error_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="mine"), new_directory(tmp_path / "new") as directory:
+        (directory / "file").write_text("x")
+        raise ValueError("mine")
+    assert names(tmp_path) == []
+
+
+def test_an_existing_directory_stays(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    with pytest.raises(InputError, match="exists already.*--force"), new_directory(tmp_path / "old"):
+        pass
+    assert names(tmp_path) == ["old"]
+
+
+def test_a_directory_that_appears_meanwhile_stays(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="exists already"), new_directory(tmp_path / "new"):
+        (tmp_path / "new").mkdir()
+    assert names(tmp_path) == ["new"]
+
+
+@pytest.mark.parametrize("swap", [True, False])
+def test_replace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swap: bool) -> None:
+    if not swap:
+        monkeypatch.setattr(files, "_exchange", lambda first, second: False)
+    target = tmp_path / "old"
+    target.mkdir()
+    (target / "file").write_text("old")
+    with new_directory(target, replace=True) as directory:
+        (directory / "file").write_text("new")
+        assert (target / "file").read_text() == "old"
+    assert (target / "file").read_text() == "new"
+    assert names(tmp_path) == ["old"]
+
+
+def test_an_error_keeps_the_old_directory(tmp_path: Path) -> None:
+    target = tmp_path / "old"
+    target.mkdir()
+    (target / "file").write_text("old")
+    with pytest.raises(KeyboardInterrupt), new_directory(target, replace=True):
+        raise KeyboardInterrupt
+    assert (target / "file").read_text() == "old"
+    assert names(tmp_path) == ["old"]
+
+
+def test_exchange_works_here(tmp_path: Path) -> None:
+    if sys.platform != "linux":
+        pytest.skip("needs Linux")
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    if not files._exchange(tmp_path / "a", tmp_path / "b"):
+        pytest.skip("needs a file system that can exchange names")
+    assert names(tmp_path / "a") == ["b"]
+    assert names(tmp_path / "b") == ["a"]
+
+
+def test_replace_wants_the_marker(tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    with new_directory(tmp_path / "precious", replace=True, marker="manifest.json"):
+        pass  # an empty directory is no loss
+    (tmp_path / "precious" / "thesis.tex").touch()
+    with pytest.raises(InputError, match="is not replaced"):
+        with new_directory(tmp_path / "precious", replace=True, marker="manifest.json"):
+            pass
+    (tmp_path / "precious" / "manifest.json").touch()
+    with new_directory(tmp_path / "precious", replace=True, marker="manifest.json"):
+        pass
+    assert names(tmp_path / "precious") == []
+
+
+def test_a_file_is_never_replaced_by_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="is not a directory"), new_directory(tmp_path / "file", replace=True):
+        pass
+    assert (tmp_path / "file").is_file()
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    with new_directory(tmp_path / "link", replace=True) as directory:
+        (directory / "x").touch()
+    assert (tmp_path / "link").is_symlink()
+    assert names(tmp_path / "real") == ["x"]
+
+
+def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the disk is full"), new_directory(tmp_path / "new"):
+        with open("/dev/full", "wb") as full:
+            full.write(b"x")
+    assert names(tmp_path) == []
+
+
+def test_a_full_disk_in_a_library_of_another_language(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the disk is full"), new_directory(tmp_path / "new"):
+        raise RuntimeError("I/O error: No space left on device (os error 28)")
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot be written"), new_directory(tmp_path / "file" / "new"):
+        pass
+    with pytest.raises(InputError, match="cannot be written"), new_directory(Path("/proc/here/new")):
+        pass
+    with pytest.raises(InputError, match="cannot be written"):
+        write_atomically(tmp_path / "nowhere" / "x", b"")
+
+
+RUN = """
+import sys, time
+from pathlib import Path
+from txport.runtime.files import new_directory
+with new_directory(Path(sys.argv[1])) as directory:
+    (directory / "half").write_text("x")
+    print("written", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_what_a_killed_run_leaves_is_removed_but_not_what_a_living_one_has(tmp_path: Path) -> None:
+    run = subprocess.Popen([sys.executable, "-c", RUN, str(tmp_path / "new")], stdout=subprocess.PIPE)
+    try:
+        assert run.stdout is not None and run.stdout.readline() == b"written\n"
+        with new_directory(tmp_path / "new", replace=True):
+            assert len(names(tmp_path)) == 2  # the living one's and ours
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+    finally:
+        run.kill()
+        run.stdout and run.stdout.close()
+    assert len(names(tmp_path)) == 2
+    (tmp_path / ".other.txport-12345678").mkdir()
+    with new_directory(tmp_path / "new", replace=True):
+        pass
+    assert names(tmp_path) == [".other.txport-12345678", "new"]
+
+
+def test_new_files_replace_old_ones_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    with new_file(path) as file:
+        file.write(b"new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    with pytest.raises(ValueError, match="mine"), new_file(path) as file:
+        file.write(b"half")
+        raise ValueError("mine")
+    assert path.read_text() == "new"
+    assert names(tmp_path) == ["file"]
+
+
+def test_special_files_are_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(InputError, match="is not a file"):
+            write_atomically(path, b"x")
+
+
+def test_many_runs_at_once(tmp_path: Path) -> None:
+    short = RUN.replace("time.sleep(600)", "time.sleep(0.2)")
+    started = time.monotonic()
+    runs = [
+        subprocess.Popen([sys.executable, "-c", short, str(tmp_path / "new")], stderr=subprocess.PIPE) for _ in range(4)
+    ]
+    errors = [run.communicate()[1].decode() for run in runs]
+    assert sum(run.returncode == 0 for run in runs) == 1, errors
+    assert sum("exists already" in error for error in errors) == 3, errors
+    assert names(tmp_path) == ["new"]
+    assert time.monotonic() - started < 60

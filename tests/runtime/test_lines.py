@@ -1,0 +1,117 @@
+"""Lines from files, pipes and people."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from txport.runtime.errors import InputError
+from txport.runtime.lines import as_line, open_lines, text_windows, windows
+
+
+@contextmanager
+def pipe(*chunks: bytes, pause: float = 0.0) -> Iterator[int]:
+    """The reading end of a pipe into which another thread writes."""
+    reading, writing = os.pipe()
+
+    def write() -> None:
+        for chunk in chunks:
+            os.write(writing, chunk)
+            time.sleep(pause)
+        os.close(writing)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield reading
+    finally:
+        thread.join()
+        os.close(reading)
+
+
+def split(data: bytes) -> list[bytes]:
+    lines = data.split(b"\n")
+    return lines[:-1] if lines[-1] == b"" else lines
+
+
+@settings(deadline=None)
+@given(st.lists(st.binary(max_size=20) | st.just(b"\n") | st.just(b"ab\ncd\n"), max_size=20), st.integers(1, 5))
+def test_lines_are_those_of_the_bytes(chunks: list[bytes], most: int) -> None:
+    with pipe(*chunks) as descriptor:
+        found = list(windows(descriptor, most))
+    assert [line for window in found for line in window] == split(b"".join(chunks))
+    assert all(1 <= len(window) <= most for window in found)
+
+
+def test_other_line_ends_are_text(tmp_path: Path) -> None:
+    data = "a\r\nb\x0bc\x0cd\x1ce\x85f\u2028g\rh\0i\n\nj".encode()
+    (tmp_path / "x").write_bytes(data)
+    with open_lines(tmp_path / "x") as found:
+        assert list(found) == [split(data)]
+
+
+def test_a_file_comes_in_full_windows(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"line\n" * 2500)
+    with open_lines(tmp_path / "x") as found:
+        assert [len(window) for window in found] == [1024, 1024, 452]
+
+
+def test_large_lines_come_in_small_windows(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes((b"x" * 300_000 + b"\n") * 20)
+    with open_lines(tmp_path / "x") as found:
+        sizes = [len(window) for window in found]
+    assert sum(sizes) == 20 and max(sizes) <= 4
+
+
+def test_a_line_is_given_at_once() -> None:
+    reading, writing = os.pipe()
+    try:
+        found = windows(reading)
+        for text in (b"one", b"two"):
+            os.write(writing, text + b"\nha")
+            assert next(found) == [text if text == b"one" else b"ha" + text]
+        os.close(writing)
+        assert list(found) == [[b"ha"]]
+    finally:
+        os.close(reading)
+
+
+def test_a_line_in_many_pieces() -> None:
+    with pipe(b"a", b"b", b"c\nd", b"e", pause=0.01) as descriptor:
+        assert list(windows(descriptor)) == [[b"abc"], [b"de"]]
+
+
+def test_nothing(tmp_path: Path) -> None:
+    (tmp_path / "x").touch()
+    with open_lines(tmp_path / "x") as found:
+        assert list(found) == []
+
+
+def test_bytes_that_are_not_utf8() -> None:
+    texts = text_windows(iter([[b"a", b""], [b"b", "é".encode(), b"ab\xe9cd", b"z"]]))
+    assert next(texts) == ["a", ""]
+    assert next(texts) == ["b", "é"]
+    with pytest.raises(InputError, match=r"line 5 is not UTF-8 \(byte 3 is 0xe9\)"):
+        next(texts)
+
+
+@pytest.mark.parametrize("data", [b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xf5\x80\x80\x80", b"a\xe2\x82"])
+def test_all_that_is_not_utf8(data: bytes) -> None:
+    with pytest.raises(InputError, match="line 1 is not UTF-8"):
+        list(text_windows([[data]]))
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"), open_lines(tmp_path / "nowhere"):
+        pass
+    with pytest.raises(InputError, match="is a directory"), open_lines(tmp_path):
+        pass
+
+
+def test_a_line_break_in_a_translation_stays_in_its_line() -> None:
+    assert as_line("a\nb\r") == b"a b\r\n"

@@ -1,0 +1,127 @@
+"""SentencePiece models trained on the spot, and what a runtime meets: padding ids, odd text, half characters."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import sentencepiece
+from hypothesis import given
+from hypothesis import strategies as st
+from txport.runtime.errors import BundleError, InputError
+from txport.runtime.tokenizer import IdsOnly, SentencePieceTokenizer, TextStream
+
+EOS = 3
+LINES = [f"number {i} of the café is {i * i} — naïve, isn't it? (ok)" for i in range(300)]
+
+
+def train(lines: Sequence[str], **options: object) -> bytes:
+    out = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_writer=out,
+        pad_id=0,
+        unk_id=1,
+        bos_id=2,
+        eos_id=EOS,
+        minloglevel=2,
+        **options,
+    )
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tokenizer")
+    (path / "words.model").write_bytes(train(LINES, vocab_size=120))
+    (path / "bytes.model").write_bytes(train(LINES, vocab_size=360, byte_fallback=True))
+    return path
+
+
+@pytest.fixture(scope="module")
+def words(directory: Path) -> SentencePieceTokenizer:
+    return SentencePieceTokenizer(directory / "words.model", eos=EOS)
+
+
+@pytest.fixture(scope="module")
+def with_bytes(directory: Path) -> SentencePieceTokenizer:
+    return SentencePieceTokenizer(directory / "bytes.model", directory / "bytes.model", eos=EOS)
+
+
+def test_there_and_back(words: SentencePieceTokenizer) -> None:
+    ids = words.encode(LINES[7])
+    assert ids[-1] == EOS and EOS not in ids[:-1]
+    assert words.decode(ids) == LINES[7]
+    assert words.encode_prefix(LINES[7]) == ids[:-1]
+
+
+def test_two_sides(directory: Path) -> None:
+    both = SentencePieceTokenizer(directory / "words.model", directory / "bytes.model", eos=EOS)
+    assert (both.source_pieces, both.target_pieces) == (120, 360)
+    assert both.decode(both.encode_prefix("the café")) == "the café"
+    assert both.encode("the café")[:-1] != both.encode_prefix("the café")
+
+
+def test_special_and_padding_ids_leave_nothing(words: SentencePieceTokenizer) -> None:
+    ids = words.encode("the café")[:-1]
+    assert words.decode([2, *ids[:1], 0, 120, *ids[1:], 127, 10**9, -1, EOS, 0]) == "the café"
+    assert words.decode([]) == ""
+
+
+def test_unseen_characters_become_unknown(words: SentencePieceTokenizer) -> None:
+    assert 1 in words.encode("🙂")
+    assert words.encode("a 🙂")[0] == words.encode("a")[0]
+
+
+def test_bytes_bring_every_character_back(with_bytes: SentencePieceTokenizer) -> None:
+    assert with_bytes.decode(with_bytes.encode("🙂 Ω 中")) == "🙂 Ω 中"
+
+
+@pytest.mark.parametrize(("text", "seen"), [("a\ud800b", "a b"), ("\udc80", ""), ("\ud83d\ude42", "🙂")])
+def test_surrogates_do_no_harm(with_bytes: SentencePieceTokenizer, text: str, seen: str) -> None:
+    assert with_bytes.decode(with_bytes.encode(text)) == seen
+
+
+def test_a_million_characters(words: SentencePieceTokenizer) -> None:
+    assert len(words.encode("the café " * 111112)) > 200_000
+
+
+@given(st.lists(st.integers(0, 365), max_size=30))
+def test_a_stream_joins_to_the_whole(with_bytes: SentencePieceTokenizer, ids: list[int]) -> None:
+    stream = TextStream(with_bytes)
+    assert "".join(stream.add(i, i_th == len(ids) - 1) for i_th, i in enumerate(ids)) == with_bytes.decode(ids)
+
+
+def test_a_stream_waits_for_whole_characters(with_bytes: SentencePieceTokenizer) -> None:
+    stream = TextStream(with_bytes)
+    added = [stream.add(i) for i in with_bytes.encode("x🙂")]
+    assert "".join(added) == "x🙂"
+    assert all("\ufffd" not in text for text in added)
+
+
+def test_files_that_are_no_model(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="is missing"):
+        SentencePieceTokenizer(tmp_path / "x.model", eos=EOS)
+    for data in (b"", b"hello", bytes(1000)):
+        (tmp_path / "x.model").write_bytes(data)
+        with pytest.raises(BundleError, match=r"x\.model is not a SentencePiece model"):
+            SentencePieceTokenizer(tmp_path / "x.model", eos=EOS)
+
+
+def test_truncated_models(directory: Path, tmp_path: Path) -> None:
+    data = (directory / "words.model").read_bytes()
+    for length in range(0, len(data), len(data) // 20):
+        (tmp_path / "x.model").write_bytes(data[:length])
+        try:
+            tokenizer = SentencePieceTokenizer(tmp_path / "x.model", eos=EOS)
+        except BundleError:
+            continue
+        tokenizer.decode(tokenizer.encode("the café"))  # a cut between two pieces is a smaller model
+
+
+def test_ids_only() -> None:
+    with pytest.raises(InputError, match="translate_ids"):
+        IdsOnly().encode("x")
+    with pytest.raises(InputError, match="translate_ids"):
+        IdsOnly().encode_prefix("x")
+    assert IdsOnly().decode([5]) == ""

@@ -1,0 +1,218 @@
+"""Text in, text out: order, odd input, limits, files; on the toy bundle, and what needs a real one on that."""
+
+import json
+import logging
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from txport.runtime.errors import BundleError, InputError
+from txport.runtime.manifest import Manifest, TokenizerFiles
+from txport.runtime.translator import Options, Translation, Translator
+
+from tests.runtime.toy import BUNDLE, LIMIT, SOURCE, TOKENS, answer
+
+TEXTS = ["the cat sees a bird", "one", "a big red dog", "not two or three", "zebra crossing", "a a a a a a a"]
+
+
+def expected(toy: Translator, text: str, limit: int = LIMIT) -> Translation:
+    """By arithmetic; the tokenizer is checked elsewhere."""
+    if not text.strip():
+        return Translation("", [], None, False)
+    ids = toy.tokenizer.encode(text)
+    cut = [*ids[: SOURCE - 1], TOKENS.eos] if len(ids) > SOURCE else ids
+    made = answer(cut, limit)[0]
+    return Translation(toy.tokenizer.decode(made), made, None, len(ids) > SOURCE)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.sampled_from(TEXTS) | st.sampled_from(["", " ", "\t \u3000"]), max_size=30))
+def test_results_are_in_order(toy: Translator, texts: list[str]) -> None:
+    assert toy.translate(texts) == [expected(toy, text) for text in texts]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.text(max_size=40))
+def test_any_text(toy: Translator, text: str) -> None:
+    (result,) = toy.translate([text])
+    if text.strip() == "":
+        assert result == Translation("", [], None, False)
+    elif result.ids:
+        assert result == expected(toy, text)
+    assert "".join(piece.text for piece in toy.stream(text)) == result.text
+
+
+def test_one_string_is_not_a_list(toy: Translator) -> None:
+    with pytest.raises(InputError, match="put the one sentence in a list"):
+        toy.translate("the cat")
+
+
+def test_options_reach_the_search(toy: Translator) -> None:
+    source = toy.tokenizer.encode("one")
+    prefix = toy.tokenizer.encode_prefix("the cat")
+    (result,) = toy.translate(["one"], max_length=9, min_length=2, prefix="the cat", scores=True)
+    ids, scores = answer(source, 9, 2, prefix)
+    assert result.ids == ids and result.scores == pytest.approx(scores, rel=1e-4)
+    assert result.text.startswith("the cat")
+    assert [piece.id for piece in toy.stream("one", max_length=9, min_length=2, prefix="the cat")] == ids
+
+
+def test_scores_of_an_empty_line(toy: Translator) -> None:
+    assert toy.translate([" "], scores=True) == [Translation("", [], [], False)]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_length": 0}, "maximum length 0"),
+        ({"max_length": LIMIT + 1}, f"not between 1 and {LIMIT}"),
+        ({"min_length": -1}, "minimum length -1"),
+        ({"min_length": 10, "max_length": 9}, "minimum length 10"),
+        ({"prefix": "one two three four", "max_length": 4}, "no room"),
+    ],
+)
+def test_options_that_cannot_be(toy: Translator, options: dict[str, object], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        toy.translate(["one"], **options)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=words):
+        list(toy.stream("one", **options))  # type: ignore[arg-type]
+
+
+def test_long_sentences_are_cut_with_a_warning(toy: Translator, caplog: pytest.LogCaptureFixture) -> None:
+    long = "one two " * 40
+    with caplog.at_level(logging.WARNING, "txport"):
+        results = toy.translate(["one", long])
+    assert results == [expected(toy, "one"), expected(toy, long)]
+    assert results[1].truncated
+    (record,) = caplog.records
+    assert "sentence 2 has" in record.message and f"more than the {SOURCE}" in record.message
+
+
+def test_or_refused(toy: Translator) -> None:
+    with pytest.raises(InputError, match=r"sentence 2 has \d+ tokens, more than the 24"):
+        toy.translate(["one", "one two " * 40], strict=True)
+    with pytest.raises(InputError, match="line 4 has"):
+        list(toy.translate_windows([["one", "two"], ["a", "one two " * 40]], Options(strict=True)))
+    exact = next(text for n in range(1, 60) if len(toy.tokenizer.encode(text := "one " * n)) >= SOURCE)
+    assert len(toy.tokenizer.encode(exact)) == SOURCE, "the longest that fits"
+    toy.translate([exact], strict=True)
+
+
+@pytest.mark.parametrize("text", ["x" * 1_000_000, "the cat " * 125_000, "🙂" * 1_000_000, "\0" * 1_000_000])
+def test_a_million_characters(toy: Translator, text: str) -> None:
+    (result,) = toy.translate([text], max_length=4)
+    assert len(result.ids) <= 4
+
+
+def test_ids(toy: Translator) -> None:
+    sources = [[5, 7, 3], [11, 3], [5, 7, 3]]
+    assert [result.ids for result in toy.translate_ids(sources)] == [answer(source)[0] for source in sources]
+    (result,) = toy.translate_ids([[5, 7, 3]], max_length=7, min_length=2, prefix=[9, 8], scores=True)
+    ids, scores = answer([5, 7, 3], 7, 2, [9, 8])
+    assert result.ids == ids and result.scores == pytest.approx(scores, rel=1e-4)
+    for bad in ([], [5] * 25, [96], [-1]):
+        with pytest.raises(InputError):
+            toy.translate_ids([[5, 3], bad])
+    with pytest.raises(InputError, match="the prefix has the id 96"):
+        toy.translate_ids([[5, 3]], prefix=[96])
+
+
+@pytest.mark.parametrize("arguments", [{"threads": -1}, {"batch": 0}, {"batch_tokens": 0}])
+def test_arguments_that_cannot_be(arguments: dict[str, int]) -> None:
+    with pytest.raises(InputError, match="must be"):
+        Translator(BUNDLE, **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("device", ["cuda", "tpu", ""])
+def test_devices_of_later_versions(device: str) -> None:
+    with pytest.raises(InputError, match="not supported by this version of txport: use auto or cpu"):
+        Translator(BUNDLE, device=device)
+
+
+@pytest.mark.parametrize(("batch", "batch_tokens"), [(1, 4096), (3, 4096), (None, 1), (None, 50)])
+def test_the_batch_changes_nothing(toy: Translator, batch: int | None, batch_tokens: int) -> None:
+    other = Translator(BUNDLE, batch=batch, batch_tokens=batch_tokens)
+    assert other.translate(TEXTS * 5) == toy.translate(TEXTS * 5)
+
+
+def test_files(toy: Translator, tmp_path: Path) -> None:
+    lines = (TEXTS + ["", "  "]) * 300
+    (tmp_path / "in").write_text("\n".join(lines), encoding="utf-8")
+    assert toy.translate_file(tmp_path / "in", tmp_path / "out", Options(max_length=5)) == len(lines)
+    found = (tmp_path / "out").read_bytes().decode().split("\n")
+    assert found[:-1] == [expected(toy, text, 5).text for text in lines] and found[-1] == ""
+
+
+def test_a_file_that_fails_leaves_the_old_one(toy: Translator, tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"one\n\xff\n")
+    (tmp_path / "out").write_text("old")
+    with pytest.raises(InputError, match="line 2 is not UTF-8"):
+        toy.translate_file(tmp_path / "in", tmp_path / "out")
+    assert (tmp_path / "out").read_text() == "old"
+    with pytest.raises(InputError, match="cannot be read"):
+        toy.translate_file(tmp_path / "nowhere", tmp_path / "out")
+
+
+def test_memory_does_not_grow_with_the_file(toy: Translator, tmp_path: Path) -> None:
+    peaks = []
+    for count in (50, 500):
+        (tmp_path / "in").write_text(("one\n" + f"{' ' * 60}\n" * 100) * count)
+        tracemalloc.start()
+        toy.translate_file(tmp_path / "in", tmp_path / "out", Options(max_length=2))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.2 * peaks[0]
+
+
+def test_damage_is_found_when_a_bundle_is_opened(damaged: Path) -> None:
+    for name in Manifest.load(damaged).files:
+        path = damaged / name
+        data = path.read_bytes()
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        if name == "onnx/weights.bin":  # too large to be read each time: tx-inspect --check does
+            Translator(damaged)
+        else:
+            with pytest.raises(BundleError, match="was changed"):
+                Translator(damaged)
+        path.write_bytes(data)
+
+
+def test_a_tokenizer_of_another_model(damaged: Path) -> None:
+    manifest = Manifest.load(damaged)
+    raw = json.loads((damaged / "manifest.json").read_bytes())
+    for graph in raw["graphs"]:
+        for tensor in graph["outputs"]:
+            tensor["shape"] = [40 if size == 96 else size for size in tensor["shape"]]
+    raw["model"]["source_vocabulary"] = raw["model"]["target_vocabulary"] = 40
+    from tests.runtime.make_manifests import signed, text_of
+
+    (damaged / "manifest.json").write_bytes(signed(text_of({k: v for k, v in raw.items() if k != "sha256"})))
+    assert manifest.tokenizer.source is not None
+    with pytest.raises(BundleError, match="pieces, more than the vocabulary of 40"):
+        Translator(damaged)
+
+
+def test_a_bundle_without_tokenizer(damaged: Path) -> None:
+    manifest = Manifest.load(damaged)
+    without = Manifest(**{**vars(manifest), "tokenizer": TokenizerFiles("none", None, None)})
+    without.write(damaged)
+    translator = Translator(damaged)
+    (result,) = translator.translate_ids([[5, 7, 3]])
+    assert result == Translation("", answer([5, 7, 3])[0], None, False)
+    with pytest.raises(InputError, match="translate_ids"):
+        translator.translate(["one"])
+
+
+def test_a_real_bundle(bundle: Path) -> None:
+    """Batches, order and streams on a model that was trained."""
+    translator = Translator(bundle)
+    texts = ["See you on 3/14/2025.", "", "It cost $12.50.", "at 5:30 pm", "Call 555-1234 today.", "🙂 \0 漢字"] * 7
+    alone = {text: translator.translate([text])[0] for text in set(texts)}
+    assert translator.translate(texts) == [alone[text] for text in texts]
+    for text in set(texts):
+        assert "".join(piece.text for piece in translator.stream(text)) == alone[text].text
+    (result,) = translator.translate(["at 5:30 pm"], scores=True, prefix="it")
+    assert result.text.startswith("it") and result.scores is not None
+    assert len(result.scores) == len(result.ids) and all(score <= 0 for score in result.scores)

@@ -1,0 +1,148 @@
+"""Corpora from files: what is read, and what every kind of bad file says."""
+
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from txport.runtime.errors import InputError, MissingLibrary
+from txport.training.corpora import (
+    Corpus,
+    hold_out,
+    load,
+    load_test,
+    read_dataset,
+    read_lines,
+    read_parallel,
+    read_table,
+)
+from txport.training.recipe import BuiltinOptions, DatasetsOptions, ParallelOptions, TableOptions
+
+Write = Callable[..., Path]
+
+
+def test_parallel_files(write: Write) -> None:
+    source, target = write("a.en", "one\ntwo\n\nfour"), write("a.de", "eins\nzwei\ndrei\nvier\n")
+    assert read_parallel(source, target) == [("one", "eins"), ("two", "zwei"), ("four", "vier")]
+
+
+def test_lines_end_at_line_feeds_only(write: Write) -> None:
+    file = write("a", b"\xef\xbb\xbfone\x0btwo\xe2\x80\xa8three\r\nfour\x85\n".replace(b"\x85", b"\xc2\x85"))
+    assert read_lines(file) == ["one\x0btwo\u2028three", "four\x85"]
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no\.en cannot be read: No such file"):
+        read_parallel(tmp_path / "no.en", tmp_path / "no.de")
+
+
+def test_not_utf8_names_file_and_line(write: Write) -> None:
+    source, target = write("a.en", "one\ntwo\n"), write("a.de", b"eins\nzw\xe4i\n")
+    with pytest.raises(InputError, match=r"a\.de, line 2 is not UTF-8 \(byte 3 is 0xe4\): .*iconv"):
+        read_parallel(source, target)
+
+
+def test_unequal_line_counts_name_both(write: Write) -> None:
+    with pytest.raises(InputError, match=r"a\.en has 3 lines and .*a\.de has 2: parallel files need the same number"):
+        read_parallel(write("a.en", "1\n2\n3\n"), write("a.de", "1\n2\n"))
+
+
+@pytest.mark.parametrize("content", ["", "\n\n", "  \n\t\n"])
+def test_empty_corpus(write: Write, content: str) -> None:
+    with pytest.raises(InputError, match="hold no pair of sentences"):
+        read_parallel(write("a.en", content), write("a.de", content))
+
+
+def test_table_columns(write: Write) -> None:
+    file = write("t.tsv", '1\tone\t"eins"\n\n2\ttwo\tzwei\textra\n3\t\tdrei\n')
+    assert read_table(file, 2, 3) == [("one", '"eins"'), ("two", "zwei")]
+    assert read_table(file, 3, 2) == [('"eins"', "one"), ("zwei", "two")]
+
+
+def test_table_with_too_few_columns(write: Write) -> None:
+    with pytest.raises(InputError, match=r"t\.tsv, line 2 has 1 tab-separated columns, but column 2"):
+        read_table(write("t.tsv", "a\tb\nc\n"))
+
+
+def test_empty_table(write: Write) -> None:
+    with pytest.raises(InputError, match="holds no pair"):
+        read_table(write("t.tsv", "\n"))
+
+
+def test_hold_out_shares_no_source_and_keeps_every_pair() -> None:
+    pairs = [(f"source {number % 300}", f"target {number}") for number in range(1_000)]
+    kept, held = hold_out(pairs, 100, "test")
+    assert sorted(kept + held) == sorted(pairs)
+    assert not {source for source, _ in kept} & {source for source, _ in held}
+    assert 50 <= len(held) <= 150
+
+
+def test_hold_out_does_not_depend_on_order() -> None:
+    pairs = [(f"source {number}", "x") for number in range(1_000)]
+    assert sorted(hold_out(pairs[::-1], 100, "test")[1]) == sorted(hold_out(pairs, 100, "test")[1])
+
+
+def test_hold_out_of_too_few() -> None:
+    with pytest.raises(InputError, match="10 pairs are too few to hold out 6"):
+        hold_out([("a", "b")] * 10, 6, "test")
+    with pytest.raises(InputError, match="equal sources"):
+        hold_out([("a", "b")] * 10, 2, "test")
+
+
+def parts(corpus: Corpus) -> tuple[int, int, int]:
+    return len(corpus.train), len(corpus.validation), len(corpus.test)
+
+
+def test_load_parallel_by_languages(write: Write, tmp_path: Path) -> None:
+    for name, count in (("train", 40), ("val", 5)):
+        for language in ("en", "fr"):
+            write(f"{name}.{language}", "".join(f"{name} {language} {number}\n" for number in range(count)))
+    options = ParallelOptions(validation="val", source_language="fr", target_language="en", held_out=10)
+    corpus = load(options, tmp_path)
+    assert len(corpus.train) + len(corpus.test) == 40 and len(corpus.validation) == 5
+    assert corpus.validation[0] == ("val fr 0", "val en 0")
+    assert load_test(options, tmp_path) == corpus.test
+
+
+def test_load_table(write: Write, tmp_path: Path) -> None:
+    for name in ("train.tsv", "test.tsv"):
+        write(name, "".join(f"{name} {number}\tx\n" for number in range(50)))
+    corpus = load(TableOptions(test="test.tsv", held_out=10), tmp_path)
+    assert len(corpus.test) == 50 and len(corpus.train) + len(corpus.validation) == 50
+
+
+def test_load_builtin() -> None:
+    corpus = load(BuiltinOptions(train=50, validation=7, test=9), Path())
+    assert parts(corpus) == (50, 7, 9)
+    assert load_test(BuiltinOptions(train=50, validation=7, test=9), Path()) == corpus.test
+
+
+def test_datasets_library_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(MissingLibrary, match=r"pip install 'txport\[datasets\]'"):
+        read_dataset(DatasetsOptions(name="any"), "train")
+
+
+def stand_in(rows: list[dict[str, object]]) -> types.ModuleType:
+    """The one function of `datasets` that is used; the library and its network are not needed to test what we do."""
+    module = types.ModuleType("datasets")
+
+    def load_dataset(name: str, configuration: str | None, split: str) -> list[dict[str, object]]:
+        if split != "train":
+            raise ValueError(f'Unknown split "{split}"')
+        return rows
+
+    module.load_dataset = load_dataset  # type: ignore[attr-defined]
+    return module
+
+
+def test_dataset_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[dict[str, object]] = [{"translation": {"en": "a\nb", "de": "c"}}, {"translation": {"en": "", "de": "x"}}]
+    monkeypatch.setitem(sys.modules, "datasets", stand_in(rows))
+    options = DatasetsOptions(name="some/set")
+    assert read_dataset(options, "train") == [("a b", "c")]
+    with pytest.raises(InputError, match=r"some/set, split dev, cannot be loaded: Unknown split"):
+        read_dataset(options, "dev")
+    with pytest.raises(InputError, match=r"no field 'translation.fr': there is en, de"):
+        read_dataset(DatasetsOptions(name="some/set", source_field="translation.fr"), "train")

@@ -1,0 +1,77 @@
+"""Recipes: what is read, what is refused and how it is said."""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from txport.runtime.errors import InputError
+from txport.training import recipe as recipes
+from txport.training.recipe import RECIPES, BuiltinOptions, from_table, read
+
+BASE = '[corpus]\nkind = "builtin"\n[training]\nmax_steps = 5\n'
+
+
+@pytest.mark.parametrize("name", sorted(file.stem for file in RECIPES.glob("*.toml")))
+def test_shipped_recipes_are_valid_and_survive_json(name: str) -> None:
+    recipe = read(name)
+    assert from_table(recipe.to_json(), "x") == recipe
+
+
+def test_overrides_replace_values() -> None:
+    recipe = read("tiny", ["training.seed=7", "corpus.train = 11", "model.norm=post", 'training.devices="2"'])
+    assert recipe.training.seed == 7 and recipe.training.devices == "2" and recipe.model["norm"] == "post"
+    assert isinstance(recipe.corpus, BuiltinOptions) and recipe.corpus.train == 11
+
+
+def test_defaults(write: Callable[..., Path]) -> None:
+    recipe = read(str(write("mine.toml", BASE)))
+    assert recipe.training.label_smoothing == 0.1 and recipe.model == {"preset": "small"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[corpus", "is not TOML"),
+        (b"\xff", "is not TOML"),
+        ("", "corpus.kind is None, not one of builtin, parallel, table, datasets"),
+        (BASE + "[other]\n", "unknown other; known are corpus, tokenizer, model, training"),
+        ("training = 3\n" + BASE.partition("[training]")[0], "training must be a table"),
+        (BASE + "sed = 1\n", r"\[training\]: unknown sed; known are seed"),
+        (BASE + 'seed = "1"\n', "training.seed is '1', but must be a whole number"),
+        (BASE + "seed = true\n", "training.seed is True, but must be a whole number"),
+        (BASE + "seed = -1\n", "training.seed is -1, but must be at least 0"),
+        (BASE + "learning_rate = 0\n", "training.learning_rate is 0, but must be above 0"),
+        (BASE + "label_smoothing = 1\n", "training.label_smoothing is 1, but must be below 1"),
+        (BASE + 'precision = "8"\n', "training.precision is '8', but must be one of 32-true, bf16-mixed, 16-mixed"),
+        (BASE + "batch_tokens = 100\n", r"batch_tokens \(100\) must be at least training.max_length \(256\)"),
+        (BASE.replace("max_steps = 5", ""), "nothing ends the run"),
+        (BASE + "[tokenizer]\njoint = false\n", "need model.share_embeddings = false"),
+        (BASE + '[model]\npreset = "huge"\n', "no preset 'huge'"),
+        (BASE + "[model]\nlayers = 3\n", "has no field layers"),
+        (BASE + "[model]\nd_model = 33\n", r"\[model\]: .*d_model = 33"),
+        (BASE + '[model]\nd_model = "big"\n', "a value has the wrong type"),
+        (BASE + "[model]\ntarget_vocabulary = 8\n", "model.target_vocabulary comes from the tokenizer"),
+    ],
+)
+def test_bad_recipes(write: Callable[..., Path], text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read(str(write("mine.toml", text)))
+
+
+def test_unknown_recipe_names_those_that_exist() -> None:
+    with pytest.raises(InputError, match=r"recipe nonsense cannot be read .* one of demo, multi30k, tiny"):
+        read("nonsense")
+
+
+@pytest.mark.parametrize("override", ["seed=1", "training.seed", "=3", "training.=3"])
+def test_bad_override(override: str) -> None:
+    with pytest.raises(InputError, match="is not of the form section.key=value"):
+        read("tiny", [override])
+
+
+def test_every_option_says_what_it_is() -> None:
+    for kind in (*recipes.CORPORA.values(), recipes.TokenizerOptions, recipes.TrainingOptions):
+        for field in dataclasses.fields(kind):
+            assert re.search(r"\w", field.metadata["help"]), f"{kind.__name__}.{field.name}"

@@ -1,0 +1,154 @@
+"""The built-in corpus: its splits, its richness, and what its sentences look like."""
+
+import itertools
+import random
+import re
+from collections import defaultdict
+
+import pytest
+from txport.training import spoken, spoken_slots
+from txport.training.spoken_templates import CLAUSES, CONNECTORS, OPENERS, TAILS
+from txport.training.spoken_words import WORDS
+
+COUNT = 20_000
+
+
+@pytest.fixture(scope="module")
+def train() -> list[tuple[str, str]]:
+    return list(itertools.islice(spoken.sentences(1, "train"), COUNT))
+
+
+@pytest.fixture(scope="module")
+def test() -> list[tuple[str, str]]:
+    return list(itertools.islice(spoken.sentences(1, "test"), 1_000))
+
+
+def words_of(text: str) -> str:
+    return "".join(c for c in text.casefold() if c.isalnum())
+
+
+def test_splits_share_no_sentence_not_even_by_case_or_punctuation(
+    train: list[tuple[str, str]], test: list[tuple[str, str]]
+) -> None:
+    validation = list(itertools.islice(spoken.sentences(1, "validation"), 1_000))
+    keys = [{words_of(source) for source, _ in split} for split in (train, validation, test)]
+    for one, other in itertools.combinations(keys, 2):
+        assert not one & other
+
+
+def test_splits_of_different_seeds_share_no_sentence(train: list[tuple[str, str]]) -> None:
+    other = itertools.islice(spoken.sentences(2, "test"), 1_000)
+    assert not {words_of(source) for source, _ in train} & {words_of(source) for source, _ in other}
+
+
+def test_case_and_punctuation_do_not_change_the_split() -> None:
+    for source, _ in itertools.islice(spoken.sentences(3, "test"), 100):
+        assert spoken.split_of(source.upper().replace(".", "") + "!") == "test"
+
+
+def test_a_seed_decides_everything(train: list[tuple[str, str]]) -> None:
+    again = list(itertools.islice(spoken.sentences(1, "train"), 500))
+    other = list(itertools.islice(spoken.sentences(2, "train"), 500))
+    assert again == train[:500] and not set(again) & set(other)
+
+
+def test_sentences_are_distinct(train: list[tuple[str, str]]) -> None:
+    assert len({source for source, _ in train}) == COUNT
+
+
+def test_equal_sources_have_equal_targets() -> None:
+    """The task is a function: a written form means one thing in its place."""
+    meanings = defaultdict(set)
+    for source, target in (spoken.sentence(random.Random(seed)) for seed in range(60_000)):
+        # What the model sees: case folded, without the end of the sentence.
+        meanings[source.casefold().rstrip(".!?")].add(target)
+    assert [source for source, targets in meanings.items() if len(targets) > 1] == []
+
+
+def test_memorising_fails(train: list[tuple[str, str]], test: list[tuple[str, str]]) -> None:
+    """Few held-out sentences have the numbers of a training sentence, and hardly any its words around them too."""
+
+    def frame(source: str) -> str:
+        return re.sub(r"\d+", "0", source.casefold())
+
+    def numbers(source: str) -> tuple[str, ...]:
+        return tuple(re.findall(r"\d+", source))
+
+    frames, seen = {frame(source) for source, _ in train}, {numbers(source) for source, _ in train}
+    with_numbers = [source for source, _ in test if numbers(source)]
+    assert sum(frame(source) in frames for source in with_numbers) < 0.35 * len(with_numbers)
+    assert sum(numbers(source) in seen for source in with_numbers) < 0.5 * len(with_numbers)
+
+
+def test_richness() -> None:
+    """The sizes that the documentation quotes."""
+    assert len(CLAUSES) >= 200 and len(OPENERS) >= 30 and len(TAILS) >= 18 and len(CONNECTORS) >= 9
+    assert len(set(CLAUSES)) == len(CLAUSES)
+    assert sum(map(len, WORDS.values())) >= 700
+    assert len(spoken_slots.SLOTS) >= 35
+
+
+def test_every_slot_and_list_is_used_and_every_used_one_exists() -> None:
+    used = {name for template in (*CLAUSES, *OPENERS, *TAILS) for name in re.findall(r"\{(\w+)\}", template)}
+    assert used == set(spoken_slots.SLOTS) | set(WORDS)
+
+
+def test_targets_are_plain_words(train: list[tuple[str, str]]) -> None:
+    for source, target in train:
+        assert re.fullmatch(r"[a-z']+( [a-z']+)*", target), (source, target)
+        assert source == " ".join(source.split()) and "{" not in source and "|" not in source
+
+
+def test_unchanged_words_come_through(train: list[tuple[str, str]]) -> None:
+    """A source without digits, capitals in a row, symbols or abbreviations is only lower-cased and stripped."""
+    plain = [pair for pair in train if re.fullmatch(r"[A-Z]?[a-z]+( [a-z]+)*[.!?]?", pair[0])]
+    assert plain
+    for source, target in plain:
+        assert target == source.lower().rstrip(".!?") or re.search(r"\b[a-z]{2,4}\b", source)
+
+
+@pytest.mark.parametrize("slot", sorted(spoken_slots.SLOTS))
+def test_slots_vary_and_speak(slot: str) -> None:
+    rng = random.Random(slot)
+    pairs = [spoken_slots.SLOTS[slot](rng) for _ in range(300)]
+    assert len({written for written, _ in pairs}) >= 10
+    for written, said in pairs:
+        assert written == written.strip() and re.fullmatch(r"[a-z']+( [a-z']+)*", said), (written, said)
+
+
+@pytest.mark.parametrize(
+    ("slot", "written", "said"),
+    [
+        ("date", "3/14/2025", "march fourteenth twenty twenty five"),
+        ("date", "2025-03-14", "march fourteenth twenty twenty five"),
+        ("time", "5:30 pm", "five thirty p m"),
+        ("time", "5:00", "five o'clock"),
+        ("time", "17:05", "seventeen oh five"),
+        ("money", "$12.50", "twelve dollars and fifty cents"),
+        ("money", "£0.01", "one penny"),
+        ("money", "$1", "one dollar"),
+        ("ordinal", "21st", "twenty first"),
+        ("ordinal", "12th", "twelfth"),
+        ("percentage", "12%", "twelve percent"),
+        ("fraction", "3/4", "three quarters"),
+        ("temperature", "-5°C", "minus five degrees celsius"),
+        ("temperature", "1°", "one degree"),
+        ("length", "1 km", "one kilometer"),
+        ("decade", "1990s", "nineteen nineties"),
+        ("roman_ordinal", "VIII", "the eighth"),
+        ("version", "3.11", "three point eleven"),
+        ("room", "305", "three oh five"),
+        ("ratio", "3:1", "three to one"),
+    ],
+)
+def test_written_forms_that_must_occur(slot: str, written: str, said: str) -> None:
+    """Drawn until it comes up, so that a form cannot be lost or change its meaning unnoticed."""
+    rng = random.Random(0)
+    drawn = (spoken_slots.SLOTS[slot](rng) for _ in range(2_000_000))
+    assert next(spoken_form for form, spoken_form in drawn if form == written) == said
+
+
+def test_template_rendering() -> None:
+    rng = random.Random(1)
+    assert spoken.render("the {letters} vs.|versus them", rng)[1].endswith("versus them")
+    assert spoken.render("it's raining, isn't it", rng) == ("it's raining, isn't it", "it's raining isn't it")

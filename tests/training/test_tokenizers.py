@@ -1,0 +1,85 @@
+"""Training SentencePiece models: ids, digits, case, joint and separate."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+import sentencepiece
+from txport.runtime.errors import InputError
+from txport.training import spoken
+from txport.training.recipe import TokenizerOptions
+from txport.training.tokenizers import open_tokenizer, padded_vocabulary, train_tokenizer
+
+PAIRS = list(itertools.islice(spoken.sentences(1, "train"), 800))
+
+
+def pieces(file: Path) -> sentencepiece.SentencePieceProcessor:
+    return sentencepiece.SentencePieceProcessor(model_file=str(file))
+
+
+@pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
+def test_joint(tmp_path: Path, algorithm: str) -> None:
+    options = TokenizerOptions(vocabulary=300, algorithm=algorithm, lower_case=True)  # type: ignore[arg-type]
+    train_tokenizer(PAIRS, options, tmp_path / "tokenizer")
+    assert [file.name for file in (tmp_path / "tokenizer").iterdir()] == ["shared.model"]
+    model = pieces(tmp_path / "tokenizer" / "shared.model")
+    assert (model.pad_id(), model.unk_id(), model.bos_id(), model.eos_id()) == (0, 1, 2, 3)
+    assert model.get_piece_size() == 300
+    tokenizer = open_tokenizer(tmp_path / "tokenizer")
+    for source, target in PAIRS[:100]:
+        assert tokenizer.encode(source)[-1] == 3
+        assert tokenizer.decode(tokenizer.encode_prefix(target)) == target
+
+
+def test_digits_are_single_pieces(tmp_path: Path) -> None:
+    train_tokenizer(PAIRS, TokenizerOptions(vocabulary=400), tmp_path / "tokenizer")
+    model = pieces(tmp_path / "tokenizer" / "shared.model")
+    for number in range(model.get_piece_size()):
+        digits = [c for c in model.id_to_piece(number) if c.isdigit()]
+        assert len(digits) <= 1, model.id_to_piece(number)
+
+
+def test_case_is_kept_unless_folded(tmp_path: Path) -> None:
+    for lower in (False, True):
+        train_tokenizer(PAIRS, TokenizerOptions(vocabulary=300, lower_case=lower), tmp_path / str(lower))
+    assert open_tokenizer(tmp_path / "True").encode("Anna") == open_tokenizer(tmp_path / "True").encode("anna")
+    assert open_tokenizer(tmp_path / "False").encode("Anna") != open_tokenizer(tmp_path / "False").encode("anna")
+
+
+def test_separate(tmp_path: Path) -> None:
+    train_tokenizer(PAIRS, TokenizerOptions(vocabulary=200, joint=False), tmp_path / "tokenizer")
+    assert {file.name for file in (tmp_path / "tokenizer").iterdir()} == {"source.model", "target.model"}
+    target = pieces(tmp_path / "tokenizer" / "target.model")
+    assert not any(target.id_to_piece(number).lstrip("▁").isdigit() for number in range(target.get_piece_size()))
+    tokenizer = open_tokenizer(tmp_path / "tokenizer")
+    assert tokenizer.decode(tokenizer.encode_prefix("twelve dollars")) == "twelve dollars"
+
+
+def test_byte_fallback_spells_unseen_characters(tmp_path: Path) -> None:
+    train_tokenizer(PAIRS, TokenizerOptions(vocabulary=600, byte_fallback=True), tmp_path / "tokenizer")
+    tokenizer = open_tokenizer(tmp_path / "tokenizer")
+    assert tokenizer.decode(tokenizer.encode_prefix("smile 🙂")) == "smile 🙂"
+    assert 1 not in tokenizer.encode("smile 🙂")
+
+
+def test_training_is_deterministic(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        train_tokenizer(PAIRS, TokenizerOptions(vocabulary=300), tmp_path / name)
+    one, two = ((tmp_path / name / "shared.model").read_bytes() for name in ("one", "two"))
+    assert one == two
+
+
+def test_a_vocabulary_smaller_than_the_alphabet_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"shared tokenizer cannot have 16 pieces .*tokenizer.vocabulary"):
+        train_tokenizer(PAIRS, TokenizerOptions(vocabulary=16), tmp_path / "tokenizer")
+    assert not (tmp_path / "tokenizer").exists()
+
+
+def test_an_existing_directory_is_not_replaced(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="exists"):
+        train_tokenizer(PAIRS, TokenizerOptions(vocabulary=300), tmp_path)
+
+
+@pytest.mark.parametrize(("count", "padded"), [(8, 8), (9, 16), (1999, 2000), (1, 8)])
+def test_vocabulary_is_a_multiple_of_8(count: int, padded: int) -> None:
+    assert padded_vocabulary(count) == padded

@@ -1,0 +1,166 @@
+"""Whole runs of a tiny recipe: what they write, that they can be resumed, that they refuse what they should."""
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from txport.models.checkpoint import load_checkpoint
+from txport.runtime.errors import InputError
+from txport.training.loop import Outcome, train
+from txport.training.recipe import Recipe
+from txport.training.run_directory import RunDirectory
+
+Tiny = Callable[..., Recipe]
+
+
+@pytest.fixture(scope="module")
+def run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
+    """Twelve steps with dropout in two parts of an epoch, without interruption."""
+    output = tmp_path_factory.mktemp("run") / "checkpoint"
+    outcome = train(tiny("training.max_steps=12", "training.validate_every=6", "model.dropout=0.1"), output, Path())
+    assert outcome is not None
+    return output, outcome
+
+
+def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
+    return dict(load_checkpoint(checkpoint).model.named_parameters())
+
+
+def assert_same(one: Path, other: Path) -> None:
+    for name, parameter in weights(one).items():
+        assert torch.equal(parameter, weights(other)[name]), name
+
+
+def test_the_checkpoint_is_whole(run: tuple[Path, Outcome]) -> None:
+    output, outcome = run
+    checkpoint = load_checkpoint(output)
+    assert checkpoint.config.source_vocabulary == 400 and checkpoint.config.d_model == 32
+    assert checkpoint.source_tokenizer == output / "tokenizer" / "shared.model"
+    assert len(checkpoint.sentences) == 48 and len(set(checkpoint.sentences)) == 48
+    report = json.loads((output / "training.json").read_text())
+    assert report["steps"] == outcome.steps == 12 and report["test"]["sentences"] == 24
+    assert report["recipe"]["model"]["dropout"] == 0.1
+    assert "version:2" in report["test"]["bleu_signature"]
+
+
+def test_logs_for_people_and_programs(run: tuple[Path, Outcome]) -> None:
+    logs = RunDirectory(run[0]).logs
+    rows = list(csv.DictReader((logs / "csv" / "version_0" / "metrics.csv").open()))
+    validated = [row for row in rows if row["validation/bleu"]]
+    assert [int(row["step"]) for row in validated] == [5, 11]
+    assert all(row["validation/chrf"] and row["validation/exact"] and row["validation/loss"] for row in validated)
+    assert any(row["learning_rate"] for row in rows)
+    assert list((logs / "tensorboard").glob("events.out.tfevents.*"))
+
+
+def test_the_model_learns(tiny: Tiny, tmp_path: Path) -> None:
+    recipe = tiny("training.max_steps=40", "training.validate_every=10", "training.monitor=loss")
+    train(recipe, tmp_path / "checkpoint", Path())
+    metrics = tmp_path / "checkpoint.run" / "logs" / "csv" / "version_0" / "metrics.csv"
+    losses = [float(row["validation/loss"]) for row in csv.DictReader(metrics.open()) if row["validation/loss"]]
+    assert losses[-1] < losses[0] - 0.5
+
+
+@pytest.mark.parametrize("average", ["0.0", "0.5"])
+def test_a_resumed_run_ends_with_the_same_weights(tiny: Tiny, tmp_path: Path, average: str) -> None:
+    """In the middle of an epoch, with dropout, and with averaged weights: bit by bit."""
+    options = ("training.validate_every=6", "model.dropout=0.1", "training.keep=last", f"training.average={average}")
+    train(tiny("training.max_steps=12", *options), tmp_path / "whole", Path())
+    train(tiny("training.max_steps=6", *options), tmp_path / "parts", Path())
+    half = weights(tmp_path / "parts")
+    outcome = train(tiny("training.max_steps=12", *options), tmp_path / "parts", Path(), resume=True)
+    assert outcome is not None and outcome.steps == 12
+    assert_same(tmp_path / "whole", tmp_path / "parts")
+    assert any(not torch.equal(half[name], value) for name, value in weights(tmp_path / "whole").items())
+
+
+def test_a_seed_decides_the_weights(tiny: Tiny, tmp_path: Path, run: tuple[Path, Outcome]) -> None:
+    recipe = tiny("training.max_steps=12", "training.validate_every=6", "model.dropout=0.1")
+    train(recipe, tmp_path / "again", Path())
+    assert_same(run[0], tmp_path / "again")
+
+
+def test_resuming_reads_no_pickle(tiny: Tiny, run: tuple[Path, Outcome], tmp_path: Path) -> None:
+    """The saved state is tensors and plain values: torch refuses anything else here."""
+    state = torch.load(RunDirectory(run[0]).last, weights_only=True)
+    assert state["global_step"] == 12
+    bad = RunDirectory(tmp_path / "bad")
+    recipe = tiny("training.max_steps=12")
+    bad.start(recipe, force=False)
+    bad.state.mkdir()
+    torch.save({"state_dict": {}, "evil": Path("anything")}, bad.last)
+    with pytest.raises(InputError, match=r"last\.ckpt cannot be resumed from"):
+        train(recipe, bad.checkpoint, Path(), resume=True)
+
+
+def test_an_output_that_exists_is_refused(tiny: Tiny, run: tuple[Path, Outcome], tmp_path: Path) -> None:
+    recipe = tiny("training.max_steps=1")
+    with pytest.raises(InputError, match="exists: choose another name, or give --force"):
+        train(recipe, run[0], Path())
+    (tmp_path / "mine.run").mkdir()
+    with pytest.raises(InputError, match="--resume to go on with it"):
+        train(recipe, tmp_path / "mine", Path())
+
+
+def test_force_replaces_only_what_tx_train_made(tiny: Tiny, tmp_path: Path) -> None:
+    recipe, output = tiny("training.max_steps=1", "training.validate_every=1"), tmp_path / "checkpoint"
+    train(recipe, output, Path())
+    train(recipe, output, Path(), force=True)
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.tex").touch()
+    with pytest.raises(InputError, match="home is not replaced, because tx-train did not make it"):
+        train(recipe, tmp_path / "home", Path(), force=True)
+    assert (tmp_path / "home" / "thesis.tex").exists()
+
+
+def test_resuming_another_task_is_refused(tiny: Tiny, run: tuple[Path, Outcome], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no run to resume"):
+        train(tiny(), tmp_path / "nothing", Path(), resume=True)
+    with pytest.raises(InputError, match=r"has another \[corpus\]"):
+        train(tiny("corpus.seed=9"), run[0], Path(), resume=True)
+    with pytest.raises(InputError, match=r"has another \[training\]"):
+        train(tiny("model.dropout=0.1", "training.seed=9"), run[0], Path(), resume=True)
+
+
+def test_early_stopping(tiny: Tiny, tmp_path: Path) -> None:
+    """A learning rate of next to nothing cannot improve the loss twice."""
+    recipe = tiny("training.learning_rate=1e-20", "training.patience=2", "training.validate_every=2")
+    outcome = train(recipe, tmp_path / "checkpoint", Path())
+    assert outcome is not None and outcome.steps == 6
+
+
+def test_a_time_limit_ends_the_run_and_cools_it_down(tiny: Tiny, tmp_path: Path) -> None:
+    recipe = tiny("training.max_minutes=0.03", "training.max_steps=100000", "training.cooldown=0.5")
+    outcome = train(recipe, tmp_path / "checkpoint", Path())
+    assert outcome is not None and outcome.steps < 1_000
+    metrics = tmp_path / "checkpoint.run" / "logs" / "csv" / "version_0" / "metrics.csv"
+    rates = [float(row["learning_rate"]) for row in csv.DictReader(metrics.open()) if row["learning_rate"]]
+    assert rates
+
+
+def test_epochs_end_a_run(tiny: Tiny, tmp_path: Path) -> None:
+    recipe = tiny("training.max_epochs=1", "corpus.train=100", "training.max_steps=1000", "tokenizer.vocabulary=200")
+    outcome = train(recipe, tmp_path / "checkpoint", Path())
+    assert outcome is not None and 1 <= outcome.steps < 20
+
+
+def test_devices_that_are_not_there(tiny: Tiny, tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("needs a machine without a GPU")
+    with pytest.raises(InputError, match="these devices cannot be used"):
+        train(tiny("training.accelerator=gpu"), tmp_path / "checkpoint", Path())
+
+
+def test_positions_must_cover_the_longest_sentence(tiny: Tiny, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"max_length \(128\) is above model.max_positions \(64\)"):
+        train(tiny("model.max_positions=64"), tmp_path / "checkpoint", Path())
+
+
+def test_separate_tokenizers(tiny: Tiny, tmp_path: Path) -> None:
+    options = ("tokenizer.joint=false", "model.share_embeddings=false", "training.max_steps=2")
+    train(tiny(*options, "tokenizer.vocabulary=300", "training.validate_every=2"), tmp_path / "checkpoint", Path())
+    checkpoint = load_checkpoint(tmp_path / "checkpoint")
+    assert checkpoint.source_tokenizer != checkpoint.target_tokenizer
