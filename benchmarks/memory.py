@@ -13,7 +13,7 @@ _PROCESS = """
 import sys
 from txport.runtime import Translator
 translator = Translator(sys.argv[1])
-translator.translate_ids([[*range(4, 35), translator.tokens.eos]], max_length=64)
+translator.translate_ids([[*range(4, 35), translator.manifest.tokens.eos]], max_length=64)
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 print(status["VmRSS"].split()[0], status["VmHWM"].split()[0], status["RssAnon"].split()[0])
 """

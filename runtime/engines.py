@@ -9,7 +9,12 @@ from txport.runtime.errors import BundleError, InputError
 from txport.runtime.libraries import needs
 from txport.runtime.manifest import Lowering, Manifest
 
-DEVICES = ("auto", "cpu")
+DEVICES = ("auto", "cpu", "cuda")
+_WHY = {
+    "auto": "auto is the CPU in this version of txport",
+    "cpu": "device cpu was asked for",
+    "cuda": "device cuda was asked for",
+}
 LOWERINGS: tuple[Lowering, ...] = ("ort", "scatter", "tensorscatter")
 
 
@@ -19,7 +24,7 @@ class Choice:
 
     Attributes:
         engine: the library: "ort" is ONNX Runtime.
-        device: "cpu".
+        device: "cpu" or "cuda".
         lowering: the decoder step that was asked for; None if the engine may try them in turn.
         lowerings: the decoder steps of the bundle that may be used, in the order in which they are tried.
         reason: why this choice, in words.
@@ -43,17 +48,18 @@ def choose(manifest: Manifest, device: str = "auto", lowering: str | None = None
         BundleError: the bundle has not got the lowering.
     """
     if device not in DEVICES:
-        raise InputError(f"device {device!r} is not supported by this version of txport: use {' or '.join(DEVICES)}")
+        raise InputError(f"device {device!r} is not supported by this version of txport: use {', '.join(DEVICES)}")
     here = tuple(name for name in LOWERINGS if manifest.graph("decoder_step", name) is not None)
+    place = "cuda" if device == "cuda" else "cpu"
     if lowering is None:
-        why = f"this version of txport runs on the CPU, and ONNX Runtime runs {here[0]} best of what the bundle has"
-        return Choice("ort", "cpu", None, here, why)
+        why = f"{_WHY[device]}; ONNX Runtime runs {here[0]} best of what the bundle has"
+        return Choice("ort", place, None, here, why)
     asked = next((name for name in LOWERINGS if name == lowering), None)
     if asked is None:
         raise InputError(f"lowering {lowering!r} is unknown: use {', '.join(LOWERINGS)}")
     if asked not in here:
         raise BundleError(f"the bundle has no lowering {lowering!r}, only {', '.join(here)}: choose one of these")
-    return Choice("ort", "cpu", asked, (asked,), f"lowering {lowering} was asked for")
+    return Choice("ort", place, asked, (asked,), f"{_WHY[device]}; lowering {lowering} was asked for")
 
 
 def installed() -> str | None:
@@ -75,4 +81,4 @@ def open_engine(directory: Path, manifest: Manifest, choice: Choice, threads: in
     """
     with needs("ort"):
         from txport.runtime.ort import OrtEngine
-    return OrtEngine(directory, manifest, choice.lowering, threads)
+    return OrtEngine(directory, manifest, choice.lowering, threads, choice.device)

@@ -38,7 +38,8 @@ def run_command(module: str, extra: str) -> NoReturn:
     """
     try:
         code = _run(module, extra)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # as it is if standard output is closed
+            sys.stdout.flush()
     except TxportError as error:
         print(f"{_program()}: {error}", file=sys.stderr)
         code = error.exit_code

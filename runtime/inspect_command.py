@@ -16,7 +16,7 @@ from txport.runtime.strict_json import encode
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--check", is_flag=True, help="Compare every file with its hash and run golden.json; exit with 1 if not.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--device", default="auto", show_default=True, help="The device to choose for: auto or cpu.")
+@click.option("--device", default="auto", show_default=True, help="The device to choose for: auto, cpu or cuda.")
 @click.option("--lowering", help="The decoder step to check: ort, scatter or tensorscatter. [default: all of them]")
 def main(bundle: Path, check: bool, as_json: bool, device: str, lowering: str | None) -> None:
     """Print what the manifest of BUNDLE says and what would run it; with --check, see whether it is whole and works."""

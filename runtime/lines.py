@@ -34,7 +34,7 @@ def windows(descriptor: int, most: int = WINDOW_LINES) -> Iterator[list[bytes]]:
             lines = lines[most:]
             size = sum(map(len, lines))
             continue
-        chunk = os.read(descriptor, _CHUNK)
+        chunk = _read(descriptor)
         if not chunk:
             break
         size += len(chunk)
@@ -74,9 +74,35 @@ def as_line(text: str) -> bytes:
     return text.replace("\n", " ").encode() + b"\n"
 
 
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write bytes at once, past every buffer.
+
+    Raises:
+        BrokenPipeError: nobody reads any more.
+        InputError: they cannot be written.
+    """
+    rest = memoryview(data)
+    while rest:
+        try:
+            rest = rest[os.write(descriptor, rest) :]
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise InputError(f"the output cannot be written: {error.strerror}") from error
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, _CHUNK)
+    except OSError as error:
+        raise InputError(f"the input cannot be read: {error.strerror}") from error
+
+
 def _ready(descriptor: int) -> bool:
     """Whether a read would return at once; a regular file is always ready."""
-    return bool(select.select([descriptor], [], [], 0)[0])
+    poll = select.poll()  # not select, which refuses descriptors from 1024 on
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def text_windows(raw: Iterable[list[bytes]]) -> Iterator[list[str]]:

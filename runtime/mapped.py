@@ -22,7 +22,7 @@ def release(file: Path) -> None:
         return
     name = str(file.resolve())
     for start, end, mapped, facts in _MAPPING.findall(mappings):
-        # ONNX Runtime's mappings are private and writable: what had been written there would be lost.
-        if mapped == name and re.search(r"^Private_Dirty: +0 kB$", facts, re.MULTILINE):
+        # ONNX Runtime maps privately and writably. A page that was written is anonymous, and would be lost.
+        if mapped == name and re.search(r"^Anonymous: +0 kB$", facts, re.MULTILINE):
             first, after = int(start, 16), int(end, 16)
             madvise(ctypes.c_void_p(first), ctypes.c_size_t(after - first), _MADV_DONTNEED)

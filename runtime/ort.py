@@ -1,11 +1,14 @@
-"""The engine on ONNX Runtime's CPU provider.
+"""The engine on ONNX Runtime, by its CPU provider or its CUDA provider.
 
 A state binds every buffer of its step once, by raw pointer, caches and ids in = out: a step is then one call that
-allocates nothing of ours. Both sessions map the bundle's one weights file into memory.
+allocates nothing of ours. Both sessions map the bundle's one weights file into memory. The buffers are the host's: with
+the CUDA provider ONNX Runtime copies them to the device and back at each step.
 """
 
 import logging
+import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ Buffers = dict[str, Array]
 # Added to the attention scores of padding: far below any score, yet finite in float16.
 MASKED = -30000.0
 
+_CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _TYPES = {"float32": "float", "float16": "float16", "int64": "int64", "int32": "int32", "bool": "bool"}
 _log = logging.getLogger(__name__)
 
@@ -36,22 +40,32 @@ class OrtEngine:
         manifest: its manifest, already checked.
         lowering: the decoder step to use; None for the best that the installed version loads.
         threads: threads of each operator; 0 for as many as there are cores.
+        device: "cpu" or "cuda".
 
     Raises:
         BundleError: the bundle has not got that lowering, or ONNX Runtime does not load it.
+        InputError: this ONNX Runtime, or this machine, cannot run on that device.
     """
 
     poll = 1  # looking at the ids costs nothing here
 
-    def __init__(self, directory: Path, manifest: Manifest, lowering: Lowering | None = None, threads: int = 0) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        manifest: Manifest,
+        lowering: Lowering | None = None,
+        threads: int = 0,
+        device: str = "cpu",
+    ) -> None:
         self.limits, self.tokens, self.manifest = manifest.limits, manifest.tokens, manifest
         encoder = manifest.graph("encoder")
         assert encoder is not None  # the manifest's rules say so
         self._encoder_graph = encoder
-        self._encoder = _session(directory, encoder, threads)
-        self.step_graph, self.step_session = _step_session(directory, manifest, lowering, threads)
+        open_session = partial(_session, directory, threads=threads, providers=_providers(device))
+        self._encoder = open_session(encoder)
+        self.step_graph, self.step_session = _step_session(manifest, lowering, open_session)
         release(directory / WEIGHTS)
-        self.name = f"ONNX Runtime {onnxruntime.__version__} on cpu, lowering {self.step_graph.lowering}"
+        self.name = f"ONNX Runtime {onnxruntime.__version__} on {device}, lowering {self.step_graph.lowering}"
 
     def encode(self, input_ids: Int64, source_lengths: Int64) -> Buffers:
         """Run the encoder on int64 `[batch, source]` ids, padded with pad, of int64 `[batch]` lengths.
@@ -100,13 +114,13 @@ class OrtState:
         self._cross = [name for name in buffers if name.startswith("cross_")]
         self._made: list[Int64] = []
         graph, self._session = engine.step_graph, engine.step_session
-        self._binding = self._session.io_binding()
+        self.binding = self._session.io_binding()
         for tensor in graph.inputs:
-            _bind(self._binding.bind_input, tensor.name, buffers[tensor.name])
+            _bind(self.binding.bind_input, tensor.name, buffers[tensor.name])
         for name, output in graph.aliases:
-            _bind(self._binding.bind_output, output, buffers[name])
+            _bind(self.binding.bind_output, output, buffers[name])
         if "logits" in buffers:
-            _bind(self._binding.bind_output, "logits", buffers["logits"])
+            _bind(self.binding.bind_output, "logits", buffers["logits"])
 
     def place(
         self, rows: Sequence[int], memory: Buffers, memory_rows: Sequence[int], target_limits: Sequence[int]
@@ -133,7 +147,7 @@ class OrtState:
     def step(self, count: int = 1) -> None:
         """Advance every unfinished row by up to `count` tokens."""
         for _ in range(count):
-            _run(self._session, self._binding)
+            _run(self._session, self.binding)
             self._made.append(self._token_ids.copy())
 
     def read(self) -> StepOutput:
@@ -193,24 +207,36 @@ def _run(session: Any, binding: Any) -> None:
     try:
         session.run_with_iobinding(binding)
     except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
-        raise BundleError(f"ONNX Runtime failed: {_first_line(error)}") from error
+        raise BundleError(f"ONNX Runtime failed: {_reason(error)}") from error
 
 
-def _step_session(directory: Path, manifest: Manifest, lowering: str | None, threads: int) -> tuple[Graph, Any]:
+def _providers(device: str) -> list[str]:
+    """ONNX Runtime's names of what runs the graphs, the device's own first."""
+    if device == "cpu":
+        return [_CPU]
+    if _CUDA not in onnxruntime.get_available_providers():
+        raise InputError(
+            f"device {device} needs ONNX Runtime with its CUDA provider, which is not installed: "
+            "pip install 'txport[ort-gpu]' instead of txport[ort], or use --device cpu"
+        )
+    return [_CUDA, _CPU]
+
+
+def _step_session(manifest: Manifest, lowering: str | None, open_session: Callable[[Graph], Any]) -> tuple[Graph, Any]:
     """The first of the chosen decoder steps that the installed version loads, and its session."""
     failures: list[BundleError] = []
     for name in choose(manifest, lowering=lowering).lowerings:
         graph = manifest.graph("decoder_step", name)
         assert graph is not None  # `choose` names only what is there
         try:
-            return graph, _session(directory, graph, threads)
+            return graph, open_session(graph)
         except BundleError as error:
             _log.info("lowering %s was passed over: %s", name, error)
             failures.append(error)
     raise failures[0]
 
 
-def _session(directory: Path, graph: Graph, threads: int) -> Any:
+def _session(directory: Path, graph: Graph, *, threads: int, providers: list[str]) -> Any:
     path = directory / graph.file
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
@@ -218,10 +244,12 @@ def _session(directory: Path, graph: Graph, threads: int) -> Any:
     # Without the arena the temporaries of a large batch go back to the system; steps are as fast without it.
     options.enable_cpu_mem_arena = False
     try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(str(path), options, providers=providers)
     except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
         version = onnxruntime.__version__
-        raise BundleError(f"ONNX Runtime {version} does not load {path}: {_first_line(error)}") from error
+        raise BundleError(f"ONNX Runtime {version} does not load {path}: {_reason(error)}") from error
+    if session.get_providers()[0] != providers[0]:  # ONNX Runtime goes on without a provider that it cannot start
+        raise InputError("ONNX Runtime cannot start its CUDA provider here: check the driver, or use --device cpu")
     for given, listed in ((session.get_inputs(), graph.inputs), (session.get_outputs(), graph.outputs)):
         found = {(tensor.name, tensor.type, tuple(tensor.shape)) for tensor in given}
         if found != {(tensor.name, f"tensor({_TYPES[tensor.dtype]})", tensor.shape) for tensor in listed}:
@@ -229,5 +257,9 @@ def _session(directory: Path, graph: Graph, threads: int) -> Any:
     return session
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
+def _reason(error: Exception) -> str:
+    """The first line of ONNX Runtime's message, without its error codes and C++ source locations."""
+    line = str(error).strip().partition("\n")[0]
+    for noise in (r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", r"Load model from .*? failed: ?", r"/\S+\.(cc|h):\d+ .*\) "):
+        line = re.sub(noise, "", line)
+    return line

@@ -4,10 +4,12 @@ import json
 import logging
 import sys
 from pathlib import Path
+from typing import TextIO
 
 import click
+from txport.runtime.errors import InputError
 from txport.runtime.greedy import BATCH_TOKENS
-from txport.runtime.lines import WINDOW_LINES, as_line, text_windows, windows
+from txport.runtime.lines import WINDOW_LINES, as_line, text_windows, windows, write_all
 from txport.runtime.translator import Options, Translation, Translator
 
 
@@ -19,7 +21,7 @@ from txport.runtime.translator import Options, Translation, Translator
 @click.option("--min-length", type=click.IntRange(0), default=0, help="Tokens to make before a translation may end.")
 @click.option("--prefix", help="Text that every translation must begin with.")
 @click.option("--strict", is_flag=True, help="Refuse a line that is too long, instead of cutting it with a warning.")
-@click.option("--device", default="auto", show_default=True, help="Where to run: auto or cpu.")
+@click.option("--device", default="auto", show_default=True, help="Where to run: auto, cpu or cuda.")
 @click.option("--lowering", help="The decoder step to use: ort, scatter or tensorscatter. [default: the best here]")
 @click.option("--threads", type=click.IntRange(0), default=0, help="Threads to use. [default: one for each core]")
 @click.option("--batch", type=click.IntRange(1), help="Most lines that run together. [default: the bundle's]")
@@ -54,13 +56,20 @@ def main(
     Lines are UTF-8 and end at "\n" only; empty ones stay empty.
     """
     logging.basicConfig(format="tx-translate: %(message)s", level=logging.WARNING)
+    source, target = _descriptor(sys.stdin, "input"), _descriptor(sys.stdout, "output")
     options = Options(max_length, min_length, prefix, scores and as_json, strict)
     translator = Translator(bundle, device, lowering, threads, batch, batch_tokens)
-    texts = text_windows(windows(sys.stdin.fileno(), window))
+    texts = text_windows(windows(source, window))
     for results in translator.translate_windows(texts, options):
         lines = (as_json_line(result) if as_json else as_line(result.text) for result in results)
-        sys.stdout.buffer.write(b"".join(lines))
-        sys.stdout.buffer.flush()
+        write_all(target, b"".join(lines))
+
+
+def _descriptor(stream: TextIO | None, name: str) -> int:
+    # A closed one is None, and its descriptor may by now belong to any other file.
+    if stream is None:
+        raise InputError(f"standard {name} is closed: give a file or a pipe")
+    return stream.fileno()
 
 
 def as_json_line(result: Translation) -> bytes:

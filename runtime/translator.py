@@ -66,11 +66,11 @@ class Piece:
 
 
 class Translator:
-    """A bundle, ready to translate.
+    """A bundle, ready to translate. Threads may share one: nothing of a call stays in it.
 
     Args:
         bundle: the directory that tx-export wrote.
-        device: "auto" or "cpu".
+        device: "auto", "cpu" or "cuda".
         lowering: the decoder step to use: "ort", "scatter" or "tensorscatter"; None for the best one here.
         threads: threads of each operator; 0 for as many as there are cores.
         batch: the most sentences that run together; None for as many as the bundle takes.

@@ -11,14 +11,16 @@ from pathlib import Path
 import pytest
 
 BARE = {"exporter", "runtime", "training", "models", "benchmarks"}
-GPU = Path("/dev/nvidia0")
+GPUS = ("/dev/nvidia0", "/dev/nvhost-gpu")  # of a graphics card, of a Jetson
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if not GPU.exists():
-        for item in items:
-            if item.get_closest_marker("gpu"):
-                item.add_marker(pytest.mark.skip(reason=f"needs an NVIDIA GPU; there is no {GPU}"))
+    if any(os.path.exists(gpu) for gpu in GPUS):
+        return
+    skip = pytest.mark.skip(reason=f"needs an NVIDIA GPU: there is neither {GPUS[0]} nor {GPUS[1]}")
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(skip)
 
 
 def pytest_sessionfinish() -> None:

@@ -186,7 +186,18 @@ def test_documented_files_exist(document: str) -> None:
     assert not [link for link in linked if not (ROOT / link).exists()]
 
 
-def test_documented_python_compiles_and_its_names_exist(tmp_path: Path) -> None:
+def test_documented_recipes_can_be_read(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="needs PyTorch: pip install 'txport[dev]'")
+    from txport.training.recipe import read
+
+    blocks = re.findall(r"^```toml\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert blocks
+    for block in blocks:
+        (tmp_path / "recipe.toml").write_text(block)
+        read(str(tmp_path / "recipe.toml"))
+
+
+def test_documented_python_compiles_and_its_names_exist() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     assert blocks
     imports = [line for block in blocks for line in block.splitlines() if re.match(r"(from|import) ", line)]

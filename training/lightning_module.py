@@ -74,8 +74,7 @@ class TranslationModule(LightningModule):
         torch.manual_seed(hash((options.seed, self.trainer.current_epoch, batch_idx, self.global_rank)))
         if options.max_minutes is not None and progress >= 1:
             self.trainer.should_stop = True
-        if step % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
-            self.log("learning_rate", rate)
+        self.log("learning_rate", rate)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Mean smoothed cross-entropy of one batch, in nats per token."""

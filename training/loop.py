@@ -142,6 +142,7 @@ def _trainer(options: TrainingOptions, run: RunDirectory) -> Trainer:
             val_check_interval=options.validate_every and options.validate_every * options.accumulate,
             check_val_every_n_epoch=None if options.validate_every else 1,
             num_sanity_val_steps=0,
+            log_every_n_steps=10,
             callbacks=_callbacks(options, run),
             logger=[CSVLogger(run.logs, name="csv"), TensorBoardLogger(run.logs, name="tensorboard", version="")],
             use_distributed_sampler=False,  # ours knows the devices

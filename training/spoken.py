@@ -48,14 +48,14 @@ def sentences(seed: int, split: Split) -> Iterator[Pair]:
 
 
 def sentence(rng: random.Random) -> Pair:
-    """One sentence: an opener in a quarter of them, a tail or a second clause in a third."""
+    """One sentence: an opener in one of eight, a tail in one of six, a second clause in one of thirty."""
     parts = [rng.choice(CLAUSES)]
-    if rng.random() < 0.25:
+    if rng.random() < 0.125:
         parts.insert(0, rng.choice(OPENERS))
     more = rng.random()
-    if more < 0.1:
+    if more < 0.033:
         parts.append(rng.choice(CONNECTORS) + " " + rng.choice(CLAUSES))
-    elif more < 0.33:
+    elif more < 0.2:
         parts.append(rng.choice(TAILS))
     written, spoken = render(" ".join(parts), rng)
     return finish(written, rng), spoken

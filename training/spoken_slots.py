@@ -111,13 +111,13 @@ def round_or_not(rng: random.Random, number: int) -> int:
 
 def written_number(rng: random.Random, number: int) -> str:
     """With thousands commas; four digits also without."""
-    plain = number < 10_000 and rng.random() < 0.5
+    plain = number < 10_000 and rng.random() < 0.25
     return str(number) if plain else f"{number:,}"
 
 
 def cardinal(rng: random.Random) -> Pair:
-    """A count of 2 or more, up to nine digits: "4,823"."""
-    largest = weighted(rng, [(5, 4), (3, 6), (1, 9)])
+    """A count of 2 or more, up to seven digits: "4,823"."""
+    largest = weighted(rng, [(6, 3), (3, 5), (1, 7)])
     number = max(2, round_or_not(rng, magnitude(rng, largest)))
     return written_number(rng, number), verbalise.cardinal(number)
 
@@ -149,7 +149,7 @@ def ordinal_suffix(number: int) -> str:
 
 def random_year(rng: random.Random) -> int:
     """Most from 1900 to 2059, some back to 1066."""
-    return weighted(rng, [(3, rng.randint(1900, 1999)), (3, rng.randint(2000, 2059)), (1, rng.randint(1066, 1899))])
+    return weighted(rng, [(4, rng.randint(1900, 1999)), (4, rng.randint(2000, 2059)), (1, rng.randint(1066, 1899))])
 
 
 def year(rng: random.Random) -> Pair:
@@ -365,8 +365,8 @@ def room(rng: random.Random) -> Pair:
 
 
 def house(rng: random.Random) -> Pair:
-    """A house number: "221B", "42", "1600"."""
-    number = weighted(rng, [(2, rng.randint(1, 99)), (2, rng.randint(100, 999)), (1, rng.randint(1000, 9999))])
+    """A house number: "221B", "42"."""
+    number = weighted(rng, [(1, rng.randint(1, 99)), (1, rng.randint(100, 999))])
     letter = rng.choice("ABCD") if rng.random() < 0.15 else ""
     return f"{number}{letter}", verbalise.pairs(number) + (f" {letter.lower()}" if letter else "")
 

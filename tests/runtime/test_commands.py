@@ -135,6 +135,23 @@ def test_a_closed_pipe_ends_it_silently() -> None:
     assert process.returncode == 141
 
 
+def test_a_full_disk_is_one_sentence() -> None:
+    command = [sys.executable, "-c", RUN.format("translate"), str(BUNDLE)]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, input=b"one\n", stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 2
+    assert done.stderr == b"tx-translate: the output cannot be written: No space left on device\n"
+
+
+def test_closed_streams() -> None:
+    code = RUN.format("translate")
+    for redirection, words in (("<&-", "standard input is closed"), (">&-", "standard output is closed")):
+        shell = ["bash", "-c", f'"$0" -c "$1" "$2" {redirection}', sys.executable, code, str(BUNDLE)]
+        done = subprocess.run(shell, capture_output=True, stdin=subprocess.DEVNULL)
+        assert done.returncode == 2
+        assert done.stderr.decode().startswith(f"tx-translate: {words}: ") and done.stderr.count(b"\n") == 1
+
+
 def test_control_c_ends_it_silently() -> None:
     command = [sys.executable, "-c", RUN.format("translate"), str(BUNDLE)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -111,6 +111,10 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         pass
     with pytest.raises(InputError, match="is a directory"), open_lines(tmp_path):
         pass
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    with pytest.raises(InputError, match="the input cannot be read: Is a directory"):
+        next(windows(descriptor))
+    os.close(descriptor)
 
 
 def test_a_line_break_in_a_translation_stays_in_its_line() -> None:

@@ -1,9 +1,11 @@
 """The ONNX Runtime engine: its state by the rules of the protocol, and graphs that it cannot load."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from txport.runtime.errors import BundleError, InputError
 from txport.runtime.greedy import Request, decode_all, stream
 from txport.runtime.manifest import Manifest, list_files
 from txport.runtime.ort import OrtEngine, OrtState
+from txport.runtime.translator import Translator
 
 from tests.runtime.toy import BUNDLE, LIMIT, SOURCE, TOKENS, VOCABULARY, answer, logits
 
@@ -219,3 +222,19 @@ def test_the_real_bundle_gives_its_golden_answers(bundle: Path) -> None:
             continue
         for case in load_golden(bundle).cases[:4]:
             assert [token.id for token in stream(engine, Request(case.source_ids))] == list(case.target_ids)
+
+
+def test_cuda_without_its_provider_is_one_sentence() -> None:
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("needs an ONNX Runtime without the CUDA provider")
+    with pytest.raises(InputError, match=r"CUDA provider, which is not installed: pip install 'txport\[ort-gpu\]'"):
+        OrtEngine(BUNDLE, MANIFEST, device="cuda")
+
+
+@pytest.mark.gpu
+def test_cuda_gives_the_golden_ids(bundle: Path) -> None:
+    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        pytest.skip("needs onnxruntime-gpu: pip install 'txport[ort-gpu]'")
+    cases = json.loads((bundle / "golden.json").read_text())["cases"]
+    results = Translator(bundle, device="cuda").translate_ids([case["source_ids"] for case in cases])
+    assert [result.ids for result in results] == [case["target_ids"] for case in cases]

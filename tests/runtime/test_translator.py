@@ -3,6 +3,7 @@
 import json
 import logging
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -125,9 +126,9 @@ def test_arguments_that_cannot_be(arguments: dict[str, int]) -> None:
         Translator(BUNDLE, **arguments)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("device", ["cuda", "tpu", ""])
+@pytest.mark.parametrize("device", ["trt", "tpu", ""])
 def test_devices_of_later_versions(device: str) -> None:
-    with pytest.raises(InputError, match="not supported by this version of txport: use auto or cpu"):
+    with pytest.raises(InputError, match="not supported by this version of txport: use auto, cpu, cuda"):
         Translator(BUNDLE, device=device)
 
 
@@ -135,6 +136,12 @@ def test_devices_of_later_versions(device: str) -> None:
 def test_the_batch_changes_nothing(toy: Translator, batch: int | None, batch_tokens: int) -> None:
     other = Translator(BUNDLE, batch=batch, batch_tokens=batch_tokens)
     assert other.translate(TEXTS * 5) == toy.translate(TEXTS * 5)
+
+
+def test_threads_share_a_translator(toy: Translator) -> None:
+    alone = toy.translate(TEXTS * 3)
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(toy.translate, [TEXTS * 3] * 12)) == [alone] * 12
 
 
 def test_files(toy: Translator, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from txport.models.config import preset
 from txport.models.transformer import Transformer
 from txport.training.recipe import Recipe, read
 
-
 # At this size more threads only wait for each other.
 torch.set_num_threads(1)
 

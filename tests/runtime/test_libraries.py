@@ -1,0 +1,52 @@
+"""What is imported when, and what is said when it is not there."""
+
+import subprocess
+import sys
+
+import pytest
+from txport.runtime.errors import MissingLibrary
+from txport.runtime.libraries import needs
+
+
+def test_a_missing_library_names_the_command() -> None:
+    with pytest.raises(MissingLibrary, match=r"nowhere_to_be_found is not installed: pip install 'txport\[train\]'"):
+        with needs("train"):
+            import nowhere_to_be_found.deep  # noqa: F401
+
+
+def test_our_own_mistakes_stay_what_they_are() -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"txport\.runtime\.nowhere"), needs("ort"):
+        import txport.runtime.nowhere  # noqa: F401
+    with pytest.raises(ImportError, match="cannot import name"), needs("ort"):
+        from txport.runtime.errors import Nothing  # noqa: F401
+
+
+IMPORTED = """
+import sys
+{0}
+print(" ".join(sorted({{name.split(".")[0] for name in sys.modules}})))
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "absent"),
+    [
+        ("import txport.runtime", "numpy onnxruntime sentencepiece click torch onnx"),
+        ("from txport.runtime import Manifest", "onnxruntime sentencepiece click torch onnx"),
+        ("import txport.runtime.greedy", "onnxruntime sentencepiece click torch onnx"),
+        ("from txport.runtime import Translator, Translation", "click torch onnx"),
+        ("import txport.runtime.entry", "numpy onnxruntime sentencepiece click torch onnx"),
+    ],
+)
+def test_imports_are_cheap(code: str, absent: str) -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTED.format(code)], capture_output=True, text=True, check=True)
+    assert not set(absent.split()) & set(done.stdout.split())
+
+
+def test_public_names() -> None:
+    import txport.runtime
+
+    for name in txport.runtime.__all__:
+        assert getattr(txport.runtime, name).__name__ == name
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = txport.runtime.nothing

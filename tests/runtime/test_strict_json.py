@@ -1,0 +1,102 @@
+"""JSON to dataclasses: what has no example among the manifests."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from txport.runtime.errors import BundleError
+from txport.runtime.strict_json import decode, encode, parse
+
+
+@dataclass(frozen=True)
+class Inner:
+    """A nested record."""
+
+    kind: Literal["a", "b"]
+    pair: tuple[int, str]
+
+
+@dataclass(frozen=True)
+class Outer:
+    """Every kind of field."""
+
+    whole: int
+    number: float
+    text: str
+    flag: bool
+    maybe: str | None
+    either: int | str
+    named: Literal["x"] | int
+    many: tuple[Inner, ...]
+    table: dict[str, Inner]
+
+
+GOOD: dict[str, Any] = {
+    "whole": 1,
+    "number": 0.5,
+    "text": "t",
+    "flag": True,
+    "maybe": None,
+    "either": "s",
+    "named": "x",
+    "many": [{"kind": "a", "pair": [1, "p"]}],
+    "table": {"k": {"kind": "b", "pair": [2, "q"]}},
+}
+
+
+def test_there_and_back() -> None:
+    value = decode(Outer, GOOD, "x.json")
+    assert value.many == (Inner("a", (1, "p")),)
+    assert encode(value) == GOOD
+    assert decode(Outer, GOOD | {"either": 3, "maybe": "m", "number": 2}, "x.json").number == 2.0
+
+
+@pytest.mark.parametrize(
+    ("field", "bad", "words"),
+    [
+        ("whole", True, "x.json: whole must be an integer, not true or false"),
+        ("whole", 1.0, "must be an integer, not a number"),
+        ("number", "1", "must be a number, not a string"),
+        ("number", True, "must be a number"),
+        ("text", None, "must be a string, not null"),
+        ("flag", 1, "must be true or false, not an integer"),
+        ("maybe", 1, "must be a string, not an integer"),
+        ("either", 1.5, "must be an integer or a string"),
+        ("named", "y", 'x.json: named is "y", not one of x'),
+        ("named", None, "must be a string or an integer, not null"),
+        ("many", {}, "must be an array, not an object"),
+        ("many", [{"kind": "c", "pair": [1, "p"]}], 'x.json: many[0].kind is "c", not one of a, b'),
+        ("many", [{"kind": "a", "pair": [1]}], "many[0].pair must be an array of 2, not of 1"),
+        ("many", [{"kind": "a", "pair": [1, 2]}], "many[0].pair[1] must be a string"),
+        ("table", {"k": None}, "x.json: table['k'] must be an object, not null"),
+        ("table", {"k": {"kind": "a"}}, "misses the field 'pair'"),
+    ],
+)
+def test_faults_are_named(field: str, bad: object, words: str) -> None:
+    with pytest.raises(BundleError) as caught:
+        decode(Outer, GOOD | {field: bad}, "x.json")
+    assert words in str(caught.value)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+)
+
+
+@given(st.dictionaries(st.sampled_from(list(GOOD)), JSON))
+def test_nothing_but_a_bundle_error_comes_out(changes: dict[str, Any]) -> None:
+    try:
+        assert encode(decode(Outer, GOOD | changes, "x.json")) == GOOD | changes
+    except BundleError:
+        pass
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes(data: bytes) -> None:
+    try:
+        assert isinstance(parse(data, "x.json"), dict)
+    except BundleError as error:
+        assert str(error).startswith("x.json")

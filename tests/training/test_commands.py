@@ -1,0 +1,117 @@
+"""tx-train and tx-evaluate as people run them: in a process of their own."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from txport.training.loop import train
+from txport.training.recipe import Recipe
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Command:
+    """`command("train", ...)` runs the console script's function in an empty directory."""
+
+    def run(name: str, *arguments: object, before: str = "") -> subprocess.CompletedProcess[str]:
+        script = f"import sys; sys.argv[0] = 'tx-{name}'; {before}\nfrom txport.training import entry; entry.{name}()"
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        environment.pop("TXPORT_DATA", None)
+        line = [sys.executable, "-c", script, *map(str, arguments)]
+        return subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, env=environment, timeout=120)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tiny: Callable[..., Recipe], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("commands") / "checkpoint"
+    train(tiny("training.max_steps=2", "training.validate_every=2"), output, Path())
+    return output
+
+
+def assert_says(done: subprocess.CompletedProcess[str], code: int, *texts: str) -> None:
+    """One sentence on standard error, no traceback, nothing on standard output."""
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr and done.stdout == ""
+    for text in texts:
+        assert text in done.stderr
+
+
+@pytest.mark.parametrize("name", ["train", "evaluate"])
+def test_help(command: Command, name: str) -> None:
+    done = command(name, "--help")
+    assert done.returncode == 0 and f"Usage: tx-{name}" in done.stdout and done.stderr == ""
+
+
+def test_help_of_training_imports_nothing_heavy(command: Command) -> None:
+    watch = "import atexit; atexit.register(lambda: print('HEAVY', {'torch', 'lightning'} & set(sys.modules)))"
+    assert "HEAVY set()" in command("train", "--help", before=watch).stdout
+
+
+def test_train_reports_figures_and_evaluate_agrees(command: Command, tmp_path: Path) -> None:
+    small = ("--set", "corpus.train=300", "--set", "corpus.test=20", "--set", "model.max_positions=128")
+    arguments = ("--recipe", "tiny", "-o", "out/checkpoint", "--max-steps", 4, "--vocabulary", 300, *small)
+    done = command("train", *arguments, "--set", "training.validate_every=4")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("out/checkpoint: 4 steps in") and "on 20 test sentences BLEU" in done.stdout
+    assert "tx-train: step 4, " in done.stderr and "Warning" not in done.stderr
+    (tmp_path / "own.toml").write_text('[corpus]\nkind = "builtin"\ntest = 20\n[training]\nmax_steps = 1\n')
+    judged = command("evaluate", "out/checkpoint", "--recipe", "own.toml", "--json")
+    assert judged.returncode == 0, judged.stderr
+    report = json.loads((tmp_path / "out" / "checkpoint" / "training.json").read_text())
+    assert json.loads(judged.stdout) == report["test"]
+
+
+def test_evaluate_files(command: Command, checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "s").write_text("It cost $5.\n\nCall me.\n")
+    (tmp_path / "r").write_text("it cost five dollars\nnothing\ncall me\n")
+    done = command("evaluate", checkpoint, "--source", "s", "--reference", "r", "--output", "h")
+    assert done.returncode == 0, done.stderr
+    # The pair with an empty source is left out.
+    assert "2 sentences" in done.stdout and "nrefs:1" in done.stdout
+    assert len((tmp_path / "h").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "texts"),
+    [
+        ((), ("Missing option '--recipe'",)),
+        (("--recipe", "tiny"), ("Missing option '-o'",)),
+        (("--recipe", "nonsense", "-o", "x"), ("tx-train: recipe nonsense cannot be read",)),
+        (("--recipe", "tiny", "-o", "x", "--seed", "-3"), ("training.seed is -3, but must be at least 0",)),
+        (("--recipe", "tiny", "-o", "x", "--preset", "huge"), ("There is no preset 'huge'",)),
+        (("--recipe", "tiny", "-o", "x", "--source-language", "en"), ("unknown source_language",)),
+        (("--recipe", "tiny", "-o", "x", "--resume"), ("holds no run to resume",)),
+        (("--recipe", "tiny", "-o", "x", "--resume", "--force"), ("give one of them",)),
+        (("--recipe", "tiny", "-o", "."), ("exists: choose another name",)),
+        (("--recipe", "multi30k", "-o", "x", "--data", "no"), ("no/train.en cannot be read: No such file",)),
+    ],
+)
+def test_bad_use_of_train(command: Command, arguments: tuple[str, ...], texts: tuple[str, ...]) -> None:
+    assert_says(command("train", *arguments), 2, *texts)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "texts"),
+    [
+        (("nowhere",), ("nowhere is neither a bundle (manifest.json) nor a checkpoint (config.json)",)),
+        ((".", "--source", "s"), ("--source and --reference belong together",)),
+        ((".", "--source", "s", "--reference", "r", "--recipe", "demo"), ("give one of them",)),
+        ((".", "--source", "s", "--reference", "r"), ("s cannot be read: No such file",)),
+    ],
+)
+def test_bad_use_of_evaluate(command: Command, arguments: tuple[str, ...], texts: tuple[str, ...]) -> None:
+    assert_says(command("evaluate", *arguments), 2, *texts)
+
+
+@pytest.mark.parametrize(("name", "library"), [("train", "lightning"), ("evaluate", "sacrebleu"), ("train", "click")])
+def test_a_missing_library_is_one_sentence(command: Command, name: str, library: str) -> None:
+    arguments = ("--recipe", "tiny", "-o", "x") if name == "train" else ("x",)
+    done = command(name, *arguments, before=f"sys.modules['{library}'] = None")
+    assert_says(done, 2, f"{library} is not installed: pip install 'txport[train]'")
