@@ -2,8 +2,8 @@
 
 "On 3/14/2025 at 5:30 pm it cost $12.50." -> "on march fourteenth twenty twenty five at five thirty p m it cost twelve
 dollars and fifty cents". The task is that of Sproat and Jaitly, "RNN Approaches to Text Normalization: A Challenge"
-(2016). A sentence is one clause or two, with or without an opener and a tail, and every slot in them is drawn anew:
-there are far more sentences than any model can memorise.
+(2016). A sentence is a clause, with or without an opener and a tail, and every slot in them is drawn anew: there are
+far more sentences than any model can memorise.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from txport.training.spoken_slots import SLOTS, Pair, weighted
-from txport.training.spoken_templates import CLAUSES, CONNECTORS, OPENERS, TAILS
+from txport.training.spoken_templates import CLAUSES, OPENERS, TAILS
 from txport.training.spoken_words import WORDS
 
 Split = Literal["train", "validation", "test"]
@@ -48,14 +48,11 @@ def sentences(seed: int, split: Split) -> Iterator[Pair]:
 
 
 def sentence(rng: random.Random) -> Pair:
-    """One sentence: an opener in one of eight, a tail in one of six, a second clause in one of thirty."""
+    """One sentence: a clause, with an opener in one of twelve and a tail in one of eight."""
     parts = [rng.choice(CLAUSES)]
-    if rng.random() < 0.125:
+    if rng.random() < 1 / 12:
         parts.insert(0, rng.choice(OPENERS))
-    more = rng.random()
-    if more < 0.033:
-        parts.append(rng.choice(CONNECTORS) + " " + rng.choice(CLAUSES))
-    elif more < 0.2:
+    if rng.random() < 1 / 8:
         parts.append(rng.choice(TAILS))
     written, spoken = render(" ".join(parts), rng)
     return finish(written, rng), spoken

@@ -109,17 +109,16 @@ def round_or_not(rng: random.Random, number: int) -> int:
     return number // 10**zeros * 10**zeros if rng.random() < 0.33 else number
 
 
-def written_number(rng: random.Random, number: int) -> str:
-    """With thousands commas; four digits also without."""
-    plain = number < 10_000 and rng.random() < 0.25
-    return str(number) if plain else f"{number:,}"
+def written_number(number: int) -> str:
+    """With thousands commas."""
+    return f"{number:,}"
 
 
 def cardinal(rng: random.Random) -> Pair:
     """A count of 2 or more, up to seven digits: "4,823"."""
     largest = weighted(rng, [(6, 3), (3, 5), (1, 7)])
     number = max(2, round_or_not(rng, magnitude(rng, largest)))
-    return written_number(rng, number), verbalise.cardinal(number)
+    return written_number(number), verbalise.cardinal(number)
 
 
 def small(rng: random.Random) -> Pair:
@@ -148,8 +147,8 @@ def ordinal_suffix(number: int) -> str:
 
 
 def random_year(rng: random.Random) -> int:
-    """Most from 1900 to 2059, some back to 1066."""
-    return weighted(rng, [(4, rng.randint(1900, 1999)), (4, rng.randint(2000, 2059)), (1, rng.randint(1066, 1899))])
+    """Most from 1900 to 2059, a few back to 1700."""
+    return weighted(rng, [(12, rng.randint(1900, 1999)), (12, rng.randint(2000, 2059)), (1, rng.randint(1700, 1899))])
 
 
 def year(rng: random.Random) -> Pair:
@@ -249,11 +248,11 @@ def money(rng: random.Random) -> Pair:
     if kind < 0.5:
         whole, hundredths = magnitude(rng, weighted(rng, [(3, 2), (2, 3), (1, 4)])), rng.randint(1, 99)
         whole = 0 if rng.random() < 0.1 else whole
-        return f"{symbol}{written_number(rng, whole)}.{hundredths:02}", verbalise.money(whole, hundredths, unit, part)
+        return f"{symbol}{written_number(whole)}.{hundredths:02}", verbalise.money(whole, hundredths, unit, part)
     if kind < 0.85:
         whole = round_or_not(rng, magnitude(rng, weighted(rng, [(3, 3), (2, 5), (1, 6)])))
         zeros = ".00" if rng.random() < 0.15 else ""
-        return f"{symbol}{written_number(rng, whole)}{zeros}", verbalise.money(whole, 0, unit, part)
+        return f"{symbol}{written_number(whole)}{zeros}", verbalise.money(whole, 0, unit, part)
     scale, amount = rng.choice(MAGNITUDES), written_decimal(rng, whole_below=1000)
     return f"{symbol}{amount} {scale}", f"{verbalise.decimal(amount)} {scale} {unit[1]}"
 
@@ -295,7 +294,9 @@ def measure(kind: str) -> Slot:
 
     def slot(rng: random.Random) -> Pair:
         symbol, singular, plural = rng.choice(units)
-        number = weighted(rng, [(2, str(magnitude(rng, 3))), (1, written_decimal(rng, 1000)), (1, large_count(rng))])
+        number = weighted(
+            rng, [(2, str(max(2, magnitude(rng, 3)))), (1, written_decimal(rng, 1000)), (1, large_count(rng))]
+        )
         space = rng.choice(["", " ", " "])
         return f"{number}{space}{symbol}", f"{verbalise.decimal(number)} {singular if number == '1' else plural}"
 
@@ -304,7 +305,7 @@ def measure(kind: str) -> Slot:
 
 def large_count(rng: random.Random) -> str:
     """A whole number of up to five digits as written."""
-    return written_number(rng, round_or_not(rng, magnitude(rng, 5)))
+    return written_number(round_or_not(rng, magnitude(rng, 5)))
 
 
 def temperature(rng: random.Random) -> Pair:
@@ -346,8 +347,8 @@ def phone(rng: random.Random) -> Pair:
 
 
 def code(rng: random.Random) -> Pair:
-    """Three to six digits that are read one by one: "4071"."""
-    written = "".join(rng.choice("0123456789") for _ in range(rng.randint(3, 6)))
+    """Three or four digits that are read one by one: "4071"."""
+    written = "".join(rng.choice("0123456789") for _ in range(rng.randint(3, 4)))
     return written, verbalise.digits(written)
 
 

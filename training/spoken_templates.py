@@ -34,9 +34,6 @@ OPENERS = (
     "it is true that",
 )
 
-# Between two clauses.
-CONNECTORS = (", and", ", but", ", so", "; then", "because", "while", ", although", "when", ", which means that")
-
 # After a clause.
 TAILS = (
     "on {date}",
@@ -221,7 +218,7 @@ CLAUSES = (
     "order {plate} was sent to {name}",
     "{name} lives at {house} {street}",
     "the {place} is at {house} {street}",
-    "send the {item} to {house} {street}, {city} {zip}",
+    "send the {item} to {house} {street}, {city}",
     "the zip code of the {place} is {zip}",
     "{name} sleeps in room {room}",
     "take bus {room} to the {place}",
