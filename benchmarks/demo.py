@@ -22,8 +22,8 @@ from txport.runtime.errors import CheckFailed, InputError, TxportError
 
 EXAMPLES = (
     "On 3/14/2025 at 5:30 pm it cost $12.50.",
-    "The 3rd train to Boston leaves at 17:05 from platform 21.",
-    "She paid €1,250 for 2.5 kg of saffron in 1998.",
+    "The train from Madrid arrives at 17:05 on track 3.",
+    "The camera weighs 2.5 kg and costs €1,250.",
 )
 
 T = TypeVar("T")

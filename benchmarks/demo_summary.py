@@ -92,11 +92,11 @@ def print_summary(figures: Figures, console: Console) -> None:
     table.add_row("exact match", f"{figures.exact:.1%} of {figures.sentences} held-out sentences")
     table.add_row("BLEU", f"{figures.bleu:.2f}")
     for name, verification in (("float32", figures.float32), ("FP16", figures.float16)):
-        lines = [
-            f"{each.name}: {each.identical}/{each.sentences} identical, max logit error {each.max_logit_error:.1e}"
-            for each in verification.lowerings
-        ]
-        table.add_row(f"verified, {name}", "\n".join(lines))
+        table.add_section()
+        table.add_row(f"verified, {name}", "sentences identical to PyTorch; largest logit error")
+        for each in verification.lowerings:
+            table.add_row(f"  {each.name}", f"{each.identical}/{each.sentences}; {each.max_logit_error:.1e}")
+    table.add_section()
     ratio = figures.bundle_bytes / figures.weight_bytes
     table.add_row("bundle size", f"{figures.bundle_bytes / 1e6:.2f} MB, {ratio:.3f} times its weights")
     table.add_section()

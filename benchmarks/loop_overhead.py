@@ -1,7 +1,7 @@
 """What the greedy loop costs over the bare ONNX Runtime step: `python -m txport.benchmarks.loop_overhead BUNDLE`.
 
-Both run the same session over the same bound buffers, in turns, so that a drift of the machine's speed hits both. Timed:
-all steps of one sentence. Not timed: loading, the encoder of the bare runs, tokenization. Two warm-up rounds.
+Both run the same session over the same bound buffers, in turns, so that a drift of the machine's speed hits both.
+Timed: all steps of one sentence. Not timed: loading, the encoder of the bare runs, tokenization. Two warm-up rounds.
 """
 
 import time
@@ -10,7 +10,6 @@ from pathlib import Path
 
 import click
 import numpy as np
-
 from txport.runtime.greedy import Request, decode_all
 from txport.runtime.manifest import Manifest
 from txport.runtime.ort import OrtEngine

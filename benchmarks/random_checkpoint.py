@@ -1,10 +1,9 @@
-"""A checkpoint of random weights, for measuring: `python -m txport.benchmarks.random_checkpoint --preset base -o DIR`."""
+"""A checkpoint of random weights, to measure with: `python -m txport.benchmarks.random_checkpoint -o DIR`."""
 
 from pathlib import Path
 
 import click
 import torch
-
 from txport.models.checkpoint import save_checkpoint
 from txport.models.config import PRESETS, preset
 from txport.models.transformer import Transformer
