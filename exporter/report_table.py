@@ -26,8 +26,8 @@ def print_report(report: Report, console: Console) -> None:
         )
     console.print(table)
     console.print(
-        "Identical ids: in one batch, by the runtime's loop, alone, with padding. Errors: of logits (largest, mean), of "
-        f"encoder outputs (largest). Arithmetic: {report.arithmetic}."
+        "Identical ids: in one batch, by the runtime's loop, alone, with padding. Errors: of logits (largest, mean), "
+        f"of encoder outputs (largest). Arithmetic: {report.arithmetic}."
     )
     for each in report.lowerings:
         for divergence in each.first_divergences[:_SHOWN]:
