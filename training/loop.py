@@ -157,7 +157,9 @@ def _callbacks(options: TrainingOptions, run: RunDirectory) -> list[Callback]:
     monitor, mode = f"validation/{options.monitor}", "min" if options.monitor == "loss" else "max"
     callbacks: list[Callback] = [
         RunProgress(),
-        ModelCheckpoint(run.state, filename="best", monitor=monitor, mode=mode, save_last=True),
+        ModelCheckpoint(run.state, filename="best", monitor=monitor, mode=mode, enable_version_counter=False),
+        # Of its own: `save_last` would only follow the best.
+        ModelCheckpoint(run.state, filename=run.last.stem, enable_version_counter=False),
     ]
     if options.patience:
         callbacks.append(EarlyStopping(monitor, patience=options.patience, mode=mode))
