@@ -93,6 +93,7 @@ class Engine(Protocol):
     name: str
     limits: Limits
     tokens: SpecialTokens
+    poll: int  # steps that are worth making before the host looks; 1 where looking costs nothing
 
     def encode(self, input_ids: Int64, source_lengths: Int64) -> Memory:
         """Run the encoder on int64 `[batch, source]` ids, padded with pad, of int64 `[batch]` lengths."""

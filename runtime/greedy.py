@@ -161,7 +161,7 @@ class _Batch:
     ) -> None:
         self._engine, self._waiting, self._scores = engine, waiting, scores
         # How many steps the device may run before the host looks; engines where looking is free leave it at 1.
-        self._poll = poll or int(getattr(engine, "poll", 1))
+        self._poll = poll or engine.poll
         self._encoded: deque[tuple[int, Request, Memory, int]] = deque()
         self._slots: list[_Slot | None] = [None] * rows
         self._closed = False  # sentences still wait, but for the next batch

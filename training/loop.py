@@ -118,12 +118,13 @@ def _examples(
     pairs: Sequence[Pair], tokenizer: SentencePieceTokenizer, model: Transformer, options: TrainingOptions
 ) -> Examples:
     examples = Examples.of(pairs, tokenizer, options.max_length)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    tokens = (examples.sources.lengths.mean(), examples.targets.lengths.mean())
-    _log.info(
-        "%d training pairs of %.1f and %.1f tokens (%d longer ones left out), %d pieces, %.2f million parameters",
-        len(examples), *tokens, len(pairs) - len(examples), tokenizer.target_pieces, parameters / 1e6,
-    )  # fmt: skip
+    if _first_process():
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        tokens = (examples.sources.lengths.mean(), examples.targets.lengths.mean())
+        _log.info(
+            "%d training pairs of %.1f and %.1f tokens (%d longer ones left out), %d pieces, %.2f million parameters",
+            len(examples), *tokens, len(pairs) - len(examples), tokenizer.target_pieces, parameters / 1e6,
+        )  # fmt: skip
     return examples
 
 

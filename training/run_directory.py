@@ -44,7 +44,8 @@ class RunDirectory:
 
     @property
     def path(self) -> Path:
-        return self.checkpoint.with_name(self.checkpoint.name + ".run")
+        whole = self.checkpoint.absolute()  # "." has no name
+        return whole.with_name(whole.name + ".run")
 
     @property
     def recipe(self) -> Path:

@@ -20,6 +20,7 @@ class TorchEngine:
     """
 
     name = "torch"
+    poll = 1
 
     def __init__(self, model: Transformer, batch: int = 64, target: int | None = None) -> None:
         config = model.config

@@ -1,4 +1,4 @@
-"""tx-train: a recipe in, a checkpoint out. Nothing heavy is imported before the options are known to be good."""
+"""tx-train: a recipe in, a checkpoint out. PyTorch and Lightning are imported when there is something to do."""
 
 import logging
 import os
@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 from txport.runtime.libraries import needs
-from txport.training.recipe import read
 
 # Options that stand for one value of the recipe each.
 SHORTCUTS = {
@@ -73,8 +72,10 @@ def main(
         raise click.UsageError("--resume goes on with a run and --force throws it away: give one of them.")
     given = {name: value for name, value in shortcuts.items() if value is not None}
     overrides = [f"{SHORTCUTS[name]}={_toml(name, value)}" for name, value in given.items()]
-    loaded = read(recipe, [*overrides, *values])
     with needs("train"):
+        from txport.training.recipe import read
+
+        loaded = read(recipe, [*overrides, *values])
         from txport.training.loop import train
     outcome = train(loaded, output, data or Path(os.environ.get("TXPORT_DATA", ".")), resume=resume, force=force)
     if outcome is None:

@@ -103,7 +103,7 @@ def test_long_lines() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([BUNDLE, "--device", "cuda"], ["'cuda'", "auto or cpu"]),
+        ([BUNDLE, "--device", "tpu"], ["'tpu'", "auto, cpu, cuda"]),
         ([BUNDLE, "--lowering", "fused"], ["'fused'", "ort, scatter, tensorscatter"]),
         ([BUNDLE, "--max-length", 73], ["73", "72"]),
         ([BUNDLE.parent], ["has no manifest.json"]),
