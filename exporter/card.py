@@ -15,7 +15,7 @@ def card(name: str, manifest: Manifest, report: Report | None) -> str:
         f"# {name}",
         "",
         "An encoder-decoder Transformer as ONNX graphs, made by "
-        f"[txport](https://pypi.org/project/txport/) {manifest.made_by.version}. `manifest.json` is the contract.",
+        f"txport {manifest.made_by.version}. `manifest.json` is the contract.",
         "",
         "| | |",
         "|---|---|",
