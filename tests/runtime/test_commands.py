@@ -1,6 +1,7 @@
 """tx-translate and tx-inspect as a shell sees them: bytes in, bytes out, exit codes, one sentence for an error."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -153,13 +154,17 @@ def test_closed_streams() -> None:
 
 
 def test_control_c_ends_it_silently() -> None:
-    command = [sys.executable, "-c", RUN.format("translate"), str(BUNDLE)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    def listen() -> None:
+        """Jobs in the background of a shell ignore Ctrl-C, and so would what they start."""
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    command, pipe = [sys.executable, "-c", RUN.format("translate"), str(BUNDLE)], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, preexec_fn=listen) as process:
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         process.stdin.write(b"one\n")
         process.stdin.flush()
         process.stdout.readline()
-        process.send_signal(2)
+        process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
         assert process.stderr.read() == b""
 
