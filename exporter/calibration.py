@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime
-from txport.exporter.reference import Batch
+from txport.exporter.reference import BANNED, Batch
 
 Array = npt.NDArray[np.generic]
 Logits = npt.NDArray[np.float32]
@@ -114,8 +114,9 @@ def loss(graphs: TeacherForced, batches: Iterable[tuple[Batch, Logits]], bos: in
             given, wanted = found[row, : len(target)], expected[row, : len(target)]
             if not np.isfinite(given).all():
                 return Loss(math.inf, 1.0, math.inf)
-            squares += float(np.square(given - wanted).sum())
-            values += given.size
+            differences = (given - wanted)[wanted > BANNED]
+            squares += float(np.square(differences).sum())
+            values += differences.size
             steps = np.arange(len(target))
             lost = wanted[steps, wanted.argmax(-1)] - wanted[steps, given.argmax(-1)]
             tokens += len(target)

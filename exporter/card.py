@@ -4,6 +4,7 @@ from pathlib import Path
 
 from txport.exporter.verification import Report
 from txport.runtime.manifest import Manifest
+from txport.runtime.tokenizer_schema import TokenizerDescription
 
 
 def card(name: str, manifest: Manifest, report: Report | None) -> str:
@@ -23,6 +24,7 @@ def card(name: str, manifest: Manifest, report: Report | None) -> str:
         f"| width | d_model {model.d_model}, {model.heads} heads of {model.head_dim} |",
         f"| vocabulary | {model.source_vocabulary} source, {model.target_vocabulary} target |",
         f"| largest | batch {limits.batch}, source {limits.source} tokens, target {limits.target} tokens |",
+        f"| tokenizer | {_tokenizer(manifest.tokenizer)} |",
         f"| precision | {manifest.precision.type}, {islands} nodes kept in float32 |",
         f"| lowerings | {lowerings} |",
         "",
@@ -40,6 +42,15 @@ def card(name: str, manifest: Manifest, report: Report | None) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _tokenizer(tokenizer: TokenizerDescription) -> str:
+    languages = tokenizer.languages
+    if languages is None:
+        return tokenizer.kind
+    count = len(languages.source or languages.target)
+    chosen = ", ".join(name for name in (languages.source_default, languages.target_default) if name)
+    return f"{tokenizer.kind}, {count} languages" + (f" ({chosen} by default)" if chosen else "")
 
 
 def write_card(directory: Path, name: str, manifest: Manifest, report: Report | None) -> None:

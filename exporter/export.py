@@ -18,6 +18,7 @@ from txport.exporter.trial import Trial, choose_trial
 from txport.exporter.verification import Report
 from txport.exporter.verify import verify_bundle, write_report
 from txport.models.checkpoint import Checkpoint, load_checkpoint
+from txport.runtime.affixes import affixes
 from txport.runtime.engine import SpecialTokens
 from txport.runtime.errors import CheckFailed, InputError
 from txport.runtime.files import new_directory
@@ -29,7 +30,6 @@ from txport.runtime.manifest import (
     Manifest,
     Precision,
     Range,
-    TokenizerFiles,
     list_files,
 )
 from txport.runtime.ort import OrtEngine
@@ -99,7 +99,11 @@ def failure_summary(report: Report) -> str:
 def _dimensions(checkpoint: Checkpoint, options: ExportOptions) -> Dimensions:
     most = checkpoint.config.max_positions
     source, target = options.max_source or most, options.max_target or most
-    for name, value, least in (("--max-source", source, 2), ("--max-target", target, 2)):
+    around = affixes(checkpoint.tokenizer)
+    for name, value, least in (
+        ("--max-source", source, max(2, len(around.around([])) + 1)),
+        ("--max-target", target, len(around.target_prefix) + 2),
+    ):
         if not least <= value <= most:
             raise InputError(f"{name} {value} is not possible: this model has positions for {least} to {most} tokens.")
     if options.max_batch < 1:
@@ -130,7 +134,7 @@ def _write(
     else:
         write_graphs(directory / "onnx", models, VERSION)
     write_json(directory / "config.json", checkpoint.config.to_json())
-    tokenizer = _copy_tokenizer(checkpoint, directory)
+    _copy_tokenizer(checkpoint, directory)
     layers = checkpoint.config.decoder_layers
     config = checkpoint.config
     manifest = Manifest(
@@ -141,7 +145,7 @@ def _write(
         dimensions=dimensions,
         precision=Precision("float16" if options.float16 else "float32", tuple(islands)),
         graphs=tuple(graph_record(name, model, layers) for name, model in models.items()),
-        tokenizer=tokenizer,
+        tokenizer=checkpoint.tokenizer,
         files={},
         verification=None,
     )
@@ -179,7 +183,8 @@ def _convert(
     model = checkpoint.model
     sample = trial.sources[:CALIBRATION_SENTENCES]
     batches = [
-        (batch, teacher_forced_logits(model, batch)) for batch in greedy_batches(model, sample, dimensions.target.max)
+        (batch, teacher_forced_logits(model, batch))
+        for batch in greedy_batches(model, sample, dimensions.target.max, trial.prefix)
     ]
     islands = choose_islands(scratch, files, batches, checkpoint.config.bos_id, stages.stage)
     for name, graph in models.items():
@@ -187,14 +192,11 @@ def _convert(
     return islands
 
 
-def _copy_tokenizer(checkpoint: Checkpoint, directory: Path) -> TokenizerFiles:
-    source, target = checkpoint.source_tokenizer, checkpoint.target_tokenizer
-    if source is None or target is None:
-        return TokenizerFiles("none", None, None)
-    (directory / "tokenizer").mkdir()
-    for file in {source, target}:
-        shutil.copyfile(file, directory / "tokenizer" / file.name)
-    return TokenizerFiles("sentencepiece", f"tokenizer/{source.name}", f"tokenizer/{target.name}")
+def _copy_tokenizer(checkpoint: Checkpoint, directory: Path) -> None:
+    sides = [side for side in (checkpoint.tokenizer.source, checkpoint.tokenizer.target) if side is not None]
+    for name in {name for side in sides for name in (side.model, side.vocabulary) if name is not None}:
+        (directory / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(checkpoint.directory / name, directory / name)
 
 
 def _golden(
@@ -203,9 +205,9 @@ def _golden(
     """Sentences with the ids that PyTorch gives; in float16 only those whose ids survive the rounding."""
     sources = trial.sources[: 2 * GOLDEN_CASES]
     expected: dict[int, list[int]] = {}
-    for batch in greedy_batches(checkpoint.model, sources, manifest.limits.target):
+    for batch in greedy_batches(checkpoint.model, sources, manifest.limits.target, trial.prefix):
         expected.update(zip(batch.indices, batch.targets, strict=True))
     engine = OrtEngine(directory, manifest)
-    found = decode_all(engine, [Request(source) for source in sources])
+    found = decode_all(engine, [Request(source, prefix=trial.prefix) for source in sources])
     kept = [i for i, result in enumerate(found) if result.ids == expected[i] or manifest.precision.type == "float32"]
     return [(trial.texts[i], sources[i], expected[i]) for i in kept[:GOLDEN_CASES]]

@@ -9,9 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
+from txport.models.config import Config
 from txport.models.transformer import Transformer
+from txport.runtime.affixes import Affixes
 
 BATCH = 32
+MOST_SAMPLED = 64  # tokens of a random sentence: about as long as real ones get
+# Ids that a model must never choose have logits far below this one; how far is no matter of accuracy.
+BANNED = -10000.0
 
 
 @dataclass(frozen=True)
@@ -24,11 +29,14 @@ class Batch:
     targets: list[list[int]]  # without bos; with eos where the sentence ended before its limit
 
 
-def sample_sources(vocabulary: int, count: int, longest: int, eos: int) -> list[list[int]]:
-    """Random source ids for a model without text: `count` sentences of 1 to `longest` tokens, eos included."""
+def sample_sources(config: Config, count: int, longest: int, around: Affixes) -> list[list[int]]:
+    """Random source ids for a model without text: `count` sentences of at most `longest` tokens, affixes included."""
     random = np.random.default_rng(0)
-    lengths = random.integers(0, max(1, min(longest, 64)), size=count)
-    return [[*random.integers(eos + 1, vocabulary, size=length).tolist(), eos] for length in lengths]
+    special = {config.pad_id, config.unk_id, config.bos_id, config.eos_id}
+    ordinary = np.array([token for token in range(config.source_vocabulary) if token not in special] or [0])
+    most = max(1, min(longest - len(around.around([])) + 1, MOST_SAMPLED))
+    lengths = random.integers(0, most, size=count)
+    return [around.around(random.choice(ordinary, size=length).tolist()) for length in lengths]
 
 
 def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -41,8 +49,10 @@ def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[npt.NDArray[np.int6
 
 
 @torch.inference_mode()
-def greedy_batches(model: Transformer, sources: Sequence[Sequence[int]], max_target: int) -> Iterator[Batch]:
-    """Greedy search over `sources`, sorted by length, in batches of `BATCH`.
+def greedy_batches(
+    model: Transformer, sources: Sequence[Sequence[int]], max_target: int, prefix: Sequence[int] = ()
+) -> Iterator[Batch]:
+    """Greedy search over `sources`, sorted by length, in batches of `BATCH`; every target begins with `prefix`.
 
     Yields:
         Batches; each is computed when it is asked for.
@@ -51,11 +61,15 @@ def greedy_batches(model: Transformer, sources: Sequence[Sequence[int]], max_tar
     for start in range(0, len(order), BATCH):
         indices = order[start : start + BATCH]
         ids, lengths = pad([sources[index] for index in indices], model.config.pad_id)
-        yield Batch(indices, ids, lengths, _greedy(model, ids, lengths, max_target))
+        yield Batch(indices, ids, lengths, _greedy(model, ids, lengths, max_target, prefix))
 
 
 def _greedy(
-    model: Transformer, source_ids: npt.NDArray[np.int64], source_lengths: npt.NDArray[np.int64], max_target: int
+    model: Transformer,
+    source_ids: npt.NDArray[np.int64],
+    source_lengths: npt.NDArray[np.int64],
+    max_target: int,
+    prefix: Sequence[int],
 ) -> list[list[int]]:
     config, lengths = model.config, torch.from_numpy(source_lengths)
     cross = model.cross_key_values(model.encode(torch.from_numpy(source_ids), lengths))
@@ -65,6 +79,8 @@ def _greedy(
     targets: list[list[int]] = [[] for _ in range(len(lengths))]
     for position in range(max_target):
         token = model.decode_step(token, torch.full_like(token, position), cross, lengths, caches).argmax(-1)
+        if position < len(prefix):
+            token = torch.full_like(token, prefix[position])
         for row in torch.nonzero(alive)[:, 0].tolist():
             targets[row].append(int(token[row]))
         alive &= token != config.eos_id

@@ -5,16 +5,25 @@ from pathlib import Path
 
 from txport.exporter.reference import sample_sources
 from txport.models.checkpoint import Checkpoint
+from txport.runtime.affixes import affixes
 from txport.runtime.errors import InputError
-from txport.runtime.tokenizer import SentencePieceTokenizer
+from txport.runtime.tokenizer import open_tokenizer
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Texts (empty where ids were drawn at random) and their source ids, eos included, cut to the longest source."""
+    """What a model is tried on.
+
+    Attributes:
+        texts: Empty where ids were drawn at random.
+        sources: Their source ids, whole and cut to the longest source, in the default languages.
+        prefix: What every answer is forced to begin with.
+        origin: Where they come from, for reports.
+    """
 
     texts: list[str]
     sources: list[list[int]]
+    prefix: list[int]
     origin: str
 
 
@@ -24,17 +33,20 @@ def choose_trial(checkpoint: Checkpoint, count: int, max_source: int, text: Path
     Raises:
         InputError: `text` cannot be read, is not UTF-8 or holds no sentence, or there is no tokenizer to use it with.
     """
-    config = checkpoint.config
+    config, around = checkpoint.config, affixes(checkpoint.tokenizer)
     lines = _read(text) if text else [line for line in checkpoint.sentences if line.strip()]
-    if checkpoint.source_tokenizer is None and text:
+    if checkpoint.tokenizer.kind == "none" and text:
         raise InputError(f"{text} cannot be used: {checkpoint.directory} has no tokenizer; leave --text out.")
-    if checkpoint.source_tokenizer is None or not lines:
-        sources = sample_sources(config.source_vocabulary, count, max_source - 1, config.eos_id)
-        return Trial([""] * count, sources, "random ids")
-    tokenizer = SentencePieceTokenizer(checkpoint.source_tokenizer, checkpoint.target_tokenizer, eos=config.eos_id)
+    if checkpoint.tokenizer.kind == "none" or not lines:
+        sources = sample_sources(config, count, max_source, around)
+        return Trial([""] * count, sources, around.target_prefix, "random ids")
+    sizes = config.source_vocabulary, config.target_vocabulary
+    tokenizer = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, config.unk_id, *sizes)
     chosen = lines[:count]
-    sources = [[*tokenizer.encode(line)[:-1][: max_source - 1], config.eos_id] for line in chosen]
-    return Trial(chosen, sources, str(text) if text else "held-out sentences of the checkpoint")
+    encoded = [tokenizer.encode_source(line) for line in chosen]
+    sources = [around.around(ids, max_source) for ids, around in encoded]
+    origin = str(text) if text else "held-out sentences of the checkpoint"
+    return Trial(chosen, sources, around.target_prefix, origin)
 
 
 def _read(file: Path) -> list[str]:

@@ -20,7 +20,7 @@ import onnxruntime
 import torch
 from txport.exporter.calibration import Logits
 from txport.exporter.precision import TOLERANCE
-from txport.exporter.reference import Batch, pad
+from txport.exporter.reference import BANNED, Batch, pad
 from txport.runtime.engine import Engine
 from txport.runtime.greedy import Request, decode_all
 
@@ -96,6 +96,7 @@ class _Errors:
         if not np.isfinite(difference).all():
             self.finite = False
             return
+        difference = difference[expected > BANNED]
         self.largest = max(self.largest, float(difference.max(initial=0.0)))
         self.total += float(difference.sum(dtype=np.float64))
         self.count += difference.size
@@ -113,10 +114,11 @@ class LoweringCheck:
         lowering: Its name.
         precision: "float32" or "float16", which sets what is required.
         singles: How many sentences are also run alone.
+        prefix: What every answer is forced to begin with.
     """
 
-    def __init__(self, engine: Engine, lowering: str, precision: str, singles: int) -> None:
-        self._engine, self._precision, self._singles = engine, precision, singles
+    def __init__(self, engine: Engine, lowering: str, precision: str, singles: int, prefix: Sequence[int] = ()) -> None:
+        self._engine, self._precision, self._singles, self._prefix = engine, precision, singles, prefix
         self._report = LoweringReport(lowering)
         self._logits, self._encoder = _Errors(), _Errors()
         self._ids: dict[int, list[int]] = {}
@@ -136,7 +138,10 @@ class LoweringCheck:
         state.place(range(len(ids)), self._encode(batch), range(len(ids)), limits)
         for step in range(longest):
             state.step()
-            tokens, found = state.read().token_ids[-1], state.logits()
+            tokens, found = state.read().token_ids[-1].copy(), state.logits()
+            if step < len(self._prefix):
+                tokens[:] = self._prefix[step]
+                state.override(range(len(ids)), tokens.tolist(), [False] * len(ids))
             for row, target in enumerate(batch.targets):
                 if step >= len(target) or diverged[row]:
                     continue
@@ -161,7 +166,7 @@ class LoweringCheck:
         report = self._report
         indices = sorted(self._sources)
         progress(f"{report.lowering}: the runtime's loop")
-        loop = decode_all(self._engine, [Request(self._sources[index]) for index in indices])
+        loop = decode_all(self._engine, [Request(self._sources[index], prefix=self._prefix) for index in indices])
         shipped = {index: result.ids for index, result in zip(indices, loop, strict=True)}
         report.loop_identical = sum(self._agrees(index, shipped[index]) for index in indices)
         sample = indices[:: max(1, len(indices) // max(1, self._singles))][: self._singles]
@@ -194,6 +199,10 @@ class LoweringCheck:
         while True:
             state.step()
             output = state.read()
+            if len(made) < len(self._prefix):
+                made.append(self._prefix[len(made)])
+                state.override([0], made[-1:], [False])
+                continue
             made.append(int(output.token_ids[-1, 0]))
             if output.finished[0]:
                 return made

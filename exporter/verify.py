@@ -60,13 +60,13 @@ def _verify(
     lowerings = [graph.lowering for graph in manifest.graphs if graph.role == "decoder_step"]
     precision = manifest.precision.type
     checks = [
-        LoweringCheck(OrtEngine(directory, manifest, lowering=lowering), lowering, precision, singles)
+        LoweringCheck(OrtEngine(directory, manifest, lowering=lowering), lowering, precision, singles, trial.prefix)
         for lowering in lowerings
     ]
     encoder = session(directory / _encoder_file(manifest))
     names = [value.name for value in encoder.get_outputs() if value.name != "cross_bias"]
     stages.stage(f"verify {', '.join(lowerings)}", -(-len(trial.sources) // BATCH))
-    for batch in greedy_batches(checkpoint.model, trial.sources, manifest.limits.target):
+    for batch in greedy_batches(checkpoint.model, trial.sources, manifest.limits.target, trial.prefix):
         logits, cross = teacher_forced_logits(checkpoint.model, batch), cross_key_values(checkpoint.model, batch)
         found = encoder.run(names, {"input_ids": batch.source_ids, "source_lengths": batch.source_lengths})
         for check in checks:

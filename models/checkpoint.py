@@ -3,7 +3,8 @@
 checkpoint/
   config.json          {"format_version": 1, "config": {...}}
   model.safetensors    each parameter once, under its name in `Transformer`; tied ones under the first name
-  tokenizer/           shared.model, or source.model and target.model; absent where only ids are known
+  tokenizer/           shared.model, or source.model and target.model; absent where only ids are known.
+                       Imported ones may differ: description.json is then what the bundle's manifest will say
   sentences.txt        held-out source lines, for calibration and verification
   training.json        how it was made; read by people only
 """
@@ -20,21 +21,32 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from txport.models.config import Config
 from txport.models.transformer import Transformer
-from txport.runtime.errors import CheckpointError
+from txport.runtime.errors import BundleError, CheckpointError
 from txport.runtime.files import new_directory
+from txport.runtime.strict_json import decode, encode, parse
+from txport.runtime.tokenizer_rules import tokenizer_faults
+from txport.runtime.tokenizer_schema import TokenizerDescription, ids_only, plain
 
 FORMAT_VERSION = 1
+DESCRIPTION = "tokenizer/description.json"
+
+
+@dataclass(frozen=True)
+class DescriptionFile:
+    """tokenizer/description.json: the field `tokenizer` of the manifest of every bundle that is made of this."""
+
+    format_version: int
+    tokenizer: TokenizerDescription
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A loaded checkpoint. `source_tokenizer` and `target_tokenizer` are the same file when the vocabulary is joint."""
+    """A loaded checkpoint. The files that `tokenizer` names lie in `directory`."""
 
     directory: Path
     config: Config
     model: Transformer
-    source_tokenizer: Path | None
-    target_tokenizer: Path | None
+    tokenizer: TokenizerDescription
     sentences: list[str]
 
 
@@ -85,8 +97,8 @@ def load_checkpoint(directory: Path) -> Checkpoint:
     model = Transformer(config)
     for name, parameter in model.named_parameters():
         parameter.data = tensors[name]
-    source, target = _tokenizers(directory / "tokenizer")
-    return Checkpoint(directory, config, model.eval(), source, target, _sentences(directory / "sentences.txt"))
+    tokenizer = read_tokenizer(directory, config)
+    return Checkpoint(directory, config, model.eval(), tokenizer, _sentences(directory / "sentences.txt"))
 
 
 def read_config(directory: Path) -> Config:
@@ -141,16 +153,46 @@ def _read_tensors(file: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, t
     return {name: tensor.float() for name, tensor in tensors.items()}
 
 
-def _tokenizers(directory: Path) -> tuple[Path | None, Path | None]:
-    shared = directory / "shared.model"
-    pair = (directory / "source.model", directory / "target.model")
-    if shared.is_file():
-        return shared, shared
-    if pair[0].is_file() and pair[1].is_file():
-        return pair
-    if directory.exists():
-        raise CheckpointError(f"{directory} holds neither shared.model nor both source.model and target.model.")
-    return None, None
+def read_tokenizer(directory: Path, config: Config) -> TokenizerDescription:
+    """What a checkpoint says of its tokenizer.
+
+    Raises:
+        CheckpointError: Files are missing, or the description is damaged, newer or not fit for the config.
+    """
+    tokenizer = directory / "tokenizer"
+    if not tokenizer.exists():
+        return ids_only(config.eos_id)
+    if (directory / DESCRIPTION).exists():
+        return _described(directory, config)
+    if (tokenizer / "shared.model").is_file():
+        return plain("tokenizer/shared.model", "tokenizer/shared.model", config.eos_id)
+    if (tokenizer / "source.model").is_file() and (tokenizer / "target.model").is_file():
+        return plain("tokenizer/source.model", "tokenizer/target.model", config.eos_id)
+    raise CheckpointError(f"{tokenizer} holds neither shared.model nor both source.model and target.model.")
+
+
+def _described(directory: Path, config: Config) -> TokenizerDescription:
+    file = directory / DESCRIPTION
+    try:
+        value = parse(file.read_bytes(), str(file))
+        version = value.get("format_version")
+        if type(version) is not int or version != FORMAT_VERSION:
+            raise CheckpointError(f"{file} has format_version {version}, but this txport reads {FORMAT_VERSION}.")
+        tokenizer = decode(DescriptionFile, value, str(file)).tokenizer
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be read ({error}).") from None
+    except BundleError as error:
+        raise CheckpointError(str(error)) from None
+    files = {path.relative_to(directory).as_posix() for path in (directory / "tokenizer").iterdir() if path.is_file()}
+    vocabularies = {"source": config.source_vocabulary, "target": config.target_vocabulary}
+    for fault in tokenizer_faults(tokenizer, files, vocabularies):
+        raise CheckpointError(f"{file}: {fault}.")
+    return tokenizer
+
+
+def write_description(directory: Path, tokenizer: TokenizerDescription) -> None:
+    """Write description.json into `directory`, which becomes the folder `tokenizer` of a checkpoint."""
+    _write_json(directory / Path(DESCRIPTION).name, encode(DescriptionFile(FORMAT_VERSION, tokenizer)))
 
 
 def _sentences(file: Path) -> list[str]:

@@ -10,6 +10,7 @@ from txport.runtime.engines import choose, installed
 from txport.runtime.errors import BundleError, CheckFailed, InputError
 from txport.runtime.manifest import GOLDEN, Graph, Manifest
 from txport.runtime.strict_json import encode
+from txport.runtime.tokenizer_schema import TokenizerDescription
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -90,9 +91,7 @@ def _rows(manifest: Manifest) -> Iterator[tuple[str, str]]:
         yield "in float32", f"{len(island.nodes)} nodes of {island.graph}: {island.reason}"
     for graph in manifest.graphs:
         yield "graph", f"{graph.name}: {graph.file}, {_opsets(graph)}"
-    tokenizer = manifest.tokenizer
-    files = " and ".join(dict.fromkeys(name for name in (tokenizer.source, tokenizer.target) if name))
-    yield "tokenizer", f"{tokenizer.kind} {files}".strip()
+    yield from _tokenizer_rows(manifest.tokenizer)
     yield "files", f"{len(manifest.files)}, {sum(entry.bytes for entry in manifest.files.values()):,} bytes"
     if verification is None:
         yield "verified", "no: exported without verification"
@@ -103,6 +102,23 @@ def _rows(manifest: Manifest) -> Iterator[tuple[str, str]]:
             f"{verification.sentences} sentences identical to PyTorch, {verification.batch_identical} in any batch, "
             f"largest logit error {verification.max_logit_error:.2g}",
         )
+
+
+def _tokenizer_rows(tokenizer: TokenizerDescription) -> Iterator[tuple[str, str]]:
+    sides = [side for side in (tokenizer.source, tokenizer.target) if side is not None]
+    names = [name for side in sides for name in (side.model, side.vocabulary) if name is not None]
+    yield "tokenizer", f"{tokenizer.kind} {' and '.join(dict.fromkeys(names))}".strip()
+    if (languages := tokenizer.languages) is None:
+        return
+    for side, table, default in (
+        ("source", languages.source, languages.source_default),
+        ("target", languages.target, languages.target_default),
+    ):
+        if table:
+            shown = [f"{name} (default)" if name == default else name for name in table]
+            yield f"{side} languages", f"{len(table)}: {', '.join(shown)}"
+    if languages.in_text:
+        yield "", "a text may begin with >>language<<"
 
 
 def _opsets(graph: Graph) -> str:

@@ -28,10 +28,10 @@ from txport.runtime.manifest_schema import (
     Range,
     Role,
     Tensor,
-    TokenizerFiles,
     Verification,
 )
 from txport.runtime.strict_json import decode, encode, parse
+from txport.runtime.tokenizer_schema import TokenizerDescription, TokenizerFiles
 
 __all__ = [
     "FORMAT_VERSION",
@@ -53,6 +53,7 @@ __all__ = [
     "Role",
     "SpecialTokens",
     "Tensor",
+    "TokenizerDescription",
     "TokenizerFiles",
     "Verification",
     "list_files",
@@ -78,7 +79,7 @@ class Manifest:
     dimensions: Dimensions
     precision: Precision
     graphs: tuple[Graph, ...]
-    tokenizer: TokenizerFiles
+    tokenizer: TokenizerDescription
     files: dict[str, FileEntry]
     verification: Verification | None
     sha256: str = _ZEROS

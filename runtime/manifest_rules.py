@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from txport.runtime.manifest_schema import Dimension, DType, Graph, Role, Tensor
 from txport.runtime.strict_json import encode
+from txport.runtime.tokenizer_rules import tokenizer_faults
 
 if TYPE_CHECKING:
     from txport.runtime.manifest import Manifest
@@ -53,12 +54,8 @@ def _file_faults(manifest: "Manifest") -> Iterator[str]:
             yield f"files names {name!r}, which must not be listed"
         if entry.bytes < 0 or not HEX.fullmatch(entry.sha256):
             yield f"files[{name!r}] has a negative size or a sha256 that is not 64 lower-case hexadecimal digits"
-    tokenizer = manifest.tokenizer
-    for side, model in (("source", tokenizer.source), ("target", tokenizer.target)):
-        if (model is None) != (tokenizer.kind == "none"):
-            yield f"tokenizer.{side} must be a file for kind 'sentencepiece' and null for kind 'none'"
-        if model is not None and model not in manifest.files:
-            yield f"tokenizer.{side} names {model!r}, which is not listed under files"
+    vocabularies = {"source": manifest.model.source_vocabulary, "target": manifest.model.target_vocabulary}
+    yield from tokenizer_faults(manifest.tokenizer, manifest.files, vocabularies)
 
 
 def _is_inside(name: str) -> bool:

@@ -90,15 +90,6 @@ class Graph:
 
 
 @dataclass(frozen=True)
-class TokenizerFiles:
-    """Kind "sentencepiece" has a model for each side, perhaps the same; kind "none" takes and gives ids only."""
-
-    kind: Literal["sentencepiece", "none"]
-    source: str | None
-    target: str | None
-
-
-@dataclass(frozen=True)
 class FileEntry:
     """Size in bytes and SHA-256 of a file."""
 

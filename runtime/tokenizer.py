@@ -1,18 +1,22 @@
-"""Text to ids and back: SentencePiece, or nothing at all for models that work on ids."""
+"""Text to ids and back: SentencePiece, the `tokenizers` library, or nothing at all for models that work on ids."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import sentencepiece
+from txport.runtime.affixes import Affixes, affixes, split_marker, with_unknown_target
 from txport.runtime.errors import BundleError, InputError
+from txport.runtime.libraries import needs
+from txport.runtime.tokenizer_schema import TokenizerDescription, TokenizerFiles, plain
+from txport.runtime.vocabulary import Vocabulary, load_vocabulary
 
 
 class Tokenizer(Protocol):
     """What the translator needs of a tokenizer."""
 
     def encode(self, text: str) -> list[int]:
-        """The source ids of one line, eos included."""
+        """The source ids of one line, whole: what stands before and after the text's own (eos) included."""
 
     def encode_prefix(self, text: str) -> list[int]:
         """The target ids that a translation shall begin with, without bos and eos."""
@@ -21,8 +25,129 @@ class Tokenizer(Protocol):
         """The text of target ids; special ids and ids that the model has not got leave nothing."""
 
 
-class SentencePieceTokenizer:
-    """A SentencePiece model for each side (Kudo and Richardson 2018, arXiv:1808.06226), perhaps the same one.
+class Side(Protocol):
+    """The model of one side: text to ids and back, and nothing around them."""
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text alone. Unpaired surrogates count as unseen characters."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids."""
+
+
+class Pieces:
+    """A SentencePiece model (Kudo and Richardson 2018, arXiv:1808.06226), perhaps with a vocabulary of its own order.
+
+    Args:
+        model: the file.
+        vocabulary: the order of the ids; None for SentencePiece's own.
+
+    Raises:
+        BundleError: the file is missing or is not a SentencePiece model.
+    """
+
+    def __init__(self, model: Path, vocabulary: Vocabulary | None = None) -> None:
+        self._processor, self._vocabulary = _load(model), vocabulary
+        self.size = int(self._processor.get_piece_size())
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text alone. Unpaired surrogates count as unseen characters."""
+        if self._vocabulary is None:
+            return list(self._processor.encode(_valid(text), out_type=int))
+        return self._vocabulary.ids(self._processor.encode(_valid(text), out_type=str))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids.
+
+        The vocabulary of a model may be padded beyond its pieces; ids from there, which an undertrained model can
+        choose, leave nothing, as special ids do.
+        """
+        if self._vocabulary is None:
+            return str(self._processor.decode([int(i) for i in ids if 0 <= i < self.size]))
+        return str(self._processor.decode_pieces(self._vocabulary.pieces(ids)))
+
+
+class FromTokenizers:
+    """A tokenizer.json of the `tokenizers` library, without the special tokens that it would add by itself.
+
+    Raises:
+        BundleError: the file is missing or is not one.
+        MissingLibrary: the library is not installed.
+    """
+
+    def __init__(self, model: Path) -> None:
+        with needs("tokenizers"):
+            import tokenizers
+        try:
+            self._tokenizer: Any = tokenizers.Tokenizer.from_str(model.read_bytes().decode("utf-8"))
+        except OSError as error:
+            raise BundleError(f"{model} is missing or cannot be read: copy or export the bundle again") from error
+        except Exception as error:  # the library raises nothing more special
+            raise BundleError(f"{model} is not a tokenizer.json ({error}): copy or export the bundle again") from error
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self.size = int(self._tokenizer.get_vocab_size())
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text alone. Unpaired surrogates count as unseen characters."""
+        return list(self._tokenizer.encode(_valid(text), add_special_tokens=False).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, special ones passed over."""
+        return str(self._tokenizer.decode([int(i) for i in ids if 0 <= i], skip_special_tokens=True))
+
+
+class TextTokenizer:
+    """Two sides and what stands around a text.
+
+    Args:
+        source: the model of the source side.
+        target: that of the target side.
+        description: says what stands around the ids of a text.
+        unk: the id that stands for a language that is unknown.
+    """
+
+    def __init__(self, source: Side, target: Side, description: TokenizerDescription, unk: int) -> None:
+        self._source, self._target = source, target
+        self._description, self._unk = description, unk
+
+    def encode(self, text: str) -> list[int]:
+        """The source ids of one line in the default languages, whole."""
+        ids, around = self.encode_source(text)
+        return around.around(ids)
+
+    def encode_source(
+        self, text: str, source_language: str | None = None, target_language: str | None = None
+    ) -> tuple[list[int], Affixes]:
+        """The ids of a text alone, and what belongs around them.
+
+        Args:
+            text: one line, which may choose its target language by itself if the bundle has that.
+            source_language: its language, None for the default.
+            target_language: likewise.
+
+        Raises:
+            InputError: as `txport.runtime.affixes.affixes`.
+        """
+        description = self._description
+        name, text = split_marker(text, description)
+        if name is not None:
+            known = description.languages is not None and name in description.languages.target
+            target_language = name if known else None
+            description = description if known else with_unknown_target(description, self._unk)
+        return self._source.encode(text), affixes(description, source_language, target_language)
+
+    def encode_prefix(self, text: str) -> list[int]:
+        """The target ids that a translation shall begin with, without bos and eos."""
+        return self._target.encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of target ids; those without one leave nothing."""
+        return self._target.decode(ids)
+
+
+class SentencePieceTokenizer(TextTokenizer):
+    """A SentencePiece model for each side, perhaps the same one, whose ids are the model's.
 
     Args:
         source: the model file of the source side.
@@ -34,33 +159,22 @@ class SentencePieceTokenizer:
     """
 
     def __init__(self, source: Path, target: Path | None = None, *, eos: int) -> None:
-        self._source = _load(source)
-        self._target = self._source if target is None or target == source else _load(target)
-        self._eos = eos
-        self.source_pieces = int(self._source.get_piece_size())
-        self.target_pieces = int(self._target.get_piece_size())
-
-    def encode(self, text: str) -> list[int]:
-        """The source ids of one line, eos included. Unpaired surrogates count as unseen characters."""
-        return [*self._source.encode(_valid(text), out_type=int), self._eos]
-
-    def encode_prefix(self, text: str) -> list[int]:
-        """The target ids that a translation shall begin with, without bos and eos."""
-        return list(self._target.encode(_valid(text), out_type=int))
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of target ids.
-
-        The vocabulary of a model may be padded beyond its pieces; ids from there, which an undertrained model can
-        choose, leave nothing, as special ids do.
-        """
-        return str(self._target.decode([int(i) for i in ids if 0 <= i < self.target_pieces]))
+        pieces = Pieces(source)
+        target_pieces = pieces if target is None or target == source else Pieces(target)
+        super().__init__(pieces, target_pieces, plain(source.name, (target or source).name, eos), 0)
+        self.source_pieces, self.target_pieces = pieces.size, target_pieces.size
 
 
 class IdsOnly:
     """The tokenizer of a bundle that has none."""
 
     def encode(self, text: str) -> list[int]:
+        """Raises InputError: there is nothing to encode with."""
+        raise InputError("this bundle has no tokenizer: give it ids (Translator.translate_ids)")
+
+    def encode_source(
+        self, text: str, source_language: str | None = None, target_language: str | None = None
+    ) -> tuple[list[int], Affixes]:
         """Raises InputError: there is nothing to encode with."""
         raise InputError("this bundle has no tokenizer: give it ids (Translator.translate_ids)")
 
@@ -71,6 +185,43 @@ class IdsOnly:
     def decode(self, ids: Sequence[int]) -> str:
         """No text."""
         return ""
+
+
+def open_tokenizer(
+    directory: Path, description: TokenizerDescription, unk: int, source_vocabulary: int, target_vocabulary: int
+) -> TextTokenizer | IdsOnly:
+    """The tokenizer that the field `tokenizer` of a manifest describes.
+
+    Args:
+        directory: where its files lie, by the names in the description.
+        description: the field.
+        unk: the id of unknown pieces.
+        source_vocabulary: the number of ids of the source side.
+        target_vocabulary: that of the target side.
+
+    Raises:
+        BundleError: a file is missing, damaged, or has more pieces than the model has ids.
+        MissingLibrary: the library that it needs is not installed.
+    """
+    if description.source is None or description.target is None:
+        return IdsOnly()
+    source = _side(directory, description.kind, description.source, unk, source_vocabulary)
+    same = description.source == description.target and source_vocabulary == target_vocabulary
+    target = source if same else _side(directory, description.kind, description.target, unk, target_vocabulary)
+    return TextTokenizer(source, target, description, unk)
+
+
+def _side(directory: Path, kind: str, files: TokenizerFiles, unk: int, size: int) -> Side:
+    path = directory / files.model
+    if kind == "sentencepiece" and files.vocabulary is not None:
+        return Pieces(path, load_vocabulary(directory / files.vocabulary, size, unk))
+    side = FromTokenizers(path) if kind == "tokenizers" else Pieces(path)
+    if side.size > size:
+        raise BundleError(
+            f"{path} has {side.size} pieces, more than the vocabulary of {size}: "
+            "it belongs to another model, export the bundle again"
+        )
+    return side
 
 
 class TextStream:

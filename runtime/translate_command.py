@@ -20,6 +20,8 @@ from txport.runtime.translator import Options, Translation, Translator
 @click.option("--max-length", type=click.IntRange(1), help="Most tokens to make, eos included. [default: the bundle's]")
 @click.option("--min-length", type=click.IntRange(0), default=0, help="Tokens to make before a translation may end.")
 @click.option("--prefix", help="Text that every translation must begin with.")
+@click.option("--source-language", help="The language of the lines, where BUNDLE has several. [default: the bundle's]")
+@click.option("--target-language", help="The language to translate into, likewise; tx-inspect lists them.")
 @click.option("--strict", is_flag=True, help="Refuse a line that is too long, instead of cutting it with a warning.")
 @click.option("--device", default="auto", show_default=True, help="Where to run: auto, cpu or cuda.")
 @click.option("--lowering", help="The decoder step to use: ort, scatter or tensorscatter. [default: the best here]")
@@ -42,6 +44,8 @@ def main(
     max_length: int | None,
     min_length: int,
     prefix: str | None,
+    source_language: str | None,
+    target_language: str | None,
     strict: bool,
     device: str,
     lowering: str | None,
@@ -57,7 +61,8 @@ def main(
     """
     logging.basicConfig(format="tx-translate: %(message)s", level=logging.WARNING)
     source, target = _descriptor(sys.stdin, "input"), _descriptor(sys.stdout, "output")
-    options = Options(max_length, min_length, prefix, scores and as_json, strict)
+    languages = (source_language, target_language)
+    options = Options(max_length, min_length, prefix, scores and as_json, strict, *languages)
     translator = Translator(bundle, device, lowering, threads, batch, batch_tokens)
     texts = text_windows(windows(source, window))
     for results in translator.translate_windows(texts, options):

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from txport.runtime import greedy
+from txport.runtime.affixes import affixes
 from txport.runtime.engines import choose, open_engine
-from txport.runtime.errors import BundleError, InputError
+from txport.runtime.errors import InputError
 from txport.runtime.files import new_file
 from txport.runtime.libraries import needs
 from txport.runtime.lines import as_line, open_lines, text_windows
 from txport.runtime.manifest import WEIGHTS, Manifest
 
 with needs("ort"):
-    from txport.runtime.tokenizer import IdsOnly, SentencePieceTokenizer, TextStream, Tokenizer
+    from txport.runtime.tokenizer import TextStream, open_tokenizer
 
 _log = logging.getLogger("txport")
 
@@ -30,6 +31,9 @@ class Options:
         prefix: text that each translation must begin with.
         scores: compute `Translation.scores`.
         strict: refuse a sentence that is longer than the bundle takes, instead of cutting it with a warning.
+        source_language: the language of the sentences, for a bundle that has several; None for its default.
+        target_language: the language to translate into, likewise. A sentence may choose another one by its beginning
+            if the bundle has that (`>>name<<`).
     """
 
     max_length: int | None = None
@@ -37,6 +41,8 @@ class Options:
     prefix: str | None = None
     scores: bool = False
     strict: bool = False
+    source_language: str | None = None
+    target_language: str | None = None
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,13 @@ class Translator:
             raise InputError("threads must be 0 or more, batch and batch_tokens 1 or more")
         self.manifest = Manifest.load(directory)
         self.manifest.check_files(directory, hashes=lambda name: name != WEIGHTS)
-        self.tokenizer = _tokenizer(directory, self.manifest)
+        self.tokenizer = open_tokenizer(
+            directory,
+            self.manifest.tokenizer,
+            self.manifest.tokens.unk,
+            self.manifest.model.source_vocabulary,
+            self.manifest.model.target_vocabulary,
+        )
         self.engine = open_engine(directory, self.manifest, choose(self.manifest, device, lowering), threads)
         self._batch, self._batch_tokens = batch, batch_tokens
 
@@ -110,20 +122,22 @@ class Translator:
         prefix: str | None = None,
         scores: bool = False,
         strict: bool = False,
+        source_language: str | None = None,
+        target_language: str | None = None,
     ) -> list[Translation]:
         """Translate sentences; the results are in their order. Empty ones, and ones of spaces only, stay empty.
 
         Args:
             sentences: any number; they are sorted by length and run in batches.
-            max_length, min_length, prefix, scores, strict: see `Options`.
+            max_length, min_length, prefix, scores, strict, source_language, target_language: see `Options`.
 
         Raises:
             InputError: an argument cannot be used, or a sentence is too long and `strict` is set.
         """
         if isinstance(sentences, str):
             raise InputError("translate takes a list of sentences: put the one sentence in a list")
-        options = Options(max_length, min_length, prefix, scores, strict)
-        return self._translate(sentences, options, self._prefix_ids(options), "sentence", 1)
+        options = Options(max_length, min_length, prefix, scores, strict, source_language, target_language)
+        return self._translate(sentences, self._call(options), "sentence", 1)
 
     def translate_windows(
         self, windows: Iterable[Sequence[str]], options: Options = Options()
@@ -140,9 +154,9 @@ class Translator:
         Raises:
             InputError: as `translate`, with the number of the line.
         """
-        prefix, first = self._prefix_ids(options), 1
+        call, first = self._call(options), 1
         for window in windows:
-            yield self._translate(window, options, prefix, "line", first)
+            yield self._translate(window, call, "line", first)
             first += len(window)
 
     def translate_file(
@@ -173,8 +187,13 @@ class Translator:
         min_length: int = 0,
         prefix: Sequence[int] = (),
         scores: bool = False,
+        source_language: str | None = None,
+        target_language: str | None = None,
     ) -> list[Translation]:
-        """As `translate`, from source ids (eos included) and a prefix of target ids, without a tokenizer.
+        """As `translate`, from source ids and a prefix of target ids, without a tokenizer.
+
+        Source ids are whole: eos and language tokens included. What the model's answers are forced to begin with
+        stands before `prefix` by itself.
 
         Raises:
             InputError: a source is empty, longer than the bundle takes, or has an id outside the vocabulary.
@@ -182,8 +201,10 @@ class Translator:
         for number, source in enumerate(sources, 1):
             _check_ids(source, self.manifest.model.source_vocabulary, f"sentence {number}")
         _check_ids(prefix, self.manifest.model.target_vocabulary, "the prefix")
-        self._check_lengths(max_length, min_length, prefix)
-        requests = [greedy.Request(source, max_length, min_length, prefix) for source in sources]
+        forced = affixes(self.manifest.tokenizer, source_language, target_language).target_prefix
+        begin = [*forced, *prefix]
+        self._check_lengths(max_length, min_length, begin)
+        requests = [greedy.Request(source, max_length, min_length, begin) for source in sources]
         return [self._translation(result, truncated=False) for result in self._decode(requests, scores)]
 
     def stream(
@@ -195,29 +216,29 @@ class Translator:
         prefix: str | None = None,
         scores: bool = False,
         strict: bool = False,
+        source_language: str | None = None,
+        target_language: str | None = None,
     ) -> Iterator[Piece]:
         """Translate one sentence and yield each token as it is made; arguments as for `translate`.
 
         The texts of all pieces, joined, are the text that `translate` gives.
         """
-        options = Options(max_length, min_length, prefix, scores, strict)
-        prefix_ids = self._prefix_ids(options)
-        ids, _ = self._encode(sentence, options, "the sentence")
-        if not ids:
+        options = Options(max_length, min_length, prefix, scores, strict, source_language, target_language)
+        request, _ = self._request(sentence, self._call(options), "the sentence")
+        if request is None:
             return
         text = TextStream(self.tokenizer)
-        for token in greedy.stream(self.engine, greedy.Request(ids, max_length, min_length, prefix_ids), scores=scores):
+        for token in greedy.stream(self.engine, request, scores=scores):
             yield Piece(token.id, text.add(token.id, token.last), token.score)
 
-    def _translate(
-        self, sentences: Sequence[str], options: Options, prefix: Sequence[int], what: str, first: int
-    ) -> list[Translation]:
-        sources = [self._encode(text, options, f"{what} {number}") for number, text in enumerate(sentences, first)]
-        work = [index for index, (ids, _) in enumerate(sources) if ids]
-        requests = [greedy.Request(sources[i][0], options.max_length, options.min_length, prefix) for i in work]
-        results = [Translation("", [], [] if options.scores else None, False) for _ in sentences]
-        for index, result in zip(work, self._decode(requests, options.scores), strict=True):
-            results[index] = self._translation(result, sources[index][1])
+    def _translate(self, sentences: Sequence[str], call: "_Call", what: str, first: int) -> list[Translation]:
+        found = [self._request(text, call, f"{what} {number}") for number, text in enumerate(sentences, first)]
+        scores = call.options.scores
+        work = [(index, request, cut) for index, (request, cut) in enumerate(found) if request is not None]
+        results = [Translation("", [], [] if scores else None, False) for _ in sentences]
+        made = self._decode([request for _, request, _ in work], scores)
+        for (index, _, cut), result in zip(work, made, strict=True):
+            results[index] = self._translation(result, cut)
         return results
 
     def _decode(self, requests: Sequence[greedy.Request], scores: bool) -> list[greedy.Result]:
@@ -228,23 +249,32 @@ class Translator:
     def _translation(self, result: greedy.Result, truncated: bool) -> Translation:
         return Translation(self.tokenizer.decode(result.ids), result.ids, result.scores, truncated)
 
-    def _encode(self, text: str, options: Options, what: str) -> tuple[list[int], bool]:
-        """Source ids cut to fit, none for a text in which there is nothing to translate, and whether they were cut."""
+    def _request(self, text: str, call: "_Call", what: str) -> tuple[greedy.Request | None, bool]:
+        """What to ask for a text, None if there is nothing in it to translate, and whether it was cut to fit."""
         if not text or text.isspace():
-            return [], False
-        ids, most = self.tokenizer.encode(text), self.engine.limits.source
-        if len(ids) <= most:
-            return (ids if len(ids) > 1 else []), False
-        message = f"{what} has {len(ids)} tokens, more than the {most} that this bundle takes"
+            return None, False
+        options = call.options
+        ids, around = self.tokenizer.encode_source(text, options.source_language, options.target_language)
+        if not ids:
+            return None, False
+        source, most = around.around(ids), self.engine.limits.source
+        request = greedy.Request(
+            around.around(ids, most), options.max_length, options.min_length, [*around.target_prefix, *call.prefix]
+        )
+        if len(source) <= most:
+            return request, False
+        message = f"{what} has {len(source)} tokens, more than the {most} that this bundle takes"
         if options.strict:
             raise InputError(f"{message}: shorten it, or translate it cut short, without strict")
         _log.warning("%s: it was cut", message)
-        return [*ids[: most - 1], ids[-1]], True
+        return request, True
 
-    def _prefix_ids(self, options: Options) -> list[int]:
-        ids = self.tokenizer.encode_prefix(options.prefix) if options.prefix else []
-        self._check_lengths(options.max_length, options.min_length, ids)
-        return ids
+    def _call(self, options: Options) -> "_Call":
+        # A language that is unknown or was not chosen is reported before any sentence is looked at.
+        around = affixes(self.manifest.tokenizer, options.source_language, options.target_language)
+        prefix = self.tokenizer.encode_prefix(options.prefix) if options.prefix else []
+        self._check_lengths(options.max_length, options.min_length, [*around.target_prefix, *prefix])
+        return _Call(options, prefix)
 
     def _check_lengths(self, max_length: int | None, min_length: int, prefix: Sequence[int]) -> None:
         most = self.engine.limits.target
@@ -257,25 +287,15 @@ class Translator:
             raise InputError(f"a prefix of {len(prefix)} tokens leaves no room for more: the maximum length is {most}")
 
 
+@dataclass(frozen=True)
+class _Call:
+    """What the sentences of one call share: the options, and the ids of their `prefix`."""
+
+    options: Options
+    prefix: list[int]
+
+
 def _check_ids(ids: Sequence[int], vocabulary: int, what: str) -> None:
     for token in ids:
         if not 0 <= token < vocabulary:
             raise InputError(f"{what} has the id {token}, which is not between 0 and {vocabulary - 1}")
-
-
-def _tokenizer(directory: Path, manifest: Manifest) -> Tokenizer:
-    files = manifest.tokenizer
-    if files.source is None or files.target is None:
-        return IdsOnly()
-    tokenizer = SentencePieceTokenizer(directory / files.source, directory / files.target, eos=manifest.tokens.eos)
-    sizes = manifest.model
-    for pieces, vocabulary, file in (
-        (tokenizer.source_pieces, sizes.source_vocabulary, files.source),
-        (tokenizer.target_pieces, sizes.target_vocabulary, files.target),
-    ):
-        if pieces > vocabulary:
-            raise BundleError(
-                f"{directory / file} has {pieces} pieces, more than the vocabulary of {vocabulary}: "
-                "it belongs to another model, export the bundle again"
-            )
-    return tokenizer

@@ -9,9 +9,10 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from txport.models.checkpoint import load_checkpoint
 from txport.runtime import greedy
+from txport.runtime.affixes import affixes
 from txport.runtime.engine import Engine
 from txport.runtime.errors import CheckpointError, InputError
-from txport.runtime.tokenizer import SentencePieceTokenizer, Tokenizer
+from txport.runtime.tokenizer import Tokenizer, open_tokenizer
 from txport.runtime.translator import Translator
 from txport.training.torch_engine import TorchEngine
 
@@ -56,12 +57,19 @@ def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
     )
 
 
-def translate(engine: Engine, tokenizer: Tokenizer, sentences: Sequence[str]) -> list[str]:
-    """Greedy translations, in order; empty sentences stay empty, and longer ones than the engine takes are cut."""
+def translate(engine: Engine, tokenizer: Tokenizer, sentences: Sequence[str], prefix: Sequence[int] = ()) -> list[str]:
+    """Greedy translations, in order; empty sentences stay empty, and longer ones than the engine takes are cut.
+
+    Args:
+        engine: Runs the model.
+        tokenizer: Its tokenizer.
+        sentences: Any number.
+        prefix: Target ids that every translation is forced to begin with.
+    """
     results: list[str] = []
     for start in range(0, len(sentences), WINDOW):
         sources = [_cut(tokenizer.encode(text), engine.limits.source) for text in sentences[start : start + WINDOW]]
-        requests = [greedy.Request(ids) for ids in sources if len(ids) > 1]
+        requests = [greedy.Request(ids, prefix=prefix) for ids in sources if len(ids) > 1]
         made = iter(greedy.decode_all(engine, requests))
         results += [tokenizer.decode(next(made).ids) if len(ids) > 1 else "" for ids in sources]
     return results
@@ -79,12 +87,13 @@ def translate_with(model: Path, sentences: Sequence[str]) -> list[str]:
     if not (model / "config.json").exists():
         raise InputError(f"{model} is neither a bundle (manifest.json) nor a checkpoint (config.json).")
     checkpoint = load_checkpoint(model)
-    if checkpoint.source_tokenizer is None:
+    if checkpoint.tokenizer.kind == "none":
         raise CheckpointError(f"{model} has no tokenizer: it can only be evaluated on ids.")
-    tokenizer = SentencePieceTokenizer(
-        checkpoint.source_tokenizer, checkpoint.target_tokenizer, eos=checkpoint.config.eos_id
-    )
-    return translate(TorchEngine(checkpoint.model), tokenizer, sentences)
+    config = checkpoint.config
+    sizes = config.source_vocabulary, config.target_vocabulary
+    tokenizer = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, config.unk_id, *sizes)
+    prefix = affixes(checkpoint.tokenizer).target_prefix
+    return translate(TorchEngine(checkpoint.model), tokenizer, sentences, prefix)
 
 
 def _cut(ids: list[int], most: int) -> list[int]:

@@ -15,7 +15,9 @@ from txport.exporter.precision import choose_islands, island_nodes
 from txport.exporter.reference import greedy_batches, sample_sources, teacher_forced_logits
 from txport.exporter.trace import trace_encoder, trace_step
 from txport.models.transformer import Transformer
+from txport.runtime.affixes import affixes
 from txport.runtime.errors import CheckFailed
+from txport.runtime.tokenizer_schema import ids_only
 
 FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 
@@ -27,7 +29,7 @@ def graphs(model: Transformer, *lowerings: str) -> dict[str, ir.Model]:
 
 
 def calibration(model: Transformer) -> list[tuple[object, np.ndarray]]:
-    sources = sample_sources(64, 8, 12, model.config.eos_id)
+    sources = sample_sources(model.config, 8, 12, affixes(ids_only(model.config.eos_id)))
     return [(batch, teacher_forced_logits(model, batch)) for batch in greedy_batches(model, sources, 16)]
 
 

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from txport.models.checkpoint import load_checkpoint, save_checkpoint
+from txport.models.checkpoint import load_checkpoint, save_checkpoint, write_description
 from txport.models.config import Config
 from txport.models.transformer import Transformer
 from txport.runtime.errors import CheckpointError, InputError
+from txport.runtime.tokenizer_schema import TokenizerDescription, TokenizerFiles, ids_only, plain
 
 MakeModel = Callable[..., Transformer]
 SENTENCES = ["on 3/14/2025 it cost $12.50", "  spaces at both ends  ", "", "Füße 🚀 \u2028 one line still"]
@@ -62,7 +63,7 @@ def test_round_trip(tmp_path: Path, make_model: MakeModel, tokenizer: Path, opti
     assert torch.equal(loaded.model(source, lengths, target), model(source, lengths, target))
     assert loaded.config == model.config
     assert loaded.sentences == SENTENCES
-    assert loaded.source_tokenizer == loaded.target_tokenizer == tmp_path / "a/checkpoint/tokenizer/shared.model"
+    assert loaded.tokenizer == plain("tokenizer/shared.model", "tokenizer/shared.model", 3)
     assert not loaded.model.training
     assert json.loads((tmp_path / "a/checkpoint/training.json").read_text()) == {"steps": 3}
 
@@ -81,7 +82,7 @@ def test_other_float_types_are_loaded_as_float32(tmp_path: Path, make_model: Mak
     loaded = load_checkpoint(tmp_path / "checkpoint")
     for parameter, original in zip(loaded.model.parameters(), model.parameters(), strict=True):
         assert torch.equal(parameter, original.float()) and parameter.dtype == torch.float32
-    assert loaded.source_tokenizer is None and loaded.target_tokenizer is None and loaded.sentences == []
+    assert loaded.tokenizer == ids_only(3) and loaded.sentences == []
 
 
 def test_two_tokenizers(tmp_path: Path, make_model: MakeModel, tokenizer: Path) -> None:
@@ -89,8 +90,7 @@ def test_two_tokenizers(tmp_path: Path, make_model: MakeModel, tokenizer: Path) 
     (tokenizer / "target.model").write_bytes(b"another")
     save_checkpoint(tmp_path / "checkpoint", make_model(), tokenizer, [], {})
     loaded = load_checkpoint(tmp_path / "checkpoint")
-    assert loaded.source_tokenizer == tmp_path / "checkpoint/tokenizer/source.model"
-    assert loaded.target_tokenizer == tmp_path / "checkpoint/tokenizer/target.model"
+    assert loaded.tokenizer == plain("tokenizer/source.model", "tokenizer/target.model", 3)
 
 
 def test_a_last_sentence_without_line_break_counts(saved: Path) -> None:
@@ -232,6 +232,47 @@ def test_a_config_of_absurd_size_is_refused_before_memory_is_asked_for(
     document = {"format_version": 1, "config": absurd.to_json()}
     (tmp_path / "checkpoint" / "config.json").write_text(json.dumps(document))
     with pytest.raises(CheckpointError, match=r"its config\.json asks for"):
+        load_checkpoint(tmp_path / "checkpoint")
+
+
+# --- a tokenizer that describes itself ---------------------------------------------------------------------------
+
+FILES = TokenizerFiles("tokenizer/shared.model", None)
+DESCRIBED = TokenizerDescription("sentencepiece", FILES, FILES, (5,), (3, 6), (7,), None)
+
+
+def test_a_described_tokenizer(tmp_path: Path, make_model: MakeModel, tokenizer: Path) -> None:
+    write_description(tokenizer, DESCRIBED)
+    save_checkpoint(tmp_path / "checkpoint", make_model(), tokenizer, [], {})
+    assert load_checkpoint(tmp_path / "checkpoint").tokenizer == DESCRIBED
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"source": TokenizerFiles("../x.model", None)}, "not listed"),
+        ({"source_prefix": (10**6,)}, "outside the source vocabulary"),
+        ({"kind": "none"}, "must be null for kind 'none'"),
+        ({"kind": "words"}, "not one of"),
+    ],
+)
+def test_descriptions_that_cannot_be(
+    tmp_path: Path, make_model: MakeModel, tokenizer: Path, change: dict[str, Any], words: str
+) -> None:
+    write_description(tokenizer, dataclasses.replace(DESCRIBED, **change))
+    save_checkpoint(tmp_path / "checkpoint", make_model(), tokenizer, [], {})
+    with pytest.raises(CheckpointError, match=words) as caught:
+        load_checkpoint(tmp_path / "checkpoint")
+    assert "description.json" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"format_version": 2}', '{"format_version": 1}', '{"format_version": true}']
+)
+def test_damaged_descriptions(tmp_path: Path, make_model: MakeModel, tokenizer: Path, text: str) -> None:
+    (tokenizer / "description.json").write_text(text)
+    save_checkpoint(tmp_path / "checkpoint", make_model(), tokenizer, [], {})
+    with pytest.raises(CheckpointError, match="description.json"):
         load_checkpoint(tmp_path / "checkpoint")
 
 

@@ -87,8 +87,75 @@ def replaced(old: str, new: str) -> bytes:
 
 
 def without_tokenizer(value: Value) -> None:
-    value["tokenizer"] = {"kind": "none", "source": None, "target": None}
+    value["tokenizer"] |= {"kind": "none", "source": None, "target": None}
     value["verification"] = None
+
+
+LANGUAGES = {
+    "source": {"deu_Latn": 90, "eng_Latn": 91},
+    "target": {"fra_Latn": 92, "中文": 93},
+    "source_default": "eng_Latn",
+    "target_default": None,
+    "in_text": False,
+}
+
+
+def with_languages(value: Value) -> None:
+    """Placeholders in every list, and ids beside them."""
+    value["tokenizer"] |= {
+        "source_prefix": ["source_language", 5],
+        "source_suffix": [3, "target_language"],
+        "target_prefix": ["target_language", 95],
+        "languages": copy.deepcopy(LANGUAGES),
+    }
+
+
+def languages_with(*path: Any, to: Any) -> bytes:
+    """The manifest with languages, and one value of its tokenizer replaced."""
+
+    def change(value: Value) -> None:
+        with_languages(value)
+        inner = value["tokenizer"]
+        for step in path[:-1]:
+            inner = inner[step]
+        inner[path[-1]] = to
+
+    return changed(change)
+
+
+def sides_of_different_size(value: Value) -> None:
+    """Ids that only one of the vocabularies has, each where that vocabulary is meant."""
+    with_languages(value)
+    value["model"]["source_vocabulary"] = 1000
+    value["tokenizer"]["source_prefix"] = ["source_language", 999]
+    value["tokenizer"]["source_suffix"] = [3]
+    value["tokenizer"]["languages"]["source"]["deu_Latn"] = 998
+
+
+def languages_in_text(value: Value) -> None:
+    with_languages(value)
+    value["tokenizer"] |= {"source_prefix": ["target_language"], "source_suffix": [3], "target_prefix": []}
+    value["tokenizer"]["languages"] |= {"source": {}, "source_default": None, "in_text": True}
+
+
+def vocabularies(value: Value) -> None:
+    for side in ("source", "target"):
+        name = f"tokenizer/{side}.vocabulary.json"
+        value["tokenizer"][side] = {"model": f"tokenizer/{side}.model", "vocabulary": name}
+        for file in value["tokenizer"][side].values():
+            value["files"][file] = {"bytes": 1, "sha256": "0" * 63 + "1"}
+
+
+def of_tokenizers(value: Value) -> None:
+    value["tokenizer"] |= {"kind": "tokenizers", "source_prefix": [2], "source_suffix": [3], "target_prefix": [0]}
+    value["files"]["tokenizer/tokenizer.json"] = {"bytes": 1, "sha256": "0" * 63 + "1"}
+    for side in ("source", "target"):
+        value["tokenizer"][side] = {"model": "tokenizer/tokenizer.json", "vocabulary": None}
+
+
+def ids_with_languages(value: Value) -> None:
+    with_languages(value)
+    value["tokenizer"] |= {"kind": "none", "source": None, "target": None}
 
 
 def one_lowering(value: Value) -> None:
@@ -120,6 +187,14 @@ def good() -> dict[str, bytes]:
         "toy": TOY.read_bytes(),
         "everything": signed(text_of(base())),
         "without_tokenizer": changed(without_tokenizer),
+        "languages": changed(with_languages),
+        "languages_in_text": changed(languages_in_text),
+        "languages_without_defaults": languages_with("languages", "source_default", to=None),
+        "languages_of_ids": changed(ids_with_languages),
+        "sides_of_different_size": changed(sides_of_different_size),
+        "no_suffix": put("tokenizer", "source_suffix", to=[]),
+        "vocabularies": changed(vocabularies),
+        "of_tokenizers": changed(of_tokenizers),
         "one_lowering": changed(one_lowering),
         "float16": changed(float16),
         "without_cache_positions": changed(without_cache_positions),
@@ -136,7 +211,8 @@ def good() -> dict[str, bytes]:
 def bad() -> dict[str, tuple[bytes, str]]:
     """Name -> (bytes, words of the message)."""
     whole = signed(text_of(base()))
-    return {**_bad_json(whole), **_bad_fields(), **_bad_sizes(), **_bad_files(), **_bad_graphs(), **_bad_interfaces()}
+    of_values = {**_bad_json(whole), **_bad_fields(), **_bad_sizes()}
+    return {**of_values, **_bad_files(), **_bad_tokenizers(), **_bad_graphs(), **_bad_interfaces()}
 
 
 def _bad_json(whole: bytes) -> dict[str, tuple[bytes, str]]:
@@ -218,11 +294,60 @@ def _bad_files() -> dict[str, tuple[bytes, str]]:
         "lists_an_engine": (file_named("engines/sm90/step.plan"), "must not be listed"),
         "negative_size": (put("files", "golden.json", "bytes", to=-1), "golden.json"),
         "short_hash": (put("files", "golden.json", "sha256", to="ab"), "golden.json"),
+        "graph_not_listed": (put("graphs", 0, "file", to="onnx/other.onnx"), "other.onnx"),
+    }
+
+
+def _bad_tokenizers() -> dict[str, tuple[bytes, str]]:
+    def changed_vocabulary(to: Any) -> bytes:
+        return changed(lambda value: (vocabularies(value), value["tokenizer"]["target"].update(vocabulary=to)))
+
+    def tokenizers_with_vocabulary(value: Value) -> None:
+        of_tokenizers(value)
+        value["tokenizer"]["target"]["vocabulary"] = "tokenizer/tokenizer.json"
+
+    def unused_prefix(value: Value) -> None:
+        sides_of_different_size(value)
+        value["tokenizer"]["source_suffix"] = [3, "target_language"]
+        value["tokenizer"]["target_prefix"] = []
+        value["tokenizer"]["languages"]["target"]["fra_Latn"] = 1000
+
+    return {
         "unknown_tokenizer": (put("tokenizer", "kind", to="bpe"), "bpe"),
-        "tokenizer_not_listed": (put("tokenizer", "source", to="tokenizer/other.model"), "other.model"),
+        "tokenizer_not_listed": (put("tokenizer", "source", "model", to="tokenizer/other.model"), "other.model"),
+        "vocabulary_not_listed": (changed_vocabulary("tokenizer/other.json"), "tokenizer.target.vocabulary"),
+        "vocabulary_of_tokenizers": (changed(tokenizers_with_vocabulary), "tokenizer.target.vocabulary must be null"),
+        "vocabulary_missing": (without("tokenizer", "source", "vocabulary"), "vocabulary"),
+        "tokenizer_as_text": (put("tokenizer", "source", to="tokenizer/shared.model"), "tokenizer.source"),
         "tokenizer_without_file": (put("tokenizer", "target", to=None), "tokenizer.target"),
         "file_without_tokenizer": (put("tokenizer", "kind", to="none"), "tokenizer.source"),
-        "graph_not_listed": (put("graphs", 0, "file", to="onnx/other.onnx"), "other.onnx"),
+        "languages_missing": (without("tokenizer", "languages"), "languages"),
+        "suffix_missing": (without("tokenizer", "source_suffix"), "source_suffix"),
+        "suffix_null": (put("tokenizer", "source_suffix", to=None), "source_suffix"),
+        "affix_fraction": (put("tokenizer", "source_prefix", to=[1.0]), "source_prefix"),
+        "affix_true": (put("tokenizer", "source_prefix", to=[True]), "source_prefix"),
+        "affix_null": (put("tokenizer", "target_prefix", to=[None]), "target_prefix"),
+        "unknown_placeholder": (languages_with("source_prefix", to=["language"]), "source_prefix"),
+        "placeholder_without_languages": (languages_with("languages", to=None), "tokenizer.source_prefix"),
+        "placeholder_of_no_language": (
+            changed(lambda value: (with_languages(value), value["tokenizer"]["languages"].update(target={}))),
+            "tokenizer.source_suffix",
+        ),
+        "prefix_outside_vocabulary": (put("tokenizer", "source_prefix", to=[96]), "tokenizer.source_prefix"),
+        "suffix_negative": (put("tokenizer", "source_suffix", to=[3, -1]), "tokenizer.source_suffix"),
+        "forced_outside_vocabulary": (put("tokenizer", "target_prefix", to=[96]), "tokenizer.target_prefix"),
+        "source_language_outside": (languages_with("languages", "source", "deu_Latn", to=96), "languages.source"),
+        "source_language_negative": (languages_with("languages", "source", "deu_Latn", to=-1), "languages.source"),
+        "target_language_outside": (languages_with("languages", "target", "中文", to=96), "languages.target"),
+        "target_language_outside_the_source": (changed(unused_prefix), "outside the source vocabulary"),
+        "language_text_for_id": (languages_with("languages", "target", "fra_Latn", to="92"), "fra_Latn"),
+        "default_not_in_table": (languages_with("languages", "source_default", to="fra_Latn"), "source_default"),
+        "target_default_not_in_table": (languages_with("languages", "target_default", to=""), "target_default"),
+        "in_text_number": (languages_with("languages", "in_text", to=0), "in_text"),
+        "in_text_missing": (
+            changed(lambda value: (with_languages(value), value["tokenizer"]["languages"].pop("in_text"))),
+            "in_text",
+        ),
     }
 
 

@@ -33,9 +33,9 @@ from txport.runtime.manifest import (
     Precision,
     Range,
     Tensor,
-    TokenizerFiles,
     list_files,
 )
+from txport.runtime.tokenizer_schema import plain
 
 HEADS = 2
 CACHES = ("self_key_0", "self_value_0")
@@ -232,7 +232,7 @@ def write(directory: Path) -> None:
         dimensions=Dimensions(Range(1, 4, BATCH), Range(1, 8, SOURCE), Range(1, 32, LIMIT)),
         precision=Precision("float32", ()),
         graphs=records(),
-        tokenizer=TokenizerFiles("sentencepiece", "tokenizer/shared.model", "tokenizer/shared.model"),
+        tokenizer=plain("tokenizer/shared.model", "tokenizer/shared.model", TOKENS.eos),
         files=list_files(directory),
         verification=None,
     )

@@ -1,5 +1,6 @@
 """tx-translate and tx-inspect as a shell sees them: bytes in, bytes out, exit codes, one sentence for an error."""
 
+import dataclasses
 import json
 import signal
 import subprocess
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from txport.runtime.manifest import Manifest
+from txport.runtime.tokenizer_schema import Languages
 from txport.runtime.translator import Translator
 
 from tests.runtime.toy import BUNDLE, answer
@@ -188,6 +190,22 @@ def test_inspect() -> None:
     assert facts["made"] == "by      toy 1 (format 1)"
     assert "1+1 layers" in facts["model"] and "96" in facts["model"]
     assert "ONNX Runtime" in done.stdout.decode() and "lowering ort" in done.stdout.decode()
+
+
+def test_languages(damaged: Path) -> None:
+    manifest = Manifest.load(damaged)
+    languages = Languages({"eng": 90, "deu": 91}, {"fra": 40, "ita": 41}, "eng", None, True)
+    tokenizer = dataclasses.replace(
+        manifest.tokenizer, source_prefix=("source_language",), target_prefix=("target_language",), languages=languages
+    )
+    dataclasses.replace(manifest, tokenizer=tokenizer).write(damaged)
+    shown = run("inspect", damaged).stdout.decode()
+    assert "2: eng (default), deu" in shown and "2: fra, ita" in shown and ">>language<<" in shown
+    one_sentence(run("translate", damaged, stdin=b"one\n"), 2, "--target-language", "fra, ita")
+    options = ["--source-language", "deu", "--target-language", "ita", "--json", "--max-length", 4]
+    done = run("translate", damaged, *options, stdin=b"one\n")
+    text = Translator(BUNDLE).tokenizer.encode("one")
+    assert json.loads(done.stdout)["ids"] == answer([91, *text], 4, prefix=[41])[0]
 
 
 def test_inspect_as_json() -> None:

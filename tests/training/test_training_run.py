@@ -9,6 +9,7 @@ import pytest
 import torch
 from txport.models.checkpoint import load_checkpoint
 from txport.runtime.errors import InputError
+from txport.runtime.tokenizer_schema import TokenizerFiles
 from txport.training.loop import Outcome, train
 from txport.training.recipe import Recipe
 from txport.training.run_directory import RunDirectory
@@ -38,7 +39,7 @@ def test_the_checkpoint_is_whole(run: tuple[Path, Outcome]) -> None:
     output, outcome = run
     checkpoint = load_checkpoint(output)
     assert checkpoint.config.source_vocabulary == 400 and checkpoint.config.d_model == 32
-    assert checkpoint.source_tokenizer == output / "tokenizer" / "shared.model"
+    assert checkpoint.tokenizer.source == TokenizerFiles("tokenizer/shared.model", None)
     assert len(checkpoint.sentences) == 48 and len(set(checkpoint.sentences)) == 48
     report = json.loads((output / "training.json").read_text())
     assert report["steps"] == outcome.steps == 12 and report["test"]["sentences"] == 24
@@ -163,4 +164,4 @@ def test_separate_tokenizers(tiny: Tiny, tmp_path: Path) -> None:
     options = ("tokenizer.joint=false", "model.share_embeddings=false", "training.max_steps=2")
     train(tiny(*options, "tokenizer.vocabulary=300", "training.validate_every=2"), tmp_path / "checkpoint", Path())
     checkpoint = load_checkpoint(tmp_path / "checkpoint")
-    assert checkpoint.source_tokenizer != checkpoint.target_tokenizer
+    assert checkpoint.tokenizer.source != checkpoint.tokenizer.target

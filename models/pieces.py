@@ -1,0 +1,54 @@
+"""Pieces of a SentencePiece model file (`sentencepiece_model.proto`), read and completed without protobuf.
+
+A vocabulary that two languages share has pieces of both, and a model may choose a piece on the target side that only
+the source side's SentencePiece model knows, say a name. SentencePiece would leave its "▁" in the text, because it does
+not know the piece; so the target side's file is completed with such pieces as UNUSED ones, which encoding never takes.
+"""
+
+import struct
+from collections.abc import Iterable
+
+import sentencepiece
+from txport.runtime.errors import CheckpointError
+
+_UNUSED = 5  # ModelProto.SentencePiece.Type
+
+
+def pieces_of(model: bytes, file: object) -> list[str]:
+    """All pieces of a model file, in the order of SentencePiece's own ids.
+
+    Raises:
+        CheckpointError: the bytes are no SentencePiece model; `file` is its name for the message.
+    """
+    processor = sentencepiece.SentencePieceProcessor()
+    try:
+        processor.LoadFromSerializedProto(model)
+    except RuntimeError:
+        raise CheckpointError(f"{file} is not a SentencePiece model; copy it again, or give --no-tokenizer.") from None
+    return [str(processor.id_to_piece(i)) for i in range(processor.get_piece_size())]
+
+
+def completed(model: bytes, known: Iterable[str], wanted: Iterable[str]) -> bytes:
+    """The model file with those of `wanted` that are not `known` appended; existing ids stay what they are."""
+    missing = sorted(set(wanted) - set(known))
+    # Fields of a repeated message may stand anywhere in a protobuf file, also at its end.
+    return model + b"".join(_field(1, _field(1, piece.encode()) + _score() + _type()) for piece in missing)
+
+
+def _field(number: int, data: bytes) -> bytes:
+    return bytes([number << 3 | 2]) + _varint(len(data)) + data
+
+
+def _score() -> bytes:
+    return bytes([2 << 3 | 5]) + struct.pack("<f", 0.0)
+
+
+def _type() -> bytes:
+    return bytes([3 << 3, _UNUSED])
+
+
+def _varint(value: int) -> bytes:
+    out = b""
+    while value > 127:
+        out, value = out + bytes([value & 127 | 128]), value >> 7
+    return out + bytes([value])

@@ -1,0 +1,105 @@
+"""What stands around the ids of a text: language tokens, eos, and the forced beginning of an answer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from txport.runtime.errors import InputError
+from txport.runtime.tokenizer_schema import SOURCE_LANGUAGE, TARGET_LANGUAGE, Languages, TokenizerDescription
+
+_MOST_NAMES = 8
+
+
+@dataclass(frozen=True)
+class Affixes:
+    """Ids for the languages of one sentence.
+
+    Attributes:
+        source_prefix: before the source text's ids.
+        source_suffix: after them.
+        target_prefix: what the answer is forced to begin with.
+    """
+
+    source_prefix: list[int]
+    source_suffix: list[int]
+    target_prefix: list[int]
+
+    def around(self, ids: Sequence[int], most: int | None = None) -> list[int]:
+        """The source ids of a text: prefix, ids and suffix, in which the ids are cut so that all are `most`."""
+        room = len(ids) if most is None else max(0, most - len(self.source_prefix) - len(self.source_suffix))
+        return [*self.source_prefix, *ids[:room], *self.source_suffix]
+
+
+def affixes(
+    description: TokenizerDescription, source_language: str | None = None, target_language: str | None = None
+) -> Affixes:
+    """The affixes for chosen languages, None for the defaults.
+
+    Raises:
+        InputError: a language is unknown, or there is none to choose, or one must be chosen and was not.
+    """
+    languages = description.languages
+    chosen = {
+        SOURCE_LANGUAGE: _language_id("source", source_language, languages),
+        TARGET_LANGUAGE: _language_id("target", target_language, languages),
+    }
+
+    def filled(field: str, optional: bool = False) -> list[int]:
+        ids: list[int] = []
+        for item in getattr(description, field):
+            token = item if isinstance(item, int) else chosen[item]
+            if token is not None:
+                ids.append(token)
+            elif not optional:
+                raise _must_choose(item.partition("_")[0], languages)
+        return ids
+
+    in_text = languages is not None and languages.in_text
+    return Affixes(filled("source_prefix", in_text), filled("source_suffix"), filled("target_prefix"))
+
+
+def split_marker(text: str, description: TokenizerDescription) -> tuple[str | None, str]:
+    """Take a text's own choice of the target language off it.
+
+    As Hugging Face's MarianTokenizer does: `>>name<<` at the very start, whatever the name; the rest stays as it is.
+
+    Returns:
+        the name, None if the text has no marker or the bundle takes none; and the text without the marker.
+    """
+    languages = description.languages
+    if languages is None or not languages.in_text or not text.startswith(">>"):
+        return None, text
+    name, marker, rest = text[2:].partition("<<")
+    return (name, rest) if marker else (None, text)
+
+
+def with_unknown_target(description: TokenizerDescription, unk: int) -> TokenizerDescription:
+    """The description for a text whose marker names no known language: unk stands in the language's place."""
+    prefix = tuple(unk if item == TARGET_LANGUAGE else item for item in description.source_prefix)
+    return replace(description, source_prefix=prefix)
+
+
+def _language_id(side: str, name: str | None, languages: Languages | None) -> int | None:
+    table: dict[str, int] = {}
+    if languages is not None:
+        table = languages.source if side == "source" else languages.target
+        default = languages.source_default if side == "source" else languages.target_default
+        name = default if name is None else name
+    if name is None:
+        return None
+    if not table:
+        raise InputError(f"{side} language {name!r}: this bundle has no {side} language to choose, leave it out")
+    if name not in table:
+        raise InputError(f"{side} language {name!r} is unknown to this bundle: use {_some(table)}")
+    return table[name]
+
+
+def _must_choose(side: str, languages: Languages | None) -> InputError:
+    assert languages is not None  # the manifest's rules say so
+    table = languages.source if side == "source" else languages.target
+    return InputError(f"choose a {side} language of this bundle with --{side}-language: {_some(table)}")
+
+
+def _some(names: dict[str, int]) -> str:
+    shown = list(names)[:_MOST_NAMES]
+    rest = f" or one of {len(names) - len(shown)} more (tx-inspect lists them)" if len(names) > len(shown) else ""
+    return ", ".join(shown) + rest

@@ -1,0 +1,72 @@
+"""What must hold inside the field `tokenizer` of a manifest, beyond types. The C++ runtime checks the same."""
+
+from collections.abc import Collection, Iterator, Mapping
+
+from txport.runtime.tokenizer_schema import TokenizerDescription
+
+_LISTS = ("source_prefix", "source_suffix", "target_prefix")
+
+
+def tokenizer_faults(
+    tokenizer: TokenizerDescription, files: Collection[str], vocabularies: Mapping[str, int]
+) -> Iterator[str]:
+    """What the fields contradict.
+
+    Args:
+        tokenizer: the field.
+        files: the names of the bundle's files.
+        vocabularies: the number of ids of the sides "source" and "target".
+    """
+    yield from _file_faults(tokenizer, files)
+    yield from _list_faults(tokenizer, vocabularies)
+    yield from _language_faults(tokenizer, vocabularies)
+
+
+def _file_faults(tokenizer: TokenizerDescription, listed: Collection[str]) -> Iterator[str]:
+    for side, files in (("source", tokenizer.source), ("target", tokenizer.target)):
+        if (files is None) != (tokenizer.kind == "none"):
+            yield f"tokenizer.{side} must be null for kind 'none' and an object for every other kind"
+        if files is None:
+            continue
+        if files.vocabulary is not None and tokenizer.kind == "tokenizers":
+            yield f"tokenizer.{side}.vocabulary must be null for kind 'tokenizers'"
+        for field, name in (("model", files.model), ("vocabulary", files.vocabulary)):
+            if name is not None and name not in listed:
+                yield f"tokenizer.{side}.{field} names {name!r}, which is not listed under files"
+
+
+def _list_faults(tokenizer: TokenizerDescription, vocabularies: Mapping[str, int]) -> Iterator[str]:
+    languages = tokenizer.languages
+    tables = {
+        "source_language": languages.source if languages else {},
+        "target_language": languages.target if languages else {},
+    }
+    for field in _LISTS:
+        side = field.partition("_")[0]
+        for item in getattr(tokenizer, field):
+            if isinstance(item, str):
+                if not tables[item]:
+                    yield f"tokenizer.{field} has {item!r}, but tokenizer.languages has no such language"
+            elif not 0 <= item < vocabularies[side]:
+                yield f"tokenizer.{field} has the id {item}, outside the {side} vocabulary of {vocabularies[side]}"
+
+
+def _language_faults(tokenizer: TokenizerDescription, vocabularies: Mapping[str, int]) -> Iterator[str]:
+    languages = tokenizer.languages
+    if languages is None:
+        return
+    of_text = {*tokenizer.source_prefix, *tokenizer.source_suffix}
+    for field, table, default in (
+        ("source", languages.source, languages.source_default),
+        ("target", languages.target, languages.target_default),
+    ):
+        # An id stands in the vocabulary of every list that its placeholder stands in.
+        sides = {"source"} if field == "source" or f"{field}_language" in of_text else set()
+        sides |= {"target"} if f"{field}_language" in tokenizer.target_prefix else set()
+        for side in sorted(sides):
+            size = vocabularies[side]
+            for name, token in table.items():
+                if not 0 <= token < size:
+                    yield f"tokenizer.languages.{field}[{name!r}] is {token}, outside the {side} vocabulary of {size}"
+        if default is not None and default not in table:
+            yield f"tokenizer.languages.{field}_default is {default!r}, which tokenizer.languages.{field} has not got"

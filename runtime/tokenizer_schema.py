@@ -1,0 +1,75 @@
+"""The field `tokenizer` of manifest.json: how a text becomes source ids, and what every answer begins with."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+# Stands among ids for the id of the language that is chosen for a sentence.
+Placeholder = Literal["source_language", "target_language"]
+SOURCE_LANGUAGE: Placeholder = "source_language"
+TARGET_LANGUAGE: Placeholder = "target_language"
+
+
+@dataclass(frozen=True)
+class TokenizerFiles:
+    """The files of one side, by their names in the bundle.
+
+    Attributes:
+        model: a SentencePiece model, or a tokenizer.json of the `tokenizers` library.
+        vocabulary: see `txport.runtime.vocabulary`; None where ids are the model's own.
+    """
+
+    model: str
+    vocabulary: str | None
+
+
+@dataclass(frozen=True)
+class Languages:
+    """The languages that a user may choose, by name, and the ids that say so to the model.
+
+    Attributes:
+        source: ids of the source vocabulary; empty if there is nothing to choose.
+        target: ids of each vocabulary in which the placeholder "target_language" stands.
+        source_default: the source language of a sentence for which none is chosen.
+        target_default: the same for the target language.
+        in_text: a source text may begin with `>>name<<`, which chooses its target language.
+    """
+
+    source: dict[str, int]
+    target: dict[str, int]
+    source_default: str | None
+    target_default: str | None
+    in_text: bool
+
+
+@dataclass(frozen=True)
+class TokenizerDescription:
+    """Kind "none" takes and gives ids only; "tokenizers" is for Python; ids of the lists may be placeholders.
+
+    Attributes:
+        kind: the library of the models.
+        source: None for kind "none".
+        target: None for kind "none"; perhaps the same files as `source`.
+        source_prefix: what stands before the ids of each source text.
+        source_suffix: what stands after them, eos for most models.
+        target_prefix: what each answer is forced to begin with, after bos and before any prefix of the user's.
+        languages: None where there is nothing to choose.
+    """
+
+    kind: Literal["sentencepiece", "tokenizers", "none"]
+    source: TokenizerFiles | None
+    target: TokenizerFiles | None
+    source_prefix: tuple[int | Placeholder, ...]
+    source_suffix: tuple[int | Placeholder, ...]
+    target_prefix: tuple[int | Placeholder, ...]
+    languages: Languages | None
+
+
+def ids_only(eos: int) -> TokenizerDescription:
+    """That of a model without a tokenizer. (Source ids are then given whole; the suffix serves random samples.)"""
+    return TokenizerDescription("none", None, None, (), (eos,), (), None)
+
+
+def plain(source: str, target: str, eos: int) -> TokenizerDescription:
+    """SentencePiece models whose own ids are the model's, and eos after each source text."""
+    files = TokenizerFiles(source, None), TokenizerFiles(target, None)
+    return TokenizerDescription("sentencepiece", *files, (), (eos,), (), None)

@@ -1,0 +1,78 @@
+"""vocabulary.json: the pieces of a SentencePiece model in the order of a model's ids, where these are not its own.
+
+    {"format_version": 1, "pieces": ["</s>", null, "▁the", ...]}
+
+The id of a piece is its place. null stands where an id leaves no text: special tokens, languages, padding.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from txport.runtime.errors import BundleError
+from txport.runtime.strict_json import decode, parse
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class VocabularyFile:
+    """The file."""
+
+    format_version: int
+    pieces: tuple[str | None, ...]
+
+
+class Vocabulary:
+    """Pieces to ids and back.
+
+    Args:
+        pieces: by id; None for ids that leave no text. No piece stands twice.
+        unk: the id of every piece that is not there.
+    """
+
+    def __init__(self, pieces: Sequence[str | None], unk: int) -> None:
+        self._pieces, self._unk = pieces, unk
+        self._ids = {piece: token for token, piece in enumerate(pieces) if piece is not None}
+
+    def ids(self, pieces: Iterable[str]) -> list[int]:
+        """The ids of pieces."""
+        return [self._ids.get(piece, self._unk) for piece in pieces]
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """The pieces of ids; those without one, and those that are no ids at all, are passed over."""
+        found = (self._pieces[token] for token in ids if 0 <= token < len(self._pieces))
+        return [piece for piece in found if piece is not None]
+
+
+def load_vocabulary(path: Path, size: int, unk: int) -> Vocabulary:
+    """Read vocabulary.json.
+
+    Args:
+        path: the file.
+        size: the number of ids that the model has on this side.
+        unk: the id of unknown pieces.
+
+    Raises:
+        BundleError: it is missing, damaged, of a newer format, has a piece twice, or has more than `size`.
+    """
+    try:
+        value = parse(path.read_bytes(), str(path))
+    except OSError as error:
+        raise BundleError(f"{path} is missing or cannot be read: copy or export the bundle again") from error
+    if value.get("format_version") != FORMAT_VERSION or value.get("format_version") is True:
+        version = value.get("format_version")
+        raise BundleError(f"{path} has format_version {version}, but this txport reads {FORMAT_VERSION}")
+    pieces = decode(VocabularyFile, value, str(path)).pieces
+    if len(pieces) > size:
+        raise BundleError(
+            f"{path} has {len(pieces)} pieces, more than the vocabulary of {size}: "
+            "it belongs to another model, export the bundle again"
+        )
+    seen: set[str] = set()
+    for token, piece in enumerate(pieces):
+        if piece in seen:
+            raise BundleError(f"{path} has the piece {piece!r} twice, the second time at {token}: export again")
+        if piece is not None:
+            seen.add(piece)
+    return Vocabulary(pieces, unk)
