@@ -127,10 +127,18 @@ def _interface_faults(manifest: "Manifest", graph: Graph) -> Iterator[str]:
             yield f"graph {graph.name!r} misses the alias of {name!r} with {output!r}"
 
 
+def _layer_names(manifest: "Manifest") -> list[str]:
+    """Keys and values of each decoder layer.
+
+    A manifest may claim billions of layers; its graphs' tensors tell how many can be true, and one more is a fault.
+    """
+    most = max((len(graph.inputs) + len(graph.outputs) for graph in manifest.graphs), default=0)
+    layers = range(min(manifest.model.decoder_layers, most + 1))
+    return [f"{kind}_{layer}" for layer in layers for kind in ("key", "value")]
+
+
 def _state_names(manifest: "Manifest") -> list[str]:
-    layers = range(manifest.model.decoder_layers)
-    caches = [f"self_{kind}_{layer}" for layer in layers for kind in ("key", "value")]
-    return ["token_ids", "positions", "finished", *caches]
+    return ["token_ids", "positions", "finished", *(f"self_{name}" for name in _layer_names(manifest))]
 
 
 def interface(manifest: "Manifest", role: Role) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -139,8 +147,7 @@ def interface(manifest: "Manifest", role: Role) -> tuple[dict[str, Tensor], dict
     `cache_positions` is listed by the lowerings that need it; `logits` may be left unbound.
     """
     sizes, floating = manifest.model, manifest.precision.type
-    layers = range(sizes.decoder_layers)
-    names = [f"{kind}_{layer}" for layer in layers for kind in ("key", "value")]
+    names = _layer_names(manifest)
 
     def tensors(dtype: DType, shape: tuple[Dimension | int, ...], *names: str) -> dict[str, Tensor]:
         return {name: Tensor(name, dtype, shape, name == "logits") for name in names}

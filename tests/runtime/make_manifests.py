@@ -273,6 +273,7 @@ def _bad_sizes() -> dict[str, tuple[bytes, str]]:
         "min_zero": (put("dimensions", "target", "min", to=0), "dimensions.target"),
         "max_too_large": (put("dimensions", "target", "max", to=2**31), "dimensions.target"),
         "no_heads": (put("model", "heads", to=0), "model.heads"),
+        "billions_of_layers": (put("model", "decoder_layers", to=2**31 - 1), "misses"),
         "negative_layers": (put("model", "encoder_layers", to=-1), "model.encoder_layers"),
         "eos_outside_vocabulary": (put("tokens", "eos", to=96), "tokens.eos"),
         "negative_pad": (put("tokens", "pad", to=-1), "tokens.pad"),
