@@ -1,0 +1,102 @@
+// What a library must offer to run a bundle: encode, then step a fixed set of rows whose buffers it owns.
+//
+// The greedy loop (greedy.hpp) is written once over these classes and knows no library; an engine knows no search.
+// Nothing here says where buffers live: an engine on a GPU keeps them there, and `read` is the only point at which the
+// host waits for it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace txport::core {
+
+using Ids = std::vector<std::int64_t>;
+
+// The largest sizes that an engine takes: rows of a batch, source tokens and tokens made (both with eos).
+struct Limits {
+  std::int64_t batch = 0;
+  std::int64_t source = 0;
+  std::int64_t target = 0;
+};
+
+// Ids with a meaning: padding, unknown, decoder start (bos) and end of sequence.
+struct SpecialTokens {
+  std::int64_t pad = 0;
+  std::int64_t unk = 0;
+  std::int64_t bos = 0;
+  std::int64_t eos = 0;
+};
+
+// What the host learns when it looks at a state.
+struct StepOutput {
+  // [steps, rows], what each step since the last look made; pad for rows that had finished.
+  Ids token_ids;
+  // [rows], after the last of these steps.
+  std::vector<bool> finished;
+};
+
+// What Engine::encode returned; only the engine that made it can look inside.
+class Memory {
+ public:
+  Memory() = default;
+  virtual ~Memory() = default;
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+};
+
+// The buffers of one running batch: ids, positions, flags, caches and cross-attention keys and values.
+//
+// Rows are independent: each has its own position, so a finished row can be refilled while the others go on. A row that
+// was never placed is finished and makes pad.
+class DecoderState {
+ public:
+  DecoderState() = default;
+  virtual ~DecoderState() = default;
+  DecoderState(const DecoderState&) = delete;
+  DecoderState& operator=(const DecoderState&) = delete;
+
+  virtual std::size_t rows() const = 0;
+  virtual std::int64_t source() const = 0;  // width of the cross-attention buffers, in tokens
+  virtual std::int64_t target() const = 0;  // length of the self-attention caches, in tokens
+
+  // Start new sentences: row `rows[i]` gets encoder output `memory_rows[i]`, bos at position 0, not finished.
+  virtual void place(const std::vector<std::size_t>& rows, const Memory& memory,
+                     const std::vector<std::size_t>& memory_rows, const Ids& target_limits) = 0;
+  // Advance every unfinished row by up to `count` tokens; may return before the device is done.
+  virtual void step(std::int64_t count) = 0;
+  // Wait for the steps since the last `read` and return what they made.
+  virtual StepOutput read() = 0;
+  // Replace the last token that was made for these rows (forced prefix, suppressed eos) and their flag. Taking back a
+  // `finished` also advances the row's position by one, which the step had not done.
+  virtual void override_tokens(const std::vector<std::size_t>& rows, const Ids& token_ids,
+                               const std::vector<bool>& finished) = 0;
+  // [target_vocabulary] of one row after the last step. Only on a state that was allocated with logits.
+  virtual std::vector<float> logits(std::size_t row) = 0;
+  // A new state of these rows alone, in this order, with caches of `target` tokens; this one is then invalid.
+  virtual std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) = 0;
+};
+
+// A bundle made ready to run by one library on one device. Threads may share one.
+class Engine {
+ public:
+  Engine() = default;
+  virtual ~Engine() = default;
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  virtual const std::string& name() const = 0;
+  virtual const Limits& limits() const = 0;
+  virtual const SpecialTokens& tokens() const = 0;
+  // Steps that are worth making before the host looks; 1 where looking costs nothing.
+  virtual std::int64_t poll() const = 0;
+
+  // Run the encoder on `[batch, source]` ids, padded with pad, of `[batch]` lengths.
+  virtual std::shared_ptr<const Memory> encode(const Ids& input_ids, const Ids& source_lengths) const = 0;
+  // Buffers for `rows` sentences of up to `source` tokens that make up to `target` tokens, all rows finished.
+  virtual std::unique_ptr<DecoderState> allocate(std::size_t rows, std::int64_t source, std::int64_t target,
+                                                 bool logits) const = 0;
+};
+
+}  // namespace txport::core

@@ -1,0 +1,26 @@
+#include "errors.hpp"
+
+#include <cstdio>
+
+namespace txport::core {
+
+namespace {
+constexpr std::size_t kMost = 200;
+}
+
+std::string quote(const std::string& text) {
+  std::string result = "'";
+  for (const char character : text.substr(0, kMost)) {
+    const auto byte = static_cast<unsigned char>(character);
+    if (byte < 0x20 || byte == 0x7F) {
+      char escape[8];
+      std::snprintf(escape, sizeof escape, "\\x%02x", byte);
+      result += escape;
+    } else {
+      result += character;
+    }
+  }
+  return result + (text.size() > kMost ? "...'" : "'");
+}
+
+}  // namespace txport::core

@@ -1,0 +1,26 @@
+// Files that are read whole, and their hashes.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace txport::core {
+
+// The largest manifest, vocabulary or golden file that is read.
+inline constexpr std::size_t kLargestFile = std::size_t{16} << 20;
+
+// The bytes of a file, or of its first `most` ones. Throws std::system_error.
+std::string read_file(const std::filesystem::path& path, std::size_t most);
+
+// The bytes of a file of a bundle. Throws BundleError: it is missing, cannot be read, or is larger than `most`.
+std::string read_bundle_file(const std::filesystem::path& path, std::size_t most = kLargestFile);
+
+// The 64 lower-case hexadecimal digits of the SHA-256 of some bytes.
+std::string sha256(std::string_view data);
+
+// That of a file, which is streamed, never held in memory. Throws std::system_error.
+std::string sha256_of(const std::filesystem::path& path);
+
+}  // namespace txport::core

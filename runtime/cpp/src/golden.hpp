@@ -1,0 +1,23 @@
+// golden.json: sentences and the ids that must come out, by which a device checks itself.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine.hpp"
+
+namespace txport::core {
+
+// A source text, its ids (with eos), and the ids to be made (without bos; with eos where it ended). Without a
+// tokenizer the text says nothing and may be empty.
+struct Case {
+  std::string source;
+  Ids source_ids;
+  Ids target_ids;
+};
+
+// Decode the bytes of a golden.json; `file` is its name in messages. Throws BundleError.
+std::vector<Case> parse_golden(std::string_view data, const std::string& file);
+
+}  // namespace txport::core

@@ -1,0 +1,312 @@
+#include "greedy.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <limits>
+#include <numeric>
+
+#include "errors.hpp"
+
+namespace txport::core {
+
+namespace {
+
+// The shortest cache: long enough for most sentences, small enough to cost nothing.
+constexpr std::int64_t kFirstTarget = 32;
+
+void check(const Engine& engine, const Request& request) {
+  const auto count = static_cast<std::int64_t>(request.source_ids.size());
+  const std::int64_t most = engine.limits().source;
+  if (count < 1 || count > most) {
+    throw InputError("a source of " + std::to_string(count) + " tokens does not fit: give 1 to " +
+                     std::to_string(most) + " tokens, eos included");
+  }
+  if (request.max_length && *request.max_length < 1) {
+    throw InputError("a maximum length of " + std::to_string(*request.max_length) + " makes nothing: give 1 or more");
+  }
+}
+
+std::int64_t length(const Ids& ids) { return static_cast<std::int64_t>(ids.size()); }
+
+// A request that waits, and its place in the call.
+struct Waiting {
+  std::size_t index;
+  const Request* request;
+};
+
+// A row that works on a request.
+struct Slot {
+  std::size_t index;
+  const Request* request;
+  std::int64_t limit;
+  Ids ids;
+  std::vector<double> scores;
+  bool done = false;
+
+  // Whether the host must see the next token before the one after it is made.
+  bool constrained() const { return length(ids) < std::max(length(request->prefix), request->min_length); }
+};
+
+// The best id but one; the first of equals, as ArgMax has it.
+std::int64_t best_but(std::vector<float> logits, std::int64_t excluded) {
+  logits[static_cast<std::size_t>(excluded)] = -std::numeric_limits<float>::infinity();
+  return std::max_element(logits.begin(), logits.end()) - logits.begin();
+}
+
+double log_probability(const std::vector<float>& logits, std::int64_t token) {
+  const double largest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - largest);
+  return static_cast<double>(logits[static_cast<std::size_t>(token)]) - largest - std::log(sum);
+}
+
+// One decoder state and what the host knows about its rows; a null pointer for a row that is free.
+class Batch {
+ public:
+  using Working = std::vector<std::shared_ptr<Slot>>;
+
+  Batch(const Engine& engine, std::deque<Waiting>& waiting, std::size_t rows, std::int64_t source, bool logits,
+        bool scores, std::int64_t poll)
+      : engine_(engine), waiting_(waiting), scores_(scores), poll_(poll), slots_(rows) {
+    std::int64_t longest = 1;
+    for (const Waiting& item : waiting) longest = std::max(longest, limit(*item.request));
+    state_ = engine.allocate(rows, source, std::min(kFirstTarget, longest), logits);
+  }
+
+  // Step, and return the slots that worked; those that are done have left the batch already. Nothing if no sentence is
+  // left that this batch should take.
+  Working step() {
+    refill();
+    Working working;
+    for (const auto& slot : slots_) {
+      if (slot) working.push_back(slot);
+    }
+    if (working.empty()) return working;
+    make_room(working);
+    advance(working);
+    for (auto& slot : slots_) {
+      if (slot && slot->done) slot.reset();
+    }
+    return working;
+  }
+
+ private:
+  struct Encoded {
+    Waiting item;
+    std::shared_ptr<const Memory> memory;
+    std::size_t row;
+  };
+
+  const Engine& engine_;
+  std::deque<Waiting>& waiting_;
+  bool scores_;
+  std::int64_t poll_;  // how many steps the device may run before the host looks
+  std::deque<Encoded> encoded_;
+  std::vector<std::shared_ptr<Slot>> slots_;
+  bool closed_ = false;  // sentences still wait, but for the next batch
+  std::unique_ptr<DecoderState> state_;
+
+  std::int64_t limit(const Request& request) const {
+    return std::min(request.max_length.value_or(engine_.limits().target), engine_.limits().target);
+  }
+
+  // Place waiting sentences in the free rows, a group from one encoder run at a time.
+  void refill() {
+    std::deque<std::size_t> free;
+    for (std::size_t row = 0; row < slots_.size(); ++row) {
+      if (!slots_[row]) free.push_back(row);
+    }
+    while (!free.empty() && (!encoded_.empty() || encode_group())) {
+      const std::shared_ptr<const Memory> memory = encoded_.front().memory;
+      std::vector<std::size_t> rows;
+      std::vector<std::size_t> memory_rows;
+      Ids limits;
+      while (!free.empty() && !encoded_.empty() && encoded_.front().memory == memory) {
+        const Encoded next = encoded_.front();
+        encoded_.pop_front();
+        const std::int64_t most = limit(*next.item.request);
+        slots_[free.front()] = std::make_shared<Slot>(Slot{next.item.index, next.item.request, most, {}, {}});
+        rows.push_back(free.front());
+        memory_rows.push_back(next.row);
+        limits.push_back(most);
+        free.pop_front();
+      }
+      state_->place(rows, *memory, memory_rows, limits);
+    }
+  }
+
+  // Encode as many sentences as there are rows, ahead of need; false if none is left for this batch.
+  bool encode_group() {
+    if (!takes_more()) return false;
+    const std::size_t count = std::min(waiting_.size(), slots_.size());
+    const auto end = waiting_.begin() + static_cast<std::ptrdiff_t>(count);
+    const std::vector<Waiting> group(waiting_.begin(), end);
+    waiting_.erase(waiting_.begin(), end);
+    Ids lengths;
+    for (const Waiting& item : group) lengths.push_back(length(item.request->source_ids));
+    const auto width = static_cast<std::size_t>(*std::max_element(lengths.begin(), lengths.end()));
+    Ids ids(count * width, engine_.tokens().pad);
+    for (std::size_t row = 0; row < count; ++row) {
+      const Ids& source = group[row].request->source_ids;
+      std::copy(source.begin(), source.end(), ids.begin() + static_cast<std::ptrdiff_t>(row * width));
+    }
+    const auto memory = engine_.encode(ids, lengths);
+    for (std::size_t row = 0; row < count; ++row) encoded_.push_back({group[row], memory, row});
+    return true;
+  }
+
+  // Whether the next sentence belongs here: not if a batch can be filled with sentences of half our width.
+  bool takes_more() {
+    if (waiting_.empty()) return false;
+    const bool narrow = 2 * length(waiting_.front().request->source_ids) <= state_->source();
+    closed_ = closed_ || (narrow && waiting_.size() >= slots_.size());
+    return !closed_;
+  }
+
+  // Move to longer caches if a row stands at their end, and to fewer rows if half of them are free for good.
+  void make_room(const Working& working) {
+    const bool over = encoded_.empty() && (closed_ || waiting_.empty());
+    const bool half_free = over && 2 * working.size() <= slots_.size();
+    const std::int64_t made = most_made(working);
+    if (made < state_->target() && !half_free) return;
+    std::vector<std::size_t> keep;
+    for (std::size_t row = 0; row < slots_.size(); ++row) {
+      if (slots_[row] || !over) keep.push_back(row);
+    }
+    std::int64_t longest = 0;
+    for (const auto& slot : working) longest = std::max(longest, slot->limit);
+    std::int64_t target = state_->target();
+    while (target <= made) target = std::min(2 * target, longest);
+    state_ = state_->moved(keep, target);
+    std::vector<std::shared_ptr<Slot>> kept;
+    for (const std::size_t row : keep) kept.push_back(slots_[row]);
+    slots_ = std::move(kept);
+  }
+
+  static std::int64_t most_made(const Working& working) {
+    std::int64_t most = 0;
+    for (const auto& slot : working) most = std::max(most, length(slot->ids));
+    return most;
+  }
+
+  void advance(const Working& working) {
+    const std::int64_t room = state_->target() - most_made(working);
+    std::int64_t most = 0;
+    for (const auto& slot : working) most = std::max(most, slot->limit - length(slot->ids));
+    const bool careful =
+        scores_ || std::any_of(working.begin(), working.end(), [](const auto& slot) { return slot->constrained(); });
+    const std::int64_t count = careful ? 1 : std::min({poll_, room, most});
+    state_->step(count);
+    const Ids made = state_->read().token_ids;
+    if (careful) {
+      constrain(made);
+    } else {
+      take(made);
+    }
+  }
+
+  void take(const Ids& made) {
+    for (std::size_t row = 0; row < slots_.size(); ++row) {
+      if (!slots_[row]) continue;
+      Slot& slot = *slots_[row];
+      for (std::size_t i = row; i < made.size() && !slot.done; i += slots_.size()) {
+        slot.ids.push_back(made[i]);
+        slot.done = made[i] == engine_.tokens().eos || length(slot.ids) >= slot.limit;
+      }
+    }
+  }
+
+  // Take one token for each row, replaced where a prefix or the minimum length says so, with its score.
+  void constrain(const Ids& made) {
+    const std::int64_t eos = engine_.tokens().eos;
+    std::vector<std::size_t> rows;
+    Ids tokens;
+    std::vector<bool> finished;
+    for (std::size_t row = 0; row < slots_.size(); ++row) {
+      if (!slots_[row]) continue;
+      Slot& slot = *slots_[row];
+      const std::size_t position = slot.ids.size();
+      std::int64_t token = made[row];
+      if (position < slot.request->prefix.size()) {
+        token = slot.request->prefix[position];
+      } else if (token == eos && length(slot.ids) < slot.request->min_length) {
+        token = best_but(state_->logits(row), eos);
+      }
+      slot.ids.push_back(token);
+      slot.done = token == eos || length(slot.ids) >= slot.limit;
+      if (token != made[row]) {
+        rows.push_back(row);
+        tokens.push_back(token);
+        finished.push_back(slot.done);
+      }
+      if (scores_) slot.scores.push_back(log_probability(state_->logits(row), token));
+    }
+    if (!rows.empty()) state_->override_tokens(rows, tokens, finished);
+  }
+};
+
+}  // namespace
+
+std::vector<Result> decode_all(const Engine& engine, const std::vector<Request>& requests,
+                               const SearchOptions& options) {
+  for (const Request& request : requests) check(engine, request);
+  std::vector<std::size_t> order(requests.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t first, std::size_t second) {
+    return requests[first].source_ids.size() > requests[second].source_ids.size();
+  });
+  std::deque<Waiting> waiting;
+  for (const std::size_t index : order) waiting.push_back({index, &requests[index]});
+  std::vector<Result> results(requests.size());
+  const std::int64_t rows = std::min(options.rows.value_or(engine.limits().batch), engine.limits().batch);
+  while (!waiting.empty()) {
+    const std::int64_t source = length(waiting.front().request->source_ids);
+    const std::int64_t most = std::max<std::int64_t>(1, std::min(rows, options.batch_tokens / source));
+    const bool logits = options.scores || std::any_of(waiting.begin(), waiting.end(),
+                                                      [](const Waiting& item) { return item.request->min_length > 0; });
+    const std::size_t count = std::min(static_cast<std::size_t>(most), waiting.size());
+    Batch batch(engine, waiting, count, source, logits, options.scores, engine.poll());
+    for (auto working = batch.step(); !working.empty(); working = batch.step()) {
+      for (const auto& slot : working) {
+        if (!slot->done) continue;
+        results[slot->index] = {slot->index, std::move(slot->ids), std::nullopt};
+        if (options.scores) results[slot->index].scores = std::move(slot->scores);
+      }
+    }
+  }
+  return results;
+}
+
+// The stream's one request, which its batch refers to.
+struct TokenStream::Work {
+  Request request;
+  std::deque<Waiting> waiting;
+  std::unique_ptr<Batch> batch;
+};
+
+TokenStream::TokenStream(const Engine& engine, Request request, bool scores)
+    : work_(std::make_unique<Work>()), scores_(scores) {
+  check(engine, request);
+  work_->request = std::move(request);
+  work_->waiting.push_back({0, &work_->request});
+  const bool logits = scores || work_->request.min_length > 0;
+  work_->batch =
+      std::make_unique<Batch>(engine, work_->waiting, 1, length(work_->request.source_ids), logits, scores, 1);
+}
+
+TokenStream::~TokenStream() = default;
+TokenStream::TokenStream(TokenStream&& other) noexcept = default;
+TokenStream& TokenStream::operator=(TokenStream&& other) noexcept = default;
+
+std::optional<Token> TokenStream::next() {
+  if (ended_) return std::nullopt;
+  // A step of one row makes one token; without one, the sentence had no room for any.
+  const auto working = work_->batch->step();
+  if (working.empty()) return std::nullopt;
+  const Slot& slot = *working.front();
+  ended_ = slot.done;
+  return Token{slot.ids.back(), scores_ ? std::optional(slot.scores.back()) : std::nullopt, slot.done};
+}
+
+}  // namespace txport::core

@@ -1,0 +1,44 @@
+// Lines of a byte stream in windows: at once when a person types, many together when a file is piped in.
+//
+// Lines end at "\n" and nowhere else, so that line numbers agree with every other tool's.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace txport::core {
+
+// A window is translated together: enough lines to sort by length and to keep a batch full.
+inline constexpr std::size_t kWindowLines = 1024;
+
+// Reads a file descriptor to its end.
+class Windows {
+ public:
+  // `most`: lines of a window. A window of large lines has fewer.
+  Windows(int descriptor, std::size_t most) : descriptor_(descriptor), most_(most) {}
+
+  // Whole lines without their ends, as soon as there are any; none at the end. Throws InputError: it cannot be read.
+  std::vector<std::string> next();
+
+ private:
+  int descriptor_;
+  std::size_t most_;
+  std::deque<std::string> lines_;
+  std::string rest_;      // of a line whose end has not come yet
+  std::size_t size_ = 0;  // bytes that were read and not given yet
+  bool ended_ = false;
+
+  bool ready() const;
+  std::vector<std::string> take();
+};
+
+// A translation as one line of output; a model that made a line break must not shift the lines after it.
+std::string as_line(std::string text);
+
+// Write bytes at once, past every buffer; false if nobody reads any more. Throws InputError: they cannot be written.
+bool write_all(int descriptor, std::string_view data);
+
+}  // namespace txport::core

@@ -1,0 +1,171 @@
+// manifest.json: everything that a runtime must know about a bundle, and the only thing it may rely on.
+//
+// The structs mirror the file field by field, as txport.runtime.manifest does in Python.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "engine.hpp"
+
+namespace txport::core {
+
+inline constexpr std::int64_t kFormatVersion = 1;
+inline constexpr const char* kManifestName = "manifest.json";
+inline constexpr const char* kGoldenName = "golden.json";
+inline constexpr const char* kWeightsName = "onnx/weights.bin";
+
+struct MadeBy {
+  std::string name;
+  std::string version;
+};
+
+// What a runtime needs to size its buffers.
+struct ModelSizes {
+  std::int64_t encoder_layers = 0;
+  std::int64_t decoder_layers = 0;
+  std::int64_t d_model = 0;
+  std::int64_t heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t source_vocabulary = 0;
+  std::int64_t target_vocabulary = 0;
+};
+
+// The sizes that a named dimension may take, and the one that engines are tuned for.
+struct Range {
+  std::int64_t min = 0;
+  std::int64_t opt = 0;
+  std::int64_t max = 0;
+};
+
+// Rows of a batch, source tokens (eos included), tokens made (eos included: the cache length).
+struct Dimensions {
+  Range batch;
+  Range source;
+  Range target;
+};
+
+// Nodes of one graph that compute in float32 although the graph is float16, and why.
+struct Island {
+  std::string graph;
+  std::vector<std::string> nodes;
+  std::string reason;
+};
+
+// The type of weights and activations, and the exceptions to it.
+struct Precision {
+  std::string type;
+  std::vector<Island> islands;
+};
+
+// A size, or the name of a dimension.
+using Size = std::variant<std::int64_t, std::string>;
+
+// An input or output of a graph; an optional output need not be bound.
+struct Tensor {
+  std::string name;
+  std::string dtype;
+  std::vector<Size> shape;
+  bool optional = false;
+};
+
+// One ONNX file. Each alias is an (input, output) pair that shares one buffer.
+struct Graph {
+  std::string name;
+  std::string role;
+  std::string lowering;
+  std::string file;
+  std::map<std::string, std::int64_t> opsets;
+  std::vector<Tensor> inputs;
+  std::vector<Tensor> outputs;
+  std::vector<std::pair<std::string, std::string>> aliases;
+};
+
+// A model of SentencePiece, and the pieces in the order of the model's ids where those are not SentencePiece's own.
+struct TokenizerSide {
+  std::string model;
+  std::optional<std::string> vocabulary;
+};
+
+inline constexpr const char* kSourceLanguage = "source_language";
+inline constexpr const char* kTargetLanguage = "target_language";
+
+// An id, or one of the words above: the id of the language that was chosen.
+using Affix = std::variant<std::int64_t, std::string>;
+
+// Languages that can be chosen, by name, with the id that says so to the model.
+struct Languages {
+  std::map<std::string, std::int64_t> source;
+  std::map<std::string, std::int64_t> target;
+  std::optional<std::string> source_default;
+  std::optional<std::string> target_default;
+  bool in_text = false;  // a source text may begin with >>name<<, which chooses its target language
+};
+
+// The tokenizer and what stands around the ids of a text. Kind "none" takes and gives ids only; kind "tokenizers" is a
+// tokenizer.json, which only the Python runtime reads.
+struct TokenizerDescription {
+  std::string kind;
+  std::optional<TokenizerSide> source;
+  std::optional<TokenizerSide> target;
+  std::vector<Affix> source_prefix;
+  std::vector<Affix> source_suffix;
+  std::vector<Affix> target_prefix;  // what each answer is forced to begin with
+  std::optional<Languages> languages;
+};
+
+struct FileEntry {
+  std::int64_t bytes = 0;
+  std::string sha256;
+};
+
+// The result of comparing the bundle with PyTorch at export; verification.json has the details.
+struct Verification {
+  bool passed = false;
+  std::int64_t sentences = 0;
+  std::int64_t token_identical = 0;
+  std::int64_t batch_identical = 0;
+  double max_logit_error = 0;
+};
+
+struct Manifest {
+  std::int64_t format_version = 0;
+  MadeBy made_by;
+  ModelSizes model;
+  SpecialTokens tokens;
+  Dimensions dimensions;
+  Precision precision;
+  std::vector<Graph> graphs;
+  TokenizerDescription tokenizer;
+  std::map<std::string, FileEntry> files;
+  std::optional<Verification> verification;
+  std::string sha256;
+  std::string text;  // the file as it was read
+
+  // Read and validate directory/manifest.json, and check that each listed file is there, of the listed size.
+  // Throws BundleError: there is no bundle, or it is of a newer format, damaged, incomplete or contradicts itself.
+  static Manifest load(const std::filesystem::path& directory);
+
+  // Decode and validate the bytes of a manifest; `file` is its name in messages. Throws BundleError, as `load`, but
+  // for what only the directory can tell.
+  static Manifest parse(std::string_view data, const std::string& file = kManifestName);
+
+  // Check that every listed file is inside the directory, of the listed size and, where `hashes` says so for its name,
+  // of the listed hash. Throws BundleError: the first fault that was found.
+  void check_files(const std::filesystem::path& directory, const std::function<bool(const std::string&)>& hashes) const;
+
+  Limits limits() const { return {dimensions.batch.max, dimensions.source.max, dimensions.target.max}; }
+
+  // The graph of this role (and lowering, unless that is empty), or a null pointer.
+  const Graph* graph(const std::string& role, const std::string& lowering = "") const;
+};
+
+}  // namespace txport::core

@@ -1,0 +1,457 @@
+// A state binds every buffer of its step once, caches and ids in = out: a step is then one call that allocates nothing
+// of ours. Both sessions map the bundle's one weights file into memory. The buffers are the host's: with the CUDA
+// provider ONNX Runtime copies them to the device and back at each step.
+
+#include "ort.hpp"
+
+#define ORT_API_MANUAL_INIT
+#include <onnxruntime_cxx_api.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <future>
+#include <map>
+#include <mutex>
+#include <new>
+#include <regex>
+#include <tuple>
+
+#include "errors.hpp"
+#include "mapped.hpp"
+
+namespace txport::core {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Sizes = std::map<std::string, std::int64_t>;
+
+// Added to the attention scores of padding: far below any score, yet finite in float16.
+constexpr float kMasked = -30000.0F;
+
+struct Type {
+  ONNXTensorElementDataType onnx;
+  std::size_t bytes;
+};
+
+Type type_of(const std::string& dtype) {
+  if (dtype == "float32") return {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, 4};
+  if (dtype == "float16") return {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16, 2};
+  if (dtype == "int64") return {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, 8};
+  if (dtype == "int32") return {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, 4};
+  return {ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL, 1};
+}
+
+// The first line of ONNX Runtime's message, without its error codes and C++ source locations.
+std::string reason(const std::exception& error) {
+  std::string line = error.what();
+  line = line.substr(0, line.find('\n'));
+  static const std::regex noise(
+      R"(^\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from .*? failed: ?|/\S+\.(cc|h):\d+ .*\) )");
+  return std::regex_replace(line, noise, "");
+}
+
+// The process's one environment of ONNX Runtime; never destroyed, since threads may still run at exit.
+Ort::Env& environment() {
+  static Ort::Env* const env = [] {
+    const OrtApi* api = OrtGetApiBase()->GetApi(ORT_API_VERSION);
+    if (api == nullptr) {
+      throw InputError("the ONNX Runtime that is installed (" + std::string(OrtGetApiBase()->GetVersionString()) +
+                       ") is older than the one this library was built with (1." + std::to_string(ORT_API_VERSION) +
+                       "): install that or a newer one");
+    }
+    Ort::InitApi(api);
+    return new Ort::Env(ORT_LOGGING_LEVEL_ERROR, "txport");
+  }();
+  return *env;
+}
+
+// Zeroed host memory of one tensor. The system gives a page only when it is first written: unused cache costs nothing.
+class Buffer {
+ public:
+  Buffer(const Tensor& tensor, const Sizes& sizes) : type_(type_of(tensor.dtype)) {
+    std::size_t count = 1;
+    for (const Size& size : tensor.shape) {
+      const auto* number = std::get_if<std::int64_t>(&size);
+      shape_.push_back(number != nullptr ? *number : sizes.at(std::get<std::string>(size)));
+      const auto extent = static_cast<std::size_t>(shape_.back());
+      if (extent != 0 && count > PTRDIFF_MAX / type_.bytes / extent) throw std::bad_alloc();
+      count *= extent;
+    }
+    bytes_ = count * type_.bytes;
+    data_.reset(static_cast<std::byte*>(std::calloc(std::max<std::size_t>(count, 1), type_.bytes)));
+    if (!data_) throw std::bad_alloc();
+  }
+
+  // A view of the whole buffer for ONNX Runtime.
+  Ort::Value value() const {
+    static const Ort::MemoryInfo host = Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);
+    return Ort::Value::CreateTensor(host, data_.get(), bytes_, shape_.data(), shape_.size(), type_.onnx);
+  }
+
+  template <typename T>
+  T* as() const {
+    return reinterpret_cast<T*>(data_.get());
+  }
+  std::byte* data() const { return data_.get(); }
+  std::int64_t size(std::size_t axis) const { return shape_[axis]; }
+  bool is_half() const { return type_.onnx == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16; }
+  // Bytes of one entry of the first axis.
+  std::size_t row_bytes() const { return bytes_ / static_cast<std::size_t>(shape_[0]); }
+  std::size_t item_bytes() const { return type_.bytes; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* data) const { std::free(data); }
+  };
+  Type type_;
+  std::vector<std::int64_t> shape_;
+  std::size_t bytes_ = 0;
+  std::unique_ptr<std::byte, Free> data_;
+};
+
+using Buffers = std::map<std::string, Buffer>;
+
+Buffers zeros(const std::vector<Tensor>& tensors, const Sizes& sizes) {
+  Buffers buffers;
+  try {
+    for (const Tensor& tensor : tensors) buffers.emplace(tensor.name, Buffer(tensor, sizes));
+  } catch (const std::bad_alloc&) {
+    const auto length = std::max(sizes.at("source"), sizes.count("target") == 1 ? sizes.at("target") : 0);
+    throw InputError("not enough memory for a batch of " + std::to_string(sizes.at("batch")) + " rows of " +
+                     std::to_string(length) + " tokens: use a smaller batch");
+  }
+  return buffers;
+}
+
+void run(const Ort::Session& session, Ort::IoBinding& binding) {
+  try {
+    // Ort::Session::Run is not const, though OrtApi's is safe for threads.
+    const_cast<Ort::Session&>(session).Run(Ort::RunOptions{nullptr}, binding);
+  } catch (const Ort::Exception& error) {
+    throw BundleError("ONNX Runtime failed: " + reason(error));
+  }
+}
+
+// Name, type and shape of a graph's tensors, in the order of their names.
+using Signature = std::map<std::string, std::tuple<ONNXTensorElementDataType, std::vector<Size>>>;
+
+Signature signature(const std::vector<Tensor>& tensors) {
+  Signature result;
+  for (const Tensor& tensor : tensors) result[tensor.name] = {type_of(tensor.dtype).onnx, tensor.shape};
+  return result;
+}
+
+void add_to(Signature& result, const std::string& name, const Ort::TypeInfo& info) {
+  const auto tensor = info.GetTensorTypeAndShapeInfo();
+  const std::vector<std::int64_t> sizes = tensor.GetShape();
+  std::vector<const char*> symbols(sizes.size());
+  tensor.GetSymbolicDimensions(symbols.data(), symbols.size());
+  std::vector<Size> shape;
+  for (std::size_t axis = 0; axis < sizes.size(); ++axis) {
+    shape.push_back(sizes[axis] < 0 ? Size(std::string(symbols[axis])) : Size(sizes[axis]));
+  }
+  result[name] = {tensor.GetElementType(), std::move(shape)};
+}
+
+bool fits(const Ort::Session& session, const Graph& graph) {
+  const Ort::AllocatorWithDefaultOptions allocator;
+  Signature inputs;
+  Signature outputs;
+  for (std::size_t i = 0; i < session.GetInputCount(); ++i) {
+    add_to(inputs, session.GetInputNameAllocated(i, allocator).get(), session.GetInputTypeInfo(i));
+  }
+  for (std::size_t i = 0; i < session.GetOutputCount(); ++i) {
+    add_to(outputs, session.GetOutputNameAllocated(i, allocator).get(), session.GetOutputTypeInfo(i));
+  }
+  return inputs == signature(graph.inputs) && outputs == signature(graph.outputs);
+}
+
+Ort::SessionOptions session_options(const std::string& device, int threads) {
+  Ort::SessionOptions options;
+  options.SetLogSeverityLevel(ORT_LOGGING_LEVEL_ERROR);
+  options.SetIntraOpNumThreads(threads);
+  // Without the arena the temporaries of a large batch go back to the system; steps are as fast without it.
+  options.DisableCpuMemArena();
+  if (device == "cpu") return options;
+  const std::vector<std::string> providers = Ort::GetAvailableProviders();
+  if (std::find(providers.begin(), providers.end(), "CUDAExecutionProvider") == providers.end()) {
+    throw InputError("device " + device +
+                     " needs an ONNX Runtime with its CUDA provider, which this one has not: use device cpu");
+  }
+  try {
+    options.AppendExecutionProvider_CUDA(OrtCUDAProviderOptions{});
+  } catch (const Ort::Exception& error) {
+    throw InputError("ONNX Runtime cannot start its CUDA provider here (" + reason(error) +
+                     "): check the driver, or use device cpu");
+  }
+  return options;
+}
+
+Ort::Session open_session(const fs::path& directory, const Graph& graph, const std::string& device, int threads) {
+  const fs::path path = directory / graph.file;
+  const Ort::SessionOptions options = session_options(device, threads);
+  try {
+    Ort::Session session(environment(), path.c_str(), options);
+    if (fits(session, graph)) return session;
+  } catch (const Ort::Exception& error) {
+    throw BundleError("ONNX Runtime " + Ort::GetVersionString() + " does not load " + path.string() + ": " +
+                      reason(error));
+  }
+  throw BundleError(path.string() + " has other inputs or outputs than the manifest says: export the bundle again");
+}
+
+// What the encoder gave: cross-attention keys, values and bias by name.
+class OrtMemory : public Memory {
+ public:
+  explicit OrtMemory(Buffers buffers) : buffers(std::move(buffers)) {}
+  Buffers buffers;
+};
+
+class OrtEngine : public Engine {
+ public:
+  OrtEngine(const Manifest& manifest, std::string name, Ort::Session encoder, const Graph& step_graph,
+            Ort::Session step)
+      : limits_(manifest.limits()),
+        tokens_(manifest.tokens),
+        encoder_graph(*manifest.graph("encoder")),
+        step_graph(step_graph),
+        encoder_session(std::move(encoder)),
+        step_session(std::move(step)),
+        name_(std::move(name)) {
+    logits_ = *std::find_if(step_graph.outputs.begin(), step_graph.outputs.end(),
+                            [](const Tensor& tensor) { return tensor.name == "logits"; });
+  }
+
+  const std::string& name() const override { return name_; }
+  const Limits& limits() const override { return limits_; }
+  const SpecialTokens& tokens() const override { return tokens_; }
+  std::int64_t poll() const override { return 1; }  // looking at the ids costs nothing here
+  std::shared_ptr<const Memory> encode(const Ids& input_ids, const Ids& source_lengths) const override;
+  std::unique_ptr<DecoderState> allocate(std::size_t rows, std::int64_t source, std::int64_t target,
+                                         bool logits) const override;
+
+ private:
+  Limits limits_;
+  SpecialTokens tokens_;
+  Tensor logits_;
+
+ public:
+  const Graph encoder_graph;
+  const Graph step_graph;
+  const Ort::Session encoder_session;
+  const Ort::Session step_session;
+
+ private:
+  std::string name_;
+};
+
+// The buffers of one running batch, in host memory.
+class OrtState : public DecoderState {
+ public:
+  OrtState(const OrtEngine& engine, Buffers buffers, std::size_t rows, std::int64_t source, std::int64_t target)
+      : engine_(engine),
+        buffers_(std::move(buffers)),
+        rows_(rows),
+        source_(source),
+        target_(target),
+        binding_(const_cast<Ort::Session&>(engine.step_session)) {
+    for (const Tensor& tensor : engine.step_graph.inputs) {
+      binding_.BindInput(tensor.name.c_str(), buffers_.at(tensor.name).value());
+    }
+    for (const auto& [input, output] : engine.step_graph.aliases) {
+      binding_.BindOutput(output.c_str(), buffers_.at(input).value());
+    }
+    if (has_logits()) binding_.BindOutput("logits", buffers_.at("logits").value());
+  }
+
+  std::size_t rows() const override { return rows_; }
+  std::int64_t source() const override { return source_; }
+  std::int64_t target() const override { return target_; }
+
+  // What earlier sentences left in a row is cleared: it is masked, but a NaN would come through the mask.
+  void place(const std::vector<std::size_t>& rows, const Memory& memory, const std::vector<std::size_t>& memory_rows,
+             const Ids& target_limits) override {
+    const Buffers& encoded = dynamic_cast<const OrtMemory&>(memory).buffers;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const std::size_t row = rows[i];
+      for (auto& [name, buffer] : buffers_) {
+        if (is_cache(name)) clear(buffer, row, positions()[row] + 1);
+        if (name == "cross_bias") {
+          copy_bias(encoded.at(name), memory_rows[i], buffer, row);
+        } else if (is_cross(name)) {
+          copy_source(encoded.at(name), memory_rows[i], buffer, row);
+        }
+      }
+      token_ids()[row] = engine_.tokens().bos;
+      positions()[row] = 0;
+      finished()[row] = false;
+      buffers_.at("target_limits").as<std::int64_t>()[row] = target_limits[i];
+    }
+  }
+
+  void step(std::int64_t count) override {
+    for (std::int64_t i = 0; i < count; ++i) {
+      run(engine_.step_session, binding_);
+      made_.insert(made_.end(), token_ids(), token_ids() + rows_);
+    }
+  }
+
+  StepOutput read() override {
+    StepOutput output{std::move(made_), std::vector<bool>(finished(), finished() + rows_)};
+    made_.clear();
+    return output;
+  }
+
+  void override_tokens(const std::vector<std::size_t>& rows, const Ids& token_ids,
+                       const std::vector<bool>& finished) override {
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const std::size_t row = rows[i];
+      if (this->finished()[row] && !finished[i]) ++positions()[row];
+      this->token_ids()[row] = token_ids[i];
+      this->finished()[row] = finished[i];
+    }
+  }
+
+  std::vector<float> logits(std::size_t row) override {
+    const Buffer& buffer = buffers_.at("logits");
+    const auto size = static_cast<std::size_t>(buffer.size(1));
+    if (!buffer.is_half()) {
+      const float* start = buffer.as<float>() + row * size;
+      return {start, start + size};
+    }
+    std::vector<float> result(size);
+    const auto* start = buffer.as<Ort::Float16_t>() + row * size;
+    std::transform(start, start + size, result.begin(), [](Ort::Float16_t value) { return value.ToFloat(); });
+    return result;
+  }
+
+  std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) override {
+    auto next = engine_.allocate(rows.size(), source_, target, has_logits());
+    Buffers& to = dynamic_cast<OrtState&>(*next).buffers_;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      for (const auto& [name, buffer] : buffers_) {
+        if (is_cache(name)) {
+          copy_tokens(buffer, rows[i], to.at(name), i, std::min({positions()[rows[i]] + 1, target_, target}));
+        } else if (name != "cache_positions" && name != "logits") {
+          const std::size_t bytes = buffer.row_bytes();
+          std::memcpy(to.at(name).data() + i * bytes, buffer.data() + rows[i] * bytes, bytes);
+        }
+      }
+    }
+    return next;
+  }
+
+ private:
+  const OrtEngine& engine_;
+  Buffers buffers_;
+  std::size_t rows_;
+  std::int64_t source_;
+  std::int64_t target_;
+  Ort::IoBinding binding_;
+  Ids made_;
+
+  static bool is_cache(const std::string& name) { return name.rfind("self_", 0) == 0; }
+  static bool is_cross(const std::string& name) { return name.rfind("cross_", 0) == 0; }
+
+  bool has_logits() const { return buffers_.count("logits") == 1; }
+  std::int64_t* token_ids() const { return buffers_.at("token_ids").as<std::int64_t>(); }
+  std::int64_t* positions() const { return buffers_.at("positions").as<std::int64_t>(); }
+  bool* finished() const { return buffers_.at("finished").as<bool>(); }
+
+  // The first tokens of each head of one row; buffers are [batch, heads, tokens, head_dim].
+  static void clear(const Buffer& buffer, std::size_t row, std::int64_t tokens) {
+    const auto heads = static_cast<std::size_t>(buffer.size(1));
+    const std::size_t token_bytes = static_cast<std::size_t>(buffer.size(3)) * buffer.item_bytes();
+    const std::size_t head_bytes = static_cast<std::size_t>(buffer.size(2)) * token_bytes;
+    for (std::size_t head = 0; head < heads; ++head) {
+      std::memset(buffer.data() + (row * heads + head) * head_bytes, 0, static_cast<std::size_t>(tokens) * token_bytes);
+    }
+  }
+
+  static void copy_tokens(const Buffer& from, std::size_t from_row, const Buffer& to, std::size_t to_row,
+                          std::int64_t tokens) {
+    const auto heads = static_cast<std::size_t>(from.size(1));
+    const std::size_t token_bytes = static_cast<std::size_t>(from.size(3)) * from.item_bytes();
+    const std::size_t from_bytes = static_cast<std::size_t>(from.size(2)) * token_bytes;
+    const std::size_t to_bytes = static_cast<std::size_t>(to.size(2)) * token_bytes;
+    for (std::size_t head = 0; head < heads; ++head) {
+      std::memcpy(to.data() + (to_row * heads + head) * to_bytes, from.data() + (from_row * heads + head) * from_bytes,
+                  static_cast<std::size_t>(tokens) * token_bytes);
+    }
+  }
+
+  // One row of the encoder's keys or values; the rest of the row is zeroed.
+  static void copy_source(const Buffer& from, std::size_t from_row, const Buffer& to, std::size_t to_row) {
+    std::memset(to.data() + to_row * to.row_bytes(), 0, to.row_bytes());
+    copy_tokens(from, from_row, to, to_row, from.size(2));
+  }
+
+  // One row of the encoder's bias `[batch, 1, 1, source]`; the rest of the row is masked.
+  static void copy_bias(const Buffer& from, std::size_t from_row, const Buffer& to, std::size_t to_row) {
+    std::byte* row = to.data() + to_row * to.row_bytes();
+    std::memcpy(row, from.data() + from_row * from.row_bytes(), from.row_bytes());
+    const Ort::Float16_t half(kMasked);
+    for (std::size_t i = from.row_bytes(); i < to.row_bytes(); i += to.item_bytes()) {
+      std::memcpy(row + i, to.is_half() ? static_cast<const void*>(&half) : &kMasked, to.item_bytes());
+    }
+  }
+};
+
+std::shared_ptr<const Memory> OrtEngine::encode(const Ids& input_ids, const Ids& source_lengths) const {
+  const auto batch = static_cast<std::int64_t>(source_lengths.size());
+  const Sizes sizes{{"batch", batch}, {"source", static_cast<std::int64_t>(input_ids.size()) / batch}};
+  const Buffers inputs = zeros(encoder_graph.inputs, sizes);
+  auto memory = std::make_shared<OrtMemory>(zeros(encoder_graph.outputs, sizes));
+  std::copy(input_ids.begin(), input_ids.end(), inputs.at("input_ids").as<std::int64_t>());
+  std::copy(source_lengths.begin(), source_lengths.end(), inputs.at("source_lengths").as<std::int64_t>());
+  Ort::IoBinding binding(const_cast<Ort::Session&>(encoder_session));
+  for (const auto& [name, buffer] : inputs) binding.BindInput(name.c_str(), buffer.value());
+  for (const auto& [name, buffer] : memory->buffers) binding.BindOutput(name.c_str(), buffer.value());
+  run(encoder_session, binding);
+  return memory;
+}
+
+std::unique_ptr<DecoderState> OrtEngine::allocate(std::size_t rows, std::int64_t source, std::int64_t target,
+                                                  bool logits) const {
+  const Sizes sizes{{"batch", static_cast<std::int64_t>(rows)}, {"source", source}, {"target", target}};
+  std::vector<Tensor> tensors = step_graph.inputs;
+  if (logits) tensors.push_back(logits_);
+  Buffers buffers = zeros(tensors, sizes);
+  std::fill_n(buffers.at("finished").as<bool>(), rows, true);
+  std::fill_n(buffers.at("target_limits").as<std::int64_t>(), rows, 1);
+  if (const auto found = buffers.find("cache_positions"); found != buffers.end()) {
+    for (std::int64_t i = 0; i < target; ++i) found->second.as<std::int64_t>()[i] = i;
+  }
+  return std::make_unique<OrtState>(*this, std::move(buffers), rows, source, target);
+}
+
+}  // namespace
+
+std::unique_ptr<Engine> open_ort(const fs::path& directory, const Manifest& manifest, const Choice& choice,
+                                 int threads) {
+  environment();
+  // Both sessions pack their weights as they open: side by side on machines with more than one core.
+  auto encoder = std::async(std::launch::async, open_session, std::cref(directory),
+                            std::cref(*manifest.graph("encoder")), std::cref(choice.device), threads);
+  std::exception_ptr failure;
+  for (const std::string& lowering : choice.lowerings) {
+    const Graph& graph = *manifest.graph("decoder_step", lowering);
+    try {
+      Ort::Session step = open_session(directory, graph, choice.device, threads);
+      Ort::Session opened = encoder.get();
+      release(directory / kWeightsName);
+      const std::string name =
+          "ONNX Runtime " + Ort::GetVersionString() + " on " + choice.device + ", lowering " + lowering;
+      return std::make_unique<OrtEngine>(manifest, name, std::move(opened), graph, std::move(step));
+    } catch (const BundleError&) {
+      if (!encoder.valid()) throw;  // the encoder's own failure
+      if (!failure) failure = std::current_exception();
+    }
+  }
+  encoder.wait();
+  std::rethrow_exception(failure);
+}
+
+}  // namespace txport::core

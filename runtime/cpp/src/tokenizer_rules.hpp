@@ -1,0 +1,13 @@
+// What must hold inside the field `tokenizer` of a manifest, beyond types; the same as txport.runtime.tokenizer_rules.
+#pragma once
+
+#include <string>
+
+#include "manifest.hpp"
+
+namespace txport::core {
+
+// The first contradiction, or an empty text.
+std::string tokenizer_fault(const Manifest& manifest);
+
+}  // namespace txport::core

@@ -1,0 +1,205 @@
+#include "translator.hpp"
+
+#include <algorithm>
+
+#include "engines.hpp"
+#include "errors.hpp"
+#include "files.hpp"
+#include "golden.hpp"
+#include "utf8.hpp"
+
+namespace txport::core {
+
+namespace {
+
+void check_ids(const Ids& ids, std::int64_t vocabulary, const std::string& what) {
+  for (const std::int64_t token : ids) {
+    if (token < 0 || token >= vocabulary) {
+      throw InputError(what + " has the id " + std::to_string(token) + ", which is not between 0 and " +
+                       std::to_string(vocabulary - 1));
+    }
+  }
+}
+
+void check_utf8(std::string_view text, const std::string& what) {
+  const auto fault = utf8_fault(text);
+  if (!fault) return;
+  const auto byte = static_cast<unsigned char>(text[*fault]);
+  const std::string digits = {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};
+  throw InputError(what + " is not UTF-8 (byte " + std::to_string(*fault + 1) + " is 0x" + digits +
+                   "): convert the text, say with iconv -t utf-8");
+}
+
+// The smallest and largest with their bound, as messages have it.
+std::string between(const std::string& what, std::int64_t value, std::int64_t low, std::int64_t high,
+                    const std::string& why) {
+  return "the " + what + " " + std::to_string(value) + " is not between " + std::to_string(low) + " and " +
+         std::to_string(high) + ", " + why;
+}
+
+void append(Ids& ids, const Ids& more) { ids.insert(ids.end(), more.begin(), more.end()); }
+
+// The source ids of a text, whole.
+Ids around_text(const Affixes& around, const Ids& ids) {
+  Ids whole = around.source_prefix;
+  append(whole, ids);
+  append(whole, around.source_suffix);
+  return whole;
+}
+
+std::string show(const Ids& ids) {
+  std::string text;
+  for (const std::int64_t id : ids) text += (text.empty() ? "" : ", ") + std::to_string(id);
+  return "[" + text + "]";
+}
+
+}  // namespace
+
+Translator::Translator(const std::filesystem::path& bundle, TranslatorOptions options)
+    : directory_(bundle), options_(std::move(options)) {
+  if (options_.threads < 0 || options_.batch.value_or(1) < 1 || options_.batch_tokens < 1) {
+    throw InputError("threads must be 0 or more, batch and batch_tokens 1 or more");
+  }
+  manifest_ = Manifest::load(bundle);
+  const Choice choice = choose(manifest_, options_.device, options_.lowering);
+  manifest_.check_files(bundle, [](const std::string& name) { return name != kWeightsName; });
+  tokenizer_ = open_tokenizer(bundle, manifest_);
+  engine_ = open_engine(bundle, manifest_, choice, options_.threads);
+}
+
+std::vector<Translation> Translator::translate(const std::vector<std::string_view>& sentences, const Options& options,
+                                               const std::string& what, std::size_t first) const {
+  const Ids prefix = prefix_ids(options);
+  std::vector<Translation> results(sentences.size());
+  std::vector<Request> requests;
+  std::vector<std::size_t> work;
+  for (std::size_t i = 0; i < sentences.size(); ++i) {
+    if (options.scores) results[i].scores.emplace();
+    bool truncated = false;
+    auto asked = request(sentences[i], options, prefix, what + " " + std::to_string(first + i), truncated);
+    if (!asked) continue;
+    results[i].truncated = truncated;
+    work.push_back(i);
+    requests.push_back(std::move(*asked));
+  }
+  std::vector<Result> found = decode(requests, options.scores);
+  for (std::size_t i = 0; i < work.size(); ++i) {
+    results[work[i]] = translation(std::move(found[i]), results[work[i]].truncated);
+  }
+  return results;
+}
+
+std::vector<Translation> Translator::translate_ids(const std::vector<Ids>& sources, const Ids& prefix,
+                                                   const Options& options) const {
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    check_ids(sources[i], manifest_.model.source_vocabulary, "sentence " + std::to_string(i + 1));
+  }
+  check_ids(prefix, manifest_.model.target_vocabulary, "the prefix");
+  Ids whole = affixes(manifest_.tokenizer, options.languages).target_prefix;
+  append(whole, prefix);
+  check_lengths(options, whole);
+  std::vector<Request> requests;
+  for (const Ids& source : sources) requests.push_back({source, options.max_length, options.min_length, whole});
+  std::vector<Translation> results;
+  for (Result& result : decode(requests, options.scores)) results.push_back(translation(std::move(result), false));
+  return results;
+}
+
+std::string Translator::self_check() const {
+  const std::filesystem::path path = directory_ / kGoldenName;
+  const std::vector<Case> cases = parse_golden(read_bundle_file(path), path.string());
+  std::vector<Ids> sources;
+  for (const Case& item : cases) sources.push_back(item.source_ids);
+  const std::vector<Translation> batch = translate_ids(sources, {}, {});
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    const auto differs = [&](const std::string& what, const Ids& expected, const Ids& found) {
+      return "case " + std::to_string(i) + " of " + path.string() + " differs in the " + what + " with " +
+             engine_->name() + ": expected " + show(expected) + ", found " + show(found);
+    };
+    if (batch[i].ids != cases[i].target_ids) return differs("ids of a batch", cases[i].target_ids, batch[i].ids);
+    const Ids alone = translate_ids({sources[i]}, {}, {})[0].ids;
+    if (alone != cases[i].target_ids) return differs("ids of the sentence alone", cases[i].target_ids, alone);
+    if (manifest_.tokenizer.kind != "sentencepiece") continue;
+    std::string_view text = cases[i].source;
+    const Affixes around = affixes_of(text, manifest_.tokenizer, {}, manifest_.tokens.unk);
+    const Ids source = around_text(around, tokenizer_->encode(text));
+    if (source != cases[i].source_ids) return differs("source ids", cases[i].source_ids, source);
+  }
+  return "";
+}
+
+std::optional<Request> Translator::request(std::string_view text, const Options& options, const Ids& prefix,
+                                           const std::string& what, bool& truncated) const {
+  check_utf8(text, what);
+  if (is_blank(text)) return std::nullopt;
+  Affixes around = affixes_of(text, manifest_.tokenizer, options.languages, manifest_.tokens.unk);
+  Ids ids = tokenizer_->encode(text);
+  if (ids.empty()) return std::nullopt;
+  const std::size_t most = static_cast<std::size_t>(engine_->limits().source);
+  const std::size_t fixed = around.source_prefix.size() + around.source_suffix.size();
+  const std::size_t needed = fixed + ids.size();
+  truncated = needed > most;
+  if (truncated) {
+    const std::string message = what + " has " + std::to_string(needed) + " tokens, more than the " +
+                                std::to_string(most) + " that this bundle takes";
+    if (options.strict) throw InputError(message + ": shorten it, or translate it cut short, without strict");
+    if (options_.warn) options_.warn(message + ": it was cut");
+    ids.resize(most > fixed ? most - fixed : 0);
+  }
+  Ids target = around.target_prefix;
+  append(target, prefix);
+  return Request{around_text(around, ids), options.max_length, options.min_length, std::move(target)};
+}
+
+Ids Translator::prefix_ids(const Options& options) const {
+  // A language that is unknown or was not chosen is reported before any sentence is looked at.
+  Ids whole = affixes(manifest_.tokenizer, options.languages).target_prefix;
+  Ids ids;
+  if (options.prefix && !options.prefix->empty()) {
+    check_utf8(*options.prefix, "the prefix");
+    ids = tokenizer_->encode_prefix(*options.prefix);
+  }
+  append(whole, ids);
+  check_lengths(options, whole);
+  return ids;
+}
+
+void Translator::check_lengths(const Options& options, const Ids& prefix) const {
+  std::int64_t most = engine_->limits().target;
+  if (options.max_length && (*options.max_length < 1 || *options.max_length > most)) {
+    throw InputError(between("maximum length", *options.max_length, 1, most, "the most of this bundle"));
+  }
+  most = options.max_length.value_or(most);
+  if (options.min_length < 0 || options.min_length > most) {
+    throw InputError(between("minimum length", options.min_length, 0, most, "the maximum length"));
+  }
+  if (static_cast<std::int64_t>(prefix.size()) >= most) {
+    throw InputError("a prefix of " + std::to_string(prefix.size()) +
+                     " tokens leaves no room for more: the maximum length is " + std::to_string(most));
+  }
+}
+
+std::vector<Result> Translator::decode(const std::vector<Request>& requests, bool scores) const {
+  return decode_all(*engine_, requests, {options_.batch, options_.batch_tokens, scores});
+}
+
+Translation Translator::translation(Result result, bool truncated) const {
+  std::string text = tokenizer_->decode(result.ids);
+  return {std::move(text), std::move(result.ids), std::move(result.scores), truncated};
+}
+
+PieceStream::PieceStream(const Translator& translator, std::string_view sentence, const Options& options)
+    : text_(*translator.tokenizer_) {
+  const Ids prefix = translator.prefix_ids(options);
+  bool truncated = false;
+  auto asked = translator.request(sentence, options, prefix, "the sentence", truncated);
+  if (asked) tokens_.emplace(*translator.engine_, std::move(*asked), options.scores);
+}
+
+std::optional<Piece> PieceStream::next() {
+  const auto token = tokens_ ? tokens_->next() : std::nullopt;
+  if (!token) return std::nullopt;
+  return Piece{token->id, text_.add(token->id, token->last), token->score};
+}
+
+}  // namespace txport::core

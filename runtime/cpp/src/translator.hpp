@@ -1,0 +1,117 @@
+// Text in, text out: the one class that an application needs, behind the C ABI.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "affixes.hpp"
+#include "engine.hpp"
+#include "greedy.hpp"
+#include "manifest.hpp"
+#include "tokenizer.hpp"
+
+namespace txport::core {
+
+// What may be asked for every sentence of a call.
+struct Options {
+  std::optional<std::int64_t>
+      max_length;                     // the most tokens to make, eos included; nothing: as many as the bundle makes
+  std::int64_t min_length = 0;        // tokens to make before eos may be
+  std::optional<std::string> prefix;  // text that each translation must begin with
+  bool scores = false;                // compute Translation::scores
+  bool strict = false;                // refuse a sentence that is too long, instead of cutting it with a warning
+  LanguageChoice languages;
+};
+
+// What came out for one sentence.
+struct Translation {
+  std::string text;                           // empty for an empty sentence
+  Ids ids;                                    // without bos; the last is eos unless the maximum length came first
+  std::optional<std::vector<double>> scores;  // the natural logarithm of each id's probability, if asked for
+  bool truncated = false;                     // the sentence was longer than the bundle takes and was cut
+};
+
+// One step of a stream: the id, the text that became certain by it (perhaps none), its score if asked for.
+struct Piece {
+  std::int64_t id = 0;
+  std::string text;
+  std::optional<double> score;
+};
+
+// Takes one sentence of warning.
+using Warn = std::function<void(const std::string&)>;
+
+// How to open a bundle.
+struct TranslatorOptions {
+  std::string device = "auto";               // auto, cpu or cuda
+  std::string lowering;                      // ort, scatter or tensorscatter; empty for the best one here
+  int threads = 0;                           // threads of each operator; 0 for as many as there are cores
+  std::optional<std::int64_t> batch;         // the most sentences that run together; nothing: as the bundle takes
+  std::int64_t batch_tokens = kBatchTokens;  // the most source tokens, padding included, that run together
+  Warn warn;                                 // called in the thread of the call; may be empty
+};
+
+class Translator;
+
+// A sentence that is being translated, token by token. The translator must outlive it.
+class PieceStream {
+ public:
+  PieceStream(const Translator& translator, std::string_view sentence, const Options& options);
+
+  // The next token, or nothing after the last; the texts of all pieces, joined, are the translation.
+  std::optional<Piece> next();
+
+ private:
+  TextStream text_;
+  std::optional<TokenStream> tokens_;  // none for a sentence in which there is nothing to translate
+};
+
+// A bundle, ready to translate. Threads may share one: nothing of a call stays in it.
+class Translator {
+ public:
+  // Throws BundleError: the bundle is damaged, incomplete or of a newer format (hashes of all files but the weights are
+  // compared here). InputError: an argument cannot be used.
+  Translator(const std::filesystem::path& bundle, TranslatorOptions options);
+
+  // Translate sentences in UTF-8; the results are in their order. `what` and `first` name a sentence in messages.
+  // Throws InputError: an argument cannot be used, or a sentence is not UTF-8, or too long while `strict` is set.
+  std::vector<Translation> translate(const std::vector<std::string_view>& sentences, const Options& options,
+                                     const std::string& what = "sentence", std::size_t first = 1) const;
+
+  // As `translate`, from source ids (eos included) and a prefix of target ids, without a tokenizer; of the options,
+  // `prefix` and `strict` are not looked at.
+  // Throws InputError: a source is empty, longer than the bundle takes, or has an id outside the vocabulary.
+  std::vector<Translation> translate_ids(const std::vector<Ids>& sources, const Ids& prefix,
+                                         const Options& options) const;
+
+  // What golden.json says must come out and does not; empty if the bundle does here what it did where it was made.
+  std::string self_check() const;
+
+  const Manifest& manifest() const { return manifest_; }
+  const Engine& engine() const { return *engine_; }
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+
+ private:
+  friend class PieceStream;
+  std::filesystem::path directory_;
+  TranslatorOptions options_;
+  Manifest manifest_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<Engine> engine_;
+
+  // Target ids of the option `prefix`; checks what the sentences of a call share.
+  Ids prefix_ids(const Options& options) const;
+  // What to ask for a text, nothing if there is nothing in it to translate; whether it was cut to fit.
+  std::optional<Request> request(std::string_view text, const Options& options, const Ids& prefix,
+                                 const std::string& what, bool& truncated) const;
+  void check_lengths(const Options& options, const Ids& prefix) const;
+  std::vector<Result> decode(const std::vector<Request>& requests, bool scores) const;
+  Translation translation(Result result, bool truncated) const;
+};
+
+}  // namespace txport::core

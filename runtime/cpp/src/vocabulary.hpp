@@ -1,0 +1,35 @@
+// vocabulary.json: the pieces of a SentencePiece model in the order of a model's ids, where these are not its own.
+//
+//   {"format_version": 1, "pieces": ["</s>", null, "▁the", ...]}
+//
+// The id of a piece is its place. null stands where an id leaves no text: special tokens, languages, padding.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine.hpp"
+
+namespace txport::core {
+
+// Pieces to ids and back.
+class Vocabulary {
+ public:
+  // Read the file of a model that has `size` ids on this side; `unk` is the id of every piece that is not there.
+  // Throws BundleError: it is missing, damaged, of a newer format, has a piece twice, or has more than `size`.
+  Vocabulary(const std::filesystem::path& path, std::int64_t size, std::int64_t unk);
+
+  Ids ids(const std::vector<std::string>& pieces) const;
+  // Those without a piece, and those that are no ids at all, are passed over.
+  std::vector<std::string> pieces(const Ids& ids) const;
+
+ private:
+  std::vector<std::optional<std::string>> pieces_;
+  std::unordered_map<std::string, std::int64_t> ids_;
+  std::int64_t unk_;
+};
+
+}  // namespace txport::core

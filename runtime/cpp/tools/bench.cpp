@@ -1,0 +1,224 @@
+// txport-bench: what a bundle costs on this machine, through the C++ runtime. README.md says what is timed and what
+// not.
+
+#include <sys/resource.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
+
+#include "errors.hpp"
+#include "translator.hpp"
+
+namespace {
+
+using namespace txport::core;
+using Clock = std::chrono::steady_clock;
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kLeastWarmUp = 3;
+constexpr std::size_t kMostWarmUp = 30;
+constexpr double kStable = 0.05;  // warm-up ends when three calls in a row differ by less
+
+struct Arguments {
+  std::string bundle;
+  std::string output;
+  std::int64_t batch = 1;
+  std::int64_t source = 32;
+  std::int64_t target = 64;
+  std::size_t calls = 200;
+  double seconds = 20;
+  TranslatorOptions opening;
+};
+
+double milliseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+// The value that a share of all values do not exceed (nearest rank).
+double percentile(const std::vector<double>& sorted, double share) {
+  const auto rank = static_cast<std::size_t>(std::ceil(share * static_cast<double>(sorted.size())));
+  return sorted[std::max<std::size_t>(rank, 1) - 1];
+}
+
+Json percentiles(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return {{"p50", percentile(values, 0.50)}, {"p90", percentile(values, 0.90)}, {"p99", percentile(values, 0.99)}};
+}
+
+// Ids without a meaning, the same in every run: what is measured does not depend on them.
+Ids make_source(const Manifest& manifest, std::int64_t length, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  const std::int64_t vocabulary = manifest.model.source_vocabulary;
+  Ids ids;
+  while (static_cast<std::int64_t>(ids.size()) < length - 1) {
+    const auto id = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(vocabulary));
+    if (id != manifest.tokens.pad && id != manifest.tokens.eos) ids.push_back(id);
+  }
+  ids.push_back(manifest.tokens.eos);
+  return ids;
+}
+
+// Call until three calls in a row took the same time, give or take.
+std::size_t warm_up(const std::function<double()>& call) {
+  std::vector<double> times;
+  while (times.size() < kMostWarmUp) {
+    times.push_back(call());
+    if (times.size() < kLeastWarmUp) continue;
+    const auto [least, most] = std::minmax_element(times.end() - 3, times.end());
+    if (*most <= *least * (1 + kStable)) break;
+  }
+  return times.size();
+}
+
+std::string processor() {
+  std::ifstream facts("/proc/cpuinfo");
+  for (std::string line; std::getline(facts, line);) {
+    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
+  }
+  return "unknown";
+}
+
+std::int64_t peak_resident_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
+}
+
+void check(const Arguments& arguments, const Manifest& manifest) {
+  const Limits limits = manifest.limits();
+  if (arguments.batch > limits.batch || arguments.source > limits.source || arguments.target > limits.target) {
+    throw InputError("this bundle takes up to " + std::to_string(limits.batch) + " sentences of " +
+                     std::to_string(limits.source) + " tokens and makes up to " + std::to_string(limits.target) +
+                     ": choose --batch, --source and --target within that");
+  }
+}
+
+// Everything that is timed. Tokens made are counted, since a model may end a sentence early.
+Json measure(const Arguments& arguments, const Translator& translator, double open_ms, double startup_ms) {
+  const Manifest& manifest = translator.manifest();
+  std::vector<Ids> sources;
+  Ids padded;
+  for (std::int64_t row = 0; row < arguments.batch; ++row) {
+    sources.push_back(make_source(manifest, arguments.source, static_cast<std::uint32_t>(row)));
+    padded.insert(padded.end(), sources.back().begin(), sources.back().end());
+  }
+  const Ids lengths(sources.size(), arguments.source);
+  Options options;
+  options.max_length = arguments.target;
+  Options one_token;
+  one_token.max_length = 1;
+  std::int64_t tokens = 0;
+  std::int64_t steps = 0;
+  const auto timed = [&](const std::function<void()>& body) {
+    const auto start = Clock::now();
+    body();
+    return milliseconds_since(start);
+  };
+  const auto whole = [&] {
+    steps = tokens = 0;
+    for (const Translation& result : translator.translate_ids(sources, {}, options)) {
+      const auto made = static_cast<std::int64_t>(result.ids.size());
+      tokens += made;
+      steps = std::max(steps, made);
+    }
+  };
+  const std::size_t warm_ups = warm_up([&] { return timed(whole); });
+  std::vector<double> encoder;
+  std::vector<double> first;
+  std::vector<double> per_token;
+  double total_ms = 0;
+  const auto begin = Clock::now();
+  while (per_token.size() < arguments.calls && milliseconds_since(begin) < 1000 * arguments.seconds) {
+    encoder.push_back(timed([&] { translator.engine().encode(padded, lengths); }));
+    first.push_back(timed([&] { translator.translate_ids(sources, {}, one_token); }));
+    const double call = timed(whole);
+    total_ms += call;
+    per_token.push_back(call / static_cast<double>(steps));
+  }
+  const auto calls = static_cast<double>(per_token.size());
+  return {{"calls", per_token.size()},
+          {"warm_up_calls", warm_ups},
+          {"tokens_per_call", tokens},
+          {"open_ms", open_ms},
+          {"startup_ms", startup_ms},
+          {"encoder_ms", percentiles(encoder)},
+          {"first_token_ms", percentiles(first)},
+          {"ms_per_token", percentiles(per_token)},
+          {"tokens_per_second", 1000 * calls * static_cast<double>(tokens) / total_ms},
+          {"sentences_per_second", 1000 * calls * static_cast<double>(arguments.batch) / total_ms},
+          {"peak_resident_bytes", peak_resident_bytes()}};
+}
+
+Json bench(const Arguments& arguments, Clock::time_point start) {
+  const Translator translator(arguments.bundle, arguments.opening);
+  const double open_ms = milliseconds_since(start);
+  const Manifest& manifest = translator.manifest();
+  check(arguments, manifest);
+  Options one_token;
+  one_token.max_length = 1;
+  translator.translate_ids({make_source(manifest, arguments.source, 0)}, {}, one_token);
+  const double startup_ms = milliseconds_since(start);
+  Json figures = measure(arguments, translator, open_ms, startup_ms);
+  return {{"format", "txport-bench"},
+          {"format_version", 1},
+          {"made_by", {{"name", "txport-bench"}, {"version", TXPORT_VERSION}}},
+          {"machine", {{"processor", processor()}, {"cores", std::thread::hardware_concurrency()}}},
+          {"bundle", {{"manifest_sha256", manifest.sha256}, {"precision", manifest.precision.type}}},
+          {"engine", translator.engine().name()},
+          {"threads", arguments.opening.threads},
+          {"workload", {{"batch", arguments.batch}, {"source", arguments.source}, {"target", arguments.target}}},
+          {"figures", std::move(figures)}};
+}
+
+void declare(CLI::App& app, Arguments& arguments) {
+  const CLI::Range positive(std::int64_t{1}, std::numeric_limits<std::int64_t>::max());
+  app.add_option("bundle", arguments.bundle, "The directory that tx-export wrote.")->required();
+  app.add_option("-o,--output", arguments.output, "Write the JSON to this file. [default: standard output]");
+  app.add_option("--batch", arguments.batch, "Sentences of a call.")->check(positive)->capture_default_str();
+  app.add_option("--source", arguments.source, "Source tokens of a sentence.")->check(positive)->capture_default_str();
+  app.add_option("--target", arguments.target, "Tokens to make.")->check(positive)->capture_default_str();
+  app.add_option("--calls", arguments.calls, "Calls to time.")->check(positive)->capture_default_str();
+  app.add_option("--seconds", arguments.seconds, "Stop timing after this long.")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--device", arguments.opening.device, "Where to run: auto, cpu or cuda. [default: auto]");
+  app.add_option("--lowering", arguments.opening.lowering, "The decoder step to use. [default: the best here]");
+  app.add_option("--threads", arguments.opening.threads, "Threads to use. [default: one for each core]")
+      ->check(CLI::Range(0, std::numeric_limits<int>::max()));
+  app.set_version_flag("--version", TXPORT_VERSION);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto start = Clock::now();
+  CLI::App app{
+      "Measure a bundle: time to open, first token, milliseconds a token, tokens a second, memory. Writes JSON."};
+  Arguments arguments;
+  try {
+    declare(app, arguments);
+    app.parse(argc, argv);
+    arguments.opening.batch = arguments.batch;
+    arguments.opening.batch_tokens = arguments.batch * arguments.source;
+    const std::string text = bench(arguments, start).dump(1) + "\n";
+    if (arguments.output.empty()) {
+      std::cout << text;
+      return 0;
+    }
+    std::ofstream file(arguments.output);
+    file << text << std::flush;
+    if (!file) throw InputError(arguments.output + " cannot be written: choose another file with --output");
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  } catch (const std::exception& error) {
+    std::cerr << "txport-bench: " << error.what() << "\n";
+    return 2;
+  }
+}

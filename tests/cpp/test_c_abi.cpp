@@ -1,0 +1,281 @@
+// The C ABI: what goes wrong gives a code and a message, whatever was passed in.
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <string>
+
+#include "repository.hpp"
+#include "txport/txport.h"
+
+namespace {
+
+const std::string kBundle = kToyBundle.string();
+constexpr const char* kText = "the cat sees a bird";
+constexpr const char* kAnswer = "the dog one ori tree or tree and";
+
+txport_translator* open_toy() {
+  txport_translator* translator = nullptr;
+  REQUIRE(txport_open(kBundle.c_str(), nullptr, &translator) == TXPORT_OK);
+  return translator;
+}
+
+bool says(const char* words) { return std::strstr(txport_message(), words) != nullptr; }
+
+struct Heard {
+  int left;  // tokens until the callback stops
+  std::string text;
+  bool throws = false;
+};
+
+int hear(void* user, int64_t id, const char* text, size_t length, double score) {
+  auto& heard = *static_cast<Heard*>(user);
+  CHECK(id >= 0);
+  CHECK(score <= 0);
+  heard.text.append(text, length);
+  if (heard.throws) throw 42;  // not even a std::exception
+  return --heard.left == 0 ? 1 : 0;
+}
+
+}  // namespace
+
+TEST_CASE("C ABI: the version") { CHECK(std::string(txport_version()) == TXPORT_VERSION); }
+
+TEST_CASE("C ABI: translate, and look at what came out") {
+  txport_translator* translator = open_toy();
+  const char* json = nullptr;
+  const char* engine = nullptr;
+  CHECK(txport_manifest(translator, &json) == TXPORT_OK);
+  CHECK(std::string(json) == contents(kToyBundle / "manifest.json"));
+  CHECK(txport_engine(translator, &engine) == TXPORT_OK);
+  CHECK(std::strstr(engine, "lowering ort") != nullptr);
+  CHECK(txport_self_check(translator) == TXPORT_OK);
+
+  const char* texts[] = {kText, "", "one\0two"};
+  const size_t lengths[] = {std::strlen(kText), 0, 3};
+  txport_options options = TXPORT_OPTIONS_INIT;
+  options.scores = 1;
+  txport_result* result = nullptr;
+  REQUIRE(txport_translate(translator, texts, lengths, 3, &options, &result) == TXPORT_OK);
+  CHECK(txport_result_count(result) == 3);
+  size_t length = 9;
+  CHECK(std::string(txport_result_text(result, 0, &length)) == kAnswer);
+  CHECK(length == std::strlen(kAnswer));
+  CHECK(std::string(txport_result_text(result, 1, nullptr)).empty());
+  size_t count = 0;
+  size_t scored = 0;
+  REQUIRE(txport_result_ids(result, 0, &count) != nullptr);
+  REQUIRE(txport_result_scores(result, 0, &scored) != nullptr);
+  CHECK(count == 72);
+  CHECK(scored == count);
+  CHECK(txport_result_truncated(result, 0) == 0);
+  CHECK(txport_result_text(result, 3, &length) == nullptr);
+  CHECK(length == 0);
+  CHECK(txport_result_ids(result, 3, &count) == nullptr);
+  CHECK(count == 0);
+
+  txport_result* alone = nullptr;
+  const char* one[] = {"one"};
+  REQUIRE(txport_translate(translator, one, nullptr, 1, nullptr, &alone) == TXPORT_OK);
+  CHECK(std::string(txport_result_text(alone, 0, nullptr)) == txport_result_text(result, 2, nullptr));
+  CHECK(txport_result_scores(alone, 0, nullptr) == nullptr);
+  txport_result_free(alone);
+  txport_result_free(result);
+
+  const int64_t ids[] = {4, 14, 15, 17, 7, 3};
+  const int64_t* sources[] = {ids};
+  const size_t id_counts[] = {6};
+  REQUIRE(txport_translate_ids(translator, sources, id_counts, 1, nullptr, 0, nullptr, &result) == TXPORT_OK);
+  CHECK(std::string(txport_result_text(result, 0, nullptr)) == kAnswer);
+  txport_result_free(result);
+  REQUIRE(txport_translate(translator, nullptr, nullptr, 0, nullptr, &result) == TXPORT_OK);
+  CHECK(txport_result_count(result) == 0);
+  txport_result_free(result);
+  txport_close(translator);
+}
+
+TEST_CASE("C ABI: options reach the search") {
+  txport_translator_options how = TXPORT_TRANSLATOR_OPTIONS_INIT;
+  std::string warnings;
+  how.device = "cpu";
+  how.lowering = "scatter";
+  how.threads = 1;
+  how.batch = 2;
+  how.batch_tokens = 20;
+  how.warning = [](void* user, const char* message) { *static_cast<std::string*>(user) += message; };
+  how.warning_user = &warnings;
+  txport_translator* translator = nullptr;
+  REQUIRE(txport_open(kBundle.c_str(), &how, &translator) == TXPORT_OK);
+  txport_options options = TXPORT_OPTIONS_INIT;
+  options.max_length = 5;
+  options.prefix = "a dog";
+  std::string text;
+  for (int i = 0; i < 30; ++i) text += "cat ";
+  const char* texts[] = {text.c_str()};
+  txport_result* result = nullptr;
+  REQUIRE(txport_translate(translator, texts, nullptr, 1, &options, &result) == TXPORT_OK);
+  CHECK(std::string(txport_result_text(result, 0, nullptr)).rfind("a dog", 0) == 0);
+  size_t count = 0;
+  txport_result_ids(result, 0, &count);
+  CHECK(count == 5);
+  CHECK(txport_result_truncated(result, 0) == 1);
+  CHECK(warnings.find("31 tokens") != std::string::npos);
+  txport_result_free(result);
+  options.strict = 1;
+  CHECK(txport_translate(translator, texts, nullptr, 1, &options, &result) == TXPORT_INPUT_ERROR);
+  CHECK(result == nullptr);
+  options = TXPORT_OPTIONS_INIT;
+  options.target_language = "fra";
+  CHECK(txport_translate(translator, texts, nullptr, 1, &options, &result) == TXPORT_INPUT_ERROR);
+  CHECK(says("target language 'fra'"));
+  txport_close(translator);
+}
+
+TEST_CASE("C ABI: streams") {
+  txport_translator* translator = open_toy();
+  Heard all{-1, ""};
+  txport_options options = TXPORT_OPTIONS_INIT;
+  options.scores = 1;
+  CHECK(txport_translate_stream(translator, kText, SIZE_MAX, &options, hear, &all) == TXPORT_OK);
+  CHECK(all.text == kAnswer);
+  Heard some{2, ""};
+  CHECK(txport_translate_stream(translator, kText, std::strlen(kText), &options, hear, &some) == TXPORT_CANCELLED);
+  CHECK(says("asked to stop"));
+  CHECK(all.text.rfind(some.text, 0) == 0);
+  Heard thrower{5, "", true};
+  CHECK(txport_translate_stream(translator, kText, SIZE_MAX, nullptr, hear, &thrower) == TXPORT_CANCELLED);
+  CHECK(says("threw"));
+
+  txport_stream* stream = nullptr;
+  REQUIRE(txport_stream_open(translator, kText, SIZE_MAX, &options, &stream) == TXPORT_OK);
+  txport_close(translator);  // the stream keeps what it needs
+  std::string text;
+  int64_t id = 0;
+  const char* piece = nullptr;
+  size_t length = 0;
+  double score = 1;
+  txport_code code = txport_stream_next(stream, &id, &piece, &length, &score);
+  for (; code == TXPORT_OK; code = txport_stream_next(stream, &id, &piece, &length, &score)) text.append(piece, length);
+  CHECK(code == TXPORT_END);
+  CHECK(text == kAnswer);
+  CHECK(score < 0);
+  CHECK(txport_stream_next(stream, &id, nullptr, nullptr, nullptr) == TXPORT_END);
+  txport_stream_close(stream);
+  CHECK(txport_stream_next(stream, &id, nullptr, nullptr, nullptr) == TXPORT_INPUT_ERROR);
+  CHECK(says("closed"));
+}
+
+TEST_CASE("C ABI: null pointers") {
+  txport_translator* translator = open_toy();
+  txport_result* result = nullptr;
+  txport_stream* stream = nullptr;
+  const char* texts[] = {kText, nullptr};
+  const int64_t* sources[] = {nullptr};
+  const size_t lengths[] = {3};
+  int64_t id = 0;
+  const auto refused = [](txport_code code) { return code == TXPORT_INPUT_ERROR && says("NULL"); };
+  CHECK(refused(txport_open(nullptr, nullptr, &translator)));
+  CHECK(translator == nullptr);
+  CHECK(refused(txport_open(kBundle.c_str(), nullptr, nullptr)));
+  translator = open_toy();
+  CHECK(refused(txport_manifest(translator, nullptr)));
+  CHECK(refused(txport_manifest(nullptr, &texts[0])));
+  CHECK(refused(txport_engine(translator, nullptr)));
+  CHECK(refused(txport_self_check(nullptr)));
+  CHECK(refused(txport_translate(nullptr, texts, nullptr, 1, nullptr, &result)));
+  CHECK(refused(txport_translate(translator, nullptr, nullptr, 1, nullptr, &result)));
+  CHECK(refused(txport_translate(translator, texts, nullptr, 2, nullptr, &result)));
+  CHECK(refused(txport_translate(translator, texts, nullptr, 1, nullptr, nullptr)));
+  CHECK(refused(txport_translate_ids(translator, nullptr, lengths, 1, nullptr, 0, nullptr, &result)));
+  CHECK(refused(txport_translate_ids(translator, sources, nullptr, 1, nullptr, 0, nullptr, &result)));
+  CHECK(refused(txport_translate_ids(translator, sources, lengths, 1, nullptr, 0, nullptr, &result)));
+  CHECK(refused(txport_translate_ids(translator, sources, lengths, 0, nullptr, 2, nullptr, &result)));
+  CHECK(refused(txport_translate_stream(translator, nullptr, 0, nullptr, hear, nullptr)));
+  CHECK(refused(txport_translate_stream(translator, kText, 3, nullptr, nullptr, nullptr)));
+  CHECK(refused(txport_stream_open(translator, kText, 3, nullptr, nullptr)));
+  CHECK(refused(txport_stream_open(nullptr, kText, 3, nullptr, &stream)));
+  CHECK(refused(txport_stream_next(nullptr, &id, nullptr, nullptr, nullptr)));
+  CHECK(txport_result_count(nullptr) == 0);
+  CHECK(txport_result_text(nullptr, 0, nullptr) == nullptr);
+  CHECK(txport_result_ids(nullptr, 0, nullptr) == nullptr);
+  CHECK(txport_result_scores(nullptr, 0, nullptr) == nullptr);
+  CHECK(txport_result_truncated(nullptr, 0) == 0);
+  txport_result_free(nullptr);
+  txport_stream_close(nullptr);
+  txport_close(nullptr);
+  txport_close(translator);
+}
+
+TEST_CASE("C ABI: use after close, and handles that never were") {
+  txport_translator* translator = open_toy();
+  txport_result* result = nullptr;
+  const char* texts[] = {kText};
+  REQUIRE(txport_translate(translator, texts, nullptr, 1, nullptr, &result) == TXPORT_OK);
+  txport_close(translator);
+  txport_close(translator);
+  CHECK(txport_result_count(result) == 1);  // a result does not need its translator
+  txport_result_free(result);
+  txport_result_free(result);
+  CHECK(txport_result_text(result, 0, nullptr) == nullptr);
+  CHECK(txport_translate(translator, texts, nullptr, 1, nullptr, &result) == TXPORT_INPUT_ERROR);
+  CHECK(says("the translator is not open"));
+  int nothing = 0;
+  CHECK(txport_self_check(reinterpret_cast<txport_translator*>(&nothing)) == TXPORT_INPUT_ERROR);
+  CHECK(says("the translator is not open"));
+}
+
+TEST_CASE("C ABI: options of another size") {
+  txport_translator* translator = nullptr;
+  struct Newer {
+    txport_translator_options known;
+    int more;
+  } newer{};
+  newer.known.size = sizeof newer;
+  CHECK(txport_open(kBundle.c_str(), &newer.known, &translator) == TXPORT_INPUT_ERROR);
+  CHECK(says("compiled for a newer txport"));
+  txport_translator_options unset{};
+  CHECK(txport_open(kBundle.c_str(), &unset, &translator) == TXPORT_INPUT_ERROR);
+  CHECK(says("sizeof(txport_translator_options)"));
+  translator = open_toy();
+  txport_result* result = nullptr;
+  const char* texts[] = {kText};
+  txport_options options{};
+  options.size = sizeof options + 8;
+  CHECK(txport_translate(translator, texts, nullptr, 1, &options, &result) == TXPORT_INPUT_ERROR);
+  CHECK(says("txport_options.size"));
+  options.size = 4;
+  CHECK(txport_translate(translator, texts, nullptr, 1, &options, &result) == TXPORT_INPUT_ERROR);
+  txport_close(translator);
+}
+
+TEST_CASE("C ABI: values that cannot be") {
+  txport_translator* translator = nullptr;
+  txport_translator_options how = TXPORT_TRANSLATOR_OPTIONS_INIT;
+  for (int32_t* field : {&how.threads, &how.batch, &how.batch_tokens}) {
+    *field = -1;
+    CHECK(txport_open(kBundle.c_str(), &how, &translator) == TXPORT_INPUT_ERROR);
+    *field = 0;
+  }
+  how.device = "cuda\xFF";
+  CHECK(txport_open(kBundle.c_str(), &how, &translator) == TXPORT_INPUT_ERROR);
+  CHECK(txport_open("/nothing/here", nullptr, &translator) == TXPORT_BUNDLE_ERROR);
+  CHECK(says("/nothing/here is not a directory"));
+  CHECK(txport_open((kTests / "data").c_str(), nullptr, &translator) == TXPORT_BUNDLE_ERROR);
+  CHECK(translator == nullptr);
+  translator = open_toy();
+  txport_result* result = nullptr;
+  const char* texts[] = {"a", "b\xFF"};
+  CHECK(txport_translate(translator, texts, nullptr, 2, nullptr, &result) == TXPORT_INPUT_ERROR);
+  CHECK(says("sentence 2 is not UTF-8"));
+  txport_options options = TXPORT_OPTIONS_INIT;
+  options.prefix = "\xC3";
+  CHECK(txport_translate(translator, texts, nullptr, 1, &options, &result) == TXPORT_INPUT_ERROR);
+  CHECK(says("the prefix is not UTF-8"));
+  for (int32_t* field : {&options.max_length, &options.min_length}) {
+    options = TXPORT_OPTIONS_INIT;
+    *field = -1;
+    CHECK(txport_translate(translator, texts, nullptr, 1, &options, &result) == TXPORT_INPUT_ERROR);
+  }
+  CHECK(result == nullptr);
+  txport_close(translator);
+}

@@ -1,0 +1,53 @@
+// The C++ wrapper: the same answers, errors as exceptions of one family.
+
+#include <doctest/doctest.h>
+
+#include "repository.hpp"
+#include "txport/txport.hpp"
+
+TEST_CASE("C++ API") {
+  std::string warnings;
+  txport::TranslatorOptions how;
+  how.warning = [&](const std::string& message) { warnings += message; };
+  txport::Translator opened(kToyBundle.string(), how);
+  txport::Translator translator = std::move(opened);  // the warning's address goes with it
+  CHECK(txport::version() == TXPORT_VERSION);
+  CHECK(translator.manifest() == contents(kToyBundle / "manifest.json"));
+  CHECK(translator.engine().find("ONNX Runtime") == 0);
+  CHECK_NOTHROW(translator.self_check());
+  txport::Options options;
+  options.scores = true;
+  const auto results = translator.translate(std::vector<std::string>{"the cat sees a bird", "", "one"}, options);
+  REQUIRE(results.size() == 3);
+  CHECK(results[0].text == "the dog one ori tree or tree and");
+  CHECK(results[0].scores.size() == results[0].ids.size());
+  CHECK(translator.translate("one").ids == results[2].ids);
+  CHECK(translator.translate_ids({{4, 14, 15, 17, 7, 3}})[0].ids == results[0].ids);
+  CHECK(translator.translate_ids({}).empty());
+  std::string text;
+  for (int i = 0; i < 30; ++i) text += "cat ";
+  CHECK(translator.translate(text).truncated);
+  CHECK(warnings.find("31 tokens") != std::string::npos);
+  std::string heard;
+  translator.stream("the cat sees a bird", [&](const txport::Piece& piece) {
+    heard += piece.text;
+    return true;
+  });
+  CHECK(heard == results[0].text);
+  int pieces = 0;
+  translator.stream("the cat sees a bird", [&](const txport::Piece&) { return ++pieces < 3; });
+  CHECK(pieces == 3);
+  CHECK_THROWS_AS(translator.stream("one", [](const txport::Piece&) -> bool { throw std::runtime_error("mine"); }),
+                  std::runtime_error);
+}
+
+TEST_CASE("C++ API: errors") {
+  CHECK_THROWS_AS(txport::Translator("/nothing/here"), txport::BundleError);
+  txport::TranslatorOptions how;
+  how.device = "tpu";
+  CHECK_THROWS_AS(txport::Translator(kToyBundle.string(), how), txport::InputError);
+  const txport::Translator translator(kToyBundle.string());
+  CHECK_THROWS_AS(translator.translate("\xFF"), txport::Error);
+  CHECK_THROWS_AS(translator.translate_ids({{}}), txport::InputError);
+  CHECK_THROWS_AS(translator.translate_ids({{4, 96, 3}}), txport::InputError);
+}
