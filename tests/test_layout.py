@@ -84,7 +84,15 @@ def commands() -> list[str]:
 
 
 def test_the_commands_are_these() -> None:
-    assert commands() == ["tx-evaluate", "tx-export", "tx-inspect", "tx-train", "tx-translate", "tx-verify"]
+    assert commands() == [
+        "tx-evaluate",
+        "tx-export",
+        "tx-import",
+        "tx-inspect",
+        "tx-train",
+        "tx-translate",
+        "tx-verify",
+    ]
 
 
 @pytest.mark.parametrize("command", commands())

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 from txport.exporter.progress import Stages
 from txport.exporter.trial import choose_trial
-from txport.exporter.verification import LoweringReport, _failures
+from txport.exporter.verification import LoweringReport, _Errors, _failures
 from txport.exporter.verify import store_report, verify_bundle
 from txport.models.checkpoint import load_checkpoint
 from txport.runtime.errors import BundleError
@@ -74,6 +74,15 @@ def test_a_wrong_weight_is_found(changed: Path, checkpoint: Path) -> None:
         assert each.failures and each.first_divergences
         assert all(divergence.margin > 0 for divergence in each.first_divergences)
         assert each.max_logit_error > 0.1
+
+
+def test_banned_ids_are_no_errors_but_must_be_finite() -> None:
+    """A logit near -30,000 has other roundings than its neighbours, and says nothing."""
+    errors = _Errors()
+    errors.add(np.array([1.0, -30000.0]), np.array([1.5, -30008.0]))
+    assert errors.largest == errors.mean == 0.5 and errors.finite
+    errors.add(np.array([1.0, -np.inf]), np.array([1.0, -30008.0]))
+    assert not errors.finite
 
 
 def test_nan_is_found(changed: Path, checkpoint: Path) -> None:

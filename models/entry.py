@@ -1,0 +1,10 @@
+"""The console script of importers; only the standard library is imported at the top, see `txport.runtime.entry`."""
+
+from typing import NoReturn
+
+from txport.runtime.entry import run_command
+
+
+def import_() -> NoReturn:
+    """tx-import"""
+    run_command("txport.models.import_command", extra="import")

@@ -1,0 +1,53 @@
+"""tx-import: a model of another toolkit becomes a checkpoint."""
+
+import sys
+from pathlib import Path
+
+import click
+from txport.runtime.libraries import needs
+
+KINDS = ("marian", "m2m100", "bart", "torch", "fairseq", "opennmt")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("source")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The checkpoint to write.")
+@click.option("--from", "kind", type=click.Choice(KINDS), help="What SOURCE is. [default: found out]")
+@click.option("--no-tokenizer", is_flag=True, help="Leave the tokenizer behind: the model then takes and gives ids.")
+@click.option("--source-language", help="The source language that is used unless another one is asked for.")
+@click.option("--target-language", help="The target language that is used unless another one is asked for.")
+@click.option(
+    "--vocabulary",
+    type=click.Path(path_type=Path),
+    help="The directory with dictionaries and SentencePiece models. [default: where SOURCE is]",
+)
+@click.option("--force", is_flag=True, help="Replace an existing checkpoint.")
+def main(
+    source: str,
+    output: Path,
+    kind: str | None,
+    no_tokenizer: bool,
+    source_language: str | None,
+    target_language: str | None,
+    vocabulary: Path | None,
+    force: bool,
+) -> None:
+    """Import SOURCE, a directory, a file or the id of a model on the Hugging Face hub, as a checkpoint for tx-export.
+
+    Nothing in SOURCE is run. What would make the model another one is refused; what its own generation would do
+    otherwise is said on standard error.
+    """
+    with needs("import"):  # here, so that --help need not wait for PyTorch
+        from rich.console import Console
+        from rich.progress import Progress
+        from txport.models.imported import Options, write_imported
+        from txport.models.importers import import_model
+
+    options = Options(not no_tokenizer, source_language, target_language, vocabulary)
+    imported = import_model(source, kind, options)
+    for note in imported.notes:
+        click.echo(f"tx-import: {note}", err=True)
+    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("import", total=len(imported.plan.parts))
+        write_imported(imported, output, source, replace=force, advance=lambda: bar.advance(task))
+    click.echo(f"checkpoint: {output} (imported from {imported.kind})")

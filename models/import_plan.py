@@ -1,0 +1,159 @@
+"""Which tensor of ours comes from which of theirs, checked before anything is written, then written one at a time."""
+
+import json
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from txport.models.config import Config
+from txport.models.transformer import Transformer
+from txport.models.weights import Stored, equal
+from txport.runtime.errors import CheckpointError
+
+# A logit that never wins: finite in float16, and far below what any model says of an id that it may choose.
+BANNED = -30000.0
+_NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+_LISTED = 8
+_AT_ONCE = 1 << 22  # values that are held at once
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of our tensors: what it will be, how to get some of its rows, and where they come from."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    read: Callable[[int, int], Tensor]
+    origin: str
+
+
+class Plan:
+    """Fills the parameters of our Transformer, by name, and sees that none is missing and none of theirs is left over.
+
+    Args:
+        theirs: the tensors of the source.
+        source: what to call it in messages.
+    """
+
+    def __init__(self, theirs: Mapping[str, Stored], source: object) -> None:
+        self.theirs, self.source = theirs, source
+        self.parts: dict[str, Part] = {}
+        self._used: set[str] = set()
+
+    def has(self, name: str) -> bool:
+        """Whether the source has this tensor."""
+        return name in self.theirs
+
+    def stored(self, name: str) -> Stored:
+        """A tensor of the source, which then counts as used.
+
+        Raises:
+            CheckpointError: the source has not got it, or it is no float tensor.
+        """
+        if name not in self.theirs:
+            raise CheckpointError(f"{self.source} lacks {name}, which its configuration asks for.")
+        found = self.theirs[name]
+        if found.dtype is None:
+            raise CheckpointError(f"{self.source}: {name} holds no floating point numbers.")
+        self._used.add(name)
+        return found
+
+    def take(self, ours: str, theirs: str, first: int = 0, rows: int | None = None) -> None:
+        """Our tensor is theirs, or `rows` rows of theirs from the row `first` on."""
+        found = self.stored(theirs)
+        available = found.shape[0] if found.shape else 1
+        stop = available if rows is None else first + rows
+        if stop > available:
+            raise CheckpointError(f"{self.source}: {theirs} has {available} rows, but {stop} are needed.")
+        shape = (stop - first, *found.shape[1:])
+        dtype = found.dtype if found.dtype in _NAMES else torch.float32
+        assert dtype is not None
+        self.parts[ours] = Part(shape, dtype, lambda i, j: found.read(first + i, first + j), theirs)
+
+    def put(self, ours: str, tensor: Tensor, origin: str = "computed") -> None:
+        """Our tensor is this one."""
+        self.parts[ours] = Part(tuple(tensor.shape), torch.float32, lambda i, j: tensor[i:j], origin)
+
+    def affine(self, ours: str, theirs: str, bias: int = 0) -> None:
+        """Weight and bias of a linear layer or a LayerNorm; `bias` zeros where the source may have none."""
+        self.take(f"{ours}.weight", f"{theirs}.weight")
+        if bias and not self.has(f"{theirs}.bias"):
+            self.put(f"{ours}.bias", torch.zeros(bias))
+        else:
+            self.take(f"{ours}.bias", f"{theirs}.bias")
+
+    def ignore(self, *names: str) -> None:
+        """These may be there and say nothing (tables that can be computed, version numbers)."""
+        self._used.update(names)
+
+    def same(self, *names: str) -> bool:
+        """Whether those of these tensors that are there hold the same; they then count as used."""
+        found = [name for name in names if self.has(name)]
+        alike = all(equal(self.theirs[found[0]], self.theirs[name]) for name in found[1:])
+        if alike:
+            self._used.update(found)
+        return alike
+
+    def check(self, config: Config) -> None:
+        """See that all of the model is there, in the shapes that `config` says, and that nothing is left over.
+
+        Raises:
+            CheckpointError: it is not so; the message lists what is wrong.
+        """
+        with torch.device("meta"):
+            shapes = {name: tuple(p.shape) for name, p in Transformer(config).named_parameters()}
+        if unknown := sorted(self.theirs.keys() - self._used):
+            raise CheckpointError(
+                f"{self.source} has weights that this importer does not know and will not leave out: {_some(unknown)}."
+            )
+        assert shapes.keys() == self.parts.keys(), shapes.keys() ^ self.parts.keys()
+        for name, shape in shapes.items():
+            part = self.parts[name]
+            if part.shape != shape:
+                raise CheckpointError(
+                    f"{self.source}: {part.origin} has shape {part.shape}, but its configuration asks for {shape}."
+                )
+
+    def write(self, file: Path, advance: Callable[[], None] = lambda: None) -> None:
+        """Write `file` as safetensors, holding a part of one tensor at a time.
+
+        Args:
+            file: written from scratch.
+            advance: called after each tensor.
+
+        Raises:
+            CheckpointError: a tensor holds NaN or infinity.
+        """
+        header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+        offset = 0
+        for name, part in self.parts.items():
+            size = part.dtype.itemsize * _product(part.shape)
+            header[name] = {"dtype": _NAMES[part.dtype], "shape": part.shape, "data_offsets": [offset, offset + size]}
+            offset += size
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        with file.open("wb") as output:
+            output.write(struct.pack("<Q", len(text)) + text)
+            for part in self.parts.values():
+                rows = max(1, _AT_ONCE // max(1, _product(part.shape[1:])))
+                for start in range(0, part.shape[0], rows):
+                    tensor = part.read(start, min(start + rows, part.shape[0])).detach().to(part.dtype).contiguous()
+                    if not bool(torch.isfinite(tensor).all()):
+                        raise CheckpointError(f"{self.source}: {part.origin} holds NaN or infinity.")
+                    output.write(tensor.flatten().view(torch.uint8).numpy().data)
+                advance()
+
+
+def _product(shape: Iterable[int]) -> int:
+    product = 1
+    for size in shape:
+        product *= size
+    return product
+
+
+def _some(names: list[str]) -> str:
+    rest = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + rest

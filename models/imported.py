@@ -1,0 +1,82 @@
+"""What an importer hands over, and how it becomes a checkpoint."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from txport.models.checkpoint import FORMAT_VERSION, write_description
+from txport.models.config import Config
+from txport.models.import_plan import Plan
+from txport.runtime.files import new_directory
+from txport.runtime.tokenizer_schema import TokenizerDescription
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `tx-import` can be told, beyond what and where.
+
+    Attributes:
+        tokenizer: Bring the tokenizer along; without it the model takes and gives ids.
+        source_language: The default, for a model of many languages.
+        target_language: Likewise.
+        vocabulary: Where dictionaries or a tokenizer lie that are not beside the model.
+    """
+
+    tokenizer: bool = True
+    source_language: str | None = None
+    target_language: str | None = None
+    vocabulary: Path | None = None
+
+
+@dataclass(frozen=True)
+class TokenizerParts:
+    """A tokenizer to be written: its description, and the bytes of each file in the folder `tokenizer`."""
+
+    description: TokenizerDescription
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A model that was understood completely; nothing of it has been written yet.
+
+    Attributes:
+        kind: Which importer understood it.
+        config: Its shape as ours.
+        plan: Its weights as ours, checked against `config`.
+        tokenizer: Its tokenizer.
+        notes: What a user should know: settings that this search has not got, ids that were banned.
+    """
+
+    kind: str
+    config: Config
+    plan: Plan
+    tokenizer: TokenizerParts
+    notes: list[str]
+
+
+def write_imported(
+    imported: Imported, directory: Path, source: str, *, replace: bool, advance: Callable[[], None] = lambda: None
+) -> None:
+    """Write a checkpoint, whole or not at all, one tensor at a time.
+
+    Raises:
+        InputError: The directory exists, or the disk is full.
+        CheckpointError: A tensor holds NaN or infinity.
+    """
+    with new_directory(directory, replace, marker="config.json") as temporary:
+        _write(temporary / "config.json", {"format_version": FORMAT_VERSION, "config": imported.config.to_json()})
+        imported.plan.write(temporary / "model.safetensors", advance)
+        (temporary / "tokenizer").mkdir()
+        for name, data in imported.tokenizer.files.items():
+            (temporary / "tokenizer" / name).write_bytes(data)
+        write_description(temporary / "tokenizer", imported.tokenizer.description)
+        (temporary / "sentences.txt").write_text("")
+        made = {"made_by": "tx-import", "kind": imported.kind, "source": source, "notes": imported.notes}
+        _write(temporary / "training.json", made)
+
+
+def _write(file: Path, value: Any) -> None:
+    file.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,96 @@
+"""Which importer understands a source, and how a hub id becomes a directory."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from txport.models.imported import Imported, Options
+from txport.models.marian import import_marian
+from txport.runtime.errors import CheckpointError, InputError
+from txport.runtime.libraries import needs
+
+IMPORTERS: dict[str, Callable[[Path, Options], Imported]] = {
+    "marian": import_marian,
+}
+_MODEL_TYPES = {"marian": "marian"}
+# Architectures that people may well have, and why they cannot be had here.
+_REFUSED = {
+    "t5": "T5's relative positions and RMS norms",
+    "mt5": "mT5's relative positions, RMS norms and gated activations",
+    "umt5": "UMT5's relative positions, RMS norms and gated activations",
+    "switch_transformers": "a mixture of experts",
+    "nllb-moe": "a mixture of experts",
+    "led": "Longformer's local attention",
+    "bigbird_pegasus": "BigBird's sparse attention",
+    "prophetnet": "ProphetNet's n-gram attention",
+    "encoder-decoder": "an encoder and a decoder of different families",
+}
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_FILES = ["*.json", "*.safetensors", "*.bin", "*.spm", "*.model", "*.txt"]
+
+
+def import_model(source: str, kind: str | None, options: Options) -> Imported:
+    """Understand a model, of the kind that is named or that is found.
+
+    Args:
+        source: a directory, a file, or the id of a model on the Hugging Face hub.
+        kind: a name of `IMPORTERS`, None to find out.
+        options: see `Options`.
+
+    Raises:
+        CheckpointError: the source is incomplete, damaged, of an unknown kind or not supported.
+        InputError: there is no such source, or an option does not fit.
+        MissingLibrary: huggingface_hub is needed and not installed.
+    """
+    path = _local(source)
+    if kind is not None and kind not in IMPORTERS:
+        raise InputError(f"--from {kind} is unknown; there are {', '.join(IMPORTERS)}.")
+    return IMPORTERS[kind or _found(path)](path, options)
+
+
+def _local(source: str) -> Path:
+    path = Path(source)
+    if path.exists():
+        return path
+    if not _HUB_ID.fullmatch(source):
+        raise InputError(f"{source} is neither a file nor a directory nor the id of a model on the hub (owner/name).")
+    with needs("import"):
+        import huggingface_hub
+    try:
+        return Path(huggingface_hub.snapshot_download(source, allow_patterns=_HUB_FILES))
+    except Exception as error:  # of the network, of the hub, of the disk: each library has its own
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InputError(f"{source} is no directory here and could not be had from the hub: {reason}") from None
+
+
+def _found(path: Path) -> str:
+    config = path / "config.json"
+    if path.is_dir() and config.is_file():
+        return _from_config(config)
+    if path.is_dir() and (found := sorted(path.glob("*.npz"))):
+        raise CheckpointError(_of_marian_itself(found[0]))
+    raise CheckpointError(f"{path}: its kind was not recognised; say it with --from ({', '.join(IMPORTERS)}).")
+
+
+def _from_config(config: Path) -> str:
+    try:
+        value = json.loads(config.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{config} is not JSON ({error}); copy it again.") from None
+    kind = value.get("model_type") if isinstance(value, dict) else None
+    if isinstance(kind, str) and kind in _MODEL_TYPES:
+        return _MODEL_TYPES[kind]
+    if isinstance(value, dict) and "format_version" in value:
+        raise CheckpointError(f"{config.parent} is a checkpoint of txport already: give it to tx-export.")
+    if kind in _REFUSED:
+        raise CheckpointError(f"{config}: model_type {kind!r} is not supported: it has {_REFUSED[kind]}.")
+    some = ", ".join(_MODEL_TYPES)
+    raise CheckpointError(f"{config}: model_type {kind!r} is not supported; there are {some}, and --from for others.")
+
+
+def _of_marian_itself(file: Path) -> str:
+    data = file.read_bytes()
+    if b"transformer-decoder-autoreg: rnn" in data or b"dec-cell: ssru" in data:
+        return f"{file} is a model of Marian itself with an SSRU decoder, which is not supported."
+    return f"{file} is a model of Marian itself: convert it with Hugging Face's convert_marian_to_pytorch.py first."

@@ -1,0 +1,175 @@
+"""Other people's weights, read tensor by tensor: safetensors, or PyTorch's own files without running code in them."""
+
+import argparse
+import json
+import pickle
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from txport.runtime.errors import CheckpointError
+
+_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_ROWS = 1 << 22  # values that are compared at once
+# The files that a Hugging Face directory may hold, the better ones first.
+_SAFETENSORS, _TORCH = "model.safetensors", "pytorch_model.bin"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor in a file.
+
+    Attributes:
+        shape: its shape.
+        dtype: its type; None for one that is no weight (an integer counter, say).
+        read: gives its rows from the first to before the second number; all of it where it has no dimension.
+        where: equal for two tensors that are one in memory.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype | None
+    read: Callable[[int, int], Tensor]
+    where: object
+
+    def whole(self) -> Tensor:
+        """All of it."""
+        return self.read(0, self.shape[0] if self.shape else 1)
+
+
+def equal(first: Stored, second: Stored) -> bool:
+    """Whether two tensors hold the same, a part at a time."""
+    if first.where == second.where:
+        return True
+    if first.shape != second.shape:
+        return False
+    rows = max(1, _ROWS // max(1, second.shape[-1])) if second.shape else 1
+    starts = range(0, first.shape[0] if first.shape else 1, rows)
+    return all(torch.equal(first.read(i, i + rows), second.read(i, i + rows)) for i in starts)
+
+
+def read_directory(directory: Path) -> dict[str, Stored]:
+    """The tensors of a Hugging Face directory, whichever of its forms it has: one file or shards with an index.
+
+    Raises:
+        CheckpointError: no weights, a missing shard, a damaged file, or one that holds code.
+    """
+    for name, read in ((_SAFETENSORS, read_safetensors), (_TORCH, read_state_dict)):
+        index = directory / f"{name}.index.json"
+        if (directory / name).is_file():
+            return read(directory / name)
+        if index.is_file():
+            tensors: dict[str, Stored] = {}
+            for shard in _shards(index):
+                tensors |= read(shard)
+            return tensors
+    raise CheckpointError(
+        f"{directory} holds no weights ({_SAFETENSORS}, {_TORCH}, or shards of one with its index): download them too."
+    )
+
+
+def _shards(index: Path) -> list[Path]:
+    try:
+        names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{index} is not an index of weights ({error!r}); copy it again.") from None
+    for name in names:
+        if not isinstance(name, str) or "/" in name or not (index.parent / name).is_file():
+            raise CheckpointError(
+                f"{index.parent / str(name)} is missing, although {index.name} names it; copy it too."
+            )
+    return [index.parent / name for name in names]
+
+
+def read_safetensors(file: Path) -> dict[str, Stored]:
+    """The tensors of a safetensors file.
+
+    Raises:
+        CheckpointError: it is not one, or not whole.
+    """
+    try:
+        archive: Any = safe_open(file, framework="pt")
+        return {name: _sliced(archive, name) for name in archive.keys()}  # noqa: SIM118 (it is no mapping)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{file} is not a whole safetensors file ({error}); copy it again.") from None
+
+
+def _sliced(archive: Any, name: str) -> Stored:
+    part = archive.get_slice(name)
+    shape = tuple(part.get_shape())
+
+    def read(start: int, stop: int) -> Tensor:
+        return part[start:stop] if shape else archive.get_tensor(name)  # type: ignore[no-any-return]
+
+    return Stored(shape, _DTYPES.get(part.get_dtype()), read, (id(archive), name))
+
+
+def read_state_dict(file: Path) -> dict[str, Stored]:
+    """The tensors of a file that holds a state dict.
+
+    Raises:
+        CheckpointError: it holds anything else, or code, or is damaged.
+    """
+    return tensors_of(read_pickle(file), file)
+
+
+def tensors_of(value: object, file: Path) -> dict[str, Stored]:
+    """The tensors of a state dict that was read already.
+
+    Raises:
+        CheckpointError: it is no state dict.
+    """
+    if not isinstance(value, Mapping) or not value:
+        raise CheckpointError(f"{file} holds no state dict but {type(value).__name__}: save model.state_dict().")
+    for name, tensor in value.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor):
+            raise CheckpointError(f"{file} has {str(name)[:60]!r} among its weights, which is no tensor.")
+    return {name: _loaded(tensor) for name, tensor in value.items()}
+
+
+def _loaded(tensor: Tensor) -> Stored:
+    def read(start: int, stop: int) -> Tensor:
+        return tensor[start:stop] if tensor.dim() else tensor
+
+    where = (tensor.data_ptr(), tensor.stride(), tensor.storage_offset())
+    dtype = tensor.dtype if tensor.is_floating_point() else None
+    return Stored(tuple(tensor.shape), dtype, read, where)
+
+
+def read_pickle(file: Path, stand_ins: Iterable[tuple[type, str]] = ()) -> Any:
+    """A PyTorch file, by PyTorch's restricted unpickler: plain values, tensors and namespaces, and nothing that runs.
+
+    The tensors of a file in today's format stay on the disk until they are used.
+
+    Args:
+        file: the file.
+        stand_ins: classes that are instantiated in the place of others, given by their full names.
+
+    Raises:
+        CheckpointError: it holds anything else, or cannot be read.
+    """
+    if not file.is_file():
+        raise CheckpointError(f"{file} is missing: give the file that was saved, or the directory that holds it.")
+    with _reported(file), torch.serialization.safe_globals([argparse.Namespace, *stand_ins]):
+        return torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
+
+
+@contextmanager
+def _reported(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except pickle.UnpicklingError as error:
+        found = next((line for line in str(error).splitlines() if "GLOBAL" in line or "Unsupported" in line), "")
+        what = found.split("Please")[0].strip(" .") or str(error).splitlines()[0]
+        raise CheckpointError(
+            f"{file} was not read, since it holds more than weights ({what}), which may run code: "
+            "save only the state dict, or convert it to safetensors where you trust it."
+        ) from None
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, AttributeError, TypeError, IndexError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(f"{file} is damaged or not a PyTorch file ({reason}); copy it again.") from None

@@ -1,0 +1,136 @@
+"""Tiny models of other toolkits with random weights, saved by those toolkits' own code, and how ours is compared."""
+
+import io
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sentencepiece
+import torch
+from txport.exporter.reference import greedy_batches, pad
+from txport.models.checkpoint import Checkpoint, load_checkpoint
+from txport.models.imported import Options, write_imported
+from txport.models.importers import import_model
+
+LONGEST, MADE, INPUTS = 12, 16, 200
+WORDS = (
+    "the a cat dog bird tree sees likes hears big small red blue and or not le la chat chien oiseau voit grand".split()
+)
+
+
+def import_here(source: Path, target: Path, kind: str | None = None, **options: Any) -> Checkpoint:
+    """Import and load, as `tx-import` and then `tx-export` do."""
+    write_imported(import_model(str(source), kind, Options(**options)), target, str(source), replace=False)
+    return load_checkpoint(target)
+
+
+def shake(model: torch.nn.Module, seed: int, scale: float = 1.0) -> None:
+    """Random weights of which none is neutral: norms, biases and padding rows would hide a wrong mapping."""
+    draw = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        if "embed_positions" in name and not parameter.requires_grad:
+            continue
+        noise = torch.randn(parameter.shape, generator=draw)
+        if parameter.dim() > 1:
+            # Sharp attention to the source makes outputs that follow the source, rather than repeat one token.
+            sharp = 3.0 if "encoder_attn" in name else 1.0
+            parameter.data = sharp * scale * noise * parameter.shape[-1] ** -0.5
+        else:
+            parameter.data = 0.1 * noise + (1.0 if "norm" in name and name.endswith("weight") else 0.0)
+
+
+def random_sources(ids: Sequence[int], suffix: Sequence[int], prefix: Sequence[int] = ()) -> list[list[int]]:
+    """`INPUTS` sources of different lengths."""
+    draw = random.Random(1)
+    lengths = [draw.randrange(1, LONGEST) for _ in range(INPUTS)]
+    return [[*prefix, *draw.choices(list(ids), k=length), *suffix] for length in lengths]
+
+
+def padded(sources: Sequence[Sequence[int]], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """int64 ids `[b, s]` and their lengths `[b]`."""
+    ids, lengths = pad(sources, pad_id)
+    return torch.from_numpy(ids), torch.from_numpy(lengths)
+
+
+def greedy(checkpoint: Checkpoint, sources: Sequence[Sequence[int]], prefix: Sequence[int] = ()) -> list[list[int]]:
+    """The ids that our model makes, at most `MADE`."""
+    made: dict[int, list[int]] = {}
+    for batch in greedy_batches(checkpoint.model, sources, MADE, prefix):
+        made.update(zip(batch.indices, batch.targets, strict=True))
+    return [made[index] for index in range(len(sources))]
+
+
+def until_end(rows: Sequence[Sequence[int]], eos: int) -> list[list[int]]:
+    """The ids of `generate` without the start token, each row up to its first eos, at most `MADE`."""
+    cut = [list(row)[1 : MADE + 1] for row in rows]
+    return [row[: row.index(eos) + 1] if eos in row else row for row in cut]
+
+
+def assert_same_numbers(
+    checkpoint: Checkpoint, theirs: Any, sources: Sequence[Sequence[int]], banned: Sequence[int] = ()
+) -> None:
+    """Encoder outputs and logits of a Hugging Face model within 1e-4, in a padded batch, teacher forced."""
+    config = checkpoint.config
+    ids, lengths = padded(sources[:24], config.pad_id)
+    mask = (torch.arange(ids.shape[1])[None] < lengths[:, None]).long()
+    draw = torch.Generator().manual_seed(2)
+    ordinary = torch.tensor([i for i in range(config.target_vocabulary) if i != config.pad_id])
+    targets = ordinary[torch.randint(0, len(ordinary), (len(ids), 9), generator=draw)]
+    targets[:, 0] = config.bos_id
+    with torch.inference_mode():
+        output = theirs(input_ids=ids, attention_mask=mask, decoder_input_ids=targets)
+        memory = checkpoint.model.encode(ids, lengths)
+        logits = checkpoint.model.decode(targets, memory, lengths)
+    kept = [i for i in range(config.target_vocabulary) if i not in banned]
+    valid = mask.bool()
+    assert (memory[valid] - output.encoder_last_hidden_state[valid]).abs().max() < 1e-4
+    assert (logits[..., kept] - output.logits[..., kept]).abs().max() < 1e-4
+    assert logits.std() > 0.1, "a model that says nothing proves nothing"
+
+
+def assert_varied(rows: Sequence[Sequence[int]], eos: int) -> None:
+    """The comparison of greedy ids means something: outputs differ, and some end while others do not."""
+    ended = sum(eos in row for row in rows)
+    assert len({tuple(row) for row in rows}) > INPUTS / 12 and 0 < ended < INPUTS
+    assert len({token for row in rows for token in row}) > 6
+
+
+def sentencepiece_model(vocabulary: int = 60) -> bytes:
+    """A tiny unigram model of words and letters."""
+    lines = [" ".join(WORDS[(i * step) % len(WORDS)] for i in range(12)) for step in range(1, 60)]
+    lines += list("abcdefghijklmnopqrstuvwxyz") * 3
+    out = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_writer=out,
+        vocab_size=vocabulary,
+        hard_vocab_limit=False,
+        normalization_rule_name="identity",
+        minloglevel=2,
+        num_threads=1,
+    )
+    return out.getvalue()
+
+
+def pieces(model: bytes) -> list[str]:
+    """The pieces of a model but its special ones."""
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    return [processor.id_to_piece(i) for i in range(3, processor.get_piece_size())]
+
+
+def write_json(file: Path, value: Any) -> None:
+    file.write_text(json.dumps(value), encoding="utf-8")
+
+
+def changed_json(file: Path, **fields: Any) -> None:
+    """Replace fields of a JSON file; None removes one."""
+    value = {**json.loads(file.read_bytes()), **fields}
+    write_json(file, {key: item for key, item in value.items() if item is not None})
+
+
+def identical(first: Sequence[Sequence[int]], second: Sequence[Sequence[int]]) -> int:
+    """How many rows are the same."""
+    return int(np.sum([list(a) == list(b) for a, b in zip(first, second, strict=True)]))

@@ -1,0 +1,187 @@
+"""Marian imports against Hugging Face's own Marian, and exported ones against CTranslate2's conversion of the same."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from foreign_models import (
+    INPUTS,
+    MADE,
+    assert_same_numbers,
+    assert_varied,
+    greedy,
+    identical,
+    import_here,
+    padded,
+    pieces,
+    random_sources,
+    sentencepiece_model,
+    shake,
+    until_end,
+    write_json,
+)
+
+transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'txport[dev]'")
+
+EOS = 0
+SIZES = {
+    "d_model": 16,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 24,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "max_position_embeddings": 40,
+    "activation_function": "swish",
+    "scale_embedding": True,
+}
+GRID: dict[str, dict[str, Any]] = {
+    "opus": {},
+    "three_heads": {"d_model": 30, "encoder_attention_heads": 3, "decoder_attention_heads": 3},
+    "deep_encoder": {"encoder_layers": 4, "decoder_layers": 1, "activation_function": "relu"},
+    "two_vocabularies": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 71},
+    "unscaled": {"scale_embedding": False, "activation_function": "gelu"},
+    "untied": {"tie_word_embeddings": False, "encoder_ffn_dim": 40, "decoder_ffn_dim": 40},
+}
+
+
+def make(directory: Path, seed: int = 0, vocabulary: int = 61, tokenizer: bool = False, **changes: Any) -> Any:
+    """A Marian model with random weights, saved by `save_pretrained`. Pad is the last id that both sides have."""
+    fields = {**SIZES, **changes}
+    last = min(vocabulary, fields.get("decoder_vocab_size", vocabulary)) - 1
+    config = transformers.MarianConfig(
+        vocab_size=vocabulary, pad_token_id=last, decoder_start_token_id=last, eos_token_id=EOS, **fields
+    )
+    model = transformers.MarianMTModel(config).eval()
+    shake(model, seed, scale=2.0)
+    generator = torch.Generator().manual_seed(seed)
+    model.final_logits_bias = 0.3 * torch.randn(model.final_logits_bias.shape, generator=generator)
+    model.final_logits_bias[0, EOS] = 4.0
+    for table in {model.get_encoder().embed_tokens, model.get_decoder().embed_tokens}:
+        table.weight.data *= 1 if config.scale_embedding else 4  # or positions would drown the tokens
+        table.weight.data[last] = 0
+    model.tie_weights()
+    model.generation_config = transformers.GenerationConfig(
+        bad_words_ids=[[last]],
+        pad_token_id=last,
+        eos_token_id=EOS,
+        forced_eos_token_id=EOS,
+        decoder_start_token_id=last,
+        num_beams=4,
+    )
+    model.save_pretrained(directory)
+    if tokenizer:
+        add_tokenizer(directory, vocabulary)
+    return model
+
+
+def add_tokenizer(directory: Path, vocabulary: int) -> None:
+    model = sentencepiece_model()
+    for side in ("source", "target"):
+        (directory / f"{side}.spm").write_bytes(model)
+    kept = sorted(pieces(model), reverse=True)[: vocabulary - 5]
+    tokens = ["</s>", "<unk>", *kept, ">>fra<<", ">>deu<<", "<pad>"]
+    assert len(tokens) == vocabulary
+    write_json(directory / "vocab.json", {token: i for i, token in enumerate(tokens)})
+    write_json(directory / "tokenizer_config.json", {"source_lang": "en", "target_lang": "fr"})
+
+
+def generate(model: Any, sources: list[list[int]]) -> list[list[int]]:
+    ids, lengths = padded(sources, model.config.pad_token_id)
+    mask = (torch.arange(ids.shape[1])[None] < lengths[:, None]).long()
+    rows = model.generate(input_ids=ids, attention_mask=mask, num_beams=1, do_sample=False, max_new_tokens=MADE + 1)
+    return until_end(rows.tolist(), EOS)
+
+
+@pytest.mark.parametrize("name", GRID)
+def test_same_numbers_and_ids_as_hugging_face(name: str, tmp_path: Path) -> None:
+    model = make(tmp_path / "marian", seed=len(name), **GRID[name])
+    checkpoint = import_here(tmp_path / "marian", tmp_path / "checkpoint", tokenizer=False)
+    pad_id = model.config.pad_token_id
+    sources = random_sources([i for i in range(1, 60) if i != pad_id], [EOS])
+    assert_same_numbers(checkpoint, model, sources, banned=[pad_id])
+    expected = generate(model, sources)
+    assert_varied(expected, EOS)
+    assert identical(greedy(checkpoint, sources), expected) == INPUTS
+
+
+# --- with its tokenizer, exported ------------------------------------------------------------------------------------
+
+TEXTS = [
+    "the cat sees a bird",
+    "le chat voit grand",
+    ">>fra<< a dog and a cat",
+    ">>xyz<< big",
+    "unseen 漢字 words",
+    "a",
+]
+
+
+@pytest.fixture(scope="module")
+def marian(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """A directory as it comes from the hub, with tokenizer, and its model."""
+    directory = tmp_path_factory.mktemp("marian") / "opus-mt"
+    return directory, make(directory, seed=5, vocabulary=60, tokenizer=True)
+
+
+@pytest.fixture(scope="module")
+def exported(marian: tuple[Path, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundle of it, verified."""
+    from txport.exporter.export import ExportOptions, export_bundle
+
+    directory = tmp_path_factory.mktemp("exported")
+    import_here(marian[0], directory / "checkpoint")
+    report = export_bundle(
+        directory / "checkpoint", directory / "bundle", ExportOptions(lowerings=("scatter",), sentences=50, singles=5)
+    )
+    assert report is not None and report.passed and report.token_identical == 50
+    assert report.lowerings[0].mean_logit_error < 1e-4, "banned ids do not count"
+    return directory / "bundle"
+
+
+def test_an_exported_import_agrees_with_ctranslate2(marian: tuple[Path, Any], exported: Path, tmp_path: Path) -> None:
+    ctranslate2 = pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install 'txport[dev]'")
+    from txport.runtime.translator import Translator
+
+    ctranslate2.converters.TransformersConverter(str(marian[0])).convert(str(tmp_path / "ct2"))
+    theirs = ctranslate2.Translator(str(tmp_path / "ct2"), compute_type="float32", inter_threads=1, intra_threads=1)
+    tokens = {i: token for token, i in json.loads((marian[0] / "vocab.json").read_text()).items()}
+    sources = random_sources(range(2, 56), [EOS])
+    hypotheses = theirs.translate_batch(
+        [[tokens[i] for i in source] for source in sources],
+        beam_size=1,
+        max_decoding_length=MADE,
+        min_decoding_length=0,  # its default forbids empty answers
+        max_batch_size=64,
+    )
+    made = [result.ids for result in Translator(exported, threads=1).translate_ids(sources, max_length=MADE)]
+    assert_varied(made, EOS)
+    found = [[tokens[i] for i in ids if i != EOS] for ids in made]
+    assert identical(found, [result.hypotheses[0] for result in hypotheses]) == INPUTS
+
+
+def test_text_in_text_out_as_hugging_face_has_it(marian: tuple[Path, Any], exported: Path) -> None:
+    from txport.runtime.translator import Translator
+
+    tokenizer = transformers.MarianTokenizer.from_pretrained(str(marian[0]))
+    texts = TEXTS * 2
+    encoded = [list(tokenizer(text).input_ids) for text in texts]
+    expected = [
+        tokenizer.decode(ids, skip_special_tokens=True, use_source_tokenizer=False)
+        for ids in generate(marian[1], encoded)
+    ]
+    translator = Translator(exported, threads=1)
+    assert [translator.tokenizer.encode(text) for text in texts] == encoded
+    assert [result.text for result in translator.translate(texts, max_length=MADE)] == expected
+    (chosen,) = translator.translate(["a dog and a cat"], target_language="fra", max_length=MADE)
+    assert chosen.text == expected[2]
+
+
+def test_the_bundle_stores_no_tensor_twice(marian: tuple[Path, Any], exported: Path) -> None:
+    config = json.loads((exported / "config.json").read_text())
+    assert config["projection_bias"] and config["tie_projection"] and config["share_embeddings"]
+    weights = sum(p.numel() * 4 for p in marian[1].parameters())
+    assert (exported / "onnx" / "weights.bin").stat().st_size < 1.3 * weights, "at this size alignment counts"
