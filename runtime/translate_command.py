@@ -81,6 +81,12 @@ def as_json_line(result: Translation) -> bytes:
     """One JSON object, the same bytes as the C++ runtime writes: scores have six decimals."""
     scores = ""
     if result.scores is not None:
-        scores = f', "scores": [{", ".join(f"{score:.6f}" for score in result.scores)}]'
+        scores = f', "scores": [{", ".join(map(_six_decimals, result.scores))}]'
     text, truncated = json.dumps(result.text, ensure_ascii=False), json.dumps(result.truncated)
     return f'{{"text": {text}, "ids": {result.ids}{scores}, "truncated": {truncated}}}\n'.encode()
+
+
+def _six_decimals(score: float) -> str:
+    # Whether a probability of one has the logarithm 0 or -0 depends on the order of a sum.
+    text = f"{score:.6f}"
+    return text.removeprefix("-") if text == "-0.000000" else text
