@@ -145,6 +145,11 @@ class HuggingFaceConfig:
                 )
 
 
+def prefix_of(plan: Plan) -> str:
+    """What stands before the names of the model without its head: nothing where it was saved without one."""
+    return "model." if any(name.startswith("model.") for name in plan.theirs) else ""
+
+
 def layers(plan: Plan, prefix: str, encoder: int, decoder: int, d_model: int, ffn: int) -> None:
     """Map the layers of BART's family: the same names in Hugging Face and, without `prefix`, in fairseq."""
     for index in range(encoder):

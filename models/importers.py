@@ -5,15 +5,19 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from txport.models.bart import import_bart
 from txport.models.imported import Imported, Options
+from txport.models.m2m100 import import_m2m100
 from txport.models.marian import import_marian
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.libraries import needs
 
 IMPORTERS: dict[str, Callable[[Path, Options], Imported]] = {
     "marian": import_marian,
+    "m2m100": import_m2m100,
+    "bart": import_bart,
 }
-_MODEL_TYPES = {"marian": "marian"}
+_MODEL_TYPES = {"marian": "marian", "m2m_100": "m2m100", "bart": "bart", "mbart": "bart"}
 # Architectures that people may well have, and why they cannot be had here.
 _REFUSED = {
     "t5": "T5's relative positions and RMS norms",

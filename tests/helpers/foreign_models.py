@@ -98,8 +98,8 @@ def assert_varied(rows: Sequence[Sequence[int]], eos: int) -> None:
     assert len({token for row in rows for token in row}) > 6
 
 
-def sentencepiece_model(vocabulary: int = 60) -> bytes:
-    """A tiny unigram model of words and letters."""
+def sentencepiece_model(vocabulary: int = 60, kind: str = "unigram") -> bytes:
+    """A tiny model of words and letters."""
     lines = [" ".join(WORDS[(i * step) % len(WORDS)] for i in range(12)) for step in range(1, 60)]
     lines += list("abcdefghijklmnopqrstuvwxyz") * 3
     out = io.BytesIO()
@@ -107,7 +107,8 @@ def sentencepiece_model(vocabulary: int = 60) -> bytes:
         sentence_iterator=iter(lines),
         model_writer=out,
         vocab_size=vocabulary,
-        hard_vocab_limit=False,
+        hard_vocab_limit=kind == "bpe",
+        model_type=kind,
         normalization_rule_name="identity",
         minloglevel=2,
         num_threads=1,

@@ -1,0 +1,62 @@
+"""Byte-level BPE (GPT-2's, which BART has too) as a tokenizer.json of the `tokenizers` library."""
+
+import json
+from pathlib import Path
+
+from txport.models.huggingface import read_bytes, read_vocabulary
+from txport.runtime.errors import CheckpointError
+from txport.runtime.libraries import needs
+
+_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+
+
+def byte_level_tokenizer(directory: Path, rows: int) -> bytes:
+    """The directory's tokenizer.json, or one made from vocab.json and merges.txt.
+
+    Raises:
+        CheckpointError: neither is there, or it belongs to another model.
+        MissingLibrary: one must be made, and `tokenizers` is not installed.
+    """
+    file = directory / "tokenizer.json"
+    if file.is_file():
+        data = read_bytes(file)
+    else:
+        file, data = directory / "vocab.json", _made(directory, rows)
+    try:
+        value = json.loads(data)
+        ids = [*value["model"]["vocab"].values(), *(token["id"] for token in value["added_tokens"])]
+        largest = max(ids)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{file} is no byte-level tokenizer ({error!r}); give --no-tokenizer.") from None
+    if largest >= rows:
+        raise CheckpointError(
+            f"{file} has ids up to {largest}, but the embedding has {rows} rows: "
+            "they belong to different models; find the right file, or give --no-tokenizer."
+        )
+    return data
+
+
+def _made(directory: Path, rows: int) -> bytes:
+    with needs("import"):
+        from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    vocabulary = read_vocabulary(directory / "vocab.json", rows)
+    merges = _merges(directory / "merges.txt")
+    try:
+        tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    except Exception as error:  # the library raises nothing more special
+        raise CheckpointError(
+            f"{directory / 'merges.txt'} does not fit vocab.json ({error}); copy both again."
+        ) from None
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = [AddedToken(token, special=True, normalized=False) for token in _SPECIAL if token in vocabulary]
+    tokenizer.add_special_tokens(special)
+    return str(tokenizer.to_str()).encode()
+
+
+def _merges(file: Path) -> list[tuple[str, str]]:
+    lines = read_bytes(file).decode("utf-8", "replace").split("\n")
+    pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+    if any(len(pair) != 2 for pair in pairs):
+        raise CheckpointError(f"{file} is not a list of merges; copy it again, or give --no-tokenizer.")
+    return pairs  # type: ignore[return-value]

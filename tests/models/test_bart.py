@@ -1,0 +1,217 @@
+"""BART and mBART imports against Hugging Face's own: numbers, greedy ids, and texts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from foreign_models import (
+    INPUTS,
+    MADE,
+    WORDS,
+    assert_same_numbers,
+    assert_varied,
+    changed_json,
+    greedy,
+    identical,
+    import_here,
+    padded,
+    pieces,
+    random_sources,
+    sentencepiece_model,
+    shake,
+    until_end,
+    write_json,
+)
+from txport.runtime.errors import CheckpointError, InputError
+from txport.runtime.tokenizer import open_tokenizer
+
+transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'txport[dev]'")
+
+BOS, PAD, EOS = 0, 1, 2
+GRID: dict[str, tuple[str, dict[str, Any]]] = {
+    "bart": ("Bart", {}),
+    "bart_three_heads": ("Bart", {"d_model": 30, "encoder_attention_heads": 3, "decoder_attention_heads": 3}),
+    "bart_scaled": ("Bart", {"scale_embedding": True, "activation_function": "relu", "encoder_layers": 1}),
+    "mbart": ("MBart", {"scale_embedding": True}),
+    "mbart_untied": ("MBart", {"tie_word_embeddings": False, "encoder_layers": 1, "activation_function": "relu"}),
+}
+
+
+def make(
+    directory: Path, family: str = "Bart", seed: int = 0, vocabulary: int = 60, forced: int | None = BOS, **changes: Any
+) -> Any:
+    """A model with random weights, saved by `save_pretrained`."""
+    fields = {
+        "d_model": 16,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 24,
+        "decoder_ffn_dim": 24,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "max_position_embeddings": 40,
+        "decoder_start_token_id": EOS,
+        **changes,
+    }
+    config = getattr(transformers, f"{family}Config")(
+        vocab_size=vocabulary, pad_token_id=PAD, eos_token_id=EOS, bos_token_id=BOS, forced_eos_token_id=EOS, **fields
+    )
+    model = getattr(transformers, f"{family}ForConditionalGeneration")(config).eval()
+    shake(model, seed, scale=1.6)
+    generator = torch.Generator().manual_seed(seed)
+    model.final_logits_bias = 0.3 * torch.randn(model.final_logits_bias.shape, generator=generator)
+    model.final_logits_bias[0, EOS] = 4.0
+    model.tie_weights()
+    model.generation_config.forced_bos_token_id = forced
+    model.save_pretrained(directory)
+    return model
+
+
+@pytest.mark.parametrize("name", GRID)
+def test_same_numbers_and_ids_as_hugging_face(name: str, tmp_path: Path) -> None:
+    family, changes = GRID[name]
+    model = make(tmp_path / "bart", family, seed=len(name), **changes)
+    checkpoint = import_here(tmp_path / "bart", tmp_path / "checkpoint", tokenizer=False)
+    assert checkpoint.tokenizer.target_prefix == (BOS,)
+    sources = random_sources(range(4, 55), [EOS], [BOS])
+    assert_same_numbers(checkpoint, model, sources)
+    ids, lengths = padded(sources, PAD)
+    mask = (torch.arange(ids.shape[1])[None] < lengths[:, None]).long()
+    rows = model.generate(input_ids=ids, attention_mask=mask, num_beams=1, do_sample=False, max_new_tokens=MADE + 1)
+    expected = until_end(rows.tolist(), EOS)
+    assert_varied(expected, EOS)
+    assert identical(greedy(checkpoint, sources, [BOS]), expected) == INPUTS
+
+
+def test_a_model_saved_without_its_head(tmp_path: Path) -> None:
+    """As facebook/bart-base is: its names have no prefix, and the projection is the embedding."""
+    model = make(tmp_path / "bart")
+    model.final_logits_bias.zero_()
+    model.model.save_pretrained(tmp_path / "base")
+    assert (tmp_path / "base" / "config.json").is_file()
+    checkpoint = import_here(tmp_path / "base", tmp_path / "checkpoint", tokenizer=False)
+    assert_same_numbers(checkpoint, model, random_sources(range(4, 55), [EOS], [BOS]))
+
+
+@pytest.mark.parametrize(
+    "fields", [{"normalize_before": True}, {"add_final_layer_norm": True}, {"static_position_embeddings": True}]
+)
+def test_options_that_make_another_model(tmp_path: Path, fields: dict[str, Any]) -> None:
+    make(tmp_path / "bart")
+    changed_json(tmp_path / "bart" / "config.json", **fields)
+    with pytest.raises(CheckpointError, match=f"{next(iter(fields))} = True is not supported"):
+        import_here(tmp_path / "bart", tmp_path / "checkpoint", tokenizer=False)
+
+
+# --- byte-level BPE --------------------------------------------------------------------------------------------------
+
+TEXTS = ["the cat sees a bird", " two  spaces", "naïve 漢字 🙂", "</s> is text", ""]
+
+
+@pytest.fixture
+def byte_level(tmp_path: Path) -> tuple[Path, Any]:
+    """A BART with vocab.json and merges.txt, and Hugging Face's tokenizer of it."""
+    tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers: pip install 'txport[dev]'")
+    trained = tokenizers.ByteLevelBPETokenizer()
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    trained.train_from_iterator([" ".join(WORDS)] * 3, vocab_size=300, min_frequency=1, special_tokens=special)
+    make(tmp_path / "bart", vocabulary=304)
+    trained.save_model(str(tmp_path / "bart"))
+    return tmp_path / "bart", transformers.BartTokenizer.from_pretrained(str(tmp_path / "bart"))
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_bart_texts(byte_level: tuple[Path, Any], tmp_path: Path, fast: bool) -> None:
+    directory, theirs = byte_level
+    if fast:  # as newer directories have it
+        theirs.save_pretrained(directory)
+        (directory / "merges.txt").unlink(missing_ok=True)
+        assert (directory / "tokenizer.json").is_file()
+    checkpoint = import_here(directory, tmp_path / "checkpoint")
+    assert checkpoint.tokenizer.kind == "tokenizers" and checkpoint.tokenizer.target_prefix == (BOS,)
+    ours = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, 3, 304, 304)
+    for text in TEXTS:
+        expected = list(theirs(text).input_ids)
+        assert ours.encode(text) == expected
+        assert ours.decode(expected) == theirs.decode(expected, skip_special_tokens=True)
+    assert ours.decode([EOS, 10**6, BOS]) == ""
+
+
+def test_byte_level_files_that_do_not_fit(byte_level: tuple[Path, Any], tmp_path: Path) -> None:
+    directory, theirs = byte_level
+    merges = (directory / "merges.txt").read_text()
+    for text, words in (
+        ("a b c\n", "not a list of merges"),
+        ("q j\n", "does not fit"),
+        (None, "merges.txt is missing"),
+    ):
+        (directory / "merges.txt").unlink(missing_ok=True)
+        if text is not None:
+            (directory / "merges.txt").write_text(text)
+        with pytest.raises(CheckpointError, match=words):
+            import_here(directory, tmp_path / "checkpoint")
+    (directory / "merges.txt").write_text(merges)
+    changed_json(directory / "vocab.json", far=999)
+    with pytest.raises(CheckpointError, match="ids up to 999, but the embedding has 304 rows"):
+        import_here(directory, tmp_path / "checkpoint")
+    (directory / "tokenizer.json").write_text("[]")
+    with pytest.raises(CheckpointError, match="no byte-level tokenizer"):
+        import_here(directory, tmp_path / "checkpoint")
+    with pytest.raises(InputError, match="--target-language fr"):
+        import_here(directory, tmp_path / "checkpoint", target_language="fr")
+
+
+# --- mBART -----------------------------------------------------------------------------------------------------------
+
+
+def make_mbart(directory: Path, fifty: bool) -> bytes:
+    spm = sentencepiece_model()
+    count = 52 if fifty else 25
+    size = len(pieces(spm)) + 4 + count + 1
+    start = EOS if fifty else len(pieces(spm)) + 4 + 3
+    make(directory, "MBart", vocabulary=size, forced=None, decoder_start_token_id=start)
+    (directory / "sentencepiece.bpe.model").write_bytes(spm)
+    write_json(
+        directory / "tokenizer_config.json", {"tokenizer_class": "MBart50Tokenizer" if fifty else "MBartTokenizer"}
+    )
+    return spm
+
+
+@pytest.mark.parametrize("fifty", [False, True])
+def test_mbart_texts(tmp_path: Path, fifty: bool) -> None:
+    make_mbart(tmp_path / "mbart", fifty)
+    kind = transformers.MBart50Tokenizer if fifty else transformers.MBartTokenizer
+    theirs = kind.from_pretrained(str(tmp_path / "mbart"), src_lang="de_DE")
+    checkpoint = import_here(tmp_path / "mbart", tmp_path / "checkpoint", target_language="ro_RO")
+    config, description = checkpoint.config, checkpoint.tokenizer
+    ours = open_tokenizer(checkpoint.directory, description, 3, config.source_vocabulary, config.target_vocabulary)
+    romanian = theirs.convert_tokens_to_ids("ro_RO")
+    assert config.bos_id == (EOS if fifty else romanian)
+    for text in ("the cat sees a bird", "le chat"):
+        ids, around = ours.encode_source(text, "de_DE")
+        assert around.around(ids) == list(theirs(text).input_ids)
+        assert around.target_prefix == ([romanian] if fifty else [])
+        assert ours.decode([romanian, *ids, EOS]) == text
+    assert description.languages is not None and description.languages.source_default == "en_XX"
+    assert len(description.languages.source) == (52 if fifty else 25)
+
+
+def test_mbarts_target_language_is_fixed_by_the_import(tmp_path: Path) -> None:
+    make_mbart(tmp_path / "mbart", fifty=False)
+    start = json.loads((tmp_path / "mbart" / "config.json").read_text())["decoder_start_token_id"]
+    assert import_here(tmp_path / "mbart", tmp_path / "checkpoint").config.bos_id == start
+    with pytest.raises(InputError, match="--target-language xx"):
+        import_here(tmp_path / "mbart", tmp_path / "other", target_language="xx")
+
+
+def test_mbart_50_needs_a_target_language(tmp_path: Path) -> None:
+    make_mbart(tmp_path / "mbart", fifty=True)
+    with pytest.raises(InputError, match="--target-language \\(ar_AR"):
+        import_here(tmp_path / "mbart", tmp_path / "checkpoint")
+    changed_json(
+        tmp_path / "mbart" / "generation_config.json", forced_bos_token_id=len(pieces(sentencepiece_model())) + 4
+    )
+    checkpoint = import_here(tmp_path / "mbart", tmp_path / "checkpoint")
+    assert checkpoint.tokenizer.languages is not None and checkpoint.tokenizer.languages.target_default == "ar_AR"
