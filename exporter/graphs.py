@@ -203,7 +203,8 @@ class DecoderStep(nn.Module):
             context = self.lowering.cross_attention(query, self.heads, *key_value, inputs.cross_bias)
             residual, y = self._add_norm(layer.cross_output(context), residual, next(remaining))
             residual, y = self._add_norm(layer.feed_forward(y), residual, next(remaining))
-        return y, written
+        # Pre-norm has applied its final norm by then, with the last addition.
+        return (y if self.pre_norm else self.norm(y)), written
 
     def _add_norm(self, x: Tensor, residual: Tensor, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
         """What the next sublayer adds to, and what it reads."""

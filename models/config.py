@@ -7,7 +7,7 @@ from typing import Any
 
 from txport.runtime.errors import CheckpointError, InputError
 
-NORMS = ("post", "pre")
+NORMS = ("post", "pre", "post_final")
 POSITIONS = ("sinusoidal", "learned")
 LARGEST = 1 << 24  # no size of a model comes near; a product of two still fits 64 bits
 ACTIVATIONS = ("relu", "gelu", "silu")
@@ -34,7 +34,9 @@ class Config:
     ffn: int = _option(2048, "inner width of the feed-forward layers")
     encoder_layers: int = _option(6, "encoder layers")
     decoder_layers: int = _option(6, "decoder layers")
-    norm: str = _option("post", "LayerNorm after each sublayer (post) or before it (pre, with a final one)")
+    norm: str = _option(
+        "post", "LayerNorm after each sublayer (post; post_final with one more at the end) or before it (pre)"
+    )
     positions: str = _option("sinusoidal", "sinusoidal or learned positions")
     max_positions: int = _option(512, "longest source or target, in tokens")
     activation: str = _option("relu", "relu, gelu (by erf) or silu")

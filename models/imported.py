@@ -10,7 +10,7 @@ from txport.models.checkpoint import FORMAT_VERSION, write_description
 from txport.models.config import Config
 from txport.models.import_plan import Plan
 from txport.runtime.files import new_directory
-from txport.runtime.tokenizer_schema import TokenizerDescription
+from txport.runtime.tokenizer_schema import TokenizerDescription, ids_only
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,11 @@ class TokenizerParts:
 
     description: TokenizerDescription
     files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def ids_only_parts(eos: int) -> TokenizerParts:
+    """No tokenizer at all."""
+    return TokenizerParts(ids_only(eos))
 
 
 @dataclass(frozen=True)

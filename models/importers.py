@@ -9,6 +9,7 @@ from txport.models.bart import import_bart
 from txport.models.imported import Imported, Options
 from txport.models.m2m100 import import_m2m100
 from txport.models.marian import import_marian
+from txport.models.torch_transformer import DESCRIPTION, import_torch
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.libraries import needs
 
@@ -16,6 +17,7 @@ IMPORTERS: dict[str, Callable[[Path, Options], Imported]] = {
     "marian": import_marian,
     "m2m100": import_m2m100,
     "bart": import_bart,
+    "torch": import_torch,
 }
 _MODEL_TYPES = {"marian": "marian", "m2m_100": "m2m100", "bart": "bart", "mbart": "bart"}
 # Architectures that people may well have, and why they cannot be had here.
@@ -72,6 +74,8 @@ def _found(path: Path) -> str:
     config = path / "config.json"
     if path.is_dir() and config.is_file():
         return _from_config(config)
+    if path.is_dir() and (path / DESCRIPTION).is_file():
+        return "torch"
     if path.is_dir() and (found := sorted(path.glob("*.npz"))):
         raise CheckpointError(_of_marian_itself(found[0]))
     raise CheckpointError(f"{path}: its kind was not recognised; say it with --from ({', '.join(IMPORTERS)}).")

@@ -24,13 +24,13 @@ from txport.models.huggingface import (
     search_notes,
 )
 from txport.models.import_plan import Plan
-from txport.models.imported import Imported, Options, TokenizerParts
+from txport.models.imported import Imported, Options, TokenizerParts, ids_only_parts
 from txport.models.pieces import completed, pieces_of
 from txport.models.tokenizer_files import vocabulary_bytes
 from txport.models.transformer import sinusoids
 from txport.models.weights import read_directory
 from txport.runtime.errors import CheckpointError
-from txport.runtime.tokenizer_schema import Languages, TokenizerDescription, TokenizerFiles, ids_only
+from txport.runtime.tokenizer_schema import Languages, TokenizerDescription, TokenizerFiles
 
 _SPECIAL = ("</s>", "<unk>", "<pad>")
 _UNK = "<unk>"
@@ -76,7 +76,7 @@ def import_marian(directory: Path, options: Options) -> Imported:
     layers(plan, "model.", ours.encoder_layers, ours.decoder_layers, ours.d_model, ours.ffn)
     plan.check(ours)
     if not options.tokenizer:
-        return Imported("marian", ours, plan, TokenizerParts(ids_only(ours.eos_id)), notes)
+        return Imported("marian", ours, plan, ids_only_parts(ours.eos_id), notes)
     tokenizer, unk = _tokenizer(directory, source_vocabulary, target_vocabulary, ours.eos_id, options)
     return Imported("marian", replace(ours, unk_id=unk), plan, tokenizer, notes)
 

@@ -180,7 +180,8 @@ class Transformer(nn.Module):
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
 
         def final_norm() -> nn.Module:
-            return nn.LayerNorm(config.d_model, config.layer_norm_epsilon) if config.norm == "pre" else nn.Identity()
+            # With post-norm each stack ends in a norm already; nn.Transformer of PyTorch has one more all the same.
+            return nn.Identity() if config.norm == "post" else nn.LayerNorm(config.d_model, config.layer_norm_epsilon)
 
         self.encoder_norm = final_norm()
         self.decoder_norm = final_norm()

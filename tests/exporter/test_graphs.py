@@ -146,7 +146,7 @@ def test_step_is_capturable_and_fused(model: Transformer, lowering: str) -> None
     forbidden = {"If", "Loop", "Scan", "NonZero", "Range", "Expand", "Pow", "Sqrt", "ReduceMean", "Concat", "Slice"}
     assert not forbidden & set(count)
     assert not {"If", "Loop", "Scan", "NonZero", "Pow", "Sqrt", "ReduceMean"} & {n.op_type for n in encoder.graph}
-    norms = 3 * config.decoder_layers + (config.norm == "pre") + config.embedding_norm
+    norms = 3 * config.decoder_layers + (config.norm != "post") + config.embedding_norm
     assert count["LayerNormalization"] + count["SkipLayerNormalization"] == norms
     # For each layer: packed projection, self output, cross query, cross output, two of the feed-forward network.
     assert count["Gemm"] == 6 * config.decoder_layers + 1

@@ -16,6 +16,7 @@ from txport.models.imported import Options, write_imported
 from txport.models.importers import import_model
 
 LONGEST, MADE, INPUTS = 12, 16, 200
+CROSS = ("encoder_attn", "multihead_attn", "context_attn")  # what toolkits call cross-attention
 WORDS = (
     "the a cat dog bird tree sees likes hears big small red blue and or not le la chat chien oiseau voit grand".split()
 )
@@ -36,7 +37,7 @@ def shake(model: torch.nn.Module, seed: int, scale: float = 1.0) -> None:
         noise = torch.randn(parameter.shape, generator=draw)
         if parameter.dim() > 1:
             # Sharp attention to the source makes outputs that follow the source, rather than repeat one token.
-            sharp = 3.0 if "encoder_attn" in name else 1.0
+            sharp = 3.0 if any(cross in name for cross in CROSS) else 1.0
             parameter.data = sharp * scale * noise * parameter.shape[-1] ** -0.5
         else:
             parameter.data = 0.1 * noise + (1.0 if "norm" in name and name.endswith("weight") else 0.0)

@@ -46,13 +46,14 @@ def copy_layer(ours: nn.Module, theirs: nn.Module, residuals: list[str]) -> None
 def torch_transformer(model: Transformer) -> nn.Transformer:
     """`torch.nn.Transformer` with the weights of `model`.
 
-    Ours has no final LayerNorm when post-norm (as in the paper); torch adds one unless it is given the two stacks.
+    Ours has no final LayerNorm when post-norm (as in the paper) but for "post_final"; torch adds one unless it is given
+    the two stacks.
     """
     config = model.config
     sizes = (config.d_model, config.heads, config.ffn)
     options: dict[str, Any] = {"activation": getattr(F, config.activation), "norm_first": config.norm == "pre"}
     options |= {"batch_first": True, "layer_norm_eps": config.layer_norm_epsilon}
-    norms = [nn.LayerNorm(config.d_model) if config.norm == "pre" else None for _ in range(2)]
+    norms = [nn.LayerNorm(config.d_model) if config.norm != "post" else None for _ in range(2)]
     encoder = nn.TransformerEncoder(
         nn.TransformerEncoderLayer(*sizes, **options), config.encoder_layers, norms[0], enable_nested_tensor=False
     )
@@ -66,7 +67,7 @@ def torch_transformer(model: Transformer) -> nn.Transformer:
         copy_attention(ours_layer.cross_attention, layer.multihead_attn)
         residuals = ["self_attention_residual", "cross_attention_residual", "feed_forward_residual"]
         copy_layer(ours_layer, layer, residuals)
-    if config.norm == "pre":
+    if config.norm != "post":
         encoder.norm.load_state_dict(model.encoder_norm.state_dict())
         decoder.norm.load_state_dict(model.decoder_norm.state_dict())
     return theirs.eval()
@@ -91,7 +92,7 @@ def torch_logits(model: Transformer, source: Tensor, source_lengths: list[int], 
     return F.linear(states, model.projection.weight, model.projection.bias)
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("norm", ["post", "pre", "post_final"])
 @pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
 @pytest.mark.parametrize("shared", [True, False])
 @torch.no_grad()
@@ -134,7 +135,7 @@ def test_sinusoids_are_no_parameter_and_learned_positions_are(make_model: MakeMo
 
 OPTIONS = st.fixed_dictionaries(
     {
-        "norm": st.sampled_from(["post", "pre"]),
+        "norm": st.sampled_from(["post", "pre", "post_final"]),
         "positions": st.sampled_from(["sinusoidal", "learned"]),
         "activation": st.sampled_from(["relu", "gelu", "silu"]),
         "share_embeddings": st.booleans(),

@@ -1,0 +1,278 @@
+"""Models around PyTorch's own `torch.nn.Transformer`: a state dict, and torch.json that says what it does not.
+
+`TorchSeq2Seq` is such a model, written to be copied; its state dict has the names of `DEFAULT_NAMES`. A module with
+other names says them in torch.json, which lies beside the state dict:
+
+    {
+     "weights": "model.pt",              a state dict, by torch.save or as .safetensors
+     "heads": 8,                         nhead
+     "norm_first": false,
+     "activation": "relu",               or "gelu", "silu"
+     "layer_norm_epsilon": 1e-5,
+     "scale_embedding": true,            embeddings are multiplied by sqrt(d_model)
+     "max_positions": 512,
+     "pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3,
+     "names": {
+      "transformer": "transformer",      the nn.Transformer; empty where its state dict stands alone
+      "source_embedding": "source_embedding.weight",
+      "target_embedding": "target_embedding.weight",
+      "source_positions": null,          null: the sinusoids of the paper; else a table [length, d_model]
+      "target_positions": null,          (dimensions of 1 do not matter)
+      "projection": "projection"         an nn.Linear of d_model to the vocabulary
+     }
+    }
+
+Sources end with eos; padding stands at the end and is masked; the decoder starts from bos.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from txport.models.config import Config
+from txport.models.import_plan import Plan
+from txport.models.imported import Imported, Options, ids_only_parts
+from txport.models.own_sentencepiece import own_sentencepiece
+from txport.models.transformer import sinusoids
+from txport.models.weights import Stored, read_safetensors, read_state_dict
+from txport.runtime.errors import BundleError, CheckpointError, InputError
+from txport.runtime.strict_json import decode, parse
+
+DESCRIPTION = "torch.json"
+_ATTENTION = {
+    "encoder": (("attention", "self_attn"),),
+    "decoder": (("self_attention", "self_attn"), ("cross_attention", "multihead_attn")),
+}
+
+
+@dataclass(frozen=True)
+class Names:
+    """Where things are in the state dict."""
+
+    transformer: str
+    source_embedding: str
+    target_embedding: str
+    source_positions: str | None
+    target_positions: str | None
+    projection: str
+
+
+DEFAULT_NAMES = Names("transformer", "source_embedding.weight", "target_embedding.weight", None, None, "projection")
+
+
+@dataclass(frozen=True)
+class TorchDescription:
+    """torch.json."""
+
+    weights: str
+    heads: int
+    norm_first: bool
+    activation: Literal["relu", "gelu", "silu"]
+    layer_norm_epsilon: float
+    scale_embedding: bool
+    max_positions: int
+    pad_id: int
+    unk_id: int
+    bos_id: int
+    eos_id: int
+    names: Names
+
+
+class TorchSeq2Seq(nn.Module):
+    """What `nn.Transformer` leaves out: embeddings, sinusoidal positions (Vaswani et al. 2017, 3.5), a projection.
+
+    Args:
+        source_vocabulary: rows of the source embedding.
+        target_vocabulary: rows of the target embedding and of the projection.
+        max_positions: the longest source or target.
+        transformer: made with `batch_first=True`.
+        scale_embedding: multiply embeddings by sqrt(d_model).
+    """
+
+    def __init__(
+        self,
+        source_vocabulary: int,
+        target_vocabulary: int,
+        max_positions: int,
+        transformer: nn.Transformer,
+        scale_embedding: bool = True,
+    ) -> None:
+        super().__init__()
+        d_model = transformer.d_model
+        self.source_embedding = nn.Embedding(source_vocabulary, d_model)
+        self.target_embedding = nn.Embedding(target_vocabulary, d_model)
+        self.transformer = transformer
+        self.projection = nn.Linear(d_model, target_vocabulary)
+        self.scale = math.sqrt(d_model) if scale_embedding else 1.0
+        self.positions: Tensor
+        self.register_buffer("positions", sinusoids(max_positions, d_model), persistent=False)
+
+    def forward(self, source_ids: Tensor, source_padding: Tensor, target_ids: Tensor) -> Tensor:
+        """int64 `[b, s]`, bool `[b, s]` true where padding is, int64 `[b, t]` that start with bos -> logits."""
+        source = self.source_embedding(source_ids) * self.scale + self.positions[: source_ids.shape[1]]
+        target = self.target_embedding(target_ids) * self.scale + self.positions[: target_ids.shape[1]]
+        length = target_ids.shape[1]
+        future = torch.ones(length, length, dtype=torch.bool, device=target_ids.device).triu(1)
+        states = self.transformer(
+            source,
+            target,
+            tgt_mask=future,
+            src_key_padding_mask=source_padding,
+            memory_key_padding_mask=source_padding,
+        )
+        return self.projection(states)  # type: ignore[no-any-return]
+
+
+def import_torch(directory: Path, options: Options) -> Imported:
+    """Understand a directory with torch.json and a state dict.
+
+    Raises:
+        CheckpointError: something is missing, damaged or not supported.
+    """
+    file = directory / DESCRIPTION
+    described = _read(file)
+    plan = Plan(_weights(directory / described.weights), directory / described.weights)
+    names, stack = described.names, f"{described.names.transformer}." if described.names.transformer else ""
+    source, target = plan.stored(names.source_embedding), plan.stored(names.target_embedding)
+    vocabularies = [_rows(plan, names.source_embedding, source), _rows(plan, names.target_embedding, target)]
+    both = names.source_embedding, names.target_embedding
+    share = both[0] == both[1] or plan.same(*both)
+    weight = f"{names.projection}.weight"
+    plan.stored(weight)
+    tie = plan.same(names.target_embedding, weight)
+    plan.take("source_embedding.tokens.weight", names.source_embedding)
+    if not share:
+        plan.take("target_embedding.tokens.weight", names.target_embedding)
+    if not tie:
+        plan.take("projection.weight", weight)
+    bias = plan.has(f"{names.projection}.bias")
+    if bias:
+        plan.take("projection.bias", f"{names.projection}.bias")
+    ours = _config(file, described, plan, stack, vocabularies, share=share, tie=tie, bias=bias)
+    _positions(plan, described, ours)
+    _layers(plan, stack, ours)
+    plan.check(ours)
+    without = not options.tokenizer
+    tokenizer = ids_only_parts(ours.eos_id) if without else own_sentencepiece(directory, options, ours)
+    return Imported("torch", ours, plan, tokenizer, [])
+
+
+def _read(file: Path) -> TorchDescription:
+    try:
+        return decode(TorchDescription, parse(file.read_bytes(), str(file)), str(file))
+    except OSError:
+        raise CheckpointError(f"{file} is missing: it says what a state dict does not; see the README.") from None
+    except BundleError as error:
+        raise CheckpointError(f"{error}.") from None
+
+
+def _weights(file: Path) -> dict[str, Stored]:
+    return read_safetensors(file) if file.suffix == ".safetensors" else read_state_dict(file)
+
+
+def _rows(plan: Plan, name: str, stored: Stored) -> int:
+    if len(stored.shape) != 2:
+        raise CheckpointError(f"{plan.source}: {name} has shape {stored.shape}, which no embedding has.")
+    return stored.shape[0]
+
+
+def _config(
+    file: Path,
+    described: TorchDescription,
+    plan: Plan,
+    stack: str,
+    vocabularies: list[int],
+    *,
+    share: bool,
+    tie: bool,
+    bias: bool,
+) -> Config:
+    layers = {side: _count(plan, f"{stack}{side}.layers.") for side in ("encoder", "decoder")}
+    ends = [plan.has(f"{stack}{side}.norm.weight") for side in ("encoder", "decoder")]
+    if ends[0] != ends[1] or (described.norm_first and not ends[0]):
+        raise CheckpointError(
+            f"{plan.source}: a stack without a final norm is supported only where neither has one and norm_first is "
+            "false."
+        )
+    norm = "pre" if described.norm_first else ("post_final" if ends[0] else "post")
+    inner = plan.stored(f"{stack}encoder.layers.0.linear1.weight").shape
+    learned = described.names.source_positions is not None or described.names.target_positions is not None
+    try:
+        return Config(
+            source_vocabulary=vocabularies[0],
+            target_vocabulary=vocabularies[1],
+            d_model=inner[-1],
+            heads=described.heads,
+            ffn=inner[0],
+            encoder_layers=layers["encoder"],
+            decoder_layers=layers["decoder"],
+            norm=norm,
+            positions="learned" if learned else "sinusoidal",
+            max_positions=described.max_positions,
+            activation=described.activation,
+            share_embeddings=share,
+            tie_projection=tie,
+            projection_bias=bias,
+            scale_embedding=described.scale_embedding,
+            layer_norm_epsilon=described.layer_norm_epsilon,
+            pad_id=described.pad_id,
+            unk_id=described.unk_id,
+            bos_id=described.bos_id,
+            eos_id=described.eos_id,
+        )
+    except InputError as error:
+        raise CheckpointError(f"{file}: {error}") from None
+
+
+def _count(plan: Plan, prefix: str) -> int:
+    numbers = {name[len(prefix) :].partition(".")[0] for name in plan.theirs if name.startswith(prefix)}
+    if not numbers:
+        raise CheckpointError(f"{plan.source} has no {prefix}0: name the nn.Transformer in {DESCRIPTION} (names).")
+    return len(numbers)
+
+
+def _positions(plan: Plan, described: TorchDescription, ours: Config) -> None:
+    if ours.positions == "sinusoidal":
+        return
+    for side, name in (("source", described.names.source_positions), ("target", described.names.target_positions)):
+        if name is None:
+            plan.put(f"{side}_embedding.positions", sinusoids(ours.max_positions, ours.d_model))
+            continue
+        stored = plan.stored(name)
+        if stored.shape[-1] != ours.d_model or math.prod(stored.shape) < ours.max_positions * ours.d_model:
+            raise CheckpointError(f"{plan.source}: {name} has shape {stored.shape}, too small for max_positions.")
+        table = stored.whole().detach().reshape(-1, ours.d_model)[: ours.max_positions].float()
+        plan.put(f"{side}_embedding.positions", table, name)
+
+
+def _layers(plan: Plan, stack: str, ours: Config) -> None:
+    for side, count in (("encoder", ours.encoder_layers), ("decoder", ours.decoder_layers)):
+        for index in range(count):
+            mine, theirs = f"{side}.{index}", f"{stack}{side}.layers.{index}"
+            for number, (name, module) in enumerate(_ATTENTION[side], 1):
+                packed_attention(plan, f"{mine}.{name}", f"{theirs}.{module}", ours.d_model)
+                _norm(plan, f"{mine}.{name}_residual.norm", f"{theirs}.norm{number}", ours.d_model)
+            plan.affine(f"{mine}.feed_forward.inner", f"{theirs}.linear1", bias=ours.ffn)
+            plan.affine(f"{mine}.feed_forward.outer", f"{theirs}.linear2", bias=ours.d_model)
+            last = len(_ATTENTION[side]) + 1
+            _norm(plan, f"{mine}.feed_forward_residual.norm", f"{theirs}.norm{last}", ours.d_model)
+        if ours.norm != "post":
+            _norm(plan, f"{side}_norm", f"{stack}{side}.norm", ours.d_model)
+
+
+def _norm(plan: Plan, mine: str, theirs: str, d_model: int) -> None:
+    plan.affine(mine, theirs, bias=d_model)
+
+
+def packed_attention(plan: Plan, ours: str, theirs: str, d_model: int) -> None:
+    """Map an attention whose query, key and value stand in one matrix, in this order."""
+    for number, name in enumerate(("query", "key", "value")):
+        plan.take(f"{ours}.{name}.weight", f"{theirs}.in_proj_weight", first=number * d_model, rows=d_model)
+        if plan.has(f"{theirs}.in_proj_bias"):
+            plan.take(f"{ours}.{name}.bias", f"{theirs}.in_proj_bias", first=number * d_model, rows=d_model)
+        else:
+            plan.put(f"{ours}.{name}.bias", torch.zeros(d_model))
+    plan.affine(f"{ours}.output", f"{theirs}.out_proj", bias=d_model)

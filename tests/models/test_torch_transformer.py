@@ -1,0 +1,230 @@
+"""Imports of state dicts around torch.nn.Transformer, against that module itself."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from foreign_models import (
+    INPUTS,
+    MADE,
+    assert_varied,
+    changed_json,
+    greedy,
+    identical,
+    import_here,
+    padded,
+    random_sources,
+    sentencepiece_model,
+    shake,
+    until_end,
+    write_json,
+)
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from txport.models.torch_transformer import TorchSeq2Seq
+from txport.runtime.errors import CheckpointError, InputError
+from txport.runtime.tokenizer import open_tokenizer
+
+PAD, UNK, BOS, EOS = 0, 1, 2, 3
+NAMES = {
+    "transformer": "transformer",
+    "source_embedding": "source_embedding.weight",
+    "target_embedding": "target_embedding.weight",
+    "source_positions": None,
+    "target_positions": None,
+    "projection": "projection",
+}
+SIZES = {"d_model": 16, "nhead": 2, "num_encoder_layers": 2, "num_decoder_layers": 2, "dim_feedforward": 24}
+GRID: dict[str, dict[str, Any]] = {
+    "post": {},
+    "pre": {"norm_first": True, "activation": "gelu"},
+    "no_bias": {"bias": False, "num_decoder_layers": 1},
+    "three_heads": {"d_model": 30, "nhead": 3, "layer_norm_eps": 1e-3, "norm_first": True, "eos_bias": 2.5},
+}
+
+
+def describe(directory: Path, **changes: Any) -> None:
+    fields = {
+        "weights": "model.pt",
+        "heads": 2,
+        "norm_first": False,
+        "activation": "relu",
+        "layer_norm_epsilon": 1e-5,
+        "scale_embedding": True,
+        "max_positions": 40,
+        "pad_id": PAD,
+        "unk_id": UNK,
+        "bos_id": BOS,
+        "eos_id": EOS,
+        "names": NAMES,
+    }
+    write_json(directory / "torch.json", {**fields, **changes})
+
+
+def make(
+    directory: Path,
+    vocabularies: tuple[int, int] = (50, 55),
+    change: Callable[[Any], None] = lambda model: None,
+    eos_bias: float = 4.0,
+    **options: Any,
+) -> TorchSeq2Seq:
+    """A model with random weights, saved by torch.save, and its torch.json."""
+    given = {**SIZES, **options}
+    transformer = nn.Transformer(**given, batch_first=True, dropout=0.0)
+    model = TorchSeq2Seq(*vocabularies, 40, transformer).eval()
+    change(model)
+    shake(model, seed=3, scale=1.3)
+    model.projection.bias.data[EOS] = eos_bias
+    directory.mkdir()
+    torch.save(model.state_dict(), directory / "model.pt")
+    describe(
+        directory,
+        heads=given["nhead"],
+        norm_first=given.get("norm_first", False),
+        activation=given.get("activation", "relu"),
+        layer_norm_epsilon=given.get("layer_norm_eps", 1e-5),
+    )
+    return model
+
+
+@torch.inference_mode()
+def generate(model: TorchSeq2Seq, sources: list[list[int]]) -> list[list[int]]:
+    """Greedy search by the whole decoder at each step, as one writes it at first."""
+    ids, lengths = padded(sources, PAD)
+    padding = torch.arange(ids.shape[1])[None] >= lengths[:, None]
+    made = torch.full((len(ids), 1), BOS)
+    for _ in range(MADE):
+        made = torch.cat([made, model(ids, padding, made)[:, -1].argmax(-1, keepdim=True)], dim=1)
+    return until_end(made.tolist(), EOS)
+
+
+def assert_same(checkpoint: Any, model: TorchSeq2Seq) -> None:
+    sources = random_sources(range(4, 50), [EOS])
+    ids, lengths = padded(sources[:24], PAD)
+    padding = torch.arange(ids.shape[1])[None] >= lengths[:, None]
+    targets = torch.randint(4, 50, (len(ids), 9), generator=torch.Generator().manual_seed(2))
+    with torch.inference_mode():
+        x = model.source_embedding(ids) * model.scale + model.positions[: ids.shape[1]]
+        expected_memory = model.transformer.encoder(x, src_key_padding_mask=padding)
+        expected = model(ids, padding, targets)
+        memory = checkpoint.model.encode(ids, lengths)
+        logits = checkpoint.model.decode(targets, memory, lengths)
+    assert (memory - expected_memory)[~padding].abs().max() < 1e-4
+    assert (logits - expected).abs().max() < 1e-4 and logits.std() > 0.1
+    made = generate(model, sources)
+    assert_varied(made, EOS)
+    assert identical(greedy(checkpoint, sources), made) == INPUTS
+
+
+@pytest.mark.parametrize("name", GRID)
+def test_same_numbers_and_ids_as_pytorch(name: str, tmp_path: Path) -> None:
+    model = make(tmp_path / "torch", **GRID[name])
+    checkpoint = import_here(tmp_path / "torch", tmp_path / "checkpoint", tokenizer=False)
+    assert checkpoint.config.norm == ("pre" if GRID[name].get("norm_first") else "post_final")
+    assert_same(checkpoint, model)
+
+
+def test_one_table_for_all(tmp_path: Path) -> None:
+    def tie(model: Any) -> None:
+        model.target_embedding.weight = model.source_embedding.weight
+        model.projection.weight = model.source_embedding.weight
+
+    model = make(tmp_path / "torch", (50, 50), tie, eos_bias=2.5)
+    checkpoint = import_here(tmp_path / "torch", tmp_path / "checkpoint", tokenizer=False)
+    assert checkpoint.config.share_embeddings and checkpoint.config.tie_projection
+    assert_same(checkpoint, model)
+
+
+def test_stacks_without_a_final_norm(tmp_path: Path) -> None:
+    """As in the paper."""
+
+    def strip(model: Any) -> None:
+        model.transformer.encoder.norm = model.transformer.decoder.norm = None
+
+    model = make(tmp_path / "torch", change=strip)
+    checkpoint = import_here(tmp_path / "torch", tmp_path / "checkpoint", tokenizer=False)
+    assert checkpoint.config.norm == "post"
+    assert_same(checkpoint, model)
+
+
+def test_other_names_learned_positions_and_safetensors(tmp_path: Path) -> None:
+    """The names of PyTorch's tutorial, where positions are a buffer `[length, 1, d_model]`."""
+    model = make(tmp_path / "torch")
+    table = 0.7 * torch.randn(60, 1, 16, generator=torch.Generator().manual_seed(0))
+    model.positions = table[:40, 0]
+    renamed: dict[str, Tensor] = {"pos.pe": table}
+    for name, tensor in model.state_dict().items():
+        name = name.replace("source_embedding", "src_tok.embedding").replace("target_embedding", "tgt_tok.embedding")
+        renamed[name.replace("projection", "generator").replace("transformer.", "net.")] = tensor
+    save_file(renamed, tmp_path / "torch" / "weights.safetensors")
+    names = {
+        "transformer": "net",
+        "source_embedding": "src_tok.embedding.weight",
+        "target_embedding": "tgt_tok.embedding.weight",
+        "source_positions": "pos.pe",
+        "target_positions": "pos.pe",
+        "projection": "generator",
+    }
+    changed_json(tmp_path / "torch" / "torch.json", weights="weights.safetensors", names=names)
+    assert_same(import_here(tmp_path / "torch", tmp_path / "checkpoint", tokenizer=False), model)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"heads": 3}, "divisible"),
+        ({"heads": None}, "misses the field 'heads'"),
+        ({"activation": "tanh"}, "not one of"),
+        ({"weights": "other.pt"}, "other.pt is missing"),
+        ({"eos_id": 50}, "eos_id"),
+        ({"names": {**NAMES, "transformer": "net"}}, "has no net.encoder.layers.0"),
+        ({"names": {**NAMES, "source_embedding": "x"}}, "lacks x"),
+        ({"names": {**NAMES, "projection": "x"}}, "lacks x.weight"),
+        ({"names": {**NAMES, "source_positions": "projection.bias"}}, "shape"),
+        ({"names": {**NAMES, "source_embedding": "projection.bias"}}, "no embedding"),
+    ],
+)
+def test_descriptions_that_do_not_fit(tmp_path: Path, fields: dict[str, Any], words: str) -> None:
+    make(tmp_path / "torch")
+    changed_json(tmp_path / "torch" / "torch.json", **fields)
+    with pytest.raises(CheckpointError, match=words) as caught:
+        import_here(tmp_path / "torch", tmp_path / "checkpoint", tokenizer=False)
+    assert "\n" not in str(caught.value)
+
+
+def test_pre_norm_without_a_final_norm_is_refused(tmp_path: Path) -> None:
+    make(tmp_path / "torch")
+    state = torch.load(tmp_path / "torch" / "model.pt")
+    torch.save({k: t for k, t in state.items() if "decoder.norm." not in k}, tmp_path / "torch" / "model.pt")
+    with pytest.raises(CheckpointError, match="without a final norm"):
+        import_here(tmp_path / "torch", tmp_path / "checkpoint", tokenizer=False)
+
+
+def test_text(tmp_path: Path) -> None:
+    model = sentencepiece_model(40)
+    make(tmp_path / "torch")
+    with pytest.raises(CheckpointError, match=r"source\.model is missing.*--no-tokenizer"):
+        import_here(tmp_path / "torch", tmp_path / "checkpoint")
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "shared.model").write_bytes(model)
+    checkpoint = import_here(tmp_path / "torch", tmp_path / "checkpoint", vocabulary=tmp_path / "models")
+    ours = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, UNK, 50, 55)
+    ids = ours.encode("the cat")
+    assert ours.decode(ids[:-1]) == "the cat" and ids[-1] == EOS
+    with pytest.raises(InputError, match="--target-language fr means nothing"):
+        import_here(tmp_path / "torch", tmp_path / "other", target_language="fr")
+    (tmp_path / "models" / "shared.model").write_bytes(sentencepiece_model(80))
+    with pytest.raises(CheckpointError, match="pieces, but its embedding has 50 rows"):
+        import_here(tmp_path / "torch", tmp_path / "other", vocabulary=tmp_path / "models")
+
+
+def test_the_docstring_is_an_example() -> None:
+    from txport.models import torch_transformer
+
+    text = (torch_transformer.__doc__ or "").split("the state dict:\n")[1].split("\n\nSources")[0]
+    lines = [line.split("        ")[0].rstrip() for line in (raw[4:] for raw in text.splitlines())]
+    fields = json.loads("\n".join(line.split(",  ")[0] + ("," if ",  " in line else "") for line in lines))
+    assert fields["names"] == NAMES
