@@ -13,8 +13,14 @@ OLDEST ?= $(shell for p in python3.10 "$$HOME"/.pyenv/versions/3.10*/bin/python3
 TEST_BUNDLE := $(CURDIR)/build/test/bundle
 WHEEL = $(wildcard build/dist/txport-*.whl)
 PIP := -m pip --disable-pip-version-check
+# The C++ runtime. ONNX Runtime's headers and library are put together here, unless ONNXRUNTIME_ROOT names a folder.
+CPP := build/cpp
+CPP_ONNXRUNTIME := $(or $(ONNXRUNTIME_ROOT),$(CURDIR)/$(CPP)/onnxruntime)
+CPP_CMAKE = cmake -S runtime/cpp -G Ninja -DTXPORT_STRICT=ON -DONNXRUNTIME_ROOT=$(CPP_ONNXRUNTIME)
+FUZZ_SECONDS ?= 60
 
 .PHONY: help venv demo test test-gpu lint types unit unit-runtime wheel clean
+.PHONY: cpp cpp-dependencies cpp-clang cpp-sanitize cpp-fuzz cpp-tidy
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -24,6 +30,8 @@ help:
 	@echo 'make lint      only style and import layers'
 	@echo 'make venv      only the virtual environment, build/venv'
 	@echo 'make test-gpu  the tests that need an NVIDIA GPU'
+	@echo 'make cpp       build, test and try the C++ runtime (Debian, Ubuntu)'
+	@echo 'make cpp-sanitize, cpp-fuzz, cpp-tidy   more checks of it, with clang'
 	@echo 'make clean     remove build/'
 
 venv: $(VENV)/.ready
@@ -94,3 +102,53 @@ $(RUNTIME_VENV)/.ready: $(VENV)/.ready | wheel
 
 clean:
 	rm -rf build
+
+cpp: cpp-dependencies
+	@echo '== Build the C++ runtime (g++)'
+	@$(CPP_CMAKE) -B $(CPP)/release -DTXPORT_TESTS=ON > $(CPP)/release.log || { cat $(CPP)/release.log; exit 2; }
+	@cmake --build $(CPP)/release
+	@echo '== Tests of the C++ runtime'
+	@ctest --test-dir $(CPP)/release --output-on-failure
+	@PATH=$(CURDIR)/$(VENV)/bin:$$PATH TXPORT_CPP_BUILD=$(CURDIR)/$(CPP)/release ONNXRUNTIME_ROOT=$(CPP_ONNXRUNTIME) \
+	  $(if $(wildcard $(TEST_BUNDLE)/manifest.json),TXPORT_TEST_BUNDLE=$(TEST_BUNDLE)) python -m pytest tests/cpp
+	@echo '== The example of runtime/cpp/README.md, with the toy bundle of the tests'
+	@echo 'the cat sees a bird' | $(CPP)/release/txport_example_cpp tests/runtime/toy_bundle
+
+cpp-dependencies: $(VENV)/.ready
+ifndef ONNXRUNTIME_ROOT
+	@runtime/cpp/dependencies.sh $(CPP)/onnxruntime $(VENV)/bin/python
+endif
+	@mkdir -p $(CPP)
+
+cpp-clang: $(VENV)/.ready
+	@runtime/cpp/dependencies.sh $(CPP)/onnxruntime $(VENV)/bin/python clang clang-format clang-tidy libclang-rt-dev
+	@find runtime/cpp tests/cpp -name '*.[ch]pp' -o -name '*.[ch]' | xargs clang-format --dry-run --Werror
+
+# ONNX Runtime is not instrumented: what ThreadSanitizer sees inside of it says nothing.
+cpp-sanitize: cpp-clang
+	@echo '== The C++ tests under sanitizers (clang): address and undefined, then thread'
+	@for kind in address,undefined thread; do \
+	  CXX=clang++ CC=clang $(CPP_CMAKE) -B $(CPP)/$$kind -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTXPORT_TESTS=ON \
+	    -DTXPORT_TOOLS=OFF -DTXPORT_EXAMPLES=OFF -DTXPORT_SANITIZE=$$kind > $(CPP)/$$kind.log || { cat $(CPP)/$$kind.log; exit 2; }; \
+	  cmake --build $(CPP)/$$kind --target txport_tests && \
+	  TSAN_OPTIONS=suppressions=$(CURDIR)/tests/cpp/tsan.txt ctest --test-dir $(CPP)/$$kind --output-on-failure || exit 2; \
+	done
+
+# $(call fuzz,TARGET,CORPUS): what is found new stays under build/, the committed corpus is only read.
+fuzz = { mkdir -p $(CPP)/corpus/$(1); $(CPP)/fuzz/tests/fuzz_$(1) -max_total_time=$(FUZZ_SECONDS) -timeout=20 \
+  -rss_limit_mb=4096 -print_final_stats=1 -artifact_prefix=$(CPP)/fuzz/ $(CPP)/corpus/$(1) $(2) > $(CPP)/fuzz-$(1).log 2>&1 \
+  || { cat $(CPP)/fuzz-$(1).log; exit 2; }; }
+cpp-fuzz: cpp-clang
+	@echo '== Fuzz the C++ runtime, $(FUZZ_SECONDS) seconds a target'
+	@CXX=clang++ CC=clang $(CPP_CMAKE) -B $(CPP)/fuzz -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTXPORT_FUZZERS=ON -DTXPORT_TOOLS=OFF \
+	  -DTXPORT_EXAMPLES=OFF -DTXPORT_SANITIZE=address,undefined > $(CPP)/fuzz.log || { cat $(CPP)/fuzz.log; exit 2; }
+	@cmake --build $(CPP)/fuzz --target fuzz_manifest fuzz_golden fuzz_text
+	@$(call fuzz,manifest,tests/data/manifests/good tests/data/manifests/bad) & first=$$!; \
+	$(call fuzz,golden,tests/cpp/corpus/golden) & second=$$!; \
+	$(call fuzz,text,tests/cpp/corpus/text) & third=$$!; \
+	wait $$first && wait $$second && wait $$third
+	@grep -h number_of_executed_units $(CPP)/fuzz-*.log
+
+cpp-tidy: cpp-clang
+	@CXX=clang++ CC=clang $(CPP_CMAKE) -B $(CPP)/tidy -DCMAKE_EXPORT_COMPILE_COMMANDS=ON > $(CPP)/tidy.log || { cat $(CPP)/tidy.log; exit 2; }
+	@printf '%s\n' runtime/cpp/src/*.cpp runtime/cpp/tools/*.cpp | xargs -P 2 -n 4 clang-tidy --quiet -p $(CPP)/tidy

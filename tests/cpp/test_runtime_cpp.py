@@ -1,0 +1,229 @@
+"""The C++ runtime from outside: against the Python one, installed, and linked by others. `make cpp` runs these."""
+
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from txport.runtime.manifest import WEIGHTS
+from txport.training import spoken
+
+from tests.cpp.parity import by_cpp, by_python
+from tests.runtime.toy import BUNDLE as TOY
+
+SOURCE = Path(__file__).parents[2] / "runtime" / "cpp"
+VERSION = (SOURCE / "VERSION").read_text().strip()
+BUILD = Path(os.environ.get("TXPORT_CPP_BUILD", "/nowhere"))
+TOOL = BUILD / "txport-translate"
+
+pytestmark = pytest.mark.skipif("TXPORT_CPP_BUILD" not in os.environ, reason="needs the C++ build: make cpp")
+
+ODD = [
+    "the cat sees a bird",
+    "",
+    "   \t ",
+    "café 漢字 🙂 naïve",
+    "a\rb\x0bc\x1cd\u2028e",
+    "tab\tand  blanks ",
+    '"quotes" \\ and / {json}',
+    "word " * 300,
+    "x",
+    "\u00a0",
+    "▁a▁",
+    "<s> </s> <unk>",
+]
+
+
+def run(*arguments: object, **options: Any) -> "subprocess.CompletedProcess[bytes]":
+    return subprocess.run([str(item) for item in arguments], capture_output=True, timeout=600, **options)
+
+
+def check(*arguments: object, **options: Any) -> str:
+    done = run(*arguments, **options)
+    assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
+    return done.stdout.decode()
+
+
+@pytest.fixture(scope="module")
+def lines() -> list[str]:
+    """1,000 held-out sentences of the demo's corpus, and odd ones."""
+    return [*ODD, *(written for written, _ in itertools.islice(spoken.sentences(3, "test"), 1000))]
+
+
+@pytest.mark.parametrize(("lowering", "batch"), [("ort", 1), ("ort", 32), ("scatter", 32), ("tensorscatter", 32)])
+def test_python_and_cpp_give_the_same_bytes(bundle: Path, lines: list[str], lowering: str, batch: int) -> None:
+    chosen = lines if batch > 1 else lines[:300]
+    assert by_cpp(TOOL, bundle, chosen, lowering, batch) == by_python(bundle, chosen, lowering, batch)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--json"],
+        ["--json", "--scores", "--max-length", "7"],
+        ["--scores", "--min-length", "30", "--json", "--max-length", "40"],
+        ["--prefix", "a dog", "--window", "2"],
+        ["--batch", "3", "--batch-tokens", "50", "--threads", "1", "--lowering", "scatter"],
+    ],
+    ids=" ".join,
+)
+def test_the_tools_write_the_same_bytes(options: list[str]) -> None:
+    # No line end after the last line, and some in Windows style.
+    text = "\n".join([*ODD, "one\r", "the last"]).encode()
+    expected = run("tx-translate", TOY, *options, input=text)
+    found = run(TOOL, TOY, *options, input=text)
+    assert expected.returncode == found.returncode == 0
+    assert found.stdout == expected.stdout
+    assert found.stderr.replace(b"txport-translate", b"tx-translate") == expected.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([TOY], b"one\ntwo\nbad \xff line\nfour\n"),
+        ([TOY, "--strict"], b"one\n" + b"cat " * 40 + b"\n"),
+        ([TOY, "--max-length", "1000"], b"one\n"),
+        ([TOY, "--device", "tpu"], b""),
+        ([TOY, "--lowering", "fused"], b""),
+        ([TOY, "--target-language", "fra"], b"one\n"),
+        (["/nothing/here"], b""),
+        ([TOY.parent], b""),
+    ],
+    ids=lambda value: str(value)[-30:],
+)
+def test_the_tools_refuse_alike(arguments: list[object], text: bytes) -> None:
+    expected, found = run("tx-translate", *arguments, input=text), run(TOOL, *arguments, input=text)
+    assert expected.returncode == found.returncode == 2
+    assert found.stdout == expected.stdout
+    assert found.stderr.replace(b"txport-translate", b"tx-translate") == expected.stderr
+
+
+def test_bad_options_and_closed_pipes() -> None:
+    for arguments in ([], [TOY, "--window", "0"], [TOY, "--nothing"], [TOY, "--threads", "-1"]):
+        done = run(TOOL, *arguments, input=b"")
+        assert done.returncode == 2 and not done.stdout and done.stderr
+    assert run("bash", "-c", f"yes one | {TOOL} {TOY} --max-length 2 | head -n 3; exit ${{PIPESTATUS[1]}}").returncode == 141
+    assert VERSION in check(TOOL, "--version")
+
+
+def test_two_processes_on_one_bundle(bundle: Path, lines: list[str]) -> None:
+    text = "\n".join(lines[:100]).encode()
+    processes = [subprocess.Popen([TOOL, bundle], stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write(text)
+        process.stdin.close()
+    first, second = (process.stdout.read() for process in processes if process.stdout is not None)
+    assert first == second == run(TOOL, bundle, input=text).stdout != b""
+    assert [process.wait() for process in processes] == [0, 0]
+
+
+def test_a_bundle_whose_tokenizer_is_only_in_python(tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(TOY, tmp_path / "bundle"))
+    fixture = SOURCE.parents[1] / "tests" / "data" / "manifests" / "good" / "without_tokenizer.json"
+    (directory / "manifest.json").write_bytes(fixture.read_bytes())
+    done = run(TOOL, directory, input=b"one\n")
+    assert done.returncode == 2
+    assert b"give it ids" in done.stderr
+
+
+def test_bench(bundle: Path) -> None:
+    arguments = ["--batch", "2", "--source", "8", "--target", "16", "--calls", "5"]
+    found = json.loads(check(BUILD / "txport-bench", bundle, *arguments))
+    assert found["format"] == "txport-bench" and found["format_version"] == 1
+    assert found["workload"] == {"batch": 2, "source": 8, "target": 16}
+    figures = found["figures"]
+    assert figures["calls"] == 5 and 2 <= figures["tokens_per_call"] <= 32
+    assert 0 < figures["ms_per_token"]["p50"] <= figures["ms_per_token"]["p90"] <= figures["ms_per_token"]["p99"]
+    assert 0 < figures["open_ms"] < figures["startup_ms"]
+    assert figures["peak_resident_bytes"] > (bundle / WEIGHTS).stat().st_size
+    done = run(BUILD / "txport-bench", bundle, "--source", "100000")
+    assert done.returncode == 2 and b"this bundle takes up to" in done.stderr
+
+
+def test_nothing_but_the_c_abi_can_be_seen() -> None:
+    symbols = check("nm", "-D", "--defined-only", BUILD / "libtxport.so").split("\n")
+    names = {line.split()[-1] for line in symbols if line}
+    header = (SOURCE / "include" / "txport" / "txport.h").read_text()
+    declared = set(re.findall(r"^TXPORT_API [^(]*?(\w+)\(", header, re.MULTILINE))
+    assert len(declared) > 15
+    assert names == declared
+
+
+def test_the_library_is_small(tmp_path: Path) -> None:
+    check("strip", "-o", tmp_path / "libtxport.so", BUILD / "libtxport.so")
+    assert (tmp_path / "libtxport.so").stat().st_size <= 3_000_000
+
+
+CONSUMER = """
+cmake_minimum_required(VERSION 3.22)
+project(consumer LANGUAGES CXX)
+{find}
+add_executable(consumer {source})
+target_link_libraries(consumer PRIVATE txport::runtime)
+"""
+
+
+def consumer(folder: Path, find: str, *options: object) -> Path:
+    """Build the README's example against txport as somebody else's project would; the program."""
+    folder.mkdir()
+    (folder / "main.cpp").write_text(readme_example())
+    (folder / "CMakeLists.txt").write_text(CONSUMER.format(find=find, source="main.cpp"))
+    arguments = ["-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", f"-DONNXRUNTIME_ROOT={os.environ['ONNXRUNTIME_ROOT']}"]
+    check("cmake", "-S", folder, "-B", folder / "build", *arguments, *options)
+    check("cmake", "--build", folder / "build")
+    return folder / "build" / "consumer"
+
+
+def readme_example() -> str:
+    blocks = re.findall(r"```cpp\n(.*?)```", (SOURCE / "README.md").read_text(), re.DOTALL)
+    return str(blocks[0])
+
+
+def translates(program: Path) -> bool:
+    return "the dog one ori tree or tree and" in check(program, TOY, input=b"the cat sees a bird\n")
+
+
+def installed(build: Path, folder: Path) -> Path:
+    """The build, installed and then moved elsewhere."""
+    check("cmake", "--install", build, "--prefix", folder / "prefix")
+    return Path(shutil.move(folder / "prefix", folder / "moved"))
+
+
+def test_find_package_from_a_moved_prefix(tmp_path: Path) -> None:
+    prefix = installed(BUILD, tmp_path)
+    assert {"txport-translate", "txport-bench"} <= {path.name for path in (prefix / "bin").iterdir()}
+    assert run(prefix / "bin" / "txport-translate", TOY, input=b"one\n").returncode == 0
+    program = consumer(tmp_path / "app", "find_package(txport 0.1 REQUIRED)", f"-DCMAKE_PREFIX_PATH={prefix}")
+    assert translates(program)
+
+
+def test_fetch_content_and_a_static_library(tmp_path: Path) -> None:
+    fetch = f"""
+    include(FetchContent)
+    FetchContent_Declare(txport SOURCE_DIR {SOURCE.parents[1]} SOURCE_SUBDIR runtime/cpp)
+    FetchContent_MakeAvailable(txport)
+    """
+    program = consumer(tmp_path / "fetched", fetch, "-DBUILD_SHARED_LIBS=OFF")
+    assert translates(program)
+    prefix = installed(tmp_path / "fetched" / "build", tmp_path)
+    assert list(prefix.rglob("libtxport.a"))
+    program = consumer(tmp_path / "app", "find_package(txport REQUIRED)", f"-DCMAKE_PREFIX_PATH={prefix}")
+    assert translates(program)
+
+
+def test_the_examples() -> None:
+    assert readme_example() == (SOURCE / "examples" / "translate.cpp").read_text()
+    assert translates(BUILD / "txport_example_cpp")
+    expected = "the dog one ori tree or tree and\n"
+    assert check(BUILD / "txport_example_c", TOY, "the cat sees a bird") == 2 * expected
+    script = SOURCE / "examples" / "translate.py"
+    assert check("python3", script, BUILD / "libtxport.so", TOY, "the cat sees a bird") == expected
+    for example in ("translate.cpp", "translate.c", "translate.py"):
+        assert len((SOURCE / "examples" / example).read_text().splitlines()) <= 50
