@@ -29,7 +29,8 @@ void translate(const txport::Translator& translator, int number) {
   options.scores = number % 5 == 0;
   const std::string& text = texts[static_cast<std::size_t>(number) % texts.size()];
   if (number % 7 == 0) {
-    translator.stream(text, [](const txport::Piece&) { return false; }, options);
+    translator.stream(
+        text, [](const txport::Piece&) { return false; }, options);
   } else if (number % 11 == 0) {
     try {
       translator.translate("\xFF");
@@ -50,6 +51,7 @@ int main() {
   const long before = resident_bytes();
   for (int i = 0; i < kTranslations; ++i) translate(translator, i);
   const long grown = resident_bytes() - before;
-  std::cout << "after a warm-up " << before << " bytes, after " << kTranslations << " translations " << grown << " more\n";
+  std::cout << "after a warm-up " << before << " bytes, after " << kTranslations << " translations " << grown
+            << " more\n";
   return grown <= kMost ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -37,12 +37,13 @@ TEST_CASE("shared manifests") {
     CAPTURE(name);
     CHECK_NOTHROW(Manifest::parse(contents(kManifests / "good" / (name + ".json"))));
   }
-  for (const auto& [name, words] : index["bad"].items()) {
+  for (const auto& item : index["bad"].items()) {
+    const std::string name = item.key();
     CAPTURE(name);
     const std::string data = contents(kManifests / "bad" / (name + ".json"));
     const std::string fault = fault_of([&] { Manifest::parse(data); });
     CHECK(fault != "accepted");
-    CHECK(contains(fault, words.get<std::string>()));
+    CHECK(contains(fault, item.value().get<std::string>()));
     CHECK(contains(fault, "manifest.json"));
   }
 }
