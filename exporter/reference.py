@@ -35,7 +35,8 @@ def sample_sources(config: Config, count: int, longest: int, around: Affixes) ->
     special = {config.pad_id, config.unk_id, config.bos_id, config.eos_id}
     ordinary = np.array([token for token in range(config.source_vocabulary) if token not in special] or [0])
     most = max(1, min(longest - len(around.around([])) + 1, MOST_SAMPLED))
-    lengths = random.integers(0, most, size=count)
+    least = 0 if around.around([]) else 1  # a source of no tokens at all is none
+    lengths = random.integers(least, max(least + 1, most), size=count)
     return [around.around(random.choice(ordinary, size=length).tolist()) for length in lengths]
 
 

@@ -150,18 +150,32 @@ def prefix_of(plan: Plan) -> str:
     return "model." if any(name.startswith("model.") for name in plan.theirs) else ""
 
 
-def layers(plan: Plan, prefix: str, encoder: int, decoder: int, d_model: int, ffn: int) -> None:
-    """Map the layers of BART's family: the same names in Hugging Face and, without `prefix`, in fairseq."""
+def layers(
+    plan: Plan, prefix: str, encoder: int, decoder: int, d_model: int, ffn: int, *, attentions: bool = True
+) -> None:
+    """Map the layers of BART's family: the same names in Hugging Face and, without `prefix`, in fairseq.
+
+    Args:
+        plan: to fill.
+        prefix: of their names.
+        encoder: the number of encoder layers.
+        decoder: that of decoder layers.
+        d_model: for biases that are missing.
+        ffn: likewise.
+        attentions: whether to map attentions too, query, key and value each by its own name.
+    """
     for index in range(encoder):
         ours, theirs = f"encoder.{index}", f"{prefix}encoder.layers.{index}"
-        attention(plan, f"{ours}.attention", f"{theirs}.self_attn", d_model)
+        if attentions:
+            attention(plan, f"{ours}.attention", f"{theirs}.self_attn", d_model)
         plan.affine(f"{ours}.attention_residual.norm", f"{theirs}.self_attn_layer_norm")
         _feed_forward(plan, ours, theirs, d_model, ffn)
     for index in range(decoder):
         ours, theirs = f"decoder.{index}", f"{prefix}decoder.layers.{index}"
-        attention(plan, f"{ours}.self_attention", f"{theirs}.self_attn", d_model)
+        if attentions:
+            attention(plan, f"{ours}.self_attention", f"{theirs}.self_attn", d_model)
+            attention(plan, f"{ours}.cross_attention", f"{theirs}.encoder_attn", d_model)
         plan.affine(f"{ours}.self_attention_residual.norm", f"{theirs}.self_attn_layer_norm")
-        attention(plan, f"{ours}.cross_attention", f"{theirs}.encoder_attn", d_model)
         plan.affine(f"{ours}.cross_attention_residual.norm", f"{theirs}.encoder_attn_layer_norm")
         _feed_forward(plan, ours, theirs, d_model, ffn)
 

@@ -6,10 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from txport.models.bart import import_bart
+from txport.models.fairseq import import_fairseq
 from txport.models.imported import Imported, Options
 from txport.models.m2m100 import import_m2m100
 from txport.models.marian import import_marian
+from txport.models.opennmt import import_opennmt
+from txport.models.settings import one_file
 from txport.models.torch_transformer import DESCRIPTION, import_torch
+from txport.models.weights import read_pickle
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.libraries import needs
 
@@ -18,6 +22,8 @@ IMPORTERS: dict[str, Callable[[Path, Options], Imported]] = {
     "m2m100": import_m2m100,
     "bart": import_bart,
     "torch": import_torch,
+    "fairseq": import_fairseq,
+    "opennmt": import_opennmt,
 }
 _MODEL_TYPES = {"marian": "marian", "m2m_100": "m2m100", "bart": "bart", "mbart": "bart"}
 # Architectures that people may well have, and why they cannot be had here.
@@ -78,7 +84,22 @@ def _found(path: Path) -> str:
         return "torch"
     if path.is_dir() and (found := sorted(path.glob("*.npz"))):
         raise CheckpointError(_of_marian_itself(found[0]))
+    if path.is_file() or list(path.glob("*.pt")):
+        return _from_file(one_file(path, ("checkpoint_best.pt", "model.pt")))
     raise CheckpointError(f"{path}: its kind was not recognised; say it with --from ({', '.join(IMPORTERS)}).")
+
+
+def _from_file(file: Path) -> str:
+    value = read_pickle(file)
+    keys = set(value) if isinstance(value, dict) else set()
+    if {"vocab", "opt"} <= keys:
+        return "opennmt"
+    if "model" in keys and {"args", "cfg"} & keys:
+        return "fairseq"
+    raise CheckpointError(
+        f"{file} is neither of fairseq nor of OpenNMT-py; a state dict around torch.nn.Transformer needs {DESCRIPTION} "
+        "beside it (see the README), and its directory is then the source."
+    )
 
 
 def _from_config(config: Path) -> str:

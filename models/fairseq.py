@@ -1,0 +1,222 @@
+"""fairseq's transformers (Ott et al. 2019, arXiv:1904.01038): a checkpoint file, and dictionaries beside it.
+
+The layers have the names of BART's family. Positions are fairseq's sinusoids or learned ones; the decoder starts from
+</s>; pad is never chosen, as in fairseq's own generator.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from txport.models.config import Config
+from txport.models.dictionaries import dictionary_tokenizer, find_sentencepiece
+from txport.models.fairseq_positions import OFFSET, offset_sinusoids
+from txport.models.huggingface import layers
+from txport.models.import_plan import BANNED, Plan
+from txport.models.imported import Imported, Options, TokenizerParts, ids_only_parts
+from txport.models.own_sentencepiece import no_languages
+from txport.models.settings import Settings, one_file
+from txport.models.torch_transformer import packed_attention
+from txport.models.weights import read_pickle, tensors_of
+from txport.runtime.errors import CheckpointError, InputError
+
+SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
+PAD, EOS, UNK = 1, 2, 3
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "no_token_positional_embeddings": (False,),
+    "adaptive_softmax_cutoff": (None, []),
+    "adaptive_input": (False,),
+    "no_cross_attention": (False,),
+    "cross_self_attention": (False,),
+    "no_decoder_final_norm": (False,),
+    "base_layers": (0, None),
+    "moe_freq": (0, None),
+    "char_embedder_highway_layers": (None, 0),
+}
+# Names of the first versions: number of the LayerNorm in a layer, and what it is called since.
+_NORMS = {
+    "encoder": ("self_attn_layer_norm", "final_layer_norm"),
+    "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
+}
+
+
+def import_fairseq(path: Path, options: Options) -> Imported:
+    """Understand a checkpoint that fairseq-train wrote.
+
+    Args:
+        path: The file, or a directory with one (checkpoint_best.pt before others).
+        options: `vocabulary` names the directory of dict.<language>.txt and SentencePiece models.
+
+    Raises:
+        CheckpointError: something is missing, damaged or not supported.
+    """
+    file = one_file(path, ("checkpoint_best.pt", "model.pt"))
+    value = read_pickle(file)
+    settings, task = _settings(file, value)
+    theirs = {_todays_name(name): tensor for name, tensor in tensors_of(value.get("model"), file).items()}
+    plan = Plan(theirs, file)
+    ours = _config(settings, plan)
+    _positions(plan, settings, ours)
+    _layers(plan, ours)
+    for side in ("encoder", "decoder"):
+        plan.ignore(f"{side}.version", f"{side}.embed_positions._float_tensor")
+        if ours.norm == "pre":
+            plan.affine(f"{side}_norm", f"{side}.layer_norm")
+        if ours.embedding_norm:
+            plan.affine(f"{'source' if side == 'encoder' else 'target'}_embedding.norm", f"{side}.layernorm_embedding")
+    bias = torch.zeros(ours.target_vocabulary)
+    bias[PAD] = BANNED
+    plan.put("projection.bias", bias)
+    plan.check(ours)
+    notes = [
+        "fairseq's generator never makes <pad>, which is banned here too, nor empty answers, as --min-length 1 does"
+    ]
+    no_languages(options, file)
+    tokenizer = _tokenizer(file, task, ours, options) if options.tokenizer else ids_only_parts(EOS)
+    return Imported("fairseq", ours, plan, tokenizer, notes)
+
+
+def _settings(file: Path, value: Any) -> tuple[Settings, Settings]:
+    """What the checkpoint says of the model, and of the task."""
+    if not isinstance(value, dict) or not (value.get("args") or value.get("cfg")):
+        raise CheckpointError(f"{file} is no checkpoint of fairseq: it has neither args nor cfg.")
+    if value.get("args") is not None:
+        settings = task = Settings(file, value["args"])
+        name = settings.get("arch", "transformer")
+    else:
+        settings, task = (Settings(file, value["cfg"].get(part) or {}) for part in ("model", "task"))
+        name = settings.get("arch", settings.get("_name", "transformer"))
+    if not str(name).startswith("transformer") or "lm" in str(name).split("_"):
+        raise CheckpointError(f"{file}: the architecture {name!r} of fairseq is not supported; there is transformer.")
+    settings.refuse(_NEUTRAL)
+    return settings, task
+
+
+def _todays_name(name: str) -> str:
+    parts = name.split(".")
+    if "layer_norms" in parts:
+        at = parts.index("layer_norms")
+        number = int(parts[at + 1])
+        parts[at : at + 2] = [_NORMS[parts[0]][number]]
+    return ".".join(parts)
+
+
+def _config(settings: Settings, plan: Plan) -> Config:
+    both = {
+        name: settings.same(f"encoder_{name}", f"decoder_{name}", default)
+        for name, default in (
+            ("embed_dim", None),
+            ("ffn_embed_dim", None),
+            ("attention_heads", None),
+            ("normalize_before", False),
+            ("learned_pos", False),
+        )
+    }
+    lengths = [settings.get(f"max_{side}_positions", 1024) for side in ("source", "target")]
+    share, tie = _embeddings(plan, settings)
+    source = plan.parts["source_embedding.tokens.weight"].shape[0]
+    target = source if share else plan.parts["target_embedding.tokens.weight"].shape[0]
+    try:
+        return Config(
+            source_vocabulary=source,
+            target_vocabulary=target,
+            d_model=both["embed_dim"],
+            heads=both["attention_heads"],
+            ffn=both["ffn_embed_dim"],
+            encoder_layers=settings.get("encoder_layers"),
+            decoder_layers=settings.get("decoder_layers"),
+            norm="pre" if both["normalize_before"] else "post",
+            positions="learned",
+            max_positions=min(lengths),
+            activation=settings.activation("activation_fn", {"relu": "relu", "gelu": "gelu", "swish": "silu"}),
+            share_embeddings=share,
+            tie_projection=tie,
+            projection_bias=True,
+            scale_embedding=not settings.get("no_scale_embedding", False),
+            embedding_norm=settings.get("layernorm_embedding", False),
+            pad_id=PAD,
+            unk_id=UNK,
+            bos_id=EOS,
+            eos_id=EOS,
+        )
+    except (InputError, TypeError) as error:
+        raise CheckpointError(f"{plan.source}: {error}") from None
+
+
+def _embeddings(plan: Plan, settings: Settings) -> tuple[bool, bool]:
+    source, target = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
+    names = ("decoder.output_projection.weight", "decoder.embed_out")
+    head = next((name for name in names if plan.has(name)), target)
+    share = plan.stored(source) is plan.stored(target) or plan.same(source, target)
+    tie = head == target or plan.same(target, head)
+    for one, tied in (("share_all_embeddings", share and tie), ("share_decoder_input_output_embed", tie)):
+        if settings.get(one, False) and not tied:
+            raise CheckpointError(f"{plan.source}: {source}, {target} and {head} differ, although {one} is set.")
+    plan.take("source_embedding.tokens.weight", source)
+    if not share:
+        plan.take("target_embedding.tokens.weight", target)
+    if not tie:
+        plan.take("projection.weight", head)
+    return share, tie
+
+
+def _positions(plan: Plan, settings: Settings, ours: Config) -> None:
+    learned = settings.get("encoder_learned_pos", False)
+    for side, theirs in (("source", "encoder"), ("target", "decoder")):
+        if learned:
+            name = f"{theirs}.embed_positions.weight"
+            plan.take(f"{side}_embedding.positions", name, first=OFFSET, rows=ours.max_positions)
+        else:
+            plan.put(f"{side}_embedding.positions", offset_sinusoids(ours.max_positions, ours.d_model))
+
+
+def _layers(plan: Plan, ours: Config) -> None:
+    packed = [name for name in plan.theirs if name.endswith("in_proj_weight")]
+    if not packed:
+        layers(plan, "", ours.encoder_layers, ours.decoder_layers, ours.d_model, ours.ffn)
+        return
+    # Files of the first versions: query, key and value in one matrix. The rest is as ever.
+    for name in packed:
+        theirs = name.removesuffix(".in_proj_weight")
+        side, _, number, module = theirs.split(".")
+        mine = {"self_attn": "attention" if side == "encoder" else "self_attention"}.get(module, "cross_attention")
+        packed_attention(plan, f"{side}.{number}.{mine}", theirs, ours.d_model)
+    layers(plan, "", ours.encoder_layers, ours.decoder_layers, ours.d_model, ours.ffn, attentions=False)
+
+
+def _tokenizer(file: Path, task: Settings, ours: Config, options: Options) -> TokenizerParts:
+    name = str(task.get("task", task.get("_name", "translation")))
+    if name != "translation":
+        raise CheckpointError(
+            f"{file}: the task {name!r} puts language tokens around texts in its own way, which is not supported: "
+            "import with --no-tokenizer and give ids."
+        )
+    place = options.vocabulary or file.parent
+    languages = [task.get("source_lang", None), task.get("target_lang", None)]
+    if not all(languages):
+        raise CheckpointError(
+            f"{file} does not say its languages, by which dictionaries are named; give --no-tokenizer."
+        )
+    rows = (ours.source_vocabulary, ours.target_vocabulary)
+    tables = [_dictionary(place / f"dict.{language}.txt", size) for language, size in zip(languages, rows, strict=True)]
+    models = find_sentencepiece(place, str(languages[0]), str(languages[1]))
+    return dictionary_tokenizer(tables, models, suffix=(EOS,))
+
+
+def _dictionary(file: Path, rows: int) -> list[str | None]:
+    """The tokens of dict.<language>.txt by id: a token and its count on each line, after the special ones."""
+    try:
+        lines = file.read_bytes().decode("utf-8").rstrip("\n").split("\n")
+    except (OSError, UnicodeDecodeError):
+        raise CheckpointError(
+            f"{file} is missing or not UTF-8: name its directory with --vocabulary, or import without a tokenizer "
+            "(--no-tokenizer)."
+        ) from None
+    tokens = [line.removesuffix(" #fairseq:overwrite").rpartition(" ")[0] for line in lines]
+    if len(tokens) + len(SPECIAL) != rows:
+        raise CheckpointError(
+            f"{file} has {len(tokens)} tokens, which with {len(SPECIAL)} special ones are not the {rows} rows of the "
+            "embedding: it belongs to another model; find the right one, or give --no-tokenizer."
+        )
+    special = {token for token in tokens if token.startswith("madeupword")}
+    return [*(None for _ in SPECIAL), *(None if token in special else token for token in tokens)]

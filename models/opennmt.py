@@ -1,0 +1,210 @@
+"""OpenNMT-py's transformers (Klein et al. 2017, arXiv:1701.02810; version 3, and files of that form).
+
+Pre-norm with an epsilon of 1e-6, attention without biases as a rule, stored tables of positions, a projection with a
+bias. Source texts have no eos; the decoder starts from <s>.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from txport.models.config import Config
+from txport.models.dictionaries import dictionary_tokenizer, find_sentencepiece
+from txport.models.import_plan import Plan
+from txport.models.imported import Imported, Options, TokenizerParts
+from txport.models.own_sentencepiece import no_languages
+from txport.models.settings import Settings, one_file
+from txport.models.weights import Stored, read_pickle, read_safetensors, tensors_of
+from txport.runtime.errors import CheckpointError, InputError
+from txport.runtime.tokenizer_schema import TokenizerDescription
+
+MAX_POSITIONS = 1024  # of the 5000 rows that are stored
+_PAD, _BOS, _EOS, _UNK = "<blank>", "<s>", "</s>", "<unk>"
+_FILLER = "averyunlikelytoken"  # fills a vocabulary up to a multiple
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "model_type": ("text",),
+    "model_task": ("seq2seq",),
+    "encoder_type": ("transformer",),
+    "decoder_type": ("transformer",),
+    "position_encoding": (True,),
+    "max_relative_positions": (0,),
+    "relative_positions_buckets": (0,),
+    "self_attn_type": ("scaled-dot", "scaled-dot-flash"),
+    "copy_attn": (False,),
+    "num_kv": (0,),
+    "multiquery": (False,),
+    "parallel_residual": (False,),
+    "layer_norm": ("standard",),
+    "sliding_window": (0,),
+    "num_experts": (0,),
+    "lora_layers": ([], None, ""),
+    "lora_embedding": (False,),
+    "quant_layers": ([], None, ""),
+    "generator_function": ("softmax", "log_softmax"),
+}
+_ATTENTION = {"query": "linear_query", "key": "linear_keys", "value": "linear_values", "output": "final_linear"}
+_EMBEDDING = "embeddings.make_embedding.emb_luts.0.weight"
+
+
+def import_opennmt(path: Path, options: Options) -> Imported:
+    """Understand a checkpoint that onmt_train wrote.
+
+    Args:
+        path: The file (weights in it, or in the .safetensors beside it), or a directory with one.
+        options: `vocabulary` names the directory of SentencePiece models.
+
+    Raises:
+        CheckpointError: something is missing, damaged or not supported.
+    """
+    file = one_file(path, ("model.pt",))
+    value = read_pickle(file)
+    if not isinstance(value, dict) or "opt" not in value:
+        raise CheckpointError(f"{file} is no checkpoint of OpenNMT-py: it has no opt.")
+    settings = Settings(file, value["opt"])
+    settings.refuse(_NEUTRAL)
+    source, target, start = _vocabularies(file, value.get("vocab"))
+    plan = Plan(_tensors(file, value), file)
+    ours = _config(settings, plan, source, target, start)
+    for side, theirs in (("source", "encoder"), ("target", "decoder")):
+        _positions(plan, side, theirs, ours)
+        _norm(plan, f"{theirs}_norm", f"{theirs}.layer_norm")
+    _layers(plan, ours)
+    plan.check(ours)
+    no_languages(options, file)
+    notes = [
+        f"inputs and outputs of up to {ours.max_positions} tokens are taken; OpenNMT-py's own table has 5000 positions"
+    ]
+    if options.tokenizer:
+        tokenizer = _tokenizer(file, settings, source, target, options)
+    else:
+        tokenizer = TokenizerParts(TokenizerDescription("none", None, None, (), (), (), None))
+    return Imported("opennmt", ours, plan, tokenizer, notes)
+
+
+def _vocabularies(file: Path, vocab: Any) -> tuple[list[str], list[str], str]:
+    """The tokens of both sides by id, and the one that the decoder starts from."""
+    if not isinstance(vocab, dict) or not all(isinstance(vocab.get(side), list) for side in ("src", "tgt")):
+        raise CheckpointError(
+            f"{file} keeps its vocabularies in the way of OpenNMT-py 2 or older: convert it with 3 first."
+        )
+    if vocab.get("src_feats"):
+        raise CheckpointError(f"{file} has source features, which are not supported.")
+    source, target, start = vocab["src"], vocab["tgt"], vocab.get("decoder_start_token", _BOS)
+    for token in (_PAD, _EOS, _UNK, start):
+        if token not in target or (token != start and token in source and source.index(token) != target.index(token)):
+            raise CheckpointError(f"{file}: {token} is not in the target vocabulary, or not at the id of the source's.")
+    return source, target, start
+
+
+def _tensors(file: Path, value: dict[str, Any]) -> dict[str, Stored]:
+    if "model" not in value:
+        weights = file.with_suffix(".safetensors")
+        if not weights.is_file():
+            raise CheckpointError(f"{file} holds no weights, and {weights.name} is not beside it: copy it too.")
+        return read_safetensors(weights)
+    tensors = tensors_of(value["model"], file)
+    if generator := value.get("generator"):
+        parts = tensors_of(generator, file)
+        tensors |= {f"generator.{name.removeprefix('0.')}": tensor for name, tensor in parts.items()}
+    # LayerNorms of the first versions were OpenNMT-py's own.
+    names = {"a_2": "weight", "b_2": "bias"}
+    return {re.sub(r"(?<=\.)(a_2|b_2)$", lambda found: names[found[1]], name): t for name, t in tensors.items()}
+
+
+def _config(settings: Settings, plan: Plan, source: list[str], target: list[str], start: str) -> Config:
+    tables = [f"{side}.{_EMBEDDING}" for side in ("encoder", "decoder")]
+    for name, vocabulary in zip(tables, (source, target), strict=True):
+        if (rows := plan.stored(name).shape[0]) != len(vocabulary):
+            raise CheckpointError(
+                f"{plan.source}: {name} has {rows} rows, but the vocabulary has {len(vocabulary)} tokens."
+            )
+    share = plan.same(*tables)
+    plan.stored("generator.weight")
+    tie = plan.same(tables[1], "generator.weight")
+    plan.take("source_embedding.tokens.weight", tables[0])
+    if not share:
+        plan.take("target_embedding.tokens.weight", tables[1])
+    if not tie:
+        plan.take("projection.weight", "generator.weight")
+    plan.take("projection.bias", "generator.bias")
+    dropout = settings.get("dropout", 0.1)
+    try:
+        return Config(
+            source_vocabulary=len(source),
+            target_vocabulary=len(target),
+            d_model=settings.same("enc_hid_size", "dec_hid_size"),
+            heads=settings.get("heads"),
+            ffn=settings.get("transformer_ff"),
+            encoder_layers=settings.get("enc_layers"),
+            decoder_layers=settings.get("dec_layers"),
+            norm="pre",
+            positions="learned",
+            max_positions=min(MAX_POSITIONS, plan.stored("encoder.embeddings.make_embedding.pe.pe").shape[0]),
+            activation=settings.activation("pos_ffn_activation_fn", {"relu": "relu", "gelu": "gelu"}),
+            share_embeddings=share,
+            tie_projection=tie,
+            projection_bias=True,
+            dropout=float(dropout[0] if isinstance(dropout, list) else dropout),
+            layer_norm_epsilon=settings.get("norm_eps", 1e-6),
+            pad_id=target.index(_PAD),
+            unk_id=target.index(_UNK),
+            bos_id=target.index(start),
+            eos_id=target.index(_EOS),
+        )
+    except (InputError, TypeError) as error:
+        raise CheckpointError(f"{plan.source}: {error}") from None
+
+
+def _positions(plan: Plan, side: str, theirs: str, ours: Config) -> None:
+    """The stored table `[5000, 1, d_model]`, which embeddings are scaled for."""
+    name = f"{theirs}.embeddings.make_embedding.pe.pe"
+    table = plan.stored(name).read(0, ours.max_positions).detach().float()
+    plan.put(f"{side}_embedding.positions", table.reshape(table.shape[0], -1), name)
+
+
+def _norm(plan: Plan, ours: str, theirs: str) -> None:
+    plan.affine(ours, theirs)
+
+
+def _layers(plan: Plan, ours: Config) -> None:
+    for index in range(ours.encoder_layers):
+        mine, theirs = f"encoder.{index}", f"encoder.transformer.{index}"
+        _attention(plan, f"{mine}.attention", f"{theirs}.self_attn", ours.d_model)
+        _norm(plan, f"{mine}.attention_residual.norm", f"{theirs}.layer_norm")
+        _feed_forward(plan, mine, theirs, ours)
+    for index in range(ours.decoder_layers):
+        mine, theirs = f"decoder.{index}", f"decoder.transformer_layers.{index}"
+        _attention(plan, f"{mine}.self_attention", f"{theirs}.self_attn", ours.d_model)
+        _norm(plan, f"{mine}.self_attention_residual.norm", f"{theirs}.layer_norm_1")
+        _attention(plan, f"{mine}.cross_attention", f"{theirs}.context_attn", ours.d_model)
+        _norm(plan, f"{mine}.cross_attention_residual.norm", f"{theirs}.layer_norm_2")
+        _feed_forward(plan, mine, theirs, ours)
+
+
+def _attention(plan: Plan, ours: str, theirs: str, d_model: int) -> None:
+    for name, module in _ATTENTION.items():
+        plan.affine(f"{ours}.{name}", f"{theirs}.{module}", bias=d_model)
+
+
+def _feed_forward(plan: Plan, mine: str, theirs: str, ours: Config) -> None:
+    plan.affine(f"{mine}.feed_forward.inner", f"{theirs}.feed_forward.w_1", bias=ours.ffn)
+    plan.affine(f"{mine}.feed_forward.outer", f"{theirs}.feed_forward.w_2", bias=ours.d_model)
+    _norm(plan, f"{mine}.feed_forward_residual.norm", f"{theirs}.feed_forward.layer_norm")
+
+
+def _tokenizer(
+    file: Path, settings: Settings, source: list[str], target: list[str], options: Options
+) -> TokenizerParts:
+    place = options.vocabulary or file.parent
+    stated = [settings.get(f"{side}_subword_model", None) for side in ("src", "tgt")]
+    named = [place / Path(str(name)).name for name in stated if name]
+    if len(named) == 2 and all(path.is_file() for path in named):
+        models = (named[0], named[1])
+    else:
+        models = find_sentencepiece(place, "src", "tgt")
+    special = {_PAD, _BOS, _EOS, _UNK}
+
+    def table(tokens: list[str]) -> list[str | None]:
+        return [None if token in special or token.startswith(_FILLER) else token for token in tokens]
+
+    return dictionary_tokenizer([table(source), table(target)], models, suffix=())

@@ -1,0 +1,289 @@
+"""OpenNMT-py imports, against OpenNMT-py's own encoder and decoder.
+
+Of the package only the model's modules are imported: the rest of it wants libraries that these tests have no use for.
+"""
+
+import argparse
+import importlib
+import importlib.util
+import sys
+import types
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from foreign_models import (
+    INPUTS,
+    MADE,
+    assert_varied,
+    greedy,
+    identical,
+    import_here,
+    padded,
+    pieces,
+    random_sources,
+    sentencepiece_model,
+    shake,
+    until_end,
+)
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from txport.exporter.trial import choose_trial
+from txport.models.imported import Options
+from txport.models.importers import import_model
+from txport.runtime.errors import CheckpointError
+from txport.runtime.tokenizer import open_tokenizer
+
+UNK, PAD, BOS, EOS = 0, 1, 2, 3
+SPECIAL = ["<unk>", "<blank>", "<s>", "</s>"]
+OPTIONS = {
+    "model_type": "text",
+    "model_task": "seq2seq",
+    "encoder_type": "transformer",
+    "decoder_type": "transformer",
+    "enc_layers": 2,
+    "dec_layers": 2,
+    "enc_hid_size": 16,
+    "dec_hid_size": 16,
+    "heads": 2,
+    "transformer_ff": 24,
+    "dropout": [0.1],
+    "attention_dropout": [0.1],
+    "position_encoding": True,
+    "position_encoding_type": "SinusoidalInterleaved",
+    "max_relative_positions": 0,
+    "relative_positions_buckets": 0,
+    "self_attn_type": "scaled-dot",
+    "pos_ffn_activation_fn": "relu",
+    "add_qkvbias": False,
+    "add_ffnbias": True,
+    "norm_eps": 1e-6,
+    "layer_norm": "standard",
+    "copy_attn": False,
+    "generator_function": "softmax",
+    "share_embeddings": False,
+    "share_decoder_embeddings": False,
+}
+GRID: dict[str, dict[str, Any]] = {
+    "two_vocabularies": {},
+    "shared": {"share_embeddings": True, "share_decoder_embeddings": True, "add_qkvbias": True},
+    "three_heads": {
+        "heads": 3,
+        "enc_hid_size": 30,
+        "dec_hid_size": 30,
+        "pos_ffn_activation_fn": "gelu",
+        "dec_layers": 1,
+    },
+    "concatenated": {
+        "position_encoding_type": "SinusoidalConcat",
+        "add_ffnbias": False,
+        "norm_eps": 1e-3,
+        "eos_bias": 2.5,
+    },
+}
+
+
+def original(module: str) -> Any:
+    """A module of OpenNMT-py, without what its packages import beside it."""
+    if "onmt" not in sys.modules:
+        spec = importlib.util.find_spec("onmt")
+        if spec is None or not spec.submodule_search_locations:
+            pytest.skip("needs OpenNMT-py: pip install --no-deps OpenNMT-py==3.5.1")
+        for name in ("onmt", "onmt.utils", "onmt.encoders", "onmt.decoders"):
+            package = types.ModuleType(name)
+            package.__path__ = ["/".join([spec.submodule_search_locations[0], *name.split(".")[1:]])]
+            sys.modules[name] = package
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return importlib.import_module(f"onmt.{module}")
+
+
+class Theirs(nn.Module):
+    """Encoder, decoder and generator as OpenNMT-py's model builder puts them together."""
+
+    def __init__(self, source: int, target: int, given: dict[str, Any]) -> None:
+        super().__init__()
+        embeddings = original("modules.embeddings").Embeddings
+        positions = {"position_encoding": True, "position_encoding_type": given["position_encoding_type"]}
+        sizes = given["enc_hid_size"], given["heads"], given["transformer_ff"], 0.0, 0.0
+        common = {
+            "max_relative_positions": 0,
+            "relative_positions_buckets": 0,
+            "pos_ffn_activation_fn": given["pos_ffn_activation_fn"],
+            "add_qkvbias": given["add_qkvbias"],
+            "add_ffnbias": given["add_ffnbias"],
+            "norm_eps": given["norm_eps"],
+        }
+        width = given["enc_hid_size"]
+        self.encoder = original("encoders.transformer").TransformerEncoder(
+            given["enc_layers"], *sizes, embeddings(width, source, PAD, **positions), **common
+        )
+        self.decoder = original("decoders.transformer").TransformerDecoder(
+            given["dec_layers"],
+            given["dec_hid_size"],
+            given["heads"],
+            given["transformer_ff"],
+            False,  # copy attention
+            "scaled-dot",
+            0.0,
+            0.0,
+            embeddings(width, target, PAD, **positions),
+            aan_useffn=False,
+            full_context_alignment=False,
+            alignment_layer=-1,
+            alignment_heads=0,
+            **common,
+        )
+        self.generator = nn.Linear(width, target)
+        if given["share_embeddings"]:
+            self.decoder.embeddings.word_lut.weight = self.encoder.embeddings.word_lut.weight
+        if given["share_decoder_embeddings"]:
+            self.generator.weight = self.decoder.embeddings.word_lut.weight
+
+    @torch.inference_mode()
+    def logits(self, ids: Tensor, lengths: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        memory, _, _ = self.encoder(ids[..., None], lengths)
+        self.decoder.init_state(ids[..., None], memory, None)
+        states, _ = self.decoder(targets[..., None], memory, src_len=lengths, step=None)
+        return memory, self.generator(states)
+
+
+def make(
+    file: Path, vocabularies: tuple[list[str], list[str]] | None = None, *, split: bool = False, **changes: Any
+) -> Theirs:
+    """A model with random weights, saved as OpenNMT-py's ModelSaver does, in one file or in two."""
+    given = {**OPTIONS, **changes}
+    eos_bias = given.pop("eos_bias", 4.0)
+    names = [*SPECIAL, *(f"w{i}" for i in range(52))]
+    source, target = vocabularies or (names, names if given["share_embeddings"] else [*names, "x", "y"])
+    model = Theirs(len(source), len(target), given).eval()
+    shake(model, seed=5, scale=1.5)
+    model.generator.bias.data[EOS] = eos_bias
+    file.parent.mkdir(exist_ok=True)
+    state = model.state_dict()
+    weights = {name: tensor for name, tensor in state.items() if not name.startswith("generator.")}
+    generator = {name.removeprefix("generator."): tensor for name, tensor in state.items() if name not in weights}
+    vocab = {"src": source, "tgt": target, "data_task": "seq2seq", "decoder_start_token": "<s>"}
+    value: dict[str, Any] = {"vocab": vocab, "opt": argparse.Namespace(**given), "optim": {"training_step": 5}}
+    if split:
+        save_file({name: tensor.clone() for name, tensor in state.items()}, file.with_suffix(".safetensors"))
+    else:
+        value |= {"model": weights, "generator": generator}
+    torch.save(value, file)
+    return model
+
+
+@pytest.mark.parametrize("name", GRID)
+def test_same_numbers_and_ids_as_opennmt(name: str, tmp_path: Path) -> None:
+    model = make(tmp_path / "onmt" / "model_step_10.pt", split=name == "shared", **GRID[name])
+    checkpoint = import_here(tmp_path / "onmt" / "model_step_10.pt", tmp_path / "checkpoint", tokenizer=False)
+    assert checkpoint.config.norm == "pre" and checkpoint.tokenizer.source_suffix == ()
+    assert checkpoint.config.share_embeddings == checkpoint.config.tie_projection == (name == "shared")
+    sources = random_sources(range(4, 56), [])
+    ids, lengths = padded(sources, PAD)
+    targets = torch.randint(4, 56, (24, 9), generator=torch.Generator().manual_seed(2))
+    expected_memory, expected = model.logits(ids[:24], lengths[:24], targets)
+    with torch.inference_mode():
+        memory = checkpoint.model.encode(ids[:24], lengths[:24])
+        logits = checkpoint.model.decode(targets, memory, lengths[:24])
+    valid = torch.arange(ids.shape[1])[None] < lengths[:24, None]
+    assert (memory - expected_memory)[valid].abs().max() < 1e-4
+    assert (logits - expected).abs().max() < 1e-4 and logits.std() > 0.1
+    made = torch.full((len(ids), 1), BOS)
+    for _ in range(MADE):
+        made = torch.cat([made, model.logits(ids, lengths, made)[1][:, -1].argmax(-1, keepdim=True)], dim=1)
+    rows = until_end(made.tolist(), EOS)
+    assert_varied(rows, EOS)
+    assert identical(greedy(checkpoint, sources), rows) == INPUTS
+
+
+def test_random_sources_for_verification_are_never_empty(tmp_path: Path) -> None:
+    """Source texts have no eos here, so a sentence of no tokens would be nothing at all."""
+    make(tmp_path / "onmt" / "model.pt")
+    checkpoint = import_here(tmp_path / "onmt", tmp_path / "checkpoint", tokenizer=False)
+    trial = choose_trial(checkpoint, 300, 20)
+    assert {len(source) for source in trial.sources} >= set(range(1, 15))
+    assert all(1 <= len(source) <= 20 and EOS not in source for source in trial.sources)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"decoder_type": "rnn"}, "decoder_type = 'rnn' is not supported"),
+        ({"self_attn_type": "average"}, "self_attn_type = 'average'"),
+        ({"max_relative_positions": 20}, "max_relative_positions = 20"),
+        ({"max_relative_positions": -1}, "max_relative_positions = -1"),
+        ({"position_encoding": False}, "position_encoding = False"),
+        ({"copy_attn": True}, "copy_attn = True"),
+        ({"num_experts": 4}, "num_experts = 4"),
+        ({"parallel_residual": True}, "parallel_residual = True"),
+        ({"layer_norm": "rms"}, "layer_norm = 'rms'"),
+        ({"model_task": "lm"}, "model_task = 'lm'"),
+        ({"heads": 3}, "divisible"),
+        ({"enc_layers": 1}, "encoder.transformer.1"),
+    ],
+)
+def test_options_that_make_another_model(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    make(tmp_path / "onmt" / "model.pt")
+    value = torch.load(tmp_path / "onmt" / "model.pt", weights_only=False)
+    vars(value["opt"]).update(changes)
+    torch.save(value, tmp_path / "onmt" / "model.pt")
+    with pytest.raises(CheckpointError, match=words) as caught:
+        import_model(str(tmp_path / "onmt"), None, Options(tokenizer=False))
+    assert "\n" not in str(caught.value)
+
+
+def test_gated_networks_are_refused(tmp_path: Path) -> None:
+    make(tmp_path / "onmt" / "model.pt", pos_ffn_activation_fn="silu")
+    with pytest.raises(CheckpointError, match="pos_ffn_activation_fn = 'silu' is not supported"):
+        import_model(str(tmp_path / "onmt"), None, Options(tokenizer=False))
+
+
+@pytest.mark.parametrize(
+    ("vocab", "words"),
+    [
+        ({"src": object, "tgt": []}, "OpenNMT-py 2 or older"),
+        (None, "OpenNMT-py 2 or older"),
+        ({"src": SPECIAL, "tgt": SPECIAL[:-1]}, "</s> is not in the target vocabulary"),
+        ({"src": SPECIAL, "tgt": SPECIAL}, "56 rows, but the vocabulary has 4 tokens"),
+        ({"src": SPECIAL, "tgt": SPECIAL[::-1]}, "not at the id of the source"),
+        ({"src": SPECIAL, "tgt": SPECIAL, "src_feats": [["a"]]}, "source features"),
+        ({"src": SPECIAL, "tgt": SPECIAL, "decoder_start_token": "<x>"}, "<x> is not in the target"),
+    ],
+)
+def test_vocabularies_that_do_not_fit(tmp_path: Path, vocab: Any, words: str) -> None:
+    make(tmp_path / "onmt" / "model.pt")
+    value = torch.load(tmp_path / "onmt" / "model.pt", weights_only=False)
+    if vocab and vocab["src"] is object:
+        vocab = {"src": {"fields": []}, "tgt": []}
+    torch.save({**value, "vocab": vocab}, tmp_path / "onmt" / "model.pt")
+    with pytest.raises(CheckpointError, match=words):
+        import_model(str(tmp_path / "onmt"), None, Options(tokenizer=False))
+
+
+def test_weights_that_are_not_beside_it(tmp_path: Path) -> None:
+    make(tmp_path / "onmt" / "model.pt", split=True)
+    (tmp_path / "onmt" / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is not beside it"):
+        import_model(str(tmp_path / "onmt" / "model.pt"), None, Options(tokenizer=False))
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_texts(tmp_path: Path, named: bool) -> None:
+    import sentencepiece
+
+    spm = sentencepiece_model()
+    tokens = [*SPECIAL, *sorted(pieces(spm)), "averyunlikelytoken0"]
+    stated = {"src_subword_model": "somewhere/joint.spm", "tgt_subword_model": "joint.spm"} if named else {}
+    make(tmp_path / "onmt" / "model.pt", (tokens, tokens), share_embeddings=True, **stated)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / ("joint.spm" if named else "shared.model")).write_bytes(spm)
+    checkpoint = import_here(tmp_path / "onmt", tmp_path / "checkpoint", vocabulary=tmp_path / "models")
+    processor = sentencepiece.SentencePieceProcessor(model_proto=spm)
+    ours = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, UNK, len(tokens), len(tokens))
+    for text in ("the cat sees", "le chat 漢"):
+        expected = [tokens.index(p) if p in tokens else UNK for p in processor.encode(text, out_type=str)]
+        assert ours.encode(text) == expected
+    assert ours.decode([BOS, *ours.encode("the cat"), len(tokens) - 1, EOS, PAD]) == "the cat"
