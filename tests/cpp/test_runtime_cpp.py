@@ -108,7 +108,10 @@ def test_bad_options_and_closed_pipes() -> None:
     for arguments in ([], [TOY, "--window", "0"], [TOY, "--nothing"], [TOY, "--threads", "-1"]):
         done = run(TOOL, *arguments, input=b"")
         assert done.returncode == 2 and not done.stdout and done.stderr
-    assert run("bash", "-c", f"yes one | {TOOL} {TOY} --max-length 2 | head -n 3; exit ${{PIPESTATUS[1]}}").returncode == 141
+    assert (
+        run("bash", "-c", f"yes one | {TOOL} {TOY} --max-length 2 | head -n 3; exit ${{PIPESTATUS[1]}}").returncode
+        == 141
+    )
     assert VERSION in check(TOOL, "--version")
 
 

@@ -1,5 +1,8 @@
 #include "engines.hpp"
 
+#include <algorithm>
+#include <array>
+
 #include "errors.hpp"
 
 #ifdef TXPORT_WITH_ORT
@@ -10,19 +13,18 @@ namespace txport::core {
 
 namespace {
 
-const std::vector<std::string> kDevices{"auto", "cpu", "cuda"};
-const std::vector<std::string> kLowerings{"ort", "scatter", "tensorscatter"};
+constexpr std::array kDevices{"auto", "cpu", "cuda"};
+constexpr std::array kLowerings{"ort", "scatter", "tensorscatter"};
 
-bool contains(const std::vector<std::string>& names, const std::string& name) {
-  for (const std::string& item : names) {
-    if (item == name) return true;
-  }
-  return false;
+template <typename Names>
+bool contains(const Names& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-std::string joined(const std::vector<std::string>& names) {
+template <typename Names>
+std::string joined(const Names& names) {
   std::string result;
-  for (const std::string& name : names) result += (result.empty() ? "" : ", ") + name;
+  for (const auto& name : names) result += (result.empty() ? "" : ", ") + std::string(name);
   return result;
 }
 
@@ -34,7 +36,7 @@ Choice choose(const Manifest& manifest, const std::string& device, const std::st
                      joined(kDevices));
   }
   std::vector<std::string> here;
-  for (const std::string& name : kLowerings) {
+  for (const char* name : kLowerings) {
     if (manifest.graph("decoder_step", name) != nullptr) here.push_back(name);
   }
   const std::string place = device == "cuda" ? "cuda" : "cpu";

@@ -1,7 +1,5 @@
 #include "errors.hpp"
 
-#include <cstdio>
-
 namespace txport::core {
 
 namespace {
@@ -13,9 +11,9 @@ std::string quote(const std::string& text) {
   for (const char character : text.substr(0, kMost)) {
     const auto byte = static_cast<unsigned char>(character);
     if (byte < 0x20 || byte == 0x7F) {
-      char escape[8];
-      std::snprintf(escape, sizeof escape, "\\x%02x", byte);
-      result += escape;
+      result += "\\x";
+      result += "0123456789abcdef"[byte >> 4];
+      result += "0123456789abcdef"[byte & 15];
     } else {
       result += character;
     }

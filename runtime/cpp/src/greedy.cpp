@@ -144,6 +144,7 @@ class Batch {
     const std::vector<Waiting> group(waiting_.begin(), end);
     waiting_.erase(waiting_.begin(), end);
     Ids lengths;
+    lengths.reserve(count);
     for (const Waiting& item : group) lengths.push_back(length(item.request->source_ids));
     const auto width = static_cast<std::size_t>(*std::max_element(lengths.begin(), lengths.end()));
     Ids ids(count * width, engine_.tokens().pad);
@@ -180,6 +181,7 @@ class Batch {
     while (target <= made) target = std::min(2 * target, longest);
     state_ = state_->moved(keep, target);
     std::vector<std::shared_ptr<Slot>> kept;
+    kept.reserve(keep.size());
     for (const std::size_t row : keep) kept.push_back(slots_[row]);
     slots_ = std::move(kept);
   }

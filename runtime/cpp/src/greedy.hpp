@@ -55,6 +55,8 @@ class TokenStream {
  public:
   TokenStream(const Engine& engine, Request request, bool scores);
   ~TokenStream();
+  TokenStream(const TokenStream&) = delete;
+  TokenStream& operator=(const TokenStream&) = delete;
   TokenStream(TokenStream&& other) noexcept;
   TokenStream& operator=(TokenStream&& other) noexcept;
 

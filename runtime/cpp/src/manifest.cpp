@@ -14,8 +14,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kZeros(64, '0');
-
 MadeBy decode_made_by(const Value& value) {
   value.fields({"name", "version"});
   return {value["name"].text(), value["version"].text()};
@@ -184,7 +182,9 @@ void check_own_hash(std::string_view data, const Json& value, const std::string&
   }
   const auto stated = found->get<std::string>();
   std::string zeroed(data);
-  if (const auto start = zeroed.rfind(stated); start != std::string::npos) zeroed.replace(start, 64, kZeros);
+  if (const auto start = zeroed.rfind(stated); start != std::string::npos) {
+    zeroed.replace(start, 64, std::string(64, '0'));
+  }
   if (sha256(zeroed) != stated) {
     throw BundleError(file + " was changed after it was written (its own sha256 differs): get the bundle again");
   }

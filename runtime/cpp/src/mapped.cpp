@@ -2,11 +2,12 @@
 
 #include <sys/mman.h>
 
+#include <charconv>
 #include <cstdint>
-#include <cstdio>
 #include <fstream>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace txport::core {
 
@@ -17,16 +18,21 @@ struct Mapping {
   std::uintptr_t end;
 };
 
-// The header of an entry of /proc/self/smaps: "start-end permissions offset device inode  path".
-std::optional<Mapping> parse_header(const std::string& line, const std::string& file) {
-  unsigned long long start = 0;
-  unsigned long long end = 0;
-  int path = 0;
-  if (std::sscanf(line.c_str(), "%llx-%llx %*s %*s %*s %*s %n", &start, &end, &path) != 2 || path == 0) {
-    return std::nullopt;
-  }
-  if (line.compare(static_cast<std::size_t>(path), std::string::npos, file) != 0) return std::nullopt;
-  return Mapping{static_cast<std::uintptr_t>(start), static_cast<std::uintptr_t>(end)};
+// The hexadecimal number at the start of a text, which is taken off.
+std::uintptr_t take_number(std::string_view& text) {
+  std::uintptr_t number = 0;
+  const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), number, 16);
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return fault == std::errc() ? number : 0;
+}
+
+// The header of an entry of /proc/self/smaps: "start-end permissions offset device inode     path".
+std::optional<Mapping> parse_header(std::string_view line, const std::string& file) {
+  if (line.size() <= file.size() || line.substr(line.size() - file.size()) != file) return std::nullopt;
+  if (line[line.size() - file.size() - 1] != ' ') return std::nullopt;
+  const std::uintptr_t start = take_number(line);
+  line.remove_prefix(1);
+  return Mapping{start, take_number(line)};
 }
 
 }  // namespace

@@ -54,6 +54,7 @@ std::string reason(const std::exception& error) {
 
 // The process's one environment of ONNX Runtime; never destroyed, since threads may still run at exit.
 Ort::Env& environment() {
+  // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
   static Ort::Env* const env = [] {
     const OrtApi* api = OrtGetApiBase()->GetApi(ORT_API_VERSION);
     if (api == nullptr) {

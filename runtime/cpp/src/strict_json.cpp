@@ -127,8 +127,9 @@ std::vector<Value> Value::items() const {
   if (!json_->is_array()) refuse("an array");
   std::vector<Value> result;
   result.reserve(json_->size());
-  for (std::size_t i = 0; i < json_->size(); ++i)
+  for (std::size_t i = 0; i < json_->size(); ++i) {
     result.emplace_back((*json_)[i], where_ + "[" + std::to_string(i) + "]");
+  }
   return result;
 }
 

@@ -37,7 +37,7 @@ std::string between(const std::string& what, std::int64_t value, std::int64_t lo
          std::to_string(high) + ", " + why;
 }
 
-void append(Ids& ids, const Ids& more) { ids.insert(ids.end(), more.begin(), more.end()); }
+void append(Ids& to, const Ids& more) { to.insert(to.end(), more.begin(), more.end()); }
 
 // The source ids of a text, whole.
 Ids around_text(const Affixes& around, const Ids& ids) {
@@ -99,6 +99,7 @@ std::vector<Translation> Translator::translate_ids(const std::vector<Ids>& sourc
   append(whole, prefix);
   check_lengths(options, whole);
   std::vector<Request> requests;
+  requests.reserve(sources.size());
   for (const Ids& source : sources) requests.push_back({source, options.max_length, options.min_length, whole});
   std::vector<Translation> results;
   for (Result& result : decode(requests, options.scores)) results.push_back(translation(std::move(result), false));
@@ -109,6 +110,7 @@ std::string Translator::self_check() const {
   const std::filesystem::path path = directory_ / kGoldenName;
   const std::vector<Case> cases = parse_golden(read_bundle_file(path), path.string());
   std::vector<Ids> sources;
+  sources.reserve(cases.size());
   for (const Case& item : cases) sources.push_back(item.source_ids);
   const std::vector<Translation> batch = translate_ids(sources, {}, {});
   for (std::size_t i = 0; i < cases.size(); ++i) {
@@ -135,7 +137,7 @@ std::optional<Request> Translator::request(std::string_view text, const Options&
   Affixes around = affixes_of(text, manifest_.tokenizer, options.languages, manifest_.tokens.unk);
   Ids ids = tokenizer_->encode(text);
   if (ids.empty()) return std::nullopt;
-  const std::size_t most = static_cast<std::size_t>(engine_->limits().source);
+  const auto most = static_cast<std::size_t>(engine_->limits().source);
   const std::size_t fixed = around.source_prefix.size() + around.source_suffix.size();
   const std::size_t needed = fixed + ids.size();
   truncated = needed > most;

@@ -2,6 +2,7 @@
 
 #include "txport/txport.h"
 
+#include <array>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -34,25 +35,26 @@ using Streams = Handles<txport_stream, Stream>;
 
 // Never destroyed: other threads may still translate while the process exits.
 Translators& translators() {
-  static auto* const all = new Translators;
+  static auto* const all = new Translators;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
   return *all;
 }
 Results& results() {
-  static auto* const all = new Results;
+  static auto* const all = new Results;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
   return *all;
 }
 Streams& streams() {
-  static auto* const all = new Streams;
+  static auto* const all = new Streams;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
   return *all;
 }
 
 // Of a fixed size, so that to say "out of memory" needs none.
 constexpr std::size_t kMessageBytes = 4096;
-thread_local char message[kMessageBytes] = "";
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables): of each thread, as errno is
+thread_local std::array<char, kMessageBytes> message{};
 
 txport_code fail(txport_code code, const char* words) noexcept {
-  std::strncpy(message, words, kMessageBytes - 1);
-  message[kMessageBytes - 1] = '\0';
+  std::strncpy(message.data(), words, kMessageBytes - 1);
+  message.back() = '\0';
   return code;
 }
 
@@ -191,7 +193,7 @@ bool take(txport_token token, void* user, const txport::core::Piece& piece) {
 
 const char* txport_version(void) noexcept { return TXPORT_VERSION; }
 
-const char* txport_message(void) noexcept { return message; }
+const char* txport_message(void) noexcept { return message.data(); }
 
 txport_code txport_open(const char* bundle, const txport_translator_options* options,
                         txport_translator** translator) noexcept {

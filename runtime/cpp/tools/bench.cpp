@@ -2,10 +2,12 @@
 // not.
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -84,6 +86,14 @@ std::string processor() {
   return "unknown";
 }
 
+std::int64_t resident_bytes() {
+  std::ifstream facts("/proc/self/statm");
+  std::int64_t size = 0;
+  std::int64_t resident = 0;
+  facts >> size >> resident;
+  return resident * ::sysconf(_SC_PAGESIZE);
+}
+
 std::int64_t peak_resident_bytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -152,6 +162,7 @@ Json measure(const Arguments& arguments, const Translator& translator, double op
           {"ms_per_token", percentiles(per_token)},
           {"tokens_per_second", 1000 * calls * static_cast<double>(tokens) / total_ms},
           {"sentences_per_second", 1000 * calls * static_cast<double>(arguments.batch) / total_ms},
+          {"resident_bytes", resident_bytes()},
           {"peak_resident_bytes", peak_resident_bytes()}};
 }
 
@@ -196,6 +207,7 @@ void declare(CLI::App& app, Arguments& arguments) {
 
 }  // namespace
 
+// NOLINTNEXTLINE(bugprone-exception-escape): only for want of memory to report an error
 int main(int argc, char** argv) {
   const auto start = Clock::now();
   CLI::App app{

@@ -4,9 +4,10 @@
 
 #include <CLI/CLI.hpp>
 #include <csignal>
-#include <cstdio>
+#include <iomanip>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "errors.hpp"
 #include "lines.hpp"
@@ -22,9 +23,9 @@ constexpr int kClosedPipe = 141;
 
 // A log-probability with six decimals, never as minus zero.
 std::string show(double score) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.6f", score);
-  return std::string(text) == "-0.000000" ? "0.000000" : text;
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(6) << score;
+  return text.str() == "-0.000000" ? "0.000000" : text.str();
 }
 
 template <typename T, typename Show>
@@ -109,6 +110,7 @@ void declare(CLI::App& app, Arguments& arguments) {
 
 }  // namespace
 
+// NOLINTNEXTLINE(bugprone-exception-escape): only for want of memory to report an error
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // NOLINT(cert-err33-c): then write says so
   CLI::App app{"Translate lines from standard input to standard output with a bundle. One line out for each line in."};
