@@ -96,10 +96,11 @@ class _Errors:
         if not np.isfinite(difference).all():
             self.finite = False
             return
-        difference = difference[expected > BANNED]
+        banned = expected <= BANNED
+        difference[banned] = 0
         self.largest = max(self.largest, float(difference.max(initial=0.0)))
         self.total += float(difference.sum(dtype=np.float64))
-        self.count += difference.size
+        self.count += difference.size - int(np.count_nonzero(banned))
 
     @property
     def mean(self) -> float:

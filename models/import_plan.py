@@ -17,7 +17,7 @@ from txport.runtime.errors import CheckpointError
 BANNED = -30000.0
 _NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 _LISTED = 8
-_AT_ONCE = 1 << 22  # values that are held at once
+_AT_ONCE = 1 << 20  # values that are held at once
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pickle
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from txport.runtime.errors import CheckpointError
 
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-_ROWS = 1 << 22  # values that are compared at once
+_ROWS = 1 << 20  # values that are compared at once
 # The files that a Hugging Face directory may hold, the better ones first.
 _SAFETENSORS, _TORCH = "model.safetensors", "pytorch_model.bin"
 
@@ -87,35 +87,55 @@ def _shards(index: Path) -> list[Path]:
 
 
 def read_safetensors(file: Path) -> dict[str, Stored]:
-    """The tensors of a safetensors file.
+    """The tensors of a safetensors file, each read by its place in the file: a mapped file would count as memory.
 
     Raises:
         CheckpointError: it is not one, or not whole.
     """
     try:
-        archive: Any = safe_open(file, framework="pt")
-        return {name: _sliced(archive, name) for name in archive.keys()}  # noqa: SIM118 (it is no mapping)
+        archive: Any = safe_open(file, framework="pt")  # checks the header and the size
+        with file.open("rb") as opened:
+            size = int.from_bytes(opened.read(8), "little")
+            header = json.loads(opened.read(size))
+        return {name: _placed(file, 8 + size, header[name]) for name in archive.keys()}  # noqa: SIM118 (no mapping)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{file} is not a whole safetensors file ({error}); copy it again.") from None
 
 
-def _sliced(archive: Any, name: str) -> Stored:
-    part = archive.get_slice(name)
-    shape = tuple(part.get_shape())
+def _placed(file: Path, start_of_data: int, entry: dict[str, Any]) -> Stored:
+    shape, dtype = tuple(entry["shape"]), _DTYPES.get(entry["dtype"])
+    begin, end = entry["data_offsets"]
+    row = (end - begin) // shape[0] if shape and shape[0] else end - begin
 
     def read(start: int, stop: int) -> Tensor:
-        return part[start:stop] if shape else archive.get_tensor(name)  # type: ignore[no-any-return]
+        assert dtype is not None
+        rows = max(0, min(stop, shape[0] if shape else 1) - start)
+        data = bytearray(rows * row)
+        with file.open("rb") as opened:
+            opened.seek(start_of_data + begin + start * row)
+            opened.readinto(data)
+        tensor = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
+        return tensor.reshape(rows, *shape[1:]) if shape else tensor.reshape(())
 
-    return Stored(shape, _DTYPES.get(part.get_dtype()), read, (id(archive), name))
+    return Stored(shape, dtype, read, (file, begin, end))
 
 
 def read_state_dict(file: Path) -> dict[str, Stored]:
     """The tensors of a file that holds a state dict.
 
+    A file in today's format is mapped anew for each part that is read, and so never held as a whole.
+
     Raises:
         CheckpointError: it holds anything else, or code, or is damaged.
     """
-    return tensors_of(read_pickle(file), file)
+    tensors = tensors_of(read_pickle(file), file)
+    if not zipfile.is_zipfile(file):
+        return tensors
+
+    def again(name: str) -> Callable[[int, int], Tensor]:
+        return lambda start, stop: tensors_of(read_pickle(file), file)[name].read(start, stop).clone()
+
+    return {name: replace(stored, read=again(name)) for name, stored in tensors.items()}
 
 
 def tensors_of(value: object, file: Path) -> dict[str, Stored]:
