@@ -2,8 +2,7 @@
 
 Each round runs both in processes of their own, one after the other, so that a drift of the machine's speed hits both.
 Timed: whole calls (encoder and loop) by ids, after two calls that warm up; and the start of a process until it has made
-its first token (for C++: until the program is loaded, by a call that only prints its version, and then by its own clock).
-Not timed: tokenization.
+its first token (for C++: a call that only prints the version, then the program's own clock). Not timed: tokenization.
 """
 
 import json
@@ -41,7 +40,7 @@ print(json.dumps({"ms": times[2:], "open": (first - imported) * 1e3, "start": (f
 def by_python(bundle: Path, source: int, target: int, calls: int) -> dict[str, float]:
     """Median milliseconds a token, milliseconds to the first token, and resident bytes, of a new process."""
     command = [sys.executable, "-c", _PYTHON, str(bundle), str(source), str(target), str(calls), str(time.time())]
-    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    found: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return found | {"ms": float(np.median(found["ms"]))}
 
 

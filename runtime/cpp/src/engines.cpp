@@ -37,7 +37,7 @@ Choice choose(const Manifest& manifest, const std::string& device, const std::st
   }
   std::vector<std::string> here;
   for (const char* name : kLowerings) {
-    if (manifest.graph("decoder_step", name) != nullptr) here.push_back(name);
+    if (manifest.graph("decoder_step", name) != nullptr) here.emplace_back(name);
   }
   const std::string place = device == "cuda" ? "cuda" : "cpu";
   if (lowering.empty()) return {"ort", place, here};
