@@ -115,6 +115,12 @@ def test_bad_options_and_closed_pipes() -> None:
     assert VERSION in check(TOOL, "--version")
 
 
+def test_without_onnxruntime() -> None:
+    done = run(TOOL, TOY, input=b"one\n", env={"TXPORT_ONNXRUNTIME": "/nowhere/libonnxruntime.so"})
+    assert done.returncode == 2
+    assert b"ONNX Runtime cannot be loaded (/nowhere" in done.stderr and b"TXPORT_ONNXRUNTIME" in done.stderr
+
+
 def test_two_processes_on_one_bundle(bundle: Path, lines: list[str]) -> None:
     text = "\n".join(lines[:100]).encode()
     processes = [subprocess.Popen([TOOL, bundle], stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)]

@@ -19,6 +19,7 @@
 
 #include "errors.hpp"
 #include "mapped.hpp"
+#include "onnxruntime_library.hpp"
 
 namespace txport::core {
 
@@ -56,17 +57,13 @@ std::string reason(const std::exception& error) {
 Ort::Env& environment() {
   // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
   static Ort::Env* const env = [] {
-    const OrtApi* api = OrtGetApiBase()->GetApi(ORT_API_VERSION);
-    if (api == nullptr) {
-      throw InputError("the ONNX Runtime that is installed (" + std::string(OrtGetApiBase()->GetVersionString()) +
-                       ") is older than the one this library was built with (1." + std::to_string(ORT_API_VERSION) +
-                       "): install that or a newer one");
-    }
-    Ort::InitApi(api);
+    Ort::InitApi(onnxruntime_library().GetApi(ORT_API_VERSION));
     return new Ort::Env(ORT_LOGGING_LEVEL_ERROR, "txport");
   }();
   return *env;
 }
+
+std::string version() { return onnxruntime_library().GetVersionString(); }
 
 // Zeroed host memory of one tensor. The system gives a page only when it is first written: unused cache costs nothing.
 class Buffer {
@@ -197,8 +194,7 @@ Ort::Session open_session(const fs::path& directory, const Graph& graph, const s
     Ort::Session session(environment(), path.c_str(), options);
     if (fits(session, graph)) return session;
   } catch (const Ort::Exception& error) {
-    throw BundleError("ONNX Runtime " + Ort::GetVersionString() + " does not load " + path.string() + ": " +
-                      reason(error));
+    throw BundleError("ONNX Runtime " + version() + " does not load " + path.string() + ": " + reason(error));
   }
   throw BundleError(path.string() + " has other inputs or outputs than the manifest says: export the bundle again");
 }
@@ -443,8 +439,7 @@ std::unique_ptr<Engine> open_ort(const fs::path& directory, const Manifest& mani
       Ort::Session step = open_session(directory, graph, choice.device, threads);
       Ort::Session opened = encoder.get();
       release(directory / kWeightsName);
-      const std::string name =
-          "ONNX Runtime " + Ort::GetVersionString() + " on " + choice.device + ", lowering " + lowering;
+      const std::string name = "ONNX Runtime " + version() + " on " + choice.device + ", lowering " + lowering;
       return std::make_unique<OrtEngine>(manifest, name, std::move(opened), graph, std::move(step));
     } catch (const BundleError&) {
       if (!encoder.valid()) throw;  // the encoder's own failure
