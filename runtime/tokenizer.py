@@ -145,6 +145,10 @@ class TextTokenizer:
         """The text of target ids; those without one leave nothing."""
         return self._target.decode(ids)
 
+    def source_text(self, ids: Sequence[int]) -> str:
+        """The text of source ids, which makes texts to try a model on that came without any."""
+        return self._source.decode(ids)
+
 
 class SentencePieceTokenizer(TextTokenizer):
     """A SentencePiece model for each side, perhaps the same one, whose ids are the model's.

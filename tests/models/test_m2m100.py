@@ -143,6 +143,33 @@ def test_m2m100_texts(m2m100: tuple[Path, Any], tmp_path: Path) -> None:
     assert all(source[0] == theirs.get_lang_id("en") and source[-1] == EOS for source in trial.sources)
 
 
+def test_an_exported_import_forces_languages_as_hugging_face_does(m2m100: tuple[Path, Any], tmp_path: Path) -> None:
+    """Through the graphs, the runtime's loop, verification and the self-check, in two languages."""
+    from txport.exporter.export import ExportOptions, export_bundle
+    from txport.runtime.golden import load_golden, run_golden
+    from txport.runtime.translator import Translator
+
+    directory, theirs = m2m100
+    import_here(directory, tmp_path / "checkpoint", target_language="fr")
+    options = ExportOptions(lowerings=("scatter",), sentences=40, singles=5)
+    report = export_bundle(tmp_path / "checkpoint", tmp_path / "bundle", options)
+    assert report is not None and report.passed and report.token_identical == 40
+    translator = Translator(tmp_path / "bundle", threads=1)
+    golden = load_golden(tmp_path / "bundle")
+    assert len(golden.cases) == 32 and run_golden(translator, golden) == []
+    assert {case.target_ids[0] for case in golden.cases} == {theirs.get_lang_id("fr")}
+    model = transformers.M2M100ForConditionalGeneration.from_pretrained(str(directory)).eval()
+    for source, target in (("en", "fr"), ("zu", "de")):
+        theirs.src_lang = source
+        encoded = [list(theirs(text).input_ids) for text in TEXTS]
+        expected = generate(model, encoded, theirs.get_lang_id(target))
+        found = translator.translate(TEXTS, max_length=MADE, source_language=source, target_language=target)
+        assert [result.ids for result in found] == expected
+        assert [
+            result.ids for result in translator.translate_ids(encoded, max_length=MADE, target_language=target)
+        ] == expected
+
+
 def test_a_target_language_is_needed(m2m100: tuple[Path, Any], tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--target-language \\(af, am, ar"):
         import_here(m2m100[0], tmp_path / "checkpoint")

@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from txport.runtime.affixes import Affixes
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.strict_json import decode
 from txport.runtime.tokenizer import TextTokenizer, open_tokenizer
 from txport.runtime.tokenizer_schema import TokenizerDescription
-from txport.runtime.vocabulary import load_vocabulary
+from txport.runtime.vocabulary import Vocabulary, load_vocabulary
 
 from tests.runtime import make_tokenizer_cases
 
@@ -56,6 +59,24 @@ def test_the_files_are_those_of_the_script(tmp_path: Path) -> None:
     make_tokenizer_cases.write(tmp_path)
     for name in ("index.json", "vocabulary.json"):
         assert (tmp_path / name).read_bytes() == (DIRECTORY / name).read_bytes()
+
+
+@given(st.lists(st.integers(0, 9), max_size=4), st.lists(st.integers(), max_size=30), st.integers(0, 12))
+def test_cutting_keeps_what_stands_around(affix: list[int], ids: list[int], most: int) -> None:
+    around = Affixes(affix, affix[::-1], [])
+    found = around.around(ids, most)
+    inner = found[len(affix) : len(found) - len(affix)]
+    assert found == [*affix, *inner, *affix[::-1]] and inner == ids[: len(inner)]
+    assert len(inner) == min(len(ids), max(0, most - 2 * len(affix)))
+    assert around.around(ids) == [*affix, *ids, *affix[::-1]]
+
+
+@given(st.lists(st.none() | st.text(max_size=3), max_size=20, unique_by=lambda piece: piece or object()))
+def test_pieces_there_and_back(pieces: list[str | None]) -> None:
+    vocabulary = Vocabulary(pieces, unk=-5)
+    known = [piece for piece in pieces if piece is not None]
+    assert vocabulary.pieces(vocabulary.ids(known)) == known
+    assert vocabulary.ids(["not a piece"]) == [-5]
 
 
 def written(path: Path, pieces: object, version: object = 1) -> Path:
