@@ -82,6 +82,8 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@echo '== Set up $(VENV) (once; PyTorch makes it 1 GB or, where pip chooses the CUDA build, several)'
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	@$(VENV)/bin/python $(PIP) install -c constraints.txt -e '.[dev]'
+	@# An oracle of the tests of importers. It asks for a PyTorch of years ago, and runs with today's.
+	@$(VENV)/bin/python $(PIP) install -q --no-deps -c constraints.txt OpenNMT-py
 	@touch $@
 
 # A second environment that finds its libraries in the first one, by a .pth file, so that nothing is installed twice.

@@ -18,6 +18,11 @@ class Tokenizer(Protocol):
     def encode(self, text: str) -> list[int]:
         """The source ids of one line, whole: what stands before and after the text's own (eos) included."""
 
+    def encode_source(
+        self, text: str, source_language: str | None = None, target_language: str | None = None
+    ) -> tuple[list[int], Affixes]:
+        """The source ids of a text alone, and what belongs around them; None for the default languages."""
+
     def encode_prefix(self, text: str) -> list[int]:
         """The target ids that a translation shall begin with, without bos and eos."""
 

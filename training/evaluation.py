@@ -68,10 +68,10 @@ def translate(engine: Engine, tokenizer: Tokenizer, sentences: Sequence[str], pr
     """
     results: list[str] = []
     for start in range(0, len(sentences), WINDOW):
-        sources = [_cut(tokenizer.encode(text), engine.limits.source) for text in sentences[start : start + WINDOW]]
-        requests = [greedy.Request(ids, prefix=prefix) for ids in sources if len(ids) > 1]
-        made = iter(greedy.decode_all(engine, requests))
-        results += [tokenizer.decode(next(made).ids) if len(ids) > 1 else "" for ids in sources]
+        encoded = [tokenizer.encode_source(text) for text in sentences[start : start + WINDOW]]
+        sources = [around.around(ids, engine.limits.source) if ids else [] for ids, around in encoded]
+        made = iter(greedy.decode_all(engine, [greedy.Request(ids, prefix=prefix) for ids in sources if ids]))
+        results += [tokenizer.decode(next(made).ids) if ids else "" for ids in sources]
     return results
 
 
@@ -94,7 +94,3 @@ def translate_with(model: Path, sentences: Sequence[str]) -> list[str]:
     tokenizer = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, config.unk_id, *sizes)
     prefix = affixes(checkpoint.tokenizer).target_prefix
     return translate(TorchEngine(checkpoint.model), tokenizer, sentences, prefix)
-
-
-def _cut(ids: list[int], most: int) -> list[int]:
-    return ids if len(ids) <= most else [*ids[: most - 1], ids[-1]]

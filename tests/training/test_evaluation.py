@@ -6,6 +6,7 @@ import pytest
 import sacrebleu
 from txport.models.checkpoint import save_checkpoint
 from txport.models.transformer import Transformer
+from txport.runtime.affixes import Affixes
 from txport.runtime.errors import CheckpointError, InputError
 from txport.training.evaluation import score, translate, translate_with
 from txport.training.torch_engine import TorchEngine
@@ -15,10 +16,16 @@ class Letters:
     """One id a letter, from 4 on."""
 
     def encode(self, text: str) -> list[int]:
-        return [*(ord(letter) - 93 for letter in text), 3]
+        ids, around = self.encode_source(text)
+        return around.around(ids)
+
+    def encode_source(
+        self, text: str, source_language: str | None = None, target_language: str | None = None
+    ) -> tuple[list[int], Affixes]:
+        return self.encode_prefix(text), Affixes([], [3], [])
 
     def encode_prefix(self, text: str) -> list[int]:
-        return self.encode(text)[:-1]
+        return [ord(letter) - 93 for letter in text]
 
     def decode(self, ids: list[int]) -> str:
         return "".join(chr(number + 93) for number in ids if number > 3)
