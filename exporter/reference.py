@@ -13,6 +13,8 @@ from txport.models.config import Config
 from txport.models.transformer import Transformer
 from txport.runtime.affixes import Affixes
 
+Ids = npt.NDArray[np.int64]
+
 BATCH = 32
 MOST_SAMPLED = 64  # tokens of a random sentence: about as long as real ones get
 # Ids that a model must never choose have logits far below this one; how far is no matter of accuracy.
@@ -49,6 +51,22 @@ def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[npt.NDArray[np.int6
     return ids, lengths
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What PyTorch says of a batch.
+
+    Attributes:
+        batch: With PyTorch's own greedy targets.
+        logits: float32 `[b, longest target, vocabulary]`, by the whole decoder at once and no cache.
+        cross: Cross-attention keys and values of each layer, in the order of the encoder graph's outputs,
+            float32 `[b, h, s, k]`.
+    """
+
+    batch: Batch
+    logits: npt.NDArray[np.float32]
+    cross: list[npt.NDArray[np.float32]]
+
+
 @torch.inference_mode()
 def greedy_batches(
     model: Transformer, sources: Sequence[Sequence[int]], max_target: int, prefix: Sequence[int] = ()
@@ -58,22 +76,63 @@ def greedy_batches(
     Yields:
         Batches; each is computed when it is asked for.
     """
+    for indices, ids, lengths in _by_length(model, sources):
+        memory = _encode(model, ids, lengths)
+        yield Batch(indices, ids, lengths, _greedy(model, memory, lengths, max_target, prefix))
+
+
+@torch.inference_mode()
+def answers(
+    model: Transformer,
+    sources: Sequence[Sequence[int]],
+    max_target: int,
+    prefix: Sequence[int] = (),
+    guesses: Sequence[Sequence[int]] | None = None,
+) -> Iterator[Answer]:
+    """As `greedy_batches`, with all that PyTorch says of them.
+
+    Args:
+        model: The reference.
+        sources: Source ids, eos included.
+        max_target: The most tokens to make.
+        prefix: What every target begins with.
+        guesses: Targets that another engine found. Those of a batch are taken only if PyTorch, given them whole,
+            chooses each of their tokens after the ones before it: by induction they are then its own greedy targets,
+            found without its step by step search (the argument of speculative decoding, Leviathan et al. 2023).
+    """
+    for indices, ids, lengths in _by_length(model, sources):
+        memory = _encode(model, ids, lengths)
+        cross = [tensor.numpy() for pair in model.cross_key_values(memory) for tensor in pair]
+        targets, logits = None, None
+        if guesses is not None:
+            targets = [list(guesses[index]) for index in indices]
+            logits = _teacher_forced(model, memory, lengths, targets)
+            if not _are_greedy(targets, logits, prefix, model.config.eos_id, max_target):
+                targets = None
+        if targets is None or logits is None:
+            targets = _greedy(model, memory, lengths, max_target, prefix)
+            logits = _teacher_forced(model, memory, lengths, targets)
+        yield Answer(Batch(indices, ids, lengths, targets), logits, cross)
+
+
+def _by_length(model: Transformer, sources: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], Ids, Ids]]:
+    """Which sentences make a batch, their padded ids and their lengths."""
     order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
     for start in range(0, len(order), BATCH):
         indices = order[start : start + BATCH]
-        ids, lengths = pad([sources[index] for index in indices], model.config.pad_id)
-        yield Batch(indices, ids, lengths, _greedy(model, ids, lengths, max_target, prefix))
+        yield indices, *pad([sources[index] for index in indices], model.config.pad_id)
+
+
+def _encode(model: Transformer, ids: Ids, lengths: Ids) -> torch.Tensor:
+    """Memory `[b, s, d]`."""
+    return model.encode(torch.from_numpy(ids), torch.from_numpy(lengths))
 
 
 def _greedy(
-    model: Transformer,
-    source_ids: npt.NDArray[np.int64],
-    source_lengths: npt.NDArray[np.int64],
-    max_target: int,
-    prefix: Sequence[int],
+    model: Transformer, memory: torch.Tensor, source_lengths: Ids, max_target: int, prefix: Sequence[int]
 ) -> list[list[int]]:
     config, lengths = model.config, torch.from_numpy(source_lengths)
-    cross = model.cross_key_values(model.encode(torch.from_numpy(source_ids), lengths))
+    cross = model.cross_key_values(memory)
     caches = model.new_caches(len(lengths), max_target)
     token = torch.full((len(lengths),), config.bos_id)
     alive = torch.ones(len(lengths), dtype=torch.bool)
@@ -90,17 +149,35 @@ def _greedy(
     return targets
 
 
+def _are_greedy(
+    targets: Sequence[Sequence[int]],
+    logits: npt.NDArray[np.float32],
+    prefix: Sequence[int],
+    eos: int,
+    max_target: int,
+) -> bool:
+    """Whether each target is what greedy search with these logits `[b, t, v]` makes, to its end."""
+    best = logits.argmax(-1)
+    for row, target in enumerate(targets):
+        ended = 0 < len(target) <= max_target and (target[-1] == eos or len(target) == max_target)
+        forced = list(target[: len(prefix)]) == list(prefix[: len(target)])
+        chosen = all(best[row, step] == target[step] for step in range(len(prefix), len(target)))
+        if not (ended and forced and chosen) or eos in target[:-1]:
+            return False
+    return True
+
+
 @torch.inference_mode()
 def teacher_forced_logits(model: Transformer, batch: Batch) -> npt.NDArray[np.float32]:
     """float32 `[b, longest target, vocabulary]`: logits at each step, by the whole decoder at once and no cache."""
-    config = model.config
-    inputs, _ = pad([[config.bos_id, *target[:-1]] for target in batch.targets], config.pad_id)
-    source = torch.from_numpy(batch.source_ids), torch.from_numpy(batch.source_lengths)
-    return model(*source, torch.from_numpy(inputs)).numpy()  # type: ignore[no-any-return]
+    return _teacher_forced(
+        model, _encode(model, batch.source_ids, batch.source_lengths), batch.source_lengths, batch.targets
+    )
 
 
-@torch.inference_mode()
-def cross_key_values(model: Transformer, batch: Batch) -> list[npt.NDArray[np.float32]]:
-    """Cross-attention keys and values of every layer, in the order of the encoder graph's outputs, `[b, h, s, k]`."""
-    memory = model.encode(torch.from_numpy(batch.source_ids), torch.from_numpy(batch.source_lengths))
-    return [tensor.numpy() for pair in model.cross_key_values(memory) for tensor in pair]
+def _teacher_forced(
+    model: Transformer, memory: torch.Tensor, source_lengths: Ids, targets: Sequence[Sequence[int]]
+) -> npt.NDArray[np.float32]:
+    inputs, _ = pad([[model.config.bos_id, *target[:-1]] for target in targets], model.config.pad_id)
+    logits = model.decode(torch.from_numpy(inputs), memory, torch.from_numpy(source_lengths))
+    return logits.numpy()

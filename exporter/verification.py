@@ -12,6 +12,7 @@ A float16 bundle is verified with every value of its graphs rounded to float16 (
 ONNX Runtime's CPU provider would otherwise compute it in float32 and prove nothing.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -20,8 +21,8 @@ import onnxruntime
 import torch
 from txport.exporter.calibration import Logits
 from txport.exporter.precision import TOLERANCE
-from txport.exporter.reference import BANNED, Batch, pad
-from txport.runtime.engine import Engine
+from txport.exporter.reference import BANNED, Answer, pad
+from txport.runtime.engine import Engine, Memory
 from txport.runtime.greedy import Request, decode_all
 
 # The largest margin at which a divergence counts as a tie, by precision; float32 allows no divergence at all.
@@ -93,14 +94,16 @@ class _Errors:
 
     def add(self, found: Logits, expected: Logits) -> None:
         difference = np.abs(found - expected)
-        if not np.isfinite(difference).all():
+        total = float(difference.sum(dtype=np.float64))
+        if not math.isfinite(total):
             self.finite = False
             return
-        banned = expected <= BANNED
-        difference[banned] = 0
+        if float(expected.min(initial=0.0)) <= BANNED:
+            difference = difference[expected > BANNED]
+            total = float(difference.sum(dtype=np.float64))
         self.largest = max(self.largest, float(difference.max(initial=0.0)))
-        self.total += float(difference.sum(dtype=np.float64))
-        self.count += difference.size - int(np.count_nonzero(banned))
+        self.total += total
+        self.count += difference.size
 
     @property
     def mean(self) -> float:
@@ -125,10 +128,24 @@ class LoweringCheck:
         self._ids: dict[int, list[int]] = {}
         self._sources: dict[int, list[int]] = {}
         self._divergences: list[Divergence] = []
+        self._shipped: list[list[int]] | None = None
 
-    def add(self, batch: Batch, logits: Logits, cross: Sequence[Logits], found_cross: Sequence[Logits]) -> None:
-        """Run one batch in lockstep and compare it with PyTorch's logits `[b, t, v]` and cross keys and values."""
-        for expected, found in zip(cross, found_cross, strict=True):
+    def loop(self, sources: Sequence[Sequence[int]]) -> list[list[int]]:
+        """What the loop that ships makes of all sentences; they are then those that `add` is given, by their index."""
+        requests = [Request(source, prefix=self._prefix) for source in sources]
+        self._shipped = [result.ids for result in decode_all(self._engine, requests)]
+        return self._shipped
+
+    def add(self, answer: Answer, memory: Memory, found_cross: Sequence[Logits]) -> None:
+        """Run one batch in lockstep and compare it with PyTorch's logits and cross keys and values.
+
+        Args:
+            answer: The batch, and what PyTorch says of it.
+            memory: What the bundle's encoder made of it; all lowerings share that graph.
+            found_cross: Its cross keys and values, in the order of `answer.cross`.
+        """
+        batch, logits = answer.batch, answer.logits
+        for expected, found in zip(answer.cross, found_cross, strict=True):
             for row, length in enumerate(batch.source_lengths):
                 self._encoder.add(found[row, :, :length].astype(np.float32), expected[row, :, :length])
         longest = max(len(target) for target in batch.targets)
@@ -136,7 +153,7 @@ class LoweringCheck:
         diverged = [False] * len(ids)
         limits = [longest] * len(ids)
         state = self._engine.allocate(len(ids), batch.source_ids.shape[1], longest, logits=True)
-        state.place(range(len(ids)), self._encode(batch), range(len(ids)), limits)
+        state.place(range(len(ids)), memory, range(len(ids)), limits)
         for step in range(longest):
             state.step()
             tokens, found = state.read().token_ids[-1].copy(), state.logits()
@@ -159,16 +176,13 @@ class LoweringCheck:
             self._report.sentences += 1
             self._report.token_identical += not diverged[row]
 
-    def _encode(self, batch: Batch) -> object:
-        return self._engine.encode(batch.source_ids, batch.source_lengths)
-
     def finish(self, progress: Callable[[str], None]) -> LoweringReport:
         """Run the loop that ships, single sentences and added padding, and judge."""
         report = self._report
         indices = sorted(self._sources)
-        progress(f"{report.lowering}: the runtime's loop")
-        loop = decode_all(self._engine, [Request(self._sources[index], prefix=self._prefix) for index in indices])
-        shipped = {index: result.ids for index, result in zip(indices, loop, strict=True)}
+        if self._shipped is None:
+            progress(f"{report.lowering}: the runtime's loop")
+        shipped = self._shipped or self.loop([self._sources[index] for index in indices])
         report.loop_identical = sum(self._agrees(index, shipped[index]) for index in indices)
         sample = indices[:: max(1, len(indices) // max(1, self._singles))][: self._singles]
         progress(f"{report.lowering}: {len(sample)} sentences alone")

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import onnx_ir as ir
 from txport.exporter.bundle import write_graphs, write_json
-from txport.exporter.calibration import session
 from txport.exporter.card import write_card
 from txport.exporter.float16 import rounded
 from txport.exporter.progress import Stages
-from txport.exporter.reference import BATCH, cross_key_values, greedy_batches, teacher_forced_logits
+from txport.exporter.reference import BATCH, answers
 from txport.exporter.trial import Trial
 from txport.exporter.verification import LoweringCheck, Report, summarise
 from txport.models.checkpoint import Checkpoint
@@ -59,26 +58,21 @@ def _verify(
 ) -> Report:
     lowerings = [graph.lowering for graph in manifest.graphs if graph.role == "decoder_step"]
     precision = manifest.precision.type
+    engines = [OrtEngine(directory, manifest, lowering=lowering) for lowering in lowerings]
     checks = [
-        LoweringCheck(OrtEngine(directory, manifest, lowering=lowering), lowering, precision, singles, trial.prefix)
-        for lowering in lowerings
+        LoweringCheck(engine, lowering, precision, singles, trial.prefix)
+        for engine, lowering in zip(engines, lowerings, strict=True)
     ]
-    encoder = session(directory / _encoder_file(manifest))
-    names = [value.name for value in encoder.get_outputs() if value.name != "cross_bias"]
+    names = [f"cross_{kind}_{layer}" for layer in range(manifest.model.decoder_layers) for kind in ("key", "value")]
+    stages.stage(f"{lowerings[0]}: the runtime's loop")
+    guesses = checks[0].loop(trial.sources)
     stages.stage(f"verify {', '.join(lowerings)}", -(-len(trial.sources) // BATCH))
-    for batch in greedy_batches(checkpoint.model, trial.sources, manifest.limits.target, trial.prefix):
-        logits, cross = teacher_forced_logits(checkpoint.model, batch), cross_key_values(checkpoint.model, batch)
-        found = encoder.run(names, {"input_ids": batch.source_ids, "source_lengths": batch.source_lengths})
+    for answer in answers(checkpoint.model, trial.sources, manifest.limits.target, trial.prefix, guesses):
+        memory = engines[0].encode(answer.batch.source_ids, answer.batch.source_lengths)
         for check in checks:
-            check.add(batch, logits, cross, found)
+            check.add(answer, memory, [memory[name] for name in names])
         stages.advance()
     return summarise([check.finish(stages.stage) for check in checks], precision, arithmetic, trial.origin)
-
-
-def _encoder_file(manifest: Manifest) -> str:
-    encoder = manifest.graph("encoder")
-    assert encoder is not None
-    return encoder.file
 
 
 def _check_same_model(directory: Path, manifest: Manifest, checkpoint: Checkpoint) -> None:
