@@ -47,7 +47,7 @@ def marian(original: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(original, tmp_path / "opus-mt"))
 
 
-def refused(
+def assert_refused(
     source: Path | str, *words: str, kind: str | None = None, error: type = CheckpointError, **options: Any
 ) -> None:
     """It is refused with one sentence that has all these words."""
@@ -132,7 +132,7 @@ def test_the_same_import_writes_the_same_bytes(marian: Path, tmp_path: Path) -> 
 
 def test_no_weights(marian: Path) -> None:
     (marian / "model.safetensors").unlink()
-    refused(marian, "holds no weights", "model.safetensors", str(marian))
+    assert_refused(marian, "holds no weights", "model.safetensors", str(marian))
 
 
 @pytest.mark.parametrize(("name", "write"), [("model.safetensors", save_file), ("pytorch_model.bin", torch.save)])
@@ -140,7 +140,7 @@ def test_a_missing_shard(marian: Path, name: str, write: Callable[[Any, Path], o
     as_shards(marian, name, write)
     shard = name.replace(".", "-00002-of-00003.")
     (marian / shard).unlink()
-    refused(marian, f"{shard} is missing", f"{name}.index.json")
+    assert_refused(marian, f"{shard} is missing", f"{name}.index.json")
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_missing_shard(marian: Path, name: str, write: Callable[[Any, Path], o
 def test_a_damaged_index(marian: Path, text: str) -> None:
     (marian / "model.safetensors").unlink()
     (marian / "model.safetensors.index.json").write_text(text)
-    refused(marian, str(marian))
+    assert_refused(marian, str(marian), "model.safetensors.index.json")
 
 
 @pytest.mark.parametrize("form", ["safetensors", "bin", "old_bin"])
@@ -160,26 +160,26 @@ def test_truncated_weights(marian: Path, form: str) -> None:
     data = file.read_bytes()
     for length in (0, 7, 100, len(data) // 2, len(data) - 1):
         file.write_bytes(data[:length])
-        refused(marian, file.name)
+        assert_refused(marian, file.name)
 
 
 def test_a_missing_tensor_and_one_too_many(marian: Path) -> None:
     weights_changed(
         marian, lambda t: t.update(stranger=torch.zeros(3), **{"model.encoder.adapter.weight": torch.zeros(2)})
     )
-    refused(marian, "does not know", "model.encoder.adapter.weight, stranger")
+    assert_refused(marian, "does not know", "model.encoder.adapter.weight, stranger")
     weights_changed(marian, lambda t: t.pop("model.decoder.layers.1.fc1.weight"))
-    refused(marian, "lacks model.decoder.layers.1.fc1.weight")
+    assert_refused(marian, "lacks model.decoder.layers.1.fc1.weight")
 
 
 def test_many_unknown_tensors_are_not_all_listed(marian: Path) -> None:
     weights_changed(marian, lambda t: t.update({f"x{i:02}": torch.zeros(1) for i in range(30)}))
-    refused(marian, "x07 and 22 more")
+    assert_refused(marian, "x07 and 22 more")
 
 
 def test_a_layer_more_than_the_config_says(marian: Path) -> None:
     changed_json(marian / "config.json", encoder_layers=1, num_hidden_layers=1)
-    refused(marian, "does not know", "model.encoder.layers.1.")
+    assert_refused(marian, "does not know", "model.encoder.layers.1.")
 
 
 @pytest.mark.parametrize(
@@ -203,12 +203,12 @@ def test_a_layer_more_than_the_config_says(marian: Path) -> None:
 def test_configs_that_do_not_fit(marian: Path, fields: dict[str, Any], words: tuple[str, ...]) -> None:
     (marian / "generation_config.json").unlink()
     changed_json(marian / "config.json", **fields)
-    refused(marian, str(marian), *words)
+    assert_refused(marian, str(marian), *words)
 
 
 def test_tied_tables_that_differ(marian: Path) -> None:
     weights_changed(marian, lambda t: t.update({"lm_head.weight": t["model.shared.weight"] + 1}))
-    refused(marian, "lm_head.weight differ", "ties them")
+    assert_refused(marian, "lm_head.weight differ", "ties them")
 
 
 def test_nan_is_refused_and_leaves_nothing(marian: Path, tmp_path: Path) -> None:
@@ -238,17 +238,27 @@ def test_a_pickle_with_code_is_refused_and_not_run(marian: Path, tmp_path: Path,
     touched = tmp_path / "touched"
     state["model.shared.bias"] = Hostile(f"touch {touched}")
     torch.save(state, marian / "pytorch_model.bin", _use_new_zipfile_serialization=new)
-    refused(marian, "pytorch_model.bin", "system", "may run code")
+    assert_refused(marian, "pytorch_model.bin", "system", "may run code")
     assert not touched.exists()
     pickle.loads(pickle.dumps(state["model.shared.bias"]))
     assert touched.exists(), "the file is hostile indeed"
 
 
-@pytest.mark.parametrize("value", [[1, 2], {"model.shared.weight": 5}, {1: torch.zeros(2)}, {}, torch.zeros(3)])
-def test_a_pickle_of_something_else(marian: Path, value: Any) -> None:
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ([1, 2], "no state dict but list"),
+        ({"model.shared.weight": 5}, "'model.shared.weight' among its weights, which is no tensor"),
+        ({1: torch.zeros(2)}, "'1' among its weights, which is no tensor"),
+        ({}, "no state dict but dict"),
+        (torch.zeros(3), "no state dict but Tensor"),
+    ],
+    ids=["list", "number", "numbered", "empty", "tensor"],
+)
+def test_a_pickle_of_something_else(marian: Path, value: Any, words: str) -> None:
     (marian / "model.safetensors").unlink()
     torch.save(value, marian / "pytorch_model.bin")
-    refused(marian, "pytorch_model.bin")
+    assert_refused(marian, "pytorch_model.bin", words)
 
 
 # --- what is not supported -------------------------------------------------------------------------------------------
@@ -266,23 +276,23 @@ def test_a_pickle_of_something_else(marian: Path, value: Any) -> None:
 )
 def test_other_architectures_are_named(marian: Path, kind: str | None, words: str) -> None:
     changed_json(marian / "config.json", model_type=kind)
-    refused(marian, words, "config.json")
+    assert_refused(marian, words, "config.json")
 
 
 def test_models_of_marian_itself(tmp_path: Path) -> None:
     (tmp_path / "model.npz").write_bytes(b"PK special:model.yml transformer-decoder-autoreg: rnn\ndec-cell: ssru")
-    refused(tmp_path, "SSRU decoder", "model.npz")
+    assert_refused(tmp_path, "SSRU decoder", "model.npz")
     (tmp_path / "model.npz").write_bytes(b"PK special:model.yml")
-    refused(tmp_path, "convert_marian_to_pytorch.py")
+    assert_refused(tmp_path, "convert_marian_to_pytorch.py")
 
 
 def test_sources_that_are_none(tmp_path: Path) -> None:
-    refused(tmp_path / "nothing", "neither a file nor a directory", error=InputError)
-    refused(tmp_path, "--from")
+    assert_refused(tmp_path / "nothing", "neither a file nor a directory", error=InputError)
+    assert_refused(tmp_path, "--from")
     write_json(tmp_path / "config.json", {"format_version": 1, "config": {}})
-    refused(tmp_path, "tx-export")
+    assert_refused(tmp_path, "tx-export")
     (tmp_path / "config.json").write_text("{")
-    refused(tmp_path, "not JSON")
+    assert_refused(tmp_path, "not JSON")
 
 
 # --- tokenizers ------------------------------------------------------------------------------------------------------
@@ -291,7 +301,7 @@ def test_sources_that_are_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["source.spm", "target.spm", "vocab.json"])
 def test_without_a_tokenizer_file(marian: Path, tmp_path: Path, name: str) -> None:
     (marian / name).unlink()
-    refused(marian, name, "--no-tokenizer")
+    assert_refused(marian, name, "--no-tokenizer")
     checkpoint = import_here(marian, tmp_path / "checkpoint", tokenizer=False)
     assert checkpoint.tokenizer.kind == "none" and checkpoint.tokenizer.source_suffix == (0,)
 
@@ -308,12 +318,12 @@ def test_without_a_tokenizer_file(marian: Path, tmp_path: Path, name: str) -> No
 )
 def test_vocabularies_that_do_not_fit(marian: Path, change: dict[str, Any], words: str) -> None:
     changed_json(marian / "vocab.json", **change)
-    refused(marian, "vocab.json", words, "--no-tokenizer")
+    assert_refused(marian, "vocab.json", words, "--no-tokenizer")
 
 
 def test_a_tokenizer_that_is_none(marian: Path) -> None:
     (marian / "source.spm").write_bytes(b"hello")
-    refused(marian, "source.spm is not a SentencePiece model")
+    assert_refused(marian, "source.spm is not a SentencePiece model")
 
 
 def test_languages(marian: Path, tmp_path: Path) -> None:
@@ -321,8 +331,8 @@ def test_languages(marian: Path, tmp_path: Path) -> None:
     languages = checkpoint.tokenizer.languages
     assert languages is not None and languages.target == {"fra": 57, "deu": 58}
     assert languages.target_default == "deu" and languages.in_text
-    refused(marian, "--target-language xx", "fra, deu", error=InputError, target_language="xx")
-    refused(marian, "--source-language fra", error=InputError, source_language="fra")
+    assert_refused(marian, "--target-language xx", "fra, deu", error=InputError, target_language="xx")
+    assert_refused(marian, "--source-language fra", error=InputError, source_language="fra")
 
 
 def test_completed_pieces_change_no_other(marian: Path) -> None:
@@ -390,7 +400,7 @@ def test_notes(marian: Path) -> None:
     assert [i for i, value in enumerate(bias.tolist()) if value == -30000] == [7, 59]
     assert bool(torch.isfinite(bias.half()).all())
     changed_json(marian / "generation_config.json", suppress_tokens=[60])
-    refused(marian, "bans the id 60")
+    assert_refused(marian, "bans the id 60")
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
