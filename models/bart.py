@@ -11,12 +11,10 @@ from txport.models.config import Config
 from txport.models.fairseq_positions import OFFSET
 from txport.models.huggingface import (
     HuggingFaceConfig,
-    check_rows,
     chosen,
-    embeddings,
     layers,
+    one_vocabulary,
     prefix_of,
-    projection_bias,
     read_json_if_there,
     search_notes,
 )
@@ -46,20 +44,8 @@ def import_bart(directory: Path, options: Options) -> Imported:
     config.refuse(_NEUTRAL["mbart" if many else "bart"] | {"static_position_embeddings": False})
     plan, notes = Plan(read_directory(directory), directory), search_notes(config)
     prefix = prefix_of(plan)
-    share, tie = embeddings(plan, prefix, config, shared=True)
-    vocabulary = config.get("vocab_size", int)
-    check_rows(plan, config, "source_embedding.tokens.weight", "vocab_size", vocabulary)
-    ours = config.ours(
-        source_vocabulary=vocabulary,
-        target_vocabulary=vocabulary,
-        max_positions=config.get("max_position_embeddings", int),
-        norm="pre" if many else "post",
-        embedding_norm=True,
-        share_embeddings=share,
-        tie_projection=tie,
-        projection_bias=projection_bias(plan, config, vocabulary, notes),
-        unk_id=UNK,
-    )
+    vocabulary = one_vocabulary(plan, config, prefix, notes)
+    ours = config.ours(norm="pre" if many else "post", embedding_norm=True, unk_id=UNK, **vocabulary)
     for side, theirs in (("source", "encoder"), ("target", "decoder")):
         positions = f"{prefix}{theirs}.embed_positions.weight"
         plan.take(f"{side}_embedding.positions", positions, first=OFFSET, rows=ours.max_positions)

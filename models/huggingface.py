@@ -229,6 +229,34 @@ def embeddings(plan: Plan, prefix: str, config: HuggingFaceConfig, *, shared: bo
     return share, tie
 
 
+def one_vocabulary(plan: Plan, config: HuggingFaceConfig, prefix: str, notes: list[str]) -> dict[str, Any]:
+    """Map embeddings and projection of a model whose sides have one vocabulary.
+
+    Args:
+        plan: to fill.
+        config: says how large they are and what is tied.
+        prefix: of the names of the model without its head.
+        notes: to add to.
+
+    Returns:
+        the fields of our config that this decides, and the number of positions.
+
+    Raises:
+        CheckpointError: as `embeddings` and `projection_bias`, or the table has other rows than the config says.
+    """
+    share, tie = embeddings(plan, prefix, config, shared=True)
+    vocabulary = config.get("vocab_size", int)
+    check_rows(plan, config, "source_embedding.tokens.weight", "vocab_size", vocabulary)
+    return {
+        "source_vocabulary": vocabulary,
+        "target_vocabulary": vocabulary,
+        "share_embeddings": share,
+        "tie_projection": tie,
+        "projection_bias": projection_bias(plan, config, vocabulary, notes),
+        "max_positions": config.get("max_position_embeddings", int),
+    }
+
+
 def projection_bias(plan: Plan, config: HuggingFaceConfig, vocabulary: int, notes: list[str]) -> bool:
     """Map final_logits_bias with the ids that must never be made; whether the projection needs a bias at all.
 

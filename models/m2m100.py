@@ -9,11 +9,9 @@ from txport.models.config import Config
 from txport.models.fairseq_positions import offset_sinusoids
 from txport.models.huggingface import (
     HuggingFaceConfig,
-    check_rows,
-    embeddings,
     layers,
+    one_vocabulary,
     prefix_of,
-    projection_bias,
     read_json_if_there,
     search_notes,
 )
@@ -35,19 +33,7 @@ def import_m2m100(directory: Path, options: Options) -> Imported:
     config = HuggingFaceConfig(directory)
     plan, notes = Plan(read_directory(directory), directory), search_notes(config)
     prefix = prefix_of(plan)
-    share, tie = embeddings(plan, prefix, config, shared=True)
-    vocabulary = config.get("vocab_size", int)
-    check_rows(plan, config, "source_embedding.tokens.weight", "vocab_size", vocabulary)
-    ours = config.ours(
-        source_vocabulary=vocabulary,
-        target_vocabulary=vocabulary,
-        max_positions=config.get("max_position_embeddings", int),
-        norm="pre",
-        share_embeddings=share,
-        tie_projection=tie,
-        projection_bias=projection_bias(plan, config, vocabulary, notes),
-        unk_id=UNK,
-    )
+    ours = config.ours(norm="pre", unk_id=UNK, **one_vocabulary(plan, config, prefix, notes))
     for side, theirs in (("source", "encoder"), ("target", "decoder")):
         plan.put(f"{side}_embedding.positions", offset_sinusoids(ours.max_positions, ours.d_model))
         plan.ignore(f"{prefix}{theirs}.embed_positions.weights")  # the same table, in files of old versions

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 
 #include "files.hpp"
@@ -22,6 +23,17 @@ inline std::string sign(std::string manifest) {
   if (quote == std::string::npos || manifest.size() - quote < 66) return manifest;
   manifest.replace(quote + 1, 64, std::string(64, '0'));
   return manifest.replace(quote + 1, 64, txport::core::sha256(manifest));
+}
+
+// The message of the error that a body throws, or "accepted".
+template <typename Error>
+std::string fault_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
 }
 
 // A directory of its own that goes with its scope.

@@ -16,15 +16,6 @@ namespace {
 
 const std::filesystem::path kManifests = kTests / "data" / "manifests";
 
-std::string fault_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const BundleError& error) {
-    return error.what();
-  }
-  return "accepted";
-}
-
 bool contains(const std::string& text, const std::string& words) { return text.find(words) != std::string::npos; }
 
 }  // namespace
@@ -41,7 +32,7 @@ TEST_CASE("shared manifests") {
     const std::string name = item.key();
     CAPTURE(name);
     const std::string data = contents(kManifests / "bad" / (name + ".json"));
-    const std::string fault = fault_of([&] { Manifest::parse(data); });
+    const std::string fault = fault_of<BundleError>([&] { Manifest::parse(data); });
     CHECK(fault != "accepted");
     CHECK(contains(fault, item.value().get<std::string>()));
     CHECK(contains(fault, "manifest.json"));
@@ -63,10 +54,10 @@ TEST_CASE("the fields of the toy bundle") {
 
 TEST_CASE("directories that are no bundles") {
   const Scratch scratch;
-  CHECK(contains(fault_of([&] { Manifest::load(scratch.path() / "nothing"); }), "is not a directory"));
-  CHECK(contains(fault_of([&] { Manifest::load(scratch.path()); }), "has no manifest.json"));
+  CHECK(contains(fault_of<BundleError>([&] { Manifest::load(scratch.path() / "nothing"); }), "is not a directory"));
+  CHECK(contains(fault_of<BundleError>([&] { Manifest::load(scratch.path()); }), "has no manifest.json"));
   std::filesystem::create_directory(scratch.path() / "manifest.json");
-  CHECK(contains(fault_of([&] { Manifest::load(scratch.path()); }), "cannot be read"));
+  CHECK(contains(fault_of<BundleError>([&] { Manifest::load(scratch.path()); }), "cannot be read"));
 }
 
 TEST_CASE("files of a bundle that were changed") {
@@ -78,32 +69,32 @@ TEST_CASE("files of a bundle that were changed") {
   CHECK_NOTHROW(check());
   SUBCASE("one is gone") {
     std::filesystem::remove(weights);
-    CHECK(contains(fault_of(load), "weights.bin is missing"));
+    CHECK(contains(fault_of<BundleError>(load), "weights.bin is missing"));
   }
   SUBCASE("one is longer") {
     std::ofstream(weights, std::ios::app) << "x";
-    CHECK(contains(fault_of(load), "bytes instead of"));
+    CHECK(contains(fault_of<BundleError>(load), "bytes instead of"));
   }
   SUBCASE("one has other bytes") {
     std::string data = contents(weights);
     data[data.size() / 2] = static_cast<char>(data[data.size() / 2] + 1);
     std::ofstream(weights, std::ios::binary) << data;
     CHECK_NOTHROW(load());
-    CHECK(contains(fault_of(check), "SHA-256 differs"));
+    CHECK(contains(fault_of<BundleError>(check), "SHA-256 differs"));
   }
   SUBCASE("one is a link that leaves the bundle") {
     std::filesystem::rename(weights, scratch.path() / "weights.bin");
     std::filesystem::create_symlink(scratch.path() / "weights.bin", weights);
-    CHECK(contains(fault_of(load), "link that leaves the bundle"));
+    CHECK(contains(fault_of<BundleError>(load), "link that leaves the bundle"));
   }
   SUBCASE("one is a directory") {
     std::filesystem::remove(weights);
     std::filesystem::create_directory(weights);
-    CHECK(contains(fault_of(load), "is not a file"));
+    CHECK(contains(fault_of<BundleError>(load), "is not a file"));
   }
   SUBCASE("one is a loop of links") {
     std::filesystem::remove(weights);
     std::filesystem::create_symlink("weights.bin", weights);
-    CHECK(contains(fault_of(load), "is missing or cannot be read"));
+    CHECK(contains(fault_of<BundleError>(load), "is missing or cannot be read"));
   }
 }

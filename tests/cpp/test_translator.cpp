@@ -54,16 +54,6 @@ std::vector<Ids> sources() {
   return result;
 }
 
-template <typename Error>
-std::string fault_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "accepted";
-}
-
 TranslatorOptions with_lowering(const std::string& lowering) {
   TranslatorOptions options;
   options.lowering = lowering;

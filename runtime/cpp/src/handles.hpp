@@ -17,7 +17,7 @@ class Handles {
  public:
   Handle* add(std::shared_ptr<Object> object) {
     const std::unique_lock lock(mutex_);
-    // Odd multiples of a large step, so that small integers and real pointers are not taken for handles.
+    // Odd, so that no real pointer to an object of ours is taken for a handle.
     const std::uintptr_t key = (++count_ << 4) | 9U;
     objects_.emplace(key, std::move(object));
     return reinterpret_cast<Handle*>(key);  // NOLINT(performance-no-int-to-ptr)
