@@ -1,0 +1,270 @@
+"""build.json: what a directory of TensorRT engines holds, what it was built from and where it runs.
+
+The classes mirror the file field by field; `runtime/cpp` reads it by the same rules, checked on the shared files in
+`tests/data/engines`.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from txport.runtime.errors import BundleError
+from txport.runtime.files import sha256, write_atomically
+from txport.runtime.manifest_rules import HEX
+from txport.runtime.manifest_schema import MadeBy, Range, Role
+from txport.runtime.strict_json import decode, encode, parse
+
+FORMAT_VERSION = 1
+NAME = "build.json"
+TIMING_CACHE = "timing.cache"
+
+LibraryName = Literal["tensorrt", "tensorrt_rtx"]
+Compatibility = Literal["exact", "same_compute_capability", "ampere_plus"]
+IdType = Literal["int32", "int64"]
+
+TITLES: dict[LibraryName, str] = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX"}
+
+_LARGEST_FILE = 1 << 20
+_LARGEST_SIZE = 2**31 - 1
+_VERSION = re.compile(r"\d+(\.\d+){1,3}")
+_CAPABILITY = re.compile(r"\d+\.\d")
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True)
+class LibraryVersion:
+    """A library as it calls itself; its engines are for this version."""
+
+    name: LibraryName
+    version: str
+
+    def __str__(self) -> str:
+        return f"{TITLES[self.name]} {self.version}"
+
+
+@dataclass(frozen=True)
+class TargetGpu:
+    """The GPU that engines are for.
+
+    Attributes:
+        name: as CUDA names it; None if they were built without a GPU.
+        compute_capabilities: "MAJOR.MINOR"; several only where the library builds for several.
+        compatibility: "exact": a GPU of this name only; "same_compute_capability": any with one of these;
+            "ampere_plus": any of compute capability 8.0 or more.
+    """
+
+    name: str | None
+    compute_capabilities: tuple[str, ...]
+    compatibility: Compatibility
+
+
+@dataclass(frozen=True)
+class CudaVersions:
+    """CUDA at the build: the newest version that the driver supports, and the runtime's; for people only."""
+
+    driver: str | None
+    runtime: str | None
+
+
+@dataclass(frozen=True)
+class EnginePrecision:
+    """What the engines compute in.
+
+    Attributes:
+        type: as in the manifest.
+        proof: "inspector": the layers of the finished engine were read; "network": those of the strongly typed network,
+            because the engine cannot be opened where it was built.
+        layers: how many layers make each type.
+    """
+
+    type: Literal["float32", "float16"]
+    proof: Literal["inspector", "network"]
+    layers: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What the builder was told; `workspace` in bytes, None for its own choice."""
+
+    optimization_level: int
+    workspace: int | None
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Sizes that one optimization profile takes; `target` (the cache length) is None for an encoder."""
+
+    batch: Range
+    source: Range
+    target: Range | None
+
+
+@dataclass(frozen=True)
+class EngineFile:
+    """One serialized engine; `profiles[i]` is its optimization profile i."""
+
+    role: Role
+    file: str
+    bytes: int
+    sha256: str
+    profiles: tuple[Profile, ...]
+
+
+@dataclass(frozen=True)
+class BuildRecord:
+    """The whole file.
+
+    Attributes:
+        version_compatible: later versions of the same major version may load the engines too.
+        bundle: file names of the bundle and their SHA-256, of all that the engines were built from.
+        lowering: which decoder step.
+        id_type: of every tensor that the manifest calls int64 (TensorRT 8.6 has no 64-bit integers).
+        peak_memory: the most bytes that the building process held at once.
+    """
+
+    format_version: int
+    made_by: MadeBy
+    library: LibraryVersion
+    gpu: TargetGpu
+    cuda: CudaVersions
+    version_compatible: bool
+    bundle: dict[str, str]
+    lowering: Literal["scatter", "tensorscatter"]
+    id_type: IdType
+    precision: EnginePrecision
+    flags: Flags
+    engines: tuple[EngineFile, ...]
+    build_seconds: float
+    peak_memory: int
+
+    @staticmethod
+    def load(directory: Path) -> "BuildRecord":
+        """Read and validate `directory/build.json`.
+
+        Raises:
+            BundleError: it cannot be read, is of a newer format, or contradicts itself.
+        """
+        path = directory / NAME
+        try:
+            with path.open("rb") as file:
+                data = file.read(_LARGEST_FILE + 1)
+        except OSError as error:
+            raise BundleError(f"{path} cannot be read ({error.strerror})") from error
+        return BuildRecord.parse(data, str(path))
+
+    @staticmethod
+    def parse(data: bytes, file: str = NAME) -> "BuildRecord":
+        """Decode and validate the bytes of a build.json; `file` is its name in messages.
+
+        Raises:
+            BundleError: as `load`.
+        """
+        if len(data) > _LARGEST_FILE:
+            raise BundleError(f"{file} is larger than {_LARGEST_FILE} bytes: it is not the record of a build")
+        value = parse(data, file)
+        version = value.get("format_version")
+        if type(version) is not int or version < 1:
+            raise BundleError(f"{file} has no usable format_version: it is not the record of a build")
+        if version > FORMAT_VERSION:
+            raise BundleError(
+                f"{file} has format_version {version}, but this txport reads up to {FORMAT_VERSION}: "
+                "install a newer txport or build the engines again with this one"
+            )
+        record = decode(BuildRecord, value, file)
+        for fault in _faults(record):
+            raise BundleError(f"{file}: {fault}")
+        return record
+
+    def write(self, directory: Path) -> None:
+        """Write `directory/build.json` atomically.
+
+        Raises:
+            BundleError: this record would be refused by `load`.
+        """
+        data = (json.dumps(encode(self), indent=1, ensure_ascii=False) + "\n").encode()
+        BuildRecord.parse(data, str(directory / NAME))
+        write_atomically(directory / NAME, data)
+
+    def of_role(self, role: Role) -> list[EngineFile]:
+        """The engine files of a role."""
+        return [engine for engine in self.engines if engine.role == role]
+
+    def check_files(self, directory: Path) -> None:
+        """Compare every engine file with its size and hash.
+
+        Raises:
+            BundleError: one is missing or was changed.
+        """
+        for engine in self.engines:
+            path = directory / engine.file
+            try:
+                size = path.stat().st_size
+                changed = size == engine.bytes and sha256(path) != engine.sha256
+            except OSError as error:
+                raise BundleError(f"{path} is missing or cannot be read: run tx-build again") from error
+            if size != engine.bytes:
+                raise BundleError(f"{path} has {size} bytes instead of {engine.bytes}: run tx-build again")
+            if changed:
+                raise BundleError(f"{path} was changed (its SHA-256 differs): run tx-build again")
+
+
+def _faults(record: BuildRecord) -> Iterator[str]:
+    """What the fields contradict."""
+    if not _VERSION.fullmatch(record.library.version):
+        yield f"library.version is {record.library.version!r}, which is not two to four numbers with dots between"
+    yield from _gpu_faults(record.gpu)
+    if not record.bundle:
+        yield "bundle is empty"
+    for name, digest in record.bundle.items():
+        if not HEX.fullmatch(digest):
+            yield f"bundle[{name!r}] is not a sha256 of 64 lower-case hexadecimal digits"
+    if [engine.role for engine in record.engines].count("encoder") != 1:
+        yield "engines must have exactly one of role 'encoder'"
+    if not record.of_role("decoder_step"):
+        yield "engines must have at least one of role 'decoder_step'"
+    names = [engine.file for engine in record.engines]
+    for name in names:
+        if not _PLAIN_NAME.fullmatch(name):
+            yield f"engines names the file {name!r}, which is not a plain file name"
+        if names.count(name) > 1:
+            yield f"engines names the file {name!r} twice"
+    for engine in record.engines:
+        yield from _engine_faults(engine)
+    yield from _bucket_faults(record)
+
+
+def _gpu_faults(gpu: TargetGpu) -> Iterator[str]:
+    if not gpu.compute_capabilities:
+        yield "gpu.compute_capabilities is empty"
+    for capability in gpu.compute_capabilities:
+        if not _CAPABILITY.fullmatch(capability):
+            yield f"gpu.compute_capabilities has {capability!r}, which is not like '9.0'"
+    if gpu.compatibility == "exact" and (gpu.name is None or len(gpu.compute_capabilities) != 1):
+        yield "gpu.compatibility is exact, which takes a name and exactly one compute capability"
+
+
+def _engine_faults(engine: EngineFile) -> Iterator[str]:
+    if engine.bytes < 1 or not HEX.fullmatch(engine.sha256):
+        yield f"{engine.file!r} has no size or a sha256 that is not 64 lower-case hexadecimal digits"
+    if not engine.profiles:
+        yield f"{engine.file!r} has no profiles"
+    for number, profile in enumerate(engine.profiles):
+        if (profile.target is None) != (engine.role == "encoder"):
+            yield f"profile {number} of {engine.file!r} has a target where it must have none, or none where it must"
+        for name in ("batch", "source", "target"):
+            sizes: Range | None = getattr(profile, name)
+            if sizes is not None and not 1 <= sizes.min <= sizes.opt <= sizes.max <= _LARGEST_SIZE:
+                yield f"profile {number} of {engine.file!r}: {name} must rise from min over opt to max, from 1"
+
+
+def _bucket_faults(record: BuildRecord) -> Iterator[str]:
+    seen: set[tuple[int, int]] = set()
+    for engine in record.of_role("decoder_step"):
+        for profile in engine.profiles:
+            bucket = profile.batch.max, profile.target.max if profile.target else 0
+            if bucket in seen:
+                yield f"two profiles are for a batch of {bucket[0]} with a target of {bucket[1]}"
+            seen.add(bucket)

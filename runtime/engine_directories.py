@@ -1,0 +1,113 @@
+"""Which of a bundle's TensorRT engines fits this machine, and for each that does not, why."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from txport.runtime.build_record import NAME, BuildRecord, LibraryVersion
+from txport.runtime.errors import BundleError
+from txport.runtime.gpu import Gpu
+from txport.runtime.manifest import Manifest
+
+ENGINES = "engines"
+
+
+@dataclass(frozen=True)
+class Built:
+    """A directory of engines and its record."""
+
+    directory: Path
+    record: BuildRecord
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The engines that fit, the best first, and why each other directory does not: (name, reason) in name order."""
+
+    fitting: tuple[Built, ...]
+    refused: tuple[tuple[str, str], ...]
+
+
+def candidates(bundle: Path, manifest: Manifest, gpu: Gpu, library: LibraryVersion) -> Candidates:
+    """Look at every directory of `bundle/engines`; no engine file is opened.
+
+    Args:
+        bundle: the bundle.
+        manifest: its manifest.
+        gpu: what is here.
+        library: the TensorRT that is installed.
+    """
+    fitting: list[Built] = []
+    refused: list[tuple[str, str]] = []
+    for directory in directories(bundle):
+        try:
+            record = BuildRecord.load(directory)
+        except BundleError as error:
+            refused.append((directory.name, str(error).removeprefix(f"{directory}/")))
+            continue
+        if (reason := misfit(record, manifest, gpu, library)) is not None:
+            refused.append((directory.name, reason))
+        else:
+            fitting.append(Built(directory, record))
+    return Candidates(tuple(sorted(fitting, key=_rank)), tuple(refused))
+
+
+def best(bundle: Path, manifest: Manifest, gpu: Gpu, library: LibraryVersion) -> Built:
+    """The engines to run.
+
+    Raises:
+        BundleError: none fits; the sentence says what was found, what is here, and how to build them.
+    """
+    found = candidates(bundle, manifest, gpu, library)
+    if found.fitting:
+        return found.fitting[0]
+    here = f"{gpu.name}, compute capability {gpu.compute_capability}, {library}"
+    reasons = "; ".join(f"{ENGINES}/{name}: {reason}" for name, reason in found.refused) or "there is none"
+    raise BundleError(
+        f"no TensorRT engine of {bundle} fits this machine ({here}): {reasons}; run tx-build {bundle} here"
+    )
+
+
+def directories(bundle: Path) -> list[Path]:
+    """Directories of engines in name order; what a build is still writing has a name that begins with a dot."""
+    found = bundle.joinpath(ENGINES).glob(f"*/{NAME}")
+    return sorted((path.parent for path in found if not path.parent.name.startswith(".")), key=lambda path: path.name)
+
+
+def misfit(record: BuildRecord, manifest: Manifest, gpu: Gpu, library: LibraryVersion) -> str | None:
+    """Why these engines must not run here; None if they may."""
+    for name, digest in record.bundle.items():
+        if name not in manifest.files or manifest.files[name].sha256 != digest:
+            return "was built from another bundle"
+    if not _version_fits(record, library):
+        return f"needs {record.library}, but {library} is installed"
+    target = record.gpu
+    capabilities = ", ".join(target.compute_capabilities)
+    if target.compatibility == "exact":
+        fits = target.name == gpu.name and gpu.compute_capability in target.compute_capabilities
+        wanted = f"{target.name} ({capabilities})"
+    elif target.compatibility == "same_compute_capability":
+        fits = gpu.compute_capability in target.compute_capabilities
+        wanted = f"compute capability {capabilities}"
+    else:
+        fits = float(gpu.compute_capability) >= 8
+        wanted = "compute capability 8.0 and later"
+    return None if fits else f"is for {wanted}, but this machine has {gpu}"
+
+
+def _version_fits(record: BuildRecord, library: LibraryVersion) -> bool:
+    if record.library == library:
+        return True
+    built, installed = _numbers(record.library.version), _numbers(library.version)
+    same = record.library.name == library.name and built[0] == installed[0]
+    return record.version_compatible and same and installed >= built
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in version.split("."))
+
+
+def _rank(built: Built) -> tuple[bool, bool, int, str]:
+    """Engines for this very GPU first, then those for this very version, then the largest batch."""
+    record = built.record
+    batch = max(profile.batch.max for engine in record.of_role("decoder_step") for profile in engine.profiles)
+    return record.gpu.compatibility != "exact", record.version_compatible, -batch, built.directory.name
