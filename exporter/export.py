@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import onnx_ir as ir
 from txport.exporter.bundle import graph_record, model_sizes, write_golden, write_graphs, write_json
@@ -137,13 +138,14 @@ def _write(
     _copy_tokenizer(checkpoint, directory)
     layers = checkpoint.config.decoder_layers
     config = checkpoint.config
+    floating: Literal["float32", "float16"] = "float16" if options.float16 else "float32"
     manifest = Manifest(
         format_version=1,
         made_by=MadeBy("txport", VERSION),
         model=model_sizes(config),
         tokens=SpecialTokens(config.pad_id, config.unk_id, config.bos_id, config.eos_id),
         dimensions=dimensions,
-        precision=Precision("float16" if options.float16 else "float32", tuple(islands)),
+        precision=Precision(floating, floating, tuple(islands)),
         graphs=tuple(graph_record(name, model, layers) for name, model in models.items()),
         tokenizer=checkpoint.tokenizer,
         files={},

@@ -175,7 +175,7 @@ class DecoderStep(nn.Module):
         inputs = StepInputs(positions, cache_positions, cross_bias)
         x, written = self._layers(self.embedding(token_ids, positions), inputs, cross, caches)
         logits = self.projection(x)
-        token = torch.where(finished, self.pad_id, torch.argmax(logits, dim=-1))
+        token = torch.where(finished, self.pad_id, self.lowering.best(logits))
         # Every output that a runtime binds over its input depends, by way of `token`, on all that reads the input.
         ended = finished | (token == self.eos_id) | (positions + 1 >= target_limits)
         return token, positions + (~ended).to(torch.int64), ended, written, logits

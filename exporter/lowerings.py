@@ -5,6 +5,7 @@ spelled and how a residual meets its LayerNorm. Shapes: b batch, h heads, k head
 Queries arrive already scaled by 1/sqrt(head_dim): the factor is folded into their weights.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +18,8 @@ from torch import Tensor, nn
 MASKED = -30000.0
 
 CONTRIB = "com.microsoft"
+# Ids of a block in which the best one is looked for: fewer would not pay for the operators around it.
+LEAST_BLOCK = 16
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,9 @@ class Lowering(Protocol):
     def add_norm(self, x: Tensor, residual: Tensor, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
         """x, residual [b, d] -> (their sum, its LayerNorm), each [b, d]."""
 
+    def best(self, logits: Tensor) -> Tensor:
+        """logits [b, v] -> int64 [b], the id of the largest; of equal ones, the lowest."""
+
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:
     return x.reshape(-1, heads, 1, x.shape[1] // heads)
@@ -72,6 +78,9 @@ class _Standard:
     def add_norm(self, x: Tensor, residual: Tensor, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
         total = x + residual
         return total, norm(total)
+
+    def best(self, logits: Tensor) -> Tensor:
+        return torch.argmax(logits, dim=-1)
 
 
 class Scatter(_Standard):
@@ -171,6 +180,27 @@ class Ort(Scatter):
             version=1,
         )
         return total, normalised
+
+    def best(self, logits: Tensor) -> Tensor:
+        """In two steps, the best block of ids and then the best of the block.
+
+        ONNX Runtime's ArgMax looks at one number at a time, its ReduceMax at a vector.
+        """
+        vocabulary = logits.shape[1]
+        width = _block(vocabulary)
+        if width < LEAST_BLOCK:
+            return super().best(logits)
+        blocks = logits.reshape(-1, vocabulary // width, width)
+        block = torch.argmax(torch.amax(blocks, dim=-1), dim=-1)
+        chosen = torch.onnx.ops.symbolic(
+            "GatherND", (blocks, block[:, None]), {"batch_dims": 1}, dtype=logits.dtype, shape=(block.shape[0], width)
+        )
+        return block * width + torch.argmax(chosen, dim=-1)
+
+
+def _block(vocabulary: int) -> int:
+    """The largest divisor of the vocabulary's size up to its square root; 1 for a prime one."""
+    return max(width for width in range(1, math.isqrt(vocabulary) + 1) if vocabulary % width == 0)
 
 
 LOWERINGS: dict[str, Lowering] = {lowering.name: lowering for lowering in (Ort(), Scatter(), TensorScatter())}

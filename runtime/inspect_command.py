@@ -86,8 +86,10 @@ def _rows(manifest: Manifest) -> Iterator[tuple[str, str]]:
     yield "tokens", ", ".join(f"{name} {token}" for name, token in encode(tokens).items())
     for name, sizes in encode(manifest.dimensions).items():
         yield f"{name} size", f"{sizes['min']} to {sizes['max']}, tuned for {sizes['opt']}"
-    yield "precision", manifest.precision.type
-    for island in manifest.precision.islands:
+    precision = manifest.precision
+    same = precision.weights == precision.type
+    yield "precision", precision.type if same else f"{precision.type}, weights {precision.weights}"
+    for island in precision.islands:
         yield "in float32", f"{len(island.nodes)} nodes of {island.graph}: {island.reason}"
     for graph in manifest.graphs:
         yield "graph", f"{graph.name}: {graph.file}, {_opsets(graph)}"

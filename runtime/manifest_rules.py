@@ -25,7 +25,9 @@ def faults(manifest: "Manifest") -> Iterator[str]:
     for graph in manifest.graphs:
         yield from _graph_faults(graph)
         yield from _interface_faults(manifest, graph)
-    names = {graph.name for graph in manifest.graphs}
+    names, precision = {graph.name for graph in manifest.graphs}, manifest.precision
+    if precision.weights not in (precision.type, "int8"):
+        yield f"precision.weights is {precision.weights!r}, which is neither its type {precision.type!r} nor 'int8'"
     for island in manifest.precision.islands:
         if island.graph not in names:
             yield f"precision.islands names the graph {island.graph!r}, which is not there"

@@ -50,7 +50,7 @@ class Dimensions:
 
 @dataclass(frozen=True)
 class Island:
-    """Nodes of one graph that compute in float32 although the graph is float16, and why."""
+    """Nodes of one graph that compute in float32 although the graph does not, and why."""
 
     graph: str
     nodes: tuple[str, ...]
@@ -59,9 +59,16 @@ class Island:
 
 @dataclass(frozen=True)
 class Precision:
-    """The type of weights and activations, and the exceptions to it."""
+    """What the graphs compute in, and the exceptions to it.
+
+    Attributes:
+        type: of inputs, outputs, caches and activations.
+        weights: of weights; `type`, or int8, which then multiplies activations rounded to int8 as well.
+        islands: nodes that stay in float32.
+    """
 
     type: Literal["float32", "float16"]
+    weights: Literal["float32", "float16", "int8"]
     islands: tuple[Island, ...]
 
 

@@ -7,6 +7,7 @@ import functools
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -194,3 +195,24 @@ def test_masks_of_opset_24_are_explicit() -> None:
         assert len([value for value in node.inputs if value is not None]) == 4
         assert node.inputs[3] is not None
         assert len(node.outputs) == 1 or all(not output.name for output in node.outputs[1:])
+
+
+@pytest.mark.parametrize("vocabulary", [256, 600, 521])
+def test_ort_finds_the_first_of_the_best_ids(vocabulary: int) -> None:
+    """In two steps where the vocabulary divides into blocks (521 is prime); most logits here have their equals."""
+
+    class Best(torch.nn.Module):
+        def forward(self, logits: torch.Tensor) -> torch.Tensor:
+            return LOWERINGS["ort"].best(logits)
+
+    shapes = ({0: torch.export.Dim("batch", min=1)},)
+    program = torch.onnx.export(
+        Best(), (torch.zeros(2, vocabulary),), dynamo=True, dynamic_shapes=shapes, opset_version=18, verbose=False
+    )
+    assert program is not None
+    model = program.model_proto
+    assert ("GatherND" in {node.op_type for node in model.graph.node}) == (vocabulary != 521)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    logits = np.random.default_rng(0).integers(-3, 3, (50, vocabulary)).astype(np.float32)
+    (found,) = session.run(None, {session.get_inputs()[0].name: logits})
+    np.testing.assert_array_equal(found, logits.argmax(-1))

@@ -163,7 +163,7 @@ def one_lowering(value: Value) -> None:
 
 
 def float16(value: Value) -> None:
-    value["precision"]["type"] = "float16"
+    value["precision"] |= {"type": "float16", "weights": "float16"}
     for graph in value["graphs"]:
         for tensor in graph["inputs"] + graph["outputs"]:
             tensor["dtype"] = tensor["dtype"].replace("float32", "float16")
@@ -197,6 +197,7 @@ def good() -> dict[str, bytes]:
         "of_tokenizers": changed(of_tokenizers),
         "one_lowering": changed(one_lowering),
         "float16": changed(float16),
+        "int8": put("precision", "weights", to="int8"),
         "without_cache_positions": changed(without_cache_positions),
         "any_order": changed(any_order),
         "one_line": signed(text_of(base(), indent=None, separators=(",", ":"))),
@@ -366,6 +367,9 @@ def _bad_graphs() -> dict[str, tuple[bytes, str]]:
         "opset_zero": (put("graphs", 0, "opsets", to={"": 0}), "opsets"),
         "island_of_no_graph": (put("precision", "islands", 0, "graph", to="decoder"), "islands"),
         "unknown_precision": (put("precision", "type", to="bfloat16"), "bfloat16"),
+        "unknown_weights": (put("precision", "weights", to="int4"), "int4"),
+        "no_weights": (without("precision", "weights"), "weights"),
+        "weights_of_other_type": (put("precision", "weights", to="float16"), "neither"),
     }
 
 

@@ -230,7 +230,7 @@ def write(directory: Path) -> None:
         model=ModelSizes(1, 1, 2, HEADS, 1, VOCABULARY, VOCABULARY),
         tokens=TOKENS,
         dimensions=Dimensions(Range(1, 4, BATCH), Range(1, 8, SOURCE), Range(1, 32, LIMIT)),
-        precision=Precision("float32", ()),
+        precision=Precision("float32", "float32", ()),
         graphs=records(),
         tokenizer=plain("tokenizer/shared.model", "tokenizer/shared.model", TOKENS.eos),
         files=list_files(directory),

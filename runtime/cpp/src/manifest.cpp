@@ -51,8 +51,9 @@ Island decode_island(const Value& value) {
 }
 
 Precision decode_precision(const Value& value) {
-  value.fields({"type", "islands"});
-  Precision precision{value["type"].literal({"float32", "float16"}), {}};
+  value.fields({"type", "weights", "islands"});
+  Precision precision{
+      value["type"].literal({"float32", "float16"}), value["weights"].literal({"float32", "float16", "int8"}), {}};
   for (const Value& island : value["islands"].items()) precision.islands.push_back(decode_island(island));
   return precision;
 }

@@ -60,9 +60,11 @@ struct Island {
   std::string reason;
 };
 
-// The type of weights and activations, and the exceptions to it.
+// What the graphs compute in (inputs, outputs, caches, activations), the type of weights (int8, or the same), and the
+// nodes that stay in float32.
 struct Precision {
   std::string type;
+  std::string weights;
   std::vector<Island> islands;
 };
 

@@ -47,7 +47,11 @@ class Rules {
       check_graph(graph);
       check_interface(graph);
     }
-    for (const Island& island : manifest_.precision.islands) {
+    const Precision& precision = manifest_.precision;
+    require(precision.weights == precision.type || precision.weights == "int8",
+            "precision.weights is " + quote(precision.weights) + ", which is neither its type " +
+                quote(precision.type) + " nor 'int8'");
+    for (const Island& island : precision.islands) {
       const auto named = [&](const Graph& graph) { return graph.name == island.graph; };
       require(std::any_of(manifest_.graphs.begin(), manifest_.graphs.end(), named),
               "precision.islands names the graph " + quote(island.graph) + ", which is not there");
