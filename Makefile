@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := build/venv
 # The same packages, but txport is the wheel that ships and not this folder: what mypy and the tests look at.
 WHEEL_VENV := build/venv-wheel
-# Only what a device has: the wheel, ONNX Runtime, SentencePiece; no PyTorch. Python 3.10, the oldest, if there is one.
+# Only what a device has: the wheel, ONNX Runtime, SentencePiece, cuda-python; no PyTorch. Python 3.10, the oldest, if there is one.
 RUNTIME_VENV := build/venv-runtime
 OLDEST ?= $(shell for p in python3.10 "$$HOME"/.pyenv/versions/3.10*/bin/python3.10; do \
   "$$p" -c 'import ensurepip' 2>/dev/null && { echo "$$p"; exit; }; done)
@@ -99,7 +99,7 @@ $(RUNTIME_VENV)/.ready: $(VENV)/.ready | wheel
 	@test -n '$(OLDEST)' || echo 'There is no Python 3.10 here: the tests of the runtime run on $(PYTHON) instead.'
 	@rm -rf $(RUNTIME_VENV)
 	@$(or $(OLDEST),$(PYTHON)) -m venv $(RUNTIME_VENV)
-	@$(RUNTIME_VENV)/bin/python $(PIP) install -q "$$(echo build/dist/txport-*.whl)[ort,test]"
+	@$(RUNTIME_VENV)/bin/python $(PIP) install -q "$$(echo build/dist/txport-*.whl)[ort,trt,test]"
 	@touch $@
 
 clean:

@@ -13,3 +13,8 @@ def export() -> NoReturn:
 def verify() -> NoReturn:
     """tx-verify"""
     run_command("txport.exporter.verify_command", extra="export")
+
+
+def build() -> NoReturn:
+    """tx-build"""
+    run_command("txport.exporter.build_command", extra="trt")

@@ -27,6 +27,14 @@ class MissingLibrary(TxportError):
     """An optional dependency that is not installed; the message holds the pip command."""
 
 
+class DeviceError(TxportError):
+    """A GPU that does not do what it is told; what was made until then cannot be trusted."""
+
+
+class OutOfMemory(DeviceError):
+    """Device memory that is not there; nothing that was made before is lost."""
+
+
 class CheckFailed(TxportError):
     """A verification or self-check that ran to its end and found a difference."""
 

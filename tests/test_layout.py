@@ -57,6 +57,11 @@ def test_bundles_can_be_read_with_numpy_alone() -> None:
     import_without(f"{OURS} {HEAVY} {ENGINES}", modules)
 
 
+def test_engines_are_built_without_pytorch_and_onnx() -> None:
+    refused = f"txport.models txport.training txport.benchmarks {HEAVY} onnxruntime sentencepiece"
+    import_without(refused, ["txport.exporter.build_command"])
+
+
 def test_models_need_pytorch_and_safetensors_only() -> None:
     needs_everything()
     import_without(

@@ -1,8 +1,6 @@
 """Every lowering of every kind of model against PyTorch."""
 
 import collections
-import dataclasses
-import functools
 
 import numpy as np
 import onnx
@@ -12,11 +10,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from numpy_runner import OPTIONS, NumpyRunner, random_model
+from numpy_runner import OPTIONS, NumpyRunner, random_model, traced
 from txport.exporter import interface
 from txport.exporter.lowerings import LOWERINGS, TensorScatter
 from txport.exporter.trace import trace_encoder, trace_step
-from txport.models.config import Config
 from txport.models.transformer import Transformer
 
 
@@ -28,18 +25,6 @@ def model(request: pytest.FixtureRequest) -> Transformer:
 @pytest.fixture(params=LOWERINGS)
 def lowering(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-@functools.cache
-def _traced(config: Config, lowering: str | None) -> ir.Model:
-    """Tracing takes seconds and `random_model` is the same for the same config: each graph is traced once."""
-    model = random_model(**dataclasses.asdict(config))
-    longest = config.max_positions
-    return trace_step(model, LOWERINGS[lowering], longest) if lowering else trace_encoder(model, longest)
-
-
-def traced(model: Transformer, lowering: str) -> tuple[ir.Model, ir.Model]:
-    return _traced(model.config, None), _traced(model.config, lowering)
 
 
 def test_graphs_equal_pytorch(model: Transformer, lowering: str) -> None:

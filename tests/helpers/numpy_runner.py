@@ -1,12 +1,16 @@
 """Small models of many shapes, and a way to run their graphs that shares nothing with the runtime."""
 
+import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import torch
-from txport.models.config import preset
+from txport.exporter.lowerings import LOWERINGS
+from txport.exporter.trace import trace_encoder, trace_step
+from txport.models.config import Config, preset
 from txport.models.transformer import Transformer
 
 # Every option of the model appears at least once; head_dim 12 is one that ONNX Runtime's fused attention refuses.
@@ -29,6 +33,19 @@ def random_model(**overrides: Any) -> Transformer:
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
     return model
+
+
+@functools.cache
+def _traced(config: Config, lowering: str | None) -> ir.Model:
+    """Tracing takes seconds and `random_model` is the same for the same config: each graph is traced once."""
+    model = random_model(**dataclasses.asdict(config))
+    longest = config.max_positions
+    return trace_step(model, LOWERINGS[lowering], longest) if lowering else trace_encoder(model, longest)
+
+
+def traced(model: Transformer, lowering: str) -> tuple[ir.Model, ir.Model]:
+    """The encoder and one decoder step of a `random_model`. Copy them to change them."""
+    return _traced(model.config, None), _traced(model.config, lowering)
 
 
 def open_session(model: ir.Model) -> onnxruntime.InferenceSession:

@@ -1,0 +1,187 @@
+"""tx-build: a bundle becomes TensorRT engines for the GPU that is here, or for GPUs that are named."""
+
+import json
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from txport.exporter.engine_builder import BuildOptions
+from txport.exporter.engine_directory import Plan, build_directory, target_gpu
+from txport.exporter.engine_profiles import Buckets, choose_buckets
+from txport.runtime.build_record import BuildRecord
+from txport.runtime.errors import BundleError, InputError
+from txport.runtime.gpu import Gpu, find_gpu
+from txport.runtime.manifest import WEIGHTS, Lowering, Manifest
+from txport.runtime.strict_json import encode
+from txport.runtime.tensorrt_library import TensorRt, find_tensorrt
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_LOWERINGS: tuple[Lowering, ...] = ("scatter", "tensorscatter")
+
+
+def _numbers(_context: click.Context, _option: click.Parameter, value: str | None) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    if not re.fullmatch(r"\d+(,\d+)*", value):
+        raise click.BadParameter(f"{value!r} is not a list of whole numbers with commas between, as 1,8,32")
+    return tuple(int(number) for number in value.split(","))
+
+
+def _bytes(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
+    if value is None:
+        return None
+    match = re.fullmatch(r"(\d+)([KMG]?)", value)
+    if match is None:
+        raise click.BadParameter(f"{value!r} is not a number of bytes, as 512M or 4G")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--max-batch", type=int, help="The most rows of a batch. [default: as many as the bundle takes]")
+@click.option(
+    "--batch-buckets",
+    metavar="N,N,...",
+    callback=_numbers,
+    help="Batch sizes to tune for. [default: 1,8,32,... and --max-batch]",
+)
+@click.option(
+    "--target-buckets",
+    metavar="N,N,...",
+    callback=_numbers,
+    help="Cache lengths. [default: 32,64,... and the bundle's longest]",
+)
+@click.option("--lowering", type=click.Choice(_LOWERINGS), help="Decoder step. [default: the best for this version]")
+@click.option(
+    "--workspace",
+    metavar="BYTES",
+    callback=_bytes,
+    help="Most device memory for temporaries. [default: TensorRT's own bound]",
+)
+@click.option(
+    "--optimization-level", type=click.IntRange(0, 5), default=3, show_default=True, help="TensorRT's effort."
+)
+@click.option("--timing-cache", type=click.Path(path_type=Path), help="File of measurements to use and to add to.")
+@click.option("--hardware-compatible", is_flag=True, help="Engines for every GPU since Ampere; slower.")
+@click.option("--version-compatible", is_flag=True, help="Engines for later versions of the same generation too.")
+@click.option("--compute-capability", multiple=True, help="GPUs to build for, as 8.9; TensorRT-RTX only. Repeatable.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds after which the build is given up."
+)
+@click.option("--force", is_flag=True, help="Build again what is there already, with its timing cache.")
+@click.option("--json", "as_json", is_flag=True, help="Print the build's record as JSON.")
+def main(
+    bundle: Path,
+    max_batch: int | None,
+    batch_buckets: tuple[int, ...] | None,
+    target_buckets: tuple[int, ...] | None,
+    lowering: Lowering | None,
+    workspace: int | None,
+    optimization_level: int,
+    timing_cache: Path | None,
+    hardware_compatible: bool,
+    version_compatible: bool,
+    compute_capability: tuple[str, ...],
+    timeout: float | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Build TensorRT engines of BUNDLE into BUNDLE/engines, for the GPU of this machine."""
+    logging.basicConfig(format="%(message)s")
+    manifest = Manifest.load(bundle)
+    # Asked for by name, only TensorRT-RTX can do it; else what is there, TensorRT first.
+    tensorrt = find_tensorrt("tensorrt_rtx" if compute_capability else None)
+    gpu = find_gpu()
+    target = target_gpu(tensorrt, gpu, _capabilities(compute_capability), hardware_compatible)
+    options = BuildOptions(
+        capabilities=target.compute_capabilities if tensorrt.is_rtx else (),
+        ampere_plus=hardware_compatible,
+        version_compatible=version_compatible,
+        optimization_level=optimization_level,
+        workspace=workspace,
+        inspect=not tensorrt.is_rtx,
+    )
+    buckets = choose_buckets(manifest, max_batch, batch_buckets, target_buckets)
+    plan = Plan(
+        bundle=bundle.resolve(),
+        library=tensorrt.library.name,
+        lowerings=_lowerings(bundle, manifest, tensorrt, lowering),
+        buckets=buckets,
+        options=options,
+        gpu=target,
+        driver=gpu.driver if isinstance(gpu, Gpu) else None,
+    )
+    _check_sources(bundle, manifest, plan)
+    with _bar(buckets, plan.lowerings[0]) as progress:
+        directory = build_directory(
+            plan,
+            manifest,
+            tensorrt.library.version,
+            timing_cache=timing_cache,
+            timeout=timeout,
+            force=force,
+            progress=progress,
+        )
+    record = BuildRecord.load(directory)
+    click.echo(json.dumps(encode(record), indent=1) if as_json else _summary(directory, record))
+
+
+def _capabilities(given: tuple[str, ...]) -> tuple[str, ...]:
+    for capability in given:
+        if not re.fullmatch(r"\d+\.\d", capability):
+            raise InputError(f"the compute capability {capability!r} is not like 8.9")
+    return tuple(sorted(set(given)))
+
+
+def _lowerings(bundle: Path, manifest: Manifest, tensorrt: TensorRt, asked: Lowering | None) -> tuple[Lowering, ...]:
+    """The one that was asked for; else the best for this version, and the one that every version builds."""
+    best: tuple[Lowering, ...] = (tensorrt.lowering, "scatter")
+    wanted = (asked,) if asked else tuple(dict.fromkeys(best))
+    found = tuple(name for name in wanted if manifest.graph("decoder_step", name) is not None)
+    if not found:
+        raise BundleError(
+            f"{bundle} has no decoder step of the lowering {wanted[0]}: export it again with that lowering"
+        )
+    return found
+
+
+def _check_sources(bundle: Path, manifest: Manifest, plan: Plan) -> None:
+    """What is built from must be what the manifest says."""
+    for graph in manifest.graphs:
+        if graph.lowering in ("standard", *plan.lowerings):
+            manifest.check_file(bundle, graph.file, contents=True)
+    manifest.check_file(bundle, WEIGHTS, contents=True)
+
+
+@contextmanager
+def _bar(buckets: Buckets, lowering: Lowering) -> Iterator[Callable[[str, float], None]]:
+    """A progress bar over all engines on a terminal, nothing in a pipe."""
+    if not sys.stderr.isatty():
+        yield lambda file, part: None
+        return
+    engines = 1 + (len(buckets.targets) if lowering == "tensorscatter" else 1)
+    parts: dict[str, float] = {}
+    with click.progressbar(length=100 * engines, label="encoder.plan", file=sys.stderr) as bar:
+
+        def progress(file: str, part: float) -> None:
+            parts.update(dict.fromkeys(parts, 1.0))
+            parts[file] = part
+            bar.label = file
+            bar.update(int(100 * sum(parts.values())) - bar.pos)
+
+        yield progress
+        bar.update(100 * engines - bar.pos)
+
+
+def _summary(directory: Path, record: BuildRecord) -> str:
+    size = sum(engine.bytes for engine in record.engines)
+    profiles = sum(len(engine.profiles) for engine in record.of_role("decoder_step"))
+    return (
+        f"{directory}: {record.library}, lowering {record.lowering}, {record.precision.type} "
+        f"(shown by the {record.precision.proof}), {profiles} buckets, {size / 1e6:.1f} MB, "
+        f"{record.build_seconds:.1f} s, {record.peak_memory / 1e6:.0f} MB of memory at most"
+    )

@@ -1,0 +1,190 @@
+"""One ONNX graph to one serialized TensorRT engine, with its profiles, checked before and after.
+
+Weights are mapped from the bundle's file, which the library reads directly, and the engine is written to its file as it
+is made where the version can do that: neither is held in memory of ours.
+"""
+
+import logging
+import mmap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from txport.exporter.engine_inspector import check_layers, engine_layers
+from txport.exporter.engine_network import check_network
+from txport.exporter.engine_profiles import shapes
+from txport.exporter.static_sizes import with_size
+from txport.runtime.build_record import EngineFile, Profile
+from txport.runtime.errors import BundleError, CheckFailed
+from txport.runtime.files import sha256
+from txport.runtime.manifest import Graph, Manifest
+from txport.runtime.tensorrt_library import TensorRt
+
+_log = logging.getLogger("txport")
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """What the builder is told.
+
+    Attributes:
+        capabilities: compute capabilities to build for (TensorRT-RTX only).
+        ampere_plus: for every GPU of compute capability 8.0 or more.
+        version_compatible: for later versions of the same major version as well.
+        optimization_level: 0 to 5.
+        workspace: the most bytes of device memory for temporaries; None for the library's own bound.
+        inspect: open the finished engine and prove its precision, which needs the GPU that it is for.
+    """
+
+    capabilities: tuple[str, ...] = ()
+    ampere_plus: bool = False
+    version_compatible: bool = False
+    optimization_level: int = 3
+    workspace: int | None = None
+    inspect: bool = True
+
+
+@dataclass
+class EngineBuilder:
+    """Builds the engines of one directory, one after the other, with one timing cache.
+
+    Attributes:
+        tensorrt: the library.
+        bundle: where the graphs are.
+        manifest: its manifest.
+        options: what the builder is told.
+        directory: where engines are written.
+        timing_cache: what earlier builds have measured; `build` adds to it.
+        progress: told (file, part done from 0 to 1).
+    """
+
+    tensorrt: TensorRt
+    bundle: Path
+    manifest: Manifest
+    options: BuildOptions
+    directory: Path
+    timing_cache: bytes
+    progress: Callable[[str, float], None]
+    layers: dict[str, int] = field(default_factory=dict)
+
+    def build(self, graph: Graph, file: str, profiles: Sequence[Profile], target: int | None = None) -> EngineFile:
+        """Build one engine.
+
+        Args:
+            graph: which graph.
+            file: the engine file's name.
+            profiles: its optimization profiles, in order.
+            target: make the cache length this number, for layers that take no other.
+
+        Raises:
+            BundleError: the library cannot parse or build the graph.
+            CheckFailed: it would compute something else than the graph says.
+        """
+        trt = self.tensorrt.module
+        islands = {n for island in self.manifest.precision.islands if island.graph == graph.name for n in island.nodes}
+        precision = self.manifest.precision.type
+        self.tensorrt.messages.clear()
+        builder = trt.Builder(self.tensorrt.logger)
+        network, parser = parse_graph(self.tensorrt, builder, self.bundle / graph.file, target)
+        counts = check_network(self.tensorrt, network, graph, precision, islands)
+        config = self._config(builder, network, precision == "float16", islands, file)
+        for profile in profiles:
+            config.add_optimization_profile(_optimization_profile(builder, network, graph, profile))
+        path = self.directory / file
+        with path.open("xb") as output:
+            if not self.tensorrt.serialize_to(builder, network, config, output):
+                raise BundleError(f"{self.tensorrt.library} cannot build {graph.file}: {self.tensorrt.why()}")
+        del parser  # it holds the mapped weights, which must live as long as the network
+        if self.tensorrt.has_timing_cache:
+            self.timing_cache = bytes(memoryview(config.get_timing_cache().serialize()))
+        if self.options.inspect:
+            counts = self._inspect(path, graph, precision, islands)
+        for kind, count in counts.items():
+            self.layers[kind] = self.layers.get(kind, 0) + count
+        return EngineFile(graph.role, file, path.stat().st_size, sha256(path), tuple(profiles))
+
+    def _config(self, builder: Any, network: Any, half: bool, islands: set[str], file: str) -> Any:
+        trt, options = self.tensorrt.module, self.options
+        config = builder.create_builder_config()
+        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+        config.builder_optimization_level = options.optimization_level
+        if options.workspace is not None:
+            config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace)
+        self.tensorrt.set_precision(config, network, half, islands)
+        self.tensorrt.set_target(config, options.capabilities, options.ampere_plus, options.version_compatible)
+        if self.tensorrt.has_timing_cache:
+            cache = config.create_timing_cache(self.timing_cache)
+            if cache is None or not config.set_timing_cache(cache, False):
+                _log.warning("%s refuses its timing cache: everything is timed again", self.tensorrt.library)
+                config.set_timing_cache(config.create_timing_cache(b""), False)
+        if hasattr(trt, "IProgressMonitor"):
+            config.progress_monitor = _monitor(trt, lambda part: self.progress(file, part))
+        return config
+
+    def _inspect(self, path: Path, graph: Graph, precision: str, islands: set[str]) -> dict[str, int]:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            _runtime, engine = self.tensorrt.open_engine(data, self.options.version_compatible)
+            if engine is None:
+                raise CheckFailed(f"{self.tensorrt.library} does not open the engine: {self.tensorrt.why()}")
+            counts = check_layers(engine_layers(self.tensorrt, engine), graph.file, precision, islands)
+            del engine
+        return counts
+
+
+def parse_graph(tensorrt: TensorRt, builder: Any, path: Path, target: int | None = None) -> tuple[Any, Any]:
+    """A network, and the parser that keeps its weights mapped.
+
+    Args:
+        tensorrt: the library.
+        builder: its builder.
+        path: an ONNX file.
+        target: make the cache length this number.
+
+    Raises:
+        BundleError: the library cannot parse it.
+    """
+    network = tensorrt.new_network(builder)
+    parser = tensorrt.module.OnnxParser(network, tensorrt.logger)
+    if target is None:
+        parsed = parser.parse_from_file(str(path))
+    else:
+        parsed = parser.parse(with_size(path.read_bytes(), "target", target), str(path))
+    if not parsed:
+        reasons = [parser.get_error(index).desc() for index in range(parser.num_errors)]
+        reason = " ".join(reasons[0].split())[:300] if reasons else tensorrt.why()
+        raise BundleError(f"{tensorrt.library} does not parse {path}: {reason}")
+    return network, parser
+
+
+def _optimization_profile(builder: Any, network: Any, graph: Graph, profile: Profile) -> Any:
+    made = builder.create_optimization_profile()
+    tensors = {tensor.name: tensor for tensor in graph.inputs}
+    for given in (network.get_input(index) for index in range(network.num_inputs)):
+        if -1 in tuple(given.shape):
+            made.set_shape(given.name, *shapes(tensors[given.name], profile))
+    return made
+
+
+def _monitor(trt: Any, progress: Callable[[float], None]) -> Any:
+    """Tells how far the outermost phase is."""
+
+    class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.IProgressMonitor.__init__(self)
+            self.outermost: tuple[str, int] | None = None
+
+        def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
+            if parent_phase is None:
+                self.outermost = phase_name, max(1, num_steps)
+
+        def step_complete(self, phase_name: str, step: int) -> bool:
+            if self.outermost is not None and self.outermost[0] == phase_name:
+                progress(min(1.0, (step + 1) / self.outermost[1]))
+            return True
+
+        def phase_finish(self, phase_name: str) -> None:
+            if self.outermost is not None and self.outermost[0] == phase_name:
+                self.outermost = None
+
+    return Monitor()

@@ -1,0 +1,223 @@
+"""A directory of engines: its name, its lock, what is built into it, and its record. It appears whole or not at all."""
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from time import monotonic
+
+from txport.exporter.engine_builder import BuildOptions, EngineBuilder
+from txport.exporter.engine_process import peak_memory, run_apart
+from txport.exporter.engine_profiles import Buckets, encoder_profiles, step_profiles
+from txport.runtime.build_record import (
+    FORMAT_VERSION,
+    NAME,
+    TIMING_CACHE,
+    BuildRecord,
+    CudaVersions,
+    EngineFile,
+    EnginePrecision,
+    Flags,
+    LibraryName,
+    TargetGpu,
+)
+from txport.runtime.engine_directories import ENGINES
+from txport.runtime.errors import BundleError, InputError
+from txport.runtime.files import new_directory, write_atomically
+from txport.runtime.gpu import Gpu, dotted
+from txport.runtime.manifest import WEIGHTS, Graph, Lowering, Manifest, Role
+from txport.runtime.manifest_schema import MadeBy
+from txport.runtime.strict_json import encode
+from txport.runtime.tensorrt_library import TensorRt, find_tensorrt
+from txport.runtime.version import VERSION
+
+_log = logging.getLogger("txport")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be built, from what, for what; it travels to the process that builds."""
+
+    bundle: Path
+    library: LibraryName
+    lowerings: tuple[Lowering, ...]  # the first that the library can build is taken
+    buckets: Buckets
+    options: BuildOptions
+    gpu: TargetGpu
+    driver: str | None
+
+
+def target_gpu(tensorrt: TensorRt, gpu: Gpu | str, capabilities: tuple[str, ...], ampere_plus: bool) -> TargetGpu:
+    """For which GPU to build.
+
+    Raises:
+        InputError: there is none here and none was named, or one was named that only TensorRT-RTX could build for.
+    """
+    if tensorrt.is_rtx:
+        if not capabilities:
+            if isinstance(gpu, str):
+                raise InputError(f"{gpu}: name the GPU to build for, as --compute-capability 8.9")
+            capabilities = (gpu.compute_capability,)
+        name = gpu.name if isinstance(gpu, Gpu) else None
+        return TargetGpu(name, capabilities, "same_compute_capability")
+    if capabilities:
+        raise InputError(f"{tensorrt.library} builds for the GPU that is here: leave --compute-capability out")
+    if isinstance(gpu, str):
+        raise InputError(f"{gpu}: {tensorrt.library} builds engines on the GPU that they are for")
+    return TargetGpu(gpu.name, (gpu.compute_capability,), "ampere_plus" if ampere_plus else "exact")
+
+
+def build_directory(
+    plan: Plan,
+    manifest: Manifest,
+    version: str,
+    *,
+    timing_cache: Path | None,
+    timeout: float | None,
+    force: bool,
+    progress: Callable[[str, float], None],
+) -> Path:
+    """Build all engines of a plan and give their directory, which appears when all are checked.
+
+    Args:
+        plan: what to build.
+        manifest: the bundle's.
+        version: of the library.
+        timing_cache: a file to read measurements from and write them to; None for the directory's own.
+        timeout: seconds.
+        force: replace a directory of the same plan.
+        progress: told (file, part done from 0 to 1).
+
+    Raises:
+        InputError: the directory exists, or another process is building it, or cannot be written.
+        BundleError, CheckFailed: see `EngineBuilder.build`.
+    """
+    target = plan.bundle / ENGINES / directory_name(plan, manifest, version)
+    with _only_one(target):
+        if target.exists() and not force:
+            raise InputError(f"{target} exists already: use it, or build it again with --force")
+        cache = timing_cache or target / TIMING_CACHE
+        known = cache.read_bytes() if cache.is_file() else b""
+        with new_directory(target, replace=force, marker=NAME) as directory:
+            measured = run_apart(partial(_build, plan, directory, known), timeout, progress)
+        if timing_cache is not None and measured:
+            write_atomically(timing_cache, measured)
+    return target
+
+
+def directory_name(plan: Plan, manifest: Manifest, version: str) -> str:
+    """For people: the GPU, the library and a hash of everything that was chosen."""
+    chosen = {
+        "bundle": _sources(plan, manifest),
+        "gpu": encode(plan.gpu),
+        "options": encode(plan.options),
+        "buckets": encode(plan.buckets),
+    }
+    digest = hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:8]
+    gpus = "+".join("sm" + capability.replace(".", "") for capability in plan.gpu.compute_capabilities)
+    library = "trt_rtx" if plan.library == "tensorrt_rtx" else "trt"
+    return f"{gpus}-{library}{version}-{digest}"
+
+
+def _sources(plan: Plan, manifest: Manifest) -> dict[str, str]:
+    graphs = [_graph(manifest, "encoder"), *(_graph(manifest, "decoder_step", name) for name in plan.lowerings)]
+    return {name: manifest.files[name].sha256 for name in [*(graph.file for graph in graphs), WEIGHTS]}
+
+
+def _graph(manifest: Manifest, role: Role, lowering: Lowering | None = None) -> Graph:
+    graph = manifest.graph(role, lowering)
+    assert graph is not None  # the command has seen to it
+    return graph
+
+
+@contextmanager
+def _only_one(target: Path) -> Iterator[None]:
+    """Hold the lock of the bundle's engines: builds that run at once would spoil each other's timings as well."""
+    lock = target.with_name(".lock")
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise InputError(f"{target} cannot be written ({error.strerror}): copy the bundle elsewhere") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise InputError(f"another tx-build is writing into {target.parent}: wait until it has finished") from None
+    finally:
+        os.close(descriptor)
+
+
+def _build(plan: Plan, directory: Path, known: bytes, progress: Callable[[str, float], None]) -> bytes:
+    """In the process that builds: all engines and, last, the record. Gives the timing cache."""
+    start = monotonic()
+    tensorrt, manifest = find_tensorrt(plan.library), Manifest.load(plan.bundle)
+    builder = EngineBuilder(tensorrt, plan.bundle, manifest, plan.options, directory, known, progress)
+    lowering, engines = _build_engines(builder, plan)
+    if builder.timing_cache:
+        (directory / TIMING_CACHE).write_bytes(builder.timing_cache)
+    sources = _sources(replace(plan, lowerings=(lowering,)), manifest)
+    BuildRecord(
+        format_version=FORMAT_VERSION,
+        made_by=MadeBy("txport", VERSION),
+        library=tensorrt.library,
+        gpu=plan.gpu,
+        cuda=CudaVersions(plan.driver, _cuda_runtime()),
+        version_compatible=plan.options.version_compatible,
+        bundle=sources,
+        lowering="tensorscatter" if lowering == "tensorscatter" else "scatter",
+        id_type=tensorrt.id_type,
+        precision=EnginePrecision(
+            manifest.precision.type, "inspector" if plan.options.inspect else "network", builder.layers
+        ),
+        flags=Flags(plan.options.optimization_level, plan.options.workspace),
+        engines=engines,
+        build_seconds=round(monotonic() - start, 3),
+        peak_memory=peak_memory(),
+    ).write(directory)
+    return builder.timing_cache
+
+
+def _build_engines(builder: EngineBuilder, plan: Plan) -> tuple[Lowering, tuple[EngineFile, ...]]:
+    """The encoder, and the decoder step in the first lowering that the library builds."""
+    manifest, buckets = builder.manifest, plan.buckets
+    encoder = builder.build(_graph(manifest, "encoder"), "encoder.plan", encoder_profiles(manifest, buckets))
+    for lowering in plan.lowerings:
+        try:
+            return lowering, (encoder, *_build_steps(builder, lowering, buckets))
+        except BundleError as error:
+            if lowering == plan.lowerings[-1]:
+                raise
+            # Attention layers have kernels for some sizes of heads only.
+            _log.warning("%s: the next lowering is tried", error)
+            for file in builder.directory.glob("decoder_step*"):
+                file.unlink()
+    raise AssertionError("a plan has at least one lowering")
+
+
+def _build_steps(builder: EngineBuilder, lowering: Lowering, buckets: Buckets) -> Iterator[EngineFile]:
+    """One engine for all buckets, so that weights are stored once, or one for each cache length if that is static."""
+    manifest = builder.manifest
+    step = _graph(manifest, "decoder_step", lowering)
+    if lowering != "tensorscatter":
+        yield builder.build(step, "decoder_step.plan", step_profiles(manifest, buckets.batches, buckets.targets))
+        return
+    for target in buckets.targets:
+        profiles = step_profiles(manifest, buckets.batches, [target])
+        yield builder.build(step, f"decoder_step.{target}.plan", profiles, target)
+
+
+def _cuda_runtime() -> str | None:
+    """The version of cuda-python's CUDA, if that is installed."""
+    try:
+        from cuda.bindings import runtime
+    except ImportError:
+        return None
+    error, version = runtime.cudaRuntimeGetVersion()
+    return None if int(error) else dotted(version)

@@ -1,0 +1,82 @@
+"""What the parser made of a graph, checked before it is built: what TensorRT drops or retypes, it does in silence."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from txport.runtime.errors import CheckFailed
+from txport.runtime.manifest_schema import Graph
+from txport.runtime.tensorrt_library import TensorRt
+
+# Query, key, value, mask. TensorRT ignores Attention's `nonpad_kv_seqlen` without a word.
+_MASK = 3
+FLOATS = ("float32", "float16", "bfloat16")
+# These hold or move values; what they are given has its type already.
+_MOVES = {
+    "CAST", "CONCATENATION", "CONSTANT", "FILL", "GATHER", "IDENTITY", "SCATTER", "SELECT", "SHAPE", "SHUFFLE", "SLICE",
+    "SQUEEZE", "UNSQUEEZE", "KV_CACHE_UPDATE",
+}  # fmt: skip
+
+
+def layers_of(network: Any) -> Iterator[Any]:
+    """The layers of a network, in order."""
+    return (network.get_layer(index) for index in range(network.num_layers))
+
+
+def kind_of(layer: Any) -> str:
+    """A layer's type, as in `LayerType`."""
+    return str(layer.type).rpartition(".")[2]
+
+
+def check_network(tensorrt: TensorRt, network: Any, graph: Graph, precision: str, islands: set[str]) -> dict[str, int]:
+    """See that nothing was lost: inputs, outputs, masks, and (where the network is strongly typed) precisions.
+
+    Args:
+        tensorrt: the library.
+        network: what the parser made of `graph`.
+        graph: the manifest's word on it.
+        precision: "float32" or "float16".
+        islands: nodes that compute in float32 in a float16 graph.
+
+    Returns:
+        how many layers compute in each floating type.
+
+    Raises:
+        CheckFailed: what was lost.
+    """
+    inputs = {network.get_input(index).name for index in range(network.num_inputs)}
+    outputs = {network.get_output(index).name for index in range(network.num_outputs)}
+    for what, found, listed in (("input", inputs, graph.inputs), ("output", outputs, graph.outputs)):
+        if missing := sorted({tensor.name for tensor in listed} - found):
+            raise CheckFailed(
+                f"{tensorrt.library} dropped the {what} {missing[0]!r} of {graph.file}: its engine would be wrong"
+            )
+    for layer in layers_of(network):
+        if kind_of(layer) == "ATTENTION_INPUT" and layer.num_inputs <= _MASK:
+            raise CheckFailed(
+                f"{tensorrt.library} dropped the mask of {layer.name} of {graph.file}: it would attend to padding; "
+                "export the bundle again with this txport"
+            )
+    counts: dict[str, int] = {}
+    for layer, kind in computing_layers(tensorrt, network):
+        counts[kind] = counts.get(kind, 0) + 1
+        expected = "float32" if is_island(layer.name, islands) else precision
+        if tensorrt.strongly_typed and kind != expected:
+            raise CheckFailed(f"{layer.name} of {graph.file} computes in {kind} instead of {expected}")
+    return counts
+
+
+def computing_layers(tensorrt: TensorRt, network: Any) -> Iterator[tuple[Any, str]]:
+    """Each layer that computes with floating point, and the type of what it makes."""
+    for layer in layers_of(network):
+        if kind_of(layer) in _MOVES:
+            continue
+        for index in range(layer.num_outputs):
+            if (name := tensorrt.type_name(layer.get_output(index).dtype)) in FLOATS:
+                yield layer, name
+                break
+
+
+def is_island(layer: str, islands: set[str]) -> bool:
+    """Whether a layer stands for one of these nodes; the parser adds numbers where a node becomes several layers."""
+    return layer in islands or re.sub(r"_\d+$", "", layer) in islands

@@ -1,0 +1,92 @@
+"""A build in a process of its own: it can be stopped, it may be killed for want of memory, and its peak is its own."""
+
+import ctypes
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any, TypeVar
+
+from txport.runtime.errors import CheckFailed, TxportError
+
+T = TypeVar("T")
+_PR_SET_PDEATHSIG = 1
+_LOOK = 0.2  # seconds between looks at the clock
+
+
+def run_apart(
+    work: Callable[[Callable[[str, float], None]], T], timeout: float | None, progress: Callable[[str, float], None]
+) -> T:
+    """Run picklable `work`, which is given a function to report progress to, in a new process.
+
+    Args:
+        work: what to run; what it raises is raised here.
+        timeout: seconds after which it is killed; None for never.
+        progress: told what the work reports.
+
+    Raises:
+        CheckFailed: it took longer, or was killed.
+    """
+    # Not by fork: CUDA does not survive one.
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(work, sender), daemon=True)
+    process.start()
+    sender.close()
+    deadline = None if timeout is None else time.monotonic() + timeout
+    try:
+        answer = _listen(receiver, deadline, progress)
+        process.join(_LOOK if answer is None else None)
+    finally:
+        if process.is_alive():
+            process.kill()
+            process.join()
+    if answer is not None:
+        kind, value = answer
+        if kind == "raised":
+            raise value
+        result: T = value
+        return result
+    if deadline is not None and time.monotonic() >= deadline:
+        raise CheckFailed(f"the build took longer than {timeout:g} seconds and was stopped: raise --timeout")
+    number = -(process.exitcode or 0)
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"exit code {process.exitcode}"
+    memory = ", most likely for want of memory: use fewer or smaller buckets, or a smaller --workspace"
+    raise CheckFailed(f"the build was ended by {name}{memory if name == 'SIGKILL' else ''}")
+
+
+def _listen(
+    receiver: Connection, deadline: float | None, progress: Callable[[str, float], None]
+) -> tuple[str, Any] | None:
+    """The answer, or None if the process ended without one or the time is over."""
+    while deadline is None or time.monotonic() < deadline:
+        if not receiver.poll(_LOOK):
+            continue
+        try:
+            kind, value = receiver.recv()
+        except EOFError:
+            return None
+        if kind != "progress":
+            return kind, value
+        progress(*value)
+    return None
+
+
+def _work(work: Callable[[Callable[[str, float], None]], Any], sender: Connection) -> None:
+    # It ends with the command even if that is killed.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    try:
+        answer = "done", work(lambda what, part: sender.send(("progress", (what, part))))
+    except (TxportError, OSError) as error:
+        answer = "raised", error
+    sender.send(answer)
+
+
+def peak_memory() -> int:
+    """The most bytes that this process has held in memory at once, mapped files included (Linux)."""
+    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+        for line in status:
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return 0

@@ -1,0 +1,70 @@
+"""A named dimension of an ONNX file made a number, without the onnx library, which devices do not have.
+
+TensorRT's KVCacheUpdate takes caches of a static length only. An ONNX file is a protocol buffer: fields of (number,
+type) keys. What is rewritten lies at ModelProto.graph (7), its inputs, outputs and values (11, 12, 13), and there at
+type (2), tensor_type (1), shape (2), dim (1); a dimension has dim_value (1) or dim_param (2). See onnx.proto3.
+"""
+
+from collections.abc import Iterator
+
+_TO_DIMENSIONS: tuple[tuple[int, ...], ...] = ((7,), (11, 12, 13), (2,), (1,), (2,), (1,))
+_DIM_PARAM = 2
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+def with_size(model: bytes, dimension: str, size: int) -> bytes:
+    """The same model with every dimension of this name as a number.
+
+    Args:
+        model: the bytes of an ONNX file whose weights are external.
+        dimension: "target", for example.
+        size: its size.
+    """
+    return _rewritten(model, _TO_DIMENSIONS, dimension.encode(), b"\x08" + _varint(size))
+
+
+def _rewritten(message: bytes, path: tuple[tuple[int, ...], ...], name: bytes, replacement: bytes) -> bytes:
+    if not path:
+        named = any(number == _DIM_PARAM and value == name for number, value, _ in _fields(message))
+        return replacement if named else message
+    parts = []
+    for number, value, whole in _fields(message):
+        if number in path[0] and value is not None:
+            inner = _rewritten(value, path[1:], name, replacement)
+            whole = _varint(number << 3 | _BYTES) + _varint(len(inner)) + inner
+        parts.append(whole)
+    return b"".join(parts)
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes | None, bytes]]:
+    """(number, contents of a field that has a length or None, the whole field) in order."""
+    at = 0
+    while at < len(message):
+        start = at
+        key, at = _read_varint(message, at)
+        kind, value = key & 7, None
+        if kind == _VARINT:
+            _, at = _read_varint(message, at)
+        elif kind == _BYTES:
+            length, at = _read_varint(message, at)
+            value, at = message[at : at + length], at + length
+        else:
+            at += {_FIXED64: 8, _FIXED32: 4}[kind]
+        yield key >> 3, value, message[start:at]
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value, shift, at = value | (byte & 127) << shift, shift + 7, at + 1
+        if byte < 128:
+            return value, at
+
+
+def _varint(value: int) -> bytes:
+    parts = bytearray()
+    while value > 127:
+        parts.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*parts, value])

@@ -1,0 +1,203 @@
+"""Every difference between the generations of TensorRT that txport supports, in one place.
+
+8.6 (weakly typed, 32-bit ids), 10 and 11 (strongly typed, 64-bit ids), and TensorRT-RTX (as 11; builds for named
+compute capabilities without a GPU). What is asked here is a version or whether a name exists, never anything else.
+"""
+
+import importlib
+import logging
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from txport.runtime.build_record import IdType, LibraryName, LibraryVersion
+from txport.runtime.errors import InputError, MissingLibrary
+
+_MODULES: dict[LibraryName, tuple[str, ...]] = {
+    "tensorrt": ("tensorrt",),
+    "tensorrt_rtx": ("tensorrt_rtx", "tensorrt_rtx_bindings"),
+}
+_OLDEST = (8, 6)
+# KVCacheUpdate and Attention layers came with this one.
+_CACHE_LAYERS = (10, 15)
+_LEVELS = {"INTERNAL_ERROR": logging.ERROR, "ERROR": logging.ERROR, "WARNING": logging.INFO}
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TensorRt:
+    """An imported TensorRT module and what it can do."""
+
+    module: Any
+    library: LibraryVersion
+    messages: list[str]  # of the library's errors, in order
+    logger: Any
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The version as numbers."""
+        return tuple(int(number) for number in re.findall(r"\d+", self.library.version))
+
+    @property
+    def is_rtx(self) -> bool:
+        """TensorRT-RTX, which builds for named compute capabilities."""
+        return self.library.name == "tensorrt_rtx"
+
+    @property
+    def strongly_typed(self) -> bool:
+        """Whether the graph alone decides about precision."""
+        return self.is_rtx or self.numbers >= (10,)
+
+    @property
+    def id_type(self) -> IdType:
+        """What becomes of int64 inputs and outputs."""
+        return "int64" if self.strongly_typed else "int32"
+
+    @property
+    def lowering(self) -> Literal["scatter", "tensorscatter"]:
+        """The decoder step that it runs best."""
+        return "tensorscatter" if self.is_rtx or self.numbers >= _CACHE_LAYERS else "scatter"
+
+    @property
+    def has_timing_cache(self) -> bool:
+        """TensorRT-RTX times nothing when it builds: its kernels are compiled where they run."""
+        return not self.is_rtx
+
+    def why(self) -> str:
+        """The first thing that the library complained about since `messages` was cleared, as one line.
+
+        What it complains about afterwards is often a consequence only.
+        """
+        return " ".join(self.messages[0].split())[:400] if self.messages else "it does not say why"
+
+    def new_network(self, builder: Any) -> Any:
+        """An empty network of the kind that this version builds."""
+        flags = self.module.NetworkDefinitionCreationFlag
+        name = "STRONGLY_TYPED" if self.strongly_typed else "EXPLICIT_BATCH"
+        # From 11 on there is nothing to choose, and one day no flag to choose it with.
+        return builder.create_network(1 << int(getattr(flags, name)) if hasattr(flags, name) else 0)
+
+    def set_precision(self, config: Any, network: Any, half: bool, islands: set[str]) -> None:
+        """Say what the graph says already, where the library would decide by itself; never TF32 in place of FP32."""
+        flags = self.module.BuilderFlag
+        config.clear_flag(flags.TF32)
+        if self.strongly_typed or not half:
+            return
+        config.set_flag(flags.FP16)
+        config.set_flag(flags.PREFER_PRECISION_CONSTRAINTS)
+        for layer in (network.get_layer(index) for index in range(network.num_layers)):
+            if layer.name in islands:
+                layer.precision = self.module.float32
+        # As 10 does: engines then need neither cuBLAS nor cuDNN.
+        config.set_tactic_sources(0)
+
+    def set_target(
+        self, config: Any, capabilities: tuple[str, ...], ampere_plus: bool, version_compatible: bool
+    ) -> None:
+        """For which GPUs and versions to build.
+
+        Raises:
+            InputError: this version cannot.
+        """
+        if self.is_rtx:
+            if ampere_plus or version_compatible:
+                raise InputError(
+                    f"{self.library} builds for named compute capabilities and its own version only: leave "
+                    "--hardware-compatible and --version-compatible out and use --compute-capability"
+                )
+            known = self.module.ComputeCapability
+            config.num_compute_capabilities = len(capabilities)
+            for index, capability in enumerate(capabilities):
+                name = "SM" + capability.replace(".", "")
+                if not hasattr(known, name):
+                    names = ", ".join(f"{n[2:-1]}.{n[-1]}" for n in sorted(dir(known), key=len) if n.startswith("SM"))
+                    raise InputError(f"{self.library} does not build for compute capability {capability}, only {names}")
+                config.set_compute_capability(getattr(known, name), index)
+        if ampere_plus:
+            config.hardware_compatibility_level = self.module.HardwareCompatibilityLevel.AMPERE_PLUS
+        if version_compatible:
+            config.set_flag(self.module.BuilderFlag.VERSION_COMPATIBLE)
+
+    def serialize_to(self, builder: Any, network: Any, config: Any, file: Any) -> bool:
+        """Build and write the engine to an open binary file; False if that failed."""
+        if hasattr(builder, "build_serialized_network_to_stream"):
+            return bool(builder.build_serialized_network_to_stream(network, config, _writer(self.module, file)))
+        engine = builder.build_serialized_network(network, config)
+        if engine is None:
+            return False
+        file.write(memoryview(engine))
+        return True
+
+    def open_engine(self, data: Any, version_compatible: bool) -> tuple[Any, Any]:
+        """(runtime, engine) of a serialized engine, any buffer; the engine is None if it cannot be used here."""
+        runtime = self.module.Runtime(self.logger)
+        if version_compatible:
+            runtime.engine_host_code_allowed = True
+        return runtime, runtime.deserialize_cuda_engine(data)
+
+    def type_name(self, data_type: Any) -> str:
+        """The manifest's name of a TensorRT data type."""
+        name = str(data_type).rpartition(".")[2]
+        return {"FLOAT": "float32", "HALF": "float16"}.get(name, name.lower())
+
+
+def find_tensorrt(name: LibraryName | None = None) -> TensorRt:
+    """Import TensorRT, or TensorRT-RTX where that is what there is.
+
+    Args:
+        name: only this one; None for TensorRT if it is there, else TensorRT-RTX.
+
+    Raises:
+        MissingLibrary: there is none, or it does not load.
+        InputError: it is too old.
+    """
+    for library in _MODULES if name is None else (name,):
+        for module in _MODULES[library]:
+            try:
+                found = importlib.import_module(module)
+            except ModuleNotFoundError:
+                continue
+            except (ImportError, OSError) as error:
+                raise MissingLibrary(f"{module} is installed but does not load: {error}") from error
+            return _opened(found, LibraryVersion(library, found.__version__))
+    wanted = "TensorRT" if name is None else name
+    raise MissingLibrary(
+        f"{wanted} is not installed: pip install tensorrt (from NVIDIA's index), JetPack's python3-libnvinfer, or "
+        "pip install tensorrt-rtx-cu13-libs tensorrt-rtx-cu13-bindings"
+    )
+
+
+def _opened(module: Any, library: LibraryVersion) -> TensorRt:
+    messages: list[str] = []
+    opened = TensorRt(module, library, messages, _logger(module, messages))
+    if opened.numbers < _OLDEST and not opened.is_rtx:
+        raise InputError(f"{library} is too old: install TensorRT 8.6 or later")
+    return opened
+
+
+def _logger(module: Any, messages: list[str]) -> Any:
+    """The library's log as ours; its errors are kept to be told."""
+
+    class Logger(module.ILogger):  # type: ignore[misc]
+        def __init__(self) -> None:
+            module.ILogger.__init__(self)
+
+        def log(self, severity: Any, message: str) -> None:
+            level = _LEVELS.get(str(severity).rpartition(".")[2], logging.DEBUG)
+            _log.log(min(level, logging.INFO), "%s", message)
+            if level == logging.ERROR:
+                messages.append(message)
+
+    return Logger()
+
+
+def _writer(module: Any, file: Any) -> Any:
+    class Writer(module.IStreamWriter):  # type: ignore[misc]
+        def __init__(self) -> None:
+            module.IStreamWriter.__init__(self)
+
+        def write(self, data: Any) -> int:
+            return int(file.write(data))
+
+    return Writer()

@@ -1,0 +1,210 @@
+"""tx-build as a user meets it, with TensorRT-RTX, which builds for a GPU that is not there."""
+
+import dataclasses
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from txport.exporter.engine_inspector import check_layers
+from txport.exporter.engine_process import peak_memory, run_apart
+from txport.exporter.engine_profiles import choose_buckets
+from txport.runtime.build_record import BuildRecord, LibraryVersion
+from txport.runtime.engine_directories import best, directories
+from txport.runtime.errors import BundleError, CheckFailed, InputError
+from txport.runtime.gpu import Gpu
+from txport.runtime.manifest import Manifest
+
+L4 = Gpu("NVIDIA L4", "8.9", "13.0")
+SMALL = "--compute-capability 8.9 --batch-buckets 1,2 --target-buckets 16,32 --optimization-level 0".split()
+
+
+@pytest.fixture(scope="module")
+def target(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle to build engines into."""
+    pytest.importorskip("tensorrt_rtx_bindings", reason="needs TensorRT-RTX (x86-64): pip install 'txport[dev]'")
+    return Path(shutil.copytree(bundle, tmp_path_factory.mktemp("build") / "bundle"))
+
+
+def tx_build(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """The command, in a process of its own, found beside this Python."""
+    command = [str(Path(sys.executable).with_name("tx-build")), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def built(target: Path) -> BuildRecord:
+    done = tx_build(target, *SMALL, "--json")
+    assert done.returncode == 0, done.stderr
+    return BuildRecord.parse(done.stdout.encode())
+
+
+def test_engines_are_built_and_chosen(target: Path, built: BuildRecord) -> None:
+    manifest = Manifest.load(target)
+    here = best(target, manifest, L4, built.library)
+    assert here.record == built and here.directory.parent == target / "engines"
+    here.record.check_files(here.directory)
+    assert built.lowering == "tensorscatter" and built.id_type == "int64"
+    assert built.precision.type == manifest.precision.type and set(built.precision.layers) == {"float32"}
+    found = {(p.batch.max, p.target.max) for e in built.of_role("decoder_step") for p in e.profiles if p.target}
+    assert found == {(1, 16), (2, 16), (1, 32), (2, 32)}
+    assert len(built.of_role("decoder_step")) == 2, "a static cache length: one engine for each"
+    assert built.gpu.compute_capabilities == ("8.9",) and built.gpu.name is None
+    weights = manifest.files["onnx/weights.bin"].bytes
+    assert weights < built.peak_memory < 2e9 and built.build_seconds > 0
+    with pytest.raises(BundleError, match="run tx-build"):
+        best(target, manifest, dataclasses.replace(L4, compute_capability="8.6"), built.library)
+    with pytest.raises(BundleError, match="needs TensorRT-RTX 1.7"):
+        best(target, manifest, L4, LibraryVersion("tensorrt", "10.15.1"))
+
+
+def test_a_directory_is_not_built_over_unless_forced(target: Path, built: BuildRecord) -> None:
+    again = tx_build(target, *SMALL)
+    assert again.returncode == 2 and "exists already" in again.stderr and "--force" in again.stderr
+    forced = tx_build(target, *SMALL, "--force")
+    assert forced.returncode == 0 and "TensorRT-RTX" in forced.stdout
+    assert len(directories(target)) == 1
+
+
+def test_one_engine_for_all_buckets_where_the_cache_length_is_free(target: Path, built: BuildRecord) -> None:
+    done = tx_build(target, *SMALL, "--lowering", "scatter", "--json")
+    assert done.returncode == 0, done.stderr
+    record = BuildRecord.parse(done.stdout.encode())
+    shutil.rmtree(next(path for path in directories(target) if BuildRecord.load(path) == record))
+    (step,) = record.of_role("decoder_step")
+    assert record.lowering == "scatter" and len(step.profiles) == 4
+
+
+def test_a_second_build_at_the_same_time_is_refused(target: Path, built: BuildRecord) -> None:
+    with (target / "engines" / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = tx_build(target, *SMALL, "--force")
+    assert done.returncode == 2 and "another tx-build" in done.stderr
+
+
+def test_a_build_that_is_killed_leaves_nothing_that_is_loaded(target: Path, built: BuildRecord) -> None:
+    before = directories(target)
+    command = [str(Path(sys.executable).with_name("tx-build")), str(target), *SMALL, "--force"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not list((target / "engines").glob(".sm*/*.plan")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert list((target / "engines").glob(".sm*/*.plan")), "it was killed while it built"
+    assert directories(target) == before and BuildRecord.load(before[0]) is not None
+    assert tx_build(target, *SMALL, "--force").returncode == 0
+    assert not list((target / "engines").glob(".sm*")), "the next build removes what the killed one left"
+
+
+def test_a_build_that_takes_too_long_is_stopped(target: Path) -> None:
+    done = tx_build(target, *SMALL, "--force", "--timeout", "0.05")
+    assert done.returncode == 1 and "took longer than 0.05 seconds" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--compute-capability", "9.0"], "does not build for compute capability 9.0, only 7.5"),
+        (["--compute-capability", "sm89"], "'sm89' is not like 8.9"),
+        ([*SMALL, "--hardware-compatible"], "leave --hardware-compatible"),
+        ([*SMALL, "--version-compatible"], "leave --hardware-compatible and --version-compatible"),
+        ([*SMALL, "--batch-buckets", "1,100000"], "batch bucket 100000 is not between"),
+        ([*SMALL, "--target-buckets", "0"], "target bucket 0 is not between"),
+        ([*SMALL, "--target-buckets", "a"], "not a list of whole numbers"),
+        ([*SMALL, "--workspace", "lots"], "not a number of bytes"),
+        ([*SMALL, "--max-batch", "100000"], "maximum batch 100000"),
+    ],
+)
+def test_bad_options_are_refused_in_one_sentence(target: Path, arguments: list[str], words: str) -> None:
+    done = tx_build(target, *arguments)
+    assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_changed_weights_file_is_not_built(target: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(target, tmp_path / "bundle", ignore=shutil.ignore_patterns("engines")))
+    weights = bytearray((copy / "onnx" / "weights.bin").read_bytes())
+    weights[1000] ^= 1
+    (copy / "onnx" / "weights.bin").write_bytes(weights)
+    done = tx_build(copy, *SMALL)
+    assert done.returncode == 2 and "weights.bin was changed" in done.stderr
+
+
+def test_buckets_end_at_the_largest_sizes(bundle: Path) -> None:
+    manifest = Manifest.load(bundle)
+    most = manifest.limits
+    chosen = choose_buckets(manifest, None, None, None)
+    assert chosen.batches[0] == 1 and chosen.batches[-1] == most.batch
+    assert chosen.targets[0] == 32 and chosen.targets[-1] == most.target
+    assert choose_buckets(manifest, 5, None, [64, 16]).batches == (1, 5)
+    assert choose_buckets(manifest, 5, None, [64, 16]).targets == (16, 64)
+    with pytest.raises(InputError, match="batch bucket 6"):
+        choose_buckets(manifest, 5, [6], None)
+
+
+def _works(progress: Callable[[str, float], None]) -> int:
+    progress("half", 0.5)
+    return peak_memory()
+
+
+def _fails(progress: Callable[[str, float], None]) -> int:
+    raise BundleError("it does not parse")
+
+
+def _is_killed(progress: Callable[[str, float], None]) -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return 0
+
+
+def test_work_in_another_process_answers_fails_and_dies_in_words() -> None:
+    told: list[tuple[str, float]] = []
+    assert run_apart(_works, None, lambda what, part: told.append((what, part))) > 1 << 20
+    assert told == [("half", 0.5)]
+    with pytest.raises(BundleError, match="it does not parse"):
+        run_apart(_fails, None, print)
+    with pytest.raises(CheckFailed, match="SIGKILL, most likely for want of memory"):
+        run_apart(_is_killed, 60, print)
+
+
+def layer(name: str, read: str, made: str, kind: str = "Gemm", metadata: str = "") -> dict[str, object]:
+    """One layer as the engine inspector of TensorRT 8.6 (`Half`) and 10 (`FP16`) describes it."""
+    return {
+        "Name": name,
+        "LayerType": kind,
+        "Inputs": [{"Name": "in", "Format/Datatype": read}],
+        "Outputs": [{"Name": "out", "Format/Datatype": made}],
+        "Metadata": metadata,
+    }
+
+
+def test_the_layers_of_an_engine_prove_its_precision() -> None:
+    half, single = "Row major linear FP16 format", "Row major linear FP32"
+    layers = [
+        layer("layers.0.self_qkv/Gemm", half, half),
+        layer("fused", single, single, metadata="[ONNX Layer: layers.0.norm/LayerNormalization]"),
+        layer("layers.0.inner/Gemm_3", "Float", "Float"),
+        layer("Reformatting CopyNode", single, single, kind="Reformat"),
+        layer("cast", half, single),
+        layer("positions", "Int32", "Int32"),
+    ]
+    islands = {"layers.0.norm/LayerNormalization", "layers.0.inner/Gemm"}
+    assert check_layers(layers, "step.onnx", "float16", islands) == {"float16": 1, "float32": 2}
+    with pytest.raises(CheckFailed, match=r"2 layers of the engine of step.onnx .* float16 .*fused \(float32\)"):
+        check_layers(layers, "step.onnx", "float16", set())
+    with pytest.raises(CheckFailed, match=r"layers.0.self_qkv/Gemm \(float16\)"):
+        check_layers(layers, "step.onnx", "float32", set())
+    with pytest.raises(CheckFailed, match=r"layers.0.self_qkv/Gemm \(Half|float16\)"):
+        check_layers([layer("layers.0.self_qkv/Gemm", "Half", "Half")], "step.onnx", "float32", set())
+
+
+def test_the_record_is_plain_json(target: Path, built: BuildRecord) -> None:
+    (directory,) = directories(target)
+    value = json.loads((directory / "build.json").read_text())
+    assert list(value)[:3] == ["format_version", "made_by", "library"]

@@ -1,0 +1,157 @@
+"""Every graph that TensorRT can take is parsed and built by TensorRT-RTX here, and what it made of it is looked at."""
+
+import collections
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from numpy_runner import OPTIONS, random_model
+from txport.exporter.engine_builder import parse_graph
+from txport.exporter.engine_network import check_network, computing_layers, kind_of, layers_of
+from txport.exporter.engine_profiles import Buckets, encoder_profiles, step_profiles
+from txport.exporter.static_sizes import with_size
+from txport.runtime.errors import BundleError, CheckFailed
+from txport.runtime.manifest import Graph, Manifest
+from txport.runtime.tensorrt_library import find_tensorrt
+
+pytest.importorskip("tensorrt_rtx_bindings", reason="needs TensorRT-RTX (x86-64): pip install 'txport[dev]'")
+
+from tensorrt_graphs import LOWERINGS, rtx_builder, write_bundle  # noqa: E402
+
+BUCKETS = Buckets((1, 4), (16, 32))
+
+
+def graph_of(manifest: Manifest, lowering: str) -> Graph:
+    found = next(graph for graph in manifest.graphs if graph.lowering == lowering)
+    return found
+
+
+def parsed(bundle: Path, manifest: Manifest, lowering: str) -> Any:
+    """(network, parser and builder that it needs)"""
+    tensorrt = find_tensorrt("tensorrt_rtx")
+    builder = tensorrt.module.Builder(tensorrt.logger)
+    target = 32 if lowering == "tensorscatter" else None
+    return *parse_graph(tensorrt, builder, bundle / graph_of(manifest, lowering).file, target), builder
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_graph_becomes_an_engine_of_its_layers_and_precision(option: str, precision: str, tmp_path: Path) -> None:
+    manifest = write_bundle(tmp_path, OPTIONS[option], precision)
+    config = random_model(**OPTIONS[option]).config
+    builder = rtx_builder(tmp_path, manifest, tmp_path / "engines")
+    builds = [("standard", encoder_profiles(manifest, BUCKETS), None)]
+    builds += [("scatter", step_profiles(manifest, BUCKETS.batches, BUCKETS.targets), None)]
+    # Its Attention has kernels for heads of a multiple of 8 only.
+    fused = config.head_dim % 8 == 0
+    builds += [("tensorscatter", step_profiles(manifest, BUCKETS.batches, [32]), 32)] if fused else []
+    for lowering, profiles, target in builds:
+        engine = builder.build(graph_of(manifest, lowering), f"{lowering}.plan", profiles, target)
+        assert engine.profiles == profiles
+        assert (tmp_path / "engines" / engine.file).stat().st_size == engine.bytes
+    assert set(builder.layers) == {precision}, "strongly typed: nothing computes in another type"
+    caches, attentions = 2 * config.decoder_layers, 2 * config.decoder_layers
+    for lowering, expected in (
+        ("scatter", {"SCATTER": caches, "SOFTMAX": attentions, "KV_CACHE_UPDATE": 0, "ATTENTION_INPUT": 0}),
+        ("tensorscatter", {"SCATTER": 0, "SOFTMAX": 0, "KV_CACHE_UPDATE": caches, "ATTENTION_INPUT": attentions}),
+    ):
+        network, *_alive = parsed(tmp_path, manifest, lowering)
+        kinds = collections.Counter(kind_of(layer) for layer in layers_of(network))
+        assert {kind: kinds[kind] for kind in expected} == expected
+        assert kinds["NORMALIZATION"] >= 3 * config.decoder_layers, "LayerNorm is one layer, not its parts"
+        assert kinds["TOPK"] == 1, "the choice of the token is in the engine"
+        masks = [layer.get_input(3).name for layer in layers_of(network) if kind_of(layer) == "ATTENTION_INPUT"]
+        assert masks.count("cross_bias") == (attentions // 2 if lowering == "tensorscatter" else 0)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest]:
+    """A float16 bundle without islands."""
+    directory = tmp_path_factory.mktemp("plain")
+    return directory, write_bundle(directory, OPTIONS["post"], "float16")
+
+
+def checked(bundle: Path, manifest: Manifest, lowering: str, islands: set[str] = frozenset()) -> dict[str, int]:  # type: ignore[assignment]
+    network, *_alive = parsed(bundle, manifest, lowering)
+    precision = manifest.precision.type
+    return check_network(find_tensorrt("tensorrt_rtx"), network, graph_of(manifest, lowering), precision, islands)
+
+
+def test_a_mask_that_tensorrt_drops_is_seen(plain: tuple[Path, Manifest], tmp_path: Path) -> None:
+    """The opset has `nonpad_kv_seqlen` for what our mask says; TensorRT reads the node and ignores that input."""
+    bundle, manifest = plain
+    file = graph_of(manifest, "tensorscatter").file
+    model = onnx.load(bundle / file, load_external_data=False)
+    for node in model.graph.node:
+        if node.op_type == "Attention" and node.input[1].startswith("next_self"):
+            node.input[3] = ""
+            node.input.extend(["", "", "positions"])
+    (tmp_path / "onnx").mkdir()
+    (tmp_path / "onnx" / "weights.bin").symlink_to(bundle / "onnx" / "weights.bin")
+    onnx.save(model, tmp_path / file)
+    checked(bundle, manifest, "tensorscatter")
+    with pytest.raises(CheckFailed, match="dropped the mask of layers.0/Attention"):
+        checked(tmp_path, manifest, "tensorscatter")
+    with pytest.raises(CheckFailed, match="dropped the mask"):
+        rtx_builder(tmp_path, manifest, tmp_path / "engines").build(
+            graph_of(manifest, "tensorscatter"), "step.plan", step_profiles(manifest, [1], [32]), 32
+        )
+
+
+@pytest.mark.parametrize("lowering", ["standard", *LOWERINGS])
+def test_a_layer_of_another_precision_than_was_asked_for_fails(
+    plain: tuple[Path, Manifest], lowering: str, tmp_path: Path
+) -> None:
+    bundle, manifest = plain
+    with pytest.raises(CheckFailed, match="computes in float16 instead of float32"):
+        checked(bundle, write_bundle(tmp_path, OPTIONS["post"], "float32"), lowering)
+    with pytest.raises(CheckFailed, match="computes in float32 instead of float16"):
+        checked(tmp_path, manifest, lowering)
+
+
+def test_islands_compute_in_float32_and_only_where_the_manifest_says_so(tmp_path: Path) -> None:
+    islands = {"layers.0.feed_forward.inner/Gemm", "layers.1.cross_norm/LayerNormalization"}
+    manifest = write_bundle(tmp_path, OPTIONS["post"], "float16", islands)
+    for lowering in LOWERINGS:
+        network, *_alive = parsed(tmp_path, manifest, lowering)
+        tensorrt = find_tensorrt("tensorrt_rtx")
+        single = {layer.name for layer, kind in computing_layers(tensorrt, network) if kind == "float32"}
+        assert islands <= single
+        assert checked(tmp_path, manifest, lowering, islands)["float32"] == len(single)
+        with pytest.raises(CheckFailed, match="computes in float32 instead of float16"):
+            checked(tmp_path, manifest, lowering)
+        with pytest.raises(CheckFailed, match="computes in float16 instead of float32"):
+            checked(tmp_path, manifest, lowering, islands | {"layers.0.self_norm/LayerNormalization"})
+
+
+def test_an_input_or_output_that_is_lost_is_seen(plain: tuple[Path, Manifest], tmp_path: Path) -> None:
+    bundle, manifest = plain
+    network, *_alive = parsed(bundle, manifest, "scatter")
+    network.unmark_output(network.get_output(0))
+    with pytest.raises(CheckFailed, match="dropped the output 'next_token_ids'"):
+        check_network(find_tensorrt("tensorrt_rtx"), network, graph_of(manifest, "scatter"), "float16", set())
+
+
+def test_a_graph_that_does_not_parse_is_reported_with_the_reason(plain: tuple[Path, Manifest], tmp_path: Path) -> None:
+    bundle, manifest = plain
+    builder = rtx_builder(bundle, manifest, tmp_path)
+    with pytest.raises(BundleError, match="does not parse .*tensorscatter.onnx: .*static sequence length"):
+        builder.build(graph_of(manifest, "tensorscatter"), "step.plan", step_profiles(manifest, [1], [32]))
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("size", [1, 127, 128, 2**31 - 1])
+def test_a_dimension_becomes_a_number_and_nothing_else_changes(
+    plain: tuple[Path, Manifest], lowering: str, size: int
+) -> None:
+    bundle, manifest = plain
+    data = (bundle / graph_of(manifest, lowering).file).read_bytes()
+    expected = onnx.load_from_string(data)
+    named = 0
+    for values in (expected.graph.input, expected.graph.output, expected.graph.value_info):
+        for dim in (dim for value in values for dim in value.type.tensor_type.shape.dim if dim.dim_param == "target"):
+            dim.dim_value, named = size, named + 1
+    assert named >= 9
+    assert onnx.load_from_string(with_size(data, "target", size)) == expected
+    assert with_size(data, "no such name", size) == data

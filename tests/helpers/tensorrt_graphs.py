@@ -1,0 +1,66 @@
+"""Graphs of random models as a bundle that TensorRT-RTX can parse and build, without a GPU."""
+
+import dataclasses
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+from numpy_runner import random_model, traced
+from txport.exporter.bundle import graph_record, model_sizes, write_graphs
+from txport.exporter.engine_builder import BuildOptions, EngineBuilder
+from txport.exporter.float16 import to_float16
+from txport.runtime.manifest import Island, Manifest, Precision, Range
+from txport.runtime.manifest_schema import Dimensions
+from txport.runtime.tensorrt_library import find_tensorrt
+
+TOY = Path(__file__).parents[1] / "runtime" / "toy_bundle"
+LOWERINGS = ("scatter", "tensorscatter")
+CAPABILITY = "8.9"
+
+
+def copied(model: ir.Model) -> ir.Model:
+    """A graph that may be changed."""
+    return ir.from_proto(ir.to_proto(ir.external_data.load_to_model(model)))
+
+
+def write_bundle(
+    directory: Path, option: dict[str, Any], precision: str, islands: Collection[str] = (), listed: bool = True
+) -> Manifest:
+    """Encoder and both lowerings of a model, and a manifest of them (not written: no more of a bundle is needed here).
+
+    Args:
+        directory: where to write `onnx/`.
+        option: what differs from the preset.
+        precision: "float32" or "float16".
+        islands: nodes that stay in float32.
+        listed: whether the manifest says so.
+    """
+    model = random_model(**option)
+    graphs = {"encoder": copied(traced(model, "scatter")[0])}
+    graphs |= {f"decoder_step.{lowering}": copied(traced(model, lowering)[1]) for lowering in LOWERINGS}
+    found = []
+    for name, graph in graphs.items():
+        here = tuple(sorted(set(islands) & {node.name or "" for node in graph.graph}))
+        if precision == "float16":
+            to_float16(graph, here)
+        if here and listed:
+            found.append(Island(name, here, "loss"))
+    layers = model.config.decoder_layers
+    write_graphs(directory / "onnx", graphs, "0")
+    return dataclasses.replace(
+        Manifest.load(TOY),
+        model=model_sizes(model.config),
+        dimensions=Dimensions(Range(1, 2, 4), Range(1, 8, 16), Range(1, 16, 32)),
+        precision=Precision("float16" if precision == "float16" else "float32", tuple(found)),
+        graphs=tuple(graph_record(name, graph, layers) for name, graph in graphs.items()),
+    )
+
+
+def rtx_builder(bundle: Path, manifest: Manifest, directory: Path) -> EngineBuilder:
+    """A builder for a GPU that need not be there, at the level that builds fastest."""
+    options = BuildOptions(capabilities=(CAPABILITY,), optimization_level=0, inspect=False)
+    directory.mkdir(parents=True, exist_ok=True)
+    return EngineBuilder(
+        find_tensorrt("tensorrt_rtx"), bundle, manifest, options, directory, b"", lambda file, part: None
+    )
