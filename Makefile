@@ -144,11 +144,12 @@ cpp-fuzz: cpp-clang
 	@echo '== Fuzz the C++ runtime, $(FUZZ_SECONDS) seconds a target'
 	@CXX=clang++ CC=clang $(CPP_CMAKE) -B $(CPP)/fuzz -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTXPORT_FUZZERS=ON -DTXPORT_TOOLS=OFF \
 	  -DTXPORT_EXAMPLES=OFF -DTXPORT_SANITIZE=address,undefined > $(CPP)/fuzz.log || { cat $(CPP)/fuzz.log; exit 2; }
-	@cmake --build $(CPP)/fuzz --target fuzz_manifest fuzz_golden fuzz_text
+	@cmake --build $(CPP)/fuzz --target fuzz_manifest fuzz_golden fuzz_text fuzz_build
 	@$(call fuzz,manifest,tests/data/manifests/good tests/data/manifests/bad) & first=$$!; \
 	$(call fuzz,golden,tests/cpp/corpus/golden) & second=$$!; \
 	$(call fuzz,text,tests/cpp/corpus/text) & third=$$!; \
-	wait $$first && wait $$second && wait $$third
+	$(call fuzz,build,tests/data/engines/good tests/data/engines/bad) & fourth=$$!; \
+	wait $$first && wait $$second && wait $$third && wait $$fourth
 	@grep -h number_of_executed_units $(CPP)/fuzz-*.log
 
 cpp-tidy: cpp-clang
