@@ -59,7 +59,7 @@ class CudaDevice:
 
     def host_buffer(self, size: int) -> npt.NDArray[Any]:
         address = int(_checked("cudaHostAlloc", size, cuda.cudaHostAllocDefault))
-        return np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
+        return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
 
     def upload(self, address: int, array: npt.NDArray[Any]) -> None:
         _checked("cudaMemcpyAsync", address, array.ctypes.data, array.nbytes, _UP, self._stream)

@@ -90,6 +90,7 @@ def commands() -> list[str]:
 
 def test_the_commands_are_these() -> None:
     assert commands() == [
+        "tx-build",
         "tx-evaluate",
         "tx-export",
         "tx-import",
@@ -102,7 +103,7 @@ def test_the_commands_are_these() -> None:
 
 @pytest.mark.parametrize("command", commands())
 def test_every_command_shows_its_help(command: str) -> None:
-    if command not in ("tx-translate", "tx-inspect"):
+    if command not in ("tx-translate", "tx-inspect", "tx-build"):
         needs_everything()
     (entry,) = importlib.metadata.entry_points(group="console_scripts", name=command)
     run = f"import sys; sys.argv = [{command!r}, '--help']; from {entry.module} import {entry.attr} as f; f()"
