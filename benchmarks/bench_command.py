@@ -1,0 +1,181 @@
+"""tx-bench: what a bundle costs here, next to peers with the same weights."""
+
+import json
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from types import FrameType
+
+import click
+from rich.console import Console
+from txport.benchmarks.bench_job import Request, make_job
+from txport.benchmarks.plans import PEERS, Place
+from txport.benchmarks.regression import check_against
+from txport.benchmarks.report_schema import Report
+from txport.benchmarks.session import Session
+from txport.benchmarks.tables import markdown, print_tables
+from txport.exporter.progress import Stages
+from txport.runtime.entry import INTERRUPTED
+from txport.runtime.errors import InputError
+from txport.runtime.files import write_atomically
+from txport.runtime.strict_json import encode
+
+REPORT, TEXT = "bench.json", "bench.md"
+
+
+def numbers(context: click.Context, option: click.Parameter, value: str | None) -> list[int]:
+    """A list such as "1,8,32"."""
+    try:
+        return [int(word) for word in (value or "").split(",") if word]
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a list of numbers such as 1,8,32") from None
+
+
+def _pythons(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    pairs = [value.partition("=") for value in values]
+    for name, _, path in pairs:
+        if name not in PEERS or not path:
+            raise click.BadParameter(f"{name!r} is no peer: give for example optimum=/usr/bin/python3")
+    return {name: path for name, _, path in pairs}
+
+
+@click.command(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Another use: tx-bench compare A.json B.json, which has a --help of its own.",
+)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("bench"),
+    show_default=True,
+    help=f"Directory for {REPORT}, {TEXT} and plots; figures of an earlier run there are replaced.",
+)
+@click.option("--batch", callback=numbers, help="Sentences that run together, by comma. [default: 1,8,32]")
+@click.option("--source", callback=numbers, help="Source tokens of a sentence, by comma. [default: 32]")
+@click.option("--target", callback=numbers, help="New tokens of a sentence, by comma. [default: 64]")
+@click.option("--text", type=click.Path(path_type=Path), help="Sentences, one a line. [default: see --lines]")
+@click.option(
+    "--lines",
+    type=click.IntRange(0),
+    default=200,
+    show_default=True,
+    help="Sentences to take, from --text or the checkpoint or the bundle's self-check; 0 for no text.",
+)
+@click.option("--quick", is_flag=True, help="Leave out the curves over batch sizes and lengths.")
+@click.option("--calls", type=click.IntRange(1), default=200, show_default=True, help="Calls to time.")
+@click.option("--seconds", type=float, default=20.0, show_default=True, help="Stop timing a workload after this long.")
+@click.option("--peer-seconds", type=float, default=5.0, show_default=True, help="The same for each peer.")
+@click.option("--peers", "all_peers", is_flag=True, help="Measure all peers with the same weights in the same run.")
+@click.option("--peer", "peers", multiple=True, type=click.Choice(PEERS), help="Measure this peer; may be repeated.")
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path),
+    help="The checkpoint that BUNDLE was exported from, for peers. [default: `checkpoint` beside BUNDLE]",
+)
+@click.option("--compute-types", default="float32,int8", show_default=True, help="CTranslate2's, by comma.")
+@click.option("--peer-python", multiple=True, callback=_pythons, help="NAME=PYTHON: another interpreter for a peer.")
+@click.option("--cpp", type=click.Path(path_type=Path), help="The program txport-bench: measure the C++ runtime too.")
+@click.option("--against", multiple=True, type=click.Path(path_type=Path), help="Another bundle; may be repeated.")
+@click.option("--max-ratio", type=float, help="Exit with 1 if BUNDLE takes more than this times a bundle of --against.")
+@click.option("--device", default="auto", show_default=True, help="As of tx-translate.")
+@click.option("--lowering", help="As of tx-translate.")
+@click.option("--threads", type=click.IntRange(0), default=0, help="Threads, of peers too. [default: the libraries']")
+@click.option("--no-roofline", is_flag=True, help="Do not measure the machine's bandwidth and peak.")
+@click.option("--no-plots", is_flag=True, help="Write no plots.")
+@click.option("--json", "as_json", is_flag=True, help="Print the JSON instead of tables.")
+def main(
+    bundle: Path,
+    output: Path,
+    batch: list[int],
+    source: list[int],
+    target: list[int],
+    text: Path | None,
+    lines: int,
+    quick: bool,
+    calls: int,
+    seconds: float,
+    peer_seconds: float,
+    all_peers: bool,
+    peers: tuple[str, ...],
+    checkpoint: Path | None,
+    compute_types: str,
+    peer_python: dict[str, str],
+    cpp: Path | None,
+    against: tuple[Path, ...],
+    max_ratio: float | None,
+    device: str,
+    lowering: str | None,
+    threads: int,
+    no_roofline: bool,
+    no_plots: bool,
+    as_json: bool,
+) -> None:
+    """Measure BUNDLE on this machine: latency, throughput, start-up, memory, energy, and the roofline beside it.
+
+    Figures are written after each workload: what was measured survives an interruption.
+    """
+    request = Request(
+        bundle=bundle,
+        output=output / REPORT,
+        place=Place(device, lowering, threads),
+        batches=batch,
+        sources=source,
+        targets=target,
+        text=text,
+        lines=lines,
+        quick=quick,
+        calls=calls,
+        seconds=seconds,
+        peer_seconds=peer_seconds,
+        peers=PEERS if all_peers else peers,
+        checkpoint=checkpoint,
+        compute_types=[word for word in compute_types.split(",") if word],
+        pythons=peer_python,
+        cpp=cpp,
+        against=against,
+        probe=not no_roofline,
+        command=tuple(sys.argv[1:]),
+    )
+    if max_ratio is not None and not against:
+        raise InputError("--max-ratio needs another bundle to compare with: give --against")
+    report = _run(request, with_plots=not no_plots)
+    if as_json:
+        click.echo(json.dumps(encode(report), indent=1, ensure_ascii=False))
+    else:
+        print_tables(report, Console())
+        click.echo(f"\nwritten: {output}")
+    if not report.complete:
+        raise click.exceptions.Exit(INTERRUPTED)
+    if max_ratio is not None:
+        check_against(report, max_ratio)
+
+
+def _run(request: Request, with_plots: bool) -> Report:
+    """Measure, and write what can be written of it; an interruption leaves an incomplete report."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    directory = request.output.parent
+    if directory.exists() and any(directory.iterdir()) and not request.output.exists():
+        raise InputError(f"{directory} holds other files and no {REPORT}: choose another directory with --output")
+    with tempfile.TemporaryDirectory(prefix="txport-bench-") as scratch, Stages() as stages:
+        job = make_job(request, Path(scratch))
+        directory.mkdir(parents=True, exist_ok=True)
+        session = Session(job, stages)
+        try:
+            session.run()
+        except KeyboardInterrupt:
+            if not session.report.measurements:
+                raise
+            print("tx-bench: interrupted; what was measured is kept", file=sys.stderr)
+    write_atomically(directory / TEXT, markdown(session.report).encode())
+    if with_plots:
+        from txport.benchmarks.plots import write_plots
+
+        write_plots(session.report, directory)
+    return session.report
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,17 @@
+"""The console script of the benchmarks; only the standard library is imported here."""
+
+import sys
+from typing import NoReturn
+
+from txport.runtime.entry import run_command
+
+_COMMANDS = {"compare": "compare_command"}
+
+
+def bench() -> NoReturn:
+    """tx-bench BUNDLE, tx-bench compare"""
+    module = "bench_command"
+    if sys.argv[1:2] and sys.argv[1] in _COMMANDS:
+        word = sys.argv.pop(1)
+        sys.argv[0], module = f"{sys.argv[0]} {word}", _COMMANDS[word]
+    run_command(f"txport.benchmarks.{module}", extra="bench")

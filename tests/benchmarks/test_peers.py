@@ -1,0 +1,128 @@
+"""Peers get the same weights: every id is PyTorch's, in float32, with and without an end of sentences."""
+
+from pathlib import Path
+
+import pytest
+from txport.benchmarks.backend import Task
+
+pytest.importorskip("torch", reason="needs PyTorch: pip install 'txport[dev]'")
+import numpy as np
+import torch
+from txport.benchmarks.backend import Backend
+from txport.benchmarks.peer_pytorch import PyTorchBackend
+from txport.models.checkpoint import load_checkpoint, save_checkpoint
+from txport.models.config import Config, preset
+from txport.models.transformer import Transformer
+
+ONE = {"threads": "1", "rows": "4"}
+
+
+def tasks(vocabulary: int, absent: int = 0) -> list[Task]:
+    """Three rows that make 12 tokens whatever they are, and ten of mixed lengths that end by themselves."""
+    random = np.random.default_rng(0)
+    rows = [[*random.integers(4, vocabulary, length).tolist(), 3] for length in (9, 9, 9, *range(1, 11))]
+    return [Task(rows[:3], 12, True, [], absent), Task(rows[3:], 30, False, [], absent)]
+
+
+def answers(backend: Backend, setting: dict[str, str], vocabulary: int) -> list[list[list[int]]]:
+    found = []
+    for task in tasks(vocabulary, absent=vocabulary - 1):
+        backend.prepare(task, setting)
+        backend.call()
+        found.append(backend.ids())
+    return found
+
+
+def random_model(**fields: object) -> Transformer:
+    torch.manual_seed(3)
+    sizes = {"source_vocabulary": 61, "target_vocabulary": 61, "max_positions": 40, "dropout": 0.0}
+    model = Transformer(preset("tiny", **(sizes | fields))).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.3 * torch.randn_like(parameter))
+            else:
+                parameter.mul_(2)
+    return model
+
+
+@pytest.fixture(scope="module")
+def post_norm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("post") / "checkpoint"
+    save_checkpoint(directory, random_model(projection_bias=True, activation="gelu"), None, [], {})
+    return directory
+
+
+@pytest.fixture(params=["pre_norm", "post_norm"])
+def model(request: pytest.FixtureRequest) -> Path:
+    """The trained one of all tests, and a random one of Marian's kind with a bias on its logits."""
+    name = "checkpoint" if request.param == "pre_norm" else "post_norm"
+    directory: Path = request.getfixturevalue(name)
+    return directory
+
+
+def vocabulary_of(directory: Path) -> int:
+    return load_checkpoint(directory).config.target_vocabulary
+
+
+def reference(directory: Path) -> list[list[list[int]]]:
+    return answers(PyTorchBackend(str(directory), "cpu", False), ONE, vocabulary_of(directory))
+
+
+def test_fixed_tasks_make_all_tokens_and_texts_end(checkpoint: Path) -> None:
+    fixed, text = reference(checkpoint)
+    assert {len(row) for row in fixed} == {12}
+    assert any(row[-1] == 3 and len(row) < 30 for row in text)
+    assert all(3 not in row[:-1] for row in text)
+
+
+def test_a_bundle_by_the_greedy_loop_agrees(checkpoint: Path, bundle: Path) -> None:
+    from txport.benchmarks.backend_bundle import BundleBackend
+
+    backend = BundleBackend(str(bundle), "cpu", None, 1)
+    assert answers(backend, {}, vocabulary_of(checkpoint)) == reference(checkpoint)
+    assert backend.parts() == {}, "a text has none"
+
+
+def test_hugging_face_agrees(model: Path) -> None:
+    pytest.importorskip("transformers", reason="needs transformers: pip install 'txport[dev]'")
+    from txport.benchmarks.peer_huggingface import HuggingFaceBackend
+
+    assert answers(HuggingFaceBackend(str(model), "cpu"), ONE, vocabulary_of(model)) == reference(model)
+
+
+def test_ctranslate2_agrees(model: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install 'txport[dev]'")
+    from txport.benchmarks.ctranslate2_weights import write_ctranslate2
+    from txport.benchmarks.peer_ctranslate2 import CTranslate2Backend
+
+    write_ctranslate2(load_checkpoint(model).model, tmp_path / "model")
+    backend = CTranslate2Backend(str(tmp_path / "model"), "cpu", "float32", 3)
+    setting = {"intra": "1", "inter": "1", "rows": "4"}
+    assert answers(backend, setting, vocabulary_of(model)) == reference(model)
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        ({"positions": "learned"}, "sinusoidal positions"),
+        ({"norm": "post_final"}, "LayerNorm before or after"),
+        ({"embedding_norm": True}, "no LayerNorm on embeddings"),
+        ({"tie_projection": False}, "one embedding"),
+        ({"layer_norm_epsilon": 1e-6}, "epsilon of 1e-5"),
+    ],
+)
+def test_what_hugging_face_cannot_be_is_said(fields: dict[str, object], what: str) -> None:
+    pytest.importorskip("transformers", reason="needs transformers: pip install 'txport[dev]'")
+    from txport.benchmarks.huggingface_weights import hugging_face_model, unsupported
+    from txport.runtime.errors import InputError
+
+    assert unsupported(Config()) is None
+    with pytest.raises(InputError, match=what):
+        hugging_face_model(random_model(**fields))
+
+
+def test_batches_of_a_text_are_sorted_and_those_of_a_fixed_task_whole() -> None:
+    sources = [[4] * length for length in (2, 5, 3)]
+    assert Task(sources, 8, False, [], 0).batches(2) == [[1, 2], [0]]
+    assert Task(sources, 8, True, [], 0).batches(2) == [[0, 1, 2]]
