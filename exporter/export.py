@@ -13,7 +13,7 @@ from txport.exporter.float16 import to_float16
 from txport.exporter.lowerings import LOWERINGS
 from txport.exporter.precision import choose_islands, island_nodes
 from txport.exporter.progress import Stages
-from txport.exporter.reference import greedy_batches, teacher_forced_logits
+from txport.exporter.reference import answers, greedy_batches, teacher_forced_logits
 from txport.exporter.trace import trace_encoder, trace_step
 from txport.exporter.trial import Trial, choose_trial
 from txport.exporter.verification import Report
@@ -37,6 +37,8 @@ from txport.runtime.ort import OrtEngine
 from txport.runtime.version import VERSION
 
 CALIBRATION_SENTENCES = 64
+# Sentences that are also run alone: they cost as much time as some hundred in batches do.
+SINGLES = 10
 GOLDEN_CASES = 32
 
 
@@ -64,7 +66,7 @@ class ExportOptions:
     max_batch: int = 64
     verify: bool = True
     sentences: int = 1000
-    singles: int = 100
+    singles: int = SINGLES
     text: Path | None = None
     force: bool = False
 
@@ -82,7 +84,7 @@ def export_bundle(
     options, stages = options or ExportOptions(), stages or Stages(enabled=False)
     checkpoint = load_checkpoint(checkpoint_directory)
     limits = _dimensions(checkpoint, options)
-    trial = choose_trial(checkpoint, options.sentences, limits.source.max, options.text)
+    trial = choose_trial(checkpoint, options.sentences, limits.source.max, limits.target.max, options.text)
     with new_directory(output, options.force, marker="manifest.json") as directory:
         manifest = _write(directory, checkpoint, limits, trial, options, stages)
         report = verify_bundle(directory, checkpoint, trial, options.singles, stages) if options.verify else None
@@ -186,7 +188,7 @@ def _convert(
     sample = trial.sources[:CALIBRATION_SENTENCES]
     batches = [
         (batch, teacher_forced_logits(model, batch))
-        for batch in greedy_batches(model, sample, dimensions.target.max, trial.prefix)
+        for batch in greedy_batches(model, sample, trial.limits[: len(sample)], trial.prefix)
     ]
     islands = choose_islands(scratch, files, batches, checkpoint.config.bos_id, stages.stage)
     for name, graph in models.items():
@@ -206,13 +208,12 @@ def _golden(
 ) -> list[tuple[str, list[int], list[int]]]:
     """Sentences with the ids that PyTorch gives; in float16 only those whose ids survive the rounding."""
     rounds = manifest.precision.type != "float32"
-    sources = trial.sources[: GOLDEN_CASES * (2 if rounds else 1)]
+    count = GOLDEN_CASES * (2 if rounds else 1)
+    sources, limits = trial.sources[:count], trial.limits[:count]
+    requests = [Request(*both, prefix=trial.prefix) for both in zip(sources, limits, strict=True)]
+    found = [result.ids for result in decode_all(OrtEngine(directory, manifest), requests)]
     expected: dict[int, list[int]] = {}
-    for batch in greedy_batches(checkpoint.model, sources, manifest.limits.target, trial.prefix):
-        expected.update(zip(batch.indices, batch.targets, strict=True))
-    kept = list(range(len(sources)))
-    if rounds:
-        engine = OrtEngine(directory, manifest)
-        found = decode_all(engine, [Request(source, prefix=trial.prefix) for source in sources])
-        kept = [i for i, result in enumerate(found) if result.ids == expected[i]]
+    for answer in answers(checkpoint.model, sources, limits, trial.prefix, found):
+        expected.update(zip(answer.batch.indices, answer.batch.targets, strict=True))
+    kept = [i for i in range(len(sources)) if not rounds or found[i] == expected[i]]
     return [(trial.texts[i], sources[i], expected[i]) for i in kept[:GOLDEN_CASES]]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from txport.exporter.export import ExportOptions, export_bundle, failure_summary
+from txport.exporter.export import SINGLES, ExportOptions, export_bundle, failure_summary
 from txport.exporter.lowerings import LOWERINGS
 from txport.exporter.progress import Stages
 from txport.exporter.report_table import print_report
@@ -30,7 +30,7 @@ from txport.runtime.errors import CheckFailed
 @click.option("--no-verify", is_flag=True, help="Do not compare with PyTorch.")
 @click.option("--sentences", type=click.IntRange(1), default=1000, show_default=True, help="Sentences to verify on.")
 @click.option(
-    "--singles", type=click.IntRange(1), default=100, show_default=True, help="How many of them to run alone as well."
+    "--singles", type=click.IntRange(1), default=SINGLES, show_default=True, help="How many to run alone as well."
 )
 @click.option("--text", type=click.Path(path_type=Path), help="Sentences to verify on. [default: the checkpoint's own]")
 @click.option("--force", is_flag=True, help="Replace an existing bundle; keep one that failed verification.")

@@ -69,7 +69,12 @@ def _merge_heads(x: Tensor) -> Tensor:
 
 def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
     """MatMul, Add, Softmax, MatMul: at opset 18 scaled_dot_product_attention would become fifteen nodes."""
-    return torch.softmax(query @ key.transpose(-1, -2) + bias, dim=-1) @ value
+    return _matmul(torch.softmax(_matmul(query, key.transpose(-1, -2)) + bias, dim=-1), value)
+
+
+def _matmul(x: Tensor, y: Tensor) -> Tensor:
+    """x [b, h, m, k], y [b, h, k, n] -> [b, h, m, n]: torch would reason about its dynamic sizes for seconds."""
+    return torch.onnx.ops.symbolic("MatMul", (x, y), dtype=x.dtype, shape=(*x.shape[:-1], y.shape[-1]))
 
 
 class _Standard:

@@ -69,23 +69,31 @@ class Answer:
 
 @torch.inference_mode()
 def greedy_batches(
-    model: Transformer, sources: Sequence[Sequence[int]], max_target: int, prefix: Sequence[int] = ()
+    model: Transformer, sources: Sequence[Sequence[int]], limits: int | Sequence[int], prefix: Sequence[int] = ()
 ) -> Iterator[Batch]:
-    """Greedy search over `sources`, sorted by length, in batches of `BATCH`; every target begins with `prefix`.
+    """Greedy search over `sources`, sorted by length, in batches of `BATCH`.
+
+    Args:
+        model: The reference.
+        sources: Source ids, eos included.
+        limits: The most tokens to make, of all or of each.
+        prefix: What every target begins with.
 
     Yields:
         Batches; each is computed when it is asked for.
     """
-    for indices, ids, lengths in _by_length(model, sources):
+    most = _of_each(limits, sources)
+    for indices in batches(sources):
+        ids, lengths = pad([sources[index] for index in indices], model.config.pad_id)
         memory = _encode(model, ids, lengths)
-        yield Batch(indices, ids, lengths, _greedy(model, memory, lengths, max_target, prefix))
+        yield Batch(indices, ids, lengths, _greedy(model, memory, lengths, [most[i] for i in indices], prefix))
 
 
 @torch.inference_mode()
 def answers(
     model: Transformer,
     sources: Sequence[Sequence[int]],
-    max_target: int,
+    limits: int | Sequence[int],
     prefix: Sequence[int] = (),
     guesses: Sequence[Sequence[int]] | None = None,
 ) -> Iterator[Answer]:
@@ -94,33 +102,39 @@ def answers(
     Args:
         model: The reference.
         sources: Source ids, eos included.
-        max_target: The most tokens to make.
+        limits: The most tokens to make, of all or of each.
         prefix: What every target begins with.
         guesses: Targets that another engine found. Those of a batch are taken only if PyTorch, given them whole,
             chooses each of their tokens after the ones before it: by induction they are then its own greedy targets,
             found without its step by step search (the argument of speculative decoding, Leviathan et al. 2023).
+            They also sort the sentences, so that those of a batch end at about the same step.
     """
-    for indices, ids, lengths in _by_length(model, sources):
+    every_limit = _of_each(limits, sources)
+    for indices in batches(guesses or sources):
+        ids, lengths = pad([sources[index] for index in indices], model.config.pad_id)
+        most = [every_limit[index] for index in indices]
         memory = _encode(model, ids, lengths)
         cross = [tensor.numpy() for pair in model.cross_key_values(memory) for tensor in pair]
         targets, logits = None, None
         if guesses is not None:
             targets = [list(guesses[index]) for index in indices]
             logits = _teacher_forced(model, memory, lengths, targets)
-            if not _are_greedy(targets, logits, prefix, model.config.eos_id, max_target):
+            if not _are_greedy(targets, logits, prefix, model.config.eos_id, most):
                 targets = None
         if targets is None or logits is None:
-            targets = _greedy(model, memory, lengths, max_target, prefix)
+            targets = _greedy(model, memory, lengths, most, prefix)
             logits = _teacher_forced(model, memory, lengths, targets)
         yield Answer(Batch(indices, ids, lengths, targets), logits, cross)
 
 
-def _by_length(model: Transformer, sources: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], Ids, Ids]]:
-    """Which sentences make a batch, their padded ids and their lengths."""
-    order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
-    for start in range(0, len(order), BATCH):
-        indices = order[start : start + BATCH]
-        yield indices, *pad([sources[index] for index in indices], model.config.pad_id)
+def batches(rows: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The indices of `rows`, sorted by length, `BATCH` at a time."""
+    order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
+    return [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
+
+
+def _of_each(limits: int | Sequence[int], sources: Sequence[Sequence[int]]) -> Sequence[int]:
+    return [limits] * len(sources) if isinstance(limits, int) else limits
 
 
 def _encode(model: Transformer, ids: Ids, lengths: Ids) -> torch.Tensor:
@@ -129,21 +143,22 @@ def _encode(model: Transformer, ids: Ids, lengths: Ids) -> torch.Tensor:
 
 
 def _greedy(
-    model: Transformer, memory: torch.Tensor, source_lengths: Ids, max_target: int, prefix: Sequence[int]
+    model: Transformer, memory: torch.Tensor, source_lengths: Ids, limits: Sequence[int], prefix: Sequence[int]
 ) -> list[list[int]]:
     config, lengths = model.config, torch.from_numpy(source_lengths)
     cross = model.cross_key_values(memory)
-    caches = model.new_caches(len(lengths), max_target)
+    most = torch.tensor(limits)
+    caches = model.new_caches(len(lengths), max(limits))
     token = torch.full((len(lengths),), config.bos_id)
     alive = torch.ones(len(lengths), dtype=torch.bool)
     targets: list[list[int]] = [[] for _ in range(len(lengths))]
-    for position in range(max_target):
+    for position in range(max(limits)):
         token = model.decode_step(token, torch.full_like(token, position), cross, lengths, caches).argmax(-1)
         if position < len(prefix):
             token = torch.full_like(token, prefix[position])
         for row in torch.nonzero(alive)[:, 0].tolist():
             targets[row].append(int(token[row]))
-        alive &= token != config.eos_id
+        alive &= (token != config.eos_id) & (position + 1 < most)
         if not bool(alive.any()):
             break
     return targets
@@ -154,12 +169,12 @@ def _are_greedy(
     logits: npt.NDArray[np.float32],
     prefix: Sequence[int],
     eos: int,
-    max_target: int,
+    limits: Sequence[int],
 ) -> bool:
     """Whether each target is what greedy search with these logits `[b, t, v]` makes, to its end."""
     best = logits.argmax(-1)
-    for row, target in enumerate(targets):
-        ended = 0 < len(target) <= max_target and (target[-1] == eos or len(target) == max_target)
+    for row, (target, most) in enumerate(zip(targets, limits, strict=True)):
+        ended = 0 < len(target) <= most and (target[-1] == eos or len(target) == most)
         forced = list(target[: len(prefix)]) == list(prefix[: len(target)])
         chosen = all(best[row, step] == target[step] for step in range(len(prefix), len(target)))
         if not (ended and forced and chosen) or eos in target[:-1]:

@@ -17,7 +17,7 @@ def print_report(report: Report, console: Console) -> None:
         table.add_row(
             each.lowering,
             f"{each.token_identical}/{each.sentences}",
-            f"{each.loop_identical}/{each.sentences}",
+            f"{each.loop_identical}/{each.loop_sentences}",
             f"{each.batch_identical}/{each.single_sentences}",
             f"{each.padded_identical}/{each.single_sentences}",
             f"{each.max_logit_error:.1e}",
@@ -26,7 +26,8 @@ def print_report(report: Report, console: Console) -> None:
         )
     console.print(table)
     console.print(
-        "Identical ids: in one batch, by the runtime's loop, alone, with padding. Errors: of logits (largest, mean), "
+        "Identical ids: of every sentence, in plain batches; of so many, by the runtime's loop, alone, with padding. "
+        "Errors: of logits (largest, mean), "
         f"of encoder outputs (largest). Arithmetic: {report.arithmetic}."
     )
     for each in report.lowerings:

@@ -6,15 +6,19 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 from txport.exporter.bundle import write_graphs, write_json
 from txport.exporter.card import write_card
+from txport.exporter.evidence import Errors, LoweringCheck
 from txport.exporter.float16 import rounded
+from txport.exporter.interface import cross_names
 from txport.exporter.progress import Stages
-from txport.exporter.reference import BATCH, answers
+from txport.exporter.reference import Answer, answers, batches
 from txport.exporter.trial import Trial
-from txport.exporter.verification import LoweringCheck, Report, summarise
+from txport.exporter.verification import Report, summarise
 from txport.models.checkpoint import Checkpoint
+from txport.runtime.engine import Memory
 from txport.runtime.errors import BundleError
 from txport.runtime.files import new_directory
 from txport.runtime.manifest import Manifest, Verification, list_files
@@ -60,19 +64,27 @@ def _verify(
     precision = manifest.precision.type
     engines = [OrtEngine(directory, manifest, lowering=lowering) for lowering in lowerings]
     checks = [
-        LoweringCheck(engine, lowering, precision, singles, trial.prefix)
+        LoweringCheck(engine, lowering, precision, trial, singles)
         for engine, lowering in zip(engines, lowerings, strict=True)
     ]
-    names = [f"cross_{kind}_{layer}" for layer in range(manifest.model.decoder_layers) for kind in ("key", "value")]
     stages.stage(f"{lowerings[0]}: the runtime's loop")
-    guesses = checks[0].loop(trial.sources)
-    stages.stage(f"verify {', '.join(lowerings)}", -(-len(trial.sources) // BATCH))
-    for answer in answers(checkpoint.model, trial.sources, manifest.limits.target, trial.prefix, guesses):
+    guesses = checks[0].loop()
+    encoder = Errors()
+    stages.stage(f"verify {', '.join(lowerings)}", len(batches(guesses)))
+    for answer in answers(checkpoint.model, trial.sources, trial.limits, trial.prefix, guesses):
         memory = engines[0].encode(answer.batch.source_ids, answer.batch.source_lengths)
+        _add_encoder(encoder, answer, memory)
         for check in checks:
-            check.add(answer, memory, [memory[name] for name in names])
+            check.add(answer, memory)
         stages.advance()
-    return summarise([check.finish(stages.stage) for check in checks], precision, arithmetic, trial.origin)
+    return summarise([check.finish(encoder, stages.stage) for check in checks], precision, arithmetic, trial.origin)
+
+
+def _add_encoder(errors: Errors, answer: Answer, memory: Memory) -> None:
+    """Compare cross-attention keys and values, but not those of padding, with PyTorch's."""
+    for name, expected in zip(cross_names(len(answer.cross) // 2), answer.cross, strict=True):
+        for row, length in enumerate(answer.batch.source_lengths):
+            errors.add(memory[name][row, :, :length].astype(np.float32), expected[row, :, :length])
 
 
 def _check_same_model(directory: Path, manifest: Manifest, checkpoint: Checkpoint) -> None:

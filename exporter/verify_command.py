@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from txport.exporter.export import failure_summary
+from txport.exporter.export import SINGLES, failure_summary
 from txport.exporter.progress import Stages
 from txport.exporter.report_table import print_report
 from txport.exporter.trial import choose_trial
@@ -21,7 +21,7 @@ from txport.runtime.manifest import Manifest
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @click.option("--sentences", type=click.IntRange(1), default=1000, show_default=True, help="Sentences to verify on.")
 @click.option(
-    "--singles", type=click.IntRange(1), default=100, show_default=True, help="How many of them to run alone as well."
+    "--singles", type=click.IntRange(1), default=SINGLES, show_default=True, help="How many to run alone as well."
 )
 @click.option("--text", type=click.Path(path_type=Path), help="Sentences to verify on. [default: the checkpoint's own]")
 @click.option("--no-write", is_flag=True, help="Leave the bundle's verification.json as it is.")
@@ -36,7 +36,7 @@ def main(
     manifest = Manifest.load(bundle)
     manifest.check_files(bundle, hashes=lambda name: True)
     loaded = load_checkpoint(checkpoint)
-    trial = choose_trial(loaded, sentences, manifest.limits.source, text)
+    trial = choose_trial(loaded, sentences, manifest.limits.source, manifest.limits.target, text)
     with Stages() as stages:
         report = verify_bundle(bundle, loaded, trial, singles, stages)
     if not no_write:

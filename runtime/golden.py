@@ -1,5 +1,6 @@
 """golden.json: sentences and the ids that must come out, by which a device checks itself without PyTorch."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from txport.runtime.translator import Translator
 
 @dataclass(frozen=True)
 class Case:
-    """A source text, its ids (with eos), and the ids to be made (without bos; with eos where it ended).
+    """A source text, its ids (with eos), and the ids to be made (without bos).
+
+    These are whole if they end with eos or are as many as the bundle makes, and otherwise an answer's beginning.
 
     Without a tokenizer the text says nothing and may be empty.
     """
@@ -62,15 +65,21 @@ def run_golden(translator: Translator, golden: Golden) -> list[Difference]:
         what differs; nothing if the bundle does here what it did where it was made.
     """
     sources = [case.source_ids for case in golden.cases]
-    found: list[tuple[str, list[list[int]]]] = [
-        ("ids of a batch", [result.ids for result in translator.translate_ids(sources)]),
-        ("ids of the sentence alone", [translator.translate_ids([source])[0].ids for source in sources]),
+    # No more than is compared; None, for all that the bundle makes, if there is no case at all.
+    longest = min(max((len(case.target_ids) for case in golden.cases), default=0), translator.engine.limits.target)
+
+    def translate(sources: Sequence[Sequence[int]]) -> list[list[int]]:
+        return [result.ids for result in translator.translate_ids(sources, max_length=longest or None)]
+
+    found = [
+        ("ids of a batch", translate(sources)),
+        ("ids of the sentence alone", [translate([source])[0] for source in sources]),
     ]
     differences = [
         Difference(number, what, list(case.target_ids), ids)
         for what, results in found
         for number, (case, ids) in enumerate(zip(golden.cases, results, strict=True))
-        if list(case.target_ids) != ids
+        if list(case.target_ids) != ids[: len(case.target_ids)]
     ]
     if translator.manifest.tokenizer.kind != "none":
         for number, case in enumerate(golden.cases):

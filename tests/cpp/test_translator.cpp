@@ -95,9 +95,11 @@ TEST_CASE("a self-check that finds a difference") {
   const auto bundle = scratch.bundle();
   const Translator translator(bundle, {});
   auto golden = nlohmann::json::parse(contents(bundle / "golden.json"));
+  auto& beginning = golden["cases"][1]["target_ids"];
+  beginning.erase(beginning.begin() + 1, beginning.end());
   golden["cases"][2]["target_ids"][0] = 77;
   std::ofstream(bundle / "golden.json") << golden;
-  const std::string difference = translator.self_check();
+  const std::string difference = translator.self_check();  // not case 1: an answer's beginning is enough
   CHECK(difference.find("case 2") != std::string::npos);
   CHECK(difference.find("expected [77") != std::string::npos);
 }

@@ -58,11 +58,25 @@ def test_a_right_guess_needs_no_search(
     assert by_index(plain) == searched
     monkeypatch.setattr(model, "decode_step", None)
     guessed = list(answers(model, sources, MOST, guesses=searched))
-    for first, second in zip(plain, guessed, strict=True):
-        assert first.batch.targets == second.batch.targets
-        np.testing.assert_array_equal(first.logits, second.logits)
-        for a, b in zip(first.cross, second.cross, strict=True):
-            np.testing.assert_array_equal(a, b)
+    assert by_index(guessed) == searched
+    steps = [max(len(target) for target in answer.batch.targets) for answer in guessed]
+    assert steps == sorted(steps), "sentences of one batch end at about the same step"
+    first, second = numbers(plain), numbers(guessed)
+    for index in range(len(sources)):
+        for a, b in zip(first[index], second[index], strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def numbers(found: Sequence[Answer]) -> dict[int, list[np.ndarray]]:
+    """Of each sentence: its logits, and its cross-attention keys and values, without padding."""
+    return {
+        index: [
+            answer.logits[row, : len(answer.batch.targets[row])],
+            *(tensor[row, :, : answer.batch.source_lengths[row]] for tensor in answer.cross),
+        ]
+        for answer in found
+        for row, index in enumerate(answer.batch.indices)
+    }
 
 
 def wrong(row: list[int], kind: str) -> list[int]:
@@ -93,3 +107,13 @@ def test_a_forced_beginning(model: Transformer, sources: list[list[int]]) -> Non
     assert by_index(list(answers(model, sources, MOST, prefix, guesses=forced))) == forced
     unforced = by_index(list(answers(model, sources, MOST)))
     assert by_index(list(answers(model, sources, MOST, prefix, guesses=unforced))) == forced
+
+
+def test_each_sentence_has_a_limit_of_its_own(
+    model: Transformer, sources: list[list[int]], searched: list[list[int]]
+) -> None:
+    limits = [1 + index % MOST for index in range(len(sources))]
+    cut = [row[:most] for row, most in zip(searched, limits, strict=True)]
+    assert by_index(list(answers(model, sources, limits))) == cut
+    assert by_index(list(answers(model, sources, limits, guesses=cut))) == cut
+    assert by_index(list(answers(model, sources, limits, guesses=searched))) == cut

@@ -138,7 +138,7 @@ def test_m2m100_texts(m2m100: tuple[Path, Any], tmp_path: Path) -> None:
             expected = theirs.decode([token for token in ids if token != config.unk_id], skip_special_tokens=True)
             # Hugging Face strips blanks, which SentencePiece leaves where an unknown piece stood.
             assert ours.decode([*around.target_prefix, *ids, EOS]).strip() == expected
-    trial = choose_trial(checkpoint, 5, 20)
+    trial = choose_trial(checkpoint, 5, 20, 20)
     assert trial.prefix == [theirs.get_lang_id("fr")]
     assert all(source[0] == theirs.get_lang_id("en") and source[-1] == EOS for source in trial.sources)
 

@@ -203,7 +203,7 @@ def test_random_sources_for_verification_are_never_empty(tmp_path: Path) -> None
     """Source texts have no eos here, so a sentence of no tokens would be nothing at all."""
     make(tmp_path / "onmt" / "model.pt")
     checkpoint = import_here(tmp_path / "onmt", tmp_path / "checkpoint", tokenizer=False)
-    trial = choose_trial(checkpoint, 300, 20)
+    trial = choose_trial(checkpoint, 300, 20, 20)
     assert {len(source) for source in trial.sources} >= set(range(1, 15))
     assert all(1 <= len(source) <= 20 and EOS not in source for source in trial.sources)
 

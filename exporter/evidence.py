@@ -1,0 +1,177 @@
+"""What one lowering is seen to do, gathered batch by batch, so that logits of all sentences are never held at once."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from txport.exporter.calibration import Logits
+from txport.exporter.reference import BANNED, BATCH, Answer, pad
+from txport.exporter.trial import Trial
+from txport.exporter.verification import Divergence, LoweringReport, judge
+from txport.runtime.engine import DecoderState, Engine, Memory
+from txport.runtime.greedy import Request, decode_all
+
+# Sentences that the runtime's loop makes of lowerings after the first.
+LOOP_SAMPLE = 32
+_EXTRA_PADDING = 5
+_LISTED = 20
+
+
+class Errors:
+    """The largest and the mean absolute difference of all that is added, and whether all of it was finite."""
+
+    def __init__(self) -> None:
+        self.largest, self._total, self._count, self.finite = 0.0, 0.0, 0, True
+
+    def add(self, found: Logits, expected: Logits) -> None:
+        """Two arrays of one shape; where `expected` says that an id is banned, they need only be finite."""
+        difference = np.abs(found - expected)
+        total = float(difference.sum(dtype=np.float64))
+        if not math.isfinite(total):
+            self.finite = False
+            return
+        if float(expected.min(initial=0.0)) <= BANNED:
+            difference = difference[expected > BANNED]
+            total = float(difference.sum(dtype=np.float64))
+        self.largest = max(self.largest, float(difference.max(initial=0.0)))
+        self._total += total
+        self._count += difference.size
+
+    @property
+    def mean(self) -> float:
+        return self._total / max(1, self._count)
+
+
+class LoweringCheck:
+    """Collects the evidence for one engine.
+
+    Args:
+        engine: Runs one lowering of the bundle.
+        lowering: Its name.
+        precision: "float32" or "float16", which sets what is required.
+        trial: The sentences.
+        singles: How many of them are also run alone and with padding.
+    """
+
+    def __init__(self, engine: Engine, lowering: str, precision: str, trial: Trial, singles: int) -> None:
+        self._engine, self._precision, self._trial = engine, precision, trial
+        self._sample = _spread(range(len(trial.sources)), max(LOOP_SAMPLE, singles))
+        self._singles = _spread(self._sample, singles)
+        self._report = LoweringReport(lowering)
+        self._logits = Errors()
+        self._ids: dict[int, list[int]] = {}
+        self._divergences: list[Divergence] = []
+        self._shipped: dict[int, list[int]] = {}
+
+    def loop(self) -> list[list[int]]:
+        """What the loop that ships makes of all sentences."""
+        self._run_loop(range(len(self._trial.sources)))
+        return list(self._shipped.values())
+
+    def _run_loop(self, indices: Sequence[int]) -> None:
+        trial = self._trial
+        requests = [Request(trial.sources[i], max_length=trial.limits[i], prefix=trial.prefix) for i in indices]
+        made = [result.ids for result in decode_all(self._engine, requests)]
+        self._shipped = dict(zip(indices, made, strict=True))
+
+    def add(self, answer: Answer, memory: Memory) -> None:
+        """Run one batch in lockstep and compare each step's logits and ids with PyTorch's, up to a first divergence.
+
+        Args:
+            answer: The batch, and what PyTorch says of it.
+            memory: What the bundle's encoder made of it; all lowerings share that graph.
+        """
+        batch, logits, prefix = answer.batch, answer.logits, self._trial.prefix
+        rows = range(len(batch.targets))
+        longest = max(len(target) for target in batch.targets)
+        ids: list[list[int]] = [[] for _ in rows]
+        diverged = [False] * len(ids)
+        state = self._engine.allocate(len(ids), batch.source_ids.shape[1], longest, logits=True)
+        state.place(rows, memory, rows, [longest] * len(ids))
+        for step in range(longest):
+            state.step()
+            tokens, found = state.read().token_ids[-1].copy(), state.logits()
+            if step < len(prefix):
+                tokens[:] = prefix[step]
+                state.override(rows, tokens.tolist(), [False] * len(ids))
+            for row, target in enumerate(batch.targets):
+                if step >= len(target) or diverged[row]:
+                    continue
+                self._logits.add(found[row], logits[row, step])
+                ids[row].append(int(tokens[row]))
+                if ids[row][-1] != target[step]:
+                    diverged[row] = True
+                    margin = float(logits[row, step, target[step]] - logits[row, step, ids[row][-1]])
+                    found_at = Divergence(batch.indices[row], step, target[step], ids[row][-1], margin)
+                    self._divergences.append(found_at)
+        self._ids.update(zip(batch.indices, ids, strict=True))
+        self._report.sentences += len(ids)
+        self._report.token_identical += diverged.count(False)
+
+    def finish(self, encoder: Errors, progress: Callable[[str], None]) -> LoweringReport:
+        """Run the loop that ships, single sentences and added padding, and judge.
+
+        Args:
+            encoder: How far the encoder's outputs are from PyTorch's.
+            progress: Is told what is done.
+        """
+        report = self._report
+        if not self._shipped:
+            progress(f"{report.lowering}: the runtime's loop")
+            self._run_loop(self._sample)
+        report.loop_sentences = len(self._shipped)
+        # The lockstep run stops at a divergence.
+        report.loop_identical = sum(
+            ids[: len(self._ids[index])] == self._ids[index] for index, ids in self._shipped.items()
+        )
+        progress(f"{report.lowering}: {len(self._singles)} sentences alone")
+        report.single_sentences = len(self._singles)
+        report.batch_identical = sum(self._as_shipped([index], 0) for index in self._singles)
+        report.padded_identical = sum(
+            self._as_shipped(self._singles[start : start + BATCH], _EXTRA_PADDING)
+            for start in range(0, len(self._singles), BATCH)
+        )
+        report.max_logit_error, report.mean_logit_error = self._logits.largest, self._logits.mean
+        report.max_encoder_error, report.mean_encoder_error = encoder.largest, encoder.mean
+        report.finite = self._logits.finite and encoder.finite
+        report.first_divergences = sorted(self._divergences, key=lambda d: -d.margin)[:_LISTED]
+        report.failures = list(judge(report, self._divergences, self._precision))
+        return report
+
+    def _as_shipped(self, indices: Sequence[int], padding: int) -> int:
+        """How many of these sentences get the loop's ids in one plain batch, each padded by `padding` at least."""
+        engine, trial = self._engine, self._trial
+        ids, lengths = pad([trial.sources[index] for index in indices], engine.tokens.pad)
+        width = min(ids.shape[1] + padding, engine.limits.source)
+        ids = np.pad(ids, ((0, 0), (0, width - ids.shape[1])), constant_values=engine.tokens.pad)
+        limits = [trial.limits[index] for index in indices]
+        # As long as the largest cache allows: the slots after a row's own must not matter.
+        state = engine.allocate(len(indices), width, engine.limits.target)
+        state.place(range(len(limits)), engine.encode(ids, lengths), range(len(limits)), limits)
+        made = _until_finished(state, trial.prefix)
+        return sum(row == self._shipped[index] for index, row in zip(indices, made, strict=True))
+
+
+def _until_finished(state: DecoderState, prefix: Sequence[int]) -> list[list[int]]:
+    """Greedy ids of all rows of a state, by nothing but its steps."""
+    rows = range(state.rows)
+    made: list[list[int]] = [[] for _ in rows]
+    open_rows = set(rows)
+    for token in prefix:
+        state.step()
+        state.read()
+        state.override(rows, [token] * state.rows, [False] * state.rows)
+        for row in rows:
+            made[row].append(token)
+    while open_rows:
+        state.step()
+        output = state.read()
+        for row in open_rows:
+            made[row].append(int(output.token_ids[-1, row]))
+        open_rows = {row for row in open_rows if not output.finished[row]}
+    return made
+
+
+def _spread(indices: Sequence[int], count: int) -> list[int]:
+    """Up to `count` of them, from the beginning to the end."""
+    return list(indices[:: max(1, len(indices) // max(1, count))][:count])
