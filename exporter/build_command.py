@@ -93,6 +93,10 @@ def main(
     """Build TensorRT engines of BUNDLE into BUNDLE/engines, for the GPU of this machine."""
     logging.basicConfig(format="%(message)s")
     manifest = Manifest.load(bundle)
+    if manifest.precision.weights == "int8":
+        raise InputError(
+            f"{bundle} has int8 weights, which are for ONNX Runtime: export the checkpoint with --fp16 for TensorRT"
+        )
     # Asked for by name, only TensorRT-RTX can do it; else what is there, TensorRT first.
     tensorrt = find_tensorrt("tensorrt_rtx" if compute_capability else None)
     gpu = find_gpu()

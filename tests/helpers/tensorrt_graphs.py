@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import onnx_ir as ir
 from numpy_runner import random_model, traced
@@ -47,12 +47,13 @@ def write_bundle(
         if here and listed:
             found.append(Island(name, here, "loss"))
     layers = model.config.decoder_layers
+    floating: Literal["float16", "float32"] = "float16" if precision == "float16" else "float32"
     write_graphs(directory / "onnx", graphs, "0")
     return dataclasses.replace(
         Manifest.load(TOY),
         model=model_sizes(model.config),
         dimensions=Dimensions(Range(1, 2, 4), Range(1, 8, 16), Range(1, 16, 32)),
-        precision=Precision("float16" if precision == "float16" else "float32", tuple(found)),
+        precision=Precision(floating, floating, tuple(found)),
         graphs=tuple(graph_record(name, graph, layers) for name, graph in graphs.items()),
     )
 
