@@ -8,9 +8,14 @@ for result in translator.translate(["a sentence", "another one"]):
 """
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from txport.runtime.errors import BundleError, CheckFailed, CheckpointError, InputError, MissingLibrary, TxportError
+
+# From 1.29 on ONNX Runtime reports to its makers, and keeps a database in the user's cache, unless it is told not to
+# before it is imported. A library that translates must not; who wants the reports sets the variable to 0.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
     from txport.runtime.manifest import Manifest

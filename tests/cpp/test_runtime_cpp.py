@@ -121,6 +121,11 @@ def test_without_onnxruntime() -> None:
     assert b"ONNX Runtime cannot be loaded (/nowhere" in done.stderr and b"TXPORT_ONNXRUNTIME" in done.stderr
 
 
+def test_nothing_is_reported_or_kept_elsewhere(tmp_path: Path) -> None:
+    done = run(TOOL, TOY, input=b"one\n", env={"HOME": str(tmp_path)})
+    assert done.returncode == 0 and not list(tmp_path.iterdir())
+
+
 def test_two_processes_on_one_bundle(bundle: Path, lines: list[str]) -> None:
     text = "\n".join(lines[:100]).encode()
     processes = [subprocess.Popen([TOOL, bundle], stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)]

@@ -2,10 +2,13 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from txport.runtime.errors import MissingLibrary
 from txport.runtime.libraries import needs
+
+from tests.runtime.toy import BUNDLE
 
 
 def test_a_missing_library_names_the_command() -> None:
@@ -50,3 +53,9 @@ def test_public_names() -> None:
         assert getattr(txport.runtime, name).__name__ == name
     with pytest.raises(AttributeError, match="nothing"):
         _ = txport.runtime.nothing
+
+
+def test_nothing_is_reported_or_kept_elsewhere(tmp_path: Path) -> None:
+    code = f"from txport.runtime import Translator; Translator({str(BUNDLE)!r}).translate(['one'])"
+    subprocess.run([sys.executable, "-c", code], check=True, env={"HOME": str(tmp_path)})
+    assert not list(tmp_path.iterdir())

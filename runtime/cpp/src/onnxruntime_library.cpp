@@ -15,6 +15,7 @@ namespace {
 constexpr const char* kVariable = "TXPORT_ONNXRUNTIME";
 
 std::string library_name() {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): as dlopen itself reads the environment
   if (const char* named = std::getenv(kVariable); named != nullptr && *named != '\0') return named;
   std::error_code ignored;
   if (std::filesystem::exists(TXPORT_ONNXRUNTIME_LIBRARY, ignored)) return TXPORT_ONNXRUNTIME_LIBRARY;
@@ -22,12 +23,15 @@ std::string library_name() {
 }
 
 const OrtApiBase* load() {
+  // From 1.29 on ONNX Runtime reports to its makers unless it is told not to before it starts. A library that
+  // translates must not; who wants the reports sets the variable to 0.
+  ::setenv("ORT_DISABLE_TELEMETRY", "1", 0);  // NOLINT(concurrency-mt-unsafe): once, before the library is there
   const std::string name = library_name();
   // Never closed: sessions may live until the process ends.
   void* library = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   void* symbol = library == nullptr ? nullptr : ::dlsym(library, "OrtGetApiBase");
   if (symbol == nullptr) {
-    const char* reason = ::dlerror();
+    const char* reason = ::dlerror();  // NOLINT(concurrency-mt-unsafe): glibc keeps one for each thread
     throw InputError("ONNX Runtime cannot be loaded (" + std::string(reason == nullptr ? name : reason) +
                      "): install it, or name the file in the environment variable " + kVariable);
   }

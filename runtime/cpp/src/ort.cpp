@@ -4,22 +4,16 @@
 
 #include "ort.hpp"
 
-#define ORT_API_MANUAL_INIT
-#include <onnxruntime_cxx_api.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <future>
 #include <map>
-#include <mutex>
 #include <new>
-#include <regex>
-#include <tuple>
 
 #include "errors.hpp"
 #include "mapped.hpp"
-#include "onnxruntime_library.hpp"
+#include "ort_session.hpp"
 
 namespace txport::core {
 
@@ -30,40 +24,6 @@ using Sizes = std::map<std::string, std::int64_t>;
 
 // Added to the attention scores of padding: far below any score, yet finite in float16.
 constexpr float kMasked = -30000.0F;
-
-struct Type {
-  ONNXTensorElementDataType onnx;
-  std::size_t bytes;
-};
-
-Type type_of(const std::string& dtype) {
-  if (dtype == "float32") return {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, 4};
-  if (dtype == "float16") return {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16, 2};
-  if (dtype == "int64") return {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, 8};
-  if (dtype == "int32") return {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, 4};
-  return {ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL, 1};
-}
-
-// The first line of ONNX Runtime's message, without its error codes and C++ source locations.
-std::string reason(const std::exception& error) {
-  std::string line = error.what();
-  line = line.substr(0, line.find('\n'));
-  static const std::regex noise(
-      R"(^\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from .*? failed: ?|/\S+\.(cc|h):\d+ .*\) )");
-  return std::regex_replace(line, noise, "");
-}
-
-// The process's one environment of ONNX Runtime; never destroyed, since threads may still run at exit.
-Ort::Env& environment() {
-  // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
-  static Ort::Env* const env = [] {
-    Ort::InitApi(onnxruntime_library().GetApi(ORT_API_VERSION));
-    return new Ort::Env(ORT_LOGGING_LEVEL_ERROR, "txport");
-  }();
-  return *env;
-}
-
-std::string version() { return onnxruntime_library().GetVersionString(); }
 
 // Zeroed host memory of one tensor. The system gives a page only when it is first written: unused cache costs nothing.
 class Buffer {
@@ -130,73 +90,6 @@ void run(const Ort::Session& session, Ort::IoBinding& binding) {
   } catch (const Ort::Exception& error) {
     throw BundleError("ONNX Runtime failed: " + reason(error));
   }
-}
-
-// Name, type and shape of a graph's tensors, in the order of their names.
-using Signature = std::map<std::string, std::tuple<ONNXTensorElementDataType, std::vector<Size>>>;
-
-Signature signature(const std::vector<Tensor>& tensors) {
-  Signature result;
-  for (const Tensor& tensor : tensors) result[tensor.name] = {type_of(tensor.dtype).onnx, tensor.shape};
-  return result;
-}
-
-void add_to(Signature& result, const std::string& name, const Ort::TypeInfo& info) {
-  const auto tensor = info.GetTensorTypeAndShapeInfo();
-  const std::vector<std::int64_t> sizes = tensor.GetShape();
-  std::vector<const char*> symbols(sizes.size());
-  tensor.GetSymbolicDimensions(symbols.data(), symbols.size());
-  std::vector<Size> shape;
-  for (std::size_t axis = 0; axis < sizes.size(); ++axis) {
-    shape.push_back(sizes[axis] < 0 ? Size(std::string(symbols[axis])) : Size(sizes[axis]));
-  }
-  result[name] = {tensor.GetElementType(), std::move(shape)};
-}
-
-bool fits(const Ort::Session& session, const Graph& graph) {
-  const Ort::AllocatorWithDefaultOptions allocator;
-  Signature inputs;
-  Signature outputs;
-  for (std::size_t i = 0; i < session.GetInputCount(); ++i) {
-    add_to(inputs, session.GetInputNameAllocated(i, allocator).get(), session.GetInputTypeInfo(i));
-  }
-  for (std::size_t i = 0; i < session.GetOutputCount(); ++i) {
-    add_to(outputs, session.GetOutputNameAllocated(i, allocator).get(), session.GetOutputTypeInfo(i));
-  }
-  return inputs == signature(graph.inputs) && outputs == signature(graph.outputs);
-}
-
-Ort::SessionOptions session_options(const std::string& device, int threads) {
-  Ort::SessionOptions options;
-  options.SetLogSeverityLevel(ORT_LOGGING_LEVEL_ERROR);
-  options.SetIntraOpNumThreads(threads);
-  // Without the arena the temporaries of a large batch go back to the system; steps are as fast without it.
-  options.DisableCpuMemArena();
-  if (device == "cpu") return options;
-  const std::vector<std::string> providers = Ort::GetAvailableProviders();
-  if (std::find(providers.begin(), providers.end(), "CUDAExecutionProvider") == providers.end()) {
-    throw InputError("device " + device +
-                     " needs an ONNX Runtime with its CUDA provider, which this one has not: use device cpu");
-  }
-  try {
-    options.AppendExecutionProvider_CUDA(OrtCUDAProviderOptions{});
-  } catch (const Ort::Exception& error) {
-    throw InputError("ONNX Runtime cannot start its CUDA provider here (" + reason(error) +
-                     "): check the driver, or use device cpu");
-  }
-  return options;
-}
-
-Ort::Session open_session(const fs::path& directory, const Graph& graph, const std::string& device, int threads) {
-  const fs::path path = directory / graph.file;
-  const Ort::SessionOptions options = session_options(device, threads);
-  try {
-    Ort::Session session(environment(), path.c_str(), options);
-    if (fits(session, graph)) return session;
-  } catch (const Ort::Exception& error) {
-    throw BundleError("ONNX Runtime " + version() + " does not load " + path.string() + ": " + reason(error));
-  }
-  throw BundleError(path.string() + " has other inputs or outputs than the manifest says: export the bundle again");
 }
 
 // What the encoder gave: cross-attention keys, values and bias by name.
@@ -429,17 +322,20 @@ std::unique_ptr<DecoderState> OrtEngine::allocate(std::size_t rows, std::int64_t
 std::unique_ptr<Engine> open_ort(const fs::path& directory, const Manifest& manifest, const Choice& choice,
                                  int threads) {
   environment();
+  const auto gate = std::make_shared<Gate>();
+  const GateOpener opener(*gate);
   // Both sessions pack their weights as they open: side by side on machines with more than one core.
   auto encoder = std::async(std::launch::async, open_session, std::cref(directory),
-                            std::cref(*manifest.graph("encoder")), std::cref(choice.device), threads);
+                            std::cref(*manifest.graph("encoder")), std::cref(choice.device), threads, gate);
   std::exception_ptr failure;
   for (const std::string& lowering : choice.lowerings) {
     const Graph& graph = *manifest.graph("decoder_step", lowering);
     try {
-      Ort::Session step = open_session(directory, graph, choice.device, threads);
+      Ort::Session step = open_session(directory, graph, choice.device, threads, gate);
       Ort::Session opened = encoder.get();
       release(directory / kWeightsName);
-      const std::string name = "ONNX Runtime " + version() + " on " + choice.device + ", lowering " + lowering;
+      const std::string name =
+          "ONNX Runtime " + onnxruntime_version() + " on " + choice.device + ", lowering " + lowering;
       return std::make_unique<OrtEngine>(manifest, name, std::move(opened), graph, std::move(step));
     } catch (const BundleError&) {
       if (!encoder.valid()) throw;  // the encoder's own failure

@@ -1,0 +1,188 @@
+#include "ort_session.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <map>
+#include <regex>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "errors.hpp"
+#include "onnxruntime_library.hpp"
+#include "packed_memory.hpp"
+
+namespace txport::core {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Whether sessions may use the environment's allocator: not where the application has registered one of its own.
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
+std::atomic<bool> packed_memory{false};
+
+bool has_packed_memory() { return packed_memory; }
+
+// ONNX Runtime calls Reserve for what stays as long as a session does: packed weights.
+void register_packed_memory(const Ort::Env& env) {
+  static const Ort::MemoryInfo host = Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);
+  // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
+  static OrtAllocator* const allocator = [] {
+    auto* made = new OrtAllocator{};
+    made->version = ORT_API_VERSION;
+    made->Alloc = [](OrtAllocator*, std::size_t bytes) { return plain_allocate(bytes); };
+    made->Free = [](OrtAllocator*, void* block) { packed_free(block); };
+    made->Info = [](const OrtAllocator*) { return static_cast<const OrtMemoryInfo*>(host); };
+#if ORT_API_VERSION >= 18
+    made->Reserve = [](OrtAllocator*, std::size_t bytes) { return packed_allocate(bytes); };
+#endif
+    return made;
+  }();
+  const Ort::Status refused(Ort::GetApi().RegisterAllocator(env, allocator));
+  packed_memory = refused.IsOK();
+}
+
+// Name, type and shape of a graph's tensors, in the order of their names.
+using Signature = std::map<std::string, std::tuple<ONNXTensorElementDataType, std::vector<Size>>>;
+
+Signature signature(const std::vector<Tensor>& tensors) {
+  Signature result;
+  for (const Tensor& tensor : tensors) result[tensor.name] = {type_of(tensor.dtype).onnx, tensor.shape};
+  return result;
+}
+
+void add_to(Signature& result, const std::string& name, const Ort::TypeInfo& info) {
+  const auto tensor = info.GetTensorTypeAndShapeInfo();
+  const std::vector<std::int64_t> sizes = tensor.GetShape();
+  std::vector<const char*> symbols(sizes.size());
+  tensor.GetSymbolicDimensions(symbols.data(), symbols.size());
+  std::vector<Size> shape;
+  for (std::size_t axis = 0; axis < sizes.size(); ++axis) {
+    shape.push_back(sizes[axis] < 0 ? Size(std::string(symbols[axis])) : Size(sizes[axis]));
+  }
+  result[name] = {tensor.GetElementType(), std::move(shape)};
+}
+
+bool fits(const Ort::Session& session, const Graph& graph) {
+  const Ort::AllocatorWithDefaultOptions allocator;
+  Signature inputs;
+  Signature outputs;
+  for (std::size_t i = 0; i < session.GetInputCount(); ++i) {
+    add_to(inputs, session.GetInputNameAllocated(i, allocator).get(), session.GetInputTypeInfo(i));
+  }
+  for (std::size_t i = 0; i < session.GetOutputCount(); ++i) {
+    add_to(outputs, session.GetOutputNameAllocated(i, allocator).get(), session.GetOutputTypeInfo(i));
+  }
+  return inputs == signature(graph.inputs) && outputs == signature(graph.outputs);
+}
+
+// A thread of a session that waits for its gate first.
+struct GatedThread {
+  std::shared_ptr<Gate> gate;
+  std::thread thread;
+};
+
+OrtCustomThreadHandle start_thread(void* gate, OrtThreadWorkerFn work, void* argument) {
+  auto* started = new GatedThread{*static_cast<std::shared_ptr<Gate>*>(gate), {}};
+  started->thread = std::thread([waits = started->gate, work, argument] {
+    waits->wait();
+    work(argument);
+  });
+  return reinterpret_cast<OrtCustomThreadHandle>(started);
+}
+
+void join_thread(OrtCustomThreadHandle handle) {
+  const std::unique_ptr<GatedThread> ended(
+      reinterpret_cast<GatedThread*>(const_cast<OrtCustomHandleType*>(handle)));  // it was never const
+  ended->gate->open();  // a session that could not be opened ends its threads before anybody let them begin
+  ended->thread.join();
+}
+
+// `gate` must live until the session is open.
+Ort::SessionOptions session_options(const std::string& device, int threads, std::shared_ptr<Gate>& gate) {
+  Ort::SessionOptions options;
+  options.SetLogSeverityLevel(ORT_LOGGING_LEVEL_ERROR);
+  options.SetIntraOpNumThreads(threads);
+  // Without the arena the temporaries of a large batch go back to the system; steps are as fast without it.
+  options.DisableCpuMemArena();
+  if (has_packed_memory()) options.AddConfigEntry("session.use_env_allocators", "1");
+  options.SetCustomCreateThreadFn(start_thread);
+  options.SetCustomThreadCreationOptions(&gate);
+  options.SetCustomJoinThreadFn(join_thread);
+  if (device == "cpu") return options;
+  const std::vector<std::string> providers = Ort::GetAvailableProviders();
+  if (std::find(providers.begin(), providers.end(), "CUDAExecutionProvider") == providers.end()) {
+    throw InputError("device " + device +
+                     " needs an ONNX Runtime with its CUDA provider, which this one has not: use device cpu");
+  }
+  try {
+    options.AppendExecutionProvider_CUDA(OrtCUDAProviderOptions{});
+  } catch (const Ort::Exception& error) {
+    throw InputError("ONNX Runtime cannot start its CUDA provider here (" + reason(error) +
+                     "): check the driver, or use device cpu");
+  }
+  return options;
+}
+
+}  // namespace
+
+Type type_of(const std::string& dtype) {
+  if (dtype == "float32") return {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, 4};
+  if (dtype == "float16") return {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16, 2};
+  if (dtype == "int64") return {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, 8};
+  if (dtype == "int32") return {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, 4};
+  return {ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL, 1};
+}
+
+std::string reason(const std::exception& error) {
+  std::string line = error.what();
+  line = line.substr(0, line.find('\n'));
+  static const std::regex noise(
+      R"(^\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from .*? failed: ?|/\S+\.(cc|h):\d+ .*\) )");
+  return std::regex_replace(line, noise, "");
+}
+
+Ort::Env& environment() {
+  // Never destroyed, since threads may still run at exit.
+  // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
+  static Ort::Env* const env = [] {
+    Ort::InitApi(onnxruntime_library().GetApi(ORT_API_VERSION));
+    auto* made = new Ort::Env(ORT_LOGGING_LEVEL_ERROR, "txport");
+    register_packed_memory(*made);
+    return made;
+  }();
+  return *env;
+}
+
+std::string onnxruntime_version() { return onnxruntime_library().GetVersionString(); }
+
+void Gate::open() {
+  const std::lock_guard lock(mutex_);
+  is_open_ = true;
+  opened_.notify_all();
+}
+
+void Gate::wait() {
+  std::unique_lock lock(mutex_);
+  opened_.wait(lock, [this] { return is_open_; });
+}
+
+Ort::Session open_session(const fs::path& directory, const Graph& graph, const std::string& device, int threads,
+                          const std::shared_ptr<Gate>& gate) {
+  const fs::path path = directory / graph.file;
+  std::shared_ptr<Gate> held = gate;
+  const Ort::SessionOptions options = session_options(device, threads, held);
+  try {
+    Ort::Session session(environment(), path.c_str(), options);
+    if (fits(session, graph)) return session;
+  } catch (const Ort::Exception& error) {
+    throw BundleError("ONNX Runtime " + onnxruntime_version() + " does not load " + path.string() + ": " +
+                      reason(error));
+  }
+  throw BundleError(path.string() + " has other inputs or outputs than the manifest says: export the bundle again");
+}
+
+}  // namespace txport::core

@@ -1,0 +1,167 @@
+// The state on a device, over a device in memory: its answers are those of an engine that is written without one.
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <random>
+#include <thread>
+
+#include "greedy.hpp"
+#include "memory_device.hpp"
+#include "repository.hpp"
+
+using namespace memory;
+
+namespace {
+
+// The toy bundle's graphs with the small vocabulary of the model in memory.
+Manifest small_manifest() {
+  Manifest manifest = Manifest::load(kToyBundle);
+  manifest.tokens = kTokens;
+  for (Graph& graph : manifest.graphs) {
+    for (Tensor& tensor : graph.outputs) {
+      if (tensor.name == "logits") tensor.shape = {std::string("batch"), static_cast<std::int64_t>(kVocabulary)};
+    }
+  }
+  return manifest;
+}
+
+constexpr Limits kLimits{8, MemoryProgram::kSource, 128};
+
+struct Made {
+  std::unique_ptr<Heap> heap = std::make_unique<Heap>();
+  MemoryProgram* step = nullptr;
+  std::unique_ptr<Engine> engine;
+};
+
+Made device_engine(float eos_weight, const std::string& id_type, bool recorded,
+                   const std::string& lowering = "scatter") {
+  Made made;
+  auto step = std::make_unique<MemoryProgram>(true, eos_weight, recorded);
+  made.step = step.get();
+  DeviceParts parts{"memory",
+                    kLimits,
+                    id_type,
+                    lowering,
+                    [heap = made.heap.get()] { return std::make_shared<MemoryDevice>(*heap); },
+                    std::make_unique<MemoryProgram>(false, eos_weight, recorded),
+                    std::move(step)};
+  made.engine = make_device_engine(small_manifest(), std::move(parts));
+  return made;
+}
+
+std::vector<Request> requests(std::size_t count, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  const auto number = [&](std::int64_t low, std::int64_t high) {
+    return low + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(high - low + 1));
+  };
+  std::vector<Request> made(count);
+  for (Request& request : made) {
+    for (std::int64_t left = number(1, number(1, 3) == 1 ? 48 : 12); left > 0; --left) {
+      request.source_ids.push_back(number(3, kVocabulary - 1));
+    }
+    if (number(1, 2) == 1) request.max_length = number(1, 128);
+    if (number(1, 5) == 1) request.min_length = number(1, 5);
+    if (number(1, 5) == 1) request.prefix = Ids(static_cast<std::size_t>(number(1, 3)), 5);
+    if (request.max_length) request.min_length = std::min(request.min_length, *request.max_length);
+  }
+  return made;
+}
+
+void check_same(const Engine& engine, float eos_weight, std::size_t count, std::uint32_t seed, bool scores) {
+  const MemoryEngine expected(kLimits, 1, eos_weight);
+  const std::vector<Request> asked = requests(count, seed);
+  for (const std::int64_t rows : {1, 3, 8}) {
+    const SearchOptions options{rows, kBatchTokens, scores};
+    const auto first = decode_all(expected, asked, options);
+    const auto second = decode_all(engine, asked, options);
+    REQUIRE(first.size() == second.size());
+    for (std::size_t i = 0; i < first.size(); ++i) {
+      CHECK(first[i].ids == second[i].ids);
+      CHECK(first[i].scores == second[i].scores);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("answers on a device are those without one") {
+  for (const std::string id_type : {"int32", "int64"}) {
+    for (const bool recorded : {true, false}) {
+      const Made made = device_engine(1.0F, id_type, recorded);
+      for (std::uint32_t seed = 0; seed < 4; ++seed) check_same(*made.engine, 1.0F, 12, seed, seed % 2 == 1);
+    }
+  }
+  const Made made = device_engine(-2.0F, "int64", true, "tensorscatter");  // long answers: moves to longer caches
+  check_same(*made.engine, -2.0F, 6, 9, false);
+}
+
+TEST_CASE("buffers are used again, and freed with their engine") {
+  Made made = device_engine(1.0F, "int32", true);
+  check_same(*made.engine, 1.0F, 8, 1, false);
+  const int bound = made.step->bound;
+  const std::size_t blocks = made.heap->blocks();
+  check_same(*made.engine, 1.0F, 8, 1, false);
+  CHECK(made.step->bound == bound);
+  CHECK(made.heap->blocks() == blocks);
+  made.engine.reset();
+  CHECK(made.heap->blocks() == 0);
+}
+
+TEST_CASE("a move within a bucket copies nothing") {
+  const Made made = device_engine(-2.0F, "int64", true);
+  const auto memory = made.engine->encode({5, 6, 7, 8, 9, 4}, {2, 2, 2});
+  auto state = made.engine->allocate(3, 2, 32, false);
+  CHECK(state->target() == 64);
+  CHECK(state->source() == 2);
+  state->place({0, 1, 2}, *memory, {2, 1, 0}, {100, 100, 100});
+  state->step(20);  // more than the ring holds
+  const Ids before = state->read().token_ids;
+  REQUIRE(before.size() == 60);
+  const int bound = made.step->bound;
+  state = state->moved({2, 0}, 40);
+  CHECK(made.step->bound == bound);
+  CHECK(state->rows() == 2);
+  state->step(3);
+  const Ids after = state->read().token_ids;
+  // The same rows alone, from the start.
+  auto alone = made.engine->allocate(2, 2, 32, false);
+  alone->place({0, 1}, *memory, {0, 2}, {100, 100});
+  alone->step(23);
+  const Ids whole = alone->read().token_ids;
+  CHECK(Ids(whole.end() - 6, whole.end()) == after);
+}
+
+TEST_CASE("a row that was never placed makes pad") {
+  const Made made = device_engine(1.0F, "int32", true);
+  auto state = made.engine->allocate(2, 4, 32, true);
+  state->place({1}, *made.engine->encode({5, 6}, {2}), {0}, {10});
+  state->step(2);
+  const StepOutput output = state->read();
+  CHECK(output.token_ids[0] == kTokens.pad);
+  CHECK(output.token_ids[2] == kTokens.pad);
+  CHECK(output.finished[0]);
+}
+
+TEST_CASE("threads share an engine on a device") {
+  const Made made = device_engine(1.0F, "int64", true);
+  const std::vector<Request> asked = requests(10, 3);
+  const auto expected = decode_all(MemoryEngine(kLimits, 1, 1.0F), asked, {});
+  std::array<bool, 4> same{};
+  std::vector<std::thread> threads;
+  for (bool& one : same) {
+    threads.emplace_back([&] {
+      const auto found = decode_all(*made.engine, asked, {});
+      one = std::equal(found.begin(), found.end(), expected.begin(),
+                       [](const Result& first, const Result& second) { return first.ids == second.ids; });
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const bool one : same) CHECK(one);
+}
+
+TEST_CASE("the width of source buffers") {
+  CHECK(source_bucket(1, 256) == 32);
+  CHECK(source_bucket(33, 256) == 64);
+  CHECK(source_bucket(200, 200) == 200);
+}
