@@ -25,7 +25,7 @@ def card(name: str, manifest: Manifest, report: Report | None) -> str:
         f"| vocabulary | {model.source_vocabulary} source, {model.target_vocabulary} target |",
         f"| largest | batch {limits.batch}, source {limits.source} tokens, target {limits.target} tokens |",
         f"| tokenizer | {_tokenizer(manifest.tokenizer)} |",
-        f"| precision | {manifest.precision.type}, {islands} nodes kept in float32 |",
+        f"| precision | {manifest.precision.summary}, {islands} nodes kept in float32 |",
         f"| lowerings | {lowerings} |",
         "",
         "## Verification",
@@ -70,4 +70,5 @@ def _verification(report: Report | None) -> list[str]:
     for each in report.lowerings:
         errors = f"{each.max_logit_error:.2e} | {each.mean_logit_error:.2e}"
         lines.append(f"| {each.lowering} | {each.sentences} | {each.token_identical} | {errors} |")
-    return lines
+    qualities = [each.quality.summary for each in report.lowerings if each.quality is not None]
+    return [*lines, *(line for quality in qualities for line in ("", f"{quality}."))]

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from txport.exporter.calibration import Logits
+from txport.exporter.quality import Quality, bleu
 from txport.exporter.reference import BANNED, BATCH, Answer, pad
 from txport.exporter.trial import Trial
 from txport.exporter.verification import Divergence, LoweringReport, judge
@@ -48,7 +49,7 @@ class LoweringCheck:
     Args:
         engine: Runs one lowering of the bundle.
         lowering: Its name.
-        precision: "float32" or "float16", which sets what is required.
+        precision: "float32", "float16" or "int8", which sets what is required.
         trial: The sentences.
         singles: How many of them are also run alone and with padding.
     """
@@ -60,6 +61,7 @@ class LoweringCheck:
         self._report = LoweringReport(lowering)
         self._logits = Errors()
         self._ids: dict[int, list[int]] = {}
+        self._expected: dict[int, list[int]] = {}
         self._divergences: list[Divergence] = []
         self._shipped: dict[int, list[int]] = {}
 
@@ -105,6 +107,7 @@ class LoweringCheck:
                     found_at = Divergence(batch.indices[row], step, target[step], ids[row][-1], margin)
                     self._divergences.append(found_at)
         self._ids.update(zip(batch.indices, ids, strict=True))
+        self._expected.update(zip(batch.indices, batch.targets, strict=True))
         self._report.sentences += len(ids)
         self._report.token_identical += diverged.count(False)
 
@@ -135,8 +138,21 @@ class LoweringCheck:
         report.max_encoder_error, report.mean_encoder_error = encoder.largest, encoder.mean
         report.finite = self._logits.finite and encoder.finite
         report.first_divergences = sorted(self._divergences, key=lambda d: -d.margin)[:_LISTED]
+        report.quality = self._quality() if self._precision == "int8" else None
         report.failures = list(judge(report, self._divergences, self._precision))
         return report
+
+    def _quality(self) -> Quality:
+        """Of the loop's translations, as against PyTorch's."""
+        trial, indices = self._trial, sorted(self._shipped)
+        compared = sum(len(ids) for ids in self._ids.values())
+        changed = len(self._divergences) / max(1, compared)
+        if not trial.references:
+            return Quality(len(indices), changed, None, None)
+        references = [trial.references[index] for index in indices]
+        expected, found = ([ids[i] for i in indices] for ids in (self._expected, self._shipped))
+        tokenizer = trial.tokenizer
+        return Quality(len(indices), changed, bleu(tokenizer, expected, references), bleu(tokenizer, found, references))
 
     def _as_shipped(self, indices: Sequence[int], padding: int) -> int:
         """How many of these sentences get the loop's ids in one plain batch, each padded by `padding` at least."""

@@ -10,6 +10,7 @@ from typing import Literal
 import onnx_ir as ir
 from txport.exporter.bundle import graph_record, model_sizes, write_golden, write_graphs, write_json
 from txport.exporter.float16 import to_float16
+from txport.exporter.int8_layers import Int8Trial
 from txport.exporter.lowerings import LOWERINGS
 from txport.exporter.precision import choose_islands, island_nodes
 from txport.exporter.progress import Stages
@@ -26,6 +27,7 @@ from txport.runtime.files import new_directory
 from txport.runtime.greedy import Request, decode_all
 from txport.runtime.manifest import (
     Dimensions,
+    Graph,
     Island,
     MadeBy,
     Manifest,
@@ -48,6 +50,7 @@ class ExportOptions:
 
     Attributes:
         float16: Convert to float16, with islands where calibration asks for them.
+        int8: Convert weights to int8, but for the layers that lose too much quality; for the lowering `ort` alone.
         lowerings: Which decoder steps to write.
         max_source: Most source tokens, eos included.
         max_target: Most tokens made, eos included.
@@ -56,10 +59,12 @@ class ExportOptions:
         sentences: How many sentences to verify on.
         singles: How many of them to run alone and with padding as well.
         text: A file of sentences to use instead of the checkpoint's own.
+        references: Their translations.
         force: Replace an existing bundle, and keep one that failed verification.
     """
 
     float16: bool = False
+    int8: bool = False
     lowerings: tuple[str, ...] = tuple(LOWERINGS)
     max_source: int | None = None
     max_target: int | None = None
@@ -68,6 +73,7 @@ class ExportOptions:
     sentences: int = 1000
     singles: int = SINGLES
     text: Path | None = None
+    references: Path | None = None
     force: bool = False
 
 
@@ -84,7 +90,9 @@ def export_bundle(
     options, stages = options or ExportOptions(), stages or Stages(enabled=False)
     checkpoint = load_checkpoint(checkpoint_directory)
     limits = _dimensions(checkpoint, options)
-    trial = choose_trial(checkpoint, options.sentences, limits.source.max, limits.target.max, options.text)
+    trial = choose_trial(
+        checkpoint, options.sentences, limits.source.max, limits.target.max, options.text, options.references
+    )
     with new_directory(output, options.force, marker="manifest.json") as directory:
         manifest = _write(directory, checkpoint, limits, trial, options, stages)
         report = verify_bundle(directory, checkpoint, trial, options.singles, stages) if options.verify else None
@@ -115,6 +123,10 @@ def _dimensions(checkpoint: Checkpoint, options: ExportOptions) -> Dimensions:
         raise InputError(f"--lowering {', '.join(unknown)} is unknown; there are {', '.join(LOWERINGS)}.")
     if not options.lowerings:
         raise InputError(f"--lowering is empty; choose from {', '.join(LOWERINGS)}.")
+    if options.int8 and options.float16:
+        raise InputError("--int8 and --fp16 exclude each other: int8 is for CPUs, FP16 for GPUs.")
+    if options.int8 and options.lowerings != ("ort",):
+        raise InputError("--int8 is for CPUs through ONNX Runtime: leave --lowering out, or give --lowering ort.")
     opt = min(8, options.max_batch), min(32, source), min(64, target)
     return Dimensions(Range(1, opt[0], options.max_batch), Range(1, opt[1], source), Range(1, opt[2], target))
 
@@ -129,35 +141,45 @@ def _write(
 ) -> Manifest:
     """Fill `directory` with all but the verification."""
     models = _trace(checkpoint, dimensions, options, stages)
-    islands: list[Island] = []
-    if options.float16:
-        with tempfile.TemporaryDirectory(prefix="txport-float16-") as scratch:
-            islands = _convert(Path(scratch), models, checkpoint, dimensions, trial, stages)
-            write_graphs(directory / "onnx", models, VERSION)
-    else:
+    manifest = _manifest(checkpoint, dimensions, models, options)
+    with tempfile.TemporaryDirectory(prefix="txport-") as scratch:
+        islands = _convert(Path(scratch), models, checkpoint, manifest, trial, options, stages)
         write_graphs(directory / "onnx", models, VERSION)
+    graphs = _records(checkpoint, models)
+    manifest = dataclasses.replace(
+        manifest, precision=dataclasses.replace(manifest.precision, islands=tuple(islands)), graphs=graphs
+    )
     write_json(directory / "config.json", checkpoint.config.to_json())
     _copy_tokenizer(checkpoint, directory)
-    layers = checkpoint.config.decoder_layers
-    config = checkpoint.config
-    floating: Literal["float32", "float16"] = "float16" if options.float16 else "float32"
-    manifest = Manifest(
-        format_version=1,
-        made_by=MadeBy("txport", VERSION),
-        model=model_sizes(config),
-        tokens=SpecialTokens(config.pad_id, config.unk_id, config.bos_id, config.eos_id),
-        dimensions=dimensions,
-        precision=Precision(floating, floating, tuple(islands)),
-        graphs=tuple(graph_record(name, model, layers) for name, model in models.items()),
-        tokenizer=checkpoint.tokenizer,
-        files={},
-        verification=None,
-    )
     stages.stage("self-check cases")
     write_golden(directory / "golden.json", [])
     manifest = dataclasses.replace(manifest, files=list_files(directory)).write(directory)
     write_golden(directory / "golden.json", _golden(directory, manifest, checkpoint, trial))
     return dataclasses.replace(manifest, files=list_files(directory)).write(directory)
+
+
+def _manifest(
+    checkpoint: Checkpoint, dimensions: Dimensions, models: dict[str, ir.Model], options: ExportOptions
+) -> Manifest:
+    """What can be said before the graphs are converted and the files written."""
+    config = checkpoint.config
+    floating: Literal["float32", "float16"] = "float16" if options.float16 else "float32"
+    return Manifest(
+        format_version=1,
+        made_by=MadeBy("txport", VERSION),
+        model=model_sizes(config),
+        tokens=SpecialTokens(config.pad_id, config.unk_id, config.bos_id, config.eos_id),
+        dimensions=dimensions,
+        precision=Precision(floating, "int8" if options.int8 else floating, ()),
+        graphs=_records(checkpoint, models),
+        tokenizer=checkpoint.tokenizer,
+        files={},
+        verification=None,
+    )
+
+
+def _records(checkpoint: Checkpoint, models: dict[str, ir.Model]) -> tuple[Graph, ...]:
+    return tuple(graph_record(name, model, checkpoint.config.decoder_layers) for name, model in models.items())
 
 
 def _trace(
@@ -178,19 +200,26 @@ def _convert(
     scratch: Path,
     models: dict[str, ir.Model],
     checkpoint: Checkpoint,
-    dimensions: Dimensions,
+    manifest: Manifest,
     trial: Trial,
+    options: ExportOptions,
     stages: Stages,
 ) -> list[Island]:
-    """Turn the models into float16, in place, and say which nodes are not."""
-    files = write_graphs(scratch, models, VERSION)
-    model = checkpoint.model
+    """Turn the models into the precision that was asked for, in place, and say which nodes are not."""
+    if not options.float16 and not options.int8:
+        return []
+    model, bos = checkpoint.model, checkpoint.config.bos_id
     sample = trial.sources[:CALIBRATION_SENTENCES]
     batches = [
         (batch, teacher_forced_logits(model, batch))
         for batch in greedy_batches(model, sample, trial.limits[: len(sample)], trial.prefix)
     ]
-    islands = choose_islands(scratch, files, batches, checkpoint.config.bos_id, stages.stage)
+    if options.int8:
+        int8 = Int8Trial(scratch, models, manifest, bos, trial, batches)
+        islands = int8.choose(stages.stage) if options.verify else []
+        int8.convert(models, islands)
+        return islands
+    islands = choose_islands(scratch, write_graphs(scratch, models, VERSION), batches, bos, stages.stage)
     for name, graph in models.items():
         to_float16(graph, island_nodes(islands, name))
     return islands
@@ -206,8 +235,8 @@ def _copy_tokenizer(checkpoint: Checkpoint, directory: Path) -> None:
 def _golden(
     directory: Path, manifest: Manifest, checkpoint: Checkpoint, trial: Trial
 ) -> list[tuple[str, list[int], list[int]]]:
-    """Sentences with the ids that PyTorch gives; in float16 only those whose ids survive the rounding."""
-    rounds = manifest.precision.type != "float32"
+    """Sentences with the ids that PyTorch gives; in other precisions only those whose ids survive the rounding."""
+    rounds = manifest.precision.weights != "float32"
     count = GOLDEN_CASES * (2 if rounds else 1)
     sources, limits = trial.sources[:count], trial.limits[:count]
     requests = [Request(*both, prefix=trial.prefix) for both in zip(sources, limits, strict=True)]

@@ -18,11 +18,13 @@ from txport.runtime.errors import CheckFailed
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle directory to write.")
 @click.option("--fp16", is_flag=True, help="Convert to float16, with float32 islands where calibration asks for them.")
 @click.option(
+    "--int8", is_flag=True, help="Convert weights to int8, for CPUs; layers that lose too much quality stay float32."
+)
+@click.option(
     "--lowering",
-    default=",".join(LOWERINGS),
-    show_default=True,
     help="Which decoder steps to write, by comma: "
-    + "; ".join(f"{lowering.name} ({lowering.needs})" for lowering in LOWERINGS.values()),
+    + "; ".join(f"{lowering.name} ({lowering.needs})" for lowering in LOWERINGS.values())
+    + ". [default: all; with --int8, ort]",
 )
 @click.option("--max-source", type=int, help="Most source tokens, eos included. [default: the model's positions]")
 @click.option("--max-target", type=int, help="Most tokens to make, eos included. [default: the model's positions]")
@@ -33,13 +35,15 @@ from txport.runtime.errors import CheckFailed
     "--singles", type=click.IntRange(1), default=SINGLES, show_default=True, help="How many to run alone as well."
 )
 @click.option("--text", type=click.Path(path_type=Path), help="Sentences to verify on. [default: the checkpoint's own]")
+@click.option("--references", type=click.Path(path_type=Path), help="Translations of --text, for --int8.")
 @click.option("--force", is_flag=True, help="Replace an existing bundle; keep one that failed verification.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verification report as JSON.")
 def main(
     checkpoint: Path,
     output: Path,
     fp16: bool,
-    lowering: str,
+    int8: bool,
+    lowering: str | None,
     max_source: int | None,
     max_target: int | None,
     max_batch: int,
@@ -47,6 +51,7 @@ def main(
     sentences: int,
     singles: int,
     text: Path | None,
+    references: Path | None,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -54,9 +59,11 @@ def main(
 
     Exits with 1, and leaves no bundle, if the verification fails.
     """
+    every = "ort" if int8 else ",".join(LOWERINGS)
     options = ExportOptions(
         float16=fp16,
-        lowerings=tuple(name for name in lowering.split(",") if name),
+        int8=int8,
+        lowerings=tuple(name for name in (every if lowering is None else lowering).split(",") if name),
         max_source=max_source,
         max_target=max_target,
         max_batch=max_batch,
@@ -64,6 +71,7 @@ def main(
         sentences=sentences,
         singles=singles,
         text=text,
+        references=references,
         force=force,
     )
     with Stages() as stages:

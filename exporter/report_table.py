@@ -31,11 +31,13 @@ def print_report(report: Report, console: Console) -> None:
         f"of encoder outputs (largest). Arithmetic: {report.arithmetic}."
     )
     for each in report.lowerings:
+        if each.quality is not None:
+            console.print(f"{each.lowering}: {each.quality.summary}")
         for divergence in each.first_divergences[:_SHOWN]:
             console.print(
                 f"{each.lowering}: sentence {divergence.sentence} differs first at step {divergence.step}: id "
                 f"{divergence.chosen} instead of {divergence.expected}, which PyTorch prefers by a logit margin of "
-                f"{divergence.margin:.4f} (tolerance {report.tolerance})"
+                f"{divergence.margin:.4f}" + ("" if report.tolerance is None else f" (tolerance {report.tolerance})")
             )
         for failure in each.failures:
             console.print(f"[red]{each.lowering}: {failure}[/red]")

@@ -11,7 +11,7 @@ from txport.models.config import Config
 from txport.runtime.affixes import Affixes, affixes
 from txport.runtime.errors import InputError
 from txport.runtime.greedy import FIRST_TARGET
-from txport.runtime.tokenizer import IdsOnly, TextTokenizer, open_tokenizer
+from txport.runtime.tokenizer import IdsOnly, TextTokenizer, Tokenizer, open_tokenizer
 
 # Tokens of an answer to a random text: more than the runtime's first caches hold, so that they grow.
 MOST_MADE = FIRST_TARGET + 8
@@ -27,6 +27,8 @@ class Trial:
         limits: The most tokens that the answer to each is made of.
         prefix: What every answer is forced to begin with.
         origin: Where they come from, for reports.
+        tokenizer: What the ids are of.
+        references: A translation of each, by somebody who knows; empty where there are none.
     """
 
     texts: list[str]
@@ -34,38 +36,56 @@ class Trial:
     limits: list[int]
     prefix: list[int]
     origin: str
+    tokenizer: Tokenizer
+    references: list[str]
 
 
 def choose_trial(
-    checkpoint: Checkpoint, count: int, max_source: int, max_target: int, text: Path | None = None
+    checkpoint: Checkpoint,
+    count: int,
+    max_source: int,
+    max_target: int,
+    text: Path | None = None,
+    references: Path | None = None,
 ) -> Trial:
     """Up to `count` sentences: from `text`, else the checkpoint's own, else random texts, or ids without a tokenizer.
 
-    Answers are whole: they may be of `max_target` tokens. Those to random texts are as `random_limits` says.
+    Args:
+        checkpoint: The model, and its own sentences and references.
+        count: The most sentences.
+        max_source: The most source tokens of a sentence, eos included.
+        max_target: The most tokens of an answer, so that answers are whole; to random texts as `random_limits` says.
+        text: A file of sentences, one a line.
+        references: A file of their translations, line by line.
 
     Raises:
-        InputError: `text` cannot be read, is not UTF-8 or holds no sentence, or there is no tokenizer to use it with.
+        InputError: A file cannot be read, is not UTF-8 or holds no sentence, the two are not of one length, or there is
+            no tokenizer to use them with.
     """
     config, around = checkpoint.config, affixes(checkpoint.tokenizer)
-    lines = _read(text) if text else [line for line in checkpoint.sentences if line.strip()]
+    if references and not text:
+        raise InputError(f"{references} needs the sentences that it translates: give them with --text.")
+    pairs = _pairs(text, references) if text else _own_pairs(checkpoint)
+    lines = [line for line, _ in pairs]
     if checkpoint.tokenizer.kind == "none" and text:
         raise InputError(f"{text} cannot be used: {checkpoint.directory} has no tokenizer; leave --text out.")
     sizes = config.source_vocabulary, config.target_vocabulary
     tokenizer = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, config.unk_id, *sizes)
     if isinstance(tokenizer, IdsOnly):
         sources = sample_sources(config, count, max_source, around)
-        limits = random_limits(sources, max_target, around)
-        return Trial([""] * count, sources, limits, around.target_prefix, "random ids, answers as long as these")
+        limits, origin = random_limits(sources, max_target, around), "random ids, answers as long as these"
+        return Trial([""] * count, sources, limits, around.target_prefix, origin, tokenizer, [])
     chosen = lines[:count] or _random_texts(tokenizer, config, count, max_source)
     if not chosen:
         raise InputError(f"{checkpoint.directory} has no sentences to try it on: give a file of them with --text.")
     encoded = [tokenizer.encode_source(line) for line in chosen]
     sources = [around.around(ids, max_source) for ids, around in encoded]
     if not lines:
-        limits = random_limits(sources, max_target, around)
-        return Trial(chosen, sources, limits, around.target_prefix, "random texts, answers as long as these")
+        limits, origin = random_limits(sources, max_target, around), "random texts, answers as long as these"
+        return Trial(chosen, sources, limits, around.target_prefix, origin, tokenizer, [])
     origin = str(text) if text else "held-out sentences of the checkpoint"
-    return Trial(chosen, sources, [max_target] * len(sources), around.target_prefix, origin)
+    translations = [reference for _, reference in pairs[:count] if reference is not None]
+    return Trial(chosen, sources, [max_target] * len(sources), around.target_prefix, origin, tokenizer, translations)
 
 
 def random_limits(sources: Sequence[Sequence[int]], max_target: int, around: Affixes) -> list[int]:
@@ -92,13 +112,28 @@ def _text_of(tokenizer: TextTokenizer, ids: Sequence[int]) -> str:
     return text if found <= len(ids) else text[: max(1, len(text) * len(ids) // found)].strip()
 
 
+def _own_pairs(checkpoint: Checkpoint) -> list[tuple[str, str | None]]:
+    references: list[str] | list[None] = checkpoint.references or [None] * len(checkpoint.sentences)
+    return [pair for pair in zip(checkpoint.sentences, references, strict=True) if pair[0].strip()]
+
+
+def _pairs(text: Path, references: Path | None) -> list[tuple[str, str | None]]:
+    """The sentences of a file, each with its reference, if there are any."""
+    lines = _read(text)
+    translations: list[str] | list[None] = _read(references) if references else [None] * len(lines)
+    if len(translations) != len(lines):
+        raise InputError(f"{references} has {len(translations)} lines, but {text} has {len(lines)}; give pairs.")
+    pairs = [pair for pair in zip(lines, translations, strict=True) if pair[0].strip()]
+    if not pairs:
+        raise InputError(f"{text} holds no sentence; give a file of sentences, one a line.")
+    return pairs
+
+
 def _read(file: Path) -> list[str]:
+    """All lines, empty ones too."""
     try:
-        lines = file.read_bytes().decode("utf-8").split("\n")
+        return file.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
     except OSError as error:
         raise InputError(f"{file} cannot be read ({error.strerror}); give a file of sentences, one a line.") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{file} is not UTF-8 ({error}); convert it first.") from None
-    if not (found := [line for line in lines if line.strip()]):
-        raise InputError(f"{file} holds no sentence; give a file of sentences, one a line.")
-    return found

@@ -43,7 +43,9 @@ def verify_bundle(directory: Path, checkpoint: Checkpoint, trial: Trial, singles
     manifest = Manifest.load(directory)
     _check_same_model(directory, manifest, checkpoint)
     if manifest.precision.type == "float32":
-        return _verify(directory, manifest, "float32 on the CPU", checkpoint, trial, singles, stages)
+        int8 = manifest.precision.weights == "int8"
+        arithmetic = f"{'weights and their products in int8, all else in ' if int8 else ''}float32 on the CPU"
+        return _verify(directory, manifest, arithmetic, checkpoint, trial, singles, stages)
     with tempfile.TemporaryDirectory(prefix="txport-verify-") as scratch:
         copy = Path(scratch) / "rounded"
         manifest = _rounded_copy(directory, manifest, copy)
@@ -61,7 +63,7 @@ def _verify(
     stages: Stages,
 ) -> Report:
     lowerings = [graph.lowering for graph in manifest.graphs if graph.role == "decoder_step"]
-    precision = manifest.precision.type
+    precision = manifest.precision.weights
     engines = [OrtEngine(directory, manifest, lowering=lowering) for lowering in lowerings]
     checks = [
         LoweringCheck(engine, lowering, precision, trial, singles)

@@ -24,10 +24,18 @@ from txport.runtime.manifest import Manifest
     "--singles", type=click.IntRange(1), default=SINGLES, show_default=True, help="How many to run alone as well."
 )
 @click.option("--text", type=click.Path(path_type=Path), help="Sentences to verify on. [default: the checkpoint's own]")
+@click.option("--references", type=click.Path(path_type=Path), help="Translations of --text, for int8 bundles.")
 @click.option("--no-write", is_flag=True, help="Leave the bundle's verification.json as it is.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def main(
-    bundle: Path, checkpoint: Path, sentences: int, singles: int, text: Path | None, no_write: bool, as_json: bool
+    bundle: Path,
+    checkpoint: Path,
+    sentences: int,
+    singles: int,
+    text: Path | None,
+    references: Path | None,
+    no_write: bool,
+    as_json: bool,
 ) -> None:
     """Compare BUNDLE with CHECKPOINT in PyTorch float32, token by token; exits with 1 if they differ.
 
@@ -36,7 +44,7 @@ def main(
     manifest = Manifest.load(bundle)
     manifest.check_files(bundle, hashes=lambda name: True)
     loaded = load_checkpoint(checkpoint)
-    trial = choose_trial(loaded, sentences, manifest.limits.source, manifest.limits.target, text)
+    trial = choose_trial(loaded, sentences, manifest.limits.source, manifest.limits.target, text, references)
     with Stages() as stages:
         report = verify_bundle(bundle, loaded, trial, singles, stages)
     if not no_write:

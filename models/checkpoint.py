@@ -6,6 +6,7 @@ checkpoint/
   tokenizer/           shared.model, or source.model and target.model; absent where only ids are known.
                        Imported ones may differ: description.json is then what the bundle's manifest will say
   sentences.txt        held-out source lines, for calibration and verification
+  references.txt       their translations, line by line; absent where there are none
   training.json        how it was made; read by people only
 """
 
@@ -48,6 +49,7 @@ class Checkpoint:
     model: Transformer
     tokenizer: TokenizerDescription
     sentences: list[str]
+    references: list[str]  # as many, or none
 
 
 def save_checkpoint(
@@ -57,6 +59,7 @@ def save_checkpoint(
     sentences: Sequence[str],
     training: dict[str, Any],
     *,
+    references: Sequence[str] = (),
     replace: bool = False,
 ) -> None:
     """Write a checkpoint to a temporary sibling, then rename it: a half-written one is never visible.
@@ -67,6 +70,7 @@ def save_checkpoint(
         tokenizer: Directory that holds the SentencePiece models, copied; None for a model that only knows ids.
         sentences: Held-out source lines, without line breaks.
         training: How the model was made, JSON.
+        references: A translation of each sentence, without line breaks, or none at all.
         replace: Take the place of an existing checkpoint.
 
     Raises:
@@ -78,7 +82,9 @@ def save_checkpoint(
         save_file(tensors, temporary / "model.safetensors")
         if tokenizer is not None:
             shutil.copytree(tokenizer, temporary / "tokenizer")
-        (temporary / "sentences.txt").write_text("".join(f"{line}\n" for line in sentences), encoding="utf-8")
+        _write_lines(temporary / "sentences.txt", sentences)
+        if references:
+            _write_lines(temporary / "references.txt", references)
         _write_json(temporary / "training.json", training)
 
 
@@ -98,7 +104,12 @@ def load_checkpoint(directory: Path) -> Checkpoint:
     for name, parameter in model.named_parameters():
         parameter.data = tensors[name]
     tokenizer = read_tokenizer(directory, config)
-    return Checkpoint(directory, config, model.eval(), tokenizer, _sentences(directory / "sentences.txt"))
+    sentences, references = _lines(directory / "sentences.txt"), _lines(directory / "references.txt")
+    if references and len(references) != len(sentences):
+        raise CheckpointError(
+            f"{directory} has {len(sentences)} sentences but {len(references)} references: delete its references.txt."
+        )
+    return Checkpoint(directory, config, model.eval(), tokenizer, sentences, references)
 
 
 def read_config(directory: Path) -> Config:
@@ -195,7 +206,7 @@ def write_description(directory: Path, tokenizer: TokenizerDescription) -> None:
     _write_json(directory / Path(DESCRIPTION).name, encode(DescriptionFile(FORMAT_VERSION, tokenizer)))
 
 
-def _sentences(file: Path) -> list[str]:
+def _lines(file: Path) -> list[str]:
     if not file.exists():
         return []
     try:
@@ -205,6 +216,10 @@ def _sentences(file: Path) -> list[str]:
     except UnicodeDecodeError as error:
         raise CheckpointError(f"{file} is not UTF-8 ({error}).") from None
     return text.removesuffix("\n").split("\n") if text else []
+
+
+def _write_lines(file: Path, lines: Sequence[str]) -> None:
+    file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def _some(names: list[str]) -> str:

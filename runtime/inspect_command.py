@@ -87,8 +87,7 @@ def _rows(manifest: Manifest) -> Iterator[tuple[str, str]]:
     for name, sizes in encode(manifest.dimensions).items():
         yield f"{name} size", f"{sizes['min']} to {sizes['max']}, tuned for {sizes['opt']}"
     precision = manifest.precision
-    same = precision.weights == precision.type
-    yield "precision", precision.type if same else f"{precision.type}, weights {precision.weights}"
+    yield "precision", precision.summary
     for island in precision.islands:
         yield "in float32", f"{len(island.nodes)} nodes of {island.graph}: {island.reason}"
     for graph in manifest.graphs:

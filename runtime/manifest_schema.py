@@ -71,6 +71,11 @@ class Precision:
     weights: Literal["float32", "float16", "int8"]
     islands: tuple[Island, ...]
 
+    @property
+    def summary(self) -> str:
+        """For people: "float32", or "float32, weights int8"."""
+        return self.type if self.weights == self.type else f"{self.type}, weights {self.weights}"
+
 
 @dataclass(frozen=True)
 class Tensor:

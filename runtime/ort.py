@@ -243,6 +243,8 @@ def _session(directory: Path, graph: Graph, *, threads: int, providers: list[str
     options.intra_op_num_threads = threads
     # Without the arena the temporaries of a large batch go back to the system; steps are as fast without it.
     options.enable_cpu_mem_arena = False
+    # For int8: x86-64 before AVX-512 VNNI adds pairs of products in 16 bits, which overflow, unless told otherwise.
+    options.add_session_config_entry("session.x64quantprecision", "1")
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=providers)
     except Exception as error:  # ONNX Runtime's exceptions have no common base of their own

@@ -212,7 +212,10 @@ def _finish(
         translate(TorchEngine(module.model), tokenizer, [source for source, _ in corpus.test]),
         [target for _, target in corpus.test],
     )
-    held_out = dict.fromkeys(source for source, _ in [*corpus.test, *corpus.validation])
+    held_out: dict[str, str] = {}
+    for source, target in [*corpus.test, *corpus.validation]:
+        held_out.setdefault(source, target)
+    shown = list(held_out.items())[:MOST_SENTENCES]
     report: dict[str, Any] = {
         "recipe": recipe.to_json(),
         "corpus": {name: len(getattr(corpus, name)) for name in ("train", "validation", "test")},
@@ -223,7 +226,13 @@ def _finish(
         "lightning": lightning.__version__,
     }
     save_checkpoint(
-        run.checkpoint, module.model.cpu().eval(), run.tokenizer, list(held_out)[:MOST_SENTENCES], report, replace=True
+        run.checkpoint,
+        module.model.cpu().eval(),
+        run.tokenizer,
+        [source for source, _ in shown],
+        report,
+        references=[target for _, target in shown],
+        replace=True,
     )
     return Outcome(run.checkpoint, steps, seconds, test)
 

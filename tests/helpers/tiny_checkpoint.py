@@ -23,14 +23,15 @@ LONGEST = 100
 def make_tiny_checkpoint(directory: Path) -> None:
     """Train the preset `tiny` on the built-in corpus for a moment and write a checkpoint, with held-out sentences."""
     pairs = list(itertools.islice(spoken.sentences(7, "train"), STEPS * 10))
-    held_out = [written for written, _ in itertools.islice(spoken.sentences(7, "test"), 1200)]
+    held_out = list(itertools.islice(spoken.sentences(7, "test"), 1200))
     tokenizer = directory.with_name(f"{directory.name}-tokenizer")
     tokenizer.mkdir(parents=True)
     (tokenizer / "shared.model").write_bytes(_train_tokenizer([text for pair in pairs for text in pair]))
     processor = sentencepiece.SentencePieceProcessor(model_file=str(tokenizer / "shared.model"))
     ids = [[torch.tensor([*processor.encode(text), 3]) for text in pair] for pair in pairs]
     model = _train([pair for pair in ids if max(map(len, pair)) < LONGEST])
-    save_checkpoint(directory, model, tokenizer, held_out, {"made_by": "tests"})
+    written, references = zip(*held_out, strict=True)
+    save_checkpoint(directory, model, tokenizer, written, {"made_by": "tests"}, references=references)
 
 
 def _train_tokenizer(lines: list[str]) -> bytes:

@@ -108,6 +108,8 @@ Ort::SessionOptions session_options(const std::string& device, int threads, std:
   options.SetIntraOpNumThreads(threads);
   // Without the arena the temporaries of a large batch go back to the system; steps are as fast without it.
   options.DisableCpuMemArena();
+  // For int8: x86-64 before AVX-512 VNNI adds pairs of products in 16 bits, which overflow, unless told otherwise.
+  options.AddConfigEntry("session.x64quantprecision", "1");
   if (has_packed_memory()) options.AddConfigEntry("session.use_env_allocators", "1");
   options.SetCustomCreateThreadFn(start_thread);
   options.SetCustomThreadCreationOptions(&gate);

@@ -1,0 +1,220 @@
+"""Int8 graphs: near to PyTorch, each row by itself, each table once, and layers that int8 would spoil left out."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+import sacrebleu
+import torch
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from numpy_runner import OPTIONS, NumpyRunner, open_session, random_model, traced
+from onnx import numpy_helper
+from txport.exporter.export import ExportOptions, export_bundle
+from txport.exporter.export_command import main as command
+from txport.exporter.int8 import quantised, to_int8
+from txport.exporter.quality import Quality
+from txport.models.checkpoint import load_checkpoint, save_checkpoint
+from txport.models.transformer import Transformer
+from txport.runtime.errors import InputError
+from txport.runtime.golden import load_golden, run_golden
+from txport.runtime.manifest import Manifest
+from txport.runtime.translator import Translator
+
+WEIGHTS = arrays.arrays(
+    np.float32,
+    arrays.array_shapes(min_dims=2, max_dims=2, max_side=9),
+    elements=st.integers(-1000, 1000).map(lambda value: value / 128),
+)
+
+
+@given(WEIGHTS)
+def test_weights_are_rounded_by_less_than_half_a_level(weight: np.ndarray) -> None:
+    ints, scales = quantised(weight)
+    assert ints.dtype == np.int8 and ints.min() >= -127
+    assert (np.abs(ints * scales[:, None] - weight) <= scales[:, None] * 0.501).all()
+
+
+class Largest(dict[str, float]):
+    """Ranges for graphs of which only the speed and the form matter: what a LayerNorm gives is seldom beyond."""
+
+    def __missing__(self, name: str) -> float:
+        return 6.0
+
+
+def in_int8(model: Transformer) -> tuple[ir.Model, ir.Model]:
+    encoder, step = (graph.clone() for graph in traced(model, "ort"))
+    for graph in (encoder, step):
+        to_int8(graph, Largest())
+    return encoder, step
+
+
+def run(runner: NumpyRunner, source: np.ndarray, lengths: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Logits `[b, t, v]` of a target that is fed."""
+    cross, caches = runner.encode(source, lengths), runner.empty_caches(len(source), target.shape[1])
+    feeds = [
+        {"token_ids": target[:, position], "positions": np.full(len(source), position)}
+        for position in range(target.shape[1])
+    ]
+    return np.stack([runner.step(cross, caches, **feed)["logits"] for feed in feeds], axis=1)
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_graphs_are_near_pytorch(option: str) -> None:
+    model = random_model(**OPTIONS[option])
+    source, lengths = torch.randint(4, 64, (3, 7)), torch.tensor([7, 4, 1])
+    target = torch.randint(4, 64, (3, 9))
+    with torch.inference_mode():
+        expected = model(source, lengths, target).numpy()
+    found = run(NumpyRunner(model, *in_int8(model)), source.numpy(), lengths.numpy(), target.numpy())
+    error = float(np.sqrt(np.square(found - expected).mean()))
+    assert 0 < error < 0.1 * float(expected.std()), "127 levels a side leave some percent"
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_no_matrix_of_weights_stays_in_float32(option: str) -> None:
+    """But for the positions; and a table that is also the projection is one tensor for both."""
+    model = random_model(**OPTIONS[option])
+    encoder, step = in_int8(model)
+    for graph in (encoder, step):
+        matrices = [value for value in graph.graph.initializers.values() if len(value.shape or ()) == 2]
+        wide = [value.name or "" for value in matrices if value.dtype == ir.DataType.FLOAT and value.shape[1] != 1]
+        assert [name for name in wide if "positions" not in name] == []
+    (lookup,) = (node for node in step.graph if node.op_type == "Gather" and node.inputs[0].dtype == ir.DataType.INT8)
+    projections = [node for node in step.graph if node.op_type == "QGemm"]
+    assert [node.inputs[3] for node in projections] == ([lookup.inputs[0]] if model.config.tie_projection else [])
+
+
+@given(st.data())
+@settings(max_examples=15, deadline=None)
+def test_a_row_does_not_depend_on_its_batch(data: st.DataObject) -> None:
+    """To the last bit, whatever stands beside it: one scale for a whole batch would break this."""
+    model = random_model()
+    runner = _runner(model)
+    rows = data.draw(st.integers(2, 5))
+    seed = np.random.default_rng(data.draw(st.integers(0, 2**16)))
+    lengths = seed.integers(1, 9, rows)
+    source, target = seed.integers(4, 64, (rows, 8)), seed.integers(4, 64, (rows, 5))
+    together = run(runner, source, lengths, target)
+    for row in range(rows):
+        alone = run(runner, source[row : row + 1], lengths[row : row + 1], target[row : row + 1])
+        np.testing.assert_allclose(alone[0], together[row], atol=2e-5, rtol=0)
+
+
+_RUNNERS: dict[str, NumpyRunner] = {}
+
+
+def _runner(model: Transformer) -> NumpyRunner:
+    if "post" not in _RUNNERS:
+        _RUNNERS["post"] = NumpyRunner(model, *in_int8(model))
+    return _RUNNERS["post"]
+
+
+def test_a_row_of_zeros_gives_the_bias() -> None:
+    """Its largest value, 0, divides it."""
+    text = """<ir_version: 8, opset_import: ["" : 18]>
+    agraph (float[n, 3] x) => (float[n, 2] y) { y = Gemm<transB=1>(x, w, b) }"""
+    proto = onnx.parser.parse_model(text)
+    weight, bias = np.array([[1, 2, 3], [-4, 5, 6]], np.float32), np.array([7, -8], np.float32)
+    proto.graph.initializer.extend([numpy_helper.from_array(weight, "w"), numpy_helper.from_array(bias, "b")])
+    model = ir.from_proto(onnx.shape_inference.infer_shapes(proto))
+    to_int8(model, {})
+    x = np.array([[0, 0, 0], [1, 0, -1], [1e-30, 0, 0]], np.float32)
+    (found,) = open_session(model).run(None, {"x": x})
+    np.testing.assert_array_equal(found[0], bias)
+    np.testing.assert_allclose(found, x @ weight.T + bias, atol=0.05)
+
+
+def test_layers_that_int8_would_spoil_stay_in_float32(checkpoint: Path, tmp_path: Path) -> None:
+    """A value 200 times the others takes all levels of its row; what the next layer does with it is the same."""
+    hostile = tmp_path / "hostile"
+    loaded = load_checkpoint(checkpoint)
+    with torch.no_grad():
+        layer = loaded.model.encoder[0]
+        norm, inner = layer.feed_forward_residual.norm, layer.feed_forward.inner
+        norm.weight[0] *= 200
+        norm.bias[0] *= 200
+        inner.weight[:, 0] /= 200
+    sentences, references = loaded.sentences[:60], loaded.references[:60]
+    save_checkpoint(hostile, loaded.model, checkpoint / "tokenizer", sentences, {}, references=references)
+    arguments = [str(hostile), "-o", str(tmp_path / "bundle"), "--int8", "--singles", "4", "--json"]
+    result = CliRunner().invoke(command, arguments, catch_exceptions=False)
+    report = json.loads(result.stdout)["verification"]
+    (lowering,) = report["lowerings"]
+    assert report["passed"] and lowering["quality"]["bleu_float32"] - lowering["quality"]["bleu_int8"] <= 0.3
+    islands = Manifest.load(tmp_path / "bundle").precision.islands
+    kept = {(island.graph, node) for island in islands for node in island.nodes}
+    assert ("encoder", "layers.0.feed_forward.inner/MatMul") in kept and len(kept) <= 4
+    assert {island.reason for island in islands} == {"loss"}
+
+
+@pytest.fixture(scope="module")
+def int8_bundle(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("int8") / "bundle"
+    export_bundle(checkpoint, directory, ExportOptions(int8=True, lowerings=("ort",), sentences=200))
+    return directory
+
+
+def test_a_bundle_of_int8(int8_bundle: Path, bundle: Path) -> None:
+    manifest = Manifest.load(int8_bundle)
+    assert (manifest.precision.type, manifest.precision.weights, manifest.precision.islands) == ("float32", "int8", ())
+    assert [graph.name for graph in manifest.graphs] == ["encoder", "decoder_step.ort"]
+    size, whole = ((each / "onnx" / "weights.bin").stat().st_size for each in (int8_bundle, bundle))
+    positions = 128 * 64 * 4
+    assert size - positions < 0.35 * (whole - positions), "a quarter, and what a norm and a scale for each channel take"
+    report = json.loads((int8_bundle / "verification.json").read_text())
+    (lowering,) = report["lowerings"]
+    assert lowering["loop_identical"] == lowering["sentences"] == 200
+    assert lowering["batch_identical"] == lowering["padded_identical"] == lowering["single_sentences"] > 0
+    assert lowering["quality"]["sentences"] == 200
+    assert run_golden(Translator(int8_bundle), load_golden(int8_bundle)) == []
+
+
+def test_quality_is_measured_on_text(int8_bundle: Path, checkpoint: Path) -> None:
+    """The figure of the report is sacreBLEU's for what the translator gives."""
+    loaded = load_checkpoint(checkpoint)
+    pairs = [(text, reference) for text, reference in zip(loaded.sentences, loaded.references, strict=True)][:200]
+    made = [result.text for result in Translator(int8_bundle).translate([text for text, _ in pairs])]
+    expected = sacrebleu.corpus_bleu(made, [[reference for _, reference in pairs]]).score
+    (lowering,) = json.loads((int8_bundle / "verification.json").read_text())["lowerings"]
+    assert lowering["quality"]["bleu_int8"] == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("quality", "words"),
+    [
+        (Quality(10, 0.5, 30.0, 29.71), None),
+        (Quality(10, 0.5, 30.0, 31.0), None),
+        (Quality(10, 0.0, 30.0, 29.69), "0.31 BLEU"),
+        (Quality(10, 0.02, None, None), None),
+        (Quality(10, 0.021, None, None), "2.10% of the tokens"),
+    ],
+)
+def test_quality_has_a_bound(quality: Quality, words: str | None) -> None:
+    assert (quality.failure is None) if words is None else (words in (quality.failure or ""))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--int8", "--fp16"], "exclude each other"),
+        (["--int8", "--lowering", "scatter"], "--lowering ort"),
+        (["--int8", "--references", "lines"], "--text"),
+        (["--int8", "--text", "lines", "--references", "more"], "more has 3 lines, but lines has 2"),
+    ],
+)
+def test_bad_options(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("lines").write_text("a\nb\n")
+    Path("more").write_text("a\nb\nc\n")
+    with pytest.raises(InputError, match=re.escape(words)):
+        CliRunner().invoke(command, [str(checkpoint), "-o", "bundle", *arguments], catch_exceptions=False)
+    assert not Path("bundle").exists()
