@@ -38,6 +38,8 @@ _NORMS = {
     "encoder": ("self_attn_layer_norm", "final_layer_norm"),
     "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
 }
+# What version 0.12 keeps in each encoder layer for a fused operator: zeros, or copies that its own loading makes anew.
+_COPIES = [f"{part}_{kind}" for part in ("in_proj", "out_proj", "fc1", "fc2") for kind in ("weight", "bias")]
 
 
 def import_fairseq(path: Path, options: Options) -> Imported:
@@ -171,7 +173,8 @@ def _positions(plan: Plan, settings: Settings, ours: Config) -> None:
 
 
 def _layers(plan: Plan, ours: Config) -> None:
-    packed = [name for name in plan.theirs if name.endswith("in_proj_weight")]
+    plan.ignore(*(f"encoder.layers.{number}.{name}" for number in range(ours.encoder_layers) for name in _COPIES))
+    packed = [name for name in plan.theirs if name.endswith("attn.in_proj_weight")]
     if not packed:
         layers(plan, "", ours.encoder_layers, ours.decoder_layers, ours.d_model, ours.ffn)
         return

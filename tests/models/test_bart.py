@@ -31,7 +31,7 @@ transformers = pytest.importorskip("transformers", reason="needs transformers: p
 
 BOS, PAD, EOS = 0, 1, 2
 GRID: dict[str, tuple[str, dict[str, Any]]] = {
-    "bart": ("Bart", {}),
+    "bart": ("Bart", {"eos_bias": 5.5}),
     "bart_three_heads": ("Bart", {"d_model": 30, "encoder_attention_heads": 3, "decoder_attention_heads": 3}),
     "bart_scaled": ("Bart", {"scale_embedding": True, "activation_function": "relu", "encoder_layers": 1}),
     "mbart": ("MBart", {"scale_embedding": True}),
@@ -40,7 +40,13 @@ GRID: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def make(
-    directory: Path, family: str = "Bart", seed: int = 0, vocabulary: int = 60, forced: int | None = BOS, **changes: Any
+    directory: Path,
+    family: str = "Bart",
+    seed: int = 0,
+    vocabulary: int = 60,
+    forced: int | None = BOS,
+    eos_bias: float = 4.0,
+    **changes: Any,
 ) -> Any:
     """A model with random weights, saved by `save_pretrained`."""
     fields = {
@@ -62,7 +68,7 @@ def make(
     shake(model, seed, scale=1.6)
     generator = torch.Generator().manual_seed(seed)
     model.final_logits_bias = 0.3 * torch.randn(model.final_logits_bias.shape, generator=generator)
-    model.final_logits_bias[0, EOS] = 4.0
+    model.final_logits_bias[0, EOS] = eos_bias
     model.tie_weights()
     model.generation_config.forced_bos_token_id = forced
     model.save_pretrained(directory)

@@ -1,8 +1,9 @@
 """fairseq imports.
 
-fairseq itself cannot be installed beside a current Python, so the oracle is Hugging Face, who ported its models one by
-one: FSMT is fairseq's transformer (post-norm, two dictionaries), M2M100 the pre-norm one with one table for all, and
-BART has its learned positions and its LayerNorm on embeddings. Their weights are saved here under fairseq's names.
+Here the oracle is Hugging Face, who ported fairseq's models one by one: FSMT is its transformer (post-norm, two
+dictionaries), M2M100 the pre-norm one with one table for all, and BART has its learned positions and its LayerNorm on
+embeddings. Their weights are saved under fairseq's names, in its file formats old and new. `test_fairseq_itself` has
+fairseq's own models.
 """
 
 import argparse
@@ -137,23 +138,24 @@ def written(kind: str, file: Path, **changes: Any) -> Any:
         model = fsmt(**changes)
         save(file, sinusoidal(fairseq_names(model)), arguments())
     elif kind == "decoder_tied":
-        model = fsmt(seed=4)
+        model = fsmt(seed=1)
+        model.model.decoder.embed_tokens.weight.data[EOS] *= 3
         model.model.decoder.output_projection.weight = model.model.decoder.embed_tokens.weight
         save(file, sinusoidal(fairseq_names(model)), arguments(share_decoder_input_output_embed=True))
     elif kind == "pre_norm":
-        model = m2m100()
+        model = m2m100(seed=1)
         before = {f"{side}_normalize_before": True for side in ("encoder", "decoder")}
         save(
             file, sinusoidal(fairseq_names(model)), arguments(**before, share_all_embeddings=True, activation_fn="gelu")
         )
     elif kind == "hydra":
-        model = m2m100(seed=3, encoder_layers=3)
+        model = m2m100(seed=4, encoder_layers=3)
         side = {"embed_dim": 16, "ffn_embed_dim": 24, "attention_heads": 2, "layers": 2, "normalize_before": True}
         given = {"_name": "transformer", "encoder": {**side, "layers": 3}, "decoder": side, "activation_fn": "gelu"}
         given |= {"max_source_positions": 40, "max_target_positions": 40, "share_all_embeddings": True}
         save(file, sinusoidal(fairseq_names(model)), given, new=True)
     else:
-        model = bart()
+        model = bart(seed=6)
         learned = {f"{side}_learned_pos": True for side in ("encoder", "decoder")}
         given = arguments(**learned, layernorm_embedding=True, no_scale_embedding=True, activation_fn="gelu")
         save(file, fairseq_names(model), given, zipped=False)
@@ -171,7 +173,7 @@ def test_same_numbers_and_ids_as_the_port(kind: str, tmp_path: Path) -> None:
     plain = {"num_beams": 1, "do_sample": False, "bad_words_ids": [[PAD]], "early_stopping": False}
     rows = model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=MADE + 1, length_penalty=1.0, **plain)
     expected = until_end(rows.tolist(), EOS)
-    assert_varied(expected, EOS, ends=kind in ("pre_norm", "hydra"))
+    assert_varied(expected, EOS)
     assert identical(greedy(checkpoint, sources), expected) == INPUTS
 
 

@@ -1,5 +1,7 @@
 """M2M100 and NLLB imports against Hugging Face's own: numbers, greedy ids, and texts with their languages."""
 
+import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import torch
 from foreign_models import (
     INPUTS,
     MADE,
+    WORDS,
     assert_same_numbers,
     assert_varied,
     changed_json,
@@ -82,7 +85,7 @@ def generate(model: Any, sources: list[list[int]], forced: int) -> list[list[int
 
 @pytest.mark.parametrize("name", GRID)
 def test_same_numbers_and_ids_as_hugging_face(name: str, tmp_path: Path) -> None:
-    model = make(tmp_path / "m2m100", seed=len(name), **GRID[name])
+    model = make(tmp_path / "m2m100", seed=1 if name == "long" else len(name), **GRID[name])
     checkpoint = import_here(tmp_path / "m2m100", tmp_path / "checkpoint", tokenizer=False)
     assert checkpoint.config.norm == "pre" and checkpoint.tokenizer.target_prefix == ()
     sources = random_sources(range(4, 55), [EOS], [56])
@@ -233,6 +236,60 @@ def test_a_tokenizer_of_another_model(nllb: tuple[Path, bytes], tmp_path: Path) 
     write_json(nllb[0] / "added_tokens.json", {"fra_Latn": 5000})
     with pytest.raises(CheckpointError, match="fra_Latn the id 5000, but the embedding has"):
         import_here(nllb[0], tmp_path / "checkpoint", target_language="fra_Latn")
+
+
+NLLB_GRID: dict[str, dict[str, Any]] = {
+    "as_600m": {"seed": 0, "scale_embedding": True},
+    "five_heads": {"seed": 3, "d_model": 30, "encoder_attention_heads": 5, "decoder_attention_heads": 5},
+    "shallow_decoder": {
+        "seed": 5,
+        "encoder_layers": 3,
+        "decoder_layers": 1,
+        "decoder_ffn_dim": 40,
+        "encoder_ffn_dim": 40,
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def nllb_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """The files beside NLLB's weights, and Hugging Face's own tokenizer of them."""
+    directory = tmp_path_factory.mktemp("nllb")
+    # Hugging Face takes the model for byte pair encoding, which NLLB's is.
+    spm = sentencepiece_model(kind="bpe")
+    (directory / "sentencepiece.bpe.model").write_bytes(spm)
+    write_json(directory / "special_tokens_map.json", {"additional_special_tokens": NLLB})
+    # As in NLLB's tokenizer.json: pieces, languages, <mask>.
+    added = {
+        str(len(pieces(spm)) + 4 + i): {"content": name, "special": True} for i, name in enumerate([*NLLB, "<mask>"])
+    }
+    fields = {"tokenizer_class": "NllbTokenizer", "extra_special_tokens": NLLB, "added_tokens_decoder": added}
+    write_json(directory / "tokenizer_config.json", fields)
+    return directory, transformers.NllbTokenizer.from_pretrained(str(directory), src_lang="eng_Latn")
+
+
+@pytest.mark.parametrize("name", NLLB_GRID)
+def test_nllb_gives_the_same_numbers_and_ids_from_texts(
+    nllb_tokenizer: tuple[Path, Any], name: str, tmp_path: Path
+) -> None:
+    """Source texts through both tokenizers, language tokens around them, and a forced first token."""
+    files, theirs = nllb_tokenizer
+    model = make(tmp_path / "nllb", vocabulary=len(theirs) + 3, **NLLB_GRID[name])
+    shutil.copytree(files, tmp_path / "nllb", dirs_exist_ok=True)
+    checkpoint = import_here(tmp_path / "nllb", tmp_path / "checkpoint", target_language="fra_Latn")
+    config = checkpoint.config
+    sizes = config.source_vocabulary, config.target_vocabulary
+    ours = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, config.unk_id, *sizes)
+    draw = random.Random(1)
+    texts = [" ".join(draw.choices(WORDS, k=draw.randrange(1, 8))) for _ in range(INPUTS)]
+    sources = [ours.encode(text) for text in texts]
+    assert sources == theirs(texts).input_ids
+    prefix = ours.encode_source("")[1].target_prefix
+    assert prefix == [theirs.convert_tokens_to_ids("fra_Latn")]
+    assert_same_numbers(checkpoint, model, sources)
+    expected = generate(model, sources, prefix[0])
+    assert_varied(expected, EOS)
+    assert identical(greedy(checkpoint, sources, prefix), expected) == INPUTS
 
 
 def test_only_tokenizer_json(tmp_path: Path) -> None:
