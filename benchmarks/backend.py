@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 Setting = Mapping[str, str]
+DEFAULT = "default"  # as a number of threads: the library's own choice
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class SelfTimed(Protocol):
     """A backend that times its own calls in a process of its own."""
 
     peak_resident_bytes: int | None
+    startup_ms: list[float]
 
     def turn(self, calls: int, seconds: float) -> dict[str, list[float]]:
         """Milliseconds by part, as `Backend.parts` names them; a whole call is "call"."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
-from txport.benchmarks.backend import Setting, Task, padded
+from txport.benchmarks.backend import DEFAULT, Setting, Task, padded
 from txport.benchmarks.endless import EndlessEngine
 from txport.runtime import Translator
 from txport.runtime.greedy import Request, decode_all
@@ -17,14 +17,25 @@ class BundleBackend:
     """
 
     def __init__(self, bundle: str, device: str, lowering: str | None, threads: int) -> None:
-        self._translator = Translator(bundle, device, lowering, threads)
-        self.engine = self._translator.engine.name
+        self._bundle, self._device, self._lowering = bundle, device, lowering
+        self._open(threads)
         self._call: Callable[[], list[list[int]]] = list
         self._parts: dict[str, Callable[[], object]] = {}
         self._made: list[list[int]] = []
 
+    def _open(self, threads: int) -> None:
+        self._threads = threads
+        self._translator = Translator(self._bundle, self._device, self._lowering, threads)
+        self.engine = self._translator.engine.name
+
     def prepare(self, task: Task, setting: Setting) -> None:
-        """Fixed tasks go through the greedy loop by ids; texts through `translate_ids`, batched as users get it."""
+        """Fixed tasks go through the greedy loop by ids; texts through `translate_ids`, batched as users get it.
+
+        `setting["threads"]`, a number or "default", opens the bundle again if it has another one.
+        """
+        threads = setting.get("threads", str(self._threads)).replace(DEFAULT, "0")
+        if int(threads) != self._threads:
+            self._open(int(threads))
         if not task.fixed:
             self._call, self._parts = lambda: self._text(task), {}
             return

@@ -6,6 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import click
 from rich.console import Console
@@ -42,7 +43,7 @@ def _pythons(context: click.Context, option: click.Parameter, values: tuple[str,
 
 @click.command(
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Another use: tx-bench compare A.json B.json, which has a --help of its own.",
+    epilog="Other uses: tx-bench compare A.json B.json; tx-bench scale -o DIRECTORY; each has a --help of its own.",
 )
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
@@ -53,9 +54,9 @@ def _pythons(context: click.Context, option: click.Parameter, values: tuple[str,
     show_default=True,
     help=f"Directory for {REPORT}, {TEXT} and plots; figures of an earlier run there are replaced.",
 )
-@click.option("--batch", callback=numbers, help="Sentences that run together, by comma. [default: 1,8,32]")
-@click.option("--source", callback=numbers, help="Source tokens of a sentence, by comma. [default: 32]")
-@click.option("--target", callback=numbers, help="New tokens of a sentence, by comma. [default: 64]")
+@click.option("--batch", "batches", callback=numbers, help="Sentences that run together, by comma. [default: 1,8,32]")
+@click.option("--source", "sources", callback=numbers, help="Source tokens of a sentence, by comma. [default: 32]")
+@click.option("--target", "targets", callback=numbers, help="New tokens of a sentence, by comma. [default: 64]")
 @click.option("--text", type=click.Path(path_type=Path), help="Sentences, one a line. [default: see --lines]")
 @click.option(
     "--lines",
@@ -66,8 +67,20 @@ def _pythons(context: click.Context, option: click.Parameter, values: tuple[str,
 )
 @click.option("--quick", is_flag=True, help="Leave out the curves over batch sizes and lengths.")
 @click.option("--calls", type=click.IntRange(1), default=200, show_default=True, help="Calls to time.")
-@click.option("--seconds", type=float, default=20.0, show_default=True, help="Stop timing a workload after this long.")
-@click.option("--peer-seconds", type=float, default=5.0, show_default=True, help="The same for each peer.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, min_open=True),
+    default=20.0,
+    show_default=True,
+    help="Stop timing a workload after this long.",
+)
+@click.option(
+    "--peer-seconds",
+    type=click.FloatRange(0, min_open=True),
+    default=3.0,
+    show_default=True,
+    help="The same for each peer.",
+)
 @click.option("--peers", "all_peers", is_flag=True, help="Measure all peers with the same weights in the same run.")
 @click.option("--peer", "peers", multiple=True, type=click.Choice(PEERS), help="Measure this peer; may be repeated.")
 @click.option(
@@ -76,10 +89,16 @@ def _pythons(context: click.Context, option: click.Parameter, values: tuple[str,
     help="The checkpoint that BUNDLE was exported from, for peers. [default: `checkpoint` beside BUNDLE]",
 )
 @click.option("--compute-types", default="float32,int8", show_default=True, help="CTranslate2's, by comma.")
-@click.option("--peer-python", multiple=True, callback=_pythons, help="NAME=PYTHON: another interpreter for a peer.")
+@click.option(
+    "--peer-python", "pythons", multiple=True, callback=_pythons, help="NAME=PYTHON: another interpreter for a peer."
+)
 @click.option("--cpp", type=click.Path(path_type=Path), help="The program txport-bench: measure the C++ runtime too.")
 @click.option("--against", multiple=True, type=click.Path(path_type=Path), help="Another bundle; may be repeated.")
-@click.option("--max-ratio", type=float, help="Exit with 1 if BUNDLE takes more than this times a bundle of --against.")
+@click.option(
+    "--max-ratio",
+    type=click.FloatRange(0, min_open=True),
+    help="Exit with 1 if BUNDLE takes more than this times a bundle of --against.",
+)
 @click.option("--device", default="auto", show_default=True, help="As of tx-translate.")
 @click.option("--lowering", help="As of tx-translate.")
 @click.option("--threads", type=click.IntRange(0), default=0, help="Threads, of peers too. [default: the libraries']")
@@ -89,29 +108,17 @@ def _pythons(context: click.Context, option: click.Parameter, values: tuple[str,
 def main(
     bundle: Path,
     output: Path,
-    batch: list[int],
-    source: list[int],
-    target: list[int],
-    text: Path | None,
-    lines: int,
-    quick: bool,
-    calls: int,
-    seconds: float,
-    peer_seconds: float,
-    all_peers: bool,
-    peers: tuple[str, ...],
-    checkpoint: Path | None,
-    compute_types: str,
-    peer_python: dict[str, str],
-    cpp: Path | None,
-    against: tuple[Path, ...],
-    max_ratio: float | None,
     device: str,
     lowering: str | None,
     threads: int,
+    all_peers: bool,
+    peers: tuple[str, ...],
+    compute_types: str,
     no_roofline: bool,
+    max_ratio: float | None,
     no_plots: bool,
     as_json: bool,
+    **others: Any,
 ) -> None:
     """Measure BUNDLE on this machine: latency, throughput, start-up, memory, energy, and the roofline beside it.
 
@@ -121,25 +128,13 @@ def main(
         bundle=bundle,
         output=output / REPORT,
         place=Place(device, lowering, threads),
-        batches=batch,
-        sources=source,
-        targets=target,
-        text=text,
-        lines=lines,
-        quick=quick,
-        calls=calls,
-        seconds=seconds,
-        peer_seconds=peer_seconds,
         peers=PEERS if all_peers else peers,
-        checkpoint=checkpoint,
         compute_types=[word for word in compute_types.split(",") if word],
-        pythons=peer_python,
-        cpp=cpp,
-        against=against,
         probe=not no_roofline,
         command=tuple(sys.argv[1:]),
+        **others,
     )
-    if max_ratio is not None and not against:
+    if max_ratio is not None and not request.against:
         raise InputError("--max-ratio needs another bundle to compare with: give --against")
     report = _run(request, with_plots=not no_plots)
     if as_json:
@@ -155,7 +150,7 @@ def main(
 
 def _run(request: Request, with_plots: bool) -> Report:
     """Measure, and write what can be written of it; an interruption leaves an incomplete report."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, interrupt)
     directory = request.output.parent
     if directory.exists() and any(directory.iterdir()) and not request.output.exists():
         raise InputError(f"{directory} holds other files and no {REPORT}: choose another directory with --output")
@@ -177,5 +172,6 @@ def _run(request: Request, with_plots: bool) -> Report:
     return session.report
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """A signal's handler: what Ctrl-C does."""
     raise KeyboardInterrupt

@@ -5,11 +5,11 @@ from typing import NoReturn
 
 from txport.runtime.entry import run_command
 
-_COMMANDS = {"compare": "compare_command"}
+_COMMANDS = {"compare": "compare_command", "scale": "scale_command"}
 
 
 def bench() -> NoReturn:
-    """tx-bench BUNDLE, tx-bench compare"""
+    """tx-bench BUNDLE, tx-bench compare, tx-bench scale"""
     module = "bench_command"
     if sys.argv[1:2] and sys.argv[1] in _COMMANDS:
         word = sys.argv.pop(1)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from txport.benchmarks.backend import DEFAULT
 from txport.benchmarks.machine import cores
 from txport.benchmarks.report_schema import BundleFacts, Contestant
 from txport.runtime.build_record import NAME as RECORD
@@ -71,7 +72,15 @@ def bundle_plan(bundle: Path, manifest: Manifest, place: Place, name: str) -> Pl
         "lowering": place.lowering,
         "threads": place.threads,
     }
-    return Plan(contestant, description)
+    return Plan(contestant, description, _bundle_settings(place))
+
+
+def _bundle_settings(place: Place) -> Settings:
+    """As for peers: the default, and one thread, which is faster where cores are shared or the model is small."""
+    if place.threads or place.torch_device != "cpu" or cores() == 1:
+        return _ANY
+    each = [{"threads": DEFAULT}, {"threads": "1"}]
+    return {"fixed": each, "text": each}
 
 
 def cpp_plan(bundle: Path, manifest: Manifest, place: Place, tool: Path) -> Plan:

@@ -91,11 +91,46 @@ def _onnxruntime(threads: int) -> list[tuple[str, str, float]]:
     return found
 
 
+def on_gpu(sizes: list[int]) -> dict[str, Any]:
+    """The same of the first GPU, by PyTorch: copies, which read and write, and products. Nothing where it has none."""
+    try:
+        import torch
+    except ImportError:
+        return {"bandwidth": [], "peaks": []}
+    if not torch.cuda.is_available():
+        return {"bandwidth": [], "peaks": []}
+
+    def synchronized(call: Callable[[], object]) -> float:
+        def run() -> None:
+            for _ in range(10):
+                call()
+            torch.cuda.synchronize()
+
+        return fastest(run) / 10
+
+    read = []
+    for size in sizes:
+        source = torch.ones(size // 4, device="cuda")
+        target = torch.empty_like(source)
+        seconds = synchronized(lambda s=source, t=target: t.copy_(s))  # type: ignore[misc]
+        read.append({"bytes": size, "bytes_per_second": 2 * size / seconds})
+    found = []
+    for name, kind in (("float32", torch.float32), ("float16", torch.float16)):
+        a = torch.ones(4 * SIDE, 4 * SIDE, dtype=kind, device="cuda")
+        seconds = synchronized(lambda a=a: a @ a)  # type: ignore[misc]
+        found.append({"library": "PyTorch", "type": name, "operations_per_second": 2 * (4 * SIDE) ** 3 / seconds})
+    return {"bandwidth": read, "peaks": found}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sizes", type=int, nargs="+", help="Bytes of the arrays to read.")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     given = parser.parse_args()
+    if given.device == "cuda":
+        print(json.dumps(on_gpu(given.sizes)))
+        return
     read = [{"bytes": size, "bytes_per_second": bandwidth(size, given.threads)} for size in given.sizes]
     print(json.dumps({"bandwidth": read, "peaks": peaks(given.threads)}))
 

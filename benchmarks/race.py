@@ -12,8 +12,9 @@ from txport.benchmarks.statistics import percentile
 from txport.benchmarks.worker_process import ContestantFailed, WorkerProcess
 
 TURN_SECONDS = 0.25
+WARM_UP_SECONDS = 5.0  # the most for each setting; half of the budget if that is less
 # Loading and warming up may compile something; a turn may be one call of a slow contestant.
-LOAD_SECONDS, WARM_SECONDS, TURN_LIMIT = 300.0, 300.0, 120.0
+LOAD_SECONDS, WARM_LIMIT, TURN_LIMIT = 300.0, 300.0, 120.0
 
 
 @dataclass(frozen=True)
@@ -119,16 +120,16 @@ def _memory(racer: Racer, times: Times) -> None:
 
 def _start(racer: Racer, task: Task, times: Times) -> None:
     racer.process.ask(60, do="task", task=asdict(task))
-    best: float | None = None
+    best, most = None, min(WARM_UP_SECONDS, racer.budget.seconds / 2)
     settings = racer.settings["fixed" if task.fixed else "text"]
     for setting in settings:
-        reply = racer.process.ask(WARM_SECONDS, do="warm", setting=dict(setting), best=best)
+        reply = racer.process.ask(WARM_LIMIT, do="warm", setting=dict(setting), seconds=most, best=best)
         median = percentile(reply["times"][-3:], 0.5)
         if best is None or median < best:
             best, times.setting = median, setting
             times.warm_up_calls, times.ids = len(reply["times"]), reply["ids"]
     if times.setting != settings[-1]:
-        racer.process.ask(WARM_SECONDS, do="warm", setting=dict(times.setting), best=None)
+        racer.process.ask(WARM_LIMIT, do="warm", setting=dict(times.setting), seconds=most, best=None)
 
 
 def _turn(racer: Racer, times: Times, meter: Meter | None) -> None:

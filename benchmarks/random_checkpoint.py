@@ -1,6 +1,7 @@
 """A checkpoint of random weights, to measure with: `python -m txport.benchmarks.random_checkpoint -o DIR`."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 import torch
@@ -9,7 +10,9 @@ from txport.models.config import PRESETS, preset
 from txport.models.transformer import Transformer
 
 
-def random_checkpoint(directory: Path, name: str, *, vocabulary: int, positions: int, seed: int = 0) -> None:
+def random_checkpoint(
+    directory: Path, name: str, *, vocabulary: int, positions: int, seed: int = 0, **fields: Any
+) -> None:
     """Write a checkpoint of a preset without tokenizer, whose greedy search does not stick to one token.
 
     Args:
@@ -18,10 +21,11 @@ def random_checkpoint(directory: Path, name: str, *, vocabulary: int, positions:
         vocabulary: Of both sides, tied.
         positions: Longest source and target.
         seed: Of the weights.
+        fields: Of the config, instead of the preset's.
     """
     torch.manual_seed(seed)
     sizes = {"source_vocabulary": vocabulary, "target_vocabulary": vocabulary, "max_positions": positions}
-    model = Transformer(preset(name, **sizes)).eval()
+    model = Transformer(preset(name, **(sizes | fields))).eval()
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
             if parameter.dim() == 1:

@@ -104,7 +104,7 @@ class Contestant:
         kind: what it is made of.
         precision: of its weights.
         device: "cpu", "cuda" ... as it was asked for.
-        threads: of each operator, as it was asked for; 0 for the default of the library.
+        threads: of each operator, as it was asked for; 0 if not: then a measurement's settings say what was best.
         engine: what says that it runs, with versions; empty if it was skipped.
         bundle: null for a peer.
         load_ms: from the start of its process until it was ready.

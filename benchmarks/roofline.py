@@ -138,12 +138,12 @@ class Probed:
     peaks: tuple[Peak, ...]
 
 
-def probe(threads: int, memory_bytes: int) -> Probed:
-    """Measure this machine's bandwidth and peaks with as many threads as the contestants have; some seconds."""
+def probe(device: str, threads: int, memory_bytes: int) -> Probed:
+    """Measure bandwidth and peaks of "cpu", with as many threads as the contestants have, or "cuda"; some seconds."""
     sizes = [str(size) for size in PROBE_SIZES if 4 * size < memory_bytes]
     variables = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     environment = {**os.environ, **{name: str(threads) for name in variables}}
-    command = [sys.executable, "-m", "txport.benchmarks.probe", *sizes, "--threads", str(threads)]
+    command = [sys.executable, "-m", "txport.benchmarks.probe", *sizes, "--threads", str(threads), "--device", device]
     done = subprocess.run(command, env=environment, capture_output=True, timeout=300)
     if done.returncode:
         raise InputError(f"the machine could not be probed: {done.stderr.decode().strip().splitlines()[-1]}")

@@ -17,6 +17,7 @@ from txport.benchmarks.report import write_report
 from txport.benchmarks.report_schema import FORMAT, FORMAT_VERSION, Contestant, MadeBy, Percentiles, Report
 from txport.benchmarks.roofline import probe, read_shape
 from txport.benchmarks.startup import startup
+from txport.benchmarks.statistics import percentiles
 from txport.benchmarks.worker_process import ContestantFailed, WorkerProcess, prepare
 from txport.benchmarks.workloads import Work
 from txport.exporter.progress import Stages
@@ -27,7 +28,7 @@ from txport.runtime.version import VERSION
 NOTES = (
     "Timed: whole calls from ids in memory to ids in memory, encoder and greedy loop; on a GPU until the ids are back.",
     "Not timed: loading, tokenization, conversion of ids for a library, warm-up; a bundle's text is detokenized.",
-    "Warm-up: until three calls in a row take the same time within 5%, at most 30 calls or 5 s, for each setting.",
+    "Warm-up: until three calls in a row take the same time within 5%, at most 30 calls or 5 s a setting (peers less).",
     "Interleaved: in each round everybody has a turn of 0.25 s, or of one call; all others are stopped meanwhile.",
     "Fixed workloads: random ids; every sentence makes the same number of tokens, an eos goes on as any other token.",
     "A contestant with several settings (threads, batch size) is measured with the one that warmed up fastest.",
@@ -121,10 +122,11 @@ class Session:
         return self.report
 
     def _probe(self) -> None:
-        if self._job.probe and self._job.place.device in ("auto", "cpu"):
+        place, machine = self._job.place, self.report.machine
+        if self._job.probe:
             self._stages.stage("bandwidth and peak of this machine")
-            found = probe(self._job.place.threads or cores(), self.report.machine.memory_bytes)
-            machine = replace(self.report.machine, bandwidth=found.bandwidth, peaks=found.peaks)
+            found = probe(place.torch_device, place.threads or cores(), machine.memory_bytes)
+            machine = replace(machine, bandwidth=found.bandwidth, peaks=found.peaks)
             self.report = replace(self.report, machine=machine)
 
     def _loaded(self, plan: Plan) -> Contestant:
@@ -141,7 +143,9 @@ class Session:
             reply = process.ask(LOAD_SECONDS, do="load", kind=contestant.kind, description=plan.description)
             self._processes[contestant.name] = process
             contestant = replace(contestant, engine=reply["engine"], load_ms=(time.monotonic() - started) * 1e3)
-            if contestant.kind == "bundle" and self._job.startups:
+            if reply["startup_ms"]:
+                contestant = replace(contestant, startup_ms=percentiles(reply["startup_ms"]))
+            elif contestant.kind == "bundle":
                 contestant = replace(contestant, startup_ms=self._startup(plan))
         except ContestantFailed as failure:
             if process is not None:

@@ -19,7 +19,6 @@ from typing import Any, TextIO
 from txport.benchmarks.backend import BACKENDS, Backend, SelfTimed, Task
 from txport.benchmarks.statistics import warm_up
 
-WARM_UP_SECONDS = 5.0
 FAST = 0.2  # of a turn: a call that is shorter than this share of it is made once untimed, when a turn begins
 
 Json = dict[str, Any]
@@ -34,10 +33,11 @@ class Worker:
         self._last_call = 0.0  # seconds
 
     def load(self, kind: str, description: Json) -> Json:
-        """Load the contestant."""
+        """Load the contestant; times of its start, if it takes them itself."""
         module, name = BACKENDS[kind]
         self._backend = getattr(importlib.import_module(module), name)(**description)
-        return {"engine": self._backend.engine}
+        startups = self._backend.startup_ms if isinstance(self._backend, SelfTimed) else []
+        return {"engine": self._backend.engine, "startup_ms": startups}
 
     def task(self, task: Json) -> Json:
         """Take a task; the peak of memory is counted from here."""
@@ -46,14 +46,14 @@ class Worker:
             Path("/proc/self/clear_refs").write_text("5")
         return {}
 
-    def warm(self, setting: dict[str, str], best: float | None) -> Json:
-        """Prepare the task by a setting and warm up; milliseconds of each call, and the ids.
+    def warm(self, setting: dict[str, str], seconds: float, best: float | None) -> Json:
+        """Prepare the task by a setting and warm up for `seconds` at most; milliseconds of each call, and the ids.
 
         `best` is the median call by another setting: one that is much slower is given up early.
         """
         backend, task = self._ready()
         backend.prepare(task, setting)
-        times = warm_up(lambda: _timed(backend.call), WARM_UP_SECONDS, best)
+        times = warm_up(lambda: _timed(backend.call), seconds, best)
         for part in backend.parts().values():
             part()
         return {"times": times, "ids": backend.ids()}

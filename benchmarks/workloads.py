@@ -1,6 +1,5 @@
 """What is measured: random ids of fixed sizes, and real sentences."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +8,8 @@ import numpy as np
 from txport.benchmarks.report_schema import Workload
 from txport.runtime.affixes import affixes
 from txport.runtime.errors import InputError
-from txport.runtime.manifest import GOLDEN, Manifest
+from txport.runtime.golden import load_golden
+from txport.runtime.manifest import Manifest
 from txport.runtime.tokenizer import open_tokenizer
 
 
@@ -73,8 +73,7 @@ def text_work(bundle: Path, manifest: Manifest, file: Path | None, lines: int) -
         InputError: the file cannot be used, or the bundle has no tokenizer.
     """
     if file is None:
-        cases = json.loads((bundle / GOLDEN).read_bytes())["cases"]
-        sources = [case["source_ids"] for case in cases if case["source"]]
+        sources = [list(case.source_ids) for case in load_golden(bundle).cases if case.source]
         return _text(manifest, "text: the bundle's self-check", sources[:lines]) if sources else None
     sources = _encode(bundle, manifest, read_lines(file, lines))
     return _text(manifest, f"text: {file.name}", sources)

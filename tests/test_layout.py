@@ -81,6 +81,12 @@ def test_the_exporter_does_not_need_training_nor_its_libraries() -> None:
     import_without("txport.training txport.benchmarks lightning sacrebleu tensorboard", modules_of("exporter"))
 
 
+def test_a_device_can_be_measured_without_pytorch() -> None:
+    pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'txport[bench]'")
+    commands = ["txport.benchmarks.bench_command", "txport.benchmarks.compare_command", "txport.benchmarks.plots"]
+    import_without("txport.models txport.training torch onnx onnxscript safetensors transformers ctranslate2", commands)
+
+
 def test_every_module_can_be_imported() -> None:
     needs_everything()
     everything = [module for package in PACKAGES for module in modules_of(package)]

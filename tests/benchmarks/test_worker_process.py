@@ -24,7 +24,7 @@ def test_a_bundle_in_its_own_process(process: WorkerProcess, bundle: Path) -> No
     loaded = process.ask(60, do="load", kind="bundle", description={"bundle": str(bundle), **DESCRIPTION})
     assert "ONNX Runtime" in loaded["engine"]
     process.ask(60, do="task", task=TASK)
-    warm = process.ask(60, do="warm", setting={}, best=None)
+    warm = process.ask(60, do="warm", setting={}, seconds=0.1, best=None)
     assert [len(row) for row in warm["ids"]] == [5, 5]
     turn = process.ask(60, do="turn", calls=3, seconds=0.5)
     assert set(turn["times"]) == {"call", "encoder", "first_token"}

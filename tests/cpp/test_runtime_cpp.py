@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,23 @@ def test_a_bundle_whose_tokenizer_is_only_in_python(tmp_path: Path) -> None:
     done = run(TOOL, directory, input=b"one\n")
     assert done.returncode == 2
     assert b"give it ids" in done.stderr
+
+
+def test_tx_bench_measures_it_beside_the_python_runtime(bundle: Path, tmp_path: Path) -> None:
+    from txport.benchmarks.report import read_report
+
+    sizes = ("--batch", 2, "--source", 6, "--target", 5, "--calls", 3, "--seconds", 0.3, "--threads", 1, "--lines", 4)
+    options = ("--cpp", BUILD / "txport-bench", "--no-plots", "--no-roofline", "-o", tmp_path / "out")
+    command = ("-c", "from txport.benchmarks.entry import bench; bench()")
+    check(sys.executable, *command, bundle, *sizes, *options)
+    report = read_report(tmp_path / "out/bench.json")
+    fixed = {each.contestant: each for each in report.measurements if each.workload == "2 x 6 -> 5"}
+    cpp = next(each for each in report.contestants if each.kind == "cpp")
+    measured = fixed[cpp.name]
+    assert "txport-bench" in cpp.engine and cpp.startup_ms is not None
+    assert measured.ratio is not None and 0.001 < measured.ratio.p50 < 1000
+    assert measured.encoder_ms is not None and measured.peak_resident_bytes is not None
+    assert cpp.skipped is not None and "fixed workloads only" in cpp.skipped, "it takes no text"
 
 
 def test_bench(bundle: Path) -> None:
