@@ -19,13 +19,14 @@ CPP_ONNXRUNTIME := $(or $(ONNXRUNTIME_ROOT),$(CURDIR)/$(CPP)/onnxruntime)
 CPP_CMAKE = cmake -S runtime/cpp -G Ninja -DTXPORT_STRICT=ON -DONNXRUNTIME_ROOT=$(CPP_ONNXRUNTIME)
 FUZZ_SECONDS ?= 60
 
-.PHONY: help venv demo test test-gpu lint types unit unit-runtime wheel clean
+.PHONY: help venv demo bench test test-gpu lint types unit unit-runtime wheel clean
 .PHONY: cpp cpp-dependencies cpp-clang cpp-sanitize cpp-fuzz cpp-tidy
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make demo      train a small Transformer, export it, verify it, translate with it (build/demo)'
+	@echo 'make bench     measure that bundle next to its peers, and put the figures into README.md'
 	@echo 'make test      lint, types, import layers and all tests'
 	@echo 'make lint      only style and import layers'
 	@echo 'make venv      only the virtual environment, build/venv'
@@ -38,6 +39,11 @@ venv: $(VENV)/.ready
 
 demo: $(VENV)/.ready
 	@$(VENV)/bin/python -m txport.benchmarks.demo -o build/demo
+
+bench: $(VENV)/.ready
+	@test -e build/demo/bundle/manifest.json || { echo 'Run `make demo` first: it makes the bundle to measure.'; exit 2; }
+	@$(VENV)/bin/tx-bench build/demo/bundle --peers -o build/bench
+	@$(VENV)/bin/python -m txport.benchmarks.readme_figures build/bench
 
 test: lint types unit unit-runtime
 	@echo '== make test: all passed'

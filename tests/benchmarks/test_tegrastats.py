@@ -1,6 +1,11 @@
 """tegrastats as Jetsons print it: lines as people recorded and published them, of JetPack 5, 6 and 7."""
 
+import os
+import time
+from pathlib import Path
+
 import pytest
+from txport.benchmarks.energy import open_meter
 from txport.benchmarks.machine import parse_power_mode
 from txport.benchmarks.tegrastats import integrate, memory_bytes, rails, watts
 
@@ -83,3 +88,28 @@ def test_energy_is_power_over_time() -> None:
 )
 def test_power_modes(text: str, mode: str | None) -> None:
     assert parse_power_mode(text) == mode
+
+
+def test_a_tegrastats_on_the_path_is_the_meter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program of that name, which prints what a Jetson's would at the interval that it is given."""
+    tool = tmp_path / "tegrastats"
+    tool.write_text(
+        f'#!/bin/sh\n[ "$1 $2" = "--interval 100" ] || exit 2\nwhile echo "{THOR_JETPACK_7_0}"; do sleep 0.1; done\n'
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with open_meter("cpu", None) as meter:
+        assert meter is not None and "tegrastats" in meter.source
+        end = time.monotonic() + 30
+        while not meter.joules() and time.monotonic() < end:
+            time.sleep(0.01)
+        start, before = time.monotonic(), meter.joules()
+        time.sleep(0.3)
+        joules, seconds = meter.joules() - before, time.monotonic() - start
+    assert joules / seconds == pytest.approx(16.802, rel=0.1)
+
+
+def test_a_machine_without_a_meter_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with open_meter("cpu", None) as meter:
+        assert meter is None
