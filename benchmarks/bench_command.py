@@ -77,7 +77,7 @@ def _pythons(context: click.Context, option: click.Parameter, values: tuple[str,
 @click.option(
     "--peer-seconds",
     type=click.FloatRange(0, min_open=True),
-    default=3.0,
+    default=2.0,
     show_default=True,
     help="The same for each peer.",
 )

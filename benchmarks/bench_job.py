@@ -17,7 +17,7 @@ from txport.runtime.manifest import Manifest
 
 BATCHES, SOURCE, TARGET = (1, 8, 32), 32, 64
 CURVE_BATCHES, CURVE_TARGETS = (1, 2, 4, 8, 16, 32, 64), (16, 32, 64, 128, 256)
-CURVE_SECONDS = 3.0
+CURVE_SECONDS = 2.0
 # Fields of a config that say nothing of what is computed.
 _TRAINING = ("dropout",)
 

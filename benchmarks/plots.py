@@ -6,6 +6,7 @@ from pathlib import Path
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 from txport.benchmarks.report_schema import Measurement, Report, Workload
 from txport.runtime.files import new_file
 
@@ -115,7 +116,7 @@ def _over_target(report: Report, rows: Sequence[Row]) -> Figure | None:
         points = sorted(
             ((workload.target, each.ms_per_token.p50) for each, workload in fixed if each.contestant == name)
         )
-        if points:
+        if len(points) > 1:
             axes.plot(*zip(*points, strict=True), marker="o", markersize=4, color=colour, label=name)
     _powers(axes, sorted({workload.target for _, workload in fixed}))
     axes.set_ylim(bottom=0)
@@ -132,7 +133,7 @@ def _bars(report: Report) -> Figure | None:
     names = {
         name: colour
         for name, colour in _names(report).items()
-        if any(m.contestant == name for m in report.measurements)
+        if any(m.contestant == name and m.ratio is not None for m in report.measurements)
     }
     if not workloads:
         return None
@@ -158,6 +159,9 @@ def _bars(report: Report) -> Figure | None:
     axes.invert_yaxis()
     axes.grid(False, axis="y")
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.margins(x=0.15)
     axes.set_xlabel(f"time over that of {report.contestants[0].name}, median of rounds, p10 to p90")
     axes.legend(fontsize=8, frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(0, 1))

@@ -3,6 +3,7 @@
 Before the rounds each contestant warms up with each of its settings, and keeps the fastest.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
@@ -11,7 +12,7 @@ from txport.benchmarks.energy import Meter
 from txport.benchmarks.statistics import percentile
 from txport.benchmarks.worker_process import ContestantFailed, WorkerProcess
 
-TURN_SECONDS = 0.25
+ROUNDS = 10  # in each everybody has a tenth of its calls or time, and one call at least
 WARM_UP_SECONDS = 5.0  # the most for each setting; half of the budget if that is less
 # Loading and warming up may compile something; a turn may be one call of a slow contestant.
 LOAD_SECONDS, WARM_LIMIT, TURN_LIMIT = 300.0, 300.0, 120.0
@@ -79,12 +80,15 @@ class Times:
 
 
 def race(racers: Sequence[Racer], task: Task, meter: Meter | None, vocabulary: int) -> dict[str, Times]:
-    """Measure all on one task; the first one takes part in every round.
+    """Measure all on one task, in rounds; one that takes longer than its time for a few calls is done earlier.
 
     `Task.absent` is replaced by an id, of a target vocabulary of this size, that the first one does not make.
     A contestant that fails leaves the race: `Times.failed` says why, and what it did before counts.
     """
     found = {racer.name: Times() for racer in racers}
+
+    def turn(racer: Racer, times: Times) -> None:
+        _turn(racer, times, meter)
 
     def each(chosen: Sequence[Racer], ask: Callable[[Racer, Times], None]) -> None:
         for racer in chosen:
@@ -98,9 +102,8 @@ def race(racers: Sequence[Racer], task: Task, meter: Meter | None, vocabulary: i
     each(racers[:1], lambda racer, times: _start(racer, task, times))
     task = replace(task, absent=_absent(found[racers[0].name].ids, vocabulary, task.absent))
     each(racers[1:], lambda racer, times: _start(racer, task, times))
-    while any(_goes_on(racer, found[racer.name]) for racer in racers):
-        others = [racer for racer in racers[1:] if _goes_on(racer, found[racer.name])]
-        each([*racers[:1], *others], lambda racer, times: _turn(racer, times, meter))
+    for _ in range(ROUNDS):
+        each([racer for racer in racers if not found[racer.name].enough(racer.budget)], turn)
     each(racers, _memory)
     return found
 
@@ -108,10 +111,6 @@ def race(racers: Sequence[Racer], task: Task, meter: Meter | None, vocabulary: i
 def _absent(ids: Sequence[Sequence[int]], vocabulary: int, preferred: int) -> int:
     made = {token for row in ids for token in row}
     return next((token for token in (preferred, *range(vocabulary)) if token not in made), preferred)
-
-
-def _goes_on(racer: Racer, times: Times) -> bool:
-    return times.failed is None and not times.enough(racer.budget)
 
 
 def _memory(racer: Racer, times: Times) -> None:
@@ -134,7 +133,8 @@ def _start(racer: Racer, task: Task, times: Times) -> None:
 
 def _turn(racer: Racer, times: Times, meter: Meter | None) -> None:
     before = meter.joules() if meter else 0.0
-    reply = racer.process.ask(TURN_LIMIT, do="turn", calls=racer.budget.calls, seconds=TURN_SECONDS)
+    calls, seconds = math.ceil(racer.budget.calls / ROUNDS), racer.budget.seconds / ROUNDS
+    reply = racer.process.ask(TURN_LIMIT + seconds, do="turn", calls=calls, seconds=seconds)
     times.rounds.append(reply["times"])
     if meter:
         times.joules = (times.joules or 0.0) + meter.joules() - before

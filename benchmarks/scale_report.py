@@ -5,6 +5,7 @@ from math import log2
 from pathlib import Path
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter, NullLocator
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -82,6 +83,10 @@ def plot_scale(report: ScaleReport, directory: Path) -> list[Path]:
         panel.set_xscale("log", base=2 if axis.name != "sentences" else 10)
         panel.set_yscale("log")
         panel.set_ylim(min(y) / 2, max(y) * 2)
+        panel.set_xticks(x, [f"{value // 1000}k" if value >= 1000 else str(value) for value in x])
+        panel.yaxis.set_major_formatter("{x:g}")
+        panel.yaxis.set_minor_formatter(NullFormatter())
+        panel.xaxis.set_minor_locator(NullLocator())
         panel.set_xlabel(axis.name, fontsize=9)
         panel.set_ylabel(axis.unit, fontsize=9)
         panel.set_title(fit_text(axis), fontsize=9, loc="left")

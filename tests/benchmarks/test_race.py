@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from txport.benchmarks.backend import Task
-from txport.benchmarks.race import Budget, Racer, race
+from txport.benchmarks.race import ROUNDS, Budget, Racer, race
 from txport.benchmarks.worker_process import WorkerProcess
 
 TASK = Task([[4, 5, 6, 3], [7, 8, 9, 3]], 4, True, [], 0)
@@ -34,7 +34,7 @@ def test_everybody_has_a_turn_in_each_round_and_makes_the_same_ids(racers: list[
     first, second = (found[name] for name in ("first", "second"))
     assert first.failed is None and second.failed is None
     assert first.ids == second.ids and [len(row) for row in first.ids] == [4, 4]
-    assert len(first.rounds) >= len(second.rounds) >= 2, "0.6 s are more than two turns"
+    assert 2 <= len(first.rounds) <= ROUNDS and 2 <= len(second.rounds) <= ROUNDS
     assert first.setting == {"threads": "1"} and first.warm_up_calls >= 2
     assert all(0 < time < 60e3 for time in second.all())
     assert first.joules is None, "there was no meter"
@@ -46,5 +46,5 @@ def test_one_that_crashes_leaves_and_keeps_its_figures(racers: list[Racer]) -> N
     timer.start()
     found = race(racers, TASK, None, vocabulary=256)
     assert found["second"].failed is not None and "ended by signal 9" in found["second"].failed
-    assert found["first"].failed is None and found["first"].enough(racers[0].budget)
+    assert found["first"].failed is None and len(found["first"].rounds) >= 2
     assert not racers[1].process.alive()
