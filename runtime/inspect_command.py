@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import click
+from txport.runtime.build_record import BuildRecord
+from txport.runtime.engine_directories import directories
 from txport.runtime.engines import choose, installed
 from txport.runtime.errors import BundleError, CheckFailed, InputError
 from txport.runtime.manifest import GOLDEN, Graph, Manifest
@@ -17,7 +19,7 @@ from txport.runtime.tokenizer_schema import TokenizerDescription
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--check", is_flag=True, help="Compare every file with its hash and run golden.json; exit with 1 if not.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--device", default="auto", show_default=True, help="The device to choose for: auto, cpu or cuda.")
+@click.option("--device", default="auto", show_default=True, help="The device to choose for: auto, cpu, cuda or trt.")
 @click.option("--lowering", help="The decoder step to check: ort, scatter or tensorscatter. [default: all of them]")
 def main(bundle: Path, check: bool, as_json: bool, device: str, lowering: str | None) -> None:
     """Print what the manifest of BUNDLE says and what would run it; with --check, see whether it is whole and works."""
@@ -30,14 +32,17 @@ def main(bundle: Path, check: bool, as_json: bool, device: str, lowering: str | 
         if check:
             raise CheckFailed(str(error)) from error
         raise
-    choice = choose(manifest, device, lowering)
+    choice = choose(manifest, device, lowering, bundle)
     if as_json:
         value: dict[str, Any] = {"manifest": encode(manifest), "choice": encode(choice), "installed": installed()}
         click.echo(json.dumps(value | ({"checks": checks} if check else {}), ensure_ascii=False, indent=1))
     else:
         library = installed() or "ONNX Runtime, not installed: pip install 'txport[ort]'"
+        if choice.directory is not None:
+            library = str(BuildRecord.load(Path(choice.directory)).library)
         runs = f"{library}, device {choice.device}, lowering {choice.lowerings[0]}: {choice.reason}"
-        click.echo(_table([*_rows(manifest), ("runs on", runs), *(("checked", line) for line in checks)]))
+        rows = [*_rows(manifest), *_engine_rows(bundle), ("runs on", runs)]
+        click.echo(_table([*rows, *(("checked", line) for line in checks)]))
 
 
 def _check(bundle: Path, manifest: Manifest, device: str, lowering: str | None) -> list[str]:
@@ -54,7 +59,7 @@ def _check(bundle: Path, manifest: Manifest, device: str, lowering: str | None) 
     from txport.runtime.translator import Translator
 
     golden, passed_over = load_golden(bundle), []
-    for name in choose(manifest, device, lowering).lowerings:
+    for name in choose(manifest, device, lowering, bundle).lowerings:
         try:
             translator = Translator(bundle, device, name)
         except BundleError as error:
@@ -69,7 +74,7 @@ def _check(bundle: Path, manifest: Manifest, device: str, lowering: str | None) 
                 f"case {first.case} in the {first.what}: expected {first.expected}, found {first.found}"
             )
         found.append(f"{len(golden.cases)} cases of {GOLDEN} give the same ids with {translator.engine.name}")
-    if len(passed_over) == len(choose(manifest, device, lowering).lowerings):
+    if len(passed_over) == len(choose(manifest, device, lowering, bundle).lowerings):
         raise passed_over[0]
     return found
 
@@ -102,6 +107,23 @@ def _rows(manifest: Manifest) -> Iterator[tuple[str, str]]:
             f"{'passed' if verification.passed else 'FAILED'}: {verification.token_identical} of "
             f"{verification.sentences} sentences identical to PyTorch, {verification.batch_identical} in any batch, "
             f"largest logit error {verification.max_logit_error:.2g}",
+        )
+
+
+def _engine_rows(bundle: Path) -> Iterator[tuple[str, str]]:
+    """What tx-build has left, whether it fits here or not; `choose` says that."""
+    for directory in directories(bundle):
+        try:
+            record = BuildRecord.load(directory)
+        except BundleError as error:
+            yield "engines", str(error)
+            continue
+        gpu = f"{record.gpu.name or 'any GPU'} of compute capability {', '.join(record.gpu.compute_capabilities)}"
+        buckets = sum(len(engine.profiles) for engine in record.of_role("decoder_step"))
+        yield (
+            "engines",
+            f"{directory.name}: {record.library}, {gpu} "
+            f"({record.gpu.compatibility}), lowering {record.lowering}, {buckets} buckets",
         )
 
 

@@ -2,11 +2,10 @@
 
 A state binds every buffer of its step once, by raw pointer, caches and ids in = out: a step is then one call that
 allocates nothing of ours. Both sessions map the bundle's one weights file into memory. The buffers are the host's: with
-the CUDA provider ONNX Runtime copies them to the device and back at each step.
+the CUDA provider ONNX Runtime would copy them to the device and back at each step; `txport.runtime.ort_cuda` keeps them
+there.
 """
 
-import logging
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,20 +15,16 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 from txport.runtime.engine import Float32, Int64, StepOutput
-from txport.runtime.engines import choose
-from txport.runtime.errors import BundleError, InputError
-from txport.runtime.manifest import WEIGHTS, Graph, Lowering, Manifest, Tensor
+from txport.runtime.errors import InputError
+from txport.runtime.manifest import WEIGHTS, Lowering, Manifest, Tensor
 from txport.runtime.mapped import release
+from txport.runtime.ort_session import open_session, open_step, providers_of, run
 
 Array = npt.NDArray[Any]
 Buffers = dict[str, Array]
 
 # Added to the attention scores of padding: far below any score, yet finite in float16.
 MASKED = -30000.0
-
-_CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
-_TYPES = {"float32": "float", "float16": "float16", "int64": "int64", "int32": "int32", "bool": "bool"}
-_log = logging.getLogger(__name__)
 
 
 class OrtEngine:
@@ -61,9 +56,9 @@ class OrtEngine:
         encoder = manifest.graph("encoder")
         assert encoder is not None  # the manifest's rules say so
         self._encoder_graph = encoder
-        open_session = partial(_session, directory, threads=threads, providers=_providers(device))
-        self._encoder = open_session(encoder)
-        self.step_graph, self.step_session = _step_session(manifest, lowering, open_session)
+        session_of = partial(open_session, directory, threads=threads, providers=providers_of(device))
+        self._encoder = session_of(encoder)
+        self.step_graph, self.step_session = open_step(manifest, lowering, session_of)
         release(directory / WEIGHTS)
         self.name = f"ONNX Runtime {onnxruntime.__version__} on {device}, lowering {self.step_graph.lowering}"
 
@@ -82,7 +77,7 @@ class OrtEngine:
             _bind(binding.bind_input, name, array)
         for name, array in outputs.items():
             _bind(binding.bind_output, name, array)
-        _run(self._encoder, binding)
+        run(self._encoder, binding)
         return outputs
 
     def allocate(self, rows: int, source: int, target: int, *, logits: bool = False) -> "OrtState":
@@ -147,7 +142,7 @@ class OrtState:
     def step(self, count: int = 1) -> None:
         """Advance every unfinished row by up to `count` tokens."""
         for _ in range(count):
-            _run(self._session, self.binding)
+            run(self._session, self.binding)
             self._made.append(self._token_ids.copy())
 
     def read(self) -> StepOutput:
@@ -201,67 +196,3 @@ class _enough_memory:
 
 def _bind(bind: Callable[..., None], name: str, array: Array) -> None:
     bind(name, "cpu", 0, array.dtype.type, list(array.shape), array.ctypes.data)
-
-
-def _run(session: Any, binding: Any) -> None:
-    try:
-        session.run_with_iobinding(binding)
-    except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
-        raise BundleError(f"ONNX Runtime failed: {_reason(error)}") from error
-
-
-def _providers(device: str) -> list[str]:
-    """ONNX Runtime's names of what runs the graphs, the device's own first."""
-    if device == "cpu":
-        return [_CPU]
-    if _CUDA not in onnxruntime.get_available_providers():
-        raise InputError(
-            f"device {device} needs ONNX Runtime with its CUDA provider, which is not installed: "
-            "pip install 'txport[ort-gpu]' instead of txport[ort], or use --device cpu"
-        )
-    return [_CUDA, _CPU]
-
-
-def _step_session(manifest: Manifest, lowering: str | None, open_session: Callable[[Graph], Any]) -> tuple[Graph, Any]:
-    """The first of the chosen decoder steps that the installed version loads, and its session."""
-    failures: list[BundleError] = []
-    for name in choose(manifest, lowering=lowering).lowerings:
-        graph = manifest.graph("decoder_step", name)
-        assert graph is not None  # `choose` names only what is there
-        try:
-            return graph, open_session(graph)
-        except BundleError as error:
-            _log.info("lowering %s was passed over: %s", name, error)
-            failures.append(error)
-    raise failures[0]
-
-
-def _session(directory: Path, graph: Graph, *, threads: int, providers: list[str]) -> Any:
-    path = directory / graph.file
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = threads
-    # Without the arena the temporaries of a large batch go back to the system; steps are as fast without it.
-    options.enable_cpu_mem_arena = False
-    # For int8: x86-64 before AVX-512 VNNI adds pairs of products in 16 bits, which overflow, unless told otherwise.
-    options.add_session_config_entry("session.x64quantprecision", "1")
-    try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=providers)
-    except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
-        version = onnxruntime.__version__
-        raise BundleError(f"ONNX Runtime {version} does not load {path}: {_reason(error)}") from error
-    if session.get_providers()[0] != providers[0]:  # ONNX Runtime goes on without a provider that it cannot start
-        raise InputError("ONNX Runtime cannot start its CUDA provider here: check the driver, or use --device cpu")
-    for given, listed in ((session.get_inputs(), graph.inputs), (session.get_outputs(), graph.outputs)):
-        found = {(tensor.name, tensor.type, tuple(tensor.shape)) for tensor in given}
-        if found != {(tensor.name, f"tensor({_TYPES[tensor.dtype]})", tensor.shape) for tensor in listed}:
-            raise BundleError(f"{path} has other inputs or outputs than the manifest says: export the bundle again")
-    return session
-
-
-def _reason(error: Exception) -> str:
-    """The first line of ONNX Runtime's message, without its error codes and C++ source locations."""
-    line = str(error).strip().partition("\n")[0]
-    for noise in (r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", r"Load model from .*? failed: ?", r"/\S+\.(cc|h):\d+ .*\) "):
-        line = re.sub(noise, "", line)
-    return line

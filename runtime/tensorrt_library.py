@@ -136,6 +136,20 @@ class TensorRt:
             runtime.engine_host_code_allowed = True
         return runtime, runtime.deserialize_cuda_engine(data)
 
+    def new_context(self, engine: Any) -> Any:
+        """An execution context; None if there is no room for it.
+
+        TensorRT-RTX compiles kernels for the real shapes where it runs. By itself it would do so in the background, and
+        a captured step would keep the slower ones of before.
+        """
+        if not self.is_rtx:
+            return engine.create_execution_context()
+        config = engine.create_runtime_config()
+        config.dynamic_shapes_kernel_specialization_strategy = (
+            self.module.DynamicShapesKernelSpecializationStrategy.EAGER
+        )
+        return engine.create_execution_context(config)
+
     def type_name(self, data_type: Any) -> str:
         """The manifest's name of a TensorRT data type."""
         name = str(data_type).rpartition(".")[2]

@@ -23,7 +23,7 @@ from txport.runtime.translator import Options, Translation, Translator
 @click.option("--source-language", help="The language of the lines, where BUNDLE has several. [default: the bundle's]")
 @click.option("--target-language", help="The language to translate into, likewise; tx-inspect lists them.")
 @click.option("--strict", is_flag=True, help="Refuse a line that is too long, instead of cutting it with a warning.")
-@click.option("--device", default="auto", show_default=True, help="Where to run: auto, cpu or cuda.")
+@click.option("--device", default="auto", show_default=True, help="Where to run: auto, cpu, cuda or trt.")
 @click.option("--lowering", help="The decoder step to use: ort, scatter or tensorscatter. [default: the best here]")
 @click.option("--threads", type=click.IntRange(0), default=0, help="Threads to use. [default: one for each core]")
 @click.option("--batch", type=click.IntRange(1), help="Most lines that run together. [default: the bundle's]")

@@ -76,7 +76,7 @@ class Translator:
 
     Args:
         bundle: the directory that tx-export wrote.
-        device: "auto", "cpu" or "cuda".
+        device: "auto", "cpu", "cuda" (ONNX Runtime) or "trt" (TensorRT engines of tx-build).
         lowering: the decoder step to use: "ort", "scatter" or "tensorscatter"; None for the best one here.
         threads: threads of each operator; 0 for as many as there are cores.
         batch: the most sentences that run together; None for as many as the bundle takes.
@@ -110,7 +110,7 @@ class Translator:
             self.manifest.model.source_vocabulary,
             self.manifest.model.target_vocabulary,
         )
-        self.engine = open_engine(directory, self.manifest, choose(self.manifest, device, lowering), threads)
+        self.engine = open_engine(directory, self.manifest, choose(self.manifest, device, lowering, directory), threads)
         self._batch, self._batch_tokens = batch, batch_tokens
 
     def translate(

@@ -1,0 +1,132 @@
+"""ONNX Runtime's CUDA provider as a program of `txport.runtime.device_engine`: it runs on the device's own buffers.
+
+It works on our stream, so nothing waits between a copy and a step. With CUDA graphs it captures the step over each set
+of buffers by itself and replays it. Where that is impossible it is said once, and steps are launched one by one.
+"""
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from txport.runtime.device import Device
+from txport.runtime.device_buffers import StepSizes
+from txport.runtime.engine import Limits
+from txport.runtime.errors import BundleError, DeviceError, InputError
+from txport.runtime.manifest import Graph, Lowering, Manifest, Tensor
+from txport.runtime.ort_session import open_session, open_step, providers_of, run
+
+_SHORTEST_TARGET = 32
+_log = logging.getLogger("txport")
+
+
+class OrtProgram:
+    """A bundle's graphs on ONNX Runtime over a device's memory; see `txport.runtime.device_engine.Program`.
+
+    Args:
+        directory: the bundle.
+        manifest: its manifest, already checked.
+        lowering: the decoder step to use; None for the best that the installed version loads.
+        device: whose memory and stream.
+        where: "cuda"; "cpu" is for a device whose memory is the host's, as in tests.
+
+    Raises:
+        BundleError: ONNX Runtime does not load the graphs.
+        InputError: it has no CUDA provider, or cannot start it.
+    """
+
+    id_type = "int64"
+    always_logits = False
+
+    def __init__(
+        self, directory: Path, manifest: Manifest, lowering: Lowering | None, device: Device, where: str = "cuda"
+    ) -> None:
+        self._device, self._where = device, where
+        encoder = manifest.graph("encoder")
+        assert encoder is not None  # the manifest's rules say so
+        self._encoder_graph = encoder
+        session_of = partial(open_session, directory, threads=0, providers=providers_of(where))
+        self._stream = {"user_compute_stream": str(device.stream)}
+        self._encoder = session_of(encoder, cuda=self._stream)
+        self._open_plain = partial(session_of, cuda=self._stream)
+        self._graphs = where == "cuda"
+        try:
+            cuda = {**self._stream, "enable_cuda_graph": "1"}
+            self.step_graph, self._step = open_step(manifest, lowering, partial(session_of, cuda=cuda))
+        except BundleError as error:
+            self.step_graph, self._step = open_step(manifest, lowering, self._open_plain)
+            self._without_graphs(str(error))
+        self.limits: Limits = manifest.limits
+        self._numbers = itertools.count(1)
+        self.name = f"ONNX Runtime {onnxruntime.__version__} on {where}, lowering {self.step_graph.lowering}"
+
+    def key(self) -> object:
+        """ONNX Runtime keeps what it captured for each thread by itself."""
+        return threading.get_ident() if self._graphs else None
+
+    def bucket(self, rows: int, target: int) -> tuple[int, int]:
+        """Powers of two, up to the bundle's largest sizes."""
+        batch = min(1 << (rows - 1).bit_length(), self.limits.batch)
+        length = min(max(_SHORTEST_TARGET, 1 << (target - 1).bit_length()), self.limits.target)
+        return batch, length
+
+    def prepare(self, addresses: Mapping[str, int], sizes: StepSizes) -> Callable[[], None]:
+        """Bind the step's buffers and run it: ONNX Runtime captures within that run, and replays from then on."""
+        shape = {"batch": sizes.rows, "source": sizes.source, "target": sizes.target}
+        try:
+            launch = self._bound(self._step, self.step_graph, addresses, shape, self._graphs)
+            launch()
+            launch()
+        except DeviceError as error:
+            if not self._graphs:
+                raise
+            self._without_graphs(str(error))
+            self._step = self._open_plain(self.step_graph)
+            launch = self._bound(self._step, self.step_graph, addresses, shape, False)
+            launch()
+        self._device.synchronize()
+        return launch
+
+    def encode(self, addresses: Mapping[str, int], batch: int, width: int) -> None:
+        """Run the encoder; it ends on the stream."""
+        self._bound(self._encoder, self._encoder_graph, addresses, {"batch": batch, "source": width}, False)()
+
+    def _bound(
+        self, session: Any, graph: Graph, addresses: Mapping[str, int], shape: Mapping[str, int], captured: bool
+    ) -> Callable[[], None]:
+        binding, options = session.io_binding(), onnxruntime.RunOptions()
+        for tensors, bind in ((graph.inputs, binding.bind_input), (graph.outputs, binding.bind_output)):
+            for tensor in tensors:
+                if tensor.name in addresses:
+                    bind(tensor.name, self._where, 0, *_form(tensor, shape), addresses[tensor.name])
+        owner = threading.get_ident()
+        if self._where == "cuda":
+            # The stream orders everything; only a look waits for it.
+            options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+        if captured:
+            options.add_run_config_entry("gpu_graph_id", str(next(self._numbers)))
+
+        def launch() -> None:
+            if captured and threading.get_ident() != owner:
+                raise InputError("a stream of tokens must be read in the thread that began it: its steps belong there")
+            try:
+                run(session, binding, options)
+            except BundleError as error:
+                raise DeviceError(str(error)) from error
+
+        return launch
+
+    def _without_graphs(self, reason: str) -> None:
+        if self._graphs:
+            _log.warning("steps are launched one by one, without CUDA graphs: %s", reason)
+        self._graphs = False
+
+
+def _form(tensor: Tensor, shape: Mapping[str, int]) -> tuple[Any, list[int]]:
+    sizes = [dim if isinstance(dim, int) else shape[dim] for dim in tensor.shape]
+    return np.dtype(tensor.dtype).type, sizes

@@ -1,0 +1,102 @@
+"""Sessions of ONNX Runtime: which provider, which decoder step, and its errors in one sentence."""
+
+import logging
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+from txport.runtime.engines import usable_lowerings
+from txport.runtime.errors import BundleError, InputError
+from txport.runtime.manifest import Graph, Manifest
+
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+_TYPES = {"float32": "float", "float16": "float16", "int64": "int64", "int32": "int32", "bool": "bool"}
+_log = logging.getLogger(__name__)
+
+
+def run(session: Any, binding: Any, options: Any = None) -> None:
+    """Run a session over what is bound.
+
+    Raises:
+        BundleError: ONNX Runtime failed.
+    """
+    try:
+        session.run_with_iobinding(binding, options)
+    except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
+        raise BundleError(f"ONNX Runtime failed: {reason_of(error)}") from error
+
+
+def providers_of(device: str) -> list[str]:
+    """ONNX Runtime's names of what runs the graphs, the device's own first."""
+    if device == "cpu":
+        return [CPU]
+    if CUDA not in onnxruntime.get_available_providers():
+        raise InputError(
+            f"device {device} needs ONNX Runtime with its CUDA provider, which is not installed: "
+            "pip install 'txport[ort-gpu]' instead of txport[ort], or use --device cpu"
+        )
+    return [CUDA, CPU]
+
+
+def open_step(manifest: Manifest, lowering: str | None, open_session: Callable[[Graph], Any]) -> tuple[Graph, Any]:
+    """The first of the chosen decoder steps that the installed version loads, and its session."""
+    failures: list[BundleError] = []
+    for name in usable_lowerings(manifest, lowering):
+        graph = manifest.graph("decoder_step", name)
+        assert graph is not None  # `choose` names only what is there
+        try:
+            return graph, open_session(graph)
+        except BundleError as error:
+            _log.info("lowering %s was passed over: %s", name, error)
+            failures.append(error)
+    raise failures[0]
+
+
+def open_session(
+    directory: Path, graph: Graph, *, threads: int, providers: list[str], cuda: dict[str, str] | None = None
+) -> Any:
+    """Load one graph of a bundle.
+
+    Args:
+        directory: the bundle.
+        graph: which of its graphs.
+        threads: threads of each operator; 0 for as many as there are cores.
+        providers: ONNX Runtime's names of what runs it, the first one first.
+        cuda: options of its CUDA provider.
+
+    Raises:
+        BundleError: ONNX Runtime does not load it, or it is not what the manifest says.
+        InputError: ONNX Runtime cannot start the first provider.
+    """
+    path = directory / graph.file
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = threads
+    # Without the arena the temporaries of a large batch go back to the system; steps are as fast without it.
+    options.enable_cpu_mem_arena = False
+    # For int8: x86-64 before AVX-512 VNNI adds pairs of products in 16 bits, which overflow, unless told otherwise.
+    options.add_session_config_entry("session.x64quantprecision", "1")
+    try:
+        session = onnxruntime.InferenceSession(
+            str(path), options, providers=[(name, cuda) if cuda and name == CUDA else name for name in providers]
+        )
+    except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
+        version = onnxruntime.__version__
+        raise BundleError(f"ONNX Runtime {version} does not load {path}: {reason_of(error)}") from error
+    if session.get_providers()[0] != providers[0]:  # ONNX Runtime goes on without a provider that it cannot start
+        raise InputError("ONNX Runtime cannot start its CUDA provider here: check the driver, or use --device cpu")
+    for given, listed in ((session.get_inputs(), graph.inputs), (session.get_outputs(), graph.outputs)):
+        found = {(tensor.name, tensor.type, tuple(tensor.shape)) for tensor in given}
+        if found != {(tensor.name, f"tensor({_TYPES[tensor.dtype]})", tensor.shape) for tensor in listed}:
+            raise BundleError(f"{path} has other inputs or outputs than the manifest says: export the bundle again")
+    return session
+
+
+def reason_of(error: Exception) -> str:
+    """The first line of ONNX Runtime's message, without its error codes and C++ source locations."""
+    line = str(error).strip().partition("\n")[0]
+    for noise in (r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", r"Load model from .*? failed: ?", r"/\S+\.(cc|h):\d+ .*\) "):
+        line = re.sub(noise, "", line)
+    return line

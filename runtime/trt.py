@@ -1,0 +1,160 @@
+"""TensorRT engines as a program of `txport.runtime.device_engine`.
+
+One execution context for each set of buffers, at the profile of its bucket; its step is captured once as a CUDA graph
+and replayed. The encoder runs at its real sizes, outside of any graph.
+"""
+
+import logging
+import mmap
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from txport.runtime.build_record import BuildRecord, EngineFile
+from txport.runtime.device import Device
+from txport.runtime.device_buffers import StepSizes
+from txport.runtime.engine import Limits
+from txport.runtime.errors import BundleError, DeviceError
+from txport.runtime.manifest import Graph, Manifest, Tensor
+from txport.runtime.tensorrt_library import TensorRt
+
+_log = logging.getLogger("txport")
+
+
+class TrtProgram:
+    """The engines of one directory, opened; see `txport.runtime.device_engine.Program`.
+
+    Args:
+        directory: of the engines.
+        record: its build.json, which fits this machine (`txport.runtime.engine_directories`).
+        manifest: the bundle's.
+        tensorrt: the library.
+        device: whose memory and stream.
+
+    Raises:
+        BundleError: an engine file was changed, cannot be opened, or has other tensors than the manifest says.
+    """
+
+    always_logits = True  # a network's outputs are all bound
+
+    def __init__(
+        self, directory: Path, record: BuildRecord, manifest: Manifest, tensorrt: TensorRt, device: Device
+    ) -> None:
+        record.check_files(directory)
+        self._tensorrt, self._device = tensorrt, device
+        self.id_type: str = record.id_type
+        encoder, step = manifest.graph("encoder"), manifest.graph("decoder_step", record.lowering)
+        assert encoder is not None and step is not None  # the record names their files
+        self.step_graph, self._encoder_graph = step, encoder
+        self._runtimes: list[Any] = []  # must live as long as their engines
+        self._steps: dict[tuple[int, int], tuple[Any, int]] = {}
+        for file in record.of_role("decoder_step"):
+            engine = self._open(directory, file, record.version_compatible, step)
+            for index, bucket in enumerate(step_buckets(file)):
+                self._steps[bucket] = engine, index
+        (file,) = record.of_role("encoder")
+        engine = self._open(directory, file, record.version_compatible, encoder)
+        self._encoders = [(p.batch.max, self._context(engine, index)) for index, p in enumerate(file.profiles)]
+        self.limits = limits_of(record)
+        self.name = f"{tensorrt.library}, lowering {record.lowering}, {directory.name}"
+
+    def key(self) -> object:
+        """Contexts may be used from any thread, one at a time."""
+        return None
+
+    def bucket(self, rows: int, target: int) -> tuple[int, int]:
+        """The smallest profile that has room."""
+        return smallest_bucket(self._steps, rows, target)
+
+    def prepare(self, addresses: Mapping[str, int], sizes: StepSizes) -> Callable[[], None]:
+        """Bind the step's buffers in a context of their own, run it once, and capture it."""
+        context = self._context(*self._steps[sizes.rows, sizes.target])
+        shape = {"batch": sizes.rows, "source": sizes.source, "target": sizes.target}
+        self._bind(context, self.step_graph, addresses, shape)
+
+        def enqueue() -> None:
+            self._enqueue(context)
+
+        enqueue()
+        self._device.synchronize()
+        try:
+            return self._device.capture(enqueue)
+        except DeviceError as error:
+            _log.warning("steps are launched one by one, without CUDA graphs: %s", error)
+            return enqueue
+
+    def encode(self, addresses: Mapping[str, int], batch: int, width: int) -> None:
+        """Tell the stream to run the encoder."""
+        context = next(context for most, context in sorted(self._encoders, key=_most) if most >= batch)
+        self._bind(context, self._encoder_graph, addresses, {"batch": batch, "source": width})
+        self._enqueue(context)
+
+    def _open(self, directory: Path, file: EngineFile, version_compatible: bool, graph: Graph) -> Any:
+        path = directory / file.file
+        with path.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            self._tensorrt.messages.clear()
+            runtime, engine = self._tensorrt.open_engine(data, version_compatible)
+        if engine is None:
+            raise BundleError(f"{self._tensorrt.library} does not open {path}: {self._tensorrt.why()}")
+        self._runtimes.append(runtime)
+        self._check_tensors(path, engine, graph)
+        return engine
+
+    def _check_tensors(self, path: Path, engine: Any, graph: Graph) -> None:
+        listed = {tensor.name: self._type(tensor) for tensor in (*graph.inputs, *graph.outputs)}
+        found = {name: self._tensorrt.type_name(engine.get_tensor_dtype(name)) for name in _names(engine)}
+        outputs = {tensor.name for tensor in graph.outputs}
+        if not (found.items() <= listed.items() and outputs <= found.keys()):
+            raise BundleError(f"{path} has other inputs or outputs than the manifest says: run tx-build again")
+
+    def _type(self, tensor: Tensor) -> str:
+        return self.id_type if tensor.dtype == "int64" else tensor.dtype
+
+    def _context(self, engine: Any, profile: int) -> Any:
+        context = self._tensorrt.new_context(engine)
+        if context is None or not context.set_optimization_profile_async(profile, self._device.stream):
+            raise DeviceError(f"{self._tensorrt.library} makes no execution context: {self._tensorrt.why()}")
+        self._device.synchronize()
+        return context
+
+    def _bind(self, context: Any, graph: Graph, addresses: Mapping[str, int], shape: Mapping[str, int]) -> None:
+        names = _names(context.engine)
+        for tensor in (tensor for tensor in graph.inputs if tensor.name in names):
+            sizes = [dim if isinstance(dim, int) else shape[dim] for dim in tensor.shape]
+            if not context.set_input_shape(tensor.name, sizes):
+                raise DeviceError(f"{self._tensorrt.library} refuses the shape {sizes} of {tensor.name}")
+        for name in names:
+            if not context.set_tensor_address(name, addresses[name]):
+                raise DeviceError(f"{self._tensorrt.library} refuses the address of {name}")
+
+    def _enqueue(self, context: Any) -> None:
+        if not context.execute_async_v3(self._device.stream):
+            raise DeviceError(f"{self._tensorrt.library} failed: {self._tensorrt.why()}")
+
+
+def _names(engine: Any) -> set[str]:
+    """Inputs and outputs of an engine; an input that nothing reads may be left out."""
+    return {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
+
+
+def _most(encoder: tuple[int, Any]) -> int:
+    return encoder[0]
+
+
+def step_buckets(file: EngineFile) -> list[tuple[int, int]]:
+    """(rows, cache length) of each profile of a decoder step, in order."""
+    return [(profile.batch.max, profile.target.max) for profile in file.profiles if profile.target is not None]
+
+
+def smallest_bucket(buckets: Mapping[tuple[int, int], Any], rows: int, target: int) -> tuple[int, int]:
+    """The bucket with the fewest rows, then the shortest cache, that has room for this many."""
+    return min(bucket for bucket in buckets if bucket[0] >= rows and bucket[1] >= target)
+
+
+def limits_of(record: BuildRecord) -> Limits:
+    """The largest sizes that all engines of a directory take."""
+    steps = [profile for file in record.of_role("decoder_step") for profile in file.profiles]
+    encoders = [profile for file in record.of_role("encoder") for profile in file.profiles]
+    batch = min(max(profile.batch.max for profile in each) for each in (steps, encoders))
+    source = min(profile.source.max for profile in (*steps, *encoders))
+    return Limits(batch, source, max(profile.target.max for profile in steps if profile.target is not None))
