@@ -127,7 +127,7 @@ def test_arguments_that_cannot_be(arguments: dict[str, int]) -> None:
         Translator(BUNDLE, **arguments)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("device", ["trt", "tpu", ""])
+@pytest.mark.parametrize("device", ["tpu", ""])
 def test_devices_of_later_versions(device: str) -> None:
     with pytest.raises(InputError, match="not supported by this version of txport: use auto, cpu, cuda"):
         Translator(BUNDLE, device=device)
