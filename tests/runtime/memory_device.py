@@ -207,8 +207,9 @@ class HashProgram:
                 source = _agreed([value[row][:, seen] for value in cross])
                 assert not any(value[row][:, ~seen].any() for value in cross), "something stands behind the mask"
                 bound["logits"][row] = -99.0
-                bound["logits"][row, :VOCABULARY] = logits_after(source, fed, self.eos_weight)
-            made = TOKENS.pad if finished else int(bound["logits"][row].argmax())
+                exact = logits_after(source, fed, self.eos_weight)
+                bound["logits"][row, :VOCABULARY] = exact
+            made = TOKENS.pad if finished else int(exact.argmax())
             bound["finished"][row] |= made == TOKENS.eos or position + 1 >= bound["target_limits"][row]
             bound["positions"][row] += not bound["finished"][row]
             bound["token_ids"][row] = made
