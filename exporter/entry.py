@@ -12,7 +12,7 @@ def export() -> NoReturn:
 
 def verify() -> NoReturn:
     """tx-verify"""
-    run_command("txport.exporter.verify_command", extra="export")
+    run_command("txport.exporter.verify_command", extra="ort")
 
 
 def build() -> NoReturn:

@@ -14,12 +14,12 @@ from txport.exporter.evidence import Errors, LoweringCheck
 from txport.exporter.float16 import rounded
 from txport.exporter.interface import cross_names
 from txport.exporter.progress import Stages
-from txport.exporter.reference import Answer, answers, batches
+from txport.exporter.reference import BATCH, Answer, answers, batches
 from txport.exporter.trial import Trial
 from txport.exporter.verification import Report, summarise
 from txport.models.checkpoint import Checkpoint
-from txport.runtime.engine import Memory
-from txport.runtime.errors import BundleError
+from txport.runtime.engine import Engine, Memory
+from txport.runtime.errors import BundleError, InputError
 from txport.runtime.files import new_directory
 from txport.runtime.manifest import Manifest, Verification, list_files
 from txport.runtime.ort import OrtEngine
@@ -80,6 +80,44 @@ def _verify(
             check.add(answer, memory)
         stages.advance()
     return summarise([check.finish(encoder, stages.stage) for check in checks], precision, arithmetic, trial.origin)
+
+
+def verify_engine(
+    directory: Path,
+    manifest: Manifest,
+    engine: Engine,
+    checkpoint: Checkpoint,
+    trial: Trial,
+    singles: int,
+    stages: Stages,
+) -> Report:
+    """As `verify_bundle`, for the one engine that a device runs, in its own arithmetic.
+
+    What the encoder gives stays on the device, so only what comes of it is compared.
+
+    Args:
+        engine: Runs the bundle there.
+
+    Raises:
+        BundleError: The bundle's sizes are not the checkpoint's.
+        InputError: The engine takes smaller batches than are verified.
+    """
+    _check_same_model(directory, manifest, checkpoint)
+    if engine.limits.batch < BATCH:
+        raise InputError(
+            f"{engine.name} takes batches of {engine.limits.batch} and verification has {BATCH}: "
+            f"run tx-build --max-batch {BATCH}"
+        )
+    precision = manifest.precision.weights
+    check = LoweringCheck(engine, engine.name, precision, trial, singles)
+    stages.stage(f"{engine.name}: the runtime's loop")
+    guesses = check.loop()
+    stages.stage(f"verify {engine.name}", len(batches(guesses)))
+    for answer in answers(checkpoint.model, trial.sources, trial.limits, trial.prefix, guesses):
+        check.add(answer, engine.encode(answer.batch.source_ids, answer.batch.source_lengths))
+        stages.advance()
+    arithmetic = f"{manifest.precision.type} as {engine.name} computes it"
+    return summarise([check.finish(Errors(), stages.stage)], precision, arithmetic, trial.origin)
 
 
 def _add_encoder(errors: Errors, answer: Answer, memory: Memory) -> None:

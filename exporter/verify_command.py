@@ -1,37 +1,35 @@
-"""tx-verify: a bundle is compared with the checkpoint that it came from."""
+"""tx-verify: a bundle is compared with the checkpoint that it came from, or with its own golden.json.
+
+Without a checkpoint nothing of PyTorch is imported, so that a device can do it.
+"""
 
 import dataclasses
 import json
 from pathlib import Path
 
 import click
-from rich.console import Console
-from txport.exporter.export import SINGLES, failure_summary
-from txport.exporter.progress import Stages
-from txport.exporter.report_table import print_report
-from txport.exporter.trial import choose_trial
-from txport.exporter.verify import store_report, verify_bundle
-from txport.models.checkpoint import load_checkpoint
-from txport.runtime.errors import CheckFailed
+from txport.exporter.verify_golden import GoldenReport, verify_golden
+from txport.runtime.errors import CheckFailed, InputError
+from txport.runtime.libraries import needs
 from txport.runtime.manifest import Manifest
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.argument("checkpoint", type=click.Path(path_type=Path))
+@click.argument("checkpoint", type=click.Path(path_type=Path), required=False)
+@click.option("--device", default="cpu", show_default=True, help="What to verify: cpu (every lowering), cuda or trt.")
 @click.option("--sentences", type=click.IntRange(1), default=1000, show_default=True, help="Sentences to verify on.")
-@click.option(
-    "--singles", type=click.IntRange(1), default=SINGLES, show_default=True, help="How many to run alone as well."
-)
+@click.option("--singles", type=click.IntRange(1), help="How many to run alone as well. [default: as tx-export]")
 @click.option("--text", type=click.Path(path_type=Path), help="Sentences to verify on. [default: the checkpoint's own]")
 @click.option("--references", type=click.Path(path_type=Path), help="Translations of --text, for int8 bundles.")
 @click.option("--no-write", is_flag=True, help="Leave the bundle's verification.json as it is.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def main(
     bundle: Path,
-    checkpoint: Path,
+    checkpoint: Path | None,
+    device: str,
     sentences: int,
-    singles: int,
+    singles: int | None,
     text: Path | None,
     references: Path | None,
     no_write: bool,
@@ -39,19 +37,27 @@ def main(
 ) -> None:
     """Compare BUNDLE with CHECKPOINT in PyTorch float32, token by token; exits with 1 if they differ.
 
-    The report becomes the bundle's verification.json.
+    On the CPU every lowering is compared, and the report becomes the bundle's verification.json. With --device cuda or
+    trt the engine of that device is compared. Without CHECKPOINT it is compared with the bundle's golden.json.
     """
     manifest = Manifest.load(bundle)
     manifest.check_files(bundle, hashes=lambda name: True)
-    loaded = load_checkpoint(checkpoint)
-    trial = choose_trial(loaded, sentences, manifest.limits.source, manifest.limits.target, text, references)
-    with Stages() as stages:
-        report = verify_bundle(bundle, loaded, trial, singles, stages)
-    if not no_write:
-        store_report(bundle, report)
-    if as_json:
-        click.echo(json.dumps(dataclasses.asdict(report), indent=1))
-    else:
-        print_report(report, Console())
-    if not report.passed:
-        raise CheckFailed(f"{bundle}: {failure_summary(report)}.")
+    if checkpoint is None:
+        if text is not None or references is not None:
+            raise InputError("--text and --references need a CHECKPOINT to compare with: name it after the bundle")
+        golden = verify_golden(bundle, device)
+        click.echo(json.dumps(dataclasses.asdict(golden), indent=1) if as_json else _words(golden))
+        if not golden.passed:
+            raise CheckFailed(f"{bundle}: {golden.differences[0]}")
+        return
+    with needs("export"):
+        from txport.exporter.verify_checkpoint import verify_checkpoint
+    trial = sentences, text, references
+    verify_checkpoint(bundle, checkpoint, manifest, device, trial, singles, write=not no_write, as_json=as_json)
+
+
+def _words(report: GoldenReport) -> str:
+    return (
+        f"{report.engine}: of {report.cases} cases that PyTorch answered at export, {report.batch_identical} are "
+        f"identical in batches and alone, {report.refill_identical} in refilled rows"
+    )

@@ -62,6 +62,7 @@ def test_bundles_can_be_read_with_numpy_alone() -> None:
 def test_engines_are_built_without_pytorch_and_onnx() -> None:
     refused = f"txport.models txport.training txport.benchmarks {HEAVY} onnxruntime sentencepiece"
     import_without(refused, ["txport.exporter.build_command"])
+    import_without(f"txport.models txport.training {HEAVY}", ["txport.exporter.verify_command"])
 
 
 def test_models_need_pytorch_and_safetensors_only() -> None:

@@ -1,0 +1,62 @@
+"""What tx-verify does where PyTorch is: trial, verification, report."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import click
+from rich.console import Console
+from txport.exporter.export import SINGLES, failure_summary
+from txport.exporter.progress import Stages
+from txport.exporter.report_table import print_report
+from txport.exporter.trial import choose_trial
+from txport.exporter.verify import store_report, verify_bundle, verify_engine
+from txport.models.checkpoint import load_checkpoint
+from txport.runtime.engines import choose, open_engine
+from txport.runtime.errors import CheckFailed
+from txport.runtime.manifest import Manifest
+
+
+def verify_checkpoint(
+    bundle: Path,
+    checkpoint: Path,
+    manifest: Manifest,
+    device: str,
+    trial: tuple[int, Path | None, Path | None],
+    singles: int | None,
+    *,
+    write: bool,
+    as_json: bool,
+) -> None:
+    """Compare a bundle with a checkpoint and print the report.
+
+    Args:
+        bundle: Already checked.
+        checkpoint: What it was exported from.
+        manifest: The bundle's.
+        device: "cpu" for every lowering, or the device whose engine is compared.
+        trial: How many sentences, a file of them, and a file of their translations.
+        singles: How many of them to run alone as well.
+        write: Keep a report of the CPU in the bundle.
+        as_json: Print the report as JSON.
+
+    Raises:
+        CheckFailed: They differ.
+    """
+    loaded = load_checkpoint(checkpoint)
+    sentences, text, references = trial
+    chosen = choose_trial(loaded, sentences, manifest.limits.source, manifest.limits.target, text, references)
+    with Stages() as stages:
+        if device == "cpu":
+            report = verify_bundle(bundle, loaded, chosen, singles or SINGLES, stages)
+        else:
+            engine = open_engine(bundle, manifest, choose(manifest, device, None, bundle))
+            report = verify_engine(bundle, manifest, engine, loaded, chosen, singles or SINGLES, stages)
+    if write and device == "cpu":
+        store_report(bundle, report)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report), indent=1))
+    else:
+        print_report(report, Console())
+    if not report.passed:
+        raise CheckFailed(f"{bundle}: {failure_summary(report)}.")

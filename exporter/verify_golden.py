@@ -1,0 +1,72 @@
+"""A bundle checked where PyTorch is not: golden.json by the engine of a device, in batches, alone and after refills."""
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+from txport.runtime.golden import Golden, load_golden, run_golden
+from txport.runtime.greedy import Request, decode_all
+from txport.runtime.translator import Translator
+
+_FEW_ROWS = 3  # so that every row is refilled again and again
+_ORDERS = 2
+
+
+@dataclass(frozen=True)
+class GoldenReport:
+    """What came of it; `*_identical` count cases of which every token is the one that PyTorch chose at export.
+
+    Attributes:
+        engine: what ran.
+        batch_identical: in batches and alone.
+        refill_identical: in rows that are refilled, in several orders.
+        differences: the first ones, in words.
+    """
+
+    passed: bool
+    engine: str
+    cases: int
+    batch_identical: int
+    refill_identical: int
+    differences: list[str]
+
+
+def verify_golden(bundle: Path, device: str) -> GoldenReport:
+    """Run the cases that the export verified with PyTorch on the engine that `device` chooses.
+
+    Args:
+        bundle: The bundle, already checked.
+        device: "cpu", "cuda", "trt" or "auto".
+
+    Raises:
+        TxportError: The device or the bundle cannot be used.
+    """
+    translator, golden = Translator(bundle, device), load_golden(bundle)
+    alone = run_golden(translator, golden)
+    refilled = _refilled(translator, golden)
+    words = [f"case {each.case}, {each.what}: expected {each.expected}, found {each.found}" for each in alone]
+    words += [f"case {number}, after a refill: found {ids}" for number, ids in refilled]
+    count = len(golden.cases)
+    return GoldenReport(
+        passed=not words,
+        engine=translator.engine.name,
+        cases=count,
+        batch_identical=count - len({each.case for each in alone}),
+        refill_identical=count - len({number for number, _ in refilled}),
+        differences=words[:20],
+    )
+
+
+def _refilled(translator: Translator, golden: Golden) -> list[tuple[int, list[int]]]:
+    """(case, what was made instead) in few rows, so that each takes many sentences, in shuffled orders."""
+    wrong = []
+    order = list(range(len(golden.cases)))
+    for seed in range(_ORDERS):
+        random.Random(seed).shuffle(order)
+        cases = [golden.cases[number] for number in order]
+        requests = [Request(case.source_ids, max_length=max(1, len(case.target_ids))) for case in cases]
+        results = decode_all(translator.engine, requests, rows=_FEW_ROWS)
+        for number, case, result in zip(order, cases, results, strict=True):
+            if result.ids != list(case.target_ids):
+                wrong.append((number, result.ids))
+    return wrong
