@@ -38,6 +38,7 @@ class Backend(Protocol):
     """A model that is loaded and can do tasks."""
 
     engine: str  # with versions
+    device: str  # where it really runs: "cpu" or "cuda"
 
     def prepare(self, task: Task, setting: Setting) -> None:
         """What need not be timed: conversions of the ids."""

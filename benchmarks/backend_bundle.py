@@ -6,6 +6,7 @@ import numpy as np
 from txport.benchmarks.backend import DEFAULT, Setting, Task, padded
 from txport.benchmarks.endless import EndlessEngine
 from txport.runtime import Translator
+from txport.runtime.device_engine import DeviceEngine
 from txport.runtime.greedy import Request, decode_all
 
 
@@ -26,7 +27,8 @@ class BundleBackend:
     def _open(self, threads: int) -> None:
         self._threads = threads
         self._translator = Translator(self._bundle, self._device, self._lowering, threads)
-        self.engine = self._translator.engine.name
+        engine = self._translator.engine
+        self.engine, self.device = engine.name, "cuda" if isinstance(engine, DeviceEngine) else "cpu"
 
     def prepare(self, task: Task, setting: Setting) -> None:
         """Fixed tasks go through the greedy loop by ids; texts through `translate_ids`, batched as users get it.
@@ -50,7 +52,7 @@ class BundleBackend:
             return [result.ids for result in results]
 
         self._call = lambda: decode(requests)
-        self._parts = {"encoder": lambda: engine.encode(given, lengths), "first_token": lambda: decode(first)}
+        self._parts = {"encoder": lambda: engine.encode_and_wait(given, lengths), "first_token": lambda: decode(first)}
 
     def _text(self, task: Task) -> list[list[int]]:
         return [result.ids for result in self._translator.translate_ids(task.sources, max_length=task.target)]

@@ -30,6 +30,7 @@ class CppBackend:
         starts = [self._start() for _ in range(STARTS)]
         self.startup_ms = [milliseconds for milliseconds, _ in starts]
         found = starts[-1][1]
+        self.device = "cpu" if device == "auto" else device
         version = found["made_by"]["version"]
         self.engine = f"txport-bench {version}, {found['engine']}; each round is the median of its calls"
 

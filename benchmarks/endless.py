@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from txport.runtime.device_engine import DeviceEngine
 from txport.runtime.engine import DecoderState, Engine, Float32, Int64, Memory, StepOutput
 
 
@@ -24,6 +25,12 @@ class EndlessEngine:
     def encode(self, input_ids: Int64, source_lengths: Int64) -> Memory:
         """As the engine's."""
         return self._engine.encode(input_ids, source_lengths)
+
+    def encode_and_wait(self, input_ids: Int64, source_lengths: Int64) -> None:
+        """Run the encoder until it is done, on a device too."""
+        self._engine.encode(input_ids, source_lengths)
+        if isinstance(self._engine, DeviceEngine):
+            self._engine.wait()
 
     def allocate(self, rows: int, source: int, target: int, *, logits: bool = False) -> "EndlessState":
         """As the engine's."""

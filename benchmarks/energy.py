@@ -60,8 +60,8 @@ class TegrastatsMeter:
 
 
 @contextmanager
-def open_meter(device: str, nvml: Nvml | None) -> Iterator[Meter | None]:
-    """The meter of this machine for work on `device`, None if it has none: a GPU's says nothing of the processor."""
+def open_meter(nvml: Nvml | None) -> Iterator[Meter | None]:
+    """The meter of this machine, None if it has none; a GPU's own says nothing of the processor."""
     tool = shutil.which("tegrastats")
     if tool is not None:
         process = subprocess.Popen(
@@ -73,7 +73,7 @@ def open_meter(device: str, nvml: Nvml | None) -> Iterator[Meter | None]:
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(5)
-    elif device != "cpu" and nvml is not None and nvml.joules() is not None:
+    elif nvml is not None and nvml.joules() is not None:
         yield NvmlMeter(nvml)
     else:
         yield None

@@ -20,6 +20,7 @@ class Generator:
 
     def __init__(self, model: Any, config: Config, device: torch.device) -> None:
         self._model, self._config, self._device = model, config, device
+        self.device = device.type
         self._task: Task | None = None
         self._batches: list[tuple[list[int], dict[str, Tensor]]] = []
         self._made: list[Tensor] = []

@@ -19,7 +19,7 @@ class PyTorchBackend:
     """
 
     def __init__(self, checkpoint: str, device: str, compiled: bool) -> None:
-        self._device = torch.device(device)
+        self.device, self._device = device, torch.device(device)
         self._model = load_checkpoint(Path(checkpoint)).model.to(self._device)
         self._step: Callable[..., Tensor] = self._model.decode_step
         if compiled:

@@ -18,7 +18,7 @@ Kind = Literal["bundle", "cpp", "pytorch", "compile", "huggingface", "ctranslate
 Settings = Mapping[str, Sequence[Mapping[str, str]]]
 PEERS = ("pytorch", "compile", "huggingface", "ctranslate2", "optimum")
 TEXT_ROWS = ("64", "16")  # batch sizes that peers try on a text
-_ANY: Settings = {"fixed": ({},), "text": ({},)}
+ANY: Settings = {"fixed": ({},), "text": ({},)}
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,6 @@ class Place:
     lowering: str | None
     threads: int
 
-    @property
-    def torch_device(self) -> str:
-        """PyTorch's name of it: for "auto" and "cpu" the CPU."""
-        return "cpu" if self.device in ("auto", "cpu") else "cuda"
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -41,7 +36,7 @@ class Plan:
 
     Attributes:
         contestant: what the report will say of it.
-        description: keywords for its backend.
+        description: keywords for its backend; peers also get the `device` on which the bundle really runs.
         settings: what it tries.
         python: another interpreter; None for this one.
         environment: what it needs in its environment.
@@ -50,7 +45,7 @@ class Plan:
 
     contestant: Contestant
     description: dict[str, Any]
-    settings: Settings = field(default_factory=lambda: _ANY)
+    settings: Settings = field(default_factory=lambda: ANY)
     python: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     prepare: tuple[str, ...] = ()
@@ -77,8 +72,8 @@ def bundle_plan(bundle: Path, manifest: Manifest, place: Place, name: str) -> Pl
 
 def _bundle_settings(place: Place) -> Settings:
     """As for peers: the default, and one thread, which is faster where cores are shared or the model is small."""
-    if place.threads or place.torch_device != "cpu" or cores() == 1:
-        return _ANY
+    if place.threads or cores() == 1:
+        return ANY
     each = [{"threads": DEFAULT}, {"threads": "1"}]
     return {"fixed": each, "text": each}
 
@@ -142,10 +137,7 @@ def _torch_peer(name: str, checkpoint: Path, place: Place, pythons: Mapping[str,
         "optimum": ("optimum-onnx", "optimum"),
     }
     title, kind = titles[name]
-    description: dict[str, Any] = {
-        "checkpoint": str(checkpoint.resolve()),
-        "device": place.torch_device,
-    }
+    description: dict[str, Any] = {"checkpoint": str(checkpoint.resolve())}
     if kind in ("pytorch", "compile"):
         description["compiled"] = kind == "compile"
     if kind == "optimum":
@@ -158,14 +150,12 @@ def _torch_peer(name: str, checkpoint: Path, place: Place, pythons: Mapping[str,
     # What is compiled is compiled again for other sizes.
     rows = TEXT_ROWS[:1] if kind == "compile" else TEXT_ROWS
     settings: Settings = {"fixed": fixed, "text": [{**each, "rows": count} for each in fixed for count in rows]}
-    peer_place = Place(place.torch_device, None, place.threads)
-    return Plan(_contestant(title, kind, "float32", peer_place), description, settings, pythons.get(name))
+    return Plan(_contestant(title, kind, "float32", place), description, settings, pythons.get(name))
 
 
 def _ctranslate2(
     checkpoint: Path, converted: str, place: Place, eos: int, compute_type: str, pythons: Mapping[str, str]
 ) -> Plan:
-    device = place.torch_device
     width = str(place.threads or cores())
     # Its threads meet at barriers, which are slow where cores are few or shared: one thread may be the fastest, or as
     # many translators as cores, which help a text only.
@@ -174,10 +164,8 @@ def _ctranslate2(
     if width != "1":
         text.append({"intra": "1", "inter": width, "rows": "32"})
     text.append({**fixed[-1], "rows": "1024", "batch_type": "tokens"})
-    contestant = _contestant(
-        f"CTranslate2 {compute_type}", "ctranslate2", compute_type, Place(device, None, place.threads)
-    )
-    description = {"model": converted, "device": device, "compute_type": compute_type, "eos": eos}
+    contestant = _contestant(f"CTranslate2 {compute_type}", "ctranslate2", compute_type, place)
+    description = {"model": converted, "compute_type": compute_type, "eos": eos}
     return Plan(
         contestant,
         description,

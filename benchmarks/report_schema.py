@@ -103,7 +103,7 @@ class Contestant:
         name: what tables call it; unique in the file.
         kind: what it is made of.
         precision: of its weights.
-        device: "cpu", "cuda" ... as it was asked for.
+        device: where it ran, "cpu" or "cuda"; what was asked for if it was skipped.
         threads: of each operator, as it was asked for; 0 if not: then a measurement's settings say what was best.
         engine: what says that it runs, with versions; empty if it was skipped.
         bundle: null for a peer.

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from txport.benchmarks.backend import Task
-from txport.benchmarks.energy import Meter, open_meter
+from txport.benchmarks.energy import Meter, NvmlMeter, open_meter
 from txport.benchmarks.machine import cores, describe
 from txport.benchmarks.measure import measurement
 from txport.benchmarks.nvml import open_nvml
-from txport.benchmarks.plans import Place, Plan
+from txport.benchmarks.plans import ANY, Place, Plan
 from txport.benchmarks.race import LOAD_SECONDS, Budget, Racer, race
 from txport.benchmarks.report import write_report
 from txport.benchmarks.report_schema import FORMAT, FORMAT_VERSION, Contestant, MadeBy, Percentiles, Report
@@ -104,13 +104,15 @@ class Session:
         Raises:
             InputError: the bundle itself cannot be loaded; the message says why.
         """
-        with open_meter(self._job.place.device, self._nvml) as meter:
+        with open_meter(self._nvml) as meter:
             try:
-                self._probe()
                 for plan in self._job.plans:
                     self._add(self._loaded(plan))
+                self._probe()
                 self._add(*self._job.skipped)
                 self._reference()
+                if self.report.contestants[0].device == "cpu" and isinstance(meter, NvmlMeter):
+                    meter = None  # it says nothing of the processor
                 for work in self._job.shared:
                     self._measure(work, [plan.contestant.name for plan in self._job.plans], meter)
                 for work in self._job.alone:
@@ -122,10 +124,10 @@ class Session:
         return self.report
 
     def _probe(self) -> None:
-        place, machine = self._job.place, self.report.machine
         if self._job.probe:
             self._stages.stage("bandwidth and peak of this machine")
-            found = probe(place.torch_device, place.threads or cores(), machine.memory_bytes)
+            machine, device = self.report.machine, self.report.contestants[0].device
+            found = probe(device, self._job.place.threads or cores(), machine.memory_bytes)
             machine = replace(machine, bandwidth=found.bandwidth, peaks=found.peaks)
             self.report = replace(self.report, machine=machine)
 
@@ -140,9 +142,12 @@ class Session:
                 prepare(list(plan.prepare), plan.python, LOAD_SECONDS)
                 started = time.monotonic()
             process = WorkerProcess(plan.python, plan.environment)
-            reply = process.ask(LOAD_SECONDS, do="load", kind=contestant.kind, description=plan.description)
+            description = dict(plan.description)
+            description.setdefault("device", self.report.contestants[0].device if not first else None)
+            reply = process.ask(LOAD_SECONDS, do="load", kind=contestant.kind, description=description)
             self._processes[contestant.name] = process
-            contestant = replace(contestant, engine=reply["engine"], load_ms=(time.monotonic() - started) * 1e3)
+            found = {"engine": reply["engine"], "device": reply["device"]}
+            contestant = replace(contestant, **found, load_ms=(time.monotonic() - started) * 1e3)
             if reply["startup_ms"]:
                 contestant = replace(contestant, startup_ms=percentiles(reply["startup_ms"]))
             elif contestant.kind == "bundle":
@@ -196,9 +201,11 @@ class Session:
         self._save(complete=False)
 
     def _racer(self, name: str, alone: bool) -> Racer:
-        kinds = {each.name: each.kind for each in self.report.contestants}
-        budget = self._job.budget if kinds[name] == "bundle" else self._job.peer_budget
-        return Racer(name, self._processes[name], self._settings[name], self._job.alone_budget if alone else budget)
+        contestant = next(each for each in self.report.contestants if each.name == name)
+        budget = self._job.budget if contestant.kind == "bundle" else self._job.peer_budget
+        # Threads of the host are no matter on a device.
+        settings = ANY if contestant.kind == "bundle" and contestant.device != "cpu" else self._settings[name]
+        return Racer(name, self._processes[name], settings, self._job.alone_budget if alone else budget)
 
     def _leave(self, racer: Racer, reason: str) -> None:
         """A contestant that failed takes part in nothing more, unless it only refused this workload."""

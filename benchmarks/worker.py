@@ -37,7 +37,7 @@ class Worker:
         module, name = BACKENDS[kind]
         self._backend = getattr(importlib.import_module(module), name)(**description)
         startups = self._backend.startup_ms if isinstance(self._backend, SelfTimed) else []
-        return {"engine": self._backend.engine, "startup_ms": startups}
+        return {"engine": self._backend.engine, "device": self._backend.device, "startup_ms": startups}
 
     def task(self, task: Json) -> Json:
         """Take a task; the peak of memory is counted from here."""

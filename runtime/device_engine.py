@@ -128,6 +128,11 @@ class DeviceEngine:
             self._program.encode({**inputs, **cross.tensors(), "cross_bias": bias}, batch, width)
         return Encoded(cross, bias, width, memory)
 
+    def wait(self) -> None:
+        """Wait until the device has done all that it was told: `encode` and a state's `step` return before that."""
+        with self.working():
+            self._device.synchronize()
+
     def allocate(self, rows: int, source: int, target: int, *, logits: bool = False) -> DeviceState:
         """Buffers for `rows` sentences of up to `source` tokens that make up to `target` tokens, all rows finished.
 

@@ -98,7 +98,7 @@ def test_a_tegrastats_on_the_path_is_the_meter(tmp_path: Path, monkeypatch: pyte
     )
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    with open_meter("cpu", None) as meter:
+    with open_meter(None) as meter:
         assert meter is not None and "tegrastats" in meter.source
         end = time.monotonic() + 30
         while not meter.joules() and time.monotonic() < end:
@@ -111,5 +111,5 @@ def test_a_tegrastats_on_the_path_is_the_meter(tmp_path: Path, monkeypatch: pyte
 
 def test_a_machine_without_a_meter_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with open_meter("cpu", None) as meter:
+    with open_meter(None) as meter:
         assert meter is None
