@@ -69,8 +69,15 @@ unit-runtime: $(RUNTIME_VENV)/.ready wheel
 	@echo "== Tests of the runtime where there is no PyTorch, on $$($(RUNTIME_VENV)/bin/python --version)"
 	@TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) $(RUNTIME_VENV)/bin/python -m pytest -m 'not gpu' tests/runtime tests/test_layout.py
 
+# GPU_BUNDLE: what the table measures; without it the base preset is exported with random weights, float16.
 test-gpu: $(VENV)/.ready
 	@$(VENV)/bin/python -m pytest -m gpu
+ifndef GPU_BUNDLE
+	@test -e build/gpu/bundle/manifest.json || { \
+	  $(VENV)/bin/python -m txport.benchmarks.random_checkpoint --preset base -o build/gpu/checkpoint && \
+	  $(VENV)/bin/tx-export build/gpu/checkpoint -o build/gpu/bundle --fp16 --no-verify --sentences 32 --max-target 128; }
+endif
+	@$(VENV)/bin/python -m txport.benchmarks.gpu_table $(or $(GPU_BUNDLE),build/gpu/bundle)
 
 # build/lib is setuptools' own leftover: what was deleted from the repository would still be packed from there.
 wheel: $(VENV)/.ready $(WHEEL_VENV)/.ready

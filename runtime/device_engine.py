@@ -150,6 +150,11 @@ class DeviceEngine:
         give_back = partial(self._idle[key].append, (buffers, launch))
         return DeviceState(self, buffers, launch, range(rows), source, give_back)
 
+    def synchronize(self) -> None:
+        """Wait for the device, as measurements must."""
+        with self.working():
+            self._device.synchronize()
+
     def sizes(self, rows: int, source: int, target: int, logits: bool) -> StepSizes:
         """What is really allocated for a request of these sizes."""
         width = _NARROWEST
