@@ -48,7 +48,8 @@ class Heap {
 
 class MemoryDevice : public Device {
  public:
-  explicit MemoryDevice(Heap& heap) : heap_(heap) {}
+  // `lazy` runs what is asked for when it must be waited for; else at once, for a library that knows no such queue.
+  explicit MemoryDevice(Heap& heap, bool lazy = true) : heap_(heap), lazy_(lazy) {}
 
   std::byte* allocate(std::size_t bytes) override { return heap_.allocate(bytes); }
   void free(std::byte* address) noexcept override {
@@ -96,10 +97,12 @@ class MemoryDevice : public Device {
 
   void enqueue(std::function<void()> command) {
     (recording_ != nullptr ? *recording_ : waiting_).push_back(std::move(command));
+    if (!lazy_ && recording_ == nullptr) flush();
   }
 
  private:
   Heap& heap_;
+  const bool lazy_;
   std::vector<std::function<void()>> waiting_;
   std::vector<std::function<void()>>* recording_ = nullptr;
 

@@ -6,8 +6,12 @@
 #include <random>
 #include <thread>
 
+#include "cuda.hpp"
+#include "engines.hpp"
+#include "errors.hpp"
 #include "greedy.hpp"
 #include "memory_device.hpp"
+#include "ort_cuda.hpp"
 #include "repository.hpp"
 
 using namespace memory;
@@ -158,6 +162,55 @@ TEST_CASE("threads share an engine on a device") {
   }
   for (std::thread& thread : threads) thread.join();
   for (const bool one : same) CHECK(one);
+}
+
+TEST_CASE("ONNX Runtime over a device's buffers answers as over its own") {
+  const Manifest manifest = Manifest::load(kToyBundle);
+  std::mt19937 random(5);
+  std::vector<Request> asked(20);
+  for (Request& request : asked) {
+    const auto vocabulary = static_cast<std::uint32_t>(manifest.model.source_vocabulary);
+    for (auto left = random() % 20; left > 0; --left) {
+      request.source_ids.push_back(static_cast<std::int64_t>(4 + random() % (vocabulary - 4)));
+    }
+    request.source_ids.push_back(manifest.tokens.eos);
+    if (random() % 3 == 0) request.min_length = 3;
+  }
+  for (const std::string lowering : {"ort", "scatter", "tensorscatter"}) {
+    const Choice choice = choose(kToyBundle, manifest, "cpu", lowering);
+    const auto plain = open_engine(kToyBundle, manifest, choice, 1, nullptr);
+    Heap heap;
+    {
+      const auto device = std::make_shared<MemoryDevice>(heap, false);
+      const auto engine = open_ort_on(device, kToyBundle, manifest, choice);
+      CHECK(engine->name() == plain->name());
+      for (const bool scores : {false, true}) {
+        const SearchOptions options{5, kBatchTokens, scores};
+        const auto expected = decode_all(*plain, asked, options);
+        const auto found = decode_all(*engine, asked, options);
+        for (std::size_t i = 0; i < asked.size(); ++i) {
+          CHECK(found[i].ids == expected[i].ids);
+          CHECK(found[i].scores.has_value() == scores);
+          for (std::size_t k = 0; scores && k < found[i].ids.size(); ++k) {
+            CHECK((*found[i].scores)[k] == doctest::Approx((*expected[i].scores)[k]).epsilon(1e-4));
+          }
+        }
+      }
+    }
+    CHECK(heap.blocks() == 0);
+  }
+}
+
+TEST_CASE("devices that are not here") {
+  const Manifest manifest = Manifest::load(kToyBundle);
+  if (std::holds_alternative<Gpu>(find_gpu())) return;  // the sentences are for machines without
+  CHECK(choose(kToyBundle, manifest, "auto", "").device == "cpu");
+  CHECK(fault_of<InputError>([&] { choose(kToyBundle, manifest, "trt", ""); }).find("use") != std::string::npos);
+  const std::string fault = fault_of<InputError>([] { cuda_devices(); });
+  CHECK(fault.find("CUDA cannot be used here") == 0);
+  CHECK(fault_of<InputError>([&] {
+          open_engine(kToyBundle, manifest, choose(kToyBundle, manifest, "cuda", ""), 0, nullptr);
+        }).find("CUDA") != std::string::npos);
 }
 
 TEST_CASE("the width of source buffers") {

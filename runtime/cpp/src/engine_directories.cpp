@@ -21,9 +21,14 @@ std::string joined(const std::vector<std::string>& texts) {
 
 bool version_fits(const BuildRecord& record, const LibraryVersion& library) {
   if (record.library.name != library.name) return false;
-  if (record.library.version == library.version) return true;
-  const auto built = record.library.numbers();
-  const auto installed = library.numbers();
+  auto built = record.library.numbers();
+  auto installed = library.numbers();
+  // Python's TensorRT leaves the number of the build out in some releases.
+  if (std::min(built.size(), installed.size()) == 3) {
+    built.resize(3);
+    installed.resize(3);
+  }
+  if (built == installed) return true;
   return record.version_compatible && !installed.empty() && built[0] == installed[0] && installed >= built;
 }
 

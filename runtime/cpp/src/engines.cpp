@@ -2,18 +2,27 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
+#include <variant>
 
 #include "errors.hpp"
+#include "gpu.hpp"
 
 #ifdef TXPORT_WITH_ORT
 #include "ort.hpp"
+#include "ort_session.hpp"
+#endif
+#ifdef TXPORT_WITH_TENSORRT
+#include "trt.hpp"
 #endif
 
 namespace txport::core {
 
 namespace {
 
-constexpr std::array kDevices{"auto", "cpu", "cuda"};
+namespace fs = std::filesystem;
+
+constexpr std::array kDevices{"auto", "cpu", "cuda", "trt"};
 constexpr std::array kLowerings{"ort", "scatter", "tensorscatter"};
 
 template <typename Names>
@@ -28,19 +37,12 @@ std::string joined(const Names& names) {
   return result;
 }
 
-}  // namespace
-
-Choice choose(const Manifest& manifest, const std::string& device, const std::string& lowering) {
-  if (!contains(kDevices, device)) {
-    throw InputError("device " + quote(device) + " is not supported by this version of txport: use " +
-                     joined(kDevices));
-  }
+std::vector<std::string> usable_lowerings(const Manifest& manifest, const std::string& lowering) {
   std::vector<std::string> here;
   for (const char* name : kLowerings) {
     if (manifest.graph("decoder_step", name) != nullptr) here.emplace_back(name);
   }
-  const std::string place = device == "cuda" ? "cuda" : "cpu";
-  if (lowering.empty()) return {"ort", place, here};
+  if (lowering.empty()) return here;
   if (!contains(kLowerings, lowering)) {
     throw InputError("lowering " + quote(lowering) + " is unknown: use " + joined(kLowerings));
   }
@@ -48,16 +50,77 @@ Choice choose(const Manifest& manifest, const std::string& device, const std::st
     throw BundleError("the bundle has no lowering " + quote(lowering) + ", only " + joined(here) +
                       ": choose one of these");
   }
-  return {"ort", place, {lowering}};
+  return {lowering};
 }
 
-std::unique_ptr<Engine> open_engine(const std::filesystem::path& directory, const Manifest& manifest,
-                                    const Choice& choice, int threads) {
+Choice tensorrt(const fs::path& directory, const Manifest& manifest, const std::string& lowering) {
+#ifdef TXPORT_WITH_TENSORRT
+  Built built = find_trt(directory, manifest);
+  const std::string& has = built.record.lowering;
+  if (!lowering.empty() && lowering != has) {
+    throw BundleError("the TensorRT engines of " + directory.string() + " that fit have the lowering " + has +
+                      ", not " + lowering + ": run tx-build " + directory.string() + " --lowering " + lowering);
+  }
+  return {"trt", "cuda", {has}, std::move(built), false};
+#else
+  (void)directory, (void)manifest, (void)lowering;
+  throw InputError("this build of txport has no TensorRT: configure it with -DTXPORT_WITH_TENSORRT=ON, or use cpu");
+#endif
+}
+
+// TensorRT, ONNX Runtime on the GPU, or the CPU.
+Choice fastest(const fs::path& directory, const Manifest& manifest, const std::string& lowering,
+               const std::vector<std::string>& lowerings) {
+  const Choice cpu{"ort", "cpu", lowerings, std::nullopt, true};
+  // Weights of int8 are for the CPU.
+  if (manifest.precision.weights == "int8" || std::holds_alternative<std::string>(find_gpu())) return cpu;
+  if (!engine_directories(directory).empty()) {
+    try {
+      Choice found = tensorrt(directory, manifest, lowering);
+      found.automatic = true;
+      return found;
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): then it is not the one
+    }
+  }
+#ifdef TXPORT_WITH_ORT
+  if (has_cuda_provider()) return {"ort", "cuda", lowerings, std::nullopt, true};
+#endif
+  return cpu;
+}
+
+}  // namespace
+
+Choice choose(const fs::path& directory, const Manifest& manifest, const std::string& device,
+              const std::string& lowering) {
+  if (!contains(kDevices, device)) {
+    throw InputError("device " + quote(device) + " is not supported by this version of txport: use " +
+                     joined(kDevices));
+  }
+  const std::vector<std::string> lowerings = usable_lowerings(manifest, lowering);
+  if (device == "trt") return tensorrt(directory, manifest, lowering);
+  if (device == "auto") return fastest(directory, manifest, lowering, lowerings);
+  return {"ort", device, lowerings, std::nullopt, false};
+}
+
+std::unique_ptr<Engine> open_engine(const fs::path& directory, const Manifest& manifest, Choice choice, int threads,
+                                    const std::function<void(const std::string&)>& warn) {
+  if (choice.automatic && choice.device == "cuda") {
+    choice.automatic = false;
+    try {
+      return open_engine(directory, manifest, choice, threads, warn);
+    } catch (const Error& error) {
+      if (warn) warn(std::string(error.what()) + "; the CPU is used instead");
+    }
+    choice = choose(directory, manifest, "cpu", "");
+  }
+#ifdef TXPORT_WITH_TENSORRT
+  if (choice.engine == "trt") return open_trt(manifest, *choice.built);
+#endif
 #ifdef TXPORT_WITH_ORT
   return open_ort(directory, manifest, choice, threads);
 #else
-  (void)directory, (void)manifest, (void)choice, (void)threads;
-  throw InputError("this build of txport has no engine: configure it with -DTXPORT_WITH_ORT=ON");
+  (void)directory, (void)manifest, (void)threads;
+  throw InputError("this build of txport has no ONNX Runtime: configure it with -DTXPORT_WITH_ORT=ON");
 #endif
 }
 

@@ -2,31 +2,41 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine.hpp"
+#include "engine_directories.hpp"
 #include "manifest.hpp"
 
 namespace txport::core {
 
 // What will run a bundle.
 struct Choice {
-  std::string engine;                  // the library: "ort" is ONNX Runtime
+  std::string engine;                  // the library: "ort" is ONNX Runtime, "trt" is TensorRT
   std::string device;                  // "cpu" or "cuda"
   std::vector<std::string> lowerings;  // the decoder steps that may be used, in the order in which they are tried
+  std::optional<Built> built;          // TensorRT's engines
+  bool automatic = false;              // nobody asked for this device: the CPU may take its place
 };
 
-// Choose without loading any library; an empty `lowering` is the best one.
+// Choose; of the libraries TensorRT is loaded if it is asked for or the bundle has engines, and ONNX Runtime where
+// there is a GPU for it. An empty `lowering` is the best one.
 //
-// ONNX Runtime runs `ort` best: its fused attention reads only the used part of a cache. `scatter` needs nothing
-// special; `tensorscatter` needs opset 24, which ONNX Runtime has from 1.24 on.
-// Throws InputError: the device or the lowering is unknown; BundleError: the bundle has not got the lowering.
-Choice choose(const Manifest& manifest, const std::string& device, const std::string& lowering);
+// "auto" is TensorRT where engines fit, else ONNX Runtime's CUDA provider where it is installed and there is a GPU,
+// else the CPU. ONNX Runtime runs `ort` best: its fused attention reads only the used part of a cache. `scatter` needs
+// nothing special; `tensorscatter` needs opset 24, which ONNX Runtime has from 1.24 on. Throws InputError: the device
+// or the lowering is unknown, or there is no GPU. BundleError: the bundle has not got the lowering, or no TensorRT
+// engine that fits.
+Choice choose(const std::filesystem::path& directory, const Manifest& manifest, const std::string& device,
+              const std::string& lowering);
 
-// Load the bundle's graphs. Throws BundleError: the library does not load them. InputError: the device is not there.
-std::unique_ptr<Engine> open_engine(const std::filesystem::path& directory, const Manifest& manifest,
-                                    const Choice& choice, int threads);
+// Load the bundle's graphs, or its engines. What "auto" chose and cannot be started is said by `warn`, and the CPU
+// takes its place. Throws BundleError: the library does not load them. InputError: the device is not there.
+std::unique_ptr<Engine> open_engine(const std::filesystem::path& directory, const Manifest& manifest, Choice choice,
+                                    int threads, const std::function<void(const std::string&)>& warn);
 
 }  // namespace txport::core

@@ -24,6 +24,12 @@ class BundleError : public Error {
   using Error::Error;
 };
 
+// A GPU that does not do what it is told; what was made until then cannot be trusted.
+class DeviceError : public Error {
+ public:
+  using Error::Error;
+};
+
 // A self-check that ran to its end and found a difference.
 class CheckFailed : public Error {
  public:

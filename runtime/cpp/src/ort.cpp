@@ -7,12 +7,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <future>
 #include <map>
 #include <new>
 
 #include "errors.hpp"
-#include "mapped.hpp"
+#include "ort_cuda.hpp"
 #include "ort_session.hpp"
 
 namespace txport::core {
@@ -83,15 +82,6 @@ Buffers zeros(const std::vector<Tensor>& tensors, const Sizes& sizes) {
   return buffers;
 }
 
-void run(const Ort::Session& session, Ort::IoBinding& binding) {
-  try {
-    // Ort::Session::Run is not const, though OrtApi's is safe for threads.
-    const_cast<Ort::Session&>(session).Run(Ort::RunOptions{nullptr}, binding);
-  } catch (const Ort::Exception& error) {
-    throw BundleError("ONNX Runtime failed: " + reason(error));
-  }
-}
-
 // What the encoder gave: cross-attention keys, values and bias by name.
 class OrtMemory : public Memory {
  public:
@@ -101,15 +91,14 @@ class OrtMemory : public Memory {
 
 class OrtEngine : public Engine {
  public:
-  OrtEngine(const Manifest& manifest, std::string name, Ort::Session encoder, const Graph& step_graph,
-            Ort::Session step)
+  OrtEngine(const Manifest& manifest, OrtSessions sessions)
       : limits_(manifest.limits()),
         tokens_(manifest.tokens),
         encoder_graph(*manifest.graph("encoder")),
-        step_graph(step_graph),
-        encoder_session(std::move(encoder)),
-        step_session(std::move(step)),
-        name_(std::move(name)) {
+        step_graph(std::move(sessions.step_graph)),
+        encoder_session(std::move(sessions.encoder)),
+        step_session(std::move(sessions.step)),
+        name_(std::move(sessions.name)) {
     logits_ = *std::find_if(step_graph.outputs.begin(), step_graph.outputs.end(),
                             [](const Tensor& tensor) { return tensor.name == "logits"; });
   }
@@ -183,7 +172,7 @@ class OrtState : public DecoderState {
 
   void step(std::int64_t count) override {
     for (std::int64_t i = 0; i < count; ++i) {
-      run(engine_.step_session, binding_);
+      run(engine_.step_session, Ort::RunOptions{nullptr}, binding_);
       made_.insert(made_.end(), token_ids(), token_ids() + rows_);
     }
   }
@@ -299,7 +288,7 @@ std::shared_ptr<const Memory> OrtEngine::encode(const Ids& input_ids, const Ids&
   Ort::IoBinding binding(const_cast<Ort::Session&>(encoder_session));
   for (const auto& [name, buffer] : inputs) binding.BindInput(name.c_str(), buffer.value());
   for (const auto& [name, buffer] : memory->buffers) binding.BindOutput(name.c_str(), buffer.value());
-  run(encoder_session, binding);
+  run(encoder_session, Ort::RunOptions{nullptr}, binding);
   return memory;
 }
 
@@ -321,29 +310,9 @@ std::unique_ptr<DecoderState> OrtEngine::allocate(std::size_t rows, std::int64_t
 
 std::unique_ptr<Engine> open_ort(const fs::path& directory, const Manifest& manifest, const Choice& choice,
                                  int threads) {
-  environment();
-  const auto gate = std::make_shared<Gate>();
-  const GateOpener opener(*gate);
-  // Both sessions pack their weights as they open: side by side on machines with more than one core.
-  auto encoder = std::async(std::launch::async, open_session, std::cref(directory),
-                            std::cref(*manifest.graph("encoder")), std::cref(choice.device), threads, gate);
-  std::exception_ptr failure;
-  for (const std::string& lowering : choice.lowerings) {
-    const Graph& graph = *manifest.graph("decoder_step", lowering);
-    try {
-      Ort::Session step = open_session(directory, graph, choice.device, threads, gate);
-      Ort::Session opened = encoder.get();
-      release(directory / kWeightsName);
-      const std::string name =
-          "ONNX Runtime " + onnxruntime_version() + " on " + choice.device + ", lowering " + lowering;
-      return std::make_unique<OrtEngine>(manifest, name, std::move(opened), graph, std::move(step));
-    } catch (const BundleError&) {
-      if (!encoder.valid()) throw;  // the encoder's own failure
-      if (!failure) failure = std::current_exception();
-    }
-  }
-  encoder.wait();
-  std::rethrow_exception(failure);
+  if (choice.device == "cuda") return open_ort_cuda(directory, manifest, choice);
+  OrtSessions sessions = open_sessions(directory, manifest, choice, threads, nullptr);
+  return std::make_unique<OrtEngine>(manifest, std::move(sessions));
 }
 
 }  // namespace txport::core

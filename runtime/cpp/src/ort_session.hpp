@@ -4,14 +4,12 @@
 #define ORT_API_MANUAL_INIT
 #include <onnxruntime_cxx_api.h>
 
-#include <condition_variable>
 #include <cstddef>
 #include <exception>
 #include <filesystem>
-#include <memory>
-#include <mutex>
 #include <string>
 
+#include "engines.hpp"
 #include "manifest.hpp"
 
 namespace txport::core {
@@ -32,35 +30,25 @@ Ort::Env& environment();
 // The version of ONNX Runtime, as it calls itself.
 std::string onnxruntime_version();
 
-// Holds the threads of sessions back until all sessions are open. Opening one uses none of them, but ONNX Runtime's
-// threads begin by looking for work in a loop, and took a third of the time of two cores from those that open.
-class Gate {
- public:
-  void open();
-  void wait();
-
- private:
-  std::mutex mutex_;
-  std::condition_variable opened_;
-  bool is_open_ = false;
+// The sessions of a bundle, opened side by side, since each packs its weights as it opens.
+struct OrtSessions {
+  std::string name;  // of the library, where it runs and the lowering, for people
+  Ort::Session encoder;
+  Ort::Session step;
+  Graph step_graph;
 };
 
-// Opens a gate when its scope ends.
-class GateOpener {
- public:
-  explicit GateOpener(Gate& gate) : gate_(gate) {}
-  ~GateOpener() { gate_.open(); }
-  GateOpener(const GateOpener&) = delete;
-  GateOpener& operator=(const GateOpener&) = delete;
+// Open the encoder and the first of the chosen lowerings that ONNX Runtime loads. `stream` is the cudaStream_t that its
+// CUDA provider works on; of use for device cuda only.
+// Throws BundleError: ONNX Runtime does not load one, or it is not what the manifest says. InputError: the device is
+// not there.
+OrtSessions open_sessions(const std::filesystem::path& directory, const Manifest& manifest, const Choice& choice,
+                          int threads, void* stream);
 
- private:
-  Gate& gate_;
-};
+// Run a session over what is bound. Throws BundleError: ONNX Runtime failed.
+void run(const Ort::Session& session, const Ort::RunOptions& options, const Ort::IoBinding& binding);
 
-// Open one graph of a bundle; its threads begin when the gate is opened.
-// Throws BundleError: ONNX Runtime does not load it, or it is not what the manifest says. InputError: the device is not
-// there.
-Ort::Session open_session(const std::filesystem::path& directory, const Graph& graph, const std::string& device,
-                          int threads, const std::shared_ptr<Gate>& gate);
+// Whether this ONNX Runtime has its CUDA provider.
+bool has_cuda_provider();
 
 }  // namespace txport::core

@@ -48,7 +48,7 @@ using Warn = std::function<void(const std::string&)>;
 
 // How to open a bundle.
 struct TranslatorOptions {
-  std::string device = "auto";               // auto, cpu or cuda
+  std::string device = "auto";               // auto, cpu, cuda or trt
   std::string lowering;                      // ort, scatter or tensorscatter; empty for the best one here
   int threads = 0;                           // threads of each operator; 0 for as many as there are cores
   std::optional<std::int64_t> batch;         // the most sentences that run together; nothing: as the bundle takes

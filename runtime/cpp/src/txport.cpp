@@ -69,6 +69,8 @@ txport_code guarded(const Body& body) noexcept {
     return fail(TXPORT_BUNDLE_ERROR, error.what());
   } catch (const CheckFailed& error) {
     return fail(TXPORT_CHECK_FAILED, error.what());
+  } catch (const txport::core::DeviceError& error) {
+    return fail(TXPORT_DEVICE_ERROR, error.what());
   } catch (const std::bad_alloc&) {
     return fail(TXPORT_OUT_OF_MEMORY, "out of memory: use a smaller batch, or free some");
   } catch (const std::exception& error) {

@@ -198,7 +198,7 @@ void declare(CLI::App& app, Arguments& arguments) {
   app.add_option("--seconds", arguments.seconds, "Stop timing after this long.")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--device", arguments.opening.device, "Where to run: auto, cpu or cuda. [default: auto]");
+  app.add_option("--device", arguments.opening.device, "Where to run: auto, cpu, cuda or trt. [default: auto]");
   app.add_option("--lowering", arguments.opening.lowering, "The decoder step to use. [default: the best here]");
   app.add_option("--threads", arguments.opening.threads, "Threads to use. [default: one for each core]")
       ->check(CLI::Range(0, std::numeric_limits<int>::max()));

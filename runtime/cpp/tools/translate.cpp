@@ -95,7 +95,7 @@ void declare(CLI::App& app, Arguments& arguments) {
   app.add_flag("--strict", options.strict, "Refuse a line that is too long, instead of cutting it with a warning.");
   app.add_option("--source-language", options.languages.source, "Of bundles that have several.");
   app.add_option("--target-language", options.languages.target, "Of bundles that have several.");
-  app.add_option("--device", opening.device, "Where to run: auto, cpu or cuda. [default: auto]");
+  app.add_option("--device", opening.device, "Where to run: auto, cpu, cuda or trt. [default: auto]");
   app.add_option("--lowering", opening.lowering,
                  "The decoder step to use: ort, scatter or tensorscatter. [default: the best here]");
   app.add_option("--threads", opening.threads, "Threads to use. [default: one for each core]")

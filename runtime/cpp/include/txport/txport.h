@@ -41,7 +41,8 @@ typedef enum txport_code {
   TXPORT_CANCELLED = 4,    /* the callback asked to stop, or threw */
   TXPORT_OUT_OF_MEMORY = 5,
   TXPORT_INTERNAL_ERROR = 6, /* a mistake of txport's or of a library under it: please report the message */
-  TXPORT_END = 7             /* a stream has no more tokens; no error, and no message */
+  TXPORT_END = 7,            /* a stream has no more tokens; no error, and no message */
+  TXPORT_DEVICE_ERROR = 8    /* a GPU that does not do what it is told: open the bundle again */
 } txport_code;
 
 /* Takes one sentence of warning, in the thread of the call that causes it. Must not throw. */
@@ -55,7 +56,7 @@ typedef int (*txport_token)(void* user, int64_t id, const char* text, size_t len
 /* How to open a bundle. Set all to zero, then `size`: every zero is the default. New fields come at the end. */
 typedef struct txport_translator_options {
   size_t size;            /* sizeof(txport_translator_options) */
-  const char* device;     /* "auto", "cpu" or "cuda"; NULL: auto */
+  const char* device;     /* "auto", "cpu", "cuda" or "trt"; NULL: auto */
   const char* lowering;   /* decoder step: "ort", "scatter" or "tensorscatter"; NULL: the best one here */
   int32_t threads;        /* threads of each operator; 0: as many as there are cores */
   int32_t batch;          /* the most sentences that run together; 0: as many as the bundle takes */

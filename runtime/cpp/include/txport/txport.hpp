@@ -53,6 +53,12 @@ class OutOfMemory : public Error {
   using Error::Error;
 };
 
+// A GPU that does not do what it is told; open the bundle again.
+class DeviceError : public Error {
+ public:
+  using Error::Error;
+};
+
 // A mistake of txport's or of a library under it: please report the message.
 class InternalError : public Error {
  public:
@@ -61,7 +67,7 @@ class InternalError : public Error {
 
 // How to open a bundle.
 struct TranslatorOptions {
-  std::string device = "auto";    // auto, cpu or cuda
+  std::string device = "auto";    // auto, cpu, cuda (ONNX Runtime) or trt
   std::string lowering;           // decoder step: ort, scatter or tensorscatter; empty: the best one here
   std::int32_t threads = 0;       // threads of each operator; 0: as many as there are cores
   std::int32_t batch = 0;         // the most sentences that run together; 0: as many as the bundle takes
@@ -112,6 +118,8 @@ inline void check(txport_code code) {
       throw CheckFailed(message());
     case TXPORT_OUT_OF_MEMORY:
       throw OutOfMemory(message());
+    case TXPORT_DEVICE_ERROR:
+      throw DeviceError(message());
     case TXPORT_INTERNAL_ERROR:
       break;
   }

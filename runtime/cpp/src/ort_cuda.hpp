@@ -1,0 +1,24 @@
+// ONNX Runtime's CUDA provider as programs of device_engine.hpp: it runs on the device's own buffers and stream.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "device.hpp"
+#include "engine.hpp"
+#include "engines.hpp"
+#include "manifest.hpp"
+
+namespace txport::core {
+
+// A bundle on ONNX Runtime's CUDA provider, its state on the GPU.
+// Throws BundleError: ONNX Runtime does not load it. InputError: there is no GPU, or this ONNX Runtime has no CUDA.
+std::unique_ptr<Engine> open_ort_cuda(const std::filesystem::path& directory, const Manifest& manifest,
+                                      const Choice& choice);
+
+// The same over any device: with `choice.device` cpu, one whose memory is the host's, as in tests.
+std::unique_ptr<Engine> open_ort_on(const std::shared_ptr<Device>& device, const std::filesystem::path& directory,
+                                    const Manifest& manifest, const Choice& choice);
+
+}  // namespace txport::core
