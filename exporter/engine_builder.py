@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from txport.exporter.engine_caches import write_caches_by_select
 from txport.exporter.engine_inspector import check_layers, engine_layers
 from txport.exporter.engine_network import check_network
 from txport.exporter.engine_profiles import shapes
@@ -87,6 +88,8 @@ class EngineBuilder:
         self.tensorrt.messages.clear()
         builder = trt.Builder(self.tensorrt.logger)
         network, parser = parse_graph(self.tensorrt, builder, self.bundle / graph.file, target)
+        if graph.lowering == "scatter":
+            write_caches_by_select(self.tensorrt, network)
         counts = check_network(self.tensorrt, network, graph, precision, islands)
         config = self._config(builder, network, precision == "float16", islands, file)
         for profile in profiles:

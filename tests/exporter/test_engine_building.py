@@ -8,6 +8,7 @@ import onnx
 import pytest
 from numpy_runner import OPTIONS, random_model
 from txport.exporter.engine_builder import parse_graph
+from txport.exporter.engine_caches import write_caches_by_select
 from txport.exporter.engine_network import check_network, computing_layers, kind_of, layers_of
 from txport.exporter.engine_profiles import Buckets, encoder_profiles, step_profiles
 from txport.exporter.static_sizes import with_size
@@ -76,6 +77,31 @@ def checked(bundle: Path, manifest: Manifest, lowering: str, islands: set[str] =
     network, *_alive = parsed(bundle, manifest, lowering)
     precision = manifest.precision.type
     return check_network(find_tensorrt("tensorrt_rtx"), network, graph_of(manifest, lowering), precision, islands)
+
+
+def test_caches_are_written_by_select(plain: tuple[Path, Manifest], tmp_path: Path) -> None:
+    """Each output of a cache is a choice between the new value and the cache, by the row's position."""
+    bundle, manifest = plain
+    tensorrt = find_tensorrt("tensorrt_rtx")
+    network, *_alive = parsed(bundle, manifest, "scatter")
+    before = [network.get_output(index).name for index in range(network.num_outputs)]
+    shapes = {network.get_output(index).name: tuple(network.get_output(index).shape) for index in range(len(before))}
+    count = write_caches_by_select(tensorrt, network)
+    assert count == sum(name.startswith("next_self_") for name in before) == 4
+    assert {n.name: tuple(n.shape) for n in map(network.get_output, range(network.num_outputs))} == shapes
+    made = {layer.get_output(0).name: layer for layer in layers_of(network)}
+    for name in (name for name in before if name.startswith("next_self_")):
+        select = made[name]
+        assert kind_of(select) == "SELECT"
+        equal = made[select.get_input(0).name]
+        sides = [made[equal.get_input(side).name].get_input(0).name for side in (0, 1)]
+        assert kind_of(equal) == "ELEMENTWISE" and sides == ["positions", "cache_positions"]
+        assert tuple(select.get_input(1).shape)[2] == 1, "what is new"
+        assert select.get_input(2).name == name.removeprefix("next_"), "what was there"
+    readers = [layer.get_input(index) for layer in layers_of(network) for index in range(layer.num_inputs)]
+    read = {tensor.name for tensor in readers if tensor is not None}
+    assert not any(name.endswith("_scattered") for name in read), "nothing reads what was scattered"
+    assert read >= {name for name in before if name.startswith("next_self_")}, "attention reads what was written"
 
 
 def test_a_mask_that_tensorrt_drops_is_seen(plain: tuple[Path, Manifest], tmp_path: Path) -> None:
