@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from txport.benchmarks.backend import Setting, Task
+from txport.benchmarks.backend import DEFAULT, Setting, Task
 
 FORMAT, FORMAT_VERSION = "txport-bench", 1
 STARTS = 5
@@ -22,7 +22,7 @@ class CppBackend:
     """
 
     def __init__(self, tool: str, bundle: str, device: str, lowering: str | None, threads: int) -> None:
-        self._command = [tool, bundle, "--device", device, "--threads", str(threads)]
+        self._command, self._threads = [tool, bundle, "--device", device], str(threads)
         if lowering is not None:
             self._command += ["--lowering", lowering]
         self._task: Task | None = None
@@ -35,10 +35,11 @@ class CppBackend:
         self.engine = f"txport-bench {version}, {found['engine']}; each round is the median of its calls"
 
     def prepare(self, task: Task, setting: Setting) -> None:
-        """Remember the sizes."""
+        """Remember the sizes, and `setting["threads"]` if there is one."""
         if not task.fixed:
             raise ValueError("txport-bench measures fixed workloads only")
         self._task = task
+        self._threads = setting.get("threads", self._threads).replace(DEFAULT, "0")
 
     def call(self) -> None:
         """Nothing: see `turn`."""
@@ -68,6 +69,7 @@ class CppBackend:
 
     def _run(self, batch: int, source: int, target: int, calls: int, seconds: float) -> dict[str, Any]:
         sizes = {"batch": batch, "source": source, "target": target, "calls": calls, "seconds": seconds}
+        sizes["threads"] = int(self._threads)
         options = [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
         done = subprocess.run([*self._command, *options], capture_output=True, text=True, env=os.environ)
         if done.returncode:

@@ -12,16 +12,18 @@ import torch
 import transformers
 from torch import Tensor
 from txport.models.config import Config
+from txport.models.marian import concatenated_sinusoids
 from txport.models.transformer import Transformer
 from txport.runtime.errors import InputError
 
 _ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
 
 
-def unsupported(config: Config) -> str | None:
+def unsupported(model: Transformer) -> str | None:
     """Why there is no class of Hugging Face's with exactly this function, or None."""
+    config = model.config
     needs = {
-        "sinusoidal positions": config.positions == "sinusoidal",
+        "sinusoidal positions": _order(model) is not None,
         "LayerNorm before or after each sublayer only": config.norm in ("pre", "post"),
         "no LayerNorm on embeddings": not config.embedding_norm,
         "one embedding for both sides and the projection": config.share_embeddings and config.tie_projection,
@@ -39,7 +41,7 @@ def hugging_face_model(model: Transformer) -> Any:
     Raises:
         InputError: there is no class for it; see `unsupported`.
     """
-    if reason := unsupported(model.config):
+    if reason := unsupported(model):
         raise InputError(reason)
     config = model.config
     pre = config.norm == "pre"
@@ -71,6 +73,17 @@ def write_hugging_face(model: Transformer, directory: Path) -> None:
     hugging_face_model(model).save_pretrained(directory)
 
 
+def _order(model: Transformer) -> Tensor | None:
+    """The dimensions of the residual stream in their order: sines, then cosines; None if positions are no sinusoids."""
+    config = model.config
+    if config.positions == "sinusoidal":
+        return torch.cat([torch.arange(0, config.d_model, 2), torch.arange(1, config.d_model, 2)])
+    # An imported Marian brings its tables along.
+    theirs = concatenated_sinusoids(config.max_positions, config.d_model)
+    tables = (model.source_embedding.positions, model.target_embedding.positions)
+    return torch.arange(config.d_model) if all(torch.allclose(table, theirs, atol=1e-6) for table in tables) else None
+
+
 def _fields(config: Config) -> dict[str, Any]:
     sides = ("encoder", "decoder")
     return {
@@ -95,7 +108,8 @@ def _fields(config: Config) -> dict[str, Any]:
 def _state(model: Transformer) -> dict[str, Tensor]:
     """Their names, our tensors, the dimensions of the residual stream permuted."""
     config = model.config
-    order = torch.cat([torch.arange(0, config.d_model, 2), torch.arange(1, config.d_model, 2)])
+    order = _order(model)
+    assert order is not None
     bias = model.projection.bias if config.projection_bias else torch.zeros(config.target_vocabulary)
     found = {"model.shared.weight": model.source_embedding.tokens.weight[:, order], "final_logits_bias": bias[None]}
 

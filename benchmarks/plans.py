@@ -95,7 +95,7 @@ def cpp_plan(bundle: Path, manifest: Manifest, place: Place, tool: Path) -> Plan
         "lowering": place.lowering,
         "threads": place.threads,
     }
-    return Plan(contestant, description)
+    return Plan(contestant, description, _bundle_settings(place))
 
 
 def precision(manifest: Manifest) -> str:

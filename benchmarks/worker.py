@@ -53,6 +53,8 @@ class Worker:
         """
         backend, task = self._ready()
         backend.prepare(task, setting)
+        if isinstance(backend, SelfTimed):
+            return {"times": backend.turn(3, seconds)["call"], "ids": []}
         times = warm_up(lambda: _timed(backend.call), seconds, best)
         for part in backend.parts().values():
             part()

@@ -11,7 +11,7 @@ import torch
 from txport.benchmarks.backend import Backend
 from txport.benchmarks.peer_pytorch import PyTorchBackend
 from txport.models.checkpoint import load_checkpoint, save_checkpoint
-from txport.models.config import Config, preset
+from txport.models.config import preset
 from txport.models.transformer import Transformer
 
 ONE = {"threads": "1", "rows": "4"}
@@ -102,6 +102,21 @@ def test_ctranslate2_agrees(model: Path, tmp_path: Path) -> None:
     assert answers(backend, setting, vocabulary_of(model)) == reference(model)
 
 
+def test_hugging_face_agrees_with_an_imported_marian(tmp_path: Path) -> None:
+    """Its positions are a table, in the order of Marian's own."""
+    pytest.importorskip("transformers", reason="needs transformers: pip install 'txport[dev]'")
+    from txport.benchmarks.peer_huggingface import HuggingFaceBackend
+    from txport.models.marian import concatenated_sinusoids
+
+    model = random_model(positions="learned", activation="silu")
+    with torch.no_grad():
+        for embedding in (model.source_embedding, model.target_embedding):
+            embedding.positions.copy_(concatenated_sinusoids(*embedding.positions.shape))
+    save_checkpoint(tmp_path / "checkpoint", model, None, [], {})
+    backend = HuggingFaceBackend(str(tmp_path / "checkpoint"), "cpu")
+    assert answers(backend, ONE, 61) == reference(tmp_path / "checkpoint")
+
+
 @pytest.mark.parametrize(
     ("fields", "what"),
     [
@@ -117,7 +132,7 @@ def test_what_hugging_face_cannot_be_is_said(fields: dict[str, object], what: st
     from txport.benchmarks.huggingface_weights import hugging_face_model, unsupported
     from txport.runtime.errors import InputError
 
-    assert unsupported(Config()) is None
+    assert unsupported(random_model()) is None
     with pytest.raises(InputError, match=what):
         hugging_face_model(random_model(**fields))
 
