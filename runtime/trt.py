@@ -14,7 +14,7 @@ from txport.runtime.build_record import BuildRecord, EngineFile
 from txport.runtime.device import Device
 from txport.runtime.device_buffers import StepSizes
 from txport.runtime.engine import Limits
-from txport.runtime.errors import BundleError, DeviceError
+from txport.runtime.errors import BundleError, DeviceError, InputError
 from txport.runtime.manifest import Graph, Manifest, Tensor
 from txport.runtime.tensorrt_library import TensorRt
 
@@ -147,8 +147,19 @@ def step_buckets(file: EngineFile) -> list[tuple[int, int]]:
 
 
 def smallest_bucket(buckets: Mapping[tuple[int, int], Any], rows: int, target: int) -> tuple[int, int]:
-    """The bucket with the fewest rows, then the shortest cache, that has room for this many."""
-    return min(bucket for bucket in buckets if bucket[0] >= rows and bucket[1] >= target)
+    """The bucket with the fewest rows, then the shortest cache, that has room for this many.
+
+    Raises:
+        InputError: none has.
+    """
+    found = [bucket for bucket in buckets if bucket[0] >= rows and bucket[1] >= target]
+    if not found:
+        most = ", ".join(f"{batch} rows of {length}" for batch, length in sorted(buckets))
+        raise InputError(
+            f"the engines have no profile for {rows} rows of {target} target tokens, only for {most}: "
+            "run tx-build again with --batch-buckets and --target-buckets that have"
+        )
+    return min(found)
 
 
 def limits_of(record: BuildRecord) -> Limits:

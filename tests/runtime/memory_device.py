@@ -201,6 +201,7 @@ class HashProgram:
                 key[row, :, position] = token
             finished = bool(bound["finished"][row])
             if not finished:
+                assert not any(key[row, :, position + 1 :].any() for key in keys), "an earlier sentence is in the cache"
                 fed = _agreed([key[row, :, : position + 1] for key in keys])
                 seen = bound["cross_bias"][row, 0, 0] == 0
                 assert ((bound["cross_bias"][row] == 0) | (bound["cross_bias"][row] == -30000)).all()

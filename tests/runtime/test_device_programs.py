@@ -69,6 +69,9 @@ def test_a_request_takes_the_smallest_profile_with_room() -> None:
     assert smallest_bucket(buckets, 1, 33) == (1, 128)
     assert smallest_bucket(buckets, 2, 32) == (32, 32)
     assert smallest_bucket(buckets, 32, 128) == (32, 128)
+    for rows, target in ((33, 10), (1, 129)):
+        with pytest.raises(InputError, match=f"no profile for {rows} rows of {target} target tokens.*run tx-build"):
+            smallest_bucket(buckets, rows, target)
     assert limits_of(record) == Limits(32, 256, 128)
 
 
