@@ -114,9 +114,9 @@ class Session:
                 if self.report.contestants[0].device == "cpu" and isinstance(meter, NvmlMeter):
                     meter = None  # it says nothing of the processor
                 for work in self._job.shared:
-                    self._measure(work, [plan.contestant.name for plan in self._job.plans], meter)
+                    self._measure(work, self._job.plans, meter)
                 for work in self._job.alone:
-                    self._measure(work, [self._job.plans[0].contestant.name], meter)
+                    self._measure(work, self._job.plans[:1], meter, alone=True)
             finally:
                 for process in self._processes.values():
                     process.close()
@@ -171,9 +171,10 @@ class Session:
         names = [each.name for each in self.report.contestants if each.kind == "pytorch" and not each.skipped]
         self.report = replace(self.report, reference=(names or [self.report.contestants[0].name])[0])
 
-    def _measure(self, work: Work, names: Sequence[str], meter: Meter | None) -> None:
+    def _measure(self, work: Work, plans: Sequence[Plan], meter: Meter | None, alone: bool = False) -> None:
         self._stages.stage(f"measure {work.workload.name}")
-        racers = [self._racer(name, alone=len(names) == 1) for name in names if name in self._processes]
+        names = [plan.contestant.name for plan in plans]
+        racers = [self._racer(name, alone) for name in names if name in self._processes]
         task = Task(work.sources, work.target, work.workload.kind == "fixed", work.prefix, self._manifest.tokens.pad)
         times = race(racers, task, meter, self._manifest.model.target_vocabulary)
         reference = self.report.reference
