@@ -15,7 +15,7 @@ from txport.exporter.lowerings import LOWERINGS
 from txport.exporter.precision import choose_islands, island_nodes
 from txport.exporter.progress import Stages
 from txport.exporter.reference import answers, greedy_batches, teacher_forced_logits
-from txport.exporter.trace import trace_encoder, trace_step
+from txport.exporter.trace_all import trace_all
 from txport.exporter.trial import Trial, choose_trial
 from txport.exporter.verification import Report
 from txport.exporter.verify import verify_bundle, write_report
@@ -188,12 +188,7 @@ def _trace(
     # One table of positions serves both sides where they are equal, so it is stored once.
     longest = max(dimensions.source.max, dimensions.target.max)
     stages.stage("trace", 1 + len(options.lowerings))
-    models = {"encoder": trace_encoder(checkpoint.model, longest)}
-    stages.advance()
-    for name in options.lowerings:
-        models[f"decoder_step.{name}"] = trace_step(checkpoint.model, LOWERINGS[name], longest)
-        stages.advance()
-    return models
+    return trace_all(checkpoint.model, options.lowerings, longest, stages.advance)
 
 
 def _convert(

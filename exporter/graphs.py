@@ -152,6 +152,7 @@ class DecoderStep(nn.Module):
     def __init__(self, model: Transformer, lowering: Lowering, max_target: int) -> None:
         super().__init__()
         config = model.config
+        self.config = config
         self.lowering = lowering
         self.heads, self.pad_id, self.eos_id = config.heads, config.pad_id, config.eos_id
         self.embedding = EmbeddingGraph(model.target_embedding, max_target)

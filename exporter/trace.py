@@ -34,7 +34,12 @@ def trace_encoder(model: Transformer, max_source: int) -> ir.Model:
 
 def trace_step(model: Transformer, lowering: Lowering, max_target: int) -> ir.Model:
     """One lowering of the decoder step, in the model's dtype, for caches of up to `max_target` tokens."""
-    config, layers = model.config, model.config.decoder_layers
+    return trace_step_module(DecoderStep(model, lowering, max_target), max_target)
+
+
+def trace_step_module(step: DecoderStep, max_target: int) -> ir.Model:
+    """As `trace_step`, of the module for it."""
+    config, layers = step.config, step.config.decoder_layers
     batch, source, target = Dim("batch", min=1), Dim("source", min=1), Dim("target", min=1, max=max_target)
 
     def pairs(length: int) -> list[tuple[Tensor, Tensor]]:
@@ -48,8 +53,8 @@ def trace_step(model: Transformer, lowering: Lowering, max_target: int) -> ir.Mo
     rows = {0: batch}
     cross, cache = ({0: batch, 2: source},) * 2, ({0: batch, 2: target},) * 2
     shapes = (rows, rows, rows, rows, {0: target}, {0: batch, 3: source}, [cross] * layers, [cache] * layers)
-    step = DecoderStep(model, lowering, max_target)
-    return _trace(step, example, shapes, interface.step_inputs(layers), interface.step_outputs(layers), lowering.opset)
+    names = interface.step_inputs(layers), interface.step_outputs(layers)
+    return _trace(step, example, shapes, *names, step.lowering.opset)
 
 
 def _trace(
