@@ -123,6 +123,7 @@ clean:
 cpp: cpp-dependencies
 	@echo '== Build the C++ runtime (g++)'
 	@$(CPP_CMAKE) -B $(CPP)/release -DTXPORT_TESTS=ON > $(CPP)/release.log || { cat $(CPP)/release.log; exit 2; }
+	@grep -o 'TensorRT: .*' $(CPP)/release.log
 	@cmake --build $(CPP)/release
 	@echo '== Tests of the C++ runtime'
 	@ctest --test-dir $(CPP)/release --output-on-failure

@@ -87,6 +87,7 @@ Driver load() {
   }
   void* library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);  // find_gpu has opened it
   Driver driver{};
+// NOLINTNEXTLINE(cppcoreguidelines-macro-usage): a name as text and as a member
 #define TXPORT_FIND(name) find(library, #name, driver.name)
   TXPORT_FIND(cuDeviceGet);
   TXPORT_FIND(cuDevicePrimaryCtxRetain);
@@ -129,6 +130,7 @@ void check(int result, const char* what) {
 
 // The context that CUDA's runtime uses too, and with it TensorRT and ONNX Runtime. Never released.
 void* primary_context() {
+  // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
   static void* const context = [] {
     int device = 0;
     void* retained = nullptr;

@@ -61,7 +61,7 @@ Choice tensorrt(const fs::path& directory, const Manifest& manifest, const std::
     throw BundleError("the TensorRT engines of " + directory.string() + " that fit have the lowering " + has +
                       ", not " + lowering + ": run tx-build " + directory.string() + " --lowering " + lowering);
   }
-  return {"trt", "cuda", {has}, std::move(built), false};
+  return {"trt", "cuda", {has}, std::move(built), false, {}};
 #else
   (void)directory, (void)manifest, (void)lowering;
   throw InputError("this build of txport has no TensorRT: configure it with -DTXPORT_WITH_TENSORRT=ON, or use cpu");
@@ -71,21 +71,35 @@ Choice tensorrt(const fs::path& directory, const Manifest& manifest, const std::
 // TensorRT, ONNX Runtime on the GPU, or the CPU.
 Choice fastest(const fs::path& directory, const Manifest& manifest, const std::string& lowering,
                const std::vector<std::string>& lowerings) {
-  const Choice cpu{"ort", "cpu", lowerings, std::nullopt, true};
+  Choice cpu{"ort", "cpu", lowerings, std::nullopt, true, lowerings};
   // Weights of int8 are for the CPU.
   if (manifest.precision.weights == "int8" || std::holds_alternative<std::string>(find_gpu())) return cpu;
   if (!engine_directories(directory).empty()) {
     try {
       Choice found = tensorrt(directory, manifest, lowering);
       found.automatic = true;
+      found.usable = lowerings;
       return found;
     } catch (const Error&) {  // NOLINT(bugprone-empty-catch): then it is not the one
     }
   }
-#ifdef TXPORT_WITH_ORT
-  if (has_cuda_provider()) return {"ort", "cuda", lowerings, std::nullopt, true};
+#if defined(TXPORT_WITH_ORT) && defined(TXPORT_WITH_CUDA)
+  if (has_cuda_provider()) return {"ort", "cuda", lowerings, std::nullopt, true, lowerings};
 #endif
   return cpu;
+}
+
+std::unique_ptr<Engine> open_chosen(const fs::path& directory, const Manifest& manifest, const Choice& choice,
+                                    int threads) {
+#ifdef TXPORT_WITH_TENSORRT
+  if (choice.engine == "trt") return open_trt(manifest, *choice.built);
+#endif
+#ifdef TXPORT_WITH_ORT
+  return open_ort(directory, manifest, choice, threads);
+#else
+  (void)directory, (void)manifest, (void)choice, (void)threads;
+  throw InputError("this build of txport has no ONNX Runtime: configure it with -DTXPORT_WITH_ORT=ON");
+#endif
 }
 
 }  // namespace
@@ -99,29 +113,19 @@ Choice choose(const fs::path& directory, const Manifest& manifest, const std::st
   const std::vector<std::string> lowerings = usable_lowerings(manifest, lowering);
   if (device == "trt") return tensorrt(directory, manifest, lowering);
   if (device == "auto") return fastest(directory, manifest, lowering, lowerings);
-  return {"ort", device, lowerings, std::nullopt, false};
+  return {"ort", device, lowerings, std::nullopt, false, lowerings};
 }
 
-std::unique_ptr<Engine> open_engine(const fs::path& directory, const Manifest& manifest, Choice choice, int threads,
-                                    const std::function<void(const std::string&)>& warn) {
-  if (choice.automatic && choice.device == "cuda") {
-    choice.automatic = false;
-    try {
-      return open_engine(directory, manifest, choice, threads, warn);
-    } catch (const Error& error) {
-      if (warn) warn(std::string(error.what()) + "; the CPU is used instead");
-    }
-    choice = choose(directory, manifest, "cpu", "");
+std::unique_ptr<Engine> open_engine(const fs::path& directory, const Manifest& manifest, const Choice& choice,
+                                    int threads, const std::function<void(const std::string&)>& warn) {
+  if (!choice.automatic || choice.device == "cpu") return open_chosen(directory, manifest, choice, threads);
+  try {
+    return open_chosen(directory, manifest, choice, threads);
+  } catch (const Error& error) {
+    if (warn) warn(std::string(error.what()) + "; the CPU is used instead");
   }
-#ifdef TXPORT_WITH_TENSORRT
-  if (choice.engine == "trt") return open_trt(manifest, *choice.built);
-#endif
-#ifdef TXPORT_WITH_ORT
-  return open_ort(directory, manifest, choice, threads);
-#else
-  (void)directory, (void)manifest, (void)threads;
-  throw InputError("this build of txport has no ONNX Runtime: configure it with -DTXPORT_WITH_ORT=ON");
-#endif
+  const Choice cpu{"ort", "cpu", choice.usable, std::nullopt, true, choice.usable};
+  return open_chosen(directory, manifest, cpu, threads);
 }
 
 }  // namespace txport::core

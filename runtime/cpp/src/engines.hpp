@@ -21,6 +21,7 @@ struct Choice {
   std::vector<std::string> lowerings;  // the decoder steps that may be used, in the order in which they are tried
   std::optional<Built> built;          // TensorRT's engines
   bool automatic = false;              // nobody asked for this device: the CPU may take its place
+  std::vector<std::string> usable;     // there: the lowerings for the CPU
 };
 
 // Choose; of the libraries TensorRT is loaded if it is asked for or the bundle has engines, and ONNX Runtime where
@@ -36,7 +37,8 @@ Choice choose(const std::filesystem::path& directory, const Manifest& manifest, 
 
 // Load the bundle's graphs, or its engines. What "auto" chose and cannot be started is said by `warn`, and the CPU
 // takes its place. Throws BundleError: the library does not load them. InputError: the device is not there.
-std::unique_ptr<Engine> open_engine(const std::filesystem::path& directory, const Manifest& manifest, Choice choice,
-                                    int threads, const std::function<void(const std::string&)>& warn);
+std::unique_ptr<Engine> open_engine(const std::filesystem::path& directory, const Manifest& manifest,
+                                    const Choice& choice, int threads,
+                                    const std::function<void(const std::string&)>& warn);
 
 }  // namespace txport::core

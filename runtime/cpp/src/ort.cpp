@@ -1,6 +1,5 @@
 // A state binds every buffer of its step once, caches and ids in = out: a step is then one call that allocates nothing
-// of ours. Both sessions map the bundle's one weights file into memory. The buffers are the host's: with the CUDA
-// provider ONNX Runtime copies them to the device and back at each step.
+// of ours. Both sessions map the bundle's one weights file into memory.
 
 #include "ort.hpp"
 
@@ -310,7 +309,13 @@ std::unique_ptr<DecoderState> OrtEngine::allocate(std::size_t rows, std::int64_t
 
 std::unique_ptr<Engine> open_ort(const fs::path& directory, const Manifest& manifest, const Choice& choice,
                                  int threads) {
+#ifdef TXPORT_WITH_CUDA
   if (choice.device == "cuda") return open_ort_cuda(directory, manifest, choice);
+#else
+  if (choice.device == "cuda") {
+    throw InputError("this build of txport has no CUDA: configure it with -DTXPORT_WITH_CUDA=ON, or use device cpu");
+  }
+#endif
   OrtSessions sessions = open_sessions(directory, manifest, choice, threads, nullptr);
   return std::make_unique<OrtEngine>(manifest, std::move(sessions));
 }

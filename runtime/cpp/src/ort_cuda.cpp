@@ -26,6 +26,9 @@ constexpr std::int64_t kShortestTarget = 32;
 
 // What all batches share. The lock keeps what one thread records apart from what others ask for.
 struct Shared {
+  Shared(std::shared_ptr<Device> device, OrtSessions sessions, std::string where)
+      : device(std::move(device)), sessions(std::move(sessions)), where(std::move(where)) {}
+
   std::shared_ptr<Device> device;
   OrtSessions sessions;
   std::string where;  // cuda or cpu
@@ -173,8 +176,8 @@ class OrtProgram : public Program {
 
 std::unique_ptr<Engine> open_ort_on(const std::shared_ptr<Device>& device, const fs::path& directory,
                                     const Manifest& manifest, const Choice& choice) {
-  const auto shared = std::shared_ptr<Shared>(
-      new Shared{device, open_sessions(directory, manifest, choice, 0, device->queue()), choice.device, {}});
+  const auto shared =
+      std::make_shared<Shared>(device, open_sessions(directory, manifest, choice, 0, device->queue()), choice.device);
   const Graph& step = shared->sessions.step_graph;
   DeviceParts parts{shared->sessions.name,
                     manifest.limits(),

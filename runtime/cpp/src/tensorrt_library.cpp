@@ -14,9 +14,13 @@ namespace txport::core {
 namespace {
 
 constexpr const char* kVariable = "TXPORT_TENSORRT";
+// The versions that these headers are good for.
+constexpr const char* kWanted = NV_TENSORRT_MAJOR == 8    ? "TensorRT 8.6"
+                                : NV_TENSORRT_MAJOR == 10 ? "TensorRT 10"
+                                                          : "TensorRT 11";
 
 struct Library {
-  void* handle;
+  void* handle = nullptr;
   LibraryVersion version;
 };
 
@@ -36,9 +40,8 @@ void* open_library() {
     }
   }
   const char* reason = ::dlerror();  // NOLINT(concurrency-mt-unsafe): glibc keeps one for each thread
-  throw InputError("TensorRT cannot be loaded (" + std::string(reason == nullptr ? kVariable : reason) +
-                   "): install TensorRT " + std::to_string(NV_TENSORRT_MAJOR) +
-                   ", or name its libnvinfer in the environment variable " + kVariable);
+  throw InputError("TensorRT cannot be loaded (" + std::string(reason == nullptr ? kVariable : reason) + "): install " +
+                   kWanted + ", or name its libnvinfer in the environment variable " + kVariable);
 }
 
 // As Python has it: major.minor.patch, and the build from 10 on where the library tells it.
@@ -65,9 +68,8 @@ const Library& library() {
                        std::string(kVariable));
     }
     if (numbers[0] != NV_TENSORRT_MAJOR || (numbers[0] == 8 && numbers[1] < 6)) {
-      throw InputError(version.title() + " is installed, but this txport was built with the headers of TensorRT " +
-                       std::to_string(NV_TENSORRT_MAJOR) + "." + std::to_string(NV_TENSORRT_MINOR) +
-                       ": install TensorRT " + std::to_string(NV_TENSORRT_MAJOR) + ", or build txport with the others");
+      throw InputError(version.title() + " is installed, but this txport was built with the headers of " + kWanted +
+                       ": install that, or build txport with the headers of the other");
     }
     return Library{handle, version};
   }();

@@ -61,10 +61,10 @@ Translator::Translator(const std::filesystem::path& bundle, TranslatorOptions op
     throw InputError("threads must be 0 or more, batch and batch_tokens 1 or more");
   }
   manifest_ = Manifest::load(bundle);
-  Choice choice = choose(bundle, manifest_, options_.device, options_.lowering);
+  const Choice choice = choose(bundle, manifest_, options_.device, options_.lowering);
   manifest_.check_files(bundle, [](const std::string& name) { return name != kWeightsName; });
   tokenizer_ = open_tokenizer(bundle, manifest_);
-  engine_ = open_engine(bundle, manifest_, std::move(choice), options_.threads, options_.warn);
+  engine_ = open_engine(bundle, manifest_, choice, options_.threads, options_.warn);
 }
 
 std::vector<Translation> Translator::translate(const std::vector<std::string_view>& sentences, const Options& options,
