@@ -12,6 +12,8 @@ OLDEST ?= $(shell for p in python3.10 "$$HOME"/.pyenv/versions/3.10*/bin/python3
 # The tests of the first run export a bundle here; the tests of the runtime without PyTorch use it.
 TEST_BUNDLE := $(CURDIR)/build/test/bundle
 WHEEL = $(wildcard build/dist/txport-*.whl)
+# Tests run side by side, one worker a core.
+WORKERS ?= $(shell nproc)
 PIP := -m pip --disable-pip-version-check
 # The C++ runtime. ONNX Runtime's headers and library are put together here, unless ONNXRUNTIME_ROOT names a folder.
 CPP := build/cpp
@@ -61,13 +63,14 @@ types: wheel
 unit: wheel
 	@echo '== Tests, with the wheel installed'
 	@rm -rf build/test
-	@TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) $(WHEEL_VENV)/bin/python -m pytest -m 'not gpu'
+	@TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) $(WHEEL_VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m 'not gpu'
 
 unit-runtime: $(RUNTIME_VENV)/.ready wheel
 	@$(RUNTIME_VENV)/bin/python $(PIP) install -q --no-deps --force-reinstall $(WHEEL)
 	@test -e $(TEST_BUNDLE)/manifest.json || { echo 'Run `make unit` first: it exports the bundle to test with.'; exit 2; }
 	@echo "== Tests of the runtime where there is no PyTorch, on $$($(RUNTIME_VENV)/bin/python --version)"
-	@TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) $(RUNTIME_VENV)/bin/python -m pytest -m 'not gpu' tests/runtime tests/test_layout.py
+	@TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) $(RUNTIME_VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m 'not gpu' \
+	  tests/runtime tests/test_layout.py
 
 # GPU_BUNDLE: what the table measures; without it the base preset is exported with random weights, float16.
 test-gpu: $(VENV)/.ready

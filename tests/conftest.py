@@ -4,14 +4,25 @@
 one is exported for each session. The tests of the runtime run so where there is no PyTorch, with a bundle from before.
 """
 
+import fcntl
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 BARE = {"exporter", "runtime", "training", "models", "benchmarks"}
 GPUS = ("/dev/nvidia0", "/dev/nvhost-gpu")  # of a graphics card, of a Jetson
+
+
+def pytest_configure() -> None:
+    """One core for each of pytest-xdist's workers: libraries would else start a thread a core, in each of them."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
+    if worker:
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[int(worker) % len(cores)]})
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -33,8 +44,10 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("torch", reason="needs PyTorch: pip install 'txport[dev]'")
     from tiny_checkpoint import make_tiny_checkpoint
 
-    directory = tmp_path_factory.mktemp("shared") / "checkpoint"
-    make_tiny_checkpoint(directory)
+    directory = _shared(tmp_path_factory) / "checkpoint"
+    with exclusive(directory.with_suffix(".lock")):
+        if not directory.exists():
+            make_tiny_checkpoint(directory)
     return directory
 
 
@@ -42,10 +55,30 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a verified float32 bundle with every lowering, from `checkpoint`. Copy it to change it."""
     named = os.environ.get("TXPORT_TEST_BUNDLE")
-    directory = Path(named) if named else tmp_path_factory.mktemp("shared") / "bundle"
-    if not directory.exists():
-        pytest.importorskip("torch", reason="needs PyTorch to export a bundle, or TXPORT_TEST_BUNDLE to name one")
-        from txport.exporter.export import ExportOptions, export_bundle
-
-        export_bundle(request.getfixturevalue("checkpoint"), directory, ExportOptions(sentences=200, singles=20))
+    directory = Path(named) if named else _shared(tmp_path_factory) / "bundle"
+    with exclusive(directory.with_suffix(".lock")):
+        if not directory.exists():
+            _export(request, directory)
     return directory
+
+
+def _export(request: pytest.FixtureRequest, directory: Path) -> None:
+    pytest.importorskip("torch", reason="needs PyTorch to export a bundle, or TXPORT_TEST_BUNDLE to name one")
+    from txport.exporter.export import ExportOptions, export_bundle
+
+    export_bundle(request.getfixturevalue("checkpoint"), directory, ExportOptions(sentences=200, singles=20))
+
+
+def _shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of this session, the same for all workers."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
+
+
+@contextmanager
+def exclusive(lock: Path) -> Iterator[None]:
+    """One worker at a time."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -79,7 +79,7 @@ def test_training_does_not_need_the_exporter() -> None:
 
 def test_the_exporter_does_not_need_training_nor_its_libraries() -> None:
     needs_everything()
-    import_without("txport.training txport.benchmarks lightning sacrebleu tensorboard", modules_of("exporter"))
+    import_without("txport.training txport.benchmarks lightning tensorboard", modules_of("exporter"))
 
 
 def test_a_device_can_be_measured_without_pytorch() -> None:
