@@ -18,7 +18,6 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;  // what ONNX Runtime's kernels ask for
 constexpr std::size_t kPage = 4096;
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::size_t kLeast = std::size_t{64} << 10;     // smaller blocks are not worth a mapping
 constexpr std::size_t kMapping = std::size_t{256} << 20;  // of addresses; memory is only what blocks use
 
@@ -83,12 +82,11 @@ class Mappings {
   Mapping* current_ = nullptr;
 
   static Mapping* map(std::size_t bytes) {
-    const std::size_t whole = round_up(bytes, kHugePage) + kHugePage;
+    const std::size_t whole = round_up(bytes, kPage);
     void* start = ::mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (start == MAP_FAILED) return nullptr;
     const auto address = reinterpret_cast<std::uintptr_t>(start);
-    ::madvise(start, whole, MADV_HUGEPAGE);  // refused where the system has none
-    auto* mapping = new (std::nothrow) Mapping{start, whole, round_up(address, kHugePage), address + whole};
+    auto* mapping = new (std::nothrow) Mapping{start, whole, address, address + whole};
     if (mapping == nullptr) ::munmap(start, whole);
     return mapping;
   }
@@ -110,7 +108,7 @@ Mappings& mappings() {
 
 void* packed_allocate(std::size_t bytes) noexcept {
   if (bytes < kLeast) return plain_allocate(bytes);
-  if (bytes > PTRDIFF_MAX - 2 * kHugePage) return nullptr;
+  if (bytes > PTRDIFF_MAX - 2 * kPage) return nullptr;
   Header* header = mappings().take(sizeof(Header) + round_up(bytes, kAlignment));
   if (header == nullptr) return plain_allocate(bytes);
   populate(header);

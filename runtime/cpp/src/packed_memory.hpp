@@ -1,8 +1,9 @@
 // Memory for the weights that ONNX Runtime packs when it opens a graph.
 //
-// Packing writes as many bytes as there are weights, and half of its time would go into the first touch of each page of
-// 4 kB. Packed weights therefore stand side by side in large mappings, in huge pages where the system gives them on
-// request, and are made resident by one call for each block.
+// Packing writes as many bytes as there are weights, and a third of its time would go into the first touch of each page
+// of 4 kB. Packed weights therefore stand side by side in large mappings, and each block is made resident by one call.
+// Huge pages are not asked for: on virtual machines that give free memory back to their host, each one that comes anew
+// may cost more than all small pages together.
 #pragma once
 
 #include <cstddef>
