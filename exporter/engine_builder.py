@@ -88,7 +88,7 @@ class EngineBuilder:
         self.tensorrt.messages.clear()
         builder = trt.Builder(self.tensorrt.logger)
         network, parser = parse_graph(self.tensorrt, builder, self.bundle / graph.file, target)
-        if graph.lowering == "scatter":
+        if graph.lowering == "scatter" and self.tensorrt.selects_caches:
             write_caches_by_select(self.tensorrt, network)
         counts = check_network(self.tensorrt, network, graph, precision, islands)
         config = self._config(builder, network, precision == "float16", islands, file)

@@ -4,6 +4,7 @@
 compute capabilities without a GPU). What is asked here is a version or whether a name exists, never anything else.
 """
 
+import functools
 import importlib
 import logging
 import re
@@ -62,6 +63,11 @@ class TensorRt:
     @property
     def has_timing_cache(self) -> bool:
         """TensorRT-RTX times nothing when it builds: its kernels are compiled where they run."""
+        return not self.is_rtx
+
+    @property
+    def selects_caches(self) -> bool:
+        """Whether `Where` writes caches faster than ScatterElements; TensorRT-RTX 1.7 crashes on some such graphs."""
         return not self.is_rtx
 
     def why(self) -> str:
@@ -174,7 +180,7 @@ def find_tensorrt(name: LibraryName | None = None) -> TensorRt:
                 continue
             except (ImportError, OSError) as error:
                 raise MissingLibrary(f"{module} is installed but does not load: {error}") from error
-            return _opened(found, LibraryVersion(library, found.__version__))
+            return _opened(module, LibraryVersion(library, found.__version__))
     wanted = "TensorRT" if name is None else name
     raise MissingLibrary(
         f"{wanted} is not installed: pip install tensorrt (from NVIDIA's index), JetPack's python3-libnvinfer, or "
@@ -182,8 +188,10 @@ def find_tensorrt(name: LibraryName | None = None) -> TensorRt:
     )
 
 
-def _opened(module: Any, library: LibraryVersion) -> TensorRt:
-    messages: list[str] = []
+@functools.cache
+def _opened(name: str, library: LibraryVersion) -> TensorRt:
+    """Once for the life of the process: the library keeps the first logger that it was given, without owning it."""
+    module, messages = importlib.import_module(name), list[str]()
     opened = TensorRt(module, library, messages, _logger(module, messages))
     if opened.numbers < _OLDEST and not opened.is_rtx:
         raise InputError(f"{library} is too old: install TensorRT 8.6 or later")
