@@ -67,7 +67,7 @@ class TensorRt:
 
     @property
     def selects_caches(self) -> bool:
-        """Whether `Where` writes caches faster than ScatterElements; TensorRT-RTX 1.7 crashed after some such builds."""
+        """Whether `Where` writes caches faster than ScatterElements; TensorRT-RTX 1.7 crashed after such builds."""
         return not self.is_rtx
 
     def why(self) -> str:
