@@ -3,13 +3,15 @@
 As `make_manifests.py`: each bad record has one fault, which its name tells, and `index.json` has words that the message
 must contain. `choice.json` has cases of choosing: what is installed, what the bundle's files are, which directories
 there are, which one must be chosen and the exact reason why each other one is not.
-Write them again with `python tests/runtime/make_build_records.py`.
+Write them again with `python -m tests.runtime.make_build_records`.
 """
 
 import copy
 import json
 from pathlib import Path
 from typing import Any
+
+from tests.runtime.make_manifests import write_fixtures
 
 DIRECTORY = Path(__file__).parents[1] / "data" / "engines"
 
@@ -179,8 +181,12 @@ def case(name: str, gpu: Value, library: Value, builds: Value, chosen: str | Non
 
 def choices() -> list[Value]:
     """What is here, what there is, what must be chosen and why not the rest."""
-    exact, small = base(), copy.deepcopy(base())
-    small["engines"][1]["profiles"] = [profile(b, 128) for b in (1, 8)]
+    return [*_choices_of_machines(), *_choices_of_records()]
+
+
+def _choices_of_machines() -> list[Value]:
+    """The records are right; GPUs and libraries differ."""
+    exact = base()
     all_three = {"a": rtx(), "b": portable(), "c": exact}
     h200, l4, trt86 = "NVIDIA H200 (9.0)", "NVIDIA L4 (8.9)", "TensorRT 8.6.0"
     return [
@@ -254,6 +260,14 @@ def choices() -> list[Value]:
             None,
             {"b": "is for compute capability 8.0 and later, but this machine has Tesla T4 (7.5)"},
         ),
+    ]
+
+
+def _choices_of_records() -> list[Value]:
+    """The machine is right; the records differ."""
+    exact, small = base(), copy.deepcopy(base())
+    small["engines"][1]["profiles"] = [profile(b, 128) for b in (1, 8)]
+    return [
         case(
             "another bundle",
             H200,
@@ -296,15 +310,7 @@ def choices() -> list[Value]:
 
 def write(directory: Path) -> None:
     """Write all files and the index."""
-    accepted, refused = good(), bad()
-    for folder, files in (("good", accepted), ("bad", {name: data for name, (data, _) in refused.items()})):
-        (directory / folder).mkdir(parents=True, exist_ok=True)
-        for old in (directory / folder).glob("*.json"):
-            old.unlink()
-        for name, data in files.items():
-            (directory / folder / f"{name}.json").write_bytes(data)
-    index = {"good": sorted(accepted), "bad": {name: words for name, (_, words) in sorted(refused.items())}}
-    (directory / "index.json").write_text(json.dumps(index, indent=1) + "\n")
+    write_fixtures(directory, good(), bad())
     (directory / "choice.json").write_text(json.dumps(choices(), indent=1) + "\n")
 
 

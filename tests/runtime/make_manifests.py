@@ -409,17 +409,21 @@ def _swapped(aliases: list[list[str]]) -> list[list[str]]:
     return [[name, outputs.get(output, output)] for name, output in aliases]
 
 
-def write(directory: Path) -> None:
-    """Write all files and the index."""
-    accepted, refused = good(), bad()
-    for folder, files in (("good", accepted), ("bad", {name: data for name, (data, _) in refused.items()})):
+def write_fixtures(directory: Path, good: dict[str, bytes], bad: dict[str, tuple[bytes, str]]) -> None:
+    """Write `good/NAME.json`, `bad/NAME.json` and the index of both, with the words of each refusal."""
+    for folder, files in (("good", good), ("bad", {name: data for name, (data, _) in bad.items()})):
         (directory / folder).mkdir(parents=True, exist_ok=True)
         for old in (directory / folder).glob("*.json"):
             old.unlink()
         for name, data in files.items():
             (directory / folder / f"{name}.json").write_bytes(data)
-    index = {"good": sorted(accepted), "bad": {name: words for name, (_, words) in sorted(refused.items())}}
+    index = {"good": sorted(good), "bad": {name: words for name, (_, words) in sorted(bad.items())}}
     (directory / "index.json").write_text(json.dumps(index, indent=1) + "\n")
+
+
+def write(directory: Path) -> None:
+    """Write all files and the index."""
+    write_fixtures(directory, good(), bad())
 
 
 if __name__ == "__main__":

@@ -124,7 +124,7 @@ def test_links_must_stay_inside(damaged: Path, tmp_path: Path) -> None:
 
 def test_a_link_to_the_bundle_is_fine(damaged: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(damaged)
-    Manifest.load(tmp_path / "link")
+    assert Manifest.load(tmp_path / "link") == Manifest.load(damaged)
 
 
 def test_what_is_no_bundle(tmp_path: Path) -> None:
