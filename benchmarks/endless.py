@@ -58,9 +58,9 @@ class EndlessState:
         """What was made; rows that met eos go on from it."""
         output = self._state.read()
         met = output.token_ids == self._eos
-        rows = np.flatnonzero(met.any(axis=0)).tolist()
-        if not rows:
+        if not met.any():
             return output
+        rows = np.flatnonzero(met.any(axis=0)).tolist()
         ids, finished = output.token_ids.copy(), output.finished.copy()
         for row in rows:
             ids[int(met[:, row].argmax()) :, row] = self._eos

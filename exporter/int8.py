@@ -4,12 +4,14 @@ Weights are rounded per output channel, symmetrically, to -127..127 (Jacob et al
 section 5). Activations are rounded per row and never across rows: what a sentence gives must not depend on the rest of
 its batch, which `quantize_dynamic`, with one scale for a whole tensor, cannot promise. After a LayerNorm all rows have
 one scale already, and one constant, taken from calibration, serves them all; elsewhere the graph computes each row's.
+After a ReLU nothing is negative, and rounding to 0..255 does the ReLU as well.
 
 An embedding table that is also the output projection stands once, as `[vocabulary, d_model]` with a scale for each
 token: a channel of the projection, a row of the table.
 """
 
 from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +46,10 @@ def to_int8(model: ir.Model, largest: Mapping[str, float], keep: Collection[str]
     for node in convertible(model):
         if node.name not in keep:
             conversion.matmul(node) if node.op_type != "Gather" else conversion.gather(node)
+    for node in [node for node in model.graph if node.op_type == "SkipLayerNormalization"]:
+        conversion.norm(node)
+    for node in [node for node in model.graph if node.op_type == "Relu" and not node.outputs[0].uses()]:
+        model.graph.remove(node, safe=True)
     for name in [name for name, value in model.graph.initializers.items() if not value.uses()]:
         del model.graph.initializers[name]
 
@@ -69,13 +75,29 @@ def _is_lookup(node: ir.Node) -> bool:
     return ids is not None and ids.name in ("input_ids", "token_ids")
 
 
+class _Rows(NamedTuple):
+    """An activation in 8 bits.
+
+    Attributes:
+        rounded: uint8 `[..., k]`.
+        scale: Of them all, a constant.
+        zero: What stands for 0, a constant.
+        factor: float32 `[..., 1]`, by which products of each row must still be multiplied; None if all rows have one.
+    """
+
+    rounded: ir.Value
+    scale: ir.Value
+    zero: ir.Value
+    factor: ir.Value | None
+
+
 class _Conversion:
     """The graph under change, and what was made for it so far."""
 
     def __init__(self, model: ir.Model, largest: Mapping[str, float]) -> None:
         self._graph, self._largest = model.graph, largest
         self._weights: dict[tuple[str, bool], tuple[ir.Value, ir.Value]] = {}
-        self._rounded: dict[str, tuple[ir.Value, ir.Value, ir.Value | None]] = {}
+        self._rounded: dict[str, _Rows] = {}
         self._made = 0  # for names
         self._tables = {node.inputs[0] for node in model.graph if _is_lookup(node)}
         model.opset_imports[CONTRIB] = 1
@@ -85,13 +107,14 @@ class _Conversion:
         assert x is not None and weight is not None
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         transposed = node.op_type == "Gemm" and node.attributes["transB"].as_int() == 1
-        rows, scale, row_scale = self._activation(x, node)
+        rows = self._activation(x, node)
         tied = weight in self._tables
         ints, scales = self._weight(weight, rows_first=tied, transposed=transposed)
-        product = self._product(node, rows, scale, ints, scales, None if row_scale or tied else bias, tied)
-        if row_scale is not None:
-            product = self._node(node, "", "Mul", [product, row_scale])
-        if bias is not None and (row_scale is not None or tied) and not _left_to_norm(node, bias):
+        later = rows.factor is not None or tied  # the product's own bias would be multiplied too
+        product = self._product(node, rows, ints, scales, None if later else bias, tied)
+        if rows.factor is not None:
+            product = self._node(node, "", "Mul", [product, rows.factor])
+        if bias is not None and later:
             product = self._node(node, "", "Add", [product, bias])
         self._replace(node, product)
 
@@ -105,44 +128,66 @@ class _Conversion:
         factor = self._node(node, "", "Gather", [column, ids])
         self._replace(node, self._node(node, "", "Mul", [wide, factor]))
 
-    def _activation(self, x: ir.Value, node: ir.Node) -> tuple[ir.Value, ir.Value, ir.Value | None]:
-        """uint8 rows around 128, the constant scale, and, where rows differ, the factor `[..., 1]` of each."""
+    def norm(self, node: ir.Node) -> None:
+        """SkipLayerNormalization -> Add, LayerNormalization: what int8 saves is lost in ONNX Runtime's slow one.
+
+        Version 1.31 sums a row one element after the other and divides at each (Welford 1962).
+        """
+        x, residual, *parameters = node.inputs
+        total = self._node(node, "", "Add", [x, residual])
+        attributes = [ir.AttrInt64("axis", -1), node.attributes["epsilon"]]
+        normalised = self._node(node, "", "LayerNormalization", [total, *parameters], attributes)
+        self._replace(node, normalised, *([total] if len(node.outputs) == 4 else []))
+
+    def _activation(self, x: ir.Value, node: ir.Node) -> _Rows:
         assert x.name is not None
-        if x.name in self._rounded:
-            return self._rounded[x.name]
-        producer = x.producer()
-        factor: ir.Value | None = None
-        if producer is not None and producer.op_type in _NORMS:
-            scale = self._constant(f"{x.name}.scale", np.float32(self._largest[x.name] * MARGIN / _LEVELS))
-            value = x
-        else:
-            scale = self._constant("int8.unit", np.float32(1 / _LEVELS))
-            sizes = x if producer is not None and producer.op_type == "Relu" else self._node(node, "", "Abs", [x])
-            axes = self._constant("int8.last", np.array([-1], np.int64))
-            # A row of zeros becomes 0/0 here; whatever integers that makes, the factor makes them 0 again.
-            factor = self._node(node, "", "ReduceMax", [sizes, axes], [ir.AttrInt64("keepdims", 1)])
-            value = self._node(node, "", "Div", [x, factor])
-        zero = self._constant("int8.zero", np.uint8(128))
-        rows = self._node(node, "", "QuantizeLinear", [value, scale, zero], dtype=ir.DataType.UINT8)
-        self._rounded[x.name] = rows, scale, factor
+        if x.name not in self._rounded:
+            producer = x.producer()
+            kind = producer.op_type if producer is not None else ""
+            if kind in _NORMS:
+                self._rounded[x.name] = self._by_one_scale(x, node)
+            elif kind == "Relu":
+                assert producer is not None and producer.inputs[0] is not None
+                self._rounded[x.name] = self._positive(producer.inputs[0], node)
+            else:
+                sizes = self._node(node, "", "Abs", [x])
+                self._rounded[x.name] = self._by_row(x, self._largest_of_row(sizes, node), _LEVELS, 128, node)
         return self._rounded[x.name]
 
-    def _product(
-        self,
-        node: ir.Node,
-        rows: ir.Value,
-        scale: ir.Value,
-        ints: ir.Value,
-        scales: ir.Value,
-        bias: ir.Value | None,
-        rows_first: bool,
-    ) -> ir.Value:
+    def _by_one_scale(self, x: ir.Value, node: ir.Node) -> _Rows:
+        scale = self._constant(f"{x.name}.scale", np.float32(self._largest[str(x.name)] * MARGIN / _LEVELS))
         zero = self._constant("int8.zero", np.uint8(128))
+        rounded = self._node(node, "", "QuantizeLinear", [x, scale, zero], dtype=ir.DataType.UINT8)
+        return _Rows(rounded, scale, zero, None)
+
+    def _positive(self, x: ir.Value, node: ir.Node) -> _Rows:
+        """Of Relu(x), without Relu: what is below 0 becomes 0 by saturation, and all 256 levels serve the rest."""
+        least = self._constant("int8.least", np.float32(np.finfo(np.float32).tiny))  # of a row without a positive one
+        largest = self._node(node, "", "Max", [self._largest_of_row(x, node), least])
+        return self._by_row(x, largest, 2 * _LEVELS + 1, 0, node)
+
+    def _largest_of_row(self, x: ir.Value, node: ir.Node) -> ir.Value:
+        axes = self._constant("int8.last", np.array([-1], np.int64))
+        return self._node(node, "", "ReduceMax", [x, axes], [ir.AttrInt64("keepdims", 1)])
+
+    def _by_row(self, x: ir.Value, largest: ir.Value, levels: int, zero: int, node: ir.Node) -> _Rows:
+        """A row of zeros becomes NaN here; whatever integers that makes, the factor makes them 0 again."""
+        scale = self._constant(f"int8.unit{levels}", np.float32(1 / levels))
+        offset = self._constant("int8.zero" if zero else "int8.none", np.uint8(zero))
+        value = self._node(node, "", "Mul", [x, self._node(node, "", "Reciprocal", [largest])])
+        rounded = self._node(node, "", "QuantizeLinear", [value, scale, offset], dtype=ir.DataType.UINT8)
+        return _Rows(rounded, scale, offset, largest)
+
+    def _product(
+        self, node: ir.Node, rows: _Rows, ints: ir.Value, scales: ir.Value, bias: ir.Value | None, rows_first: bool
+    ) -> ir.Value:
         if rows_first:
             zeros = self._constant(f"{ints.name}.zeros", np.zeros(_array(scales).shape, np.int8))
             attributes = [ir.AttrInt64("transB", 1)]
-            return self._node(node, CONTRIB, "QGemm", [rows, scale, zero, ints, scales, zeros], attributes)
-        inputs = [rows, ints, scale, scales, zero, None, bias]
+            return self._node(
+                node, CONTRIB, "QGemm", [rows.rounded, rows.scale, rows.zero, ints, scales, zeros], attributes
+            )
+        inputs: list[ir.Value | None] = [rows.rounded, ints, rows.scale, scales, rows.zero, None, bias]
         return self._node(node, CONTRIB, "MatMulIntegerToFloat", inputs if bias else inputs[:5])
 
     def _weight(self, weight: ir.Value, *, rows_first: bool, transposed: bool) -> tuple[ir.Value, ir.Value]:
@@ -182,22 +227,16 @@ class _Conversion:
         self._graph.insert_before(near, node)
         return output
 
-    def _replace(self, node: ir.Node, value: ir.Value) -> None:
-        old = node.outputs[0]
-        name, value.shape = old.name, old.shape
-        old.replace_all_uses_with(value, replace_graph_outputs=True)
+    def _replace(self, node: ir.Node, value: ir.Value, *last: ir.Value) -> None:
+        """Put a value in the place of a node's first output, and, if given, another in that of its last."""
+        pairs = [(node.outputs[0], value), *((node.outputs[-1], each) for each in last)]
+        names = [old.name for old, _ in pairs]
+        for old, new in pairs:
+            new.shape = old.shape
+            old.replace_all_uses_with(new, replace_graph_outputs=True)
         self._graph.remove(node, safe=True)
-        value.name = name
-
-
-def _left_to_norm(node: ir.Node, bias: ir.Value) -> bool:
-    """Give a bias to the SkipLayerNormalization that reads the product next, as its fifth input, if one does."""
-    users = [user for user, _ in node.outputs[0].uses()]
-    if len(users) != 1 or users[0].op_type != "SkipLayerNormalization" or len(users[0].inputs) > 4:
-        return False
-    users[0].resize_inputs(5)
-    users[0].replace_input_with(4, bias)
-    return True
+        for name, (_, new) in zip(names, pairs, strict=True):
+            new.name = name or new.name  # an output that nothing reads has no name
 
 
 def _array(value: ir.Value) -> Float32:

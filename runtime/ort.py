@@ -6,8 +6,12 @@ the CUDA provider ONNX Runtime would copy them to the device and back at each st
 there.
 """
 
+import math
+import mmap
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +27,10 @@ from txport.runtime.ort_session import open_session, open_step, providers_of, ru
 Array = npt.NDArray[Any]
 Buffers = dict[str, Array]
 
+# Bytes that each buffer begins at a multiple of: a line of the processor's cache.
+ALIGNED = 64
+# Bytes from which a buffer is taken from the system directly.
+LARGE = 4 << 20
 # Added to the attention scores of padding: far below any score, yet finite in float16.
 MASKED = -30000.0
 
@@ -107,6 +115,7 @@ class OrtState:
         self._finished = buffers["finished"]
         self._caches = [name for name in buffers if name.startswith("self_")]
         self._cross = [name for name in buffers if name.startswith("cross_")]
+        self._clean = True  # nothing was written into the caches yet
         self._made: list[Int64] = []
         graph, self._session = engine.step_graph, engine.step_session
         self.binding = self._session.io_binding()
@@ -124,30 +133,47 @@ class OrtState:
 
         What earlier sentences left in a row is cleared: it is masked, but a NaN would come through the mask.
         """
-        width = memory["cross_bias"].shape[-1]
-        for row, memory_row in zip(rows, memory_rows, strict=True):
+        here = list(rows)
+        if not self._clean:
+            self._clear(here)
+        if here == list(memory_rows) == list(range(self.rows)) and _same_shapes(self._buffers, memory):
+            self._take_over(memory)
+        else:
+            self._copy(here, memory, memory_rows)
+        self._token_ids[here], self._positions[here] = self._engine.tokens.bos, 0
+        self._finished[here], self._buffers["target_limits"][here] = False, target_limits
+
+    def _clear(self, rows: list[int]) -> None:
+        for row in rows:
             used = self._positions[row] + 1
             for name in self._caches:
                 self._buffers[name][row, :, :used] = 0
+
+    def _take_over(self, memory: Buffers) -> None:
+        for name in self._cross:
+            self._buffers[name] = memory[name]
+            _bind(self.binding.bind_input, name, memory[name])
+
+    def _copy(self, rows: list[int], memory: Buffers, memory_rows: Sequence[int]) -> None:
+        width = memory["cross_bias"].shape[-1]
+        for row, memory_row in zip(rows, memory_rows, strict=True):
             for name in self._cross:
                 buffer, value = self._buffers[name][row], memory[name][memory_row]
                 if name == "cross_bias":
                     buffer[..., :width], buffer[..., width:] = value, MASKED
                 else:
                     buffer[:, :width], buffer[:, width:] = value, 0
-        here = list(rows)
-        self._token_ids[here], self._positions[here] = self._engine.tokens.bos, 0
-        self._finished[here], self._buffers["target_limits"][here] = False, target_limits
 
     def step(self, count: int = 1) -> None:
         """Advance every unfinished row by up to `count` tokens."""
+        self._clean = False
         for _ in range(count):
             run(self._session, self.binding)
             self._made.append(self._token_ids.copy())
 
     def read(self) -> StepOutput:
         """What the steps since the last `read` made."""
-        made, self._made = np.stack(self._made), []
+        made, self._made = np.stack(self._made) if len(self._made) > 1 else self._made[0][None], []
         return StepOutput(made, self._finished.copy())
 
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
@@ -165,19 +191,52 @@ class OrtState:
         here = list(rows)
         new = self._engine.allocate(len(here), self.source, target, logits="logits" in self._buffers)
         used = min(int(self._positions[here].max()) + 1, self.target, target)
+        all_stay = here == list(range(self.rows))
+        if all_stay:
+            new._take_over(self._buffers)
         for name, buffer in new._buffers.items():
             if name in self._caches:
                 for row, old in enumerate(here):
                     buffer[row, :, :used] = self._buffers[name][old, :, :used]
-            elif name not in ("cache_positions", "logits"):
+            elif name not in ("cache_positions", "logits") and not (all_stay and name in self._cross):
                 buffer[:] = self._buffers[name][here]
+        new._clean = self._clean
         return new
 
 
 def _zeros(tensors: Sequence[Tensor], sizes: dict[str, int]) -> Buffers:
-    """Zeroed buffers by name. The system gives a page only when it is first written: unused cache costs no memory."""
+    """Zeroed buffers by name, in one piece. Unused cache costs no memory: a page is given when it is first written."""
     shapes = {tensor.name: [sizes[d] if isinstance(d, str) else d for d in tensor.shape] for tensor in tensors}
-    return {tensor.name: np.zeros(shapes[tensor.name], tensor.dtype) for tensor in tensors}
+    dtypes = {tensor.name: np.dtype(tensor.dtype) for tensor in tensors}
+    lengths = {name: math.prod(shape) * dtypes[name].itemsize for name, shape in shapes.items()}
+    ends = dict(zip(lengths, accumulate(-(-length // ALIGNED) * ALIGNED for length in lengths.values()), strict=True))
+    piece = _zeroed(max(ends.values()))
+    found = {}
+    for name, length in lengths.items():
+        start = ends[name] - -(-length // ALIGNED) * ALIGNED
+        found[name] = piece[start : start + length].view(dtypes[name]).reshape(shapes[name])
+    return found
+
+
+def _zeroed(size: int) -> Array:
+    """uint8 `[size]`, all zero; from the system if it is large, and then in large pages where it has them.
+
+    numpy's zeros would write the zeros of what the process has freed before, and small pages, each given at its first
+    write, took longer than a step.
+    """
+    if size < LARGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return np.zeros(size, np.uint8)
+    try:
+        piece = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError) as error:  # more than there is, or than addresses go
+        raise MemoryError(str(error)) from error
+    with suppress(OSError):  # a system may be built without them
+        piece.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(piece, np.uint8)
+
+
+def _same_shapes(buffers: Buffers, memory: Buffers) -> bool:
+    return all(buffers[name].shape == value.shape for name, value in memory.items())
 
 
 class _enough_memory:

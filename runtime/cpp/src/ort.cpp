@@ -3,11 +3,14 @@
 
 #include "ort.hpp"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <new>
+#include <numeric>
 
 #include "errors.hpp"
 #include "ort_cuda.hpp"
@@ -22,8 +25,27 @@ using Sizes = std::map<std::string, std::int64_t>;
 
 // Added to the attention scores of padding: far below any score, yet finite in float16.
 constexpr float kMasked = -30000.0F;
+// Bytes that each buffer begins at a multiple of: a line of the processor's cache.
+constexpr std::size_t kAligned = 64;
+// Bytes from which a piece of memory is taken from the system directly.
+constexpr std::size_t kLarge = std::size_t{4} << 20;
 
-// Zeroed host memory of one tensor. The system gives a page only when it is first written: unused cache costs nothing.
+// Zeroed host memory. The system gives a page only when it is first written, so unused cache costs nothing; large pieces
+// come from it directly, and in large pages where it has them: small ones, each given at its first write, took longer
+// than a step.
+std::shared_ptr<std::byte> zeroed(std::size_t bytes) {
+  if (bytes >= kLarge) {
+    void* piece = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (piece == MAP_FAILED) throw std::bad_alloc();
+    ::madvise(piece, bytes, MADV_HUGEPAGE);  // a system may be built without them
+    return {static_cast<std::byte*>(piece), [bytes](std::byte* data) { ::munmap(data, bytes); }};
+  }
+  void* piece = std::calloc(std::max<std::size_t>(bytes, 1), 1);
+  if (piece == nullptr) throw std::bad_alloc();
+  return {static_cast<std::byte*>(piece), [](std::byte* data) { std::free(data); }};
+}
+
+// The host memory of one tensor. Copies share it.
 class Buffer {
  public:
   Buffer(const Tensor& tensor, const Sizes& sizes) : type_(type_of(tensor.dtype)) {
@@ -36,9 +58,10 @@ class Buffer {
       count *= extent;
     }
     bytes_ = count * type_.bytes;
-    data_.reset(static_cast<std::byte*>(std::calloc(std::max<std::size_t>(count, 1), type_.bytes)));
-    if (!data_) throw std::bad_alloc();
   }
+
+  // Stand at `start` of a piece of memory, which lives as long as this.
+  void place_in(const std::shared_ptr<std::byte>& piece, std::size_t start) { data_ = {piece, piece.get() + start}; }
 
   // A view of the whole buffer for ONNX Runtime.
   Ort::Value value() const {
@@ -51,6 +74,8 @@ class Buffer {
     return reinterpret_cast<T*>(data_.get());
   }
   std::byte* data() const { return data_.get(); }
+  std::size_t bytes() const { return bytes_; }
+  const std::vector<std::int64_t>& shape() const { return shape_; }
   std::int64_t size(std::size_t axis) const { return shape_[axis]; }
   bool is_half() const { return type_.onnx == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16; }
   // Bytes of one entry of the first axis.
@@ -58,21 +83,28 @@ class Buffer {
   std::size_t item_bytes() const { return type_.bytes; }
 
  private:
-  struct Free {
-    void operator()(std::byte* data) const { std::free(data); }
-  };
   Type type_;
   std::vector<std::int64_t> shape_;
   std::size_t bytes_ = 0;
-  std::unique_ptr<std::byte, Free> data_;
+  std::shared_ptr<std::byte> data_;
 };
 
 using Buffers = std::map<std::string, Buffer>;
 
+// Zeroed buffers by name, in one piece.
 Buffers zeros(const std::vector<Tensor>& tensors, const Sizes& sizes) {
   Buffers buffers;
   try {
-    for (const Tensor& tensor : tensors) buffers.emplace(tensor.name, Buffer(tensor, sizes));
+    std::size_t end = 0;
+    std::map<std::string, std::size_t> starts;
+    for (const Tensor& tensor : tensors) {
+      const Buffer& buffer = buffers.emplace(tensor.name, Buffer(tensor, sizes)).first->second;
+      starts[tensor.name] = end;
+      if (buffer.bytes() > PTRDIFF_MAX - kAligned - end) throw std::bad_alloc();
+      end += (buffer.bytes() + kAligned - 1) / kAligned * kAligned;
+    }
+    const std::shared_ptr<std::byte> piece = zeroed(end);
+    for (auto& [name, buffer] : buffers) buffer.place_in(piece, starts.at(name));
   } catch (const std::bad_alloc&) {
     const auto length = std::max(sizes.at("source"), sizes.count("target") == 1 ? sizes.at("target") : 0);
     throw InputError("not enough memory for a batch of " + std::to_string(sizes.at("batch")) + " rows of " +
@@ -152,16 +184,12 @@ class OrtState : public DecoderState {
   void place(const std::vector<std::size_t>& rows, const Memory& memory, const std::vector<std::size_t>& memory_rows,
              const Ids& target_limits) override {
     const Buffers& encoded = dynamic_cast<const OrtMemory&>(memory).buffers;
+    const bool take = rows == memory_rows && is_all(rows) && fits(encoded);
+    if (take) take_over(encoded);
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const std::size_t row = rows[i];
-      for (auto& [name, buffer] : buffers_) {
-        if (is_cache(name)) clear(buffer, row, positions()[row] + 1);
-        if (name == "cross_bias") {
-          copy_bias(encoded.at(name), memory_rows[i], buffer, row);
-        } else if (is_cross(name)) {
-          copy_source(encoded.at(name), memory_rows[i], buffer, row);
-        }
-      }
+      if (!clean_) clear_row(row);
+      if (!take) copy_row(encoded, memory_rows[i], row);
       token_ids()[row] = engine_.tokens().bos;
       positions()[row] = 0;
       finished()[row] = false;
@@ -170,6 +198,7 @@ class OrtState : public DecoderState {
   }
 
   void step(std::int64_t count) override {
+    clean_ = false;
     for (std::int64_t i = 0; i < count; ++i) {
       run(engine_.step_session, Ort::RunOptions{nullptr}, binding_);
       made_.insert(made_.end(), token_ids(), token_ids() + rows_);
@@ -207,17 +236,21 @@ class OrtState : public DecoderState {
 
   std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) override {
     auto next = engine_.allocate(rows.size(), source_, target, has_logits());
-    Buffers& to = dynamic_cast<OrtState&>(*next).buffers_;
+    auto& other = dynamic_cast<OrtState&>(*next);
+    const bool all_stay = is_all(rows);
+    if (all_stay) other.take_over(buffers_);
     for (std::size_t i = 0; i < rows.size(); ++i) {
       for (const auto& [name, buffer] : buffers_) {
+        const Buffer& to = other.buffers_.at(name);
         if (is_cache(name)) {
-          copy_tokens(buffer, rows[i], to.at(name), i, std::min({positions()[rows[i]] + 1, target_, target}));
-        } else if (name != "cache_positions" && name != "logits") {
+          copy_tokens(buffer, rows[i], to, i, std::min({positions()[rows[i]] + 1, target_, target}));
+        } else if (name != "cache_positions" && name != "logits" && !(all_stay && is_cross(name))) {
           const std::size_t bytes = buffer.row_bytes();
-          std::memcpy(to.at(name).data() + i * bytes, buffer.data() + rows[i] * bytes, bytes);
+          std::memcpy(to.data() + i * bytes, buffer.data() + rows[i] * bytes, bytes);
         }
       }
     }
+    other.clean_ = clean_;
     return next;
   }
 
@@ -228,6 +261,7 @@ class OrtState : public DecoderState {
   std::int64_t source_;
   std::int64_t target_;
   Ort::IoBinding binding_;
+  bool clean_ = true;  // nothing was written into the caches yet
   Ids made_;
 
   static bool is_cache(const std::string& name) { return name.rfind("self_", 0) == 0; }
@@ -237,6 +271,45 @@ class OrtState : public DecoderState {
   std::int64_t* token_ids() const { return buffers_.at("token_ids").as<std::int64_t>(); }
   std::int64_t* positions() const { return buffers_.at("positions").as<std::int64_t>(); }
   bool* finished() const { return buffers_.at("finished").as<bool>(); }
+
+  // Whether these are all rows, in order.
+  bool is_all(const std::vector<std::size_t>& rows) const {
+    std::vector<std::size_t> all(rows_);
+    std::iota(all.begin(), all.end(), std::size_t{0});
+    return rows == all;
+  }
+
+  // Whether encoder output has the shapes of this state's own buffers.
+  bool fits(const Buffers& encoded) const {
+    return std::all_of(encoded.begin(), encoded.end(), [this](const auto& named) {
+      return buffers_.at(named.first).shape() == named.second.shape();
+    });
+  }
+
+  // Use the encoder's output itself, or another state's share of it.
+  void take_over(const Buffers& others) {
+    for (auto& [name, buffer] : buffers_) {
+      if (!is_cross(name)) continue;
+      buffer = others.at(name);
+      binding_.BindInput(name.c_str(), buffer.value());
+    }
+  }
+
+  void clear_row(std::size_t row) const {
+    for (const auto& [name, buffer] : buffers_) {
+      if (is_cache(name)) clear(buffer, row, positions()[row] + 1);
+    }
+  }
+
+  void copy_row(const Buffers& encoded, std::size_t from_row, std::size_t row) const {
+    for (const auto& [name, buffer] : buffers_) {
+      if (name == "cross_bias") {
+        copy_bias(encoded.at(name), from_row, buffer, row);
+      } else if (is_cross(name)) {
+        copy_source(encoded.at(name), from_row, buffer, row);
+      }
+    }
+  }
 
   // The first tokens of each head of one row; buffers are [batch, heads, tokens, head_dim].
   static void clear(const Buffer& buffer, std::size_t row, std::int64_t tokens) {
