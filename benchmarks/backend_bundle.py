@@ -19,25 +19,26 @@ class BundleBackend:
 
     def __init__(self, bundle: str, device: str, lowering: str | None, threads: int) -> None:
         self._bundle, self._device, self._lowering = bundle, device, lowering
-        self._open(threads)
+        self._open(threads, 1)
         self._call: Callable[[], list[list[int]]] = list
         self._parts: dict[str, Callable[[], object]] = {}
         self._made: list[list[int]] = []
 
-    def _open(self, threads: int) -> None:
-        self._threads = threads
-        self._translator = Translator(self._bundle, self._device, self._lowering, threads)
+    def _open(self, threads: int, workers: int) -> None:
+        self._opened = threads, workers
+        self._translator = Translator(self._bundle, self._device, self._lowering, threads, workers=workers)
         engine = self._translator.engine
         self.engine, self.device = engine.name, "cuda" if isinstance(engine, DeviceEngine) else "cpu"
 
     def prepare(self, task: Task, setting: Setting) -> None:
         """Fixed tasks go through the greedy loop by ids; texts through `translate_ids`, batched as users get it.
 
-        `setting["threads"]`, a number or "default", opens the bundle again if it has another one.
+        `setting` may have threads and workers, each a number or "default"; others than before open the bundle again.
         """
-        threads = setting.get("threads", str(self._threads)).replace(DEFAULT, "0")
-        if int(threads) != self._threads:
-            self._open(int(threads))
+        threads = setting.get("threads", str(self._opened[0])).replace(DEFAULT, "0")
+        asked = int(threads), int(setting.get("workers", "1").replace(DEFAULT, "0"))
+        if asked != self._opened:
+            self._open(*asked)
         if not task.fixed:
             self._call, self._parts = lambda: self._text(task), {}
             return

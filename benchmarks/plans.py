@@ -71,11 +71,11 @@ def bundle_plan(bundle: Path, manifest: Manifest, place: Place, name: str) -> Pl
 
 
 def _bundle_settings(place: Place) -> Settings:
-    """As for peers: the default, and one thread, which is faster where cores are shared or the model is small."""
+    """As for peers: the default, one thread, faster where cores are shared, and for a text a worker for each core."""
     if place.threads or cores() == 1:
         return ANY
     each = [{"threads": DEFAULT}, {"threads": "1"}]
-    return {"fixed": each, "text": each}
+    return {"fixed": each, "text": [*each, {"threads": DEFAULT, "workers": DEFAULT}]}
 
 
 def cpp_plan(bundle: Path, manifest: Manifest, place: Place, tool: Path) -> Plan:

@@ -195,11 +195,14 @@ class OrtState:
         if all_stay:
             new._take_over(self._buffers)
         for name, buffer in new._buffers.items():
-            if name in self._caches:
-                for row, old in enumerate(here):
-                    buffer[row, :, :used] = self._buffers[name][old, :, :used]
+            old = self._buffers[name]
+            if name in self._caches and all_stay:
+                buffer[:, :, :used] = old[:, :, :used]
+            elif name in self._caches:
+                for row, before in enumerate(here):
+                    buffer[row, :, :used] = old[before, :, :used]
             elif name not in ("cache_positions", "logits") and not (all_stay and name in self._cross):
-                buffer[:] = self._buffers[name][here]
+                np.take(old, here, axis=0, out=buffer, mode="clip")  # by "raise", the default, it would copy twice
         new._clean = self._clean
         return new
 

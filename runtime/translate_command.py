@@ -25,7 +25,10 @@ from txport.runtime.translator import Options, Translation, Translator
 @click.option("--strict", is_flag=True, help="Refuse a line that is too long, instead of cutting it with a warning.")
 @click.option("--device", default="auto", show_default=True, help="Where to run: auto, cpu, cuda or trt.")
 @click.option("--lowering", help="The decoder step to use: ort, scatter or tensorscatter. [default: the best here]")
-@click.option("--threads", type=click.IntRange(0), default=0, help="Threads to use. [default: one for each core]")
+@click.option("--threads", type=click.IntRange(0), default=0, help="Threads of a batch. [default: the cores, shared]")
+@click.option(
+    "--workers", type=click.IntRange(0), default=0, help="Batches side by side on the CPU. [default: by the cores]"
+)
 @click.option("--batch", type=click.IntRange(1), help="Most lines that run together. [default: the bundle's]")
 @click.option(
     "--batch-tokens",
@@ -50,6 +53,7 @@ def main(
     device: str,
     lowering: str | None,
     threads: int,
+    workers: int,
     batch: int | None,
     batch_tokens: int,
     window: int,
@@ -63,7 +67,7 @@ def main(
     source, target = _descriptor(sys.stdin, "input"), _descriptor(sys.stdout, "output")
     languages = (source_language, target_language)
     options = Options(max_length, min_length, prefix, scores and as_json, strict, *languages)
-    translator = Translator(bundle, device, lowering, threads, batch, batch_tokens)
+    translator = Translator(bundle, device, lowering, threads, batch, batch_tokens, workers)
     texts = text_windows(windows(source, window))
     for results in translator.translate_windows(texts, options):
         lines = (as_json_line(result) if as_json else as_line(result.text) for result in results)

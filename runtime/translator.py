@@ -18,6 +18,8 @@ from txport.runtime.manifest import WEIGHTS, Manifest
 with needs("ort"):
     from txport.runtime.tokenizer import TextStream, open_tokenizer
 
+# More workers would read the weights more often than caches and memory can serve them.
+MOST_WORKERS = 4
 _log = logging.getLogger("txport")
 
 
@@ -81,6 +83,9 @@ class Translator:
         threads: threads of each operator; 0 for as many as there are cores.
         batch: the most sentences that run together; None for as many as the bundle takes.
         batch_tokens: the most source tokens, padding included, that run together.
+        workers: batches that run side by side on the CPU, over one set of weights: each takes a share of `batch` and
+            `batch_tokens`, and of the cores if `threads` is 0. One is best for single sentences, one for each core for
+            many; 0 for that.
 
     Raises:
         BundleError: the bundle is damaged, incomplete or of a newer format. Hashes of all files but the weights are
@@ -97,10 +102,11 @@ class Translator:
         threads: int = 0,
         batch: int | None = None,
         batch_tokens: int = greedy.BATCH_TOKENS,
+        workers: int = 1,
     ) -> None:
         directory = Path(bundle)
-        if threads < 0 or (batch is not None and batch < 1) or batch_tokens < 1:
-            raise InputError("threads must be 0 or more, batch and batch_tokens 1 or more")
+        if threads < 0 or workers < 0 or (batch is not None and batch < 1) or batch_tokens < 1:
+            raise InputError("threads and workers must be 0 or more, batch and batch_tokens 1 or more")
         self.manifest = Manifest.load(directory)
         self.manifest.check_files(directory, hashes=lambda name: name != WEIGHTS)
         self.tokenizer = open_tokenizer(
@@ -110,7 +116,9 @@ class Translator:
             self.manifest.model.source_vocabulary,
             self.manifest.model.target_vocabulary,
         )
-        self.engine = open_engine(directory, self.manifest, choose(self.manifest, device, lowering, directory), threads)
+        choice = choose(self.manifest, device, lowering, directory)
+        self._workers, threads = shares(workers, threads, cores()) if choice.device == "cpu" else (1, threads)
+        self.engine = open_engine(directory, self.manifest, choice, threads)
         self._batch, self._batch_tokens = batch, batch_tokens
 
     def translate(
@@ -243,7 +251,12 @@ class Translator:
 
     def _decode(self, requests: Sequence[greedy.Request], scores: bool) -> list[greedy.Result]:
         return greedy.decode_all(
-            self.engine, requests, rows=self._batch, batch_tokens=self._batch_tokens, scores=scores
+            self.engine,
+            requests,
+            rows=self._batch,
+            batch_tokens=self._batch_tokens,
+            scores=scores,
+            workers=self._workers,
         )
 
     def _translation(self, result: greedy.Result, truncated: bool) -> Translation:
@@ -285,6 +298,18 @@ class Translator:
             raise InputError(f"the minimum length {min_length} is not between 0 and {most}, the maximum length")
         if len(prefix) >= most:
             raise InputError(f"a prefix of {len(prefix)} tokens leaves no room for more: the maximum length is {most}")
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def shares(workers: int, threads: int, cores: int) -> tuple[int, int]:
+    """Workers and the threads of each, where 0 leaves them to the machine; together they use its cores."""
+    if workers == 0:
+        workers = max(1, min(MOST_WORKERS, cores // max(1, threads)))
+    return workers, threads if threads or workers == 1 else max(1, cores // workers)
 
 
 @dataclass(frozen=True)

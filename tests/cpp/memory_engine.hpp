@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <mutex>
 #include <random>
 #include <set>
 #include <stdexcept>
@@ -63,6 +64,13 @@ class MemoryEngine : public Engine {
   mutable std::vector<std::size_t> encoded;   // sentences of each encoder run
   mutable std::vector<std::int64_t> targets;  // cache length of each state
 
+  // Threads may share an engine.
+  template <typename T>
+  void note(std::vector<T>& list, T value) const {
+    const std::lock_guard lock(mutex_);
+    list.push_back(value);
+  }
+
   const std::string& name() const override { return name_; }
   const Limits& limits() const override { return limits_; }
   const SpecialTokens& tokens() const override { return kTokens; }
@@ -83,7 +91,7 @@ class MemoryEngine : public Engine {
               "padding that is not pad");
       memory->rows.emplace_back(start, end);
     }
-    encoded.push_back(rows);
+    note(encoded, rows);
     return memory;
   }
 
@@ -93,6 +101,7 @@ class MemoryEngine : public Engine {
  private:
   std::string name_ = "memory";
   Limits limits_;
+  mutable std::mutex mutex_;
   std::int64_t poll_;
 };
 
@@ -113,7 +122,7 @@ class State : public DecoderState {
     require(rows >= 1 && static_cast<std::int64_t>(rows) <= engine.limits().batch, "rows beyond the limit");
     require(target >= 1 && target <= engine.limits().target, "caches beyond the limit");
     for (Row& row : rows_) row.cache.assign(static_cast<std::size_t>(target), -1);
-    engine.targets.push_back(target);
+    engine.note(engine.targets, target);
   }
 
   std::size_t rows() const override { return rows_.size(); }
@@ -139,7 +148,7 @@ class State : public DecoderState {
     require(valid_ && count >= 1, "no step");
     require(std::any_of(rows_.begin(), rows_.end(), [](const Row& row) { return !row.finished; }), "no row works");
     for (std::int64_t i = 0; i < count; ++i) {
-      engine_.steps.push_back(rows_.size());
+      engine_.note(engine_.steps, rows_.size());
       for (Row& row : rows_) advance(row);
     }
   }

@@ -256,6 +256,9 @@ TEST_CASE("C ABI: values that cannot be") {
     CHECK(txport_open(kBundle.c_str(), &how, &translator) == TXPORT_INPUT_ERROR);
     *field = 0;
   }
+  how.workers = -2;  // -1 is: by the cores
+  CHECK(txport_open(kBundle.c_str(), &how, &translator) == TXPORT_INPUT_ERROR);
+  how.workers = 0;
   how.device = "cuda\xFF";
   CHECK(txport_open(kBundle.c_str(), &how, &translator) == TXPORT_INPUT_ERROR);
   CHECK(txport_open("/nothing/here", nullptr, &translator) == TXPORT_BUNDLE_ERROR);

@@ -96,6 +96,7 @@ TEST_CASE("any batch gives what each sentence gives alone") {
     SearchOptions options;
     options.batch_tokens = draw.one_of<std::int64_t>({6, 20, 4096});
     options.scores = draw.number(0, 1) == 1;
+    options.workers = draw.number(1, 3);
     const std::vector<Result> results = decode_all(engine, requests, options);
     REQUIRE(results.size() == requests.size());
     for (std::size_t i = 0; i < results.size(); ++i) {

@@ -45,12 +45,13 @@ PLAIN = st.builds(Request, SOURCE, st.none() | st.integers(1, 110))
     st.sampled_from([1, 2, 3, 4]),
     st.sampled_from([6, 20, 4096]),
     st.booleans(),
+    st.sampled_from([1, 2, 3]),
 )
 def test_any_batch_gives_what_each_sentence_gives_alone(
-    requests: list[Request], eos_weight: float, poll: int, rows: int, batch_tokens: int, scores: bool
+    requests: list[Request], eos_weight: float, poll: int, rows: int, batch_tokens: int, scores: bool, workers: int
 ) -> None:
     engine = MemoryEngine(Limits(rows, 12, 100), poll, eos_weight)
-    results = decode_all(engine, requests, batch_tokens=batch_tokens, scores=scores)
+    results = decode_all(engine, requests, batch_tokens=batch_tokens, scores=scores, workers=workers)
     assert [result.index for result in results] == list(range(len(requests)))
     for request, result in zip(requests, results, strict=True):
         ids, expected = oracle(request, engine.limits, eos_weight)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.manifest import Manifest
 from txport.runtime.tokenizer_schema import Languages, TokenizerDescription, ids_only
-from txport.runtime.translator import Options, Translation, Translator
+from txport.runtime.translator import Options, Translation, Translator, shares
 
 from tests.runtime.toy import BUNDLE, LIMIT, SOURCE, TOKENS, answer
 
@@ -122,7 +122,7 @@ def test_ids(toy: Translator) -> None:
         toy.translate_ids([[5, 3]], prefix=[96])
 
 
-@pytest.mark.parametrize("arguments", [{"threads": -1}, {"batch": 0}, {"batch_tokens": 0}])
+@pytest.mark.parametrize("arguments", [{"threads": -1}, {"workers": -1}, {"batch": 0}, {"batch_tokens": 0}])
 def test_arguments_that_cannot_be(arguments: dict[str, int]) -> None:
     with pytest.raises(InputError, match="must be"):
         Translator(BUNDLE, **arguments)  # type: ignore[arg-type]
@@ -138,6 +138,34 @@ def test_devices_of_later_versions(device: str) -> None:
 def test_the_batch_changes_nothing(toy: Translator, batch: int | None, batch_tokens: int) -> None:
     other = Translator(BUNDLE, batch=batch, batch_tokens=batch_tokens)
     assert other.translate(TEXTS * 5) == toy.translate(TEXTS * 5)
+
+
+@pytest.mark.parametrize("workers", [0, 2, 3])
+def test_workers_change_nothing(toy: Translator, workers: int) -> None:
+    other = Translator(BUNDLE, workers=workers)
+    assert other.translate(TEXTS * 5) == toy.translate(TEXTS * 5)
+    assert other.translate(TEXTS[:1]) == toy.translate(TEXTS[:1])
+    assert other.translate([]) == []
+
+
+@pytest.mark.parametrize(
+    ("workers", "threads", "cores", "expected"),
+    [
+        (1, 0, 8, (1, 0)),  # a sentence at a time: ONNX Runtime's own choice
+        (1, 3, 8, (1, 3)),
+        (0, 0, 1, (1, 0)),
+        (0, 0, 2, (2, 1)),
+        (0, 0, 6, (4, 1)),
+        (0, 0, 16, (4, 4)),
+        (0, 4, 8, (2, 4)),
+        (0, 16, 8, (1, 16)),
+        (3, 0, 8, (3, 2)),
+        (8, 0, 2, (8, 1)),
+        (2, 5, 2, (2, 5)),
+    ],
+)
+def test_workers_share_the_cores(workers: int, threads: int, cores: int, expected: tuple[int, int]) -> None:
+    assert shares(workers, threads, cores) == expected
 
 
 def test_threads_share_a_translator(toy: Translator) -> None:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <future>
 #include <limits>
 #include <numeric>
 
@@ -248,19 +249,9 @@ class Batch {
   }
 };
 
-}  // namespace
-
-std::vector<Result> decode_all(const Engine& engine, const std::vector<Request>& requests,
-                               const SearchOptions& options) {
-  for (const Request& request : requests) check(engine, request);
-  std::vector<std::size_t> order(requests.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t first, std::size_t second) {
-    return requests[first].source_ids.size() > requests[second].source_ids.size();
-  });
-  std::deque<Waiting> waiting;
-  for (const std::size_t index : order) waiting.push_back({index, &requests[index]});
-  std::vector<Result> results(requests.size());
+// Answer the waiting sentences, each at its index of the results.
+void answer(const Engine& engine, std::deque<Waiting>& waiting, const SearchOptions& options,
+            std::vector<Result>& results) {
   const std::int64_t rows = std::min(options.rows.value_or(engine.limits().batch), engine.limits().batch);
   while (!waiting.empty()) {
     const std::int64_t source = length(waiting.front().request->source_ids);
@@ -277,6 +268,34 @@ std::vector<Result> decode_all(const Engine& engine, const std::vector<Request>&
       }
     }
   }
+}
+
+}  // namespace
+
+std::vector<Result> decode_all(const Engine& engine, const std::vector<Request>& requests,
+                               const SearchOptions& options) {
+  for (const Request& request : requests) check(engine, request);
+  std::vector<std::size_t> order(requests.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t first, std::size_t second) {
+    return requests[first].source_ids.size() > requests[second].source_ids.size();
+  });
+  const auto workers = static_cast<std::size_t>(std::max<std::int64_t>(options.workers, 1));
+  const std::size_t count = std::max<std::size_t>(1, std::min(workers, requests.size()));
+  const auto parts = static_cast<std::int64_t>(count);
+  SearchOptions each = options;
+  each.rows = std::max<std::int64_t>(1, options.rows.value_or(engine.limits().batch) / parts);
+  each.batch_tokens = std::max<std::int64_t>(1, options.batch_tokens / parts);
+  std::vector<Result> results(requests.size());
+  const auto share = [&](std::size_t first) {
+    std::deque<Waiting> waiting;
+    for (std::size_t i = first; i < order.size(); i += count) waiting.push_back({order[i], &requests[order[i]]});
+    answer(engine, waiting, each, results);
+  };
+  std::vector<std::future<void>> others;
+  for (std::size_t first = 1; first < count; ++first) others.push_back(std::async(std::launch::async, share, first));
+  share(0);
+  for (auto& other : others) other.get();
   return results;
 }
 

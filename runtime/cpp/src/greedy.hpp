@@ -43,6 +43,9 @@ struct SearchOptions {
   std::optional<std::int64_t> rows;          // the most rows of a batch; nothing is Limits::batch
   std::int64_t batch_tokens = kBatchTokens;  // the most source tokens, padding included, of a batch's rows
   bool scores = false;                       // compute Result::scores: the host then looks at every step's logits
+  // Threads that decode side by side. Each takes a share of the sentences, of the rows and of the tokens of a batch;
+  // the engine must allow it, as those of the CPU do.
+  std::int64_t workers = 1;
 };
 
 // Answer all requests, the longest sources first; the results are in the order of the requests.

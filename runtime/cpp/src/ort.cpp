@@ -30,9 +30,9 @@ constexpr std::size_t kAligned = 64;
 // Bytes from which a piece of memory is taken from the system directly.
 constexpr std::size_t kLarge = std::size_t{4} << 20;
 
-// Zeroed host memory. The system gives a page only when it is first written, so unused cache costs nothing; large pieces
-// come from it directly, and in large pages where it has them: small ones, each given at its first write, took longer
-// than a step.
+// Zeroed host memory. The system gives a page only when it is first written, so unused cache costs nothing; large
+// pieces come from it directly, and in large pages where it has them: small ones, each given at its first write, took
+// longer than a step.
 std::shared_ptr<std::byte> zeroed(std::size_t bytes) {
   if (bytes >= kLarge) {
     void* piece = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -281,9 +281,8 @@ class OrtState : public DecoderState {
 
   // Whether encoder output has the shapes of this state's own buffers.
   bool fits(const Buffers& encoded) const {
-    return std::all_of(encoded.begin(), encoded.end(), [this](const auto& named) {
-      return buffers_.at(named.first).shape() == named.second.shape();
-    });
+    return std::all_of(encoded.begin(), encoded.end(),
+                       [this](const auto& named) { return buffers_.at(named.first).shape() == named.second.shape(); });
   }
 
   // Use the encoder's output itself, or another state's share of it.

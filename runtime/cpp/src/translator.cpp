@@ -1,6 +1,9 @@
 #include "translator.hpp"
 
+#include <sched.h>
+
 #include <algorithm>
+#include <thread>
 
 #include "engines.hpp"
 #include "errors.hpp"
@@ -53,17 +56,38 @@ std::string show(const Ids& ids) {
   return "[" + text + "]";
 }
 
+// More workers would read the weights more often than caches and memory can serve them.
+constexpr int kMostWorkers = 4;
+
+int usable_cores() {
+  cpu_set_t usable;
+  if (::sched_getaffinity(0, sizeof(usable), &usable) == 0) return CPU_COUNT(&usable);
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+// Workers and the threads of each, where 0 leaves them to the machine; together they use its cores.
+void share_cores(int& workers, int& threads) {
+  const int cores = usable_cores();
+  if (workers == 0) workers = std::max(1, std::min(kMostWorkers, cores / std::max(1, threads)));
+  if (threads == 0 && workers > 1) threads = std::max(1, cores / workers);
+}
+
 }  // namespace
 
 Translator::Translator(const std::filesystem::path& bundle, TranslatorOptions options)
     : directory_(bundle), options_(std::move(options)) {
-  if (options_.threads < 0 || options_.batch.value_or(1) < 1 || options_.batch_tokens < 1) {
-    throw InputError("threads must be 0 or more, batch and batch_tokens 1 or more");
+  if (options_.threads < 0 || options_.workers < 0 || options_.batch.value_or(1) < 1 || options_.batch_tokens < 1) {
+    throw InputError("threads and workers must be 0 or more, batch and batch_tokens 1 or more");
   }
   manifest_ = Manifest::load(bundle);
   const Choice choice = choose(bundle, manifest_, options_.device, options_.lowering);
   manifest_.check_files(bundle, [](const std::string& name) { return name != kWeightsName; });
   tokenizer_ = open_tokenizer(bundle, manifest_);
+  if (choice.device == "cpu") {
+    share_cores(options_.workers, options_.threads);
+  } else {
+    options_.workers = 1;
+  }
   engine_ = open_engine(bundle, manifest_, choice, options_.threads, options_.warn);
 }
 
@@ -192,7 +216,7 @@ void Translator::check_lengths(const Options& options, const Ids& prefix) const 
 }
 
 std::vector<Result> Translator::decode(const std::vector<Request>& requests, bool scores) const {
-  return decode_all(*engine_, requests, {options_.batch, options_.batch_tokens, scores});
+  return decode_all(*engine_, requests, {options_.batch, options_.batch_tokens, scores, options_.workers});
 }
 
 Translation Translator::translation(Result result, bool truncated) const {

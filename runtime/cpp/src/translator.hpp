@@ -53,7 +53,10 @@ struct TranslatorOptions {
   int threads = 0;                           // threads of each operator; 0 for as many as there are cores
   std::optional<std::int64_t> batch;         // the most sentences that run together; nothing: as the bundle takes
   std::int64_t batch_tokens = kBatchTokens;  // the most source tokens, padding included, that run together
-  Warn warn;                                 // called in the thread of the call; may be empty
+  // Batches that run side by side on the CPU, over one set of weights: each takes a share of `batch`, `batch_tokens`
+  // and, if `threads` is 0, of the cores. One is best for single sentences, one for each core for many; 0 for that.
+  int workers = 1;
+  Warn warn;  // called in the thread of the call; may be empty
 };
 
 class Translator;

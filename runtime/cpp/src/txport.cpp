@@ -3,6 +3,7 @@
 #include "txport/txport.h"
 
 #include <array>
+#include <cstddef>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -141,13 +142,15 @@ txport::core::Options options_of(const txport_options* options) {
 }
 
 txport::core::TranslatorOptions options_of(const txport_translator_options* options) {
-  const auto asked = read_options(options, sizeof(txport_translator_options), "txport_translator_options");
+  constexpr std::size_t kFirst = offsetof(txport_translator_options, workers);  // the size of the first version
+  const auto asked = read_options(options, kFirst, "txport_translator_options");
   txport::core::TranslatorOptions result;
   result.device = unless_null(asked.device).value_or("auto");
   result.lowering = unless_null(asked.lowering).value_or("");
   result.threads = asked.threads;
   result.batch = unless_zero(asked.batch);
   if (asked.batch_tokens != 0) result.batch_tokens = asked.batch_tokens;
+  if (asked.workers != 0) result.workers = asked.workers == -1 ? 0 : asked.workers;
   if (asked.warning != nullptr) {
     result.warn = [warning = asked.warning, user = asked.warning_user](const std::string& words) {
       warning(user, words.c_str());

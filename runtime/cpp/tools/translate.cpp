@@ -98,7 +98,10 @@ void declare(CLI::App& app, Arguments& arguments) {
   app.add_option("--device", opening.device, "Where to run: auto, cpu, cuda or trt. [default: auto]");
   app.add_option("--lowering", opening.lowering,
                  "The decoder step to use: ort, scatter or tensorscatter. [default: the best here]");
-  app.add_option("--threads", opening.threads, "Threads to use. [default: one for each core]")
+  app.add_option("--threads", opening.threads, "Threads of a batch. [default: the cores, shared]")
+      ->check(CLI::Range(0, std::numeric_limits<int>::max()));
+  opening.workers = 0;
+  app.add_option("--workers", opening.workers, "Batches side by side on the CPU. [default: by the cores]")
       ->check(CLI::Range(0, std::numeric_limits<int>::max()));
   app.add_option("--batch", opening.batch, "Most lines that run together. [default: the bundle's]")->check(positive);
   app.add_option("--batch-tokens", opening.batch_tokens, "Most source tokens, padding included, that run together.")

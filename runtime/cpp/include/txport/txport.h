@@ -63,6 +63,7 @@ typedef struct txport_translator_options {
   int32_t batch_tokens;   /* the most source tokens, padding included, that run together; 0: 4096 */
   txport_warning warning; /* NULL: warnings go nowhere */
   void* warning_user;     /* given to `warning` */
+  int32_t workers; /* batches side by side on the CPU, each with a share of the cores; 0: one, -1: by the cores */
 } txport_translator_options;
 
 /* What may be asked for every sentence of a call. Set all to zero, then `size`: every zero is the default. */
@@ -78,7 +79,7 @@ typedef struct txport_options {
 } txport_options;
 
 #define TXPORT_TRANSLATOR_OPTIONS_INIT \
-  { sizeof(txport_translator_options), 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(txport_translator_options), 0, 0, 0, 0, 0, 0, 0, 0 }
 #define TXPORT_OPTIONS_INIT \
   { sizeof(txport_options), 0, 0, 0, 0, 0, 0, 0 }
 
