@@ -17,7 +17,7 @@ from txport.runtime.translator import Options, Translator
 
 def by_python(bundle: Path, lines: Sequence[str], lowering: str, batch: int) -> list[bytes]:
     """What `tx-translate --json --scores` writes, a line each."""
-    translator = Translator(bundle, "cpu", lowering, batch=batch)
+    translator = Translator(bundle, "cpu", lowering, batch=batch, workers=0)  # as the tools
     windows = [lines[start : start + WINDOW_LINES] for start in range(0, len(lines), WINDOW_LINES)]
     results = translator.translate_windows(windows, Options(scores=True))
     return [as_json_line(result) for window in results for result in window]
