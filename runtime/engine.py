@@ -66,7 +66,10 @@ class DecoderState(Protocol):
     def place(
         self, rows: Sequence[int], memory: Memory, memory_rows: Sequence[int], target_limits: Sequence[int]
     ) -> None:
-        """Start new sentences: row `rows[i]` gets encoder output `memory_rows[i]`, bos at position 0, not finished."""
+        """Start new sentences: row `rows[i]` gets encoder output `memory_rows[i]`, bos at position 0, not finished.
+
+        A state that takes all rows of `memory` may go on with its buffers, and later placements write over them.
+        """
 
     def step(self, count: int = 1) -> None:
         """Advance every unfinished row by up to `count` tokens; may return before the device is done."""

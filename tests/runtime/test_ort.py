@@ -56,6 +56,28 @@ def test_answers_are_those_of_arithmetic(
         assert result.scores == (pytest.approx(expected, rel=1e-4, abs=1e-4) if scores else None)
 
 
+def test_buffers_from_the_system_are_as_good(engine: OrtEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txport.runtime.ort.LARGE", 1)
+    sources = [[5 + i, *range(7, 8 + i % 9), 3] for i in range(12)]
+    results = decode_all(engine, [Request(source) for source in sources], rows=3)
+    assert [result.ids for result in results] == [answer(source, LIMIT)[0] for source in sources]
+
+
+def test_encoder_output_is_used_where_it_lies(engine: OrtEngine) -> None:
+    """And what a refill then writes over it leaves the other rows as they are."""
+    ids, lengths = np.array([[5, 7, 9, 3], [6, 8, 3, 0]]), np.array([4, 3])
+    memory = engine.encode(ids, lengths)
+    state = engine.allocate(2, 4, LIMIT)
+    state.place([0, 1], memory, [0, 1], [LIMIT] * 2)
+    assert all(np.shares_memory(state._buffers[name], memory[name]) for name in memory)
+    state.step(2)
+    state.place([1], engine.encode(ids[:1], lengths[:1]), [0], [LIMIT])
+    state.step(2)
+    made = state.read().token_ids.T.tolist()
+    first, second = answer([5, 7, 9, 3], LIMIT)[0], answer([6, 8, 3], LIMIT)[0]
+    assert made[0] == first[:4] and made[1] == [*second[:2], *first[:2]]
+
+
 @settings(max_examples=20, deadline=None)
 @given(SOURCES)
 def test_streams_too(engine: OrtEngine, source: list[int]) -> None:

@@ -61,7 +61,8 @@ class DecoderState {
   virtual std::int64_t source() const = 0;  // width of the cross-attention buffers, in tokens
   virtual std::int64_t target() const = 0;  // length of the self-attention caches, in tokens
 
-  // Start new sentences: row `rows[i]` gets encoder output `memory_rows[i]`, bos at position 0, not finished.
+  // Start new sentences: row `rows[i]` gets encoder output `memory_rows[i]`, bos at position 0, not finished. A state
+  // that takes all rows of `memory` may go on with its buffers, and later placements write over them.
   virtual void place(const std::vector<std::size_t>& rows, const Memory& memory,
                      const std::vector<std::size_t>& memory_rows, const Ids& target_limits) = 0;
   // Advance every unfinished row by up to `count` tokens; may return before the device is done.
