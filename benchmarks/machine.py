@@ -9,6 +9,7 @@ from pathlib import Path
 
 from txport.benchmarks.nvml import Nvml
 from txport.benchmarks.report_schema import Machine
+from txport.runtime.workers import cores
 
 LIBRARIES = (
     "txport",
@@ -38,11 +39,6 @@ def describe(nvml: Nvml | None) -> Machine:
         bandwidth=(),
         peaks=(),
     )
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def power_mode() -> str | None:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from txport.benchmarks.backend import DEFAULT
-from txport.benchmarks.machine import cores
 from txport.benchmarks.report_schema import BundleFacts, Contestant
 from txport.runtime.build_record import NAME as RECORD
 from txport.runtime.build_record import BuildRecord
 from txport.runtime.errors import InputError
 from txport.runtime.manifest import WEIGHTS, Manifest
+from txport.runtime.workers import cores
 
 Kind = Literal["bundle", "cpp", "pytorch", "compile", "huggingface", "ctranslate2", "optimum"]
 Settings = Mapping[str, Sequence[Mapping[str, str]]]

@@ -7,13 +7,13 @@ that fit a cache are as fast as that cache. Peaks are those of a product of squa
 
 import argparse
 import json
-import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+from txport.runtime.workers import cores
 
 SIDE = 2048
 SECONDS = 0.3
@@ -125,7 +125,7 @@ def on_gpu(sizes: list[int]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sizes", type=int, nargs="+", help="Bytes of the arrays to read.")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--threads", type=int, default=cores())
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     given = parser.parse_args()
     if given.device == "cuda":

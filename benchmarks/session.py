@@ -8,7 +8,7 @@ from pathlib import Path
 
 from txport.benchmarks.backend import Task
 from txport.benchmarks.energy import Meter, NvmlMeter, open_meter
-from txport.benchmarks.machine import cores, describe
+from txport.benchmarks.machine import describe
 from txport.benchmarks.measure import measurement
 from txport.benchmarks.nvml import open_nvml
 from txport.benchmarks.plans import ANY, Place, Plan
@@ -24,6 +24,7 @@ from txport.exporter.progress import Stages
 from txport.runtime.errors import InputError
 from txport.runtime.manifest import Manifest
 from txport.runtime.version import VERSION
+from txport.runtime.workers import cores
 
 NOTES = (
     "Timed: whole calls from ids in memory to ids in memory, encoder and greedy loop; on a GPU until the ids are back.",

@@ -14,12 +14,11 @@ from txport.runtime.files import new_file
 from txport.runtime.libraries import needs
 from txport.runtime.lines import as_line, open_lines, text_windows
 from txport.runtime.manifest import WEIGHTS, Manifest
+from txport.runtime.workers import cores, shares
 
 with needs("ort"):
     from txport.runtime.tokenizer import TextStream, open_tokenizer
 
-# More workers would read the weights more often than caches and memory can serve them.
-MOST_WORKERS = 4
 _log = logging.getLogger("txport")
 
 
@@ -298,18 +297,6 @@ class Translator:
             raise InputError(f"the minimum length {min_length} is not between 0 and {most}, the maximum length")
         if len(prefix) >= most:
             raise InputError(f"a prefix of {len(prefix)} tokens leaves no room for more: the maximum length is {most}")
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def shares(workers: int, threads: int, cores: int) -> tuple[int, int]:
-    """Workers and the threads of each, where 0 leaves them to the machine; together they use its cores."""
-    if workers == 0:
-        workers = max(1, min(MOST_WORKERS, cores // max(1, threads)))
-    return workers, threads if threads or workers == 1 else max(1, cores // workers)
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ def modules_of(package: str) -> list[str]:
     return [f"txport.{package}"] + [f"txport.{package}.{module.name}" for module in found]
 
 
-def import_without(refused: str, modules: list[str]) -> None:
+def assert_imports_without(refused: str, modules: list[str]) -> None:
     # -I: neither the working directory nor the environment may help.
     command = [sys.executable, "-I", "-c", IMPORT_WITHOUT, refused, *modules]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -51,47 +51,49 @@ def needs_everything() -> None:
 
 
 def test_the_whole_runtime_runs_without_pytorch_onnx_and_the_rest_of_txport() -> None:
-    import_without(f"{OURS} {HEAVY}", modules_of("runtime"))
+    assert_imports_without(f"{OURS} {HEAVY}", modules_of("runtime"))
 
 
 def test_bundles_can_be_read_with_numpy_alone() -> None:
     modules = ["txport.runtime", *(f"txport.runtime.{name}" for name in ("errors", "files", "manifest", "greedy"))]
-    import_without(f"{OURS} {HEAVY} {ENGINES}", modules)
+    assert_imports_without(f"{OURS} {HEAVY} {ENGINES}", modules)
 
 
 def test_engines_are_built_without_pytorch_and_onnx() -> None:
     refused = f"txport.models txport.training txport.benchmarks {HEAVY} onnxruntime sentencepiece"
-    import_without(refused, ["txport.exporter.build_command"])
-    import_without(f"txport.models txport.training {HEAVY}", ["txport.exporter.verify_command"])
+    assert_imports_without(refused, ["txport.exporter.build_command"])
+    assert_imports_without(f"txport.models txport.training {HEAVY}", ["txport.exporter.verify_command"])
 
 
 def test_models_need_pytorch_and_safetensors_only() -> None:
     needs_everything()
-    import_without(
+    assert_imports_without(
         f"onnx onnx_ir onnxscript lightning rich txport.exporter txport.training {ENGINES}", ["txport.models"]
     )
 
 
 def test_training_does_not_need_the_exporter() -> None:
     needs_everything()
-    import_without("txport.exporter txport.benchmarks", modules_of("training"))
+    assert_imports_without("txport.exporter txport.benchmarks", modules_of("training"))
 
 
 def test_the_exporter_does_not_need_training_nor_its_libraries() -> None:
     needs_everything()
-    import_without("txport.training txport.benchmarks lightning tensorboard", modules_of("exporter"))
+    assert_imports_without("txport.training txport.benchmarks lightning tensorboard", modules_of("exporter"))
 
 
 def test_a_device_can_be_measured_without_pytorch() -> None:
     pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'txport[bench]'")
     commands = ["txport.benchmarks.bench_command", "txport.benchmarks.compare_command", "txport.benchmarks.plots"]
-    import_without("txport.models txport.training torch onnx onnxscript safetensors transformers ctranslate2", commands)
+    assert_imports_without(
+        "txport.models txport.training torch onnx onnxscript safetensors transformers ctranslate2", commands
+    )
 
 
 def test_every_module_can_be_imported() -> None:
     needs_everything()
     everything = [module for package in PACKAGES for module in modules_of(package)]
-    import_without("nothing", [module for module in everything if module not in ELSEWHERE])
+    assert_imports_without("nothing", [module for module in everything if module not in ELSEWHERE])
 
 
 def commands() -> list[str]:

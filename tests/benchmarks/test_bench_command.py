@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs PyTorch: pip install 'txport[dev]'")
 pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'txport[bench]'")
-from bench import SMALL, command, refused, tx_bench
+from bench import SMALL, assert_refused, command, tx_bench
 from txport.benchmarks.report import read_report
 from txport.benchmarks.report_schema import Measurement, Report
 
@@ -99,7 +99,7 @@ def test_a_run_compared_with_itself_is_within_noise(measured: tuple[Path, str]) 
 def test_a_ratio_that_is_not_met_is_a_failed_check(bundle: Path, tmp_path: Path) -> None:
     options = ("--batch", 1, "--lines", 0, "--no-plots", "--no-roofline", "--against", bundle, "--max-ratio", 0.01)
     done = tx_bench(bundle, "-o", tmp_path / "out", *SMALL, *options)
-    refused(done, 1, ["on 1 x 7 -> 6", "more than 0.01 times was not allowed"])
+    assert_refused(done, 1, ["on 1 x 7 -> 6", "more than 0.01 times was not allowed"])
     assert (tmp_path / "out/bench.json").exists()
 
 
@@ -141,7 +141,7 @@ def test_bad_use_is_one_sentence(bundle: Path, tmp_path: Path, options: tuple[ob
     if options == ("--device", "cuda") and any(Path(gpu).exists() for gpu in ("/dev/nvidia0", "/dev/nvhost-gpu")):
         pytest.skip("there is a GPU here")
     done = tx_bench(bundle, "-o", "out", *options, cwd=tmp_path)  # type: ignore[arg-type]
-    refused(done, 2, words)
+    assert_refused(done, 2, words)
     assert not (tmp_path / "out/bench.json").exists()
 
 
@@ -152,12 +152,12 @@ def test_a_checkpoint_of_another_model_is_refused(bundle: Path, checkpoint: Path
     config["config"]["heads"] = 8
     (other / "config.json").write_text(json.dumps(config))
     done = tx_bench(bundle, "-o", tmp_path / "out", "--peers", "--checkpoint", other)
-    refused(done, 2, ["is not what", "heads differs"])
+    assert_refused(done, 2, ["is not what", "heads differs"])
 
 
 def test_files_of_others_are_not_overwritten(bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
-    refused(tx_bench(bundle, "-o", tmp_path), 2, ["holds other files and no bench.json"])
+    assert_refused(tx_bench(bundle, "-o", tmp_path), 2, ["holds other files and no bench.json"])
 
 
 def of(report: Report, contestant: str) -> list[Measurement]:

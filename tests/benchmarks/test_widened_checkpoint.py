@@ -10,6 +10,7 @@ import torch
 from click.testing import CliRunner
 from txport.benchmarks.widened_checkpoint import main, widened
 from txport.models.checkpoint import load_checkpoint
+from txport.runtime.errors import InputError
 
 
 def test_logits_are_those_of_the_small_model(checkpoint: Path) -> None:
@@ -35,8 +36,9 @@ def test_logits_are_those_of_the_small_model(checkpoint: Path) -> None:
 def test_what_cannot_be_grown_is_refused(checkpoint: Path, tmp_path: Path) -> None:
     small = load_checkpoint(checkpoint)
     done = CliRunner().invoke(main, [str(checkpoint), "-o", str(tmp_path / "large")])
-    assert "head by head" in str(done.exception) and not (tmp_path / "large").exists()
-    with pytest.raises(Exception, match="more layers or more ids"):
+    assert isinstance(done.exception, InputError) and "head by head" in str(done.exception)
+    assert not (tmp_path / "large").exists()
+    with pytest.raises(InputError, match="more layers or more ids"):
         widened(small.model, replace(small.config, encoder_layers=1, positions="learned"))
-    with pytest.raises(Exception, match="norm 'pre'"):
+    with pytest.raises(InputError, match="norm 'pre'"):
         widened(type(small.model)(replace(small.config, norm="post")), small.config)

@@ -20,7 +20,7 @@ def tx_bench(*arguments: str | Path | float, cwd: Path | None = None) -> subproc
     return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=300, cwd=cwd)
 
 
-def refused(done: subprocess.CompletedProcess[str], code: int, words: Sequence[str]) -> None:
+def assert_refused(done: subprocess.CompletedProcess[str], code: int, words: Sequence[str]) -> None:
     """It ended with this code and one sentence that holds all of these words."""
     assert done.returncode == code, (done.stdout, done.stderr)
     assert "Traceback" not in done.stderr

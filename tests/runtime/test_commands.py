@@ -35,7 +35,7 @@ def run(command: str, *arguments: object, stdin: bytes = b"", without: str = "")
     )
 
 
-def one_sentence(done: subprocess.CompletedProcess[bytes], code: int, *words: str) -> None:
+def assert_one_sentence(done: subprocess.CompletedProcess[bytes], code: int, *words: str) -> None:
     """It failed with this code and one line on standard error that has all these words."""
     error = done.stderr.decode()
     assert done.returncode == code, error
@@ -91,7 +91,7 @@ def test_an_answer_comes_before_the_next_question() -> None:
 
 def test_bytes_that_are_not_utf8(toy: Translator) -> None:
     done = run("translate", BUNDLE, stdin=b"one\n\ntwo\nthr\xffee\nfour\n")
-    one_sentence(done, 2, "line 4 is not UTF-8", "byte 4 is 0xff")
+    assert_one_sentence(done, 2, "line 4 is not UTF-8", "byte 4 is 0xff")
     assert done.stdout.decode().split("\n")[:-1] == [r.text for r in toy.translate(["one", "", "two"])]
 
 
@@ -100,7 +100,7 @@ def test_long_lines() -> None:
     assert done.returncode == 0 and done.stdout.count(b"\n") == 2
     assert done.stderr.decode().startswith("tx-translate: line 2 has ") and done.stderr.count(b"\n") == 1
     done = run("translate", BUNDLE, "--strict", stdin=b"one\n" + b"one two " * 40 + b"\n")
-    one_sentence(done, 2, "line 2 has", "more than the 24")
+    assert_one_sentence(done, 2, "line 2 has", "more than the 24")
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_long_lines() -> None:
     ],
 )
 def test_bad_use(arguments: list[object], words: list[str]) -> None:
-    one_sentence(run("translate", *arguments, stdin=b"one\n"), 2, *words)
+    assert_one_sentence(run("translate", *arguments, stdin=b"one\n"), 2, *words)
 
 
 def test_bad_options_are_clicks() -> None:
@@ -173,7 +173,7 @@ def test_control_c_ends_it_silently() -> None:
 
 @pytest.mark.parametrize("library", ["onnxruntime", "sentencepiece", "click"])
 def test_a_missing_library_is_one_sentence(library: str) -> None:
-    one_sentence(run("translate", BUNDLE, without=library), 2, library, "pip install 'txport[ort]'")
+    assert_one_sentence(run("translate", BUNDLE, without=library), 2, library, "pip install 'txport[ort]'")
 
 
 def test_what_is_not_needed_may_be_missing() -> None:
@@ -201,7 +201,7 @@ def test_languages(damaged: Path) -> None:
     dataclasses.replace(manifest, tokenizer=tokenizer).write(damaged)
     shown = run("inspect", damaged).stdout.decode()
     assert "2: eng (default), deu" in shown and "2: fra, ita" in shown and ">>language<<" in shown
-    one_sentence(run("translate", damaged, stdin=b"one\n"), 2, "--target-language", "fra, ita")
+    assert_one_sentence(run("translate", damaged, stdin=b"one\n"), 2, "--target-language", "fra, ita")
     options = ["--source-language", "deu", "--target-language", "ita", "--json", "--max-length", 4]
     done = run("translate", damaged, *options, stdin=b"one\n")
     text = Translator(BUNDLE).tokenizer.encode("one")
@@ -222,7 +222,7 @@ def test_check_finds_a_changed_byte_in_any_file(damaged: Path, name: str) -> Non
     data[len(data) // 2] ^= 4
     (damaged / name).write_bytes(data)
     done = run("inspect", damaged, "--check")
-    one_sentence(done, 1, str(damaged / name))
+    assert_one_sentence(done, 1, str(damaged / name))
     assert done.stdout == b""
 
 
@@ -232,7 +232,7 @@ def test_check_finds_other_answers(damaged: Path) -> None:
     golden["cases"][1]["target_ids"][0] ^= 1
     (damaged / "golden.json").write_text(json.dumps(golden))
     _sign(damaged)
-    one_sentence(run("inspect", damaged, "--check"), 1, "1 of 5 cases", "case 1", "batch")
+    assert_one_sentence(run("inspect", damaged, "--check"), 1, "1 of 5 cases", "case 1", "batch")
     golden["cases"][1]["target_ids"][0] ^= 1
     del golden["cases"][3]["target_ids"][1:]
     (damaged / "golden.json").write_text(json.dumps(golden))
@@ -242,14 +242,14 @@ def test_check_finds_other_answers(damaged: Path) -> None:
     golden["cases"][2]["source"] += " and one"
     (damaged / "golden.json").write_text(json.dumps(golden))
     _sign(damaged)
-    one_sentence(run("inspect", damaged, "--check"), 1, "case 2", "source ids")
+    assert_one_sentence(run("inspect", damaged, "--check"), 1, "case 2", "source ids")
     golden["format_version"] = 2
     (damaged / "golden.json").write_text(json.dumps(golden))
     _sign(damaged)
-    one_sentence(run("inspect", damaged, "--check"), 1, "format_version 2")
+    assert_one_sentence(run("inspect", damaged, "--check"), 1, "format_version 2")
     (damaged / "golden.json").unlink()
     _sign(damaged)
-    one_sentence(run("inspect", damaged, "--check"), 1, "golden.json is missing")
+    assert_one_sentence(run("inspect", damaged, "--check"), 1, "golden.json is missing")
 
 
 def _sign(directory: Path) -> None:
@@ -261,10 +261,10 @@ def _sign(directory: Path) -> None:
 
 def test_bad_bundles_without_check_are_bad_input(damaged: Path) -> None:
     (damaged / "onnx/weights.bin").unlink()
-    one_sentence(run("inspect", damaged), 2, "weights.bin is missing")
-    one_sentence(run("translate", damaged), 2, "weights.bin is missing")
-    one_sentence(run("inspect", damaged, "--check"), 1, "weights.bin is missing")
-    one_sentence(run("inspect", damaged / "nowhere", "--check"), 2, "is not a directory")
+    assert_one_sentence(run("inspect", damaged), 2, "weights.bin is missing")
+    assert_one_sentence(run("translate", damaged), 2, "weights.bin is missing")
+    assert_one_sentence(run("inspect", damaged, "--check"), 1, "weights.bin is missing")
+    assert_one_sentence(run("inspect", damaged / "nowhere", "--check"), 2, "is not a directory")
 
 
 def test_the_real_bundle_checks(bundle: Path) -> None:

@@ -44,4 +44,11 @@ def test_what_was_written_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_mapped(tmp_path: Path) -> None:
-    release(tmp_path / "nowhere")
+    """Nothing happens, to mappings of other files either."""
+    path = tmp_path / "weights.bin"
+    path.write_bytes(b"x" * SIZE)
+    with path.open("rb") as file:
+        ours = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
+        assert ours[:] == b"x" * SIZE
+        release(tmp_path / "nowhere")
+        assert resident(path) == SIZE

@@ -110,13 +110,18 @@ def test_files_that_are_no_model(tmp_path: Path) -> None:
 
 def test_truncated_models(directory: Path, tmp_path: Path) -> None:
     data = (directory / "words.model").read_bytes()
+    refused = 0
     for length in range(0, len(data), len(data) // 20):
         (tmp_path / "x.model").write_bytes(data[:length])
         try:
             tokenizer = SentencePieceTokenizer(tmp_path / "x.model", eos=EOS)
-        except BundleError:
+        except BundleError as error:
+            assert "x.model is not a SentencePiece model" in str(error)
+            refused += 1
             continue
-        tokenizer.decode(tokenizer.encode("the café"))  # a cut between two pieces is a smaller model
+        ids = tokenizer.encode("the café")  # a cut between two pieces is a smaller model
+        assert ids[-1] == EOS and isinstance(tokenizer.decode(ids), str)
+    assert refused > 10
 
 
 def test_ids_only() -> None:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.manifest import Manifest
 from txport.runtime.tokenizer_schema import Languages, TokenizerDescription, ids_only
-from txport.runtime.translator import Options, Translation, Translator, shares
+from txport.runtime.translator import Options, Translation, Translator
+from txport.runtime.workers import shares
 
 from tests.runtime.toy import BUNDLE, LIMIT, SOURCE, TOKENS, answer
 

@@ -1,0 +1,18 @@
+"""How the cores of a machine are shared out among batches that run side by side."""
+
+import os
+
+# More workers would read the weights more often than caches and memory can serve them.
+MOST_WORKERS = 4
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def shares(workers: int, threads: int, cores: int) -> tuple[int, int]:
+    """Workers and the threads of each, where 0 leaves them to the machine; together they use its cores."""
+    if workers == 0:
+        workers = max(1, min(MOST_WORKERS, cores // max(1, threads)))
+    return workers, threads if threads or workers == 1 else max(1, cores // workers)
