@@ -32,6 +32,10 @@ class EndlessEngine:
         if isinstance(self._engine, DeviceEngine):
             self._engine.wait()
 
+    def first_target(self, source: int) -> int:
+        """As the engine's."""
+        return self._engine.first_target(source)
+
     def allocate(self, rows: int, source: int, target: int, *, logits: bool = False) -> "EndlessState":
         """As the engine's."""
         return EndlessState(self._engine.allocate(rows, source, target, logits=logits), self._engine.tokens.eos)

@@ -10,7 +10,7 @@ An embedding table that is also the output projection stands once, as `[vocabula
 token: a channel of the projection, a row of the table.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -105,28 +105,27 @@ class _Conversion:
     def matmul(self, node: ir.Node) -> None:
         x, weight = node.inputs[0], node.inputs[1]
         assert x is not None and weight is not None
-        bias = node.inputs[2] if len(node.inputs) > 2 else None
         transposed = node.op_type == "Gemm" and node.attributes["transB"].as_int() == 1
         rows = self._activation(x, node)
         tied = weight in self._tables
-        ints, scales = self._weight(weight, rows_first=tied, transposed=transposed)
-        later = rows.factor is not None or tied  # the product's own bias would be multiplied too
-        product = self._product(node, rows, ints, scales, None if later else bias, tied)
-        if rows.factor is not None:
-            product = self._node(node, "", "Mul", [product, rows.factor])
-        if bias is not None and later:
-            product = self._node(node, "", "Add", [product, bias])
-        self._replace(node, product)
+        bias, last = _bias(node)
+        outputs = _chunks(last)
+        for part, output in enumerate(outputs):
+            columns = _Columns(part, len(outputs))
+            weights = self._weight(weight, columns, rows_first=tied, transposed=transposed)
+            self._replace(output, self._linear(node, rows, *weights, self._columns_of(bias, columns), tied))
+        self._remove(node)
 
     def gather(self, node: ir.Node) -> None:
         table, ids = node.inputs[0], node.inputs[1]
         assert table is not None
-        ints, scales = self._weight(table, rows_first=True, transposed=True)
+        ints, scales = self._weight(table, _Columns(0, 1), rows_first=True, transposed=True)
         found = self._node(node, "", "Gather", [ints, ids], dtype=ir.DataType.INT8)
         wide = self._node(node, "", "Cast", [found], [ir.AttrInt64("to", ir.DataType.FLOAT)])
         column = self._constant(f"{scales.name}.column", _array(scales)[:, None])
         factor = self._node(node, "", "Gather", [column, ids])
-        self._replace(node, self._node(node, "", "Mul", [wide, factor]))
+        self._replace(node.outputs[0], self._node(node, "", "Mul", [wide, factor]))
+        self._remove(node)
 
     def norm(self, node: ir.Node) -> None:
         """SkipLayerNormalization -> Add, LayerNormalization: what int8 saves is lost in ONNX Runtime's slow one.
@@ -137,7 +136,10 @@ class _Conversion:
         total = self._node(node, "", "Add", [x, residual])
         attributes = [ir.AttrInt64("axis", -1), node.attributes["epsilon"]]
         normalised = self._node(node, "", "LayerNormalization", [total, *parameters], attributes)
-        self._replace(node, normalised, *([total] if len(node.outputs) == 4 else []))
+        self._replace(node.outputs[0], normalised)
+        if len(node.outputs) == 4:
+            self._replace(node.outputs[3], total)
+        self._remove(node)
 
     def _activation(self, x: ir.Value, node: ir.Node) -> _Rows:
         assert x.name is not None
@@ -178,6 +180,18 @@ class _Conversion:
         rounded = self._node(node, "", "QuantizeLinear", [value, scale, offset], dtype=ir.DataType.UINT8)
         return _Rows(rounded, scale, offset, largest)
 
+    def _linear(
+        self, node: ir.Node, rows: _Rows, ints: ir.Value, scales: ir.Value, bias: ir.Value | None, rows_first: bool
+    ) -> ir.Value:
+        """The product and what follows it: each row's factor, unless all have one, and the bias."""
+        later = rows.factor is not None or rows_first  # the product's own bias would be multiplied too
+        product = self._product(node, rows, ints, scales, None if later else bias, rows_first)
+        if rows.factor is not None:
+            product = self._node(node, "", "Mul", [product, rows.factor])
+        if bias is not None and later:
+            product = self._node(node, "", "Add", [product, bias])
+        return product
+
     def _product(
         self, node: ir.Node, rows: _Rows, ints: ir.Value, scales: ir.Value, bias: ir.Value | None, rows_first: bool
     ) -> ir.Value:
@@ -190,18 +204,24 @@ class _Conversion:
         inputs: list[ir.Value | None] = [rows.rounded, ints, rows.scale, scales, rows.zero, None, bias]
         return self._node(node, CONTRIB, "MatMulIntegerToFloat", inputs if bias else inputs[:5])
 
-    def _weight(self, weight: ir.Value, *, rows_first: bool, transposed: bool) -> tuple[ir.Value, ir.Value]:
+    def _weight(
+        self, weight: ir.Value, columns: "_Columns", *, rows_first: bool, transposed: bool
+    ) -> tuple[ir.Value, ir.Value]:
         """int8 `[k, n]`, or `[n, k]` with `rows_first`, and scales `[n]`; `transposed`: `weight` is `[n, k]`."""
-        assert weight.name is not None
-        key = weight.name, rows_first
-        if key not in self._weights:
-            array = _array(weight) if transposed else _array(weight).T
+        name = columns.name(weight)
+        if (name, rows_first) not in self._weights:
+            array = columns.of(_array(weight) if transposed else _array(weight).T)
             ints, scales = quantised(array)
-            self._weights[key] = (
-                self._constant(f"{weight.name}.int8", ints if rows_first else np.ascontiguousarray(ints.T)),
-                self._constant(f"{weight.name}.scales", scales),
+            self._weights[name, rows_first] = (
+                self._constant(f"{name}.int8", ints if rows_first else np.ascontiguousarray(ints.T)),
+                self._constant(f"{name}.scales", scales),
             )
-        return self._weights[key]
+        return self._weights[name, rows_first]
+
+    def _columns_of(self, bias: ir.Value | None, columns: "_Columns") -> ir.Value | None:
+        if bias is None or columns.parts == 1:
+            return bias
+        return self._constant(columns.name(bias), columns.of(_array(bias)))
 
     def _constant(self, name: str, array: npt.NDArray[np.generic] | np.generic) -> ir.Value:
         if name not in self._graph.initializers:
@@ -227,16 +247,61 @@ class _Conversion:
         self._graph.insert_before(near, node)
         return output
 
-    def _replace(self, node: ir.Node, value: ir.Value, *last: ir.Value) -> None:
-        """Put a value in the place of a node's first output, and, if given, another in that of its last."""
-        pairs = [(node.outputs[0], value), *((node.outputs[-1], each) for each in last)]
-        names = [old.name for old, _ in pairs]
-        for old, new in pairs:
-            new.shape = old.shape
-            old.replace_all_uses_with(new, replace_graph_outputs=True)
+    @staticmethod
+    def _replace(old: ir.Value, new: ir.Value) -> None:
+        """Put a value, under its name, in the place of another one."""
+        new.shape = old.shape
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        old.name, new.name = None, old.name or new.name  # an output that nothing reads has no name
+
+    def _remove(self, node: ir.Node) -> None:
+        """Remove a node, after those that alone have read it and are not read any more."""
+        for reader, _ in list(node.outputs[0].uses()):
+            self._remove(reader)
         self._graph.remove(node, safe=True)
-        for name, (_, new) in zip(names, pairs, strict=True):
-            new.name = name or new.name  # an output that nothing reads has no name
+
+
+class _Columns(NamedTuple):
+    """One of several equal parts of a product's columns."""
+
+    part: int
+    parts: int
+
+    def of(self, array: Float32) -> Float32:
+        """float32 `[n, ...]` -> `[n / parts, ...]`."""
+        return np.split(array, self.parts)[self.part]
+
+    def name(self, value: ir.Value) -> str:
+        return f"{value.name}" if self.parts == 1 else f"{value.name}.{self.part}"
+
+
+def _bias(node: ir.Node) -> tuple[ir.Value | None, ir.Node]:
+    """What is added to each row of a product, and the node that adds it."""
+    if len(node.inputs) > 2:
+        return node.inputs[2], node
+    reader = _only_reader(node)
+    if node.op_type == "MatMul" and reader is not None and reader.op_type == "Add":
+        (other,) = [value for value in reader.inputs if value is not node.outputs[0]]
+        if other is not None and other.const_value is not None and len(other.const_value.shape) == 1:
+            return other, reader
+    return None, node
+
+
+def _chunks(node: ir.Node) -> Sequence[ir.Value]:
+    """The equal parts that the columns of a node's output are split into at once, or that output whole.
+
+    A product with some of the columns costs its share; splitting what comes out of a whole one would copy it.
+    """
+    reader = _only_reader(node)
+    if reader is None or reader.op_type != "Split" or len(reader.inputs) > 1:
+        return node.outputs[:1]
+    rank = len(node.outputs[0].shape or ())
+    return reader.outputs if reader.attributes["axis"].as_int() in (-1, rank - 1) else node.outputs[:1]
+
+
+def _only_reader(node: ir.Node) -> ir.Node | None:
+    uses = list(node.outputs[0].uses())
+    return uses[0].node if len(uses) == 1 and not node.outputs[0].is_graph_output() else None
 
 
 def _array(value: ir.Value) -> Float32:

@@ -16,7 +16,7 @@ import numpy as np
 from txport.runtime.device import Device
 from txport.runtime.device_buffers import ALIGNMENT, Stack, StepBuffers, StepSizes, bytes_needed, stack, stack_bytes
 from txport.runtime.device_state import DeviceState
-from txport.runtime.engine import Int64, Limits
+from txport.runtime.engine import FIRST_TARGET, Int64, Limits
 from txport.runtime.errors import DeviceError, InputError, OutOfMemory
 from txport.runtime.manifest import Graph, Manifest
 
@@ -105,6 +105,10 @@ class DeviceEngine:
             except DeviceError as error:
                 self._broken = str(error)
                 raise
+
+    def first_target(self, source: int) -> int:
+        """The shortest there are: what a step costs depends on their length."""
+        return FIRST_TARGET
 
     def encode(self, input_ids: Int64, source_lengths: Int64) -> Encoded:
         """Run the encoder on int64 `[batch, source]` ids, padded with pad, of int64 `[batch]` lengths."""

@@ -16,6 +16,9 @@ Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 Float32 = npt.NDArray[np.float32]
 
+# The shortest caches that a batch begins with: enough for most sentences.
+FIRST_TARGET = 32
+
 # What `Engine.encode` returned; only the engine that made it can look inside.
 Memory = Any
 
@@ -100,6 +103,12 @@ class Engine(Protocol):
 
     def encode(self, input_ids: Int64, source_lengths: Int64) -> Memory:
         """Run the encoder on int64 `[batch, source]` ids, padded with pad, of int64 `[batch]` lengths."""
+
+    def first_target(self, source: int) -> int:
+        """The length of the first caches of a batch of sources of up to `source` tokens.
+
+        They double when a row stands at their end. `FIRST_TARGET` where a step costs more with longer ones.
+        """
 
     def allocate(self, rows: int, source: int, target: int, *, logits: bool = False) -> DecoderState:
         """Buffers for `rows` sentences of up to `source` tokens that make up to `target` tokens, all rows finished."""

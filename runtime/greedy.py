@@ -15,8 +15,6 @@ import numpy as np
 from txport.runtime.engine import DecoderState, Engine, Float32, Int64, Memory, SpecialTokens
 from txport.runtime.errors import InputError
 
-# The shortest cache: long enough for most sentences, small enough to cost nothing.
-FIRST_TARGET = 32
 # The most source tokens (padding included) that rows of one batch hold by default.
 BATCH_TOKENS = 4096
 
@@ -188,7 +186,8 @@ class _Batch:
         self._slots: list[_Slot | None] = [None] * rows
         self._closed = False  # sentences still wait, but for the next batch
         longest = max(self._limit(request) for _, request in waiting)
-        self._state: DecoderState = engine.allocate(rows, source, min(FIRST_TARGET, longest), logits=logits)
+        first = min(engine.first_target(source), longest)
+        self._state: DecoderState = engine.allocate(rows, source, first, logits=logits)
 
     def run(self) -> Iterator[Result]:
         """Work until no sentence is left that this batch should take."""
@@ -257,12 +256,18 @@ class _Batch:
         made = max(len(slot.ids) for slot in working)
         if made < self._state.target and not half_free:
             return
-        keep = [row for row, slot in enumerate(self._slots) if slot is not None or not over]
+        keep = self._closed_ranks() if over else list(range(len(self._slots)))
         target = self._state.target
         while target <= made:
             target = min(2 * target, max(slot.limit for slot in working))
         self._state = self._state.moved(keep, target)
         self._slots = [self._slots[row] for row in keep]
+
+    def _closed_ranks(self) -> list[int]:
+        """The rows that work, those at the end in the gaps of those at the front, so that few have to move."""
+        rows = [row for row, slot in enumerate(self._slots) if slot is not None]
+        behind = deque(row for row in rows if row >= len(rows))
+        return [row if self._slots[row] is not None else behind.popleft() for row in range(len(rows))]
 
     def _step(self, working: list[_Slot]) -> None:
         room = self._state.target - max(len(slot.ids) for slot in working)

@@ -7,9 +7,7 @@ there.
 """
 
 import math
-import mmap
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -18,8 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
-from txport.runtime.engine import Float32, Int64, StepOutput
+from txport.runtime.engine import FIRST_TARGET, Float32, Int64, StepOutput
 from txport.runtime.errors import InputError
+from txport.runtime.host_memory import HostMemory
 from txport.runtime.manifest import WEIGHTS, Lowering, Manifest, Tensor
 from txport.runtime.mapped import release
 from txport.runtime.ort_session import open_session, open_step, providers_of, run
@@ -29,8 +28,6 @@ Buffers = dict[str, Array]
 
 # Bytes that each buffer begins at a multiple of: a line of the processor's cache.
 ALIGNED = 64
-# Bytes from which a buffer is taken from the system directly.
-LARGE = 4 << 20
 # Added to the attention scores of padding: far below any score, yet finite in float16.
 MASKED = -30000.0
 
@@ -68,6 +65,7 @@ class OrtEngine:
         self._encoder = session_of(encoder)
         self.step_graph, self.step_session = open_step(manifest, lowering, session_of)
         release(directory / WEIGHTS)
+        self._memory = HostMemory()
         self.name = f"ONNX Runtime {onnxruntime.__version__} on {device}, lowering {self.step_graph.lowering}"
 
     def encode(self, input_ids: Int64, source_lengths: Int64) -> Buffers:
@@ -79,7 +77,7 @@ class OrtEngine:
         batch, source = input_ids.shape
         inputs = {"input_ids": np.ascontiguousarray(input_ids), "source_lengths": np.ascontiguousarray(source_lengths)}
         with _enough_memory(batch, source):
-            outputs = _zeros(self._encoder_graph.outputs, {"batch": batch, "source": source})
+            outputs, _ = _buffers(self._memory, self._encoder_graph.outputs, {"batch": batch, "source": source})
         binding = self._encoder.io_binding()
         for name, array in inputs.items():
             _bind(binding.bind_input, name, array)
@@ -88,21 +86,43 @@ class OrtEngine:
         run(self._encoder, binding)
         return outputs
 
+    def first_target(self, source: int) -> int:
+        """See `txport.runtime.engine.Engine.first_target`.
+
+        The lowering `ort` reads only what a row has made. Longer caches cost it nothing but memory, and growth is saved
+        if there is room for answers as long as the sources.
+        """
+        target = FIRST_TARGET
+        while self.step_graph.lowering == "ort" and target <= source:
+            target *= 2
+        return target
+
     def allocate(self, rows: int, source: int, target: int, *, logits: bool = False) -> "OrtState":
         """Buffers for `rows` sentences of up to `source` tokens that make up to `target` tokens, all rows finished.
+
+        Those of cross-attention come with the first sentences.
 
         Raises:
             InputError: there is not enough memory for them.
         """
-        sizes = self.manifest.model
+        own = [tensor for tensor in self.step_graph.inputs if not is_cross(tensor.name)]
         with _enough_memory(rows, target):
-            buffers = _zeros(self.step_graph.inputs, {"batch": rows, "source": source, "target": target})
+            buffers, zero = _buffers(self._memory, own, {"batch": rows, "source": source, "target": target})
             if logits:
-                buffers["logits"] = np.zeros((rows, sizes.target_vocabulary), self.manifest.precision.type)
+                vocabulary = self.manifest.model.target_vocabulary
+                buffers["logits"] = np.zeros((rows, vocabulary), self.manifest.precision.type)
+        for buffer in [] if zero else buffers.values():
+            buffer.fill(0)
         buffers["finished"][:], buffers["target_limits"][:] = True, 1
         if "cache_positions" in buffers:
             buffers["cache_positions"][:] = np.arange(target)
         return OrtState(self, buffers, (rows, source, target))
+
+    def allocate_cross(self, rows: int, source: int) -> Buffers:
+        """Cross keys, values and bias for `rows` sentences of up to `source` tokens; what they hold is not said."""
+        cross = [tensor for tensor in self.step_graph.inputs if is_cross(tensor.name)]
+        with _enough_memory(rows, source):
+            return _buffers(self._memory, cross, {"batch": rows, "source": source})[0]
 
 
 class OrtState:
@@ -113,14 +133,13 @@ class OrtState:
         self._engine, self._buffers = engine, buffers
         self._token_ids, self._positions = buffers["token_ids"], buffers["positions"]
         self._finished = buffers["finished"]
-        self._caches = [name for name in buffers if name.startswith("self_")]
-        self._cross = [name for name in buffers if name.startswith("cross_")]
         self._clean = True  # nothing was written into the caches yet
         self._made: list[Int64] = []
         graph, self._session = engine.step_graph, engine.step_session
         self.binding = self._session.io_binding()
         for tensor in graph.inputs:
-            _bind(self.binding.bind_input, tensor.name, buffers[tensor.name])
+            if tensor.name in buffers:
+                _bind(self.binding.bind_input, tensor.name, buffers[tensor.name])
         for name, output in graph.aliases:
             _bind(self.binding.bind_output, output, buffers[name])
         if "logits" in buffers:
@@ -136,7 +155,8 @@ class OrtState:
         here = list(rows)
         if not self._clean:
             self._clear(here)
-        if here == list(memory_rows) == list(range(self.rows)) and _same_shapes(self._buffers, memory):
+        fits = memory["cross_bias"].shape == (self.rows, 1, 1, self.source)
+        if fits and here == list(memory_rows) == list(range(self.rows)):
             self._take_over(memory)
         else:
             self._copy(here, memory, memory_rows)
@@ -146,18 +166,20 @@ class OrtState:
     def _clear(self, rows: list[int]) -> None:
         for row in rows:
             used = self._positions[row] + 1
-            for name in self._caches:
+            for name in filter(is_cache, self._buffers):
                 self._buffers[name][row, :, :used] = 0
 
-    def _take_over(self, memory: Buffers) -> None:
-        for name in self._cross:
-            self._buffers[name] = memory[name]
-            _bind(self.binding.bind_input, name, memory[name])
+    def _take_over(self, cross: Buffers) -> None:
+        for name in filter(is_cross, cross):
+            self._buffers[name] = cross[name]
+            _bind(self.binding.bind_input, name, cross[name])
 
     def _copy(self, rows: list[int], memory: Buffers, memory_rows: Sequence[int]) -> None:
+        if "cross_bias" not in self._buffers:
+            self._take_over(self._engine.allocate_cross(self.rows, self.source))
         width = memory["cross_bias"].shape[-1]
         for row, memory_row in zip(rows, memory_rows, strict=True):
-            for name in self._cross:
+            for name in memory:
                 buffer, value = self._buffers[name][row], memory[name][memory_row]
                 if name == "cross_bias":
                     buffer[..., :width], buffer[..., width:] = value, MASKED
@@ -188,58 +210,71 @@ class OrtState:
 
     def moved(self, rows: Sequence[int], target: int) -> "OrtState":
         """A new state of these rows alone, in this order, with caches of `target` tokens; this one is then invalid."""
-        here = list(rows)
-        new = self._engine.allocate(len(here), self.source, target, logits="logits" in self._buffers)
-        used = min(int(self._positions[here].max()) + 1, self.target, target)
-        all_stay = here == list(range(self.rows))
-        if all_stay:
-            new._take_over(self._buffers)
-        for name, buffer in new._buffers.items():
-            old = self._buffers[name]
-            if name in self._caches and all_stay:
-                buffer[:, :, :used] = old[:, :, :used]
-            elif name in self._caches:
-                for row, before in enumerate(here):
-                    buffer[row, :, :used] = old[before, :, :used]
-            elif name not in ("cache_positions", "logits") and not (all_stay and name in self._cross):
-                np.take(old, here, axis=0, out=buffer, mode="clip")  # by "raise", the default, it would copy twice
+        state = self if list(rows) == list(range(self.rows)) else self._narrowed(list(rows))
+        return state if target == self.target else state._with_caches(target)
+
+    def _narrowed(self, here: list[int]) -> "OrtState":
+        """The front of the same buffers, with these rows: no memory has to be had and cleared."""
+        count = len(here)
+        front = {name: buffer[:count] for name, buffer in self._buffers.items() if name != "cache_positions"}
+        if all(row >= index for index, row in enumerate(here)):
+            for index, row in enumerate(here):  # none that is still to be copied is written over
+                if index != row:
+                    self._copy_row(row, index)
+        else:
+            for name, buffer in front.items():
+                buffer[:] = self._buffers[name][here]
+        if "cache_positions" in self._buffers:
+            front["cache_positions"] = self._buffers["cache_positions"]
+        new = OrtState(self._engine, front, (count, self.source, self.target))
+        new._clean = self._clean
+        return new
+
+    def _copy_row(self, row: int, to: int) -> None:
+        """Also over what an earlier sentence left behind the end of the one that comes: see `place`."""
+        used = int(self._positions[[row, to]].max()) + 1
+        for name, buffer in self._buffers.items():
+            if is_cache(name):
+                buffer[to, :, :used] = buffer[row, :, :used]
+            elif name not in ("cache_positions", "logits"):
+                buffer[to] = buffer[row]
+
+    def _with_caches(self, target: int) -> "OrtState":
+        """All rows, with caches of another length."""
+        new = self._engine.allocate(self.rows, self.source, target, logits="logits" in self._buffers)
+        new._take_over(self._buffers)
+        used = min(int(self._positions.max()) + 1, self.target, target)
+        for name, buffer in self._buffers.items():
+            if is_cache(name):
+                new._buffers[name][:, :, :used] = buffer[:, :, :used]
+            elif not is_cross(name) and name not in ("cache_positions", "logits"):
+                new._buffers[name][:] = buffer
         new._clean = self._clean
         return new
 
 
-def _zeros(tensors: Sequence[Tensor], sizes: dict[str, int]) -> Buffers:
-    """Zeroed buffers by name, in one piece. Unused cache costs no memory: a page is given when it is first written."""
+def is_cache(name: str) -> bool:
+    """Whether this buffer is of self-attention: `[batch, heads, target, head_dim]`."""
+    return name.startswith("self_")
+
+
+def is_cross(name: str) -> bool:
+    """Whether this buffer is of cross-attention: as the encoder gives it."""
+    return name.startswith("cross_")
+
+
+def _buffers(memory: HostMemory, tensors: Sequence[Tensor], sizes: dict[str, int]) -> tuple[Buffers, bool]:
+    """Buffers by name, in one piece, and whether they hold zeros; see `HostMemory.piece`."""
     shapes = {tensor.name: [sizes[d] if isinstance(d, str) else d for d in tensor.shape] for tensor in tensors}
     dtypes = {tensor.name: np.dtype(tensor.dtype) for tensor in tensors}
     lengths = {name: math.prod(shape) * dtypes[name].itemsize for name, shape in shapes.items()}
     ends = dict(zip(lengths, accumulate(-(-length // ALIGNED) * ALIGNED for length in lengths.values()), strict=True))
-    piece = _zeroed(max(ends.values()))
+    piece, zero = memory.piece(max(ends.values()))
     found = {}
     for name, length in lengths.items():
         start = ends[name] - -(-length // ALIGNED) * ALIGNED
         found[name] = piece[start : start + length].view(dtypes[name]).reshape(shapes[name])
-    return found
-
-
-def _zeroed(size: int) -> Array:
-    """uint8 `[size]`, all zero; from the system if it is large, and then in large pages where it has them.
-
-    numpy's zeros would write the zeros of what the process has freed before, and small pages, each given at its first
-    write, took longer than a step.
-    """
-    if size < LARGE or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return np.zeros(size, np.uint8)
-    try:
-        piece = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except (OSError, OverflowError) as error:  # more than there is, or than addresses go
-        raise MemoryError(str(error)) from error
-    with suppress(OSError):  # a system may be built without them
-        piece.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(piece, np.uint8)
-
-
-def _same_shapes(buffers: Buffers, memory: Buffers) -> bool:
-    return all(buffers[name].shape == value.shape for name, value in memory.items())
+    return found, zero
 
 
 class _enough_memory:

@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor
 from txport.models.transformer import KeyValue, Transformer
-from txport.runtime.engine import Float32, Int64, Limits, Memory, SpecialTokens, StepOutput
+from txport.runtime.engine import FIRST_TARGET, Float32, Int64, Limits, Memory, SpecialTokens, StepOutput
 
 
 class TorchEngine:
@@ -37,6 +37,10 @@ class TorchEngine:
         ids, lengths = torch.from_numpy(input_ids).to(self.device), torch.from_numpy(source_lengths).to(self.device)
         with _exactly(self.model):
             return self.model.cross_key_values(self.model.encode(ids, lengths)), lengths
+
+    def first_target(self, source: int) -> int:
+        """The shortest there are: a step computes over all of them."""
+        return FIRST_TARGET
 
     def allocate(self, rows: int, source: int, target: int, *, logits: bool = False) -> "TorchState":
         """Logits are kept whether asked for or not: they cost nothing here."""

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Sequence
 
 import numpy as np
-from txport.runtime.engine import Float32, Int64, Limits, Memory, SpecialTokens, StepOutput
+from txport.runtime.engine import FIRST_TARGET, Float32, Int64, Limits, Memory, SpecialTokens, StepOutput
 
 TOKENS = SpecialTokens(pad=0, unk=1, bos=2, eos=3)
 LIMITS = Limits(4, 12, 100)
@@ -37,6 +37,10 @@ class MemoryEngine:
         self.encoded: list[int] = []  # sentences of each encoder run
         self.allocated: list[tuple[int, int, int]] = []  # rows, source, target
         self.moves: list[tuple[int, int]] = []  # rows, target
+
+    def first_target(self, source: int) -> int:
+        assert 1 <= source <= self.limits.source
+        return FIRST_TARGET
 
     def encode(self, input_ids: Int64, source_lengths: Int64) -> list[tuple[int, ...]]:
         rows, width = input_ids.shape

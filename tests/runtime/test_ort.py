@@ -77,7 +77,7 @@ def test_the_environment_stays_as_it_was(asked: str | None, monkeypatch: pytest.
 
 
 def test_buffers_from_the_system_are_as_good(engine: OrtEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txport.runtime.ort.LARGE", 1)
+    monkeypatch.setattr("txport.runtime.host_memory.LARGE", 1)
     sources = [[5 + i, *range(7, 8 + i % 9), 3] for i in range(12)]
     results = decode_all(engine, [Request(source) for source in sources], rows=3)
     assert [result.ids for result in results] == [answer(source, LIMIT)[0] for source in sources]
@@ -159,18 +159,48 @@ def test_what_was_in_a_row_before_is_gone(engine: OrtEngine) -> None:
     assert made[:, 1].tolist() == answer([11, 2])[0][4:7]
 
 
-@pytest.mark.parametrize("target", [5, 6, 32, LIMIT])
-def test_moved_rows_go_on_as_before(engine: OrtEngine, target: int) -> None:
-    """Also from caches that are full, and to caches that are shorter."""
+@pytest.mark.parametrize("target", [5, 6, 20, 32, LIMIT])
+@pytest.mark.parametrize("rows", [[2, 0], [0, 2], [1], [0, 1, 2], [1, 2, 0]])
+def test_moved_rows_go_on_as_before(engine: OrtEngine, rows: list[int], target: int) -> None:
+    """Also from caches that are full, and to caches that are shorter or as long."""
     sources = [[5, 7, 9], [11, 2], [77]]
     for first in (5, 4, 20):
         state = placed(engine, sources, target=first)
         state.step(4)
         state.read()
-        state = state.moved([2, 0], target)
-        assert (state.rows, state.target) == (2, target)
+        state = state.moved(rows, target)
+        assert (state.rows, state.target) == (len(rows), target)
         state.step()
-        assert state.read().token_ids[0].tolist() == [answer(sources[row])[0][4] for row in (2, 0)]
+        assert state.read().token_ids[0].tolist() == [answer(sources[row])[0][4] for row in rows]
+        assert state.logits().shape[0] == len(rows)
+
+
+def test_a_row_that_takes_the_place_of_a_longer_one_leaves_nothing_of_it() -> None:
+    """What stood behind its end is masked, and a NaN there would come through the mask."""
+    engine = OrtEngine(BUNDLE, MANIFEST, "scatter", threads=1)
+    state = placed(engine, [[5, 7, 9], [11, 2]])
+    state.step(4)
+    state.read()
+    state.place([1], engine.encode(np.array([[33, 4]]), np.array([2])), [0], [LIMIT])
+    for name in ("self_key_0", "self_value_0"):
+        state._buffers[name][0, :, :5] = np.nan
+    state = state.moved([1], LIMIT)
+    state.step(4)
+    assert state.read().token_ids[:, 0].tolist() == answer([33, 4])[0][:4]
+
+
+def test_memory_is_used_again_and_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txport.runtime.host_memory.LARGE", 1)
+    engine = OrtEngine(BUNDLE, MANIFEST, threads=1)
+    state = engine.allocate(3, SOURCE, LIMIT)
+    address = min(buffer.ctypes.data for buffer in state._buffers.values())
+    for name, buffer in state._buffers.items():
+        buffer.fill(np.nan if name.startswith("self") else 1)
+    del state, buffer
+    state = engine.allocate(2, SOURCE, LIMIT)
+    assert min(buffer.ctypes.data for buffer in state._buffers.values()) == address
+    assert all(not buffer.any() for name, buffer in state._buffers.items() if name.startswith("self"))
+    assert state._finished.all() and not state._positions.any()
 
 
 def test_override(engine: OrtEngine) -> None:

@@ -14,6 +14,9 @@ namespace txport::core {
 
 using Ids = std::vector<std::int64_t>;
 
+// The shortest caches that a batch begins with: enough for most sentences.
+inline constexpr std::int64_t kFirstTarget = 32;
+
 // The largest sizes that an engine takes: rows of a batch, source tokens and tokens made (both with eos).
 struct Limits {
   std::int64_t batch = 0;
@@ -92,6 +95,9 @@ class Engine {
   virtual const SpecialTokens& tokens() const = 0;
   // Steps that are worth making before the host looks; 1 where looking costs nothing.
   virtual std::int64_t poll() const = 0;
+  // The length of the first caches of a batch of sources of up to `source` tokens; they double when a row stands at
+  // their end. The shortest where a step costs more with longer ones.
+  virtual std::int64_t first_target(std::int64_t /*source*/) const { return kFirstTarget; }
 
   // Run the encoder on `[batch, source]` ids, padded with pad, of `[batch]` lengths.
   virtual std::shared_ptr<const Memory> encode(const Ids& input_ids, const Ids& source_lengths) const = 0;

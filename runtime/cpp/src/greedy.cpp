@@ -13,9 +13,6 @@ namespace txport::core {
 
 namespace {
 
-// The shortest cache: long enough for most sentences, small enough to cost nothing.
-constexpr std::int64_t kFirstTarget = 32;
-
 void check(const Engine& engine, const Request& request) {
   const auto count = static_cast<std::int64_t>(request.source_ids.size());
   const std::int64_t most = engine.limits().source;
@@ -72,7 +69,7 @@ class Batch {
       : engine_(engine), waiting_(waiting), scores_(scores), poll_(poll), slots_(rows) {
     std::int64_t longest = 1;
     for (const Waiting& item : waiting) longest = std::max(longest, limit(*item.request));
-    state_ = engine.allocate(rows, source, std::min(kFirstTarget, longest), logits);
+    state_ = engine.allocate(rows, source, std::min(engine.first_target(source), longest), logits);
   }
 
   // Step, and return the slots that worked; those that are done have left the batch already. Nothing if no sentence is
@@ -172,10 +169,7 @@ class Batch {
     const bool half_free = over && 2 * working.size() <= slots_.size();
     const std::int64_t made = most_made(working);
     if (made < state_->target() && !half_free) return;
-    std::vector<std::size_t> keep;
-    for (std::size_t row = 0; row < slots_.size(); ++row) {
-      if (slots_[row] || !over) keep.push_back(row);
-    }
+    const std::vector<std::size_t> keep = over ? closed_ranks() : all_rows();
     std::int64_t longest = 0;
     for (const auto& slot : working) longest = std::max(longest, slot->limit);
     std::int64_t target = state_->target();
@@ -185,6 +179,32 @@ class Batch {
     kept.reserve(keep.size());
     for (const std::size_t row : keep) kept.push_back(slots_[row]);
     slots_ = std::move(kept);
+  }
+
+  // The rows that work, those at the end in the gaps of those at the front, so that few have to move.
+  std::vector<std::size_t> closed_ranks() const {
+    std::vector<std::size_t> rows;
+    std::deque<std::size_t> behind;
+    const auto count = static_cast<std::size_t>(
+        std::count_if(slots_.begin(), slots_.end(), [](const auto& slot) { return slot != nullptr; }));
+    for (std::size_t row = count; row < slots_.size(); ++row) {
+      if (slots_[row]) behind.push_back(row);
+    }
+    for (std::size_t row = 0; row < count; ++row) {
+      if (slots_[row]) {
+        rows.push_back(row);
+      } else {
+        rows.push_back(behind.front());
+        behind.pop_front();
+      }
+    }
+    return rows;
+  }
+
+  std::vector<std::size_t> all_rows() const {
+    std::vector<std::size_t> rows(slots_.size());
+    std::iota(rows.begin(), rows.end(), std::size_t{0});
+    return rows;
   }
 
   static std::int64_t most_made(const Working& working) {

@@ -3,16 +3,14 @@
 
 #include "ort.hpp"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <new>
 #include <numeric>
 
 #include "errors.hpp"
+#include "host_memory.hpp"
 #include "ort_cuda.hpp"
 #include "ort_session.hpp"
 
@@ -27,23 +25,6 @@ using Sizes = std::map<std::string, std::int64_t>;
 constexpr float kMasked = -30000.0F;
 // Bytes that each buffer begins at a multiple of: a line of the processor's cache.
 constexpr std::size_t kAligned = 64;
-// Bytes from which a piece of memory is taken from the system directly.
-constexpr std::size_t kLarge = std::size_t{4} << 20;
-
-// Zeroed host memory. The system gives a page only when it is first written, so unused cache costs nothing; large
-// pieces come from it directly, and in large pages where it has them: small ones, each given at its first write, took
-// longer than a step.
-std::shared_ptr<std::byte> zeroed(std::size_t bytes) {
-  if (bytes >= kLarge) {
-    void* piece = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (piece == MAP_FAILED) throw std::bad_alloc();
-    ::madvise(piece, bytes, MADV_HUGEPAGE);  // a system may be built without them
-    return {static_cast<std::byte*>(piece), [bytes](std::byte* data) { ::munmap(data, bytes); }};
-  }
-  void* piece = std::calloc(std::max<std::size_t>(bytes, 1), 1);
-  if (piece == nullptr) throw std::bad_alloc();
-  return {static_cast<std::byte*>(piece), [](std::byte* data) { std::free(data); }};
-}
 
 // The host memory of one tensor. Copies share it.
 class Buffer {
@@ -62,6 +43,14 @@ class Buffer {
 
   // Stand at `start` of a piece of memory, which lives as long as this.
   void place_in(const std::shared_ptr<std::byte>& piece, std::size_t start) { data_ = {piece, piece.get() + start}; }
+
+  // The same memory as a tensor of its first rows.
+  Buffer front(std::size_t rows) const {
+    Buffer result = *this;
+    result.bytes_ = rows * row_bytes();
+    result.shape_[0] = static_cast<std::int64_t>(rows);
+    return result;
+  }
 
   // A view of the whole buffer for ONNX Runtime.
   Ort::Value value() const {
@@ -91,27 +80,39 @@ class Buffer {
 
 using Buffers = std::map<std::string, Buffer>;
 
-// Zeroed buffers by name, in one piece.
-Buffers zeros(const std::vector<Tensor>& tensors, const Sizes& sizes) {
+// Buffers by name, in one piece, and whether they hold zeros.
+struct Allocated {
   Buffers buffers;
+  bool zero = true;
+};
+
+Allocated allocate_buffers(const std::shared_ptr<HostMemory>& memory, const std::vector<Tensor>& tensors,
+                           const Sizes& sizes) {
+  Allocated result;
   try {
     std::size_t end = 0;
     std::map<std::string, std::size_t> starts;
     for (const Tensor& tensor : tensors) {
-      const Buffer& buffer = buffers.emplace(tensor.name, Buffer(tensor, sizes)).first->second;
+      const Buffer& buffer = result.buffers.emplace(tensor.name, Buffer(tensor, sizes)).first->second;
       starts[tensor.name] = end;
       if (buffer.bytes() > PTRDIFF_MAX - kAligned - end) throw std::bad_alloc();
       end += (buffer.bytes() + kAligned - 1) / kAligned * kAligned;
     }
-    const std::shared_ptr<std::byte> piece = zeroed(end);
-    for (auto& [name, buffer] : buffers) buffer.place_in(piece, starts.at(name));
+    const SharedPiece piece = share_piece(memory, end);
+    for (auto& [name, buffer] : result.buffers) buffer.place_in(piece.data, starts.at(name));
+    result.zero = piece.zero;
   } catch (const std::bad_alloc&) {
     const auto length = std::max(sizes.at("source"), sizes.count("target") == 1 ? sizes.at("target") : 0);
     throw InputError("not enough memory for a batch of " + std::to_string(sizes.at("batch")) + " rows of " +
                      std::to_string(length) + " tokens: use a smaller batch");
   }
-  return buffers;
+  return result;
 }
+
+// Whether a buffer is of self-attention: `[batch, heads, target, head_dim]`.
+bool is_cache(const std::string& name) { return name.rfind("self_", 0) == 0; }
+// Whether a buffer is of cross-attention: as the encoder gives it.
+bool is_cross(const std::string& name) { return name.rfind("cross_", 0) == 0; }
 
 // What the encoder gave: cross-attention keys, values and bias by name.
 class OrtMemory : public Memory {
@@ -138,14 +139,24 @@ class OrtEngine : public Engine {
   const Limits& limits() const override { return limits_; }
   const SpecialTokens& tokens() const override { return tokens_; }
   std::int64_t poll() const override { return 1; }  // looking at the ids costs nothing here
+  // The lowering "ort" reads only what a row has made. Longer caches cost it nothing but memory, and growth is saved if
+  // there is room for answers as long as the sources.
+  std::int64_t first_target(std::int64_t source) const override {
+    std::int64_t target = kFirstTarget;
+    while (step_graph.lowering == "ort" && target <= source) target *= 2;
+    return target;
+  }
   std::shared_ptr<const Memory> encode(const Ids& input_ids, const Ids& source_lengths) const override;
   std::unique_ptr<DecoderState> allocate(std::size_t rows, std::int64_t source, std::int64_t target,
                                          bool logits) const override;
+  // Cross keys, values and bias; what they hold is not said.
+  Buffers allocate_cross(std::size_t rows, std::int64_t source) const;
 
  private:
   Limits limits_;
   SpecialTokens tokens_;
   Tensor logits_;
+  std::shared_ptr<HostMemory> memory_ = std::make_shared<HostMemory>();
 
  public:
   const Graph encoder_graph;
@@ -168,7 +179,8 @@ class OrtState : public DecoderState {
         target_(target),
         binding_(const_cast<Ort::Session&>(engine.step_session)) {
     for (const Tensor& tensor : engine.step_graph.inputs) {
-      binding_.BindInput(tensor.name.c_str(), buffers_.at(tensor.name).value());
+      const auto found = buffers_.find(tensor.name);
+      if (found != buffers_.end()) binding_.BindInput(tensor.name.c_str(), found->second.value());
     }
     for (const auto& [input, output] : engine.step_graph.aliases) {
       binding_.BindOutput(output.c_str(), buffers_.at(input).value());
@@ -184,8 +196,12 @@ class OrtState : public DecoderState {
   void place(const std::vector<std::size_t>& rows, const Memory& memory, const std::vector<std::size_t>& memory_rows,
              const Ids& target_limits) override {
     const Buffers& encoded = dynamic_cast<const OrtMemory&>(memory).buffers;
-    const bool take = rows == memory_rows && is_all(rows) && fits(encoded);
-    if (take) take_over(encoded);
+    const bool take = rows == memory_rows && is_all(rows) && fits(encoded.at("cross_bias"));
+    if (take) {
+      take_over(encoded);
+    } else if (buffers_.count("cross_bias") == 0) {
+      take_over(engine_.allocate_cross(rows_, source_));
+    }
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const std::size_t row = rows[i];
       if (!clean_) clear_row(row);
@@ -235,23 +251,8 @@ class OrtState : public DecoderState {
   }
 
   std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) override {
-    auto next = engine_.allocate(rows.size(), source_, target, has_logits());
-    auto& other = dynamic_cast<OrtState&>(*next);
-    const bool all_stay = is_all(rows);
-    if (all_stay) other.take_over(buffers_);
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      for (const auto& [name, buffer] : buffers_) {
-        const Buffer& to = other.buffers_.at(name);
-        if (is_cache(name)) {
-          copy_tokens(buffer, rows[i], to, i, std::min({positions()[rows[i]] + 1, target_, target}));
-        } else if (name != "cache_positions" && name != "logits" && !(all_stay && is_cross(name))) {
-          const std::size_t bytes = buffer.row_bytes();
-          std::memcpy(to.data() + i * bytes, buffer.data() + rows[i] * bytes, bytes);
-        }
-      }
-    }
-    other.clean_ = clean_;
-    return next;
+    std::unique_ptr<OrtState> next = narrowed(rows);
+    return target == target_ ? std::move(next) : next->with_caches(target);
   }
 
  private:
@@ -263,9 +264,6 @@ class OrtState : public DecoderState {
   Ort::IoBinding binding_;
   bool clean_ = true;  // nothing was written into the caches yet
   Ids made_;
-
-  static bool is_cache(const std::string& name) { return name.rfind("self_", 0) == 0; }
-  static bool is_cross(const std::string& name) { return name.rfind("cross_", 0) == 0; }
 
   bool has_logits() const { return buffers_.count("logits") == 1; }
   std::int64_t* token_ids() const { return buffers_.at("token_ids").as<std::int64_t>(); }
@@ -279,17 +277,78 @@ class OrtState : public DecoderState {
     return rows == all;
   }
 
-  // Whether encoder output has the shapes of this state's own buffers.
-  bool fits(const Buffers& encoded) const {
-    return std::all_of(encoded.begin(), encoded.end(),
-                       [this](const auto& named) { return buffers_.at(named.first).shape() == named.second.shape(); });
+  // The front of the same buffers, with these rows: no memory has to be had and cleared.
+  std::unique_ptr<OrtState> narrowed(const std::vector<std::size_t>& rows) const {
+    bool from_behind = true;  // then none that is still to be copied is written over
+    for (std::size_t i = 0; i < rows.size(); ++i) from_behind = from_behind && rows[i] >= i;
+    if (from_behind) {
+      for (std::size_t i = 0; i < rows.size(); ++i) copy_row_to(rows[i], i);
+    } else {
+      reorder(rows);
+    }
+    Buffers front;
+    for (const auto& [name, buffer] : buffers_) {
+      front.emplace(name, name == "cache_positions" ? buffer : buffer.front(rows.size()));
+    }
+    auto next = std::make_unique<OrtState>(engine_, std::move(front), rows.size(), source_, target_);
+    next->clean_ = clean_;
+    return next;
+  }
+
+  // Also over what an earlier sentence left behind the end of the one that comes: see `place`.
+  void copy_row_to(std::size_t row, std::size_t to) const {
+    if (row == to) return;
+    const std::int64_t used = std::min(std::max(positions()[row], positions()[to]) + 1, target_);
+    for (const auto& [name, buffer] : buffers_) {
+      if (is_cache(name)) {
+        copy_tokens(buffer, row, buffer, to, used);
+      } else if (name != "cache_positions" && name != "logits") {
+        const std::size_t bytes = buffer.row_bytes();
+        std::memcpy(buffer.data() + to * bytes, buffer.data() + row * bytes, bytes);
+      }
+    }
+  }
+
+  void reorder(const std::vector<std::size_t>& rows) const {
+    for (const auto& [name, buffer] : buffers_) {
+      if (name == "cache_positions" || name == "logits") continue;
+      const std::vector<std::byte> before(buffer.data(), buffer.data() + buffer.bytes());
+      const std::size_t bytes = buffer.row_bytes();
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        std::memcpy(buffer.data() + i * bytes, before.data() + rows[i] * bytes, bytes);
+      }
+    }
+  }
+
+  // All rows, with caches of another length.
+  std::unique_ptr<DecoderState> with_caches(std::int64_t target) const {
+    auto next = engine_.allocate(rows_, source_, target, has_logits());
+    auto& other = dynamic_cast<OrtState&>(*next);
+    other.take_over(buffers_);
+    for (const auto& [name, buffer] : buffers_) {
+      const Buffer& to = other.buffers_.at(name);
+      if (is_cache(name)) {
+        for (std::size_t row = 0; row < rows_; ++row) {
+          copy_tokens(buffer, row, to, row, std::min({positions()[row] + 1, target_, target}));
+        }
+      } else if (!is_cross(name) && name != "cache_positions" && name != "logits") {
+        std::memcpy(to.data(), buffer.data(), buffer.bytes());
+      }
+    }
+    other.clean_ = clean_;
+    return next;
+  }
+
+  // Whether encoder output, by its bias `[batch, 1, 1, source]`, has the shapes of this state's own buffers.
+  bool fits(const Buffer& bias) const {
+    return bias.size(0) == static_cast<std::int64_t>(rows_) && bias.size(3) == source_;
   }
 
   // Use the encoder's output itself, or another state's share of it.
   void take_over(const Buffers& others) {
-    for (auto& [name, buffer] : buffers_) {
+    for (const auto& [name, buffer] : others) {
       if (!is_cross(name)) continue;
-      buffer = others.at(name);
+      buffers_.insert_or_assign(name, buffer);
       binding_.BindInput(name.c_str(), buffer.value());
     }
   }
@@ -352,8 +411,8 @@ class OrtState : public DecoderState {
 std::shared_ptr<const Memory> OrtEngine::encode(const Ids& input_ids, const Ids& source_lengths) const {
   const auto batch = static_cast<std::int64_t>(source_lengths.size());
   const Sizes sizes{{"batch", batch}, {"source", static_cast<std::int64_t>(input_ids.size()) / batch}};
-  const Buffers inputs = zeros(encoder_graph.inputs, sizes);
-  auto memory = std::make_shared<OrtMemory>(zeros(encoder_graph.outputs, sizes));
+  const Buffers inputs = allocate_buffers(memory_, encoder_graph.inputs, sizes).buffers;
+  auto memory = std::make_shared<OrtMemory>(allocate_buffers(memory_, encoder_graph.outputs, sizes).buffers);
   std::copy(input_ids.begin(), input_ids.end(), inputs.at("input_ids").as<std::int64_t>());
   std::copy(source_lengths.begin(), source_lengths.end(), inputs.at("source_lengths").as<std::int64_t>());
   Ort::IoBinding binding(const_cast<Ort::Session&>(encoder_session));
@@ -366,15 +425,29 @@ std::shared_ptr<const Memory> OrtEngine::encode(const Ids& input_ids, const Ids&
 std::unique_ptr<DecoderState> OrtEngine::allocate(std::size_t rows, std::int64_t source, std::int64_t target,
                                                   bool logits) const {
   const Sizes sizes{{"batch", static_cast<std::int64_t>(rows)}, {"source", source}, {"target", target}};
-  std::vector<Tensor> tensors = step_graph.inputs;
+  std::vector<Tensor> tensors;  // those of cross-attention come with the first sentences
+  for (const Tensor& tensor : step_graph.inputs) {
+    if (!is_cross(tensor.name)) tensors.push_back(tensor);
+  }
   if (logits) tensors.push_back(logits_);
-  Buffers buffers = zeros(tensors, sizes);
+  auto [buffers, zero] = allocate_buffers(memory_, tensors, sizes);
+  for (const auto& [name, buffer] : buffers) {
+    if (!zero) std::memset(buffer.data(), 0, buffer.bytes());
+  }
   std::fill_n(buffers.at("finished").as<bool>(), rows, true);
   std::fill_n(buffers.at("target_limits").as<std::int64_t>(), rows, 1);
   if (const auto found = buffers.find("cache_positions"); found != buffers.end()) {
     for (std::int64_t i = 0; i < target; ++i) found->second.as<std::int64_t>()[i] = i;
   }
   return std::make_unique<OrtState>(*this, std::move(buffers), rows, source, target);
+}
+
+Buffers OrtEngine::allocate_cross(std::size_t rows, std::int64_t source) const {
+  std::vector<Tensor> tensors;
+  for (const Tensor& tensor : step_graph.inputs) {
+    if (is_cross(tensor.name)) tensors.push_back(tensor);
+  }
+  return allocate_buffers(memory_, tensors, {{"batch", static_cast<std::int64_t>(rows)}, {"source", source}}).buffers;
 }
 
 }  // namespace
