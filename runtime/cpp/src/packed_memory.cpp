@@ -8,8 +8,6 @@
 #include <mutex>
 #include <new>
 
-#include "host_memory.hpp"
-
 #ifndef MADV_POPULATE_WRITE  // of Linux 5.14; an older system refuses it, and then gives each page at its first touch
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -40,9 +38,8 @@ struct Mapping {
 
 // Stands before each block.
 struct alignas(kAlignment) Header {
-  Mapping* mapping;    // a null pointer for other memory
-  std::size_t bytes;   // of a mapping, or of a large piece
-  bool large = false;  // a piece of `temporaries`, or else memory of malloc
+  Mapping* mapping;  // a null pointer for memory of malloc
+  std::size_t bytes;
 };
 
 void populate(const Header* header) {
@@ -64,7 +61,7 @@ class Mappings {
     auto* header = static_cast<Header*>(pointer(current_->next));
     current_->next += bytes;
     ++current_->used;
-    *header = {current_, bytes, false};
+    *header = {current_, bytes};
     return header;
   }
 
@@ -100,22 +97,6 @@ class Mappings {
   }
 };
 
-// Of all sessions: what one run has used serves the next one. Never destroyed, like the mappings.
-HostMemory& temporaries() {
-  // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
-  static auto* const all = new HostMemory;
-  return *all;
-}
-
-void* large_allocate(std::size_t bytes) noexcept {
-  try {
-    const HostMemory::Piece piece = temporaries().take(sizeof(Header) + bytes);
-    return new (piece.data) Header{nullptr, piece.bytes, true} + 1;
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
-}
-
 // Never destroyed: sessions may live until the process ends.
 Mappings& mappings() {
   // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
@@ -136,23 +117,20 @@ void* packed_allocate(std::size_t bytes) noexcept {
 
 void* plain_allocate(std::size_t bytes) noexcept {
   if (bytes > PTRDIFF_MAX - sizeof(Header)) return nullptr;
-  if (bytes >= kLarge) return large_allocate(bytes);
   void* memory = nullptr;
   if (::posix_memalign(&memory, kAlignment, sizeof(Header) + bytes) != 0) return nullptr;
   auto* header = static_cast<Header*>(memory);
-  *header = {nullptr, bytes, false};
+  *header = {nullptr, bytes};
   return header + 1;
 }
 
 void packed_free(void* block) noexcept {
   if (block == nullptr) return;
   Header* header = static_cast<Header*>(block) - 1;
-  if (header->mapping != nullptr) {
-    mappings().give_back(header);
-  } else if (header->large) {
-    temporaries().give_back({reinterpret_cast<std::byte*>(header), header->bytes});
-  } else {
+  if (header->mapping == nullptr) {
     std::free(header);
+  } else {
+    mappings().give_back(header);
   }
 }
 
