@@ -13,7 +13,7 @@ import onnx_ir as ir
 HALF, SINGLE = ir.DataType.FLOAT16, ir.DataType.FLOAT
 
 # These only move values: what they are given is rounded already.
-_MOVES = set(
+MOVES = set(
     "Concat Expand Gather Reshape ScatterElements Slice Split Squeeze TensorScatter Transpose Unsqueeze Where".split()
 )
 
@@ -76,11 +76,26 @@ def rounded(model: ir.Model) -> None:
                 _round_output(graph, node, output)
 
 
+def widened(model: ir.Model) -> None:
+    """Make a float16 graph compute in float32, with the weights that it has, in place; inputs and outputs as well."""
+    graph = model.graph
+    for value in list(graph.initializers.values()):
+        if value.dtype == HALF:
+            value.replace_all_uses_with(_initializer(graph, value, SINGLE))
+            del graph.initializers[value.name or ""]
+    for value in [*graph.inputs, *(output for node in graph for output in node.outputs)]:
+        if value.dtype == HALF:
+            value.dtype = SINGLE
+    for node in graph:
+        if node.op_type == "Cast" and node.attributes["to"].as_int() == HALF:
+            node.attributes["to"] = ir.AttrInt64("to", SINGLE)
+
+
 def _round_output(graph: ir.Graph, node: ir.Node, output: ir.Value) -> None:
     users = list(output.uses())
     name, is_output = output.name, output.is_graph_output()
     output.dtype = SINGLE
-    if node.op_type in _MOVES and not is_output:
+    if node.op_type in MOVES and not is_output:
         return
     output.name = f"{name}_exact"
     half = ir.Value(name=name, type=ir.TensorType(HALF), shape=output.shape)
@@ -88,7 +103,7 @@ def _round_output(graph: ir.Graph, node: ir.Node, output: ir.Value) -> None:
     graph.insert_after(node, down)
     if is_output:
         graph.outputs[list(graph.outputs).index(output)] = half
-    if node.op_type in _MOVES:
+    if node.op_type in MOVES:
         return
     single = ir.Value(name=f"{name}_rounded", type=ir.TensorType(SINGLE), shape=output.shape)
     up = ir.Node("", "Cast", [half], [ir.AttrInt64("to", SINGLE)], outputs=[single], name=f"{name}/rounded")

@@ -23,6 +23,9 @@ from txport.runtime.manifest import Manifest
 @click.option("--text", type=click.Path(path_type=Path), help="Sentences to verify on. [default: the checkpoint's own]")
 @click.option("--references", type=click.Path(path_type=Path), help="Translations of --text, for int8 bundles.")
 @click.option("--no-write", is_flag=True, help="Leave the bundle's verification.json as it is.")
+@click.option(
+    "--layers", is_flag=True, help="Compare every value of the graphs with float32 instead, on golden.json's cases."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def main(
     bundle: Path,
@@ -33,15 +36,24 @@ def main(
     text: Path | None,
     references: Path | None,
     no_write: bool,
+    layers: bool,
     as_json: bool,
 ) -> None:
     """Compare BUNDLE with CHECKPOINT in PyTorch float32, token by token; exits with 1 if they differ.
 
     On the CPU every lowering is compared, and the report becomes the bundle's verification.json. With --device cuda or
-    trt the engine of that device is compared. Without CHECKPOINT it is compared with the bundle's golden.json.
+    trt the engine of that device is compared. Without CHECKPOINT it is compared with the bundle's golden.json. With
+    --layers it is shown where in the graphs a precision costs most; exits with 1 if a value is not finite.
     """
     manifest = Manifest.load(bundle)
     manifest.check_files(bundle, hashes=lambda name: True)
+    if layers:
+        if checkpoint is not None or text is not None or references is not None:
+            raise InputError("--layers compares the bundle with itself in float32: leave the checkpoint and texts out")
+        with needs("export"):
+            from txport.exporter.verify_layers import verify_layers
+        verify_layers(bundle, manifest, device, as_json=as_json)
+        return
     if checkpoint is None:
         if text is not None or references is not None:
             raise InputError("--text and --references need a CHECKPOINT to compare with: name it after the bundle")

@@ -1,0 +1,96 @@
+"""Libraries that run a graph once, with every value of it as an output, for `tx-verify --layers`.
+
+An output cannot be fused away, so what is measured are a library's kernels and its precisions, not its fusions.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from txport.exporter.calibration import Array
+from txport.exporter.engine_builder import parse_graph
+from txport.runtime.libraries import needs
+from txport.runtime.manifest import Graph, Manifest
+from txport.runtime.ort_session import providers_of
+from txport.runtime.tensorrt_library import TensorRt, find_tensorrt
+
+Feed = Mapping[str, Array]
+Runner = Callable[[Feed], Mapping[str, Array]]
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def runner_on(device: str, file: Path, graph: Graph, manifest: Manifest, shapes: Sequence[Shapes]) -> Runner:
+    """What runs `file` on a device; float inputs are rounded to the types that it takes.
+
+    Args:
+        device: "cpu", "cuda" or "trt".
+        file: `graph` with all its values as outputs.
+        graph: The manifest's word on it.
+        manifest: The bundle's.
+        shapes: Those of every input that will be given, by name.
+    """
+    if device == "trt":
+        return _tensorrt(find_tensorrt(), file, graph, manifest, shapes)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(file, options, providers=providers_of(device))
+    types = {value.name: np.float16 if "float16" in value.type else None for value in session.get_inputs()}
+    names = [value.name for value in session.get_outputs()]
+
+    def infer(feed: Feed) -> dict[str, Array]:
+        given = {name: feed[name].astype(half) if half else feed[name] for name, half in types.items()}
+        return dict(zip(names, session.run(names, given), strict=True))
+
+    return infer
+
+
+def _tensorrt(tensorrt: TensorRt, file: Path, graph: Graph, manifest: Manifest, shapes: Sequence[Shapes]) -> Runner:
+    """By Polygraphy's runner, which allocates what an engine of many outputs needs."""
+    os.environ["POLYGRAPHY_USE_TENSORRT_RTX"] = str(int(tensorrt.is_rtx))  # it reads this when it is imported
+    with needs("trt"):
+        from polygraphy.backend.trt import EngineFromNetwork, TrtRunner
+
+    runner = TrtRunner(EngineFromNetwork(*network_with_config(tensorrt, file, graph, manifest, shapes)))
+    runner.activate()
+    inputs = runner.get_input_metadata()
+
+    def infer(feed: Feed) -> dict[str, Array]:
+        given = {name: feed[name].astype(np.dtype(inputs[name].dtype)) for name in inputs}
+        return {name: np.array(value) for name, value in runner.infer(given).items()}
+
+    return infer
+
+
+def network_with_config(
+    tensorrt: TensorRt, file: Path, graph: Graph, manifest: Manifest, shapes: Sequence[Shapes]
+) -> tuple[tuple[Any, Any, Any], Callable[[Any, Any], Any]]:
+    """Builder, network and parser, and what makes the configuration: precisions as `tx-build` sets them.
+
+    Raises:
+        BundleError: The library cannot parse the graph.
+    """
+    lengths = [each["cache_positions"][0] for each in shapes if "cache_positions" in each]
+    fixed = lengths[0] if graph.lowering == "tensorscatter" else None  # its cache layers take no other length
+    builder = tensorrt.module.Builder(tensorrt.logger)
+    network, parser = parse_graph(tensorrt, builder, file, fixed)
+    islands = {n for island in manifest.precision.islands if island.graph == graph.name for n in island.nodes}
+
+    def configure(builder: Any, network: Any) -> Any:
+        config = builder.create_builder_config()
+        tensorrt.set_precision(config, network, manifest.precision.type == "float16", islands)
+        profile = builder.create_optimization_profile()
+        for given in (network.get_input(index) for index in range(network.num_inputs)):
+            if -1 in tuple(given.shape):
+                profile.set_shape(given.name, *_range_of([each[given.name] for each in shapes]))
+        config.add_optimization_profile(profile)
+        return config
+
+    return (builder, network, parser), configure
+
+
+def _range_of(shapes: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """The smallest, the first and the largest, size by size."""
+    return tuple(map(min, zip(*shapes, strict=True))), shapes[0], tuple(map(max, zip(*shapes, strict=True)))

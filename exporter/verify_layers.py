@@ -1,0 +1,59 @@
+"""What `tx-verify --layers` prints: the values of a bundle's graphs that a device's precision costs most."""
+
+import dataclasses
+import json
+import tempfile
+from pathlib import Path
+
+import click
+from txport.exporter.layer_errors import LayerError, layer_errors, worst
+from txport.runtime.engines import usable_lowerings
+from txport.runtime.errors import CheckFailed, InputError
+from txport.runtime.gpu import find_gpu
+from txport.runtime.manifest import Lowering, Manifest
+from txport.runtime.tensorrt_library import find_tensorrt
+
+_SHOWN = 20
+_DEVICES = ("cpu", "cuda", "trt")
+
+
+def verify_layers(bundle: Path, manifest: Manifest, device: str, *, as_json: bool) -> None:
+    """Compare and print; see `txport.exporter.layer_errors`.
+
+    Raises:
+        InputError: The device is not one of cpu, cuda and trt, or the bundle cannot be compared on it.
+        CheckFailed: A value is not finite.
+    """
+    if device not in _DEVICES:
+        raise InputError(f"--layers cannot run on {device!r}: choose {', '.join(_DEVICES[:-1])} or {_DEVICES[-1]}")
+    lowering: Lowering = usable_lowerings(manifest, None)[0]
+    if device == "trt":
+        if isinstance(gpu := find_gpu(), str):
+            raise InputError(f"device trt cannot be used here: {gpu}; use --device cpu")
+        lowering = find_tensorrt().lowering
+    with tempfile.TemporaryDirectory(prefix="txport-layers-") as scratch:
+        errors = layer_errors(bundle, manifest, device, lowering, Path(scratch))
+    if as_json:
+        click.echo(json.dumps([dataclasses.asdict(each) for each in errors], indent=1))
+    else:
+        click.echo(_table(errors))
+    if broken := [each for each in errors if not each.finite]:
+        first = broken[0]
+        raise CheckFailed(
+            f"{bundle}: {len(broken)} values are not finite, the first is {first.value} of {first.node} "
+            f"({first.operator}) in {first.graph}: export it without --fp16, or leave that layer in float32"
+        )
+
+
+def _table(errors: list[LayerError]) -> str:
+    shown = worst(errors, _SHOWN)
+    lines = [
+        f"{len(errors)} values compared with float32; the {len(shown)} with the largest relative errors, in order:",
+        f"{'relative':>9} {'error':>9} {'of':>9}  node",
+    ]
+    lines += [
+        f"{each.relative:9.2g} {each.error:9.2g} {each.largest:9.3g}  {each.graph}: {each.node or each.value} "
+        f"({each.operator})"
+        for each in shown
+    ]
+    return "\n".join(lines)
