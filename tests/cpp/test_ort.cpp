@@ -81,6 +81,14 @@ TEST_CASE("rows that move go on as before") {
   }
 }
 
+TEST_CASE("first caches have room for answers as long as the sources, where longer ones cost no time") {
+  const auto fused = open("ort");
+  CHECK(fused->first_target(31) == 32);
+  CHECK(fused->first_target(32) == 64);
+  CHECK(fused->first_target(200) == 256);
+  CHECK(open("scatter")->first_target(200) == 32);
+}
+
 TEST_CASE("large buffers, and memory that an earlier batch has left") {
   constexpr std::size_t kRows = 16384;  // 19 MB of caches
   for (const char* lowering : {"ort", "scatter"}) {

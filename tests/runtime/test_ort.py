@@ -189,6 +189,13 @@ def test_a_row_that_takes_the_place_of_a_longer_one_leaves_nothing_of_it() -> No
     assert state.read().token_ids[:, 0].tolist() == answer([33, 4])[0][:4]
 
 
+def test_first_caches_have_room_for_answers_as_long_as_the_sources(engine: OrtEngine) -> None:
+    """Where longer ones cost no time; the step of `scatter` computes over all of them."""
+    assert [engine.first_target(source) for source in (1, 31, 32, 63, 64, 200)] == [32, 32, 64, 64, 128, 256]
+    plain = OrtEngine(BUNDLE, MANIFEST, "scatter", threads=1)
+    assert {plain.first_target(source) for source in (1, 32, 200)} == {32}
+
+
 def test_memory_is_used_again_and_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txport.runtime.host_memory.LARGE", 1)
     engine = OrtEngine(BUNDLE, MANIFEST, threads=1)
