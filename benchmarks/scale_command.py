@@ -39,7 +39,7 @@ REPORT, TEXT = "scale.json", "scale.md"
 @click.option(
     "--values", multiple=True, help="AXIS=N,N,...: these sizes instead, for example target=16,64; may be repeated."
 )
-@click.option("--full", is_flag=True, help="All sizes, up to 512 tokens, 256 rows, 24 layers: half an hour and more.")
+@click.option("--full", is_flag=True, help="All sizes, up to 512 tokens, 256 rows, 24 layers: ten minutes and more.")
 @click.option("--preset", type=click.Choice(list(PRESETS)), default="small", show_default=True, help="Random models.")
 @click.option("--bundle", type=click.Path(path_type=Path), help="A trained bundle, for the axis of sentences.")
 @click.option("--text", type=click.Path(path_type=Path), help="Its sentences. [default: those of its self-check]")
