@@ -3,8 +3,9 @@
 Weights are rounded per output channel, symmetrically, to -127..127 (Jacob et al. 2018, section 2; Wu et al. 2020,
 section 5). Activations are rounded per row and never across rows: what a sentence gives must not depend on the rest of
 its batch, which `quantize_dynamic`, with one scale for a whole tensor, cannot promise. After a LayerNorm all rows have
-one scale already, and one constant, taken from calibration, serves them all; elsewhere the graph computes each row's.
-After a ReLU nothing is negative, and rounding to 0..255 does the ReLU as well.
+one scale already, and one constant, taken from calibration, serves them all, with the bias in the product; elsewhere
+the graph computes each row's. After a ReLU nothing is negative, and rounding to 0..255 does the ReLU as well. Packed
+projections that the graph would split become products of their own.
 
 An embedding table that is also the output projection stands once, as `[vocabulary, d_model]` with a scale for each
 token: a channel of the projection, a row of the table.
@@ -48,7 +49,7 @@ def to_int8(model: ir.Model, largest: Mapping[str, float], keep: Collection[str]
             conversion.matmul(node) if node.op_type != "Gather" else conversion.gather(node)
     for node in [node for node in model.graph if node.op_type == "SkipLayerNormalization"]:
         conversion.norm(node)
-    for node in [node for node in model.graph if node.op_type == "Relu" and not node.outputs[0].uses()]:
+    for node in [node for node in model.graph if node.op_type == "Relu" and not _is_read(node.outputs[0])]:
         model.graph.remove(node, safe=True)
     for name in [name for name, value in model.graph.initializers.items() if not value.uses()]:
         del model.graph.initializers[name]
@@ -273,6 +274,10 @@ class _Columns(NamedTuple):
 
     def name(self, value: ir.Value) -> str:
         return f"{value.name}" if self.parts == 1 else f"{value.name}.{self.part}"
+
+
+def _is_read(value: ir.Value) -> bool:
+    return bool(value.uses()) or value.is_graph_output()
 
 
 def _bias(node: ir.Node) -> tuple[ir.Value | None, ir.Node]:

@@ -128,6 +128,47 @@ def test_a_row_of_zeros_gives_the_bias() -> None:
     np.testing.assert_allclose(found, x @ weight.T + bias, atol=0.05)
 
 
+@pytest.mark.parametrize(
+    ("body", "products", "splits"),
+    [
+        ("m = MatMul(x, w)  a = Add(m, b)  y, z = Split<axis=2, num_outputs=2>(a)", 2, 0),
+        ("m = MatMul(x, w)  a = Add(b, m)  y, z = Split<axis=-1, num_outputs=2>(a)", 2, 0),
+        ("a = MatMul(x, w)  y, z = Split<axis=2, num_outputs=2>(a)", 2, 0),
+        ("m = MatMul(x, w)  a = Add(m, b)  y, z = Split<axis=1, num_outputs=2>(a)", 1, 1),
+        ("m = MatMul(x, w)  a = Add(m, b)  y, z = Split<axis=2>(a, sizes)", 1, 1),
+        ("z = MatMul(x, w)  y = Add(z, b)", 1, 0),
+        ("m = MatMul(x, w)  a = Add(m, b)  y = Relu(a)  z, t = Split<axis=2, num_outputs=2>(a)", 1, 1),
+    ],
+)
+def test_what_is_split_at_once_comes_apart_only_if_nothing_else_reads_it(body: str, products: int, splits: int) -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : 18]>
+    agraph (float[n, 2, 4] x) => (float[n, p, q] y, float[n, r, s] z) {{ {body} }}"""
+    proto = onnx.parser.parse_model(text)
+    rng = np.random.default_rng(1)
+    weight, bias = rng.normal(size=(4, 6)).astype(np.float32), rng.normal(size=6).astype(np.float32)
+    constants = {"w": weight, "b": bias, "sizes": np.array([2, 4])}
+    proto.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
+    model = ir.from_proto(onnx.shape_inference.infer_shapes(proto))
+    x = rng.normal(size=(3, 2, 4)).astype(np.float32)
+    expected = open_session(model).run(None, {"x": x})
+    to_int8(model, {})
+    onnx.checker.check_model(ir.to_proto(model))
+    kinds = [node.op_type for node in model.graph]
+    assert (kinds.count("MatMulIntegerToFloat"), kinds.count("Split")) == (products, splits)
+    for found, wanted in zip(open_session(model).run(None, {"x": x}), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, atol=0.05)
+
+
+def test_a_bias_is_in_the_product_where_all_rows_have_one_scale() -> None:
+    """After a LayerNorm, that is; and the packed projections of the encoder come as several products."""
+    encoder, _ = in_int8(random_model(**OPTIONS["pre"]))
+    products = [node for node in encoder.graph if node.op_type == "MatMulIntegerToFloat"]
+    after_norms = [node for node in products if str(node.inputs[2].name).startswith("layer_norm")]
+    assert len(after_norms) > len(products) / 2
+    assert all(len(node.inputs) == 7 for node in after_norms)
+    assert "Split" not in {node.op_type for node in encoder.graph}
+
+
 def test_layers_that_int8_would_spoil_stay_in_float32(checkpoint: Path, tmp_path: Path) -> None:
     """A value 200 times the others takes all levels of its row; what the next layer does with it is the same."""
     hostile = tmp_path / "hostile"
