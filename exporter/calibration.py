@@ -4,7 +4,7 @@ Runs graphs by plain sessions and feeds the reference's own tokens (teacher forc
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,16 +13,25 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 from txport.exporter.reference import BANNED, Batch
+from txport.runtime.ort_session import CPU
 
 Array = npt.NDArray[np.generic]
 Logits = npt.NDArray[np.float32]
 
 
-def session(file: Path) -> onnxruntime.InferenceSession:
-    """A CPU session for a graph file."""
+def session(file: Path, providers: Sequence[str] = (CPU,), *, fused: bool = True) -> onnxruntime.InferenceSession:
+    """A session for a graph file; if not `fused`, every operator is computed as it is written."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    if not fused:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(file, options, providers=list(providers))
+
+
+def outputs_of(runner: onnxruntime.InferenceSession, feed: Mapping[str, Array]) -> dict[str, Array]:
+    """All outputs of a session by name."""
+    names = [value.name for value in runner.get_outputs()]
+    return dict(zip(names, runner.run(names, dict(feed)), strict=True))
 
 
 def with_all_outputs(file: Path, copy: Path) -> None:
@@ -80,8 +89,7 @@ class TeacherForced:
         return caches
 
     def _run(self, graph: str, runner: onnxruntime.InferenceSession, feed: Mapping[str, Array]) -> dict[str, Array]:
-        names = [value.name for value in runner.get_outputs()]
-        output = dict(zip(names, runner.run(names, dict(feed)), strict=True))
+        output = outputs_of(runner, feed)
         if self._watch:
             largest = self.largest[graph]
             for name, array in output.items():

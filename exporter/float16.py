@@ -55,10 +55,7 @@ def rounded(model: ir.Model) -> None:
     Names, dtypes and order of inputs and outputs stay, so that the graph can stand in for the one it was made from.
     """
     graph = model.graph
-    for value in list(graph.initializers.values()):
-        if value.dtype == HALF:
-            value.replace_all_uses_with(_initializer(graph, value, SINGLE))
-            del graph.initializers[value.name or ""]
+    _widen_weights(graph)
     first = graph[0]
     for value in graph.inputs:
         if value.dtype == HALF:
@@ -79,16 +76,20 @@ def rounded(model: ir.Model) -> None:
 def widened(model: ir.Model) -> None:
     """Make a float16 graph compute in float32, with the weights that it has, in place; inputs and outputs as well."""
     graph = model.graph
-    for value in list(graph.initializers.values()):
-        if value.dtype == HALF:
-            value.replace_all_uses_with(_initializer(graph, value, SINGLE))
-            del graph.initializers[value.name or ""]
+    _widen_weights(graph)
     for value in [*graph.inputs, *(output for node in graph for output in node.outputs)]:
         if value.dtype == HALF:
             value.dtype = SINGLE
     for node in graph:
         if node.op_type == "Cast" and node.attributes["to"].as_int() == HALF:
             node.attributes["to"] = ir.AttrInt64("to", SINGLE)
+
+
+def _widen_weights(graph: ir.Graph) -> None:
+    for value in list(graph.initializers.values()):
+        if value.dtype == HALF:
+            value.replace_all_uses_with(_initializer(graph, value, SINGLE))
+            del graph.initializers[value.name or ""]
 
 
 def _round_output(graph: ir.Graph, node: ir.Node, output: ir.Value) -> None:

@@ -8,14 +8,14 @@ that an error is that of one encoder run or of one step. Within a run errors add
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 from txport.exporter.bundle import write_graphs
-from txport.exporter.calibration import Array, with_all_outputs
+from txport.exporter.calibration import Array, outputs_of, session, with_all_outputs
 from txport.exporter.float16 import MOVES, rounded, widened
 from txport.exporter.layer_runners import Feed, Runner, runner_on
 from txport.runtime.errors import InputError
@@ -109,13 +109,8 @@ def _copies(
 
 
 def _exactly(file: Path) -> Runner:
-    """The graph as it is written: without fusions, which compute otherwise."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-    names = [value.name for value in session.get_outputs()]
-    return lambda feed: dict(zip(names, session.run(names, dict(feed)), strict=True))
+    """The graph as it is written: fusions compute otherwise."""
+    return partial(outputs_of, session(file, fused=False))
 
 
 class _Feeds:

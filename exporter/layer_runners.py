@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
-from txport.exporter.calibration import Array
+from txport.exporter.calibration import Array, outputs_of, session
 from txport.exporter.engine_builder import parse_graph
 from txport.runtime.libraries import needs
 from txport.runtime.manifest import Graph, Manifest
@@ -34,15 +33,11 @@ def runner_on(device: str, file: Path, graph: Graph, manifest: Manifest, shapes:
     """
     if device == "trt":
         return _tensorrt(find_tensorrt(), file, graph, manifest, shapes)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(file, options, providers=providers_of(device))
-    types = {value.name: np.float16 if "float16" in value.type else None for value in session.get_inputs()}
-    names = [value.name for value in session.get_outputs()]
+    opened = session(file, providers_of(device))
+    types = {value.name: np.float16 if "float16" in value.type else None for value in opened.get_inputs()}
 
     def infer(feed: Feed) -> dict[str, Array]:
-        given = {name: feed[name].astype(half) if half else feed[name] for name, half in types.items()}
-        return dict(zip(names, session.run(names, given), strict=True))
+        return outputs_of(opened, {name: feed[name].astype(half or feed[name].dtype) for name, half in types.items()})
 
     return infer
 

@@ -19,7 +19,7 @@ def train() -> list[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def test() -> list[tuple[str, str]]:
+def held_out() -> list[tuple[str, str]]:
     return list(itertools.islice(spoken.sentences(1, "test"), 1_000))
 
 
@@ -28,10 +28,10 @@ def words_of(text: str) -> str:
 
 
 def test_splits_share_no_sentence_not_even_by_case_or_punctuation(
-    train: list[tuple[str, str]], test: list[tuple[str, str]]
+    train: list[tuple[str, str]], held_out: list[tuple[str, str]]
 ) -> None:
     validation = list(itertools.islice(spoken.sentences(1, "validation"), 1_000))
-    keys = [{words_of(source) for source, _ in split} for split in (train, validation, test)]
+    keys = [{words_of(source) for source, _ in split} for split in (train, validation, held_out)]
     for one, other in itertools.combinations(keys, 2):
         assert not one & other
 
@@ -65,7 +65,7 @@ def test_equal_sources_have_equal_targets() -> None:
     assert [source for source, targets in meanings.items() if len(targets) > 1] == []
 
 
-def test_memorising_fails(train: list[tuple[str, str]], test: list[tuple[str, str]]) -> None:
+def test_memorising_fails(train: list[tuple[str, str]], held_out: list[tuple[str, str]]) -> None:
     """Few held-out sentences have the numbers of a training sentence, and hardly any its words around them too."""
 
     def frame(source: str) -> str:
@@ -75,7 +75,7 @@ def test_memorising_fails(train: list[tuple[str, str]], test: list[tuple[str, st
         return tuple(re.findall(r"\d+", source))
 
     frames, seen = {frame(source) for source, _ in train}, {numbers(source) for source, _ in train}
-    with_numbers = [source for source, _ in test if numbers(source)]
+    with_numbers = [source for source, _ in held_out if numbers(source)]
     assert sum(frame(source) in frames for source in with_numbers) < 0.35 * len(with_numbers)
     assert sum(numbers(source) in seen for source in with_numbers) < 0.5 * len(with_numbers)
 
