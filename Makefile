@@ -173,4 +173,5 @@ cpp-fuzz: cpp-clang
 
 cpp-tidy: cpp-clang
 	@CXX=clang++ CC=clang $(CPP_CMAKE) -B $(CPP)/tidy -DCMAKE_EXPORT_COMPILE_COMMANDS=ON > $(CPP)/tidy.log || { cat $(CPP)/tidy.log; exit 2; }
-	@printf '%s\n' runtime/cpp/src/*.cpp runtime/cpp/tools/*.cpp | xargs -P 2 -n 4 clang-tidy --quiet -p $(CPP)/tidy
+	@sed -n 's/^ *"file": "\(.*runtime\/cpp\/\(src\|tools\)\/.*\)",\{0,1\}$$/\1/p' $(CPP)/tidy/compile_commands.json \
+	  | sort -u | xargs -P 2 -n 4 clang-tidy --quiet -p $(CPP)/tidy

@@ -178,7 +178,7 @@ TEST_CASE("ONNX Runtime over a device's buffers answers as over its own") {
   }
   for (const std::string lowering : {"ort", "scatter", "tensorscatter"}) {
     const Choice choice = choose(kToyBundle, manifest, "cpu", lowering);
-    const auto plain = open_engine(kToyBundle, manifest, choice, 1, nullptr);
+    const auto plain = open_engine(kToyBundle, manifest, choice, {1}, nullptr);
     Heap heap;
     {
       const auto device = std::make_shared<MemoryDevice>(heap, false);
@@ -209,7 +209,7 @@ TEST_CASE("devices that are not here") {
   const std::string fault = fault_of<InputError>([] { cuda_devices(); });
   CHECK(fault.find("CUDA cannot be used here") == 0);
   CHECK(fault_of<InputError>([&] {
-          open_engine(kToyBundle, manifest, choose(kToyBundle, manifest, "cuda", ""), 0, nullptr);
+          open_engine(kToyBundle, manifest, choose(kToyBundle, manifest, "cuda", ""), {}, nullptr);
         }).find("CUDA") != std::string::npos);
 }
 

@@ -201,6 +201,28 @@ TEST_CASE("graphs that ONNX Runtime does not load, and weights that fit no graph
   CHECK(fault_of<BundleError>([&] { Translator(bundle, {}); }).find("other inputs or outputs") != std::string::npos);
 }
 
+TEST_CASE("a bundle that is deleted before its weights are packed goes on translating, and says that it is slower") {
+  const Scratch scratch;
+  const auto bundle = scratch.bundle();
+  const std::vector<std::string_view> texts{"the cat sees a bird", "one", "a big red dog"};
+  std::vector<std::string> warnings;
+  TranslatorOptions options;
+  options.device = "cpu";
+  options.warn = [&](const std::string& warning) { warnings.push_back(warning); };
+  const Translator translator(bundle, options);
+  std::filesystem::remove_all(bundle);
+  const auto found = translator.translate(texts, {});
+  const auto expected = Translator(kToyBundle, {}).translate(texts, {});
+  for (std::size_t i = 0; i < texts.size(); ++i) CHECK(found[i].ids == expected[i].ids);
+  translator.translate({texts[0]}, {});
+  // None if the machine was so busy that packing came first.
+  CHECK(warnings.size() <= 1);
+  for (const std::string& warning : warnings) {
+    CHECK(warning.find("does not load") != std::string::npos);
+    CHECK(warning.find("batches take longer") != std::string::npos);
+  }
+}
+
 TEST_CASE("a bundle that is deleted while it is open goes on translating") {
   const Scratch scratch;
   const auto bundle = scratch.bundle();

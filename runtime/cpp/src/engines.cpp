@@ -90,14 +90,14 @@ Choice fastest(const fs::path& directory, const Manifest& manifest, const std::s
 }
 
 std::unique_ptr<Engine> open_chosen(const fs::path& directory, const Manifest& manifest, const Choice& choice,
-                                    int threads) {
+                                    const CpuShare& share, const std::function<void(const std::string&)>& warn) {
 #ifdef TXPORT_WITH_TENSORRT
   if (choice.engine == "trt") return open_trt(manifest, *choice.built);
 #endif
 #ifdef TXPORT_WITH_ORT
-  return open_ort(directory, manifest, choice, threads);
+  return open_ort(directory, manifest, choice, share, warn);
 #else
-  (void)directory, (void)manifest, (void)choice, (void)threads;
+  (void)directory, (void)manifest, (void)choice, (void)share, (void)warn;
   throw InputError("this build of txport has no ONNX Runtime: configure it with -DTXPORT_WITH_ORT=ON");
 #endif
 }
@@ -117,15 +117,15 @@ Choice choose(const fs::path& directory, const Manifest& manifest, const std::st
 }
 
 std::unique_ptr<Engine> open_engine(const fs::path& directory, const Manifest& manifest, const Choice& choice,
-                                    int threads, const std::function<void(const std::string&)>& warn) {
-  if (!choice.automatic || choice.device == "cpu") return open_chosen(directory, manifest, choice, threads);
+                                    const CpuShare& share, const std::function<void(const std::string&)>& warn) {
+  if (!choice.automatic || choice.device == "cpu") return open_chosen(directory, manifest, choice, share, warn);
   try {
-    return open_chosen(directory, manifest, choice, threads);
+    return open_chosen(directory, manifest, choice, share, warn);
   } catch (const Error& error) {
     if (warn) warn(std::string(error.what()) + "; the CPU is used instead");
   }
   const Choice cpu{"ort", "cpu", choice.usable, std::nullopt, true, choice.usable};
-  return open_chosen(directory, manifest, cpu, threads);
+  return open_chosen(directory, manifest, cpu, share, warn);
 }
 
 }  // namespace txport::core

@@ -35,10 +35,17 @@ struct Choice {
 Choice choose(const std::filesystem::path& directory, const Manifest& manifest, const std::string& device,
               const std::string& lowering);
 
+// What a bundle may use of the processor.
+struct CpuShare {
+  int threads = 0;    // of each operator; 0 for as many as there are cores
+  bool many = false;  // sentences will come in numbers, not one by one
+};
+
 // Load the bundle's graphs, or its engines. What "auto" chose and cannot be started is said by `warn`, and the CPU
-// takes its place. Throws BundleError: the library does not load them. InputError: the device is not there.
+// takes its place; later it is told, in the thread of a call, what went wrong behind it. Throws BundleError: the
+// library does not load them. InputError: the device is not there.
 std::unique_ptr<Engine> open_engine(const std::filesystem::path& directory, const Manifest& manifest,
-                                    const Choice& choice, int threads,
+                                    const Choice& choice, const CpuShare& share,
                                     const std::function<void(const std::string&)>& warn);
 
 }  // namespace txport::core

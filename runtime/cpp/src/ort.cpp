@@ -11,8 +11,10 @@
 
 #include "errors.hpp"
 #include "host_memory.hpp"
+#include "mapped.hpp"
 #include "ort_cuda.hpp"
 #include "ort_session.hpp"
+#include "ort_start.hpp"
 
 namespace txport::core {
 
@@ -123,19 +125,17 @@ class OrtMemory : public Memory {
 
 class OrtEngine : public Engine {
  public:
-  OrtEngine(const Manifest& manifest, OrtSessions sessions)
+  OrtEngine(const Manifest& manifest, std::unique_ptr<StartingSessions> started)
       : limits_(manifest.limits()),
         tokens_(manifest.tokens),
         encoder_graph(*manifest.graph("encoder")),
-        step_graph(std::move(sessions.step_graph)),
-        encoder_session(std::move(sessions.encoder)),
-        step_session(std::move(sessions.step)),
-        name_(std::move(sessions.name)) {
+        step_graph(started->step_graph),
+        sessions(std::move(started)) {
     logits_ = *std::find_if(step_graph.outputs.begin(), step_graph.outputs.end(),
                             [](const Tensor& tensor) { return tensor.name == "logits"; });
   }
 
-  const std::string& name() const override { return name_; }
+  const std::string& name() const override { return sessions->name; }
   const Limits& limits() const override { return limits_; }
   const SpecialTokens& tokens() const override { return tokens_; }
   std::int64_t poll() const override { return 1; }  // looking at the ids costs nothing here
@@ -149,6 +149,8 @@ class OrtEngine : public Engine {
   std::shared_ptr<const Memory> encode(const Ids& input_ids, const Ids& source_lengths) const override;
   std::unique_ptr<DecoderState> allocate(std::size_t rows, std::int64_t source, std::int64_t target,
                                          bool logits) const override;
+  // What a state has of its own: all rows finished, caches empty.
+  Buffers allocate_own(std::size_t rows, std::int64_t source, std::int64_t target, bool logits) const;
   // Cross keys, values and bias; what they hold is not said.
   Buffers allocate_cross(std::size_t rows, std::int64_t source) const;
 
@@ -161,31 +163,16 @@ class OrtEngine : public Engine {
  public:
   const Graph encoder_graph;
   const Graph step_graph;
-  const Ort::Session encoder_session;
-  const Ort::Session step_session;
-
- private:
-  std::string name_;
+  const std::unique_ptr<StartingSessions> sessions;
 };
 
 // The buffers of one running batch, in host memory.
 class OrtState : public DecoderState {
  public:
-  OrtState(const OrtEngine& engine, Buffers buffers, std::size_t rows, std::int64_t source, std::int64_t target)
-      : engine_(engine),
-        buffers_(std::move(buffers)),
-        rows_(rows),
-        source_(source),
-        target_(target),
-        binding_(const_cast<Ort::Session&>(engine.step_session)) {
-    for (const Tensor& tensor : engine.step_graph.inputs) {
-      const auto found = buffers_.find(tensor.name);
-      if (found != buffers_.end()) binding_.BindInput(tensor.name.c_str(), found->second.value());
-    }
-    for (const auto& [input, output] : engine.step_graph.aliases) {
-      binding_.BindOutput(output.c_str(), buffers_.at(input).value());
-    }
-    if (has_logits()) binding_.BindOutput("logits", buffers_.at("logits").value());
+  OrtState(const OrtEngine& engine, SharedSessions sessions, Buffers buffers, std::size_t rows, std::int64_t source,
+           std::int64_t target)
+      : engine_(engine), buffers_(std::move(buffers)), rows_(rows), source_(source), target_(target) {
+    bind(std::move(sessions));
   }
 
   std::size_t rows() const override { return rows_; }
@@ -195,6 +182,7 @@ class OrtState : public DecoderState {
   // What earlier sentences left in a row is cleared: it is masked, but a NaN would come through the mask.
   void place(const std::vector<std::size_t>& rows, const Memory& memory, const std::vector<std::size_t>& memory_rows,
              const Ids& target_limits) override {
+    if (std::exchange(placed_, true)) bind(engine_.sessions->for_state(rows_));
     const Buffers& encoded = dynamic_cast<const OrtMemory&>(memory).buffers;
     const bool take = rows == memory_rows && is_all(rows) && fits(encoded.at("cross_bias"));
     if (take) {
@@ -216,7 +204,7 @@ class OrtState : public DecoderState {
   void step(std::int64_t count) override {
     clean_ = false;
     for (std::int64_t i = 0; i < count; ++i) {
-      run(engine_.step_session, Ort::RunOptions{nullptr}, binding_);
+      run(sessions_->step, Ort::RunOptions{nullptr}, binding_);
       made_.insert(made_.end(), token_ids(), token_ids() + rows_);
     }
   }
@@ -261,9 +249,33 @@ class OrtState : public DecoderState {
   std::size_t rows_;
   std::int64_t source_;
   std::int64_t target_;
-  Ort::IoBinding binding_;
-  bool clean_ = true;  // nothing was written into the caches yet
+  SharedSessions sessions_;
+  Ort::IoBinding binding_{nullptr};
+  bool placed_ = false;  // a sentence was placed: those that come later are not the first
+  bool clean_ = true;    // nothing was written into the caches yet
   Ids made_;
+
+  void bind(SharedSessions sessions) {
+    if (sessions == sessions_) return;
+    sessions_ = std::move(sessions);
+    binding_ = Ort::IoBinding(const_cast<Ort::Session&>(sessions_->step));
+    for (const Tensor& tensor : engine_.step_graph.inputs) {
+      const auto found = buffers_.find(tensor.name);
+      if (found != buffers_.end()) binding_.BindInput(tensor.name.c_str(), found->second.value());
+    }
+    for (const auto& [input, output] : engine_.step_graph.aliases) {
+      binding_.BindOutput(output.c_str(), buffers_.at(input).value());
+    }
+    if (has_logits()) binding_.BindOutput("logits", buffers_.at("logits").value());
+  }
+
+  // A state that goes on with this one's rows.
+  std::unique_ptr<OrtState> next(Buffers buffers, std::size_t rows, std::int64_t target) const {
+    auto made = std::make_unique<OrtState>(engine_, sessions_, std::move(buffers), rows, source_, target);
+    made->placed_ = placed_;
+    made->clean_ = clean_;
+    return made;
+  }
 
   bool has_logits() const { return buffers_.count("logits") == 1; }
   std::int64_t* token_ids() const { return buffers_.at("token_ids").as<std::int64_t>(); }
@@ -290,9 +302,7 @@ class OrtState : public DecoderState {
     for (const auto& [name, buffer] : buffers_) {
       front.emplace(name, name == "cache_positions" ? buffer : buffer.front(rows.size()));
     }
-    auto next = std::make_unique<OrtState>(engine_, std::move(front), rows.size(), source_, target_);
-    next->clean_ = clean_;
-    return next;
+    return next(std::move(front), rows.size(), target_);
   }
 
   // Also over what an earlier sentence left behind the end of the one that comes: see `place`.
@@ -322,8 +332,8 @@ class OrtState : public DecoderState {
 
   // All rows, with caches of another length.
   std::unique_ptr<DecoderState> with_caches(std::int64_t target) const {
-    auto next = engine_.allocate(rows_, source_, target, has_logits());
-    auto& other = dynamic_cast<OrtState&>(*next);
+    auto made = next(engine_.allocate_own(rows_, source_, target, has_logits()), rows_, target);
+    OrtState& other = *made;
     other.take_over(buffers_);
     for (const auto& [name, buffer] : buffers_) {
       const Buffer& to = other.buffers_.at(name);
@@ -335,8 +345,7 @@ class OrtState : public DecoderState {
         std::memcpy(to.data(), buffer.data(), buffer.bytes());
       }
     }
-    other.clean_ = clean_;
-    return next;
+    return made;
   }
 
   // Whether encoder output, by its bias `[batch, 1, 1, source]`, has the shapes of this state's own buffers.
@@ -415,31 +424,38 @@ std::shared_ptr<const Memory> OrtEngine::encode(const Ids& input_ids, const Ids&
   auto memory = std::make_shared<OrtMemory>(allocate_buffers(memory_, encoder_graph.outputs, sizes).buffers);
   std::copy(input_ids.begin(), input_ids.end(), inputs.at("input_ids").as<std::int64_t>());
   std::copy(source_lengths.begin(), source_lengths.end(), inputs.at("source_lengths").as<std::int64_t>());
-  Ort::IoBinding binding(const_cast<Ort::Session&>(encoder_session));
+  const SharedSessions open = sessions->for_sources(source_lengths.size());
+  Ort::IoBinding binding(const_cast<Ort::Session&>(open->encoder));
   for (const auto& [name, buffer] : inputs) binding.BindInput(name.c_str(), buffer.value());
   for (const auto& [name, buffer] : memory->buffers) binding.BindOutput(name.c_str(), buffer.value());
-  run(encoder_session, Ort::RunOptions{nullptr}, binding);
+  run(open->encoder, Ort::RunOptions{nullptr}, binding);
   return memory;
 }
 
 std::unique_ptr<DecoderState> OrtEngine::allocate(std::size_t rows, std::int64_t source, std::int64_t target,
                                                   bool logits) const {
+  Buffers buffers = allocate_own(rows, source, target, logits);
+  return std::make_unique<OrtState>(*this, sessions->for_state(rows), std::move(buffers), rows, source, target);
+}
+
+Buffers OrtEngine::allocate_own(std::size_t rows, std::int64_t source, std::int64_t target, bool logits) const {
   const Sizes sizes{{"batch", static_cast<std::int64_t>(rows)}, {"source", source}, {"target", target}};
   std::vector<Tensor> tensors;  // those of cross-attention come with the first sentences
   for (const Tensor& tensor : step_graph.inputs) {
     if (!is_cross(tensor.name)) tensors.push_back(tensor);
   }
   if (logits) tensors.push_back(logits_);
-  auto [buffers, zero] = allocate_buffers(memory_, tensors, sizes);
+  Allocated allocated = allocate_buffers(memory_, tensors, sizes);
+  const Buffers& buffers = allocated.buffers;
   for (const auto& [name, buffer] : buffers) {
-    if (!zero) std::memset(buffer.data(), 0, buffer.bytes());
+    if (!allocated.zero) std::memset(buffer.data(), 0, buffer.bytes());
   }
   std::fill_n(buffers.at("finished").as<bool>(), rows, true);
   std::fill_n(buffers.at("target_limits").as<std::int64_t>(), rows, 1);
   if (const auto found = buffers.find("cache_positions"); found != buffers.end()) {
     for (std::int64_t i = 0; i < target; ++i) found->second.as<std::int64_t>()[i] = i;
   }
-  return std::make_unique<OrtState>(*this, std::move(buffers), rows, source, target);
+  return std::move(allocated.buffers);
 }
 
 Buffers OrtEngine::allocate_cross(std::size_t rows, std::int64_t source) const {
@@ -450,10 +466,27 @@ Buffers OrtEngine::allocate_cross(std::size_t rows, std::int64_t source) const {
   return allocate_buffers(memory_, tensors, {{"batch", static_cast<std::int64_t>(rows)}, {"source", source}}).buffers;
 }
 
+std::unique_ptr<StartingSessions> start_sessions(const fs::path& directory, const Manifest& manifest,
+                                                 const Choice& choice, const CpuShare& share,
+                                                 const std::function<void(const std::string&)>& warn) {
+  // Products of other weights are slow, or widen them first, unless they are packed.
+  if (share.many || manifest.precision.weights != "float32") {
+    return std::make_unique<StartingSessions>(open_sessions(directory, manifest, choice, share.threads, nullptr));
+  }
+  OrtSessions mapped = open_sessions(directory, manifest, choice, share.threads, nullptr, Weights::mapped);
+  Choice same = choice;
+  same.lowerings = {mapped.step_graph.lowering};
+  const auto open = [directory, manifest, same, share] {
+    release(directory / kWeightsName);  // what the first sentence has read of it
+    return open_sessions(directory, manifest, same, share.threads, nullptr);
+  };
+  return std::make_unique<StartingSessions>(std::move(mapped), open, warn);
+}
+
 }  // namespace
 
 std::unique_ptr<Engine> open_ort(const fs::path& directory, const Manifest& manifest, const Choice& choice,
-                                 int threads) {
+                                 const CpuShare& share, const std::function<void(const std::string&)>& warn) {
 #ifdef TXPORT_WITH_CUDA
   if (choice.device == "cuda") return open_ort_cuda(directory, manifest, choice);
 #else
@@ -461,8 +494,7 @@ std::unique_ptr<Engine> open_ort(const fs::path& directory, const Manifest& mani
     throw InputError("this build of txport has no CUDA: configure it with -DTXPORT_WITH_CUDA=ON, or use device cpu");
   }
 #endif
-  OrtSessions sessions = open_sessions(directory, manifest, choice, threads, nullptr);
-  return std::make_unique<OrtEngine>(manifest, std::move(sessions));
+  return std::make_unique<OrtEngine>(manifest, start_sessions(directory, manifest, choice, share, warn));
 }
 
 }  // namespace txport::core

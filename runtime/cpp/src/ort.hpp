@@ -2,7 +2,9 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "engine.hpp"
 #include "engines.hpp"
@@ -10,10 +12,10 @@
 
 namespace txport::core {
 
-// A bundle on ONNX Runtime, with the first of the chosen lowerings that the installed version loads; `threads` of each
-// operator, 0 for as many as there are cores.
+// A bundle on ONNX Runtime, with the first of the chosen lowerings that the installed version loads. `warn` is told in
+// the thread of a call what went wrong behind it.
 // Throws BundleError: ONNX Runtime does not load it. InputError: it cannot run on that device.
 std::unique_ptr<Engine> open_ort(const std::filesystem::path& directory, const Manifest& manifest, const Choice& choice,
-                                 int threads);
+                                 const CpuShare& share, const std::function<void(const std::string&)>& warn);
 
 }  // namespace txport::core

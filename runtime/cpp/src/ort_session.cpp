@@ -180,17 +180,25 @@ void append_cuda(Ort::SessionOptions& options, const std::string& device, void* 
 // Microseconds that threads wait actively for the next run or operator: longer than the host takes between steps.
 constexpr const char* kSpin = "500";
 
+// How to open the sessions of a bundle.
+struct How {
+  std::string device;
+  int threads;
+  void* stream;
+  Weights weights;
+};
+
 // `gate` must live until the session is open.
-Ort::SessionOptions session_options(const std::string& device, int threads, std::shared_ptr<Gate>& gate, void* stream) {
+Ort::SessionOptions session_options(const How& how, std::shared_ptr<Gate>& gate) {
   Ort::SessionOptions options;
   options.SetLogSeverityLevel(ORT_LOGGING_LEVEL_ERROR);
-  options.SetIntraOpNumThreads(threads);
+  options.SetIntraOpNumThreads(how.threads);
   // Without the arena the temporaries of a large batch go back to the system; steps are as fast without it.
   options.DisableCpuMemArena();
   // Each session has threads of its own. By default they wait actively for about 10 ms after a run, in which they take
   // a core from the other session, as at each change between the encoder and the steps.
   options.AddConfigEntry("session.intra_op.spin_duration_us", kSpin);
-  if (device == "cpu") {
+  if (how.device == "cpu") {
     // On the CPU, Add and LayerNormalization are three times as fast as SkipLayerNormalization, which sums one element
     // after the other (Welford 1962) and divides at each.
     options.AddConfigEntry("optimization.disable_specified_optimizers", "SkipLayerNormFusion");
@@ -198,20 +206,25 @@ Ort::SessionOptions session_options(const std::string& device, int threads, std:
   // For int8: x86-64 adds pairs of products in 16 bits then, which overflow, unless told otherwise. Where there is VNNI
   // this would only cost the time that it and AMX save.
   if (!has_vnni()) options.AddConfigEntry("session.x64quantprecision", "1");
-  if (has_packed_memory()) options.AddConfigEntry("session.use_env_allocators", "1");
+  if (how.weights == Weights::mapped) {
+    // ONNX Runtime reserves memory for all weights then, which it never touches. Packed memory would be resident.
+    options.AddConfigEntry("session.disable_prepacking", "1");
+  } else if (has_packed_memory()) {
+    options.AddConfigEntry("session.use_env_allocators", "1");
+  }
   options.SetCustomCreateThreadFn(start_thread);
   options.SetCustomThreadCreationOptions(&gate);
   options.SetCustomJoinThreadFn(join_thread);
-  if (device != "cpu") append_cuda(options, device, stream);
+  if (how.device != "cpu") append_cuda(options, how.device, how.stream);
   return options;
 }
 
 // Open one graph; its threads begin when the gate is opened.
-Ort::Session open_session(const fs::path& directory, const Graph& graph, const std::string& device, int threads,
-                          const std::shared_ptr<Gate>& gate, void* stream) {
+Ort::Session open_session(const fs::path& directory, const Graph& graph, const How& how,
+                          const std::shared_ptr<Gate>& gate) {
   const fs::path path = directory / graph.file;
   std::shared_ptr<Gate> held = gate;
-  const Ort::SessionOptions options = session_options(device, threads, held, stream);
+  const Ort::SessionOptions options = session_options(how, held);
   try {
     Ort::Session session(environment(), path.c_str(), options);
     if (fits(session, graph)) return session;
@@ -262,19 +275,20 @@ bool has_cuda_provider() {
 }
 
 OrtSessions open_sessions(const fs::path& directory, const Manifest& manifest, const Choice& choice, int threads,
-                          void* stream) {
+                          void* stream, Weights weights) {
   environment();
+  const How how{choice.device, threads, stream, weights};
   const auto gate = std::make_shared<Gate>();
   const GateOpener opener(*gate);
   auto encoder = std::async(std::launch::async, open_session, std::cref(directory),
-                            std::cref(*manifest.graph("encoder")), std::cref(choice.device), threads, gate, stream);
+                            std::cref(*manifest.graph("encoder")), std::cref(how), gate);
   std::exception_ptr failure;
   for (const std::string& lowering : choice.lowerings) {
     const Graph& graph = *manifest.graph("decoder_step", lowering);
     try {
-      Ort::Session step = open_session(directory, graph, choice.device, threads, gate, stream);
+      Ort::Session step = open_session(directory, graph, how, gate);
       Ort::Session opened = encoder.get();
-      release(directory / kWeightsName);
+      if (weights == Weights::packed) release(directory / kWeightsName);
       return {"ONNX Runtime " + onnxruntime_version() + " on " + choice.device + ", lowering " + lowering,
               std::move(opened), std::move(step), graph};
     } catch (const BundleError&) {

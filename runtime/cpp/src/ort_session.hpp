@@ -38,12 +38,16 @@ struct OrtSessions {
   Graph step_graph;
 };
 
+// Where a session on the CPU has its weights: packed for its matrix products as it opens, or as they stand in the file,
+// which opens in a fraction of the time and is hardly slower for one row, but is for more.
+enum class Weights { packed, mapped };
+
 // Open the encoder and the first of the chosen lowerings that ONNX Runtime loads. `stream` is the cudaStream_t that its
 // CUDA provider works on; of use for device cuda only.
 // Throws BundleError: ONNX Runtime does not load one, or it is not what the manifest says. InputError: the device is
 // not there.
 OrtSessions open_sessions(const std::filesystem::path& directory, const Manifest& manifest, const Choice& choice,
-                          int threads, void* stream);
+                          int threads, void* stream, Weights weights = Weights::packed);
 
 // Run a session over what is bound. Throws BundleError: ONNX Runtime failed.
 void run(const Ort::Session& session, const Ort::RunOptions& options, const Ort::IoBinding& binding);

@@ -83,12 +83,13 @@ Translator::Translator(const std::filesystem::path& bundle, TranslatorOptions op
   const Choice choice = choose(bundle, manifest_, options_.device, options_.lowering);
   manifest_.check_files(bundle, [](const std::string& name) { return name != kWeightsName; });
   tokenizer_ = open_tokenizer(bundle, manifest_);
+  const bool many = options_.workers != 1;
   if (choice.device == "cpu") {
     share_cores(options_.workers, options_.threads);
   } else {
     options_.workers = 1;
   }
-  engine_ = open_engine(bundle, manifest_, choice, options_.threads, options_.warn);
+  engine_ = open_engine(bundle, manifest_, choice, {options_.threads, many}, options_.warn);
 }
 
 std::vector<Translation> Translator::translate(const std::vector<std::string_view>& sentences, const Options& options,

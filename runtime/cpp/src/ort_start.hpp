@@ -1,0 +1,68 @@
+// The sessions of a bundle on the CPU: for one sentence at once, for more when their weights are packed.
+//
+// ONNX Runtime packs weights for its matrix products as it opens a graph. That takes most of the time of opening, and
+// pays from the second row on: one row alone takes hardly longer over the weights as they stand in the file. So the
+// first sentence, if it comes alone, runs on sessions that read them there, and those with packed weights are opened
+// behind it, when nothing else needs the processor.
+//
+// Which sessions a sentence runs on is said by the order of calls and never by time, so that a program that makes the
+// same calls gets the same logits, to the last bit.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "ort_session.hpp"
+
+namespace txport::core {
+
+using SharedSessions = std::shared_ptr<const OrtSessions>;
+
+class StartingSessions {
+ public:
+  // Packed from the beginning.
+  explicit StartingSessions(OrtSessions packed);
+  // `mapped` for the first sentence; `open` makes the others, in a thread of this object. If it fails, the first ones
+  // serve all that comes, and `warn`, which may be empty, is told so once in the thread of a call.
+  StartingSessions(OrtSessions mapped, std::function<OrtSessions()> open, std::function<void(const std::string&)> warn);
+  // Waits for sessions that are being opened. Nothing of what was given out is left by then.
+  ~StartingSessions();
+  StartingSessions(const StartingSessions&) = delete;
+  StartingSessions& operator=(const StartingSessions&) = delete;
+
+  // For the steps of a new state of this many rows.
+  SharedSessions for_state(std::size_t rows);
+  // For encoding this many sentences: the first sentence's go with its state.
+  SharedSessions for_sources(std::size_t rows);
+
+  const std::string name;  // as OrtSessions has it
+  const Graph step_graph;
+
+ private:
+  std::function<OrtSessions()> open_;
+  std::function<void(const std::string&)> warn_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  SharedSessions mapped_;                   // until the first sentence is over and the others are open
+  SharedSessions packed_;                   // nothing until they are open
+  std::weak_ptr<const OrtSessions> first_;  // what the first sentence runs on, until its sources are encoded
+  bool asked_ = false;                      // for any state
+  bool running_ = false;                    // the first sentence
+  bool wanted_ = false;                     // somebody waits for the packed ones
+  bool closing_ = false;
+  std::string fault_;  // why they could not be opened, until it was said
+  std::thread thread_;
+
+  SharedSessions lend_first();
+  void end_first();
+  SharedSessions packed(std::unique_lock<std::mutex>& lock);
+  void open_packed();
+  SharedSessions take_mapped_if_over();
+};
+
+}  // namespace txport::core
