@@ -261,18 +261,16 @@ def test_the_examples() -> None:
         assert len((SOURCE / "examples" / example).read_text().splitlines()) <= 50
 
 
-@pytest.mark.parametrize("seconds", [0, 0.001, 0.01, 0.11])
+@pytest.mark.parametrize("seconds", [0, 0.1, 0.102, 0.104, 0.108])
 def test_a_process_may_end_without_closing(bundle: Path, tmp_path: Path, seconds: float) -> None:
     # Weights are packed behind the first sentence, or after 0.1 s: the end of the process must not come between.
     example = (SOURCE / "examples" / "translate.py").read_text()
     assert "library.txport_close(translator)\n" in example
     script = tmp_path / "left_open.py"
-    script.write_text(
-        example.replace("library.txport_close(translator)\n", f"import time\n\ntime.sleep({seconds})\n")
-    )
-    for _ in range(5):
+    script.write_text(example.replace("library.txport_close(translator)\n", f"import time\n\ntime.sleep({seconds})\n"))
+    for _ in range(3):
         check(sys.executable, script, BUILD / "libtxport.so", bundle, "the cat sees a bird")
     lines = script.read_text().splitlines(keepends=True)
     script.write_text("".join(line for line in lines if "result_text(" not in line and "texts" not in line))
-    for _ in range(5):
+    for _ in range(3):
         check(sys.executable, script, BUILD / "libtxport.so", bundle, "nothing is translated")

@@ -78,12 +78,10 @@ StartingSessions::~StartingSessions() {
 }
 
 SharedSessions StartingSessions::for_state(std::size_t rows) {
-  SharedSessions over;  // is destroyed after the lock
   std::unique_lock lock(mutex_);
   const bool first = !std::exchange(asked_, true);
   changed_.notify_all();
-  if (first && rows == 1 && mapped_) return lend_first();
-  over = take_mapped_if_over();
+  if (first && rows == 1 && !packed_) return lend_first();
   return packed(lock);
 }
 
@@ -108,7 +106,7 @@ SharedSessions StartingSessions::lend_first() {
 }
 
 void StartingSessions::end_first() {
-  SharedSessions over;
+  SharedSessions over;  // is destroyed after the lock
   const std::lock_guard lock(mutex_);
   running_ = false;
   over = take_mapped_if_over();
@@ -153,7 +151,7 @@ void StartingSessions::open_packed() {
 
 // Nothing runs on them any more, nor will. With the lock held; to be destroyed without it.
 SharedSessions StartingSessions::take_mapped_if_over() {
-  if (!asked_ || running_ || !packed_) return nullptr;
+  if (running_ || !packed_) return nullptr;
   return std::exchange(mapped_, nullptr);
 }
 

@@ -2,11 +2,9 @@
 //
 // ONNX Runtime packs weights for its matrix products as it opens a graph. That takes most of the time of opening, and
 // pays from the second row on: one row alone takes hardly longer over the weights as they stand in the file. So the
-// first sentence, if it comes alone, runs on sessions that read them there, and those with packed weights are opened
-// behind it, when nothing else needs the processor.
-//
-// Which sessions a sentence runs on is said by the order of calls and never by time, so that a program that makes the
-// same calls gets the same logits, to the last bit.
+// first sentence, if it comes alone and soon, runs on sessions that read them there, and those with packed weights are
+// opened behind it, when nothing else needs the processor. Products over packed weights add in another order: the
+// logits of that one sentence may differ in their last bits, as they do between batches of different sizes.
 #pragma once
 
 #include <condition_variable>
@@ -48,7 +46,7 @@ class StartingSessions {
   std::function<void(const std::string&)> warn_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  SharedSessions mapped_;                   // until the first sentence is over and the others are open
+  SharedSessions mapped_;                   // until the others are open and the first sentence is over
   SharedSessions packed_;                   // nothing until they are open
   std::weak_ptr<const OrtSessions> first_;  // what the first sentence runs on, until its sources are encoded
   bool asked_ = false;                      // for any state
