@@ -1,25 +1,31 @@
-"""The device layer on CUDA's runtime, by cuda-python. `DeviceError` says which call failed and why."""
+"""The device layer on CUDA's driver, by cuda-python. `DeviceError` says which call failed and why.
+
+The context is the device's primary one, in which CUDA's runtime, and with it TensorRT and ONNX Runtime, works too.
+"""
 
 import ctypes
-from collections.abc import Callable
+import functools
+import weakref
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from cuda.bindings import runtime as cuda
+from cuda.bindings import driver as cuda
 from txport.runtime.device import Block
 from txport.runtime.errors import DeviceError, InputError, OutOfMemory
 from txport.runtime.gpu import find_gpu
 
 _FIRST = 0  # the device that is used; CUDA_VISIBLE_DEVICES chooses another
-_THREAD_LOCAL = cuda.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
-_ON_DEVICE = cuda.cudaMemcpyKind.cudaMemcpyDeviceToDevice
-_UP = cuda.cudaMemcpyKind.cudaMemcpyHostToDevice
-_DOWN = cuda.cudaMemcpyKind.cudaMemcpyDeviceToHost
+_NON_BLOCKING = cuda.CUstream_flags.CU_STREAM_NON_BLOCKING
+_NO_TIMING = cuda.CUevent_flags.CU_EVENT_DISABLE_TIMING
+_THREAD_LOCAL = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+_DEVICE = cuda.CUmemorytype.CU_MEMORYTYPE_DEVICE
+_SUCCESS = cuda.CUresult.CUDA_SUCCESS
 
 
 class CudaDevice:
-    """Device 0 and a stream of its own; see `txport.runtime.device.Device`.
+    """Device 0 and a stream of its own; see `txport.runtime.device.Device`. Its memory goes with it.
 
     Raises:
         InputError: there is no GPU, or its driver is missing or too old.
@@ -29,92 +35,130 @@ class CudaDevice:
         if isinstance(gpu := find_gpu(), str):
             raise InputError(f"CUDA cannot be used here: {gpu}; use --device cpu")
         self.gpu = gpu
-        error, *_ = cuda.cudaSetDevice(_FIRST)
-        if error == cuda.cudaError_t.cudaErrorInsufficientDriver:
-            _, version = cuda.cudaRuntimeGetVersion()
-            raise InputError(
-                f"the NVIDIA driver supports CUDA {gpu.driver} only, which is too old for this cuda-bindings "
-                f"({version // 1000}.{version % 1000 // 10}): update the driver, or install cuda-bindings {gpu.driver}"
-            )
-        _check("cudaSetDevice", error)
-        self._stream = _checked("cudaStreamCreateWithFlags", cuda.cudaStreamNonBlocking)
-        self._event = _checked("cudaEventCreateWithFlags", cuda.cudaEventDisableTiming)
+        self._stream = _checked("cuStreamCreate", _NON_BLOCKING)
+        self._event = _checked("cuEventCreate", _NO_TIMING)
         self.stream = int(self._stream)
+        self._allocated: set[int] = set()
+        _destroy_with(self, cuda.cuStreamDestroy, self._stream)
+        _destroy_with(self, cuda.cuEventDestroy, self._event)
+        weakref.finalize(self, _destroy_all, cuda.cuMemFree, self._allocated).atexit = False
 
     def allocate(self, size: int) -> int:
-        error, address = cuda.cudaMalloc(size)
-        if error == cuda.cudaError_t.cudaErrorMemoryAllocation:
-            cuda.cudaGetLastError()  # it is not one that lasts
+        _use_context()
+        error, address = cuda.cuMemAlloc(size)
+        if error == cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
             raise OutOfMemory(f"the GPU has no room for {size} bytes")
-        _check("cudaMalloc", error)
+        _check("cuMemAlloc", error)
+        self._allocated.add(int(address))
         return int(address)
 
     def free(self, address: int) -> None:
-        _checked("cudaFree", address)
+        self._allocated.remove(address)
+        _checked("cuMemFree", address)
 
     def free_memory(self) -> int:
-        error, free, _total = cuda.cudaMemGetInfo()
-        _check("cudaMemGetInfo", error)
+        _use_context()
+        error, free, _total = cuda.cuMemGetInfo()
+        _check("cuMemGetInfo", error)
         return int(free)
 
     def host_buffer(self, size: int) -> npt.NDArray[Any]:
-        address = int(_checked("cudaHostAlloc", size, cuda.cudaHostAllocDefault))
-        return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+        address = int(_checked("cuMemHostAlloc", size, 0))
+        memory = (ctypes.c_uint8 * size).from_address(address)
+        _destroy_with(memory, cuda.cuMemFreeHost, address)
+        return np.ctypeslib.as_array(memory)
 
     def upload(self, address: int, array: npt.NDArray[Any]) -> None:
-        _checked("cudaMemcpyAsync", address, array.ctypes.data, array.nbytes, _UP, self._stream)
+        _checked("cuMemcpyHtoDAsync", address, array.ctypes.data, array.nbytes, self._stream)
 
     def download(self, array: npt.NDArray[Any], address: int) -> None:
-        _checked("cudaMemcpyAsync", array.ctypes.data, address, array.nbytes, _DOWN, self._stream)
+        _checked("cuMemcpyDtoHAsync", array.ctypes.data, address, array.nbytes, self._stream)
 
     def copy(self, target: Block, source: Block, width: int, rows: int = 1, planes: int = 1) -> None:
         if planes > 1:
-            given = cuda.cudaMemcpy3DParms()
-            given.srcPtr = cuda.make_cudaPitchedPtr(source.address, source.row, width, source.plane // source.row)
-            given.dstPtr = cuda.make_cudaPitchedPtr(target.address, target.row, width, target.plane // target.row)
-            given.extent = cuda.make_cudaExtent(width, rows, planes)
-            given.kind = _ON_DEVICE
-            _checked("cudaMemcpy3DAsync", given, self._stream)
+            volume = _between(cuda.CUDA_MEMCPY3D(), target, source, width, rows)
+            volume.Depth = planes
+            volume.srcHeight, volume.dstHeight = source.plane // source.row, target.plane // target.row
+            _checked("cuMemcpy3DAsync", volume, self._stream)
         elif rows > 1:
-            place = target.address, target.row, source.address, source.row
-            _checked("cudaMemcpy2DAsync", *place, width, rows, _ON_DEVICE, self._stream)
+            _checked("cuMemcpy2DAsync", _between(cuda.CUDA_MEMCPY2D(), target, source, width, rows), self._stream)
         else:
-            _checked("cudaMemcpyAsync", target.address, source.address, width, _ON_DEVICE, self._stream)
+            _checked("cuMemcpyDtoDAsync", target.address, source.address, width, self._stream)
 
     def clear(self, target: Block, width: int, rows: int = 1) -> None:
-        _checked("cudaMemset2DAsync", target.address, max(target.row, width), 0, width, rows, self._stream)
+        _checked("cuMemsetD2D8Async", target.address, max(target.row, width), 0, width, rows, self._stream)
 
     def synchronize(self) -> None:
-        _checked("cudaEventRecord", self._event, self._stream)
-        _checked("cudaEventSynchronize", self._event)
+        _checked("cuEventRecord", self._event, self._stream)
+        _checked("cuEventSynchronize", self._event)
 
     def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
-        _checked("cudaStreamBeginCapture", self._stream, _THREAD_LOCAL)
+        _checked("cuStreamBeginCapture", self._stream, _THREAD_LOCAL)
         try:
             enqueue()
         finally:
-            error, graph = cuda.cudaStreamEndCapture(self._stream)
-        _check("cudaStreamEndCapture", error)
-        runnable = _checked("cudaGraphInstantiate", graph, 0)
-        _checked("cudaGraphDestroy", graph)
-        stream, launch, success = self._stream, cuda.cudaGraphLaunch, cuda.cudaError_t.cudaSuccess
+            error, graph = cuda.cuStreamEndCapture(self._stream)
+        _check("cuStreamEndCapture", error)
+        runnable = _checked("cuGraphInstantiate", graph, 0)
+        _checked("cuGraphDestroy", graph)
+        stream, launch = self._stream, cuda.cuGraphLaunch
 
         def replay() -> None:
+            _use_context()
             (error,) = launch(runnable, stream)
-            if error != success:
-                _check("cudaGraphLaunch", error)
+            if error != _SUCCESS:
+                _check("cuGraphLaunch", error)
 
+        _destroy_with(replay, cuda.cuGraphExecDestroy, runnable)
         return replay
 
 
+def _between(region: Any, target: Block, source: Block, width: int, rows: int) -> Any:
+    """A rectangle of `rows` of `width` bytes in a structure of the driver's: the same names for two and three axes."""
+    region.srcMemoryType = region.dstMemoryType = _DEVICE
+    region.srcDevice, region.srcPitch = source.address, source.row
+    region.dstDevice, region.dstPitch = target.address, target.row
+    region.WidthInBytes, region.Height = width, rows
+    return region
+
+
+def _destroy_with(owner: Any, destroy: Callable[[Any], Any], handle: Any) -> None:
+    """Give back what the driver made when its owner goes; the end of the process gives all back by itself."""
+    weakref.finalize(owner, _destroy_all, destroy, [handle]).atexit = False
+
+
+def _destroy_all(destroy: Callable[[Any], Any], handles: Iterable[Any]) -> None:
+    """Nobody is left to be told what fails: the driver refuses everything after a fault."""
+    cuda.cuCtxSetCurrent(_primary_context())
+    for handle in handles:
+        destroy(handle)
+
+
+@functools.cache
+def _primary_context() -> Any:
+    """Never released: what TensorRT and ONNX Runtime hold in it may live as long as the process."""
+    _check("cuInit", *cuda.cuInit(0))
+    error, device = cuda.cuDeviceGet(_FIRST)
+    _check("cuDeviceGet", error)
+    error, context = cuda.cuDevicePrimaryCtxRetain(device)
+    _check("cuDevicePrimaryCtxRetain", error)
+    return context
+
+
+def _use_context() -> None:
+    """Each thread has a context of its own until it is told, and other libraries may have told it another."""
+    _check("cuCtxSetCurrent", *cuda.cuCtxSetCurrent(_primary_context()))
+
+
 def _checked(name: str, *arguments: Any) -> Any:
-    """Call a function of CUDA's runtime; what it gives besides its error."""
+    """Call a function of the driver; what it gives besides its error."""
+    _use_context()
     error, *values = getattr(cuda, name)(*arguments)
     _check(name, error)
     return values[0] if values else None
 
 
 def _check(name: str, error: Any) -> None:
-    if error != cuda.cudaError_t.cudaSuccess:
-        _, text = cuda.cudaGetErrorString(error)
-        raise DeviceError(f"CUDA failed in {name}: {text.decode()} ({error.name})")
+    if error != _SUCCESS:
+        _, text = cuda.cuGetErrorString(error)
+        raise DeviceError(f"CUDA failed in {name}: {text.decode() if text else 'no reason'} ({error.name})")

@@ -4,13 +4,18 @@
 // cross-attention keys and what was fed in the caches, so that a byte in the wrong place changes all that follows.
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include <atomic>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <random>
 
 #include "device_engine.hpp"
+#include "greedy.hpp"
 #include "memory_engine.hpp"
+#include "repository.hpp"
 
 namespace memory {
 
@@ -46,7 +51,18 @@ class Heap {
   std::map<std::byte*, std::size_t> blocks_;
 };
 
-class MemoryDevice : public Device {
+// A queue that also takes work of the host, for a model that computes there.
+class HostQueue {
+ public:
+  HostQueue() = default;
+  virtual ~HostQueue() = default;
+  HostQueue(const HostQueue&) = delete;
+  HostQueue& operator=(const HostQueue&) = delete;
+
+  virtual void enqueue(std::function<void()> command) = 0;
+};
+
+class MemoryDevice : public Device, public HostQueue {
  public:
   // `lazy` runs what is asked for when it must be waited for; else at once, for a library that knows no such queue.
   explicit MemoryDevice(Heap& heap, bool lazy = true) : heap_(heap), lazy_(lazy) {}
@@ -95,7 +111,7 @@ class MemoryDevice : public Device {
   }
   void* queue() const override { return nullptr; }
 
-  void enqueue(std::function<void()> command) {
+  void enqueue(std::function<void()> command) override {
     (recording_ != nullptr ? *recording_ : waiting_).push_back(std::move(command));
     if (!lazy_ && recording_ == nullptr) flush();
   }
@@ -272,10 +288,7 @@ class MemoryProgram : public Program {
   class Bound : public BoundProgram {
    public:
     Bound(const MemoryProgram& program, Device& device, DeviceTensors tensors, BatchSizes bucket)
-        : program_(program),
-          device_(dynamic_cast<MemoryDevice&>(device)),
-          tensors_(std::move(tensors)),
-          bucket_(bucket) {}
+        : program_(program), device_(dynamic_cast<HostQueue&>(device)), tensors_(std::move(tensors)), bucket_(bucket) {}
 
     void run(const BatchSizes& sizes) override {
       require(sizes.batch <= bucket_.batch && sizes.source <= bucket_.source, "beyond the buffers");
@@ -288,7 +301,7 @@ class MemoryProgram : public Program {
 
    private:
     const MemoryProgram& program_;
-    MemoryDevice& device_;
+    HostQueue& device_;
     const DeviceTensors tensors_;
     const BatchSizes bucket_;
   };
@@ -297,5 +310,53 @@ class MemoryProgram : public Program {
   const float eos_weight_;
   const bool recorded_;
 };
+
+// The toy bundle's graphs with the small vocabulary of the model in memory.
+inline Manifest small_manifest() {
+  Manifest manifest = Manifest::load(kToyBundle);
+  manifest.tokens = kTokens;
+  for (Graph& graph : manifest.graphs) {
+    for (Tensor& tensor : graph.outputs) {
+      if (tensor.name == "logits") tensor.shape = {std::string("batch"), static_cast<std::int64_t>(kVocabulary)};
+    }
+  }
+  return manifest;
+}
+
+inline constexpr Limits kLimits{8, MemoryProgram::kSource, 128};
+
+inline std::vector<Request> requests(std::size_t count, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  const auto number = [&](std::int64_t low, std::int64_t high) {
+    return low + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(high - low + 1));
+  };
+  std::vector<Request> made(count);
+  for (Request& request : made) {
+    for (std::int64_t left = number(1, number(1, 3) == 1 ? 48 : 12); left > 0; --left) {
+      request.source_ids.push_back(number(3, kVocabulary - 1));
+    }
+    if (number(1, 2) == 1) request.max_length = number(1, 128);
+    if (number(1, 5) == 1) request.min_length = number(1, 5);
+    if (number(1, 5) == 1) request.prefix = Ids(static_cast<std::size_t>(number(1, 3)), 5);
+    if (request.max_length) request.min_length = std::min(request.min_length, *request.max_length);
+  }
+  return made;
+}
+
+// The loop over an engine gives what it gives over one without a device.
+inline void check_same(const Engine& engine, float eos_weight, std::size_t count, std::uint32_t seed, bool scores) {
+  const MemoryEngine expected(kLimits, 1, eos_weight);
+  const std::vector<Request> asked = requests(count, seed);
+  for (const std::int64_t rows : {1, 3, 8}) {
+    const SearchOptions options{rows, kBatchTokens, scores};
+    const auto first = decode_all(expected, asked, options);
+    const auto second = decode_all(engine, asked, options);
+    REQUIRE(first.size() == second.size());
+    for (std::size_t i = 0; i < first.size(); ++i) {
+      CHECK(first[i].ids == second[i].ids);
+      CHECK(first[i].scores == second[i].scores);
+    }
+  }
+}
 
 }  // namespace memory

@@ -18,20 +18,6 @@ using namespace memory;
 
 namespace {
 
-// The toy bundle's graphs with the small vocabulary of the model in memory.
-Manifest small_manifest() {
-  Manifest manifest = Manifest::load(kToyBundle);
-  manifest.tokens = kTokens;
-  for (Graph& graph : manifest.graphs) {
-    for (Tensor& tensor : graph.outputs) {
-      if (tensor.name == "logits") tensor.shape = {std::string("batch"), static_cast<std::int64_t>(kVocabulary)};
-    }
-  }
-  return manifest;
-}
-
-constexpr Limits kLimits{8, MemoryProgram::kSource, 128};
-
 struct Made {
   std::unique_ptr<Heap> heap = std::make_unique<Heap>();
   MemoryProgram* step = nullptr;
@@ -52,39 +38,6 @@ Made device_engine(float eos_weight, const std::string& id_type, bool recorded,
                     std::move(step)};
   made.engine = make_device_engine(small_manifest(), std::move(parts));
   return made;
-}
-
-std::vector<Request> requests(std::size_t count, std::uint32_t seed) {
-  std::mt19937 random(seed);
-  const auto number = [&](std::int64_t low, std::int64_t high) {
-    return low + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(high - low + 1));
-  };
-  std::vector<Request> made(count);
-  for (Request& request : made) {
-    for (std::int64_t left = number(1, number(1, 3) == 1 ? 48 : 12); left > 0; --left) {
-      request.source_ids.push_back(number(3, kVocabulary - 1));
-    }
-    if (number(1, 2) == 1) request.max_length = number(1, 128);
-    if (number(1, 5) == 1) request.min_length = number(1, 5);
-    if (number(1, 5) == 1) request.prefix = Ids(static_cast<std::size_t>(number(1, 3)), 5);
-    if (request.max_length) request.min_length = std::min(request.min_length, *request.max_length);
-  }
-  return made;
-}
-
-void check_same(const Engine& engine, float eos_weight, std::size_t count, std::uint32_t seed, bool scores) {
-  const MemoryEngine expected(kLimits, 1, eos_weight);
-  const std::vector<Request> asked = requests(count, seed);
-  for (const std::int64_t rows : {1, 3, 8}) {
-    const SearchOptions options{rows, kBatchTokens, scores};
-    const auto first = decode_all(expected, asked, options);
-    const auto second = decode_all(engine, asked, options);
-    REQUIRE(first.size() == second.size());
-    for (std::size_t i = 0; i < first.size(); ++i) {
-      CHECK(first[i].ids == second[i].ids);
-      CHECK(first[i].scores == second[i].scores);
-    }
-  }
 }
 
 }  // namespace

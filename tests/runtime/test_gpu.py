@@ -7,52 +7,28 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from txport.runtime.build_record import BuildRecord
-from txport.runtime.device import Block
 from txport.runtime.device_engine import DeviceEngine
 from txport.runtime.engine_directories import directories
 from txport.runtime.engines import choose
-from txport.runtime.errors import BundleError, OutOfMemory, TxportError
+from txport.runtime.errors import BundleError, TxportError
 from txport.runtime.golden import load_golden, run_golden
 from txport.runtime.greedy import Request, decode_all
 from txport.runtime.manifest import Manifest
 from txport.runtime.tensorrt_library import find_tensorrt
 from txport.runtime.translator import Translator
 
+pytest.importorskip("cuda.bindings", reason="needs cuda-python: pip install 'txport[trt]'")
+from tests.runtime.cuda_device_checks import (  # noqa: E402
+    test_any_thread_may_use_a_device as test_any_thread_may_use_a_device,
+)
+from tests.runtime.cuda_device_checks import (  # noqa: E402
+    test_copies_clearing_and_capture_do_what_they_say as test_copies_clearing_and_capture_do_what_they_say,
+)
+
 pytestmark = pytest.mark.gpu
 COMMAND = "import sys; sys.argv[0] = 'tx-build'; from txport.exporter.entry import build; build()"
-
-
-def test_copies_clearing_and_capture_do_what_they_say() -> None:
-    cuda = pytest.importorskip("txport.runtime.cuda", reason="needs cuda-python: pip install 'txport[trt]'")
-    device = cuda.CudaDevice()
-    first, second = device.allocate(1 << 16), device.allocate(1 << 16)
-    assert first % 256 == second % 256 == 0
-    given = np.random.default_rng(0).integers(0, 255, (4, 8, 64), np.uint8)
-    device.upload(first, given)
-    device.clear(Block(second, 1 << 12), 1 << 12, 16)
-    # Rows 1 to 3 of each of four planes, 48 of 64 bytes, into planes of 16 rows of 128 bytes.
-    device.copy(Block(second + 128, 128, 16 * 128), Block(first + 64, 64, 8 * 64), 48, 3, 4)
-    found = device.host_buffer(4 * 16 * 128)
-    device.download(found, second)
-    device.synchronize()
-    expected = np.zeros((4, 16, 128), np.uint8)
-    expected[:, 1:4, :48] = given[:, 1:4, :48]
-    np.testing.assert_array_equal(found.reshape(expected.shape), expected)
-
-    replay = device.capture(lambda: device.copy(Block(second, 100), Block(first, 64), 64, 2))
-    device.synchronize()
-    for _ in range(3):
-        replay()
-    device.download(found[:200], second)
-    device.synchronize()
-    np.testing.assert_array_equal(found[:64], given[0, 0])
-    np.testing.assert_array_equal(found[100:164], given[0, 1])
-    with pytest.raises(OutOfMemory):
-        device.allocate(1 << 46)
-    device.free(device.allocate(256))
 
 
 @pytest.fixture(scope="module")
