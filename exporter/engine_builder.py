@@ -115,6 +115,7 @@ class EngineBuilder:
         if options.workspace is not None:
             config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace)
         self.tensorrt.set_precision(config, network, half, islands)
+        self.tensorrt.share_profiles(config)
         self.tensorrt.set_target(config, options.capabilities, options.ampere_plus, options.version_compatible)
         if self.tensorrt.has_timing_cache:
             cache = config.create_timing_cache(self.timing_cache)

@@ -101,16 +101,21 @@ class CudaDevice:
         _check("cuStreamEndCapture", error)
         runnable = _checked("cuGraphInstantiate", graph, 0)
         _checked("cuGraphDestroy", graph)
-        stream, launch = self._stream, cuda.cuGraphLaunch
+        return _Replay(runnable, self._stream, enqueue)
 
-        def replay() -> None:
-            _use_context()
-            (error,) = launch(runnable, stream)
-            if error != _SUCCESS:
-                _check("cuGraphLaunch", error)
 
-        _destroy_with(replay, cuda.cuGraphExecDestroy, runnable)
-        return replay
+class _Replay:
+    """A captured graph. What was captured may use memory of what `enqueue` holds, which therefore lives as long."""
+
+    def __init__(self, runnable: Any, stream: Any, enqueue: Callable[[], None]) -> None:
+        self._runnable, self._stream, self._enqueue = runnable, stream, enqueue
+        _destroy_with(self, cuda.cuGraphExecDestroy, runnable)
+
+    def __call__(self) -> None:
+        _use_context()
+        (error,) = cuda.cuGraphLaunch(self._runnable, self._stream)
+        if error != _SUCCESS:
+            _check("cuGraphLaunch", error)
 
 
 def _between(region: Any, target: Block, source: Block, width: int, rows: int) -> Any:

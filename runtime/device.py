@@ -61,4 +61,7 @@ class Device(Protocol):
         """Wait until the device has done all that it was told."""
 
     def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
-        """Record what `enqueue` tells the stream, without doing it; the function that is returned does it."""
+        """Record what `enqueue` tells the stream, without doing it; what is returned does it.
+
+        It holds `enqueue`, and with it the library's object whose temporary memory was recorded.
+        """

@@ -98,6 +98,14 @@ class TensorRt:
         # As 10 does: engines then need neither cuBLAS nor cuDNN.
         config.set_tactic_sources(0)
 
+    def share_profiles(self, config: Any) -> None:
+        """Let several execution contexts use one profile, as batches of one size do that run at the same time.
+
+        From 9 on they may always; 8.6 refuses a second context unless its engine was built so.
+        """
+        if not self.is_rtx and self.numbers < (9,):
+            config.set_preview_feature(self.module.PreviewFeature.PROFILE_SHARING_0806, True)
+
     def set_target(
         self, config: Any, capabilities: tuple[str, ...], ampere_plus: bool, version_compatible: bool
     ) -> None:

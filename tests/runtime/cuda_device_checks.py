@@ -9,6 +9,7 @@ import functools
 import gc
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,14 @@ from txport.runtime.device import Block
 from txport.runtime.device_engine import DeviceEngine
 from txport.runtime.errors import BundleError, DeviceError, OutOfMemory
 from txport.runtime.golden import load_golden
-from txport.runtime.greedy import Request, decode_all
+from txport.runtime.greedy import Request, decode_all, stream
 from txport.runtime.manifest import Manifest
 from txport.runtime.ort import OrtEngine
 from txport.runtime.ort_cuda import OrtProgram
 
 from tests.runtime.memory_device import HashProgram
 from tests.runtime.test_device_engine import REQUEST, expected, ids_of, manifest_of, sources, step_of
+from tests.runtime.test_trt import engine_on, open_program
 
 cuda = pytest.importorskip("txport.runtime.cuda", reason="needs cuda-python: pip install 'txport[trt]'")
 
@@ -53,7 +55,13 @@ def test_copies_clearing_and_capture_do_what_they_say() -> None:
     expected[:, 1:4, :48] = given[:, 1:4, :48]
     np.testing.assert_array_equal(found.reshape(expected.shape), expected)
 
-    replay = device.capture(lambda: device.copy(Block(second, 100), Block(first, 64), 64, 2))
+    def copy() -> None:
+        device.copy(Block(second, 100), Block(first, 64), 64, 2)
+
+    replay, held = device.capture(copy), weakref.ref(copy)
+    del copy
+    gc.collect()
+    assert held() is not None, "a library's temporary memory goes with what was captured"
     device.synchronize()
     for _ in range(3):
         replay()
@@ -136,6 +144,14 @@ def test_any_batch_gives_what_each_sentence_gives_alone(requests: list[Request],
     assert ids_of(engine, requests) == wanted
     assert ids_of(engine, requests) == wanted, "buffers that are used again hold nothing of before"
     assert program.launched, "the model ran"
+
+
+@lazy
+def test_engines_of_tensorrt_run_over_it(tmp_path: Path) -> None:
+    engine = engine_on(*open_program(tmp_path, HostDevice()))
+    requests = sources(6, 90)
+    assert ids_of(engine, requests) == expected(requests)
+    assert [token.id for token in stream(engine, requests[0])] == expected(requests)[0]
 
 
 @lazy

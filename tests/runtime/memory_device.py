@@ -105,7 +105,12 @@ class MemoryDevice:
         self.capturing, self.captures = [], self.captures + 1
         enqueue()
         recorded, self.capturing = self.capturing, None
-        return lambda: [self.enqueue(work) for work in recorded] and None
+
+        def replay(_held: object = enqueue) -> None:
+            for work in recorded:
+                self.enqueue(work)
+
+        return replay
 
     def enqueue(self, work: Callable[[], None]) -> None:
         """What a program tells the stream."""
@@ -173,6 +178,18 @@ class HashProgram:
 
     def prepare(self, addresses: Mapping[str, int], sizes: StepSizes) -> Callable[[], None]:
         self.prepared.append(sizes)
+        bound = self.bind(addresses, sizes)
+
+        def enqueue() -> None:
+            self.device.enqueue(lambda: self.step(bound, sizes))
+
+        enqueue()
+        self.device.synchronize()
+        assert bound["finished"].all(), "a step is tried on finished rows"
+        return self.device.capture(enqueue)
+
+    def bind(self, addresses: Mapping[str, int], sizes: StepSizes) -> dict[str, Any]:
+        """The step's tensors by name, at these addresses."""
         shape = {"batch": sizes.rows, "source": sizes.source, "target": sizes.target}
         bound = {t.name: self._view(addresses[t.name], t, shape) for t in self.step_graph.inputs}
         for name, output in self.step_graph.aliases:
@@ -180,16 +197,9 @@ class HashProgram:
         logits = next(tensor for tensor in self.step_graph.outputs if tensor.name == "logits")
         bound["logits"] = self._view(addresses["logits"], logits, shape)
         assert all(addresses[name] % ALIGNMENT == 0 for name in addresses)
+        return bound
 
-        def enqueue() -> None:
-            self.device.enqueue(lambda: self._step(bound, sizes))
-
-        enqueue()
-        self.device.synchronize()
-        assert bound["finished"].all(), "a step is tried on finished rows"
-        return self.device.capture(enqueue)
-
-    def _step(self, bound: dict[str, Any], sizes: StepSizes) -> None:
+    def step(self, bound: dict[str, Any], sizes: StepSizes) -> None:
         self.launched.append(sizes.rows)
         keys = [view for name, view in bound.items() if name.startswith("self_")]
         cross = [view for name, view in bound.items() if name.startswith(("cross_key", "cross_value"))]

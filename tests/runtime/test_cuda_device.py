@@ -41,4 +41,4 @@ def test_over_a_driver_in_host_memory(kind: str, driver: Path, bundle: Path) -> 
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     passed = re.search(r"(\d+) passed", done.stdout)
-    assert passed and int(passed[1]) >= (7 if kind == "lazy" else 4), done.stdout
+    assert passed and int(passed[1]) >= (8 if kind == "lazy" else 4), done.stdout
