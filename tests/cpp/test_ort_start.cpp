@@ -1,6 +1,8 @@
 // The first sentence runs on sessions whose weights are not packed, and everything else on packed ones, opened in time.
 
 #include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -180,4 +182,29 @@ TEST_CASE("rows that are refilled in a batch of one go over to packed weights") 
   const auto one_by_one = Translator(kToyBundle, options).translate(texts, {});
   const auto together = open_toy(2).translate(texts, {});
   for (std::size_t i = 0; i < texts.size(); ++i) CHECK(one_by_one[i].ids == together[i].ids);
+}
+
+TEST_CASE("a process that was forked goes on with what was ready") {
+  TranslatorOptions options;
+  options.device = "cpu";
+  options.threads = 1;  // ONNX Runtime's own threads do not come along
+  auto translator = std::make_unique<Translator>(kToyBundle, options);
+  const std::vector<std::string_view> texts{"the cat sees a bird", "a big red dog"};
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the thread waits: sanitizers' locks are not held
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    ::alarm(60);
+    bool same = true;
+    for (int i = 0; i < 2; ++i) {
+      same = same && translator->translate({texts[0]}, {})[0].ids == translator->translate(texts, {})[0].ids;
+    }
+    translator.reset();
+    ::_exit(same ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+  CHECK(translator->translate({texts[0]}, {})[0].ids == translator->translate(texts, {})[0].ids);
 }

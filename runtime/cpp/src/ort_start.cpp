@@ -55,7 +55,8 @@ Openings& openings() {
 StartingSessions::StartingSessions(OrtSessions packed)
     : name(packed.name),
       step_graph(packed.step_graph),
-      packed_(std::make_shared<const OrtSessions>(std::move(packed))) {}
+      packed_(std::make_shared<const OrtSessions>(std::move(packed))),
+      is_packed_(true) {}
 
 StartingSessions::StartingSessions(OrtSessions mapped, std::function<OrtSessions()> open,
                                    std::function<void(const std::string&)> warn)
@@ -65,28 +66,38 @@ StartingSessions::StartingSessions(OrtSessions mapped, std::function<OrtSessions
       warn_(std::move(warn)),
       mapped_(std::make_shared<const OrtSessions>(std::move(mapped))) {
   openings();  // ONNX Runtime is loaded by now: what is registered later runs earlier
-  thread_ = std::thread([this] { open_packed(); });
+  turn_->thread = std::thread([this] { open_packed(); });
 }
 
 StartingSessions::~StartingSessions() {
-  {
-    const std::lock_guard lock(mutex_);
-    closing_ = true;
-    changed_.notify_all();
+  if (is_forked()) {
+    turn_.release();  // NOLINT(bugprone-unused-return-value): a thread that is not here would have to leave it first
+    return;
   }
-  if (thread_.joinable()) thread_.join();
+  {
+    const std::lock_guard lock(turn_->mutex);
+    closing_ = true;
+    turn_->changed.notify_all();
+  }
+  if (turn_->thread.joinable()) turn_->thread.join();
 }
 
+bool StartingSessions::is_forked() const { return process_ != ::getpid(); }
+
+SharedSessions StartingSessions::ready() const { return is_packed_ ? packed_ : mapped_; }
+
 SharedSessions StartingSessions::for_state(std::size_t rows) {
-  std::unique_lock lock(mutex_);
+  if (is_forked()) return ready();
+  std::unique_lock lock(turn_->mutex);
   const bool first = !std::exchange(asked_, true);
-  changed_.notify_all();
+  turn_->changed.notify_all();
   if (first && rows == 1 && !packed_) return lend_first();
   return packed(lock);
 }
 
 SharedSessions StartingSessions::for_sources(std::size_t rows) {
-  std::unique_lock lock(mutex_);
+  if (is_forked()) return ready();
+  std::unique_lock lock(turn_->mutex);
   if (rows == 1) {
     SharedSessions first = std::exchange(first_, {}).lock();
     if (first) return first;
@@ -106,17 +117,18 @@ SharedSessions StartingSessions::lend_first() {
 }
 
 void StartingSessions::end_first() {
+  if (is_forked()) return;
   SharedSessions over;  // is destroyed after the lock
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(turn_->mutex);
   running_ = false;
   over = take_mapped_if_over();
-  changed_.notify_all();
+  turn_->changed.notify_all();
 }
 
 SharedSessions StartingSessions::packed(std::unique_lock<std::mutex>& lock) {
   wanted_ = true;
-  changed_.notify_all();
-  changed_.wait(lock, [this] { return packed_ != nullptr; });
+  turn_->changed.notify_all();
+  turn_->changed.wait(lock, [this] { return packed_ != nullptr; });
   SharedSessions found = packed_;
   const std::string fault = std::exchange(fault_, "");
   lock.unlock();
@@ -126,9 +138,9 @@ SharedSessions StartingSessions::packed(std::unique_lock<std::mutex>& lock) {
 
 void StartingSessions::open_packed() {
   {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, kIdle, [this] { return asked_ || wanted_ || closing_; });
-    changed_.wait(lock, [this] { return !running_ || wanted_ || closing_; });
+    std::unique_lock lock(turn_->mutex);
+    turn_->changed.wait_for(lock, kIdle, [this] { return asked_ || wanted_ || closing_; });
+    turn_->changed.wait(lock, [this] { return !running_ || wanted_ || closing_; });
     if (closing_) return;
   }
   SharedSessions opened;
@@ -142,11 +154,12 @@ void StartingSessions::open_packed() {
     openings().end();
   }
   SharedSessions over;
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(turn_->mutex);
   if (!opened) fault_ = fault;
   packed_ = opened ? opened : mapped_;
+  is_packed_ = true;
   over = take_mapped_if_over();
-  changed_.notify_all();
+  turn_->changed.notify_all();
 }
 
 // Nothing runs on them any more, nor will. With the lock held; to be destroyed without it.

@@ -5,8 +5,15 @@
 // first sentence, if it comes alone and soon, runs on sessions that read them there, and those with packed weights are
 // opened behind it, when nothing else needs the processor. Products over packed weights add in another order: the
 // logits of that one sentence may differ in their last bits, as they do between batches of different sizes.
+//
+// A process that was forked has no thread that would open them, and maybe a lock that nobody opens: what was ready
+// before serves it.
 #pragma once
 
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <functional>
@@ -42,20 +49,28 @@ class StartingSessions {
   const Graph step_graph;
 
  private:
+  struct Turn {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::thread thread;
+  };
+
   std::function<OrtSessions()> open_;
   std::function<void(const std::string&)> warn_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  std::unique_ptr<Turn> turn_ = std::make_unique<Turn>();
   SharedSessions mapped_;                   // until the others are open and the first sentence is over
   SharedSessions packed_;                   // nothing until they are open
+  std::atomic<bool> is_packed_ = false;     // whether they are: said after the one is set and before the other goes
   std::weak_ptr<const OrtSessions> first_;  // what the first sentence runs on, until its sources are encoded
   bool asked_ = false;                      // for any state
   bool running_ = false;                    // the first sentence
   bool wanted_ = false;                     // somebody waits for the packed ones
   bool closing_ = false;
-  std::string fault_;  // why they could not be opened, until it was said
-  std::thread thread_;
+  std::string fault_;           // why they could not be opened, until it was said
+  pid_t process_ = ::getpid();  // whose thread it is
 
+  bool is_forked() const;
+  SharedSessions ready() const;
   SharedSessions lend_first();
   void end_first();
   SharedSessions packed(std::unique_lock<std::mutex>& lock);
