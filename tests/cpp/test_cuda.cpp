@@ -1,4 +1,4 @@
-// cuda.cpp over a driver in host memory, tests/cuda_driver.cpp, which ctest puts in the place of libcuda.so.1.
+// cuda.cpp over a driver in host memory, tests/cpp/cuda_driver.cpp, which ctest puts in the place of libcuda.so.1.
 
 #include <dlfcn.h>
 #include <doctest/doctest.h>

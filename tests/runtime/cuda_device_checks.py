@@ -1,7 +1,7 @@
 """The device layer on CUDA's driver: what a GPU must do, and what a driver in host memory shows besides.
 
-`test_cuda_device.py` runs this file in processes of its own whose libcuda.so.1 is tests/cuda_driver.cpp; test_gpu.py
-takes what a real GPU can show.
+`test_cuda_device.py` runs this file in processes of its own whose libcuda.so.1 is tests/cpp/cuda_driver.cpp;
+test_gpu.py takes what a real GPU can show.
 """
 
 import ctypes

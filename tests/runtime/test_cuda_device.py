@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "tests" / "cuda_driver.cpp"
+SOURCE = ROOT / "tests" / "cpp" / "cuda_driver.cpp"
 
 
 @pytest.fixture(scope="module")
