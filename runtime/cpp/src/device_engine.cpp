@@ -102,14 +102,16 @@ class DeviceEngine : public Engine {
   mutable Pool steps;
 
  private:
-  // New buffers of a step: what never changes, and the step recorded. Its first run may still compile and allocate, so
-  // it is made before; it writes the first slot of caches that `place` clears.
+  // New buffers of a step: what never changes, and the step recorded. Its first runs are made before, since they may
+  // still compile and allocate, which cannot be recorded: ONNX Runtime plans its memory in the first one and has it in
+  // the second. They write the first slot of caches, which `place` clears.
   void warm_up(DeviceBuffers& buffers) const {
     reset(buffers);
     Ids positions(static_cast<std::size_t>(buffers.sizes().target));
     for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<std::int64_t>(i);
     upload_ids(buffers, "cache_positions", positions);
     const auto run = [&buffers] { buffers.program().run(buffers.sizes()); };
+    run();
     run();
     buffers.device().synchronize();
     buffers.set_replay(parts.step->can_be_recorded() ? buffers.device().record(run) : run);
