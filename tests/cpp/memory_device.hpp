@@ -100,7 +100,7 @@ class MemoryDevice : public Device, public HostQueue {
     });
   }
   void synchronize() override { flush(); }
-  std::function<void()> record(std::function<void()> work) override {
+  std::function<void()> record(std::function<void()> work, std::string& /*fault*/) override {
     auto commands = std::make_shared<std::vector<std::function<void()>>>();
     recording_ = commands.get();
     work();

@@ -49,7 +49,9 @@ class DriverDevice : public Device, public HostQueue {
     device_->fill(to, pattern, item_bytes, count);
   }
   void synchronize() override { device_->synchronize(); }
-  std::function<void()> record(std::function<void()> work) override { return device_->record(std::move(work)); }
+  std::function<void()> record(std::function<void()> work, std::string& fault) override {
+    return device_->record(std::move(work), fault);
+  }
   void* queue() const override { return device_->queue(); }
 
   void enqueue(std::function<void()> command) override {
@@ -105,7 +107,9 @@ TEST_CASE("CUDA: copies, patterns and recording do what they say" * doctest::ski
 
     device->fill(second, 1, 1, 16);
     device->synchronize();
-    const auto replay = device->record([&] { device->copy({second + 1, 0}, {second, 0}, 1, 1); });
+    std::string fault;
+    const auto replay = device->record([&] { device->copy({second + 1, 0}, {second, 0}, 1, 1); }, fault);
+    CHECK(fault.empty());
     device->fill(second, 9, 1, 1);
     CHECK(downloaded(*device, second, 2) == Bytes{9, 1});  // nothing was done by recording
     replay();
@@ -122,11 +126,15 @@ TEST_CASE("CUDA: what cannot be recorded runs as it is" * doctest::skip(!runs_ov
   const auto device = cuda_devices()();
   std::byte* place = device->allocate(256);
   int runs = 0;
-  const auto work = device->record([&] {
-    ++runs;
-    device->fill(place, 3, 1, 256);
-    device->synchronize();
-  });
+  std::string fault;
+  const auto work = device->record(
+      [&] {
+        ++runs;
+        device->fill(place, 3, 1, 256);
+        device->synchronize();
+      },
+      fault);
+  CHECK(fault.find("CUDA failed in cuStreamSynchronize") == 0);
   CHECK(runs == 1);
   work();
   CHECK(runs == 2);
@@ -160,11 +168,40 @@ TEST_CASE("CUDA: answers on the device are those without one" * doctest::skip(!r
                       "scatter",
                       [] { return std::make_shared<DriverDevice>(); },
                       std::make_unique<MemoryProgram>(false, 1.0F, true),
-                      std::make_unique<MemoryProgram>(true, 1.0F, true)};
+                      std::make_unique<MemoryProgram>(true, 1.0F, true),
+                      [](const std::string& warning) { FAIL_CHECK(warning); }};
     const auto engine = make_device_engine(small_manifest(), std::move(parts));
     for (std::uint32_t seed = 0; seed < 3; ++seed) check_same(*engine, 1.0F, 12, seed, seed == 1);
   }
   CHECK(left() == before);
+}
+
+TEST_CASE("CUDA: steps that cannot be recorded are launched one by one, and said once" *
+          doctest::skip(!runs_over("lazy"))) {
+  class Unrecorded : public DriverDevice {
+   public:
+    std::function<void()> record(std::function<void()> work, std::string& fault) override {
+      return DriverDevice::record(
+          [this, work] {
+            work();
+            synchronize();
+          },
+          fault);
+    }
+  };
+  std::vector<std::string> warnings;
+  DeviceParts parts{"driver",
+                    kLimits,
+                    "int64",
+                    "scatter",
+                    [] { return std::make_shared<Unrecorded>(); },
+                    std::make_unique<MemoryProgram>(false, 1.0F, true),
+                    std::make_unique<MemoryProgram>(true, 1.0F, true),
+                    [&](const std::string& warning) { warnings.push_back(warning); }};
+  const auto engine = make_device_engine(small_manifest(), std::move(parts));
+  check_same(*engine, 1.0F, 12, 0, false);
+  REQUIRE(warnings.size() == 1);
+  CHECK(warnings[0].find("without CUDA graphs: CUDA failed in cuStreamSynchronize") != std::string::npos);
 }
 
 TEST_CASE("CUDA: ONNX Runtime over the device's buffers answers as over its own" * doctest::skip(!runs_over("eager"))) {
@@ -180,7 +217,7 @@ TEST_CASE("CUDA: ONNX Runtime over the device's buffers answers as over its own"
   for (const std::string lowering : {"ort", "scatter", "tensorscatter"}) {
     const Choice choice = choose(kToyBundle, manifest, "cpu", lowering);
     const auto plain = open_ort(kToyBundle, manifest, choice, {1}, nullptr);
-    const auto engine = open_ort_on(cuda_devices()(), kToyBundle, manifest, choice);
+    const auto engine = open_ort_on(cuda_devices()(), kToyBundle, manifest, choice, nullptr);
     const auto expected = decode_all(*plain, asked, {5});
     const auto found = decode_all(*engine, asked, {5});
     for (std::size_t i = 0; i < asked.size(); ++i) CHECK(found[i].ids == expected[i].ids);

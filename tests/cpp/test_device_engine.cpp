@@ -35,7 +35,8 @@ Made device_engine(float eos_weight, const std::string& id_type, bool recorded,
                     lowering,
                     [heap = made.heap.get()] { return std::make_shared<MemoryDevice>(*heap); },
                     std::make_unique<MemoryProgram>(false, eos_weight, recorded),
-                    std::move(step)};
+                    std::move(step),
+                    nullptr};
   made.engine = make_device_engine(small_manifest(), std::move(parts));
   return made;
 }
@@ -135,7 +136,7 @@ TEST_CASE("ONNX Runtime over a device's buffers answers as over its own") {
     Heap heap;
     {
       const auto device = std::make_shared<MemoryDevice>(heap, false);
-      const auto engine = open_ort_on(device, kToyBundle, manifest, choice);
+      const auto engine = open_ort_on(device, kToyBundle, manifest, choice, nullptr);
       CHECK(engine->name() == plain->name());
       for (const bool scores : {false, true}) {
         const SearchOptions options{5, kBatchTokens, scores};

@@ -120,12 +120,19 @@ const Driver& driver() {
   return loaded;
 }
 
-void check(int result, const char* what) {
-  if (result == 0) return;
+std::string failure(int result, const char* what) {
   const char* text = nullptr;
   driver().cuGetErrorString(result, &text);
-  throw DeviceError("CUDA failed in " + std::string(what) + ": " +
-                    (text == nullptr ? "error " + std::to_string(result) : text));
+  return "CUDA failed in " + std::string(what) + ": " + (text == nullptr ? "error " + std::to_string(result) : text);
+}
+
+void check(int result, const char* what) {
+  if (result != 0) throw DeviceError(failure(result, what));
+}
+
+// Keep the first fault.
+void note(int result, const char* what, std::string& fault) {
+  if (result != 0 && fault.empty()) fault = failure(result, what);
 }
 
 // The context that CUDA's runtime uses too, and with it TensorRT and ONNX Runtime. Never released.
@@ -218,21 +225,23 @@ class CudaDevice : public Device {
     check(driver().cuStreamSynchronize(stream_), "cuStreamSynchronize");
   }
 
-  std::function<void()> record(std::function<void()> work) override {
+  std::function<void()> record(std::function<void()> work, std::string& fault) override {
     use();
     check(driver().cuStreamBeginCapture_v2(stream_, kThreadLocal), "cuStreamBeginCapture");
-    bool asked = true;
     try {
       work();
-    } catch (const DeviceError&) {  // not everything can be captured
-      asked = false;
+    } catch (const DeviceError& error) {  // not everything can be captured
+      fault = error.what();
     }
     Recorded recorded = nullptr;
-    if (driver().cuStreamEndCapture(stream_, &recorded) != 0 || recorded == nullptr) return work;
+    note(driver().cuStreamEndCapture(stream_, &recorded), "cuStreamEndCapture", fault);
+    if (recorded == nullptr) return work;
     Runnable runnable = nullptr;
-    const bool made = asked && driver().cuGraphInstantiateWithFlags(&runnable, recorded, 0) == 0;
+    if (fault.empty()) {
+      note(driver().cuGraphInstantiateWithFlags(&runnable, recorded, 0), "cuGraphInstantiateWithFlags", fault);
+    }
     driver().cuGraphDestroy(recorded);
-    if (!made) return work;
+    if (!fault.empty()) return work;
     const std::shared_ptr<void> held(runnable, [](Runnable graph) { driver().cuGraphExecDestroy(graph); });
     return [this, held] {
       use();

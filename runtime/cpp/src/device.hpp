@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 namespace txport::core {
 
@@ -39,8 +40,8 @@ class Device {
   virtual void synchronize() = 0;
 
   // Record what `work` asks for, without running it; calling the result runs it again and again. The result must not
-  // outlive the device. Work that cannot be recorded comes back as it is.
-  virtual std::function<void()> record(std::function<void()> work) = 0;
+  // outlive the device. Work that cannot be recorded comes back as it is, and `fault` says why.
+  virtual std::function<void()> record(std::function<void()> work, std::string& fault) = 0;
 
   // The queue's handle for the library that computes: a cudaStream_t on a GPU.
   virtual void* queue() const = 0;

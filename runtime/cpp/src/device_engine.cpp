@@ -1,6 +1,7 @@
 #include "device_engine.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -96,6 +97,7 @@ class DeviceEngine : public Engine {
 
  private:
   SpecialTokens tokens_;
+  mutable std::atomic<bool> warned_ = false;
 
  public:
   mutable Pool encoders;
@@ -114,7 +116,12 @@ class DeviceEngine : public Engine {
     run();
     run();
     buffers.device().synchronize();
-    buffers.set_replay(parts.step->can_be_recorded() ? buffers.device().record(run) : run);
+    if (!parts.step->can_be_recorded()) return buffers.set_replay(run);
+    std::string fault;
+    buffers.set_replay(buffers.device().record(run, fault));
+    if (!fault.empty() && parts.warn && !warned_.exchange(true)) {
+      parts.warn("steps are launched one by one, without CUDA graphs: " + fault);
+    }
   }
 };
 

@@ -4,6 +4,7 @@
 // steps, refill and moves are here.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -83,6 +84,7 @@ struct DeviceParts {
   MakeDevice make_device;
   std::unique_ptr<Program> encoder;
   std::unique_ptr<Program> step;
+  std::function<void(const std::string&)> warn;  // is told once, in the thread of a call, if steps cannot be recorded
 };
 
 std::unique_ptr<Engine> make_device_engine(const Manifest& manifest, DeviceParts parts);

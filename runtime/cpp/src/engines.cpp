@@ -92,7 +92,7 @@ Choice fastest(const fs::path& directory, const Manifest& manifest, const std::s
 std::unique_ptr<Engine> open_chosen(const fs::path& directory, const Manifest& manifest, const Choice& choice,
                                     const CpuShare& share, const std::function<void(const std::string&)>& warn) {
 #ifdef TXPORT_WITH_TENSORRT
-  if (choice.engine == "trt") return open_trt(manifest, *choice.built);
+  if (choice.engine == "trt") return open_trt(manifest, *choice.built, warn);
 #endif
 #ifdef TXPORT_WITH_ORT
   return open_ort(directory, manifest, choice, share, warn);

@@ -488,7 +488,7 @@ std::unique_ptr<StartingSessions> start_sessions(const fs::path& directory, cons
 std::unique_ptr<Engine> open_ort(const fs::path& directory, const Manifest& manifest, const Choice& choice,
                                  const CpuShare& share, const std::function<void(const std::string&)>& warn) {
 #ifdef TXPORT_WITH_CUDA
-  if (choice.device == "cuda") return open_ort_cuda(directory, manifest, choice);
+  if (choice.device == "cuda") return open_ort_cuda(directory, manifest, choice, warn);
 #else
   if (choice.device == "cuda") {
     throw InputError("this build of txport has no CUDA: configure it with -DTXPORT_WITH_CUDA=ON, or use device cpu");

@@ -68,9 +68,9 @@ class SharedDevice : public Device {
     const std::lock_guard lock(shared_->mutex);
     shared_->device->synchronize();
   }
-  std::function<void()> record(std::function<void()> work) override {
+  std::function<void()> record(std::function<void()> work, std::string& fault) override {
     const std::lock_guard lock(shared_->mutex);
-    return [shared = shared_, replay = shared_->device->record(std::move(work))] {
+    return [shared = shared_, replay = shared_->device->record(std::move(work), fault)] {
       const std::lock_guard lock(shared->mutex);
       replay();
     };
@@ -175,7 +175,8 @@ class OrtProgram : public Program {
 }  // namespace
 
 std::unique_ptr<Engine> open_ort_on(const std::shared_ptr<Device>& device, const fs::path& directory,
-                                    const Manifest& manifest, const Choice& choice) {
+                                    const Manifest& manifest, const Choice& choice,
+                                    const std::function<void(const std::string&)>& warn) {
   const auto shared =
       std::make_shared<Shared>(device, open_sessions(directory, manifest, choice, 0, device->queue()), choice.device);
   const Graph& step = shared->sessions.step_graph;
@@ -185,16 +186,18 @@ std::unique_ptr<Engine> open_ort_on(const std::shared_ptr<Device>& device, const
                     step.lowering,
                     [shared] { return std::make_shared<SharedDevice>(shared); },
                     std::make_unique<OrtProgram>(shared, *manifest.graph("encoder"), manifest.limits()),
-                    std::make_unique<OrtProgram>(shared, step, manifest.limits())};
+                    std::make_unique<OrtProgram>(shared, step, manifest.limits()),
+                    warn};
   return make_device_engine(manifest, std::move(parts));
 }
 
-std::unique_ptr<Engine> open_ort_cuda(const fs::path& directory, const Manifest& manifest, const Choice& choice) {
+std::unique_ptr<Engine> open_ort_cuda(const fs::path& directory, const Manifest& manifest, const Choice& choice,
+                                      const std::function<void(const std::string&)>& warn) {
   if (!has_cuda_provider()) {
     throw InputError("device " + choice.device +
                      " needs an ONNX Runtime with its CUDA provider, which this one has not: use device cpu");
   }
-  return open_ort_on(cuda_devices()(), directory, manifest, choice);
+  return open_ort_on(cuda_devices()(), directory, manifest, choice, warn);
 }
 
 }  // namespace txport::core

@@ -208,7 +208,8 @@ Built find_trt(const fs::path& directory, const Manifest& manifest) {
   return best(directory, manifest, std::get<Gpu>(gpu), tensorrt_version());
 }
 
-std::unique_ptr<Engine> open_trt(const Manifest& manifest, const Built& built) {
+std::unique_ptr<Engine> open_trt(const Manifest& manifest, const Built& built,
+                                 const std::function<void(const std::string&)>& warn) {
   const BuildRecord& record = built.record;
   MakeDevice make_device = cuda_devices();
   record.check_files(built.directory);
@@ -226,7 +227,8 @@ std::unique_ptr<Engine> open_trt(const Manifest& manifest, const Built& built) {
                     record.lowering,
                     std::move(make_device),
                     std::make_unique<TrtProgram>(encoder, open_role(runtime, built, "encoder", encoder), limits.source),
-                    std::make_unique<TrtProgram>(step, open_role(runtime, built, "decoder_step", step), limits.source)};
+                    std::make_unique<TrtProgram>(step, open_role(runtime, built, "decoder_step", step), limits.source),
+                    warn};
   return make_device_engine(manifest, std::move(parts));
 }
 

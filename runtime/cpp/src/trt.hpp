@@ -2,7 +2,9 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "engine.hpp"
 #include "engine_directories.hpp"
@@ -14,9 +16,10 @@ namespace txport::core {
 // Throws InputError: there is no GPU or no TensorRT. BundleError: no engine fits; the sentence says how to build one.
 Built find_trt(const std::filesystem::path& directory, const Manifest& manifest);
 
-// Open those engines.
+// Open those engines. `warn` is told, in the thread of a call, if their steps cannot be captured.
 // Throws BundleError: a file was changed, cannot be opened, or has other tensors than the manifest says. InputError:
 // the GPU has no room.
-std::unique_ptr<Engine> open_trt(const Manifest& manifest, const Built& built);
+std::unique_ptr<Engine> open_trt(const Manifest& manifest, const Built& built,
+                                 const std::function<void(const std::string&)>& warn);
 
 }  // namespace txport::core
