@@ -21,15 +21,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from txport.runtime.device import Block
 from txport.runtime.device_engine import DeviceEngine
-from txport.runtime.errors import BundleError, DeviceError, OutOfMemory
-from txport.runtime.golden import load_golden
-from txport.runtime.greedy import Request, decode_all, stream
-from txport.runtime.manifest import Manifest
-from txport.runtime.ort import OrtEngine
-from txport.runtime.ort_cuda import OrtProgram
+from txport.runtime.errors import DeviceError, OutOfMemory
+from txport.runtime.greedy import Request, stream
 
 from tests.runtime.memory_device import HashProgram
-from tests.runtime.test_device_engine import REQUEST, expected, ids_of, manifest_of, sources, step_of
+from tests.runtime.test_device_engine import (
+    REQUEST,
+    check_threads,
+    expected,
+    ids_of,
+    manifest_of,
+    sources,
+    step_of,
+)
+from tests.runtime.test_device_programs import check_like_host
 from tests.runtime.test_trt import engine_on, open_program
 
 cuda = pytest.importorskip("txport.runtime.cuda", reason="needs cuda-python: pip install 'txport[trt]'")
@@ -156,15 +161,7 @@ def test_engines_of_tensorrt_run_over_it(tmp_path: Path) -> None:
 
 @lazy
 def test_threads_share_an_engine() -> None:
-    engine, _ = engine_of()
-    requests = sources(6, 30)
-    answers: list[list[list[int]]] = []
-    threads = [threading.Thread(target=lambda: answers.append(ids_of(engine, requests))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert answers == [expected(requests)] * 4
+    check_threads(engine_of()[0])
 
 
 @lazy
@@ -200,19 +197,7 @@ def test_what_cannot_be_captured_is_said_and_the_stream_goes_on() -> None:
 @eager
 @pytest.mark.parametrize("lowering", ["ort", "scatter", "tensorscatter"])
 def test_a_real_bundle_gives_the_ids_of_the_host_engine(bundle: Path, lowering: str) -> None:
-    manifest = Manifest.load(bundle)
-    try:
-        host = OrtEngine(bundle, manifest, lowering)  # type: ignore[arg-type]
-    except BundleError as error:
-        pytest.skip(f"needs a newer ONNX Runtime: {error}")
-    device = cuda.CudaDevice()
-    program = OrtProgram(bundle, manifest, lowering, device, where="cpu")  # type: ignore[arg-type]
-    engine = DeviceEngine(device, manifest, program)
-    requests = [Request(case.source_ids) for case in load_golden(bundle).cases] * 3
-    wanted = decode_all(host, requests, scores=True)
-    assert [result.ids for result in decode_all(engine, requests)] == [result.ids for result in wanted]
-    for found, right in zip(decode_all(engine, requests, rows=3, scores=True), wanted, strict=True):
-        assert found.ids == right.ids and found.scores == pytest.approx(right.scores, abs=1e-3)
+    check_like_host(cuda.CudaDevice(), bundle, lowering)
 
 
 @lazy

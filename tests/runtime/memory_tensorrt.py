@@ -9,7 +9,7 @@ import gc
 import weakref
 from typing import Any
 
-from txport.runtime.build_record import BuildRecord, EngineFile, LibraryVersion
+from txport.runtime.build_record import BuildRecord, EngineFile
 from txport.runtime.device_buffers import StepSizes
 from txport.runtime.manifest import Graph, Manifest
 from txport.runtime.tensorrt_library import TensorRt
@@ -103,21 +103,20 @@ class Engine:
         return None if self.library.no_contexts else context
 
 
-class MemoryTensorRt(TensorRt):
-    """What `TrtProgram` asks of TensorRT; a plan is the name of its file."""
+class MemoryTensorRt:
+    """What `TrtProgram` asks of a `TensorRt`; a plan is the name of its file.
+
+    `fails` makes the next runs fail, `no_contexts` leaves no room for contexts.
+    """
+
+    is_rtx = False
+    why, type_name, new_context = TensorRt.why, TensorRt.type_name, TensorRt.new_context
 
     def __init__(self, model: HashProgram, manifest: Manifest, record: BuildRecord, shares_profiles: bool) -> None:
-        super().__init__(None, LibraryVersion("tensorrt", record.library.version), [], None)
-        fields = {"model": model, "manifest": manifest, "record": record, "shares_profiles": shares_profiles}
-        for name, value in (fields | {"fails": False, "no_contexts": False}).items():
-            object.__setattr__(self, name, value)
-
-    model: HashProgram
-    manifest: Manifest
-    record: BuildRecord
-    shares_profiles: bool
-    fails: bool
-    no_contexts: bool
+        self.library, self.messages = record.library, list[str]()
+        self.model, self.manifest, self.record = model, manifest, record
+        self.shares_profiles = shares_profiles
+        self.fails = self.no_contexts = False
 
     def open_engine(self, data: Any, version_compatible: bool) -> tuple[Any, Any]:
         name = bytes(data).decode()

@@ -169,8 +169,8 @@ def test_two_states_at_once_have_their_own_buffers() -> None:
     assert found == expected(requests)
 
 
-def test_threads_share_an_engine() -> None:
-    engine, _ = engine_on(MemoryDevice())
+def check_threads(engine: DeviceEngine) -> None:
+    """Four threads at once get what one alone gets."""
     requests = sources(6, 30)
     answers: list[list[list[int]]] = []
     threads = [threading.Thread(target=lambda: answers.append(ids_of(engine, requests))) for _ in range(4)]
@@ -179,6 +179,10 @@ def test_threads_share_an_engine() -> None:
     for thread in threads:
         thread.join()
     assert answers == [expected(requests)] * 4
+
+
+def test_threads_share_an_engine() -> None:
+    check_threads(engine_on(MemoryDevice())[0])
 
 
 def test_a_device_that_fails_is_not_used_again() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from txport.runtime.build_record import BuildRecord
+from txport.runtime.device import Device
 from txport.runtime.device_engine import DeviceEngine
 from txport.runtime.engine import Limits
 from txport.runtime.engines import choose, open_engine
@@ -24,15 +25,36 @@ from tests.runtime.toy import BUNDLE, answer
 no_gpu = pytest.mark.skipif(not isinstance(find_gpu(), str), reason="needs a machine without an NVIDIA GPU")
 
 
-def over_memory(bundle: Path, lowering: str | None = None, poll: int = 4) -> tuple[DeviceEngine, MemoryDevice]:
-    """ONNX Runtime's CPU provider, bound to the addresses of a device that does everything at once."""
-    manifest, device = Manifest.load(bundle), MemoryDevice(lazy=False)
+def over(device: Device, bundle: Path, lowering: str | None = None, poll: int = 4) -> DeviceEngine:
+    """ONNX Runtime's CPU provider, bound to the addresses of a device in host memory that does everything at once."""
+    manifest = Manifest.load(bundle)
     program = OrtProgram(bundle, manifest, lowering, device, where="cpu")  # type: ignore[arg-type]
-    return DeviceEngine(device, manifest, program, poll), device
+    return DeviceEngine(device, manifest, program, poll)
+
+
+def golden_requests(bundle: Path) -> list[Request]:
+    """Its golden cases, three times."""
+    return [Request(case.source_ids) for case in load_golden(bundle).cases] * 3
+
+
+def check_like_host(device: Device, bundle: Path, lowering: str) -> DeviceEngine:
+    """An engine over a device gives the ids and scores of the one in host memory; it is returned."""
+    try:
+        host = OrtEngine(bundle, Manifest.load(bundle), lowering)  # type: ignore[arg-type]
+    except BundleError as error:
+        pytest.skip(f"needs a newer ONNX Runtime: {error}")
+    engine, requests = over(device, bundle, lowering), golden_requests(bundle)
+    expected = decode_all(host, requests, scores=True)
+    assert [result.ids for result in decode_all(engine, requests)] == [result.ids for result in expected]
+    found = decode_all(engine, requests, rows=3, scores=True)
+    for result, right in zip(found, expected, strict=True):
+        assert result.ids == right.ids
+        assert result.scores == pytest.approx(right.scores, abs=1e-3)
+    return engine
 
 
 def test_the_toy_answers_what_arithmetic_says() -> None:
-    engine, _ = over_memory(BUNDLE)
+    engine = over(MemoryDevice(lazy=False), BUNDLE)
     random = np.random.default_rng(0)
     words = [random.integers(4, 90, size=random.integers(0, 23)).tolist() for _ in range(30)]
     requests = [Request([*word, 3], min_length=i % 3, prefix=word[: i % 2]) for i, word in enumerate(words)]
@@ -42,22 +64,10 @@ def test_the_toy_answers_what_arithmetic_says() -> None:
 
 @pytest.mark.parametrize("lowering", ["ort", "scatter", "tensorscatter"])
 def test_a_real_bundle_gives_the_ids_of_the_host_engine(bundle: Path, lowering: str) -> None:
-    manifest = Manifest.load(bundle)
-    try:
-        host = OrtEngine(bundle, manifest, lowering)  # type: ignore[arg-type]
-    except BundleError as error:
-        pytest.skip(f"needs a newer ONNX Runtime: {error}")
-    engine, device = over_memory(bundle, lowering)
-    requests = [Request(case.source_ids) for case in load_golden(bundle).cases] * 3
-    expected = decode_all(host, requests, scores=True)
-    looks = device.looks
-    assert [result.ids for result in decode_all(engine, requests)] == [result.ids for result in expected]
-    steps = max(len(result.ids) for result in expected)
+    device = MemoryDevice(lazy=False)
+    engine, looks = check_like_host(device, bundle, lowering), device.looks
+    steps = max(len(result.ids) for result in decode_all(engine, golden_requests(bundle)))
     assert looks < device.looks < looks + 3 * steps
-    found = decode_all(engine, requests, rows=3, scores=True)
-    for result, right in zip(found, expected, strict=True):
-        assert result.ids == right.ids
-        assert result.scores == pytest.approx(right.scores, abs=1e-3)
 
 
 def test_a_request_takes_the_smallest_profile_with_room() -> None:

@@ -62,7 +62,7 @@ def open_program(
     model = HashProgram(device, manifest, step_of(manifest), BATCHES, TARGETS)
     model.id_type = record.id_type
     library = MemoryTensorRt(model, manifest, record, shared)
-    return TrtProgram(directory, record, manifest, library, device), library
+    return TrtProgram(directory, record, manifest, library, device), library  # type: ignore[arg-type]
 
 
 def engine_on(program: TrtProgram, library: MemoryTensorRt) -> DeviceEngine:
@@ -180,12 +180,12 @@ def test_what_fails_on_the_way_ends_the_engine(tmp_path: Path) -> None:
     engine = engine_on(program, library)
     tokens = stream(engine, sources(1, 90)[0])
     next(tokens)
-    object.__setattr__(library, "fails", True)
+    library.fails = True
     with pytest.raises(DeviceError, match="TensorRT 8.6.0 failed"):
         decode_all(engine, sources(1, 5))
     with pytest.raises(DeviceError, match="create the Translator again"):
         next(tokens)
-    object.__setattr__(library, "no_contexts", True)
+    library.no_contexts = True
     with pytest.raises(DeviceError, match="makes no execution context"):
         TrtProgram(tmp_path, library.record, library.manifest, library, library.model.device)
 
