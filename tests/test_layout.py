@@ -5,6 +5,7 @@ import importlib.util
 import pkgutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -33,10 +34,14 @@ ELSEWHERE = {"txport.benchmarks.peer_optimum"}
 
 
 def modules_of(package: str) -> list[str]:
+    """`package` of txport, and all modules of it and of the packages inside it."""
     spec = importlib.util.find_spec(f"txport.{package}")
     assert spec is not None and spec.submodule_search_locations is not None
-    found = pkgutil.iter_modules(list(spec.submodule_search_locations))
-    return [f"txport.{package}"] + [f"txport.{package}.{module.name}" for module in found]
+    found = [f"txport.{package}"]
+    for module in pkgutil.iter_modules(list(spec.submodule_search_locations)):
+        inner = f"{package}.{module.name}"
+        found += modules_of(inner) if module.ispkg else [f"txport.{inner}"]
+    return found
 
 
 def assert_imports_without(refused: str, modules: list[str]) -> None:
@@ -44,6 +49,15 @@ def assert_imports_without(refused: str, modules: list[str]) -> None:
     command = [sys.executable, "-I", "-c", IMPORT_WITHOUT, refused, *modules]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+def test_modules_are_looked_for_in_sub_packages_too() -> None:
+    folders = {
+        package: importlib.util.find_spec(f"txport.{package}").submodule_search_locations for package in PACKAGES
+    }
+    for package, places in folders.items():
+        files = [file for file in Path(list(places)[0]).rglob("*.py") if (file.parent / "__init__.py").exists()]
+        assert len(files) == len(modules_of(package)) > 5
 
 
 def needs_everything() -> None:
