@@ -12,7 +12,7 @@ import torch
 import transformers
 from torch import Tensor
 from txport.models.config import Config
-from txport.models.marian import concatenated_sinusoids
+from txport.models.importers.marian import concatenated_sinusoids
 from txport.models.transformer import Transformer
 from txport.runtime.errors import InputError
 

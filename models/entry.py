@@ -7,4 +7,4 @@ from txport.runtime.entry import run_command
 
 def import_() -> NoReturn:
     """tx-import"""
-    run_command("txport.models.import_command", extra="import")
+    run_command("txport.models.importers.command", extra="import")

@@ -106,7 +106,7 @@ def test_hugging_face_agrees_with_an_imported_marian(tmp_path: Path) -> None:
     """Its positions are a table, in the order of Marian's own."""
     pytest.importorskip("transformers", reason="needs transformers: pip install 'txport[dev]'")
     from txport.benchmarks.peer_huggingface import HuggingFaceBackend
-    from txport.models.marian import concatenated_sinusoids
+    from txport.models.importers.marian import concatenated_sinusoids
 
     model = random_model(positions="learned", activation="silu")
     with torch.no_grad():

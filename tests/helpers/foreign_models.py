@@ -12,8 +12,8 @@ import sentencepiece
 import torch
 from txport.exporter.reference import greedy_batches, pad
 from txport.models.checkpoint import Checkpoint, load_checkpoint
-from txport.models.imported import Options, write_imported
-from txport.models.importers import import_model
+from txport.models.importers.choice import import_model
+from txport.models.importers.imported import Options, write_imported
 
 LONGEST, MADE, INPUTS = 12, 16, 200
 CROSS = ("encoder_attn", "multihead_attn", "context_attn")  # what toolkits call cross-attention

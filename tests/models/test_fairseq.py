@@ -28,8 +28,8 @@ from foreign_models import (
     shake,
     until_end,
 )
-from txport.models.imported import Options
-from txport.models.importers import import_model
+from txport.models.importers.choice import import_model
+from txport.models.importers.imported import Options
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.tokenizer import open_tokenizer
 

@@ -19,12 +19,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from txport.models.checkpoint import load_checkpoint
-from txport.models.import_command import main
-from txport.models.import_plan import Plan
-from txport.models.imported import Options
-from txport.models.importers import import_model
-from txport.models.pieces import completed, pieces_of
-from txport.models.weights import Stored
+from txport.models.importers.choice import import_model
+from txport.models.importers.command import main
+from txport.models.importers.imported import Options
+from txport.models.importers.plan import Plan
+from txport.models.importers.tokenizers.pieces import completed, pieces_of
+from txport.models.importers.weights import Stored
 from txport.runtime.errors import CheckpointError, InputError
 
 pytest.importorskip("transformers", reason="needs transformers: pip install 'txport[dev]'")
@@ -377,7 +377,7 @@ def test_what_is_written_in_parts_is_what_safetensors_reads(
     for name in made:
         plan.take(f"our.{name}", name)
     with tempfile.TemporaryDirectory() as scratch, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("txport.models.import_plan._AT_ONCE", at_once)
+        patch.setattr("txport.models.importers.plan._AT_ONCE", at_once)
         plan.write(Path(scratch) / "x.safetensors")
         found = load_file(Path(scratch) / "x.safetensors")
     assert found.keys() == {f"our.{name}" for name in made}

@@ -26,7 +26,7 @@ from foreign_models import (
     write_json,
 )
 from txport.exporter.trial import choose_trial
-from txport.models.multilingual import CODES
+from txport.models.importers.multilingual import CODES
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.tokenizer import open_tokenizer
 

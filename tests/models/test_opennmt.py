@@ -31,8 +31,8 @@ from foreign_models import (
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from txport.exporter.trial import choose_trial
-from txport.models.imported import Options
-from txport.models.importers import import_model
+from txport.models.importers.choice import import_model
+from txport.models.importers.imported import Options
 from txport.runtime.errors import CheckpointError
 from txport.runtime.tokenizer import open_tokenizer
 

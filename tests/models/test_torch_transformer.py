@@ -24,7 +24,7 @@ from foreign_models import (
 )
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from txport.models.torch_transformer import TorchSeq2Seq
+from txport.models.importers.torch_transformer import TorchSeq2Seq
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.tokenizer import open_tokenizer
 
@@ -222,7 +222,7 @@ def test_text(tmp_path: Path) -> None:
 
 
 def test_the_docstring_is_an_example() -> None:
-    from txport.models import torch_transformer
+    from txport.models.importers.choice import torch_transformer
 
     text = (torch_transformer.__doc__ or "").split("the state dict:\n")[1].split("\n\nSources")[0]
     lines = [line.split("        ")[0].rstrip() for line in (raw[4:] for raw in text.splitlines())]

@@ -197,7 +197,7 @@ def decode_cases(oracle: Oracle, pieces: list[str | None]) -> list[dict[str, Any
 
 def write(directory: Path) -> None:
     """Write all files."""
-    from txport.models.pieces import completed, pieces_of
+    from txport.models.importers.tokenizers.pieces import completed, pieces_of
 
     models = {"source": train(SOURCE_WORDS), "target": train(TARGET_WORDS)}
     directory.mkdir(parents=True, exist_ok=True)

@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 from txport.models.config import Config
-from txport.models.dictionaries import dictionary_tokenizer, find_sentencepiece
-from txport.models.fairseq_positions import OFFSET, offset_sinusoids
-from txport.models.huggingface import layers
-from txport.models.import_plan import BANNED, Plan
-from txport.models.imported import Imported, Options, TokenizerParts, ids_only_parts
-from txport.models.own_sentencepiece import no_languages
-from txport.models.settings import Settings, one_file
-from txport.models.torch_transformer import packed_attention
-from txport.models.weights import read_pickle, tensors_of
+from txport.models.importers.fairseq_positions import OFFSET, offset_sinusoids
+from txport.models.importers.huggingface import layers
+from txport.models.importers.imported import Imported, Options, TokenizerParts, ids_only_parts
+from txport.models.importers.plan import BANNED, Plan
+from txport.models.importers.settings import Settings, one_file
+from txport.models.importers.tokenizers.dictionaries import dictionary_tokenizer, find_sentencepiece
+from txport.models.importers.tokenizers.own_sentencepiece import no_languages
+from txport.models.importers.torch_transformer import packed_attention
+from txport.models.importers.weights import read_pickle, tensors_of
 from txport.runtime.errors import CheckpointError, InputError
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")

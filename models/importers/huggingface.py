@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from txport.models.config import Config
-from txport.models.import_plan import BANNED, Plan
+from txport.models.importers.plan import BANNED, Plan
 from txport.runtime.errors import CheckpointError, InputError
 
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}

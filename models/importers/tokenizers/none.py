@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from txport.models.config import Config
-from txport.models.huggingface import HuggingFaceConfig, chosen
-from txport.models.imported import Options, TokenizerParts
-from txport.models.multilingual import sentencepiece_files
+from txport.models.importers.huggingface import HuggingFaceConfig, chosen
+from txport.models.importers.imported import Options, TokenizerParts
+from txport.models.importers.multilingual import sentencepiece_files
 from txport.runtime.errors import CheckpointError
 from txport.runtime.tokenizer_schema import TokenizerDescription
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from txport.models.huggingface import read_bytes
-from txport.models.imported import TokenizerParts
-from txport.models.pieces import completed, pieces_of
-from txport.models.tokenizer_files import vocabulary_bytes
+from txport.models.importers.huggingface import read_bytes
+from txport.models.importers.imported import TokenizerParts
+from txport.models.importers.tokenizers.files import vocabulary_bytes
+from txport.models.importers.tokenizers.pieces import completed, pieces_of
 from txport.runtime.errors import CheckpointError
 from txport.runtime.tokenizer_schema import Placeholder, TokenizerDescription, TokenizerFiles
 

@@ -6,8 +6,8 @@ Pre-norm, fairseq's sinusoids, a language token before each source text, and ans
 from pathlib import Path
 
 from txport.models.config import Config
-from txport.models.fairseq_positions import offset_sinusoids
-from txport.models.huggingface import (
+from txport.models.importers.fairseq_positions import offset_sinusoids
+from txport.models.importers.huggingface import (
     HuggingFaceConfig,
     layers,
     one_vocabulary,
@@ -15,11 +15,11 @@ from txport.models.huggingface import (
     read_json_if_there,
     search_notes,
 )
-from txport.models.import_plan import Plan
-from txport.models.imported import Imported, Options, TokenizerParts
-from txport.models.multilingual import CODES, UNK, Affix, defaults, described, sentencepiece_files
-from txport.models.weights import read_directory
-from txport.models.without_tokenizer import without_tokenizer
+from txport.models.importers.imported import Imported, Options, TokenizerParts
+from txport.models.importers.multilingual import CODES, UNK, Affix, defaults, described, sentencepiece_files
+from txport.models.importers.plan import Plan
+from txport.models.importers.tokenizers.none import without_tokenizer
+from txport.models.importers.weights import read_directory
 from txport.runtime.tokenizer_schema import Languages
 
 

@@ -5,15 +5,15 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from txport.models.bart import import_bart
-from txport.models.fairseq import import_fairseq
-from txport.models.imported import Imported, Options
-from txport.models.m2m100 import import_m2m100
-from txport.models.marian import import_marian
-from txport.models.opennmt import import_opennmt
-from txport.models.settings import one_file
-from txport.models.torch_transformer import DESCRIPTION, import_torch
-from txport.models.weights import read_pickle
+from txport.models.importers.bart import import_bart
+from txport.models.importers.fairseq import import_fairseq
+from txport.models.importers.imported import Imported, Options
+from txport.models.importers.m2m100 import import_m2m100
+from txport.models.importers.marian import import_marian
+from txport.models.importers.opennmt import import_opennmt
+from txport.models.importers.settings import one_file
+from txport.models.importers.torch_transformer import DESCRIPTION, import_torch
+from txport.models.importers.weights import read_pickle
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.libraries import needs
 

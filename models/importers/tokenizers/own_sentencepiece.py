@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from txport.models.config import Config
-from txport.models.huggingface import read_bytes
-from txport.models.imported import Options, TokenizerParts
-from txport.models.pieces import pieces_of
+from txport.models.importers.huggingface import read_bytes
+from txport.models.importers.imported import Options, TokenizerParts
+from txport.models.importers.tokenizers.pieces import pieces_of
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.tokenizer_schema import plain
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from txport.models.config import Config
-from txport.models.dictionaries import dictionary_tokenizer, find_sentencepiece
-from txport.models.import_plan import Plan
-from txport.models.imported import Imported, Options, TokenizerParts
-from txport.models.own_sentencepiece import no_languages
-from txport.models.settings import Settings, one_file
-from txport.models.weights import Stored, read_pickle, read_safetensors, tensors_of
+from txport.models.importers.imported import Imported, Options, TokenizerParts
+from txport.models.importers.plan import Plan
+from txport.models.importers.settings import Settings, one_file
+from txport.models.importers.tokenizers.dictionaries import dictionary_tokenizer, find_sentencepiece
+from txport.models.importers.tokenizers.own_sentencepiece import no_languages
+from txport.models.importers.weights import Stored, read_pickle, read_safetensors, tensors_of
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.tokenizer_schema import TokenizerDescription
 

@@ -6,10 +6,9 @@ Learned positions with an offset of 2 and a LayerNorm on embeddings; BART is pos
 from dataclasses import replace
 from pathlib import Path
 
-from txport.models.byte_level import byte_level_tokenizer
 from txport.models.config import Config
-from txport.models.fairseq_positions import OFFSET
-from txport.models.huggingface import (
+from txport.models.importers.fairseq_positions import OFFSET
+from txport.models.importers.huggingface import (
     HuggingFaceConfig,
     chosen,
     layers,
@@ -18,11 +17,12 @@ from txport.models.huggingface import (
     read_json_if_there,
     search_notes,
 )
-from txport.models.import_plan import Plan
-from txport.models.imported import Imported, Options, TokenizerParts
-from txport.models.multilingual import CODES, UNK, Pieces, defaults, described, sentencepiece_files
-from txport.models.weights import read_directory
-from txport.models.without_tokenizer import without_tokenizer
+from txport.models.importers.imported import Imported, Options, TokenizerParts
+from txport.models.importers.multilingual import CODES, UNK, Pieces, defaults, described, sentencepiece_files
+from txport.models.importers.plan import Plan
+from txport.models.importers.tokenizers.byte_level import byte_level_tokenizer
+from txport.models.importers.tokenizers.none import without_tokenizer
+from txport.models.importers.weights import read_directory
 from txport.runtime.tokenizer_schema import Languages, TokenizerFiles
 
 # Options of old config.json files that Hugging Face's own models of these names cannot have otherwise.

@@ -33,11 +33,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from txport.models.config import Config
-from txport.models.import_plan import Plan
-from txport.models.imported import Imported, Options, ids_only_parts
-from txport.models.own_sentencepiece import own_sentencepiece
+from txport.models.importers.imported import Imported, Options, ids_only_parts
+from txport.models.importers.plan import Plan
+from txport.models.importers.tokenizers.own_sentencepiece import own_sentencepiece
+from txport.models.importers.weights import Stored, read_safetensors, read_state_dict
 from txport.models.transformer import sinusoids
-from txport.models.weights import Stored, read_safetensors, read_state_dict
 from txport.runtime.errors import BundleError, CheckpointError, InputError
 from txport.runtime.strict_json import decode, parse
 

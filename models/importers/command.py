@@ -40,8 +40,8 @@ def main(
     with needs("import"):  # here, so that --help need not wait for PyTorch
         from rich.console import Console
         from rich.progress import Progress
-        from txport.models.imported import Options, write_imported
-        from txport.models.importers import import_model
+        from txport.models.importers.choice import import_model
+        from txport.models.importers.imported import Options, write_imported
 
     options = Options(not no_tokenizer, source_language, target_language, vocabulary)
     imported = import_model(source, kind, options)

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from txport.models.huggingface import read_bytes, read_vocabulary
+from txport.models.importers.huggingface import read_bytes, read_vocabulary
 from txport.runtime.errors import CheckpointError
 from txport.runtime.libraries import needs
 

@@ -9,10 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from txport.models.huggingface import HuggingFaceConfig, by_id, chosen, read_bytes, read_json_if_there, read_vocabulary
-from txport.models.imported import Options, TokenizerParts
-from txport.models.pieces import completed, pieces_of
-from txport.models.tokenizer_files import vocabulary_bytes
+from txport.models.importers.huggingface import (
+    HuggingFaceConfig,
+    by_id,
+    chosen,
+    read_bytes,
+    read_json_if_there,
+    read_vocabulary,
+)
+from txport.models.importers.imported import Options, TokenizerParts
+from txport.models.importers.tokenizers.files import vocabulary_bytes
+from txport.models.importers.tokenizers.pieces import completed, pieces_of
 from txport.runtime.errors import CheckpointError
 from txport.runtime.tokenizer_schema import Languages, Placeholder, TokenizerDescription, TokenizerFiles
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from txport.models.config import Config
+from txport.models.importers.weights import Stored, equal
 from txport.models.transformer import Transformer
-from txport.models.weights import Stored, equal
 from txport.runtime.errors import CheckpointError
 
 # A logit that never wins: finite in float16, and far below what any model says of an id that it may choose.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from txport.models.huggingface import (
+from txport.models.importers.huggingface import (
     HuggingFaceConfig,
     by_id,
     check_rows,
@@ -23,12 +23,12 @@ from txport.models.huggingface import (
     read_vocabulary,
     search_notes,
 )
-from txport.models.import_plan import Plan
-from txport.models.imported import Imported, Options, TokenizerParts, ids_only_parts
-from txport.models.pieces import completed, pieces_of
-from txport.models.tokenizer_files import vocabulary_bytes
+from txport.models.importers.imported import Imported, Options, TokenizerParts, ids_only_parts
+from txport.models.importers.plan import Plan
+from txport.models.importers.tokenizers.files import vocabulary_bytes
+from txport.models.importers.tokenizers.pieces import completed, pieces_of
+from txport.models.importers.weights import read_directory
 from txport.models.transformer import sinusoids
-from txport.models.weights import read_directory
 from txport.runtime.errors import CheckpointError
 from txport.runtime.tokenizer_schema import Languages, TokenizerDescription, TokenizerFiles
 

@@ -1,0 +1,1 @@
+"""Checkpoints of other toolkits, turned into our own: one foreign format a file."""
