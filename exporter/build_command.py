@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
-from txport.exporter.engine_builder import BuildOptions
-from txport.exporter.engine_directory import Plan, build_directory, target_gpu
-from txport.exporter.engine_profiles import Buckets, choose_buckets
+from txport.exporter.engines.builder import BuildOptions
+from txport.exporter.engines.directory import Plan, build_directory, target_gpu
+from txport.exporter.engines.profiles import Buckets, choose_buckets
 from txport.runtime.build_record import BuildRecord
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.gpu import Gpu, find_gpu

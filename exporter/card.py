@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from txport.exporter.verification import Report
+from txport.exporter.verification.report import Report
 from txport.runtime.manifest import Manifest
 from txport.runtime.tokenizer_schema import TokenizerDescription
 

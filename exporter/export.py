@@ -17,8 +17,8 @@ from txport.exporter.progress import Stages
 from txport.exporter.reference import answers, greedy_batches, teacher_forced_logits
 from txport.exporter.trace_all import trace_all
 from txport.exporter.trial import Trial, choose_trial
-from txport.exporter.verification import Report
-from txport.exporter.verify import verify_bundle, write_report
+from txport.exporter.verification.report import Report
+from txport.exporter.verification.verify import verify_bundle, write_report
 from txport.models.checkpoint import Checkpoint, load_checkpoint
 from txport.runtime.affixes import affixes
 from txport.runtime.engine import SpecialTokens

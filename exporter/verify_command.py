@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 import click
-from txport.exporter.verify_golden import GoldenReport, verify_golden
+from txport.exporter.verification.golden import GoldenReport, verify_golden
 from txport.runtime.errors import CheckFailed, InputError
 from txport.runtime.libraries import needs
 from txport.runtime.manifest import Manifest
@@ -51,7 +51,7 @@ def main(
         if checkpoint is not None or text is not None or references is not None:
             raise InputError("--layers compares the bundle with itself in float32: leave the checkpoint and texts out")
         with needs("export"):
-            from txport.exporter.verify_layers import verify_layers
+            from txport.exporter.verification.layers import verify_layers
         verify_layers(bundle, manifest, device, as_json=as_json)
         return
     if checkpoint is None:
@@ -63,7 +63,7 @@ def main(
             raise CheckFailed(f"{bundle}: {golden.differences[0]}")
         return
     with needs("export"):
-        from txport.exporter.verify_checkpoint import verify_checkpoint
+        from txport.exporter.verification.checkpoint import verify_checkpoint
     trial = sentences, text, references
     verify_checkpoint(bundle, checkpoint, manifest, device, trial, singles, write=not no_write, as_json=as_json)
 

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from txport.exporter.engine_inspector import check_layers
-from txport.exporter.engine_process import peak_memory, run_apart
-from txport.exporter.engine_profiles import choose_buckets
+from txport.exporter.engines.inspector import check_layers
+from txport.exporter.engines.process import peak_memory, run_apart
+from txport.exporter.engines.profiles import choose_buckets
 from txport.runtime.build_record import BuildRecord, LibraryVersion
 from txport.runtime.engine_directories import best, directories
 from txport.runtime.errors import BundleError, CheckFailed, InputError

@@ -7,11 +7,11 @@ from typing import Any
 import onnx
 import pytest
 from numpy_runner import OPTIONS, random_model
-from txport.exporter.engine_builder import parse_graph
-from txport.exporter.engine_caches import write_caches_by_select
-from txport.exporter.engine_network import check_network, computing_layers, kind_of, layers_of
-from txport.exporter.engine_profiles import Buckets, encoder_profiles, step_profiles
-from txport.exporter.static_sizes import with_size
+from txport.exporter.engines.builder import parse_graph
+from txport.exporter.engines.caches import write_caches_by_select
+from txport.exporter.engines.network import check_network, computing_layers, kind_of, layers_of
+from txport.exporter.engines.profiles import Buckets, encoder_profiles, step_profiles
+from txport.exporter.engines.static_sizes import with_size
 from txport.runtime.errors import BundleError, CheckFailed
 from txport.runtime.manifest import Graph, Manifest
 from txport.runtime.tensorrt_library import find_tensorrt

@@ -21,8 +21,8 @@ from numpy_runner import OPTIONS, random_model
 from tensorrt_graphs import CAPABILITY, TOY, write_bundle
 from txport.exporter.bundle import write_graphs
 from txport.exporter.float16 import widened
-from txport.exporter.layer_errors import LayerError, _Sums, layer_errors, worst
-from txport.exporter.layer_runners import network_with_config
+from txport.exporter.verification.layer_errors import LayerError, _Sums, layer_errors, worst
+from txport.exporter.verification.layer_runners import network_with_config
 from txport.runtime.errors import InputError
 from txport.runtime.manifest import Manifest, Precision, list_files
 from txport.runtime.tensorrt_library import find_tensorrt

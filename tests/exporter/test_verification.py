@@ -10,11 +10,11 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from txport.exporter.evidence import LOOP_SAMPLE, Errors
 from txport.exporter.progress import Stages
 from txport.exporter.trial import choose_trial
-from txport.exporter.verification import LoweringReport, judge
-from txport.exporter.verify import store_report, verify_bundle
+from txport.exporter.verification.evidence import LOOP_SAMPLE, Errors
+from txport.exporter.verification.report import LoweringReport, judge
+from txport.exporter.verification.verify import store_report, verify_bundle
 from txport.models.checkpoint import load_checkpoint
 from txport.runtime.errors import BundleError
 from txport.runtime.manifest import Manifest, list_files
@@ -125,7 +125,7 @@ class DependsOnTheBatch(OrtEngine):
 def test_an_engine_that_depends_on_the_batch_is_found(
     bundle: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("txport.exporter.verify.OrtEngine", DependsOnTheBatch)
+    monkeypatch.setattr("txport.exporter.verification.verify.OrtEngine", DependsOnTheBatch)
     report = verify(bundle, checkpoint)
     assert not report.passed
     for each in report.lowerings:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from txport.exporter.verify_golden import verify_golden
+from txport.exporter.verification.golden import verify_golden
 from txport.runtime.device_engine import DeviceEngine
 from txport.runtime.errors import InputError
 from txport.runtime.manifest import Manifest, list_files
@@ -25,7 +25,7 @@ def engine_of(bundle: Path, manifest: Manifest) -> DeviceEngine:
 def test_an_engine_over_device_memory_says_what_pytorch_says(bundle: Path, checkpoint: Path) -> None:
     from txport.exporter.progress import Stages
     from txport.exporter.trial import choose_trial
-    from txport.exporter.verify import verify_engine
+    from txport.exporter.verification.verify import verify_engine
     from txport.models.checkpoint import load_checkpoint
 
     manifest, loaded = Manifest.load(bundle), load_checkpoint(checkpoint)

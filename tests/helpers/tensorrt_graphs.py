@@ -8,7 +8,7 @@ from typing import Any, Literal
 import onnx_ir as ir
 from numpy_runner import random_model, traced
 from txport.exporter.bundle import graph_record, model_sizes, write_graphs
-from txport.exporter.engine_builder import BuildOptions, EngineBuilder
+from txport.exporter.engines.builder import BuildOptions, EngineBuilder
 from txport.exporter.float16 import to_float16
 from txport.runtime.manifest import Island, Manifest, Precision, Range
 from txport.runtime.manifest_schema import Dimensions

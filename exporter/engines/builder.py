@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from txport.exporter.engine_caches import write_caches_by_select
-from txport.exporter.engine_inspector import check_layers, engine_layers
-from txport.exporter.engine_network import check_network
-from txport.exporter.engine_profiles import shapes
-from txport.exporter.static_sizes import with_size
+from txport.exporter.engines.caches import write_caches_by_select
+from txport.exporter.engines.inspector import check_layers, engine_layers
+from txport.exporter.engines.network import check_network
+from txport.exporter.engines.profiles import shapes
+from txport.exporter.engines.static_sizes import with_size
 from txport.runtime.build_record import EngineFile, Profile
 from txport.runtime.errors import BundleError, CheckFailed
 from txport.runtime.files import sha256

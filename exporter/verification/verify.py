@@ -10,13 +10,13 @@ import numpy as np
 import onnx_ir as ir
 from txport.exporter.bundle import write_graphs, write_json
 from txport.exporter.card import write_card
-from txport.exporter.evidence import Errors, LoweringCheck
 from txport.exporter.float16 import rounded
 from txport.exporter.interface import cross_names
 from txport.exporter.progress import Stages
 from txport.exporter.reference import BATCH, Answer, answers, batches
 from txport.exporter.trial import Trial
-from txport.exporter.verification import Report, summarise
+from txport.exporter.verification.evidence import Errors, LoweringCheck
+from txport.exporter.verification.report import Report, summarise
 from txport.models.checkpoint import Checkpoint
 from txport.runtime.engine import Engine, Memory
 from txport.runtime.errors import BundleError, InputError

@@ -8,9 +8,9 @@ import click
 from rich.console import Console
 from txport.exporter.export import SINGLES, failure_summary
 from txport.exporter.progress import Stages
-from txport.exporter.report_table import print_report
 from txport.exporter.trial import choose_trial
-from txport.exporter.verify import store_report, verify_bundle, verify_engine
+from txport.exporter.verification.table import print_report
+from txport.exporter.verification.verify import store_report, verify_bundle, verify_engine
 from txport.models.checkpoint import load_checkpoint
 from txport.runtime.engines import choose, open_engine
 from txport.runtime.errors import CheckFailed

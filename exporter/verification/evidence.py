@@ -8,7 +8,7 @@ from txport.exporter.calibration import Logits
 from txport.exporter.quality import Quality, bleu
 from txport.exporter.reference import BANNED, BATCH, Answer, pad
 from txport.exporter.trial import Trial
-from txport.exporter.verification import Divergence, LoweringReport, judge
+from txport.exporter.verification.report import Divergence, LoweringReport, judge
 from txport.runtime.engine import DecoderState, Engine, Memory
 from txport.runtime.greedy import Request, decode_all
 

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import click
-from txport.exporter.layer_errors import LayerError, layer_errors, worst
+from txport.exporter.verification.layer_errors import LayerError, layer_errors, worst
 from txport.runtime.engines import usable_lowerings
 from txport.runtime.errors import CheckFailed, InputError
 from txport.runtime.gpu import find_gpu
@@ -18,7 +18,7 @@ _DEVICES = ("cpu", "cuda", "trt")
 
 
 def verify_layers(bundle: Path, manifest: Manifest, device: str, *, as_json: bool) -> None:
-    """Compare and print; see `txport.exporter.layer_errors`.
+    """Compare and print; see `txport.exporter.verification.layer_errors`.
 
     Raises:
         InputError: The device is not one of cpu, cuda and trt, or the bundle cannot be compared on it.

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from time import monotonic
 
-from txport.exporter.engine_builder import BuildOptions, EngineBuilder
-from txport.exporter.engine_process import peak_memory, run_apart
-from txport.exporter.engine_profiles import Buckets, encoder_profiles, step_profiles
+from txport.exporter.engines.builder import BuildOptions, EngineBuilder
+from txport.exporter.engines.process import peak_memory, run_apart
+from txport.exporter.engines.profiles import Buckets, encoder_profiles, step_profiles
 from txport.runtime.build_record import (
     FORMAT_VERSION,
     NAME,

@@ -2,7 +2,7 @@
 
 from rich.console import Console
 from rich.table import Table
-from txport.exporter.verification import Report
+from txport.exporter.verification.report import Report
 
 _SHOWN = 5
 

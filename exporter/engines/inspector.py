@@ -4,7 +4,7 @@ import json
 import re
 from typing import Any
 
-from txport.exporter.engine_network import is_island
+from txport.exporter.engines.network import is_island
 from txport.runtime.errors import CheckFailed
 from txport.runtime.tensorrt_library import TensorRt
 

@@ -1,0 +1,1 @@
+"""From a bundle's graphs to TensorRT engines."""
