@@ -7,8 +7,8 @@ from typing import Any
 
 import onnx
 import onnx_ir as ir
-from txport.exporter import interface
-from txport.exporter.weights import share_weights
+from txport.exporter.graphs.modules import interface
+from txport.exporter.graphs.weights import share_weights
 from txport.models.config import Config
 from txport.runtime.manifest import Graph, ModelSizes, Tensor
 

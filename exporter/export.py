@@ -9,13 +9,13 @@ from typing import Literal
 
 import onnx_ir as ir
 from txport.exporter.bundle import graph_record, model_sizes, write_golden, write_graphs, write_json
-from txport.exporter.float16 import to_float16
-from txport.exporter.int8_layers import Int8Trial
-from txport.exporter.lowerings import LOWERINGS
-from txport.exporter.precision import choose_islands, island_nodes
+from txport.exporter.graphs.lowerings import LOWERINGS
+from txport.exporter.graphs.trace_all import trace_all
+from txport.exporter.precision.float16 import to_float16
+from txport.exporter.precision.int8_layers import Int8Trial
+from txport.exporter.precision.islands import choose_islands, island_nodes
 from txport.exporter.progress import Stages
 from txport.exporter.reference import answers, greedy_batches, teacher_forced_logits
-from txport.exporter.trace_all import trace_all
 from txport.exporter.trial import Trial, choose_trial
 from txport.exporter.verification.report import Report
 from txport.exporter.verification.verify import verify_bundle, write_report

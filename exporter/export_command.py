@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 from txport.exporter.export import SINGLES, ExportOptions, export_bundle, failure_summary
-from txport.exporter.lowerings import LOWERINGS
+from txport.exporter.graphs.lowerings import LOWERINGS
 from txport.exporter.progress import Stages
 from txport.exporter.verification.table import print_report
 from txport.runtime.errors import CheckFailed

@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from txport.exporter.calibration import Logits
-from txport.exporter.quality import Quality, bleu
+from txport.exporter.precision.calibration import Logits
+from txport.exporter.precision.quality import Quality, bleu
 from txport.exporter.reference import BANNED, BATCH, Answer, pad
 from txport.exporter.trial import Trial
 from txport.exporter.verification.report import Divergence, LoweringReport, judge

@@ -15,8 +15,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from txport.exporter.bundle import write_graphs
-from txport.exporter.calibration import Array, outputs_of, session, with_all_outputs
-from txport.exporter.float16 import MOVES, rounded, widened
+from txport.exporter.precision.calibration import Array, outputs_of, session, with_all_outputs
+from txport.exporter.precision.float16 import MOVES, rounded, widened
 from txport.exporter.verification.layer_runners import Feed, Runner, runner_on
 from txport.runtime.errors import InputError
 from txport.runtime.golden import Case, load_golden

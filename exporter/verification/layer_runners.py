@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from txport.exporter.calibration import Array, outputs_of, session
 from txport.exporter.engines.builder import parse_graph
+from txport.exporter.precision.calibration import Array, outputs_of, session
 from txport.runtime.libraries import needs
 from txport.runtime.manifest import Graph, Manifest
 from txport.runtime.ort_session import providers_of

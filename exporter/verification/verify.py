@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 from txport.exporter.bundle import write_graphs, write_json
 from txport.exporter.card import write_card
-from txport.exporter.float16 import rounded
-from txport.exporter.interface import cross_names
+from txport.exporter.graphs.interface import cross_names
+from txport.exporter.precision.float16 import rounded
 from txport.exporter.progress import Stages
 from txport.exporter.reference import BATCH, Answer, answers, batches
 from txport.exporter.trial import Trial

@@ -11,9 +11,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy_runner import OPTIONS, NumpyRunner, random_model, traced
-from txport.exporter import interface
-from txport.exporter.lowerings import LOWERINGS, TensorScatter
-from txport.exporter.trace import trace_encoder, trace_step
+from txport.exporter.graphs.lowerings import LOWERINGS, TensorScatter
+from txport.exporter.graphs.modules import interface
+from txport.exporter.graphs.trace import trace_encoder, trace_step
 from txport.models.transformer import Transformer
 
 
@@ -85,7 +85,7 @@ def test_rows_are_independent(
 def test_end_of_sentence_is_decided_in_the_graph(
     runners: dict[str, tuple[Transformer, NumpyRunner]], lowering: str, seed: int, rows: int
 ) -> None:
-    """Against the rule of txport.exporter.interface, written out in Python."""
+    """Against the rule of txport.exporter.graphs.interface, written out in Python."""
     model, runner = runners[lowering]
     config, random = model.config, np.random.default_rng(seed)
     finished, positions = random.random(rows) < 0.4, random.integers(0, 4, rows)

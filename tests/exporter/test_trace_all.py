@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 from numpy_runner import random_model
-from txport.exporter import trace_all as module
 from txport.exporter.bundle import write_graphs
-from txport.exporter.lowerings import LOWERINGS
-from txport.exporter.trace import trace_encoder, trace_step
+from txport.exporter.graphs.lowerings import LOWERINGS
+from txport.exporter.graphs.modules import trace_all as module
+from txport.exporter.graphs.trace import trace_encoder, trace_step
 
 
 def test_the_same_files(tmp_path: Path) -> None:

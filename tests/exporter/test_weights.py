@@ -8,11 +8,11 @@ import onnx_ir as ir
 import pytest
 from numpy_runner import random_model
 from txport.exporter.bundle import write_graphs
-from txport.exporter.calibration import session
 from txport.exporter.export import ExportOptions, export_bundle
-from txport.exporter.lowerings import LOWERINGS
-from txport.exporter.trace import trace_encoder, trace_step
-from txport.exporter.weights import ALIGNMENT, INLINE, LARGE, PAGE
+from txport.exporter.graphs.lowerings import LOWERINGS
+from txport.exporter.graphs.trace import trace_encoder, trace_step
+from txport.exporter.graphs.weights import ALIGNMENT, INLINE, LARGE, PAGE
+from txport.exporter.precision.calibration import session
 from txport.models.checkpoint import save_checkpoint
 from txport.models.config import preset
 from txport.models.transformer import Transformer

@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import torch
-from txport.exporter.lowerings import LOWERINGS
-from txport.exporter.trace import trace_encoder, trace_step
+from txport.exporter.graphs.lowerings import LOWERINGS
+from txport.exporter.graphs.trace import trace_encoder, trace_step
 from txport.models.config import Config, preset
 from txport.models.transformer import Transformer
 

@@ -12,9 +12,8 @@ import onnx_ir.passes.common as passes
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
-from txport.exporter import interface
-from txport.exporter.graphs import DecoderStep, EncoderGraph
-from txport.exporter.lowerings import Lowering
+from txport.exporter.graphs.lowerings import Lowering
+from txport.exporter.graphs.modules import DecoderStep, EncoderGraph, interface
 from txport.models.transformer import Transformer
 
 ENCODER_OPSET = 18

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
-from txport.exporter.calibration import Logits, Loss, TeacherForced, loss, with_all_outputs
-from txport.exporter.float16 import rounded, to_float16
+from txport.exporter.graphs.weights import share_weights
+from txport.exporter.precision.calibration import Logits, Loss, TeacherForced, loss, with_all_outputs
+from txport.exporter.precision.float16 import rounded, to_float16
 from txport.exporter.reference import Batch
-from txport.exporter.weights import share_weights
 from txport.runtime.errors import CheckFailed
 from txport.runtime.manifest import Island
 

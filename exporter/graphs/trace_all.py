@@ -13,9 +13,9 @@ import onnx
 import onnx_ir as ir
 import torch
 from torch import Tensor
-from txport.exporter.graphs import DecoderStep
-from txport.exporter.lowerings import LOWERINGS
-from txport.exporter.trace import trace_encoder, trace_step, trace_step_module
+from txport.exporter.graphs.lowerings import LOWERINGS
+from txport.exporter.graphs.modules import DecoderStep
+from txport.exporter.graphs.trace import trace_encoder, trace_step, trace_step_module
 from txport.models.transformer import Transformer
 
 # The file that a graph on its way names for its weights; there is no such file.

@@ -1,0 +1,1 @@
+"""From PyTorch modules to ONNX graphs over one file of weights."""
