@@ -17,10 +17,10 @@ from txport.benchmarks.report_schema import Report
 from txport.benchmarks.session import Session
 from txport.benchmarks.tables import markdown, print_tables
 from txport.exporter.progress import Stages
+from txport.runtime.bundle.strict_json import encode
 from txport.runtime.entry import INTERRUPTED
 from txport.runtime.errors import InputError
 from txport.runtime.files import write_atomically
-from txport.runtime.strict_json import encode
 
 REPORT, TEXT = "bench.json", "bench.md"
 

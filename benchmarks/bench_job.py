@@ -12,8 +12,8 @@ from txport.benchmarks.report_schema import Contestant
 from txport.benchmarks.session import Job
 from txport.benchmarks.startup import REPEATS
 from txport.benchmarks.workloads import Work, fixed_work, text_work
+from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.errors import InputError
-from txport.runtime.manifest import Manifest
 
 BATCHES, SOURCE, TARGET = (1, 8, 32), 32, 64
 CURVE_BATCHES, CURVE_TARGETS = (1, 2, 4, 8, 16, 32, 64), (16, 32, 64, 128, 256)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 import numpy as np
+from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.greedy import Request, decode_all
-from txport.runtime.manifest import Manifest
 from txport.runtime.ort import OrtEngine
 
 WARM_UP = 2

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import click
-from txport.runtime.manifest import Manifest
+from txport.runtime.bundle.manifest import Manifest
 
 # Runs by itself, so that only what a service would import is in memory.
 _PROCESS = """

@@ -10,8 +10,8 @@ from txport.benchmarks.backend import DEFAULT
 from txport.benchmarks.report_schema import BundleFacts, Contestant
 from txport.runtime.build_record import NAME as RECORD
 from txport.runtime.build_record import BuildRecord
+from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.errors import InputError
-from txport.runtime.manifest import WEIGHTS, Manifest
 from txport.runtime.workers import cores
 
 Kind = Literal["bundle", "cpp", "pytorch", "compile", "huggingface", "ctranslate2", "optimum"]

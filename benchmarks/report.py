@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from txport.benchmarks.report_schema import FORMAT, FORMAT_VERSION, Contestant, Measurement, Report, Workload
+from txport.runtime.bundle.strict_json import decode, encode, parse
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.files import write_atomically
-from txport.runtime.strict_json import decode, encode, parse
 
 
 def write_report(path: Path, report: Report) -> None:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from txport.benchmarks.report_schema import Bandwidth, Machine, Peak, Percentiles, Roofline
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.strict_json import decode, parse
 from txport.runtime.errors import InputError
-from txport.runtime.manifest import Manifest
-from txport.runtime.strict_json import decode, parse
 
 PROBE_SIZES = (1 << 20, 8 << 20, 64 << 20, 256 << 20, 1 << 30)
 _BYTES = {"float32": 4, "float16": 2, "int8": 1, "bfloat16": 2, "int16": 2}

@@ -22,9 +22,9 @@ from txport.benchmarks.worker_process import ContestantFailed, WorkerProcess
 from txport.benchmarks.workloads import Work, fixed_work, read_lines
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.exporter.progress import Stages
+from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.errors import InputError
 from txport.runtime.golden import load_golden
-from txport.runtime.manifest import Manifest
 
 QUICK: Mapping[str, Sequence[int]] = {
     "target": (16, 64, 256),

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from txport.benchmarks.plots import COLOURS, save
 from txport.benchmarks.scale_schema import Axis, ScaleReport
+from txport.runtime.bundle.strict_json import encode
 from txport.runtime.files import write_atomically
-from txport.runtime.strict_json import encode
 
 
 def write_scale(report: ScaleReport, path: Path) -> None:

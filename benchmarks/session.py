@@ -21,8 +21,8 @@ from txport.benchmarks.statistics import percentiles
 from txport.benchmarks.worker_process import ContestantFailed, WorkerProcess, prepare
 from txport.benchmarks.workloads import Work
 from txport.exporter.progress import Stages
+from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.errors import InputError
-from txport.runtime.manifest import Manifest
 from txport.runtime.version import VERSION
 from txport.runtime.workers import cores
 

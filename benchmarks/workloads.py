@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 from txport.benchmarks.report_schema import Workload
-from txport.runtime.affixes import affixes
+from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.errors import InputError
 from txport.runtime.golden import load_golden
-from txport.runtime.manifest import Manifest
-from txport.runtime.tokenizer import open_tokenizer
+from txport.runtime.text.affixes import affixes
+from txport.runtime.text.tokenizer import open_tokenizer
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from txport.exporter.engines.builder import BuildOptions
 from txport.exporter.engines.directory import Plan, build_directory, target_gpu
 from txport.exporter.engines.profiles import Buckets, choose_buckets
 from txport.runtime.build_record import BuildRecord
+from txport.runtime.bundle.manifest import WEIGHTS, Lowering, Manifest
+from txport.runtime.bundle.strict_json import encode
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.gpu import Gpu, find_gpu
-from txport.runtime.manifest import WEIGHTS, Lowering, Manifest
-from txport.runtime.strict_json import encode
 from txport.runtime.tensorrt_library import TensorRt, find_tensorrt
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from txport.exporter.graphs.modules import interface
 from txport.exporter.graphs.weights import share_weights
 from txport.models.config import Config
-from txport.runtime.manifest import Graph, ModelSizes, Tensor
+from txport.runtime.bundle.manifest import Graph, ModelSizes, Tensor
 
 WEIGHTS = "onnx/weights.bin"
 

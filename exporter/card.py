@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from txport.exporter.verification.report import Report
-from txport.runtime.manifest import Manifest
-from txport.runtime.tokenizer_schema import TokenizerDescription
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 
 
 def card(name: str, manifest: Manifest, report: Report | None) -> str:

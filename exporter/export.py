@@ -20,12 +20,7 @@ from txport.exporter.trial import Trial, choose_trial
 from txport.exporter.verification.report import Report
 from txport.exporter.verification.verify import verify_bundle, write_report
 from txport.models.checkpoint import Checkpoint, load_checkpoint
-from txport.runtime.affixes import affixes
-from txport.runtime.engine import SpecialTokens
-from txport.runtime.errors import CheckFailed, InputError
-from txport.runtime.files import new_directory
-from txport.runtime.greedy import Request, decode_all
-from txport.runtime.manifest import (
+from txport.runtime.bundle.manifest import (
     Dimensions,
     Graph,
     Island,
@@ -35,7 +30,12 @@ from txport.runtime.manifest import (
     Range,
     list_files,
 )
+from txport.runtime.engine import SpecialTokens
+from txport.runtime.errors import CheckFailed, InputError
+from txport.runtime.files import new_directory
+from txport.runtime.greedy import Request, decode_all
 from txport.runtime.ort import OrtEngine
+from txport.runtime.text.affixes import affixes
 from txport.runtime.version import VERSION
 
 CALIBRATION_SENTENCES = 64

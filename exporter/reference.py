@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from txport.models.config import Config
 from txport.models.transformer import Transformer
-from txport.runtime.affixes import Affixes
+from txport.runtime.text.affixes import Affixes
 
 Ids = npt.NDArray[np.int64]
 

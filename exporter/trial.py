@@ -8,10 +8,10 @@ from pathlib import Path
 from txport.exporter.reference import sample_sources
 from txport.models.checkpoint import Checkpoint
 from txport.models.config import Config
-from txport.runtime.affixes import Affixes, affixes
 from txport.runtime.engine import FIRST_TARGET
 from txport.runtime.errors import InputError
-from txport.runtime.tokenizer import IdsOnly, TextTokenizer, Tokenizer, open_tokenizer
+from txport.runtime.text.affixes import Affixes, affixes
+from txport.runtime.text.tokenizer import IdsOnly, TextTokenizer, Tokenizer, open_tokenizer
 
 # Tokens of an answer to a random text: more than the runtime's shortest first caches hold, so that they grow.
 MOST_MADE = FIRST_TARGET + 8

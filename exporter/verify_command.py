@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 from txport.exporter.verification.golden import GoldenReport, verify_golden
+from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.errors import CheckFailed, InputError
 from txport.runtime.libraries import needs
-from txport.runtime.manifest import Manifest
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

@@ -22,11 +22,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from txport.models.config import Config
 from txport.models.transformer import Transformer
+from txport.runtime.bundle.strict_json import decode, encode, parse
+from txport.runtime.bundle.tokenizer_rules import tokenizer_faults
+from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, ids_only, plain
 from txport.runtime.errors import BundleError, CheckpointError
 from txport.runtime.files import new_directory
-from txport.runtime.strict_json import decode, encode, parse
-from txport.runtime.tokenizer_rules import tokenizer_faults
-from txport.runtime.tokenizer_schema import TokenizerDescription, ids_only, plain
 
 FORMAT_VERSION = 1
 DESCRIPTION = "tokenizer/description.json"

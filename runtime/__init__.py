@@ -18,7 +18,7 @@ from txport.runtime.errors import BundleError, CheckFailed, CheckpointError, Inp
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
-    from txport.runtime.manifest import Manifest
+    from txport.runtime.bundle.manifest import Manifest
     from txport.runtime.translator import Options, Piece, Translation, Translator
 
 __all__ = [
@@ -37,7 +37,7 @@ __all__ = [
 
 # Imported when they are first asked for: they need numpy, and the translator's need what runs a bundle.
 _LAZY = {
-    "Manifest": "txport.runtime.manifest",
+    "Manifest": "txport.runtime.bundle.manifest",
     "Options": "txport.runtime.translator",
     "Piece": "txport.runtime.translator",
     "Translation": "txport.runtime.translator",

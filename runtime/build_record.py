@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from txport.runtime.bundle.rules import HEX
+from txport.runtime.bundle.schema import MadeBy, Range, Role
+from txport.runtime.bundle.strict_json import decode, encode, parse
 from txport.runtime.errors import BundleError
 from txport.runtime.files import sha256, write_atomically
-from txport.runtime.manifest_rules import HEX
-from txport.runtime.manifest_schema import MadeBy, Range, Role
-from txport.runtime.strict_json import decode, encode, parse
 
 FORMAT_VERSION = 1
 NAME = "build.json"

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from txport.runtime.bundle.manifest import Graph, Manifest
 from txport.runtime.device import Block, Device
-from txport.runtime.manifest import Graph, Manifest
 
 ALIGNMENT = 256  # of every tensor that a library binds
 RING = 64  # the most steps between two looks

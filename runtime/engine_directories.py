@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from txport.runtime.build_record import NAME, BuildRecord, LibraryVersion
+from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.errors import BundleError
 from txport.runtime.gpu import Gpu
-from txport.runtime.manifest import Manifest
 
 ENGINES = "engines"
 

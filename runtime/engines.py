@@ -7,12 +7,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from txport.runtime.build_record import BuildRecord, LibraryName
+from txport.runtime.bundle.manifest import Lowering, Manifest
 from txport.runtime.engine import Engine
 from txport.runtime.engine_directories import Built, best, candidates, directories
 from txport.runtime.errors import BundleError, InputError, MissingLibrary, TxportError
 from txport.runtime.gpu import Gpu, find_gpu
 from txport.runtime.libraries import needs
-from txport.runtime.manifest import Lowering, Manifest
 from txport.runtime.tensorrt_library import TensorRt, find_tensorrt
 
 DEVICES = ("auto", "cpu", "cuda", "trt")

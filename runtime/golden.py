@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from txport.runtime.bundle.manifest import GOLDEN
+from txport.runtime.bundle.strict_json import decode, parse
 from txport.runtime.errors import BundleError
-from txport.runtime.manifest import GOLDEN
-from txport.runtime.strict_json import decode, parse
 from txport.runtime.translator import Translator
 
 

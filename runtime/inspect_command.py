@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 from txport.runtime.build_record import BuildRecord
+from txport.runtime.bundle.manifest import GOLDEN, Graph, Manifest
+from txport.runtime.bundle.strict_json import encode
+from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 from txport.runtime.engine_directories import directories
 from txport.runtime.engines import choose, installed
 from txport.runtime.errors import BundleError, CheckFailed, InputError
-from txport.runtime.manifest import GOLDEN, Graph, Manifest
-from txport.runtime.strict_json import encode
-from txport.runtime.tokenizer_schema import TokenizerDescription
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

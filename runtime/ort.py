@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
+from txport.runtime.bundle.manifest import WEIGHTS, Lowering, Manifest, Tensor
 from txport.runtime.engine import FIRST_TARGET, Float32, Int64, StepOutput
 from txport.runtime.errors import InputError
 from txport.runtime.host_memory import HostMemory
-from txport.runtime.manifest import WEIGHTS, Lowering, Manifest, Tensor
 from txport.runtime.mapped import release
 from txport.runtime.ort_session import open_session, open_step, providers_of, run
 

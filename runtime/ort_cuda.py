@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
+from txport.runtime.bundle.manifest import Graph, Lowering, Manifest, Tensor
 from txport.runtime.device import Device
 from txport.runtime.device_buffers import StepSizes
 from txport.runtime.engine import Limits
 from txport.runtime.errors import BundleError, DeviceError, InputError
-from txport.runtime.manifest import Graph, Lowering, Manifest, Tensor
 from txport.runtime.ort_session import open_session, open_step, providers_of, run
 
 _SHORTEST_TARGET = 32

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import onnxruntime
+from txport.runtime.bundle.manifest import Graph, Manifest
 from txport.runtime.engines import usable_lowerings
 from txport.runtime.errors import BundleError, InputError
-from txport.runtime.manifest import Graph, Manifest
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _TYPES = {"float32": "float", "float16": "float16", "int64": "int64", "int32": "int32", "bool": "bool"}

@@ -9,7 +9,7 @@ from typing import TextIO
 import click
 from txport.runtime.errors import InputError
 from txport.runtime.greedy import BATCH_TOKENS
-from txport.runtime.lines import WINDOW_LINES, as_line, text_windows, windows, write_all
+from txport.runtime.text.lines import WINDOW_LINES, as_line, text_windows, windows, write_all
 from txport.runtime.translator import Options, Translation, Translator
 
 

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from txport.runtime import greedy
-from txport.runtime.affixes import affixes
+from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.engines import choose, open_engine
 from txport.runtime.errors import InputError
 from txport.runtime.files import new_file
 from txport.runtime.libraries import needs
-from txport.runtime.lines import as_line, open_lines, text_windows
-from txport.runtime.manifest import WEIGHTS, Manifest
+from txport.runtime.text.affixes import affixes
+from txport.runtime.text.lines import as_line, open_lines, text_windows
 from txport.runtime.workers import cores, shares
 
 with needs("ort"):
-    from txport.runtime.tokenizer import TextStream, open_tokenizer
+    from txport.runtime.text.tokenizer import TextStream, open_tokenizer
 
 _log = logging.getLogger("txport")
 
@@ -152,7 +152,7 @@ class Translator:
         """Translate a text of any length, some lines at a time.
 
         Args:
-            windows: lines in portions of a size that is worth sorting, some hundred (see `txport.runtime.lines`).
+            windows: lines in portions of a size that is worth sorting, some hundred (see `txport.runtime.text.lines`).
             options: see `Options`.
 
         Yields:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from txport.runtime.build_record import BuildRecord, EngineFile
+from txport.runtime.bundle.manifest import Graph, Manifest, Tensor
 from txport.runtime.device import Device
 from txport.runtime.device_buffers import StepSizes
 from txport.runtime.engine import Limits
 from txport.runtime.errors import BundleError, DeviceError, InputError
-from txport.runtime.manifest import Graph, Manifest, Tensor
 from txport.runtime.tensorrt_library import TensorRt
 
 _log = logging.getLogger("txport")

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from txport.runtime.errors import InputError
 from txport.runtime.files import write_atomically
-from txport.runtime.lines import as_line
+from txport.runtime.text.lines import as_line
 from txport.training.corpora import Pair, load_test, read_parallel
 from txport.training.evaluation import Scores, score, translate_with
 from txport.training.recipe import read

@@ -9,10 +9,10 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from txport.models.checkpoint import load_checkpoint
 from txport.runtime import greedy
-from txport.runtime.affixes import affixes
 from txport.runtime.engine import Engine
 from txport.runtime.errors import CheckpointError, InputError
-from txport.runtime.tokenizer import Tokenizer, open_tokenizer
+from txport.runtime.text.affixes import affixes
+from txport.runtime.text.tokenizer import Tokenizer, open_tokenizer
 from txport.runtime.translator import Translator
 from txport.training.torch_engine import TorchEngine
 

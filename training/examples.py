@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 from txport.runtime.errors import InputError
-from txport.runtime.tokenizer import Tokenizer
+from txport.runtime.text.tokenizer import Tokenizer
 from txport.training.corpora import Pair
 from txport.training.tokenizers import BOS, EOS, PAD
 

@@ -10,7 +10,7 @@ import torch.distributed
 from lightning.pytorch import LightningModule
 from torch import Tensor
 from txport.models.transformer import Transformer
-from txport.runtime.tokenizer import Tokenizer
+from txport.runtime.text.tokenizer import Tokenizer
 from txport.training.corpora import Pair
 from txport.training.evaluation import Scores, score, translate
 from txport.training.examples import Batch

@@ -19,7 +19,7 @@ from txport.models.checkpoint import save_checkpoint
 from txport.models.config import Config, preset
 from txport.models.transformer import Transformer
 from txport.runtime.errors import InputError
-from txport.runtime.tokenizer import SentencePieceTokenizer
+from txport.runtime.text.tokenizer import SentencePieceTokenizer
 from txport.training import corpora
 from txport.training.batching import Loader, TokenBatches
 from txport.training.corpora import Corpus, Pair

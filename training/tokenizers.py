@@ -8,7 +8,7 @@ from pathlib import Path
 import sentencepiece
 from txport.runtime.errors import InputError
 from txport.runtime.files import new_directory
-from txport.runtime.tokenizer import SentencePieceTokenizer
+from txport.runtime.text.tokenizer import SentencePieceTokenizer
 from txport.training.corpora import Pair
 from txport.training.recipe import TokenizerOptions
 

@@ -27,13 +27,13 @@ from txport.runtime.build_record import (
     LibraryName,
     TargetGpu,
 )
+from txport.runtime.bundle.manifest import WEIGHTS, Graph, Lowering, Manifest, Role
+from txport.runtime.bundle.schema import MadeBy
+from txport.runtime.bundle.strict_json import encode
 from txport.runtime.engine_directories import ENGINES
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.files import new_directory, write_atomically
 from txport.runtime.gpu import Gpu, dotted
-from txport.runtime.manifest import WEIGHTS, Graph, Lowering, Manifest, Role
-from txport.runtime.manifest_schema import MadeBy
-from txport.runtime.strict_json import encode
 from txport.runtime.tensorrt_library import TensorRt, find_tensorrt
 from txport.runtime.version import VERSION
 

@@ -14,9 +14,9 @@ from txport.exporter.precision.int8 import convertible, to_int8
 from txport.exporter.precision.quality import Quality, bleu
 from txport.exporter.reference import Batch
 from txport.exporter.trial import Trial
+from txport.runtime.bundle.manifest import Island, Manifest
 from txport.runtime.errors import CheckFailed
 from txport.runtime.greedy import Request, decode_all
-from txport.runtime.manifest import Island, Manifest
 from txport.runtime.ort import OrtEngine
 from txport.runtime.version import VERSION
 

@@ -14,8 +14,8 @@ from txport.exporter.graphs.weights import share_weights
 from txport.exporter.precision.calibration import Logits, Loss, TeacherForced, loss, with_all_outputs
 from txport.exporter.precision.float16 import rounded, to_float16
 from txport.exporter.reference import Batch
+from txport.runtime.bundle.manifest import Island
 from txport.runtime.errors import CheckFailed
-from txport.runtime.manifest import Island
 
 # Half of float16's largest value: calibration sees some sentences, not all.
 OVERFLOW = 65504 / 2

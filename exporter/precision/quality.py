@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sacrebleu.metrics.bleu import BLEU
-from txport.runtime.tokenizer import Tokenizer
+from txport.runtime.text.tokenizer import Tokenizer
 
 # BLEU that a bundle may lose against float32, on the same sentences and references.
 MOST_LOST = 0.3

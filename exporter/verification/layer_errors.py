@@ -18,9 +18,9 @@ from txport.exporter.bundle import write_graphs
 from txport.exporter.precision.calibration import Array, outputs_of, session, with_all_outputs
 from txport.exporter.precision.float16 import MOVES, rounded, widened
 from txport.exporter.verification.layer_runners import Feed, Runner, runner_on
+from txport.runtime.bundle.manifest import Graph, Lowering, Manifest
 from txport.runtime.errors import InputError
 from txport.runtime.golden import Case, load_golden
-from txport.runtime.manifest import Graph, Lowering, Manifest
 
 # Cases, and steps of each.
 CASES, STEPS = 4, 12

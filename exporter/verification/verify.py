@@ -18,10 +18,10 @@ from txport.exporter.trial import Trial
 from txport.exporter.verification.evidence import Errors, LoweringCheck
 from txport.exporter.verification.report import Report, summarise
 from txport.models.checkpoint import Checkpoint
+from txport.runtime.bundle.manifest import Manifest, Verification, list_files
 from txport.runtime.engine import Engine, Memory
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.files import new_directory
-from txport.runtime.manifest import Manifest, Verification, list_files
 from txport.runtime.ort import OrtEngine
 
 REPORT = "verification.json"

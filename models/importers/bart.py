@@ -23,7 +23,7 @@ from txport.models.importers.plan import Plan
 from txport.models.importers.tokenizers.byte_level import byte_level_tokenizer
 from txport.models.importers.tokenizers.none import without_tokenizer
 from txport.models.importers.weights import read_directory
-from txport.runtime.tokenizer_schema import Languages, TokenizerFiles
+from txport.runtime.bundle.tokenizer_schema import Languages, TokenizerFiles
 
 # Options of old config.json files that Hugging Face's own models of these names cannot have otherwise.
 _NEUTRAL = {

@@ -9,8 +9,8 @@ from typing import Any
 from txport.models.checkpoint import FORMAT_VERSION, write_description
 from txport.models.config import Config
 from txport.models.importers.plan import Plan
+from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, ids_only
 from txport.runtime.files import new_directory
-from txport.runtime.tokenizer_schema import TokenizerDescription, ids_only
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from txport.models.importers.multilingual import CODES, UNK, Affix, defaults, de
 from txport.models.importers.plan import Plan
 from txport.models.importers.tokenizers.none import without_tokenizer
 from txport.models.importers.weights import read_directory
-from txport.runtime.tokenizer_schema import Languages
+from txport.runtime.bundle.tokenizer_schema import Languages
 
 
 def import_m2m100(directory: Path, options: Options) -> Imported:

@@ -29,8 +29,8 @@ from txport.models.importers.tokenizers.files import vocabulary_bytes
 from txport.models.importers.tokenizers.pieces import completed, pieces_of
 from txport.models.importers.weights import read_directory
 from txport.models.transformer import sinusoids
+from txport.runtime.bundle.tokenizer_schema import Languages, TokenizerDescription, TokenizerFiles
 from txport.runtime.errors import CheckpointError
-from txport.runtime.tokenizer_schema import Languages, TokenizerDescription, TokenizerFiles
 
 _SPECIAL = ("</s>", "<unk>", "<pad>")
 _UNK = "<unk>"

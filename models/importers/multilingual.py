@@ -20,8 +20,8 @@ from txport.models.importers.huggingface import (
 from txport.models.importers.imported import Options, TokenizerParts
 from txport.models.importers.tokenizers.files import vocabulary_bytes
 from txport.models.importers.tokenizers.pieces import completed, pieces_of
+from txport.runtime.bundle.tokenizer_schema import Languages, Placeholder, TokenizerDescription, TokenizerFiles
 from txport.runtime.errors import CheckpointError
-from txport.runtime.tokenizer_schema import Languages, Placeholder, TokenizerDescription, TokenizerFiles
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 UNK = 3

@@ -15,8 +15,8 @@ from txport.models.importers.settings import Settings, one_file
 from txport.models.importers.tokenizers.dictionaries import dictionary_tokenizer, find_sentencepiece
 from txport.models.importers.tokenizers.own_sentencepiece import no_languages
 from txport.models.importers.weights import Stored, read_pickle, read_safetensors, tensors_of
+from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 from txport.runtime.errors import CheckpointError, InputError
-from txport.runtime.tokenizer_schema import TokenizerDescription
 
 MAX_POSITIONS = 1024  # of the 5000 rows that are stored
 _PAD, _BOS, _EOS, _UNK = "<blank>", "<s>", "</s>", "<unk>"

@@ -38,8 +38,8 @@ from txport.models.importers.plan import Plan
 from txport.models.importers.tokenizers.own_sentencepiece import own_sentencepiece
 from txport.models.importers.weights import Stored, read_safetensors, read_state_dict
 from txport.models.transformer import sinusoids
+from txport.runtime.bundle.strict_json import decode, parse
 from txport.runtime.errors import BundleError, CheckpointError, InputError
-from txport.runtime.strict_json import decode, parse
 
 DESCRIPTION = "torch.json"
 _ATTENTION = {

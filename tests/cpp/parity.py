@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from txport.runtime.errors import BundleError
-from txport.runtime.lines import WINDOW_LINES
+from txport.runtime.text.lines import WINDOW_LINES
 from txport.runtime.translate_command import as_json_line
 from txport.runtime.translator import Options, Translator
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from txport.runtime.manifest import WEIGHTS
+from txport.runtime.bundle.manifest import WEIGHTS
 from txport.training import spoken
 
 from tests.cpp.parity import by_cpp, by_python

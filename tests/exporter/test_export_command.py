@@ -15,7 +15,7 @@ import torch
 from numpy_runner import random_model
 from safetensors.torch import load_file, save_file
 from txport.models.checkpoint import save_checkpoint
-from txport.runtime.manifest import Manifest
+from txport.runtime.bundle.manifest import Manifest
 
 SCRIPTS = Path(sys.executable).parent
 

@@ -15,9 +15,9 @@ from txport.exporter.precision.float16 import rounded, to_float16
 from txport.exporter.precision.islands import choose_islands, island_nodes
 from txport.exporter.reference import greedy_batches, sample_sources, teacher_forced_logits
 from txport.models.transformer import Transformer
-from txport.runtime.affixes import affixes
+from txport.runtime.bundle.tokenizer_schema import ids_only
 from txport.runtime.errors import CheckFailed
-from txport.runtime.tokenizer_schema import ids_only
+from txport.runtime.text.affixes import affixes
 
 FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 

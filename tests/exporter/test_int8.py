@@ -23,9 +23,9 @@ from txport.exporter.precision.int8 import quantised, to_int8
 from txport.exporter.precision.quality import Quality
 from txport.models.checkpoint import load_checkpoint, save_checkpoint
 from txport.models.transformer import Transformer
+from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.errors import InputError
 from txport.runtime.golden import load_golden, run_golden
-from txport.runtime.manifest import Manifest
 from txport.runtime.translator import Translator
 
 WEIGHTS = arrays.arrays(

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from txport.exporter.verification.golden import verify_golden
+from txport.runtime.bundle.manifest import Manifest, list_files
 from txport.runtime.device_engine import DeviceEngine
 from txport.runtime.errors import InputError
-from txport.runtime.manifest import Manifest, list_files
 from txport.runtime.ort_cuda import OrtProgram
 
 from tests.runtime.memory_device import MemoryDevice

@@ -25,7 +25,7 @@ from foreign_models import (
     write_json,
 )
 from txport.runtime.errors import CheckpointError, InputError
-from txport.runtime.tokenizer import open_tokenizer
+from txport.runtime.text.tokenizer import open_tokenizer
 
 transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'txport[dev]'")
 

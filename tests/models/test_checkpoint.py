@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 from txport.models.checkpoint import load_checkpoint, save_checkpoint, write_description
 from txport.models.config import Config
 from txport.models.transformer import Transformer
+from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, TokenizerFiles, ids_only, plain
 from txport.runtime.errors import CheckpointError, InputError
-from txport.runtime.tokenizer_schema import TokenizerDescription, TokenizerFiles, ids_only, plain
 
 MakeModel = Callable[..., Transformer]
 SENTENCES = ["on 3/14/2025 it cost $12.50", "  spaces at both ends  ", "", "Füße 🚀 \u2028 one line still"]

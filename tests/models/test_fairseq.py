@@ -31,7 +31,7 @@ from foreign_models import (
 from txport.models.importers.choice import import_model
 from txport.models.importers.imported import Options
 from txport.runtime.errors import CheckpointError, InputError
-from txport.runtime.tokenizer import open_tokenizer
+from txport.runtime.text.tokenizer import open_tokenizer
 
 transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'txport[dev]'")
 

@@ -28,7 +28,7 @@ from foreign_models import (
 from txport.exporter.trial import choose_trial
 from txport.models.importers.multilingual import CODES
 from txport.runtime.errors import CheckpointError, InputError
-from txport.runtime.tokenizer import open_tokenizer
+from txport.runtime.text.tokenizer import open_tokenizer
 
 transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'txport[dev]'")
 

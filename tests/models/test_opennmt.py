@@ -34,7 +34,7 @@ from txport.exporter.trial import choose_trial
 from txport.models.importers.choice import import_model
 from txport.models.importers.imported import Options
 from txport.runtime.errors import CheckpointError
-from txport.runtime.tokenizer import open_tokenizer
+from txport.runtime.text.tokenizer import open_tokenizer
 
 UNK, PAD, BOS, EOS = 0, 1, 2, 3
 SPECIAL = ["<unk>", "<blank>", "<s>", "</s>"]

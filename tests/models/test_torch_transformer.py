@@ -26,7 +26,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from txport.models.importers.torch_transformer import TorchSeq2Seq
 from txport.runtime.errors import CheckpointError, InputError
-from txport.runtime.tokenizer import open_tokenizer
+from txport.runtime.text.tokenizer import open_tokenizer
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 NAMES = {

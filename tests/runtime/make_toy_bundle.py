@@ -21,8 +21,7 @@ import onnx
 import sentencepiece
 from onnx import TensorProto, helper, numpy_helper
 from toy import BATCH, BUNDLE, LIMIT, MADE, SOURCE, TOKENS, VOCABULARY, answer
-from txport.runtime.files import new_directory
-from txport.runtime.manifest import (
+from txport.runtime.bundle.manifest import (
     WEIGHTS,
     Dimensions,
     Graph,
@@ -35,7 +34,8 @@ from txport.runtime.manifest import (
     Tensor,
     list_files,
 )
-from txport.runtime.tokenizer_schema import plain
+from txport.runtime.bundle.tokenizer_schema import plain
+from txport.runtime.files import new_directory
 
 HEADS = 2
 CACHES = ("self_key_0", "self_value_0")

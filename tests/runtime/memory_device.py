@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from txport.runtime.bundle.manifest import Graph, Manifest
+from txport.runtime.bundle.schema import Tensor
 from txport.runtime.device import Block
 from txport.runtime.device_buffers import ALIGNMENT, StepSizes
 from txport.runtime.engine import Limits
 from txport.runtime.errors import DeviceError, OutOfMemory
-from txport.runtime.manifest import Graph, Manifest
-from txport.runtime.manifest_schema import Tensor
 
 from tests.runtime.memory_engine import TOKENS, VOCABULARY, logits_after
 

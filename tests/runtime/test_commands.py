@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from txport.runtime.manifest import Manifest
-from txport.runtime.tokenizer_schema import Languages
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.tokenizer_schema import Languages
 from txport.runtime.translator import Translator
 
 from tests.runtime.toy import BUNDLE, answer
@@ -253,7 +253,7 @@ def test_check_finds_other_answers(damaged: Path) -> None:
 
 
 def _sign(directory: Path) -> None:
-    from txport.runtime.manifest import list_files
+    from txport.runtime.bundle.manifest import list_files
 
     manifest = Manifest.parse((directory / "manifest.json").read_bytes())
     Manifest(**{**vars(manifest), "files": list_files(directory)}).write(directory)

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from txport.runtime.build_record import BuildRecord
+from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.device import Device
 from txport.runtime.device_engine import DeviceEngine
 from txport.runtime.engine import Limits
@@ -13,7 +14,6 @@ from txport.runtime.errors import BundleError, InputError
 from txport.runtime.golden import load_golden
 from txport.runtime.gpu import find_gpu
 from txport.runtime.greedy import Request, decode_all
-from txport.runtime.manifest import Manifest
 from txport.runtime.ort import OrtEngine
 from txport.runtime.ort_cuda import OrtProgram
 from txport.runtime.trt import limits_of, smallest_bucket, step_buckets

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from txport.runtime.errors import InputError
-from txport.runtime.lines import as_line, open_lines, text_windows, windows
+from txport.runtime.text.lines import as_line, open_lines, text_windows, windows
 
 
 @contextmanager

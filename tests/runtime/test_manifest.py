@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from txport.runtime.bundle.manifest import FileEntry, Manifest, list_files
+from txport.runtime.bundle.strict_json import encode
 from txport.runtime.errors import BundleError
-from txport.runtime.manifest import FileEntry, Manifest, list_files
-from txport.runtime.strict_json import encode
 
 from tests.runtime import make_manifests
 from tests.runtime.toy import BUNDLE

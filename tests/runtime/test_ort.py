@@ -10,9 +10,9 @@ import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from txport.runtime.bundle.manifest import Manifest, list_files
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.greedy import Request, decode_all, stream
-from txport.runtime.manifest import Manifest, list_files
 from txport.runtime.ort import OrtEngine, OrtState
 from txport.runtime.translator import Translator
 

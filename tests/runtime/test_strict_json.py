@@ -6,8 +6,8 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from txport.runtime.bundle.strict_json import decode, encode, parse
 from txport.runtime.errors import BundleError
-from txport.runtime.strict_json import decode, encode, parse
 
 
 @dataclass(frozen=True)

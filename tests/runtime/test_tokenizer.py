@@ -9,7 +9,7 @@ import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 from txport.runtime.errors import BundleError, InputError
-from txport.runtime.tokenizer import IdsOnly, SentencePieceTokenizer, TextStream
+from txport.runtime.text.tokenizer import IdsOnly, SentencePieceTokenizer, TextStream
 
 EOS = 3
 LINES = [f"number {i} of the café is {i * i} — naïve, isn't it? (ok)" for i in range(300)]

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from txport.runtime.affixes import Affixes
+from txport.runtime.bundle.strict_json import decode
+from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 from txport.runtime.errors import BundleError, InputError
-from txport.runtime.strict_json import decode
-from txport.runtime.tokenizer import TextTokenizer, open_tokenizer
-from txport.runtime.tokenizer_schema import TokenizerDescription
-from txport.runtime.vocabulary import Vocabulary, load_vocabulary
+from txport.runtime.text.affixes import Affixes
+from txport.runtime.text.tokenizer import TextTokenizer, open_tokenizer
+from txport.runtime.text.vocabulary import Vocabulary, load_vocabulary
 
 from tests.runtime import make_tokenizer_cases
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from txport.runtime.manifest import Manifest
+from txport.runtime.bundle.manifest import Manifest
 
 from tests.runtime.toy import BUNDLE
 

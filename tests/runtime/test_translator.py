@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.tokenizer_schema import Languages, TokenizerDescription, ids_only
 from txport.runtime.errors import BundleError, InputError
-from txport.runtime.manifest import Manifest
-from txport.runtime.tokenizer_schema import Languages, TokenizerDescription, ids_only
 from txport.runtime.translator import Options, Translation, Translator
 from txport.runtime.workers import shares
 

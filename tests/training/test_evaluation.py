@@ -6,8 +6,8 @@ import pytest
 import sacrebleu
 from txport.models.checkpoint import save_checkpoint
 from txport.models.transformer import Transformer
-from txport.runtime.affixes import Affixes
 from txport.runtime.errors import CheckpointError, InputError
+from txport.runtime.text.affixes import Affixes
 from txport.training.evaluation import score, translate, translate_with
 from txport.training.torch_engine import TorchEngine
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from txport.models.checkpoint import load_checkpoint
+from txport.runtime.bundle.tokenizer_schema import TokenizerFiles
 from txport.runtime.errors import InputError
-from txport.runtime.tokenizer_schema import TokenizerFiles
 from txport.training.loop import Outcome, train
 from txport.training.recipe import Recipe
 from txport.training.run_directory import RunDirectory

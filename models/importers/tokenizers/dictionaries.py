@@ -7,8 +7,8 @@ from txport.models.importers.huggingface import read_bytes
 from txport.models.importers.imported import TokenizerParts
 from txport.models.importers.tokenizers.files import vocabulary_bytes
 from txport.models.importers.tokenizers.pieces import completed, pieces_of
+from txport.runtime.bundle.tokenizer_schema import Placeholder, TokenizerDescription, TokenizerFiles
 from txport.runtime.errors import CheckpointError
-from txport.runtime.tokenizer_schema import Placeholder, TokenizerDescription, TokenizerFiles
 
 _SHARED = ("shared.model", "sentencepiece.bpe.model", "spm.model")
 

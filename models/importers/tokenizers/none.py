@@ -6,8 +6,8 @@ from txport.models.config import Config
 from txport.models.importers.huggingface import HuggingFaceConfig, chosen
 from txport.models.importers.imported import Options, TokenizerParts
 from txport.models.importers.multilingual import sentencepiece_files
+from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 from txport.runtime.errors import CheckpointError
-from txport.runtime.tokenizer_schema import TokenizerDescription
 
 
 def without_tokenizer(

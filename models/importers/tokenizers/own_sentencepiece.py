@@ -6,8 +6,8 @@ from txport.models.config import Config
 from txport.models.importers.huggingface import read_bytes
 from txport.models.importers.imported import Options, TokenizerParts
 from txport.models.importers.tokenizers.pieces import pieces_of
+from txport.runtime.bundle.tokenizer_schema import plain
 from txport.runtime.errors import CheckpointError, InputError
-from txport.runtime.tokenizer_schema import plain
 
 
 def own_sentencepiece(directory: Path, options: Options, config: Config) -> TokenizerParts:

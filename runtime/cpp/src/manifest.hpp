@@ -1,6 +1,6 @@
 // manifest.json: everything that a runtime must know about a bundle, and the only thing it may rely on.
 //
-// The structs mirror the file field by field, as txport.runtime.manifest does in Python.
+// The structs mirror the file field by field, as txport.runtime.bundle.manifest does in Python.
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,7 @@ class TokenizerFiles:
 
     Attributes:
         model: a SentencePiece model, or a tokenizer.json of the `tokenizers` library.
-        vocabulary: see `txport.runtime.vocabulary`; None where ids are the model's own.
+        vocabulary: see `txport.runtime.text.vocabulary`; None where ids are the model's own.
     """
 
     model: str

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import sentencepiece
-from txport.runtime.affixes import Affixes, affixes, split_marker, with_unknown_target
+from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, TokenizerFiles, plain
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.libraries import needs
-from txport.runtime.tokenizer_schema import TokenizerDescription, TokenizerFiles, plain
-from txport.runtime.vocabulary import Vocabulary, load_vocabulary
+from txport.runtime.text.affixes import Affixes, affixes, split_marker, with_unknown_target
+from txport.runtime.text.vocabulary import Vocabulary, load_vocabulary
 
 
 class Tokenizer(Protocol):
@@ -132,7 +132,7 @@ class TextTokenizer:
             target_language: likewise.
 
         Raises:
-            InputError: as `txport.runtime.affixes.affixes`.
+            InputError: as `txport.runtime.text.affixes.affixes`.
         """
         description = self._description
         name, text = split_marker(text, description)

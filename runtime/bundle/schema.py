@@ -1,4 +1,4 @@
-"""The parts of manifest.json, field by field; `txport.runtime.manifest` puts them together."""
+"""The parts of manifest.json, field by field; `txport.runtime.bundle.manifest` puts them together."""
 
 from dataclasses import dataclass
 from typing import Literal

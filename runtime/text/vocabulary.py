@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from txport.runtime.bundle.strict_json import decode, parse
 from txport.runtime.errors import BundleError
-from txport.runtime.strict_json import decode, parse
 
 FORMAT_VERSION = 1
 

@@ -10,11 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from txport.runtime.engine import Limits, SpecialTokens
-from txport.runtime.errors import BundleError
-from txport.runtime.files import sha256, write_atomically
-from txport.runtime.manifest_rules import HEX, UNLISTED, faults
-from txport.runtime.manifest_schema import (
+from txport.runtime.bundle.rules import HEX, UNLISTED, faults
+from txport.runtime.bundle.schema import (
     Dimension,
     Dimensions,
     DType,
@@ -30,8 +27,11 @@ from txport.runtime.manifest_schema import (
     Tensor,
     Verification,
 )
-from txport.runtime.strict_json import decode, encode, parse
-from txport.runtime.tokenizer_schema import TokenizerDescription, TokenizerFiles
+from txport.runtime.bundle.strict_json import decode, encode, parse
+from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, TokenizerFiles
+from txport.runtime.engine import Limits, SpecialTokens
+from txport.runtime.errors import BundleError
+from txport.runtime.files import sha256, write_atomically
 
 __all__ = [
     "FORMAT_VERSION",

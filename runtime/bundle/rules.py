@@ -4,12 +4,12 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from txport.runtime.manifest_schema import Dimension, DType, Graph, Role, Tensor
-from txport.runtime.strict_json import encode
-from txport.runtime.tokenizer_rules import tokenizer_faults
+from txport.runtime.bundle.schema import Dimension, DType, Graph, Role, Tensor
+from txport.runtime.bundle.strict_json import encode
+from txport.runtime.bundle.tokenizer_rules import tokenizer_faults
 
 if TYPE_CHECKING:
-    from txport.runtime.manifest import Manifest
+    from txport.runtime.bundle.manifest import Manifest
 
 HEX = re.compile(r"[0-9a-f]{64}")
 _LARGEST_SIZE = 2**31 - 1

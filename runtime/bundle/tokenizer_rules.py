@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping
 
-from txport.runtime.tokenizer_schema import TokenizerDescription
+from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 
 _LISTS = ("source_prefix", "source_suffix", "target_prefix")
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from txport.runtime.bundle.tokenizer_schema import SOURCE_LANGUAGE, TARGET_LANGUAGE, Languages, TokenizerDescription
 from txport.runtime.errors import InputError
-from txport.runtime.tokenizer_schema import SOURCE_LANGUAGE, TARGET_LANGUAGE, Languages, TokenizerDescription
 
 _MOST_NAMES = 8
 
