@@ -6,7 +6,7 @@ import numpy as np
 from txport.benchmarks.backend import DEFAULT, Setting, Task, padded
 from txport.benchmarks.endless import EndlessEngine
 from txport.runtime import Translator
-from txport.runtime.device_engine import DeviceEngine
+from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.greedy import Request, decode_all
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from txport.runtime.device_engine import DeviceEngine
+from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.engine import DecoderState, Engine, Float32, Int64, Memory, StepOutput
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 import numpy as np
-from txport.runtime.device_engine import DeviceEngine
+from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.errors import InputError, TxportError
 from txport.runtime.greedy import Request, decode_all
 from txport.runtime.translator import Translator

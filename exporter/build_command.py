@@ -15,8 +15,8 @@ from txport.exporter.engines.profiles import Buckets, choose_buckets
 from txport.runtime.build_record import BuildRecord
 from txport.runtime.bundle.manifest import WEIGHTS, Lowering, Manifest
 from txport.runtime.bundle.strict_json import encode
+from txport.runtime.device.gpu import Gpu, find_gpu
 from txport.runtime.errors import BundleError, InputError
-from txport.runtime.gpu import Gpu, find_gpu
 from txport.runtime.tensorrt_library import TensorRt, find_tensorrt
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}

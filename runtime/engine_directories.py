@@ -5,8 +5,8 @@ from pathlib import Path
 
 from txport.runtime.build_record import NAME, BuildRecord, LibraryVersion
 from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.device.gpu import Gpu
 from txport.runtime.errors import BundleError
-from txport.runtime.gpu import Gpu
 
 ENGINES = "engines"
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from txport.runtime.build_record import BuildRecord, LibraryName
 from txport.runtime.bundle.manifest import Lowering, Manifest
+from txport.runtime.device.gpu import Gpu, find_gpu
 from txport.runtime.engine import Engine
 from txport.runtime.engine_directories import Built, best, candidates, directories
 from txport.runtime.errors import BundleError, InputError, MissingLibrary, TxportError
-from txport.runtime.gpu import Gpu, find_gpu
 from txport.runtime.libraries import needs
 from txport.runtime.tensorrt_library import TensorRt, find_tensorrt
 
@@ -189,8 +189,8 @@ def open_engine(directory: Path, manifest: Manifest, choice: Choice, threads: in
 def _open_on_gpu(directory: Path, manifest: Manifest, choice: Choice, threads: int) -> Engine:
     if choice.engine == "trt":
         with needs("trt"):
-            from txport.runtime.cuda import CudaDevice
-            from txport.runtime.device_engine import DeviceEngine
+            from txport.runtime.device.cuda import CudaDevice
+            from txport.runtime.device.engine import DeviceEngine
             from txport.runtime.trt import TrtProgram
         assert choice.directory is not None  # `choose` found it
         record = BuildRecord.load(Path(choice.directory))
@@ -201,8 +201,8 @@ def _open_on_gpu(directory: Path, manifest: Manifest, choice: Choice, threads: i
         from txport.runtime.ort import OrtEngine
     try:
         with needs("ort-gpu"):
-            from txport.runtime.cuda import CudaDevice
-            from txport.runtime.device_engine import DeviceEngine
+            from txport.runtime.device.cuda import CudaDevice
+            from txport.runtime.device.engine import DeviceEngine
             from txport.runtime.ort_cuda import OrtProgram
     except MissingLibrary as error:
         _log.warning("the decoder's state crosses the bus at each step: %s", error)

@@ -1,4 +1,4 @@
-"""ONNX Runtime's CUDA provider as a program of `txport.runtime.device_engine`: it runs on the device's own buffers.
+"""ONNX Runtime's CUDA provider as a program of `txport.runtime.device.engine`: it runs on the device's own buffers.
 
 It works on our stream, so nothing waits between a copy and a step. With CUDA graphs it captures the step over each set
 of buffers by itself and replays it. Where that is impossible it is said once, and steps are launched one by one.
@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import onnxruntime
 from txport.runtime.bundle.manifest import Graph, Lowering, Manifest, Tensor
-from txport.runtime.device import Device
-from txport.runtime.device_buffers import StepSizes
+from txport.runtime.device.buffers import StepSizes
+from txport.runtime.device.device import Device
 from txport.runtime.engine import Limits
 from txport.runtime.errors import BundleError, DeviceError, InputError
 from txport.runtime.ort_session import open_session, open_step, providers_of, run
@@ -26,7 +26,7 @@ _log = logging.getLogger("txport")
 
 
 class OrtProgram:
-    """A bundle's graphs on ONNX Runtime over a device's memory; see `txport.runtime.device_engine.Program`.
+    """A bundle's graphs on ONNX Runtime over a device's memory; see `txport.runtime.device.engine.Program`.
 
     Args:
         directory: the bundle.

@@ -1,4 +1,4 @@
-"""TensorRT engines as a program of `txport.runtime.device_engine`.
+"""TensorRT engines as a program of `txport.runtime.device.engine`.
 
 One execution context for each set of buffers, at the profile of its bucket; its step is captured once as a CUDA graph
 and replayed. The encoder runs at its real sizes, outside of any graph.
@@ -12,8 +12,8 @@ from typing import Any
 
 from txport.runtime.build_record import BuildRecord, EngineFile
 from txport.runtime.bundle.manifest import Graph, Manifest, Tensor
-from txport.runtime.device import Device
-from txport.runtime.device_buffers import StepSizes
+from txport.runtime.device.buffers import StepSizes
+from txport.runtime.device.device import Device
 from txport.runtime.engine import Limits
 from txport.runtime.errors import BundleError, DeviceError, InputError
 from txport.runtime.tensorrt_library import TensorRt
@@ -22,7 +22,7 @@ _log = logging.getLogger("txport")
 
 
 class TrtProgram:
-    """The engines of one directory, opened; see `txport.runtime.device_engine.Program`.
+    """The engines of one directory, opened; see `txport.runtime.device.engine.Program`.
 
     Args:
         directory: of the engines.

@@ -30,10 +30,10 @@ from txport.runtime.build_record import (
 from txport.runtime.bundle.manifest import WEIGHTS, Graph, Lowering, Manifest, Role
 from txport.runtime.bundle.schema import MadeBy
 from txport.runtime.bundle.strict_json import encode
+from txport.runtime.device.gpu import Gpu, dotted
 from txport.runtime.engine_directories import ENGINES
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.files import new_directory, write_atomically
-from txport.runtime.gpu import Gpu, dotted
 from txport.runtime.tensorrt_library import TensorRt, find_tensorrt
 from txport.runtime.version import VERSION
 

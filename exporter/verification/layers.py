@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 from txport.exporter.verification.layer_errors import LayerError, layer_errors, worst
 from txport.runtime.bundle.manifest import Lowering, Manifest
+from txport.runtime.device.gpu import find_gpu
 from txport.runtime.engines import usable_lowerings
 from txport.runtime.errors import CheckFailed, InputError
-from txport.runtime.gpu import find_gpu
 from txport.runtime.tensorrt_library import find_tensorrt
 
 _SHOWN = 20

@@ -18,9 +18,9 @@ from txport.exporter.engines.process import peak_memory, run_apart
 from txport.exporter.engines.profiles import choose_buckets
 from txport.runtime.build_record import BuildRecord, LibraryVersion
 from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.device.gpu import Gpu
 from txport.runtime.engine_directories import best, directories
 from txport.runtime.errors import BundleError, CheckFailed, InputError
-from txport.runtime.gpu import Gpu
 
 L4 = Gpu("NVIDIA L4", "8.9", "13.0")
 SMALL = "--compute-capability 8.9 --batch-buckets 1,2 --target-buckets 16,32 --optimization-level 0".split()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from txport.exporter.verification.golden import verify_golden
 from txport.runtime.bundle.manifest import Manifest, list_files
-from txport.runtime.device_engine import DeviceEngine
+from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.errors import InputError
 from txport.runtime.ort_cuda import OrtProgram
 

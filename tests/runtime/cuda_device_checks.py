@@ -19,8 +19,8 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from txport.runtime.device import Block
-from txport.runtime.device_engine import DeviceEngine
+from txport.runtime.device.device import Block
+from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.errors import DeviceError, OutOfMemory
 from txport.runtime.greedy import Request, stream
 
@@ -37,7 +37,7 @@ from tests.runtime.test_device_engine import (
 from tests.runtime.test_device_programs import check_like_host
 from tests.runtime.test_trt import engine_on, open_program
 
-cuda = pytest.importorskip("txport.runtime.cuda", reason="needs cuda-python: pip install 'txport[trt]'")
+cuda = pytest.importorskip("txport.runtime.device.cuda", reason="needs cuda-python: pip install 'txport[trt]'")
 
 KIND = os.environ.get("TXPORT_TEST_CUDA", "")
 lazy = pytest.mark.skipif(KIND != "lazy", reason="needs the driver in host memory, as late as may be")

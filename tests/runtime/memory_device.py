@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from txport.runtime.bundle.manifest import Graph, Manifest
 from txport.runtime.bundle.schema import Tensor
-from txport.runtime.device import Block
-from txport.runtime.device_buffers import ALIGNMENT, StepSizes
+from txport.runtime.device.buffers import ALIGNMENT, StepSizes
+from txport.runtime.device.device import Block
 from txport.runtime.engine import Limits
 from txport.runtime.errors import DeviceError, OutOfMemory
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from txport.runtime.build_record import BuildRecord, EngineFile
 from txport.runtime.bundle.manifest import Graph, Manifest
-from txport.runtime.device_buffers import StepSizes
+from txport.runtime.device.buffers import StepSizes
 from txport.runtime.tensorrt_library import TensorRt
 
 from tests.runtime.memory_device import HashProgram

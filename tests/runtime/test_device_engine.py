@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from txport.runtime.bundle.manifest import Manifest, Precision
 from txport.runtime.bundle.schema import Graph, Tensor
-from txport.runtime.device_buffers import StepSizes, bytes_needed, stack_bytes
-from txport.runtime.device_engine import DeviceEngine
+from txport.runtime.device.buffers import StepSizes, bytes_needed, stack_bytes
+from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.engine import Limits
 from txport.runtime.errors import DeviceError, InputError
 from txport.runtime.greedy import Request, decode_all, stream

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from txport.runtime.build_record import BuildRecord
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.device import Device
-from txport.runtime.device_engine import DeviceEngine
+from txport.runtime.device.device import Device
+from txport.runtime.device.engine import DeviceEngine
+from txport.runtime.device.gpu import find_gpu
 from txport.runtime.engine import Limits
 from txport.runtime.engines import choose, open_engine
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.golden import load_golden
-from txport.runtime.gpu import find_gpu
 from txport.runtime.greedy import Request, decode_all
 from txport.runtime.ort import OrtEngine
 from txport.runtime.ort_cuda import OrtProgram
@@ -100,6 +100,6 @@ def test_without_a_gpu_auto_is_the_cpu_and_the_rest_says_why() -> None:
 
 @no_gpu
 def test_the_cuda_device_says_why_it_cannot_be_used() -> None:
-    cuda = pytest.importorskip("txport.runtime.cuda", reason="needs cuda-python: pip install 'txport[trt]'")
+    cuda = pytest.importorskip("txport.runtime.device.cuda", reason="needs cuda-python: pip install 'txport[trt]'")
     with pytest.raises(InputError, match="CUDA cannot be used here: .*; use --device cpu"):
         cuda.CudaDevice()

@@ -10,9 +10,9 @@ import pytest
 from txport.runtime.build_record import BuildRecord, LibraryVersion
 from txport.runtime.bundle.manifest import FileEntry, Manifest
 from txport.runtime.bundle.strict_json import encode
+from txport.runtime.device.gpu import Gpu, dotted, find_gpu
 from txport.runtime.engine_directories import best, candidates
 from txport.runtime.errors import BundleError
-from txport.runtime.gpu import Gpu, dotted, find_gpu
 
 from tests.runtime import make_build_records
 from tests.runtime.toy import BUNDLE

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from txport.runtime.build_record import BuildRecord
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.device_engine import DeviceEngine
+from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.engine_directories import directories
 from txport.runtime.engines import choose
 from txport.runtime.errors import BundleError, TxportError

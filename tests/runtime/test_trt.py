@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from txport.runtime.build_record import BuildRecord, LibraryName, LibraryVersion
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.device_engine import DeviceEngine
+from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.errors import BundleError, DeviceError, InputError
 from txport.runtime.greedy import Request, decode_all, stream
 from txport.runtime.tensorrt_library import TensorRt

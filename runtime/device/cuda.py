@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from cuda.bindings import driver as cuda
-from txport.runtime.device import Block
+from txport.runtime.device.device import Block
+from txport.runtime.device.gpu import find_gpu
 from txport.runtime.errors import DeviceError, InputError, OutOfMemory
-from txport.runtime.gpu import find_gpu
 
 _FIRST = 0  # the device that is used; CUDA_VISIBLE_DEVICES chooses another
 _NON_BLOCKING = cuda.CUstream_flags.CU_STREAM_NON_BLOCKING
@@ -25,7 +25,7 @@ _SUCCESS = cuda.CUresult.CUDA_SUCCESS
 
 
 class CudaDevice:
-    """Device 0 and a stream of its own; see `txport.runtime.device.Device`. Its memory goes with it.
+    """Device 0 and a stream of its own; see `txport.runtime.device.device.Device`. Its memory goes with it.
 
     Raises:
         InputError: there is no GPU, or its driver is missing or too old.

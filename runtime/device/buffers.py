@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from txport.runtime.bundle.manifest import Graph, Manifest
-from txport.runtime.device import Block, Device
+from txport.runtime.device.device import Block, Device
 
 ALIGNMENT = 256  # of every tensor that a library binds
 RING = 64  # the most steps between two looks

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from txport.runtime.device import Block
-from txport.runtime.device_buffers import RING, StepBuffers
+from txport.runtime.device.buffers import RING, StepBuffers
+from txport.runtime.device.device import Block
 from txport.runtime.engine import Float32, StepOutput
 
 if TYPE_CHECKING:
-    from txport.runtime.device_engine import DeviceEngine, Encoded
+    from txport.runtime.device.engine import DeviceEngine, Encoded
 
 
 class DeviceState:

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 import numpy as np
 from txport.runtime.bundle.manifest import Graph, Manifest
-from txport.runtime.device import Device
-from txport.runtime.device_buffers import ALIGNMENT, Stack, StepBuffers, StepSizes, bytes_needed, stack, stack_bytes
-from txport.runtime.device_state import DeviceState
+from txport.runtime.device.buffers import ALIGNMENT, Stack, StepBuffers, StepSizes, bytes_needed, stack, stack_bytes
+from txport.runtime.device.device import Device
+from txport.runtime.device.state import DeviceState
 from txport.runtime.engine import FIRST_TARGET, Int64, Limits
 from txport.runtime.errors import DeviceError, InputError, OutOfMemory
 

@@ -1,6 +1,6 @@
 """What the decoder's buffers need of a device: memory, copies in the order of one stream, capture and waiting.
 
-`txport.runtime.cuda` is the real one. Addresses are plain numbers, since that is what libraries bind.
+`txport.runtime.device.cuda` is the real one. Addresses are plain numbers, since that is what libraries bind.
 """
 
 from collections.abc import Callable
