@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 import numpy as np
 from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.greedy import Request, decode_all
-from txport.runtime.ort import OrtEngine
 
 WARM_UP = 2
 

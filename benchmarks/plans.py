@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from txport.benchmarks.backend import DEFAULT
 from txport.benchmarks.report_schema import BundleFacts, Contestant
-from txport.runtime.build_record import NAME as RECORD
-from txport.runtime.build_record import BuildRecord
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
+from txport.runtime.engines.build_record import NAME as RECORD
+from txport.runtime.engines.build_record import BuildRecord
 from txport.runtime.errors import InputError
 from txport.runtime.workers import cores
 

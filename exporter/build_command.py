@@ -12,12 +12,12 @@ import click
 from txport.exporter.engines.builder import BuildOptions
 from txport.exporter.engines.directory import Plan, build_directory, target_gpu
 from txport.exporter.engines.profiles import Buckets, choose_buckets
-from txport.runtime.build_record import BuildRecord
 from txport.runtime.bundle.manifest import WEIGHTS, Lowering, Manifest
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.device.gpu import Gpu, find_gpu
+from txport.runtime.engines.build_record import BuildRecord
+from txport.runtime.engines.tensorrt import TensorRt, find_tensorrt
 from txport.runtime.errors import BundleError, InputError
-from txport.runtime.tensorrt_library import TensorRt, find_tensorrt
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _LOWERINGS: tuple[Lowering, ...] = ("scatter", "tensorscatter")

@@ -31,10 +31,10 @@ from txport.runtime.bundle.manifest import (
     list_files,
 )
 from txport.runtime.engine import SpecialTokens
+from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.errors import CheckFailed, InputError
 from txport.runtime.files import new_directory
 from txport.runtime.greedy import Request, decode_all
-from txport.runtime.ort import OrtEngine
 from txport.runtime.text.affixes import affixes
 from txport.runtime.version import VERSION
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from txport.runtime.build_record import BuildRecord
 from txport.runtime.bundle.manifest import GOLDEN, Graph, Manifest
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
-from txport.runtime.engine_directories import directories
-from txport.runtime.engines import choose, installed
+from txport.runtime.engines.build_record import BuildRecord
+from txport.runtime.engines.choice import choose, installed
+from txport.runtime.engines.directories import directories
 from txport.runtime.errors import BundleError, CheckFailed, InputError
 
 

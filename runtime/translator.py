@@ -8,7 +8,7 @@ from pathlib import Path
 
 from txport.runtime import greedy
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
-from txport.runtime.engines import choose, open_engine
+from txport.runtime.engines.choice import choose, open_engine
 from txport.runtime.errors import InputError
 from txport.runtime.files import new_file
 from txport.runtime.libraries import needs

@@ -8,8 +8,8 @@ slot of the cache is the new key or value where its number is the row's position
 from typing import Any
 
 from txport.exporter.engines.network import kind_of, layers_of
+from txport.runtime.engines.tensorrt import TensorRt
 from txport.runtime.errors import CheckFailed
-from txport.runtime.tensorrt_library import TensorRt
 
 _DATA, _UPDATES = 0, 2  # inputs of a scatter layer
 

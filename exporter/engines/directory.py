@@ -15,7 +15,11 @@ from time import monotonic
 from txport.exporter.engines.builder import BuildOptions, EngineBuilder
 from txport.exporter.engines.process import peak_memory, run_apart
 from txport.exporter.engines.profiles import Buckets, encoder_profiles, step_profiles
-from txport.runtime.build_record import (
+from txport.runtime.bundle.manifest import WEIGHTS, Graph, Lowering, Manifest, Role
+from txport.runtime.bundle.schema import MadeBy
+from txport.runtime.bundle.strict_json import encode
+from txport.runtime.device.gpu import Gpu, dotted
+from txport.runtime.engines.build_record import (
     FORMAT_VERSION,
     NAME,
     TIMING_CACHE,
@@ -27,14 +31,10 @@ from txport.runtime.build_record import (
     LibraryName,
     TargetGpu,
 )
-from txport.runtime.bundle.manifest import WEIGHTS, Graph, Lowering, Manifest, Role
-from txport.runtime.bundle.schema import MadeBy
-from txport.runtime.bundle.strict_json import encode
-from txport.runtime.device.gpu import Gpu, dotted
-from txport.runtime.engine_directories import ENGINES
+from txport.runtime.engines.directories import ENGINES
+from txport.runtime.engines.tensorrt import TensorRt, find_tensorrt
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.files import new_directory, write_atomically
-from txport.runtime.tensorrt_library import TensorRt, find_tensorrt
 from txport.runtime.version import VERSION
 
 _log = logging.getLogger("txport")

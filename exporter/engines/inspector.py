@@ -5,8 +5,8 @@ import re
 from typing import Any
 
 from txport.exporter.engines.network import is_island
+from txport.runtime.engines.tensorrt import TensorRt
 from txport.runtime.errors import CheckFailed
-from txport.runtime.tensorrt_library import TensorRt
 
 _TYPES = (
     ("float16", re.compile(r"FP16|\bHalf\b", re.IGNORECASE)),

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from txport.runtime.bundle.schema import Graph
+from txport.runtime.engines.tensorrt import TensorRt
 from txport.runtime.errors import CheckFailed
-from txport.runtime.tensorrt_library import TensorRt
 
 # Query, key, value, mask. TensorRT ignores Attention's `nonpad_kv_seqlen` without a word.
 _MASK = 3

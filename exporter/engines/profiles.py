@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from txport.runtime.build_record import Profile
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Range, Tensor
+from txport.runtime.engines.build_record import Profile
 from txport.runtime.errors import InputError
 
 # The shortest default cache and the factors between defaults: a step at a bucket's end costs little more than one at

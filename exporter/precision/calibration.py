@@ -13,7 +13,7 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 from txport.exporter.reference import BANNED, Batch
-from txport.runtime.ort_session import CPU
+from txport.runtime.engines.ort_session import CPU
 
 Array = npt.NDArray[np.generic]
 Logits = npt.NDArray[np.float32]

@@ -15,9 +15,9 @@ from txport.exporter.precision.quality import Quality, bleu
 from txport.exporter.reference import Batch
 from txport.exporter.trial import Trial
 from txport.runtime.bundle.manifest import Island, Manifest
+from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.errors import CheckFailed
 from txport.runtime.greedy import Request, decode_all
-from txport.runtime.ort import OrtEngine
 from txport.runtime.version import VERSION
 
 ENCODER, STEP = "encoder", "decoder_step.ort"

@@ -13,7 +13,7 @@ from txport.exporter.verification.table import print_report
 from txport.exporter.verification.verify import store_report, verify_bundle, verify_engine
 from txport.models.checkpoint import load_checkpoint
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.engines import choose, open_engine
+from txport.runtime.engines.choice import choose, open_engine
 from txport.runtime.errors import CheckFailed
 
 

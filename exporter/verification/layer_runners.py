@@ -12,9 +12,9 @@ import numpy as np
 from txport.exporter.engines.builder import parse_graph
 from txport.exporter.precision.calibration import Array, outputs_of, session
 from txport.runtime.bundle.manifest import Graph, Manifest
+from txport.runtime.engines.ort_session import providers_of
+from txport.runtime.engines.tensorrt import TensorRt, find_tensorrt
 from txport.runtime.libraries import needs
-from txport.runtime.ort_session import providers_of
-from txport.runtime.tensorrt_library import TensorRt, find_tensorrt
 
 Feed = Mapping[str, Array]
 Runner = Callable[[Feed], Mapping[str, Array]]

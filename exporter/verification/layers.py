@@ -9,9 +9,9 @@ import click
 from txport.exporter.verification.layer_errors import LayerError, layer_errors, worst
 from txport.runtime.bundle.manifest import Lowering, Manifest
 from txport.runtime.device.gpu import find_gpu
-from txport.runtime.engines import usable_lowerings
+from txport.runtime.engines.choice import usable_lowerings
+from txport.runtime.engines.tensorrt import find_tensorrt
 from txport.runtime.errors import CheckFailed, InputError
-from txport.runtime.tensorrt_library import find_tensorrt
 
 _SHOWN = 20
 _DEVICES = ("cpu", "cuda", "trt")

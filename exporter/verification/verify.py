@@ -20,9 +20,9 @@ from txport.exporter.verification.report import Report, summarise
 from txport.models.checkpoint import Checkpoint
 from txport.runtime.bundle.manifest import Manifest, Verification, list_files
 from txport.runtime.engine import Engine, Memory
+from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.files import new_directory
-from txport.runtime.ort import OrtEngine
 
 REPORT = "verification.json"
 

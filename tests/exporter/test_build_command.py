@@ -16,10 +16,10 @@ import pytest
 from txport.exporter.engines.inspector import check_layers
 from txport.exporter.engines.process import peak_memory, run_apart
 from txport.exporter.engines.profiles import choose_buckets
-from txport.runtime.build_record import BuildRecord, LibraryVersion
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.device.gpu import Gpu
-from txport.runtime.engine_directories import best, directories
+from txport.runtime.engines.build_record import BuildRecord, LibraryVersion
+from txport.runtime.engines.directories import best, directories
 from txport.runtime.errors import BundleError, CheckFailed, InputError
 
 L4 = Gpu("NVIDIA L4", "8.9", "13.0")

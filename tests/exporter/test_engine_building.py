@@ -13,8 +13,8 @@ from txport.exporter.engines.network import check_network, computing_layers, kin
 from txport.exporter.engines.profiles import Buckets, encoder_profiles, step_profiles
 from txport.exporter.engines.static_sizes import with_size
 from txport.runtime.bundle.manifest import Graph, Manifest
+from txport.runtime.engines.tensorrt import find_tensorrt
 from txport.runtime.errors import BundleError, CheckFailed
-from txport.runtime.tensorrt_library import find_tensorrt
 
 pytest.importorskip("tensorrt_rtx_bindings", reason="needs TensorRT-RTX (x86-64): pip install 'txport[dev]'")
 

@@ -24,8 +24,8 @@ from txport.exporter.precision.float16 import widened
 from txport.exporter.verification.layer_errors import LayerError, _Sums, layer_errors, worst
 from txport.exporter.verification.layer_runners import network_with_config
 from txport.runtime.bundle.manifest import Manifest, Precision, list_files
+from txport.runtime.engines.tensorrt import find_tensorrt
 from txport.runtime.errors import InputError
-from txport.runtime.tensorrt_library import find_tensorrt
 
 CASES = [([5, 7, 9, 3], [11, 4, 3]), ([6, 3], [8, 3]), ([12, 5, 5, 8, 9, 3], [9, 9, 4, 3])]
 OVERFLOWS = "layers.1.feed_forward.inner"

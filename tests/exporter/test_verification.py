@@ -17,8 +17,8 @@ from txport.exporter.verification.report import LoweringReport, judge
 from txport.exporter.verification.verify import store_report, verify_bundle
 from txport.models.checkpoint import load_checkpoint
 from txport.runtime.bundle.manifest import Manifest, list_files
+from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.errors import BundleError
-from txport.runtime.ort import OrtEngine
 
 SILENT = Stages(enabled=False)
 

@@ -11,8 +11,8 @@ import pytest
 from txport.exporter.verification.golden import verify_golden
 from txport.runtime.bundle.manifest import Manifest, list_files
 from txport.runtime.device.engine import DeviceEngine
+from txport.runtime.engines.ort_cuda import OrtProgram
 from txport.runtime.errors import InputError
-from txport.runtime.ort_cuda import OrtProgram
 
 from tests.runtime.memory_device import MemoryDevice
 

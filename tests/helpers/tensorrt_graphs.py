@@ -12,7 +12,7 @@ from txport.exporter.engines.builder import BuildOptions, EngineBuilder
 from txport.exporter.precision.float16 import to_float16
 from txport.runtime.bundle.manifest import Island, Manifest, Precision, Range
 from txport.runtime.bundle.schema import Dimensions
-from txport.runtime.tensorrt_library import find_tensorrt
+from txport.runtime.engines.tensorrt import find_tensorrt
 
 TOY = Path(__file__).parents[1] / "runtime" / "toy_bundle"
 LOWERINGS = ("scatter", "tensorscatter")

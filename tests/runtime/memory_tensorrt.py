@@ -9,10 +9,10 @@ import gc
 import weakref
 from typing import Any
 
-from txport.runtime.build_record import BuildRecord, EngineFile
 from txport.runtime.bundle.manifest import Graph, Manifest
 from txport.runtime.device.buffers import StepSizes
-from txport.runtime.tensorrt_library import TensorRt
+from txport.runtime.engines.build_record import BuildRecord, EngineFile
+from txport.runtime.engines.tensorrt import TensorRt
 
 from tests.runtime.memory_device import HashProgram
 

@@ -4,19 +4,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from txport.runtime.build_record import BuildRecord
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.device.device import Device
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.device.gpu import find_gpu
 from txport.runtime.engine import Limits
-from txport.runtime.engines import choose, open_engine
+from txport.runtime.engines.build_record import BuildRecord
+from txport.runtime.engines.choice import choose, open_engine
+from txport.runtime.engines.ort import OrtEngine
+from txport.runtime.engines.ort_cuda import OrtProgram
+from txport.runtime.engines.trt import limits_of, smallest_bucket, step_buckets
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.golden import load_golden
 from txport.runtime.greedy import Request, decode_all
-from txport.runtime.ort import OrtEngine
-from txport.runtime.ort_cuda import OrtProgram
-from txport.runtime.trt import limits_of, smallest_bucket, step_buckets
 
 from tests.runtime import make_build_records
 from tests.runtime.memory_device import MemoryDevice

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from txport.runtime.build_record import BuildRecord, LibraryVersion
 from txport.runtime.bundle.manifest import FileEntry, Manifest
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.device.gpu import Gpu, dotted, find_gpu
-from txport.runtime.engine_directories import best, candidates
+from txport.runtime.engines.build_record import BuildRecord, LibraryVersion
+from txport.runtime.engines.directories import best, candidates
 from txport.runtime.errors import BundleError
 
 from tests.runtime import make_build_records

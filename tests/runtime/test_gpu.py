@@ -8,15 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from txport.runtime.build_record import BuildRecord
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.device.engine import DeviceEngine
-from txport.runtime.engine_directories import directories
-from txport.runtime.engines import choose
+from txport.runtime.engines.build_record import BuildRecord
+from txport.runtime.engines.choice import choose
+from txport.runtime.engines.directories import directories
+from txport.runtime.engines.tensorrt import find_tensorrt
 from txport.runtime.errors import BundleError, TxportError
 from txport.runtime.golden import load_golden, run_golden
 from txport.runtime.greedy import Request, decode_all
-from txport.runtime.tensorrt_library import find_tensorrt
 from txport.runtime.translator import Translator
 
 pytest.importorskip("cuda.bindings", reason="needs cuda-python: pip install 'txport[trt]'")

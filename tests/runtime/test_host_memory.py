@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from txport.runtime.host_memory import LARGE, HostMemory
+from txport.runtime.engines.host_memory import LARGE, HostMemory
 
 MEGABYTE = 1 << 20
 pytestmark = pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="only Linux gives memory this way")

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from txport.runtime.mapped import release
+from txport.runtime.engines.mapped import release
 
 SMAPS = Path("/proc/self/smaps")
 SIZE = 1 << 22

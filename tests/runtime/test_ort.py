@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from txport.runtime.bundle.manifest import Manifest, list_files
+from txport.runtime.engines.ort import OrtEngine, OrtState
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.greedy import Request, decode_all, stream
-from txport.runtime.ort import OrtEngine, OrtState
 from txport.runtime.translator import Translator
 
 from tests.runtime.toy import BUNDLE, LIMIT, SOURCE, TOKENS, VOCABULARY, answer, logits
@@ -77,7 +77,7 @@ def test_the_environment_stays_as_it_was(asked: str | None, monkeypatch: pytest.
 
 
 def test_buffers_from_the_system_are_as_good(engine: OrtEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txport.runtime.host_memory.LARGE", 1)
+    monkeypatch.setattr("txport.runtime.engines.host_memory.LARGE", 1)
     sources = [[5 + i, *range(7, 8 + i % 9), 3] for i in range(12)]
     results = decode_all(engine, [Request(source) for source in sources], rows=3)
     assert [result.ids for result in results] == [answer(source, LIMIT)[0] for source in sources]
@@ -197,7 +197,7 @@ def test_first_caches_have_room_for_answers_as_long_as_the_sources(engine: OrtEn
 
 
 def test_memory_is_used_again_and_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txport.runtime.host_memory.LARGE", 1)
+    monkeypatch.setattr("txport.runtime.engines.host_memory.LARGE", 1)
     engine = OrtEngine(BUNDLE, MANIFEST, threads=1)
     state = engine.allocate(3, SOURCE, LIMIT)
     address = min(buffer.ctypes.data for buffer in state._buffers.values())

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from txport.runtime.build_record import BuildRecord, LibraryName, LibraryVersion
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.device.engine import DeviceEngine
+from txport.runtime.engines.build_record import BuildRecord, LibraryName, LibraryVersion
+from txport.runtime.engines.tensorrt import TensorRt
+from txport.runtime.engines.trt import TrtProgram
 from txport.runtime.errors import BundleError, DeviceError, InputError
 from txport.runtime.greedy import Request, decode_all, stream
-from txport.runtime.tensorrt_library import TensorRt
-from txport.runtime.trt import TrtProgram
 
 from tests.runtime import make_build_records
 from tests.runtime.make_build_records import sizes

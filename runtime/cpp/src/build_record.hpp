@@ -1,6 +1,6 @@
 // build.json: what a directory of TensorRT engines holds, what it was built from and where it runs.
 //
-// The structs mirror the file field by field, as txport.runtime.build_record does in Python; tests/data/engines holds
+// The structs mirror the file field by field, as txport.runtime.engines.build_record does in Python; tests/data/engines holds
 // what both must accept and refuse.
 #pragma once
 

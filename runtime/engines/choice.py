@@ -6,14 +6,14 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from txport.runtime.build_record import BuildRecord, LibraryName
 from txport.runtime.bundle.manifest import Lowering, Manifest
 from txport.runtime.device.gpu import Gpu, find_gpu
 from txport.runtime.engine import Engine
-from txport.runtime.engine_directories import Built, best, candidates, directories
+from txport.runtime.engines.build_record import BuildRecord, LibraryName
+from txport.runtime.engines.directories import Built, best, candidates, directories
+from txport.runtime.engines.tensorrt import TensorRt, find_tensorrt
 from txport.runtime.errors import BundleError, InputError, MissingLibrary, TxportError
 from txport.runtime.libraries import needs
-from txport.runtime.tensorrt_library import TensorRt, find_tensorrt
 
 DEVICES = ("auto", "cpu", "cuda", "trt")
 LOWERINGS: tuple[Lowering, ...] = ("ort", "scatter", "tensorscatter")
@@ -182,7 +182,7 @@ def open_engine(directory: Path, manifest: Manifest, choice: Choice, threads: in
                 raise
             _log.warning("%s; the CPU is used instead", error)
     with needs("ort"):
-        from txport.runtime.ort import OrtEngine
+        from txport.runtime.engines.ort import OrtEngine
     return OrtEngine(directory, manifest, choice.lowering, threads)
 
 
@@ -191,19 +191,19 @@ def _open_on_gpu(directory: Path, manifest: Manifest, choice: Choice, threads: i
         with needs("trt"):
             from txport.runtime.device.cuda import CudaDevice
             from txport.runtime.device.engine import DeviceEngine
-            from txport.runtime.trt import TrtProgram
+            from txport.runtime.engines.trt import TrtProgram
         assert choice.directory is not None  # `choose` found it
         record = BuildRecord.load(Path(choice.directory))
         device, library = CudaDevice(), find_tensorrt(record.library.name)
         program = TrtProgram(Path(choice.directory), record, manifest, library, device)
         return DeviceEngine(device, manifest, program)
     with needs("ort-gpu"):
-        from txport.runtime.ort import OrtEngine
+        from txport.runtime.engines.ort import OrtEngine
     try:
         with needs("ort-gpu"):
             from txport.runtime.device.cuda import CudaDevice
             from txport.runtime.device.engine import DeviceEngine
-            from txport.runtime.ort_cuda import OrtProgram
+            from txport.runtime.engines.ort_cuda import OrtProgram
     except MissingLibrary as error:
         _log.warning("the decoder's state crosses the bus at each step: %s", error)
         return OrtEngine(directory, manifest, choice.lowering, threads, "cuda")

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from txport.runtime.build_record import BuildRecord, EngineFile
 from txport.runtime.bundle.manifest import Graph, Manifest, Tensor
 from txport.runtime.device.buffers import StepSizes
 from txport.runtime.device.device import Device
 from txport.runtime.engine import Limits
+from txport.runtime.engines.build_record import BuildRecord, EngineFile
+from txport.runtime.engines.tensorrt import TensorRt
 from txport.runtime.errors import BundleError, DeviceError, InputError
-from txport.runtime.tensorrt_library import TensorRt
 
 _log = logging.getLogger("txport")
 
@@ -26,7 +26,7 @@ class TrtProgram:
 
     Args:
         directory: of the engines.
-        record: its build.json, which fits this machine (`txport.runtime.engine_directories`).
+        record: its build.json, which fits this machine (`txport.runtime.engines.directories`).
         manifest: the bundle's.
         tensorrt: the library.
         device: whose memory and stream.

@@ -10,7 +10,7 @@ from typing import Any
 
 import onnxruntime
 from txport.runtime.bundle.manifest import Graph, Manifest
-from txport.runtime.engines import usable_lowerings
+from txport.runtime.engines.choice import usable_lowerings
 from txport.runtime.errors import BundleError, InputError
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"

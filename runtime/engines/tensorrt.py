@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from txport.runtime.build_record import IdType, LibraryName, LibraryVersion
+from txport.runtime.engines.build_record import IdType, LibraryName, LibraryVersion
 from txport.runtime.errors import InputError, MissingLibrary
 
 _MODULES: dict[LibraryName, tuple[str, ...]] = {

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from txport.runtime.build_record import NAME, BuildRecord, LibraryVersion
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.device.gpu import Gpu
+from txport.runtime.engines.build_record import NAME, BuildRecord, LibraryVersion
 from txport.runtime.errors import BundleError
 
 ENGINES = "engines"

@@ -18,8 +18,8 @@ from txport.runtime.bundle.manifest import Graph, Lowering, Manifest, Tensor
 from txport.runtime.device.buffers import StepSizes
 from txport.runtime.device.device import Device
 from txport.runtime.engine import Limits
+from txport.runtime.engines.ort_session import open_session, open_step, providers_of, run
 from txport.runtime.errors import BundleError, DeviceError, InputError
-from txport.runtime.ort_session import open_session, open_step, providers_of, run
 
 _SHORTEST_TARGET = 32
 _log = logging.getLogger("txport")

@@ -2,7 +2,7 @@
 
 A state binds every buffer of its step once, by raw pointer, caches and ids in = out: a step is then one call that
 allocates nothing of ours. Both sessions map the bundle's one weights file into memory. The buffers are the host's: with
-the CUDA provider ONNX Runtime would copy them to the device and back at each step; `txport.runtime.ort_cuda` keeps them
+the CUDA provider ONNX Runtime would copy them to the device and back at each step; `txport.runtime.engines.ort_cuda` keeps them
 there.
 """
 
@@ -18,10 +18,10 @@ import numpy.typing as npt
 import onnxruntime
 from txport.runtime.bundle.manifest import WEIGHTS, Lowering, Manifest, Tensor
 from txport.runtime.engine import FIRST_TARGET, Float32, Int64, StepOutput
+from txport.runtime.engines.host_memory import HostMemory
+from txport.runtime.engines.mapped import release
+from txport.runtime.engines.ort_session import open_session, open_step, providers_of, run
 from txport.runtime.errors import InputError
-from txport.runtime.host_memory import HostMemory
-from txport.runtime.mapped import release
-from txport.runtime.ort_session import open_session, open_step, providers_of, run
 
 Array = npt.NDArray[Any]
 Buffers = dict[str, Array]
