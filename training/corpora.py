@@ -9,8 +9,8 @@ from typing import Any
 
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
-from txport.training import spoken
 from txport.training.recipe import BuiltinOptions, CorpusOptions, DatasetsOptions, ParallelOptions, TableOptions
+from txport.training.spoken.corpus import corpus as spoken
 
 # Source line, target line; neither is empty nor holds a line break.
 Pair = tuple[str, str]
@@ -60,7 +60,7 @@ def load_test(options: CorpusOptions, data: Path) -> list[Pair]:
 
 
 def builtin(options: BuiltinOptions) -> Corpus:
-    """The generated corpus of `txport.training.spoken`; its splits share no sentence."""
+    """The generated corpus of `txport.training.spoken.corpus`; its splits share no sentence."""
     sizes: list[tuple[spoken.Split, int]] = [
         ("train", options.train),
         ("validation", options.validation),

@@ -29,7 +29,7 @@ def option(
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltinOptions:
-    """`kind = "builtin"`: the generated corpus, see `txport.training.spoken`."""
+    """`kind = "builtin"`: the generated corpus, see `txport.training.spoken.corpus`."""
 
     seed: int = option(1, "another seed gives other sentences", least=0)
     train: int = option(100_000, "training sentences", least=1)

@@ -6,9 +6,10 @@ import re
 from collections import defaultdict
 
 import pytest
-from txport.training import spoken, spoken_slots
-from txport.training.spoken_templates import CLAUSES, OPENERS, TAILS
-from txport.training.spoken_words import WORDS
+from txport.training.spoken.corpus import corpus as spoken
+from txport.training.spoken.corpus import slots as spoken_slots
+from txport.training.spoken.templates import CLAUSES, OPENERS, TAILS
+from txport.training.spoken.words import WORDS
 
 COUNT = 20_000
 

@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterator
 from typing import Literal
 
-from txport.training.spoken_slots import SLOTS, Pair, weighted
-from txport.training.spoken_templates import CLAUSES, OPENERS, TAILS
-from txport.training.spoken_words import WORDS
+from txport.training.spoken.slots import SLOTS, Pair, weighted
+from txport.training.spoken.templates import CLAUSES, OPENERS, TAILS
+from txport.training.spoken.words import WORDS
 
 Split = Literal["train", "validation", "test"]
 

@@ -1,7 +1,7 @@
 """Numbers, dates, times and amounts as the words that an American English speaker says.
 
 Pure functions from values to lower-case words without punctuation. Which written form they belong to is decided in
-`txport.training.spoken_slots`. The semiotic classes are those of Sproat and Jaitly, "RNN Approaches to Text
+`txport.training.spoken.slots`. The semiotic classes are those of Sproat and Jaitly, "RNN Approaches to Text
 Normalization: A Challenge" (2016), section 2.
 """
 

@@ -1,4 +1,4 @@
-"""The sentence templates of the built-in corpus; see `txport.training.spoken_words` for what stands in them."""
+"""The sentence templates of the built-in corpus; see `txport.training.spoken.words` for what stands in them."""
 
 # Before a clause.
 OPENERS = (

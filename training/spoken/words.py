@@ -1,6 +1,6 @@
 """The words of the built-in corpus: vocabulary lists and sentence templates.
 
-In a template, `{slot}` is filled from `txport.training.spoken_slots.SLOTS` and `{list}` from WORDS. All other words are
+In a template, `{slot}` is filled from `txport.training.spoken.slots.SLOTS` and `{list}` from WORDS. All other words are
 said as they are written. Words that are not said as written stand as `written|spoken`.
 """
 

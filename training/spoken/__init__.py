@@ -1,0 +1,1 @@
+"""The built-in corpus: written English to spoken English, made from templates."""
