@@ -45,7 +45,7 @@ demo: $(VENV)/.ready
 bench: $(VENV)/.ready
 	@test -e build/demo/bundle/manifest.json || { echo 'Run `make demo` first: it makes the bundle to measure.'; exit 2; }
 	@$(VENV)/bin/tx-bench build/demo/bundle --peers -o build/bench
-	@$(VENV)/bin/python -m txport.benchmarks.readme_figures build/bench
+	@$(VENV)/bin/python -m txport.benchmarks.report.readme_figures build/bench
 
 test: lint types unit unit-runtime
 	@echo '== make test: all passed'
@@ -77,10 +77,10 @@ test-gpu: $(VENV)/.ready
 	@$(VENV)/bin/python -m pytest -m gpu
 ifndef GPU_BUNDLE
 	@test -e build/gpu/bundle/manifest.json || { \
-	  $(VENV)/bin/python -m txport.benchmarks.random_checkpoint --preset base -o build/gpu/checkpoint && \
+	  $(VENV)/bin/python -m txport.benchmarks.studies.random_checkpoint --preset base -o build/gpu/checkpoint && \
 	  $(VENV)/bin/tx-export build/gpu/checkpoint -o build/gpu/bundle --fp16 --no-verify --sentences 32 --max-target 128; }
 endif
-	@$(VENV)/bin/python -m txport.benchmarks.gpu_table $(or $(GPU_BUNDLE),build/gpu/bundle)
+	@$(VENV)/bin/python -m txport.benchmarks.studies.gpu_table $(or $(GPU_BUNDLE),build/gpu/bundle)
 
 # build/lib is setuptools' own leftover: what was deleted from the repository would still be packed from there.
 wheel: $(VENV)/.ready $(WHEEL_VENV)/.ready

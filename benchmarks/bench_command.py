@@ -10,12 +10,12 @@ from typing import Any
 
 import click
 from rich.console import Console
-from txport.benchmarks.bench_job import Request, make_job
-from txport.benchmarks.plans import PEERS, Place
-from txport.benchmarks.regression import check_against
-from txport.benchmarks.report_schema import Report
-from txport.benchmarks.session import Session
-from txport.benchmarks.tables import markdown, print_tables
+from txport.benchmarks.report.regression import check_against
+from txport.benchmarks.report.schema import Report
+from txport.benchmarks.report.tables import markdown, print_tables
+from txport.benchmarks.run.job import Request, make_job
+from txport.benchmarks.run.plans import PEERS, Place
+from txport.benchmarks.run.session import Session
 from txport.exporter.progress import Stages
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.entry import INTERRUPTED
@@ -166,7 +166,7 @@ def _run(request: Request, with_plots: bool) -> Report:
             print("tx-bench: interrupted; what was measured is kept", file=sys.stderr)
     write_atomically(directory / TEXT, markdown(session.report).encode())
     if with_plots:
-        from txport.benchmarks.plots import write_plots
+        from txport.benchmarks.report.plots import write_plots
 
         write_plots(session.report, directory)
     return session.report

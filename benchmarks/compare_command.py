@@ -8,7 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from txport.benchmarks.compare import differences, read_figures
+from txport.benchmarks.report.compare import differences, read_figures
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

@@ -10,12 +10,12 @@ from pathlib import Path
 import click
 from rich.console import Console
 from txport.benchmarks.bench_command import interrupt
-from txport.benchmarks.machine import describe
-from txport.benchmarks.nvml import open_nvml
-from txport.benchmarks.report_schema import MadeBy
-from txport.benchmarks.scale import FULL, QUICK, Study, measure_axis
-from txport.benchmarks.scale_report import plot_scale, print_scale, scale_markdown, write_scale
-from txport.benchmarks.scale_schema import FORMAT, FORMAT_VERSION, ScaleReport
+from txport.benchmarks.machine.machine import describe
+from txport.benchmarks.machine.nvml import open_nvml
+from txport.benchmarks.report.schema import MadeBy
+from txport.benchmarks.scale.report import plot_scale, print_scale, scale_markdown, write_scale
+from txport.benchmarks.scale.scale import FULL, QUICK, Study, measure_axis
+from txport.benchmarks.scale.schema import FORMAT, FORMAT_VERSION, ScaleReport
 from txport.exporter.progress import Stages
 from txport.models.config import PRESETS
 from txport.runtime.entry import INTERRUPTED

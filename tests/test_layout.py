@@ -30,7 +30,7 @@ OURS = "txport.exporter txport.models txport.training txport.benchmarks"
 HEAVY = "torch onnx onnx_ir onnxscript lightning transformers safetensors rich"
 ENGINES = "onnxruntime sentencepiece click"
 # optimum-onnx wants an older transformers than the other peers: it runs in an environment of its own.
-ELSEWHERE = {"txport.benchmarks.peer_optimum"}
+ELSEWHERE = {"txport.benchmarks.contestants.optimum"}
 
 
 def modules_of(package: str) -> list[str]:
@@ -98,7 +98,11 @@ def test_the_exporter_does_not_need_training_nor_its_libraries() -> None:
 
 def test_a_device_can_be_measured_without_pytorch() -> None:
     pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'txport[bench]'")
-    commands = ["txport.benchmarks.bench_command", "txport.benchmarks.compare_command", "txport.benchmarks.plots"]
+    commands = [
+        "txport.benchmarks.bench_command",
+        "txport.benchmarks.compare_command",
+        "txport.benchmarks.report.plots",
+    ]
     assert_imports_without(
         "txport.models txport.training torch onnx onnxscript safetensors transformers ctranslate2", commands
     )

@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("torch", reason="needs PyTorch: pip install 'txport[dev]'")
 pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'txport[bench]'")
 from bench import SMALL, assert_refused, command, tx_bench
-from txport.benchmarks.report import read_report
-from txport.benchmarks.report_schema import Measurement, Report
+from txport.benchmarks.report.report import read_report
+from txport.benchmarks.report.schema import Measurement, Report
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from txport.benchmarks.endless import EndlessEngine
+from txport.benchmarks.contestants.endless import EndlessEngine
 from txport.runtime.greedy import Request, decode_all
 
 from tests.runtime.memory_device import MemoryDevice

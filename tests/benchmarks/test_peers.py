@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
-from txport.benchmarks.backend import Task
+from txport.benchmarks.run.backend import Task
 
 pytest.importorskip("torch", reason="needs PyTorch: pip install 'txport[dev]'")
 import numpy as np
 import torch
-from txport.benchmarks.backend import Backend
-from txport.benchmarks.peer_pytorch import PyTorchBackend
+from txport.benchmarks.contestants.pytorch import PyTorchBackend
+from txport.benchmarks.run.backend import Backend
 from txport.models.checkpoint import load_checkpoint, save_checkpoint
 from txport.models.config import preset
 from txport.models.transformer import Transformer
@@ -77,7 +77,7 @@ def test_fixed_tasks_make_all_tokens_and_texts_end(checkpoint: Path) -> None:
 
 
 def test_a_bundle_by_the_greedy_loop_agrees(checkpoint: Path, bundle: Path) -> None:
-    from txport.benchmarks.backend_bundle import BundleBackend
+    from txport.benchmarks.contestants.bundle import BundleBackend
 
     backend = BundleBackend(str(bundle), "cpu", None, 1)
     assert answers(backend, {}, vocabulary_of(checkpoint)) == reference(checkpoint)
@@ -86,15 +86,15 @@ def test_a_bundle_by_the_greedy_loop_agrees(checkpoint: Path, bundle: Path) -> N
 
 def test_hugging_face_agrees(model: Path) -> None:
     pytest.importorskip("transformers", reason="needs transformers: pip install 'txport[dev]'")
-    from txport.benchmarks.peer_huggingface import HuggingFaceBackend
+    from txport.benchmarks.contestants.huggingface import HuggingFaceBackend
 
     assert answers(HuggingFaceBackend(str(model), "cpu"), ONE, vocabulary_of(model)) == reference(model)
 
 
 def test_ctranslate2_agrees(model: Path, tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install 'txport[dev]'")
-    from txport.benchmarks.ctranslate2_weights import write_ctranslate2
-    from txport.benchmarks.peer_ctranslate2 import CTranslate2Backend
+    from txport.benchmarks.contestants.ctranslate2 import CTranslate2Backend
+    from txport.benchmarks.contestants.ctranslate2_weights import write_ctranslate2
 
     write_ctranslate2(load_checkpoint(model).model, tmp_path / "model")
     backend = CTranslate2Backend(str(tmp_path / "model"), "cpu", "float32", 3)
@@ -105,7 +105,7 @@ def test_ctranslate2_agrees(model: Path, tmp_path: Path) -> None:
 def test_hugging_face_agrees_with_an_imported_marian(tmp_path: Path) -> None:
     """Its positions are a table, in the order of Marian's own."""
     pytest.importorskip("transformers", reason="needs transformers: pip install 'txport[dev]'")
-    from txport.benchmarks.peer_huggingface import HuggingFaceBackend
+    from txport.benchmarks.contestants.huggingface import HuggingFaceBackend
     from txport.models.importers.marian import concatenated_sinusoids
 
     model = random_model(positions="learned", activation="silu")
@@ -129,7 +129,7 @@ def test_hugging_face_agrees_with_an_imported_marian(tmp_path: Path) -> None:
 )
 def test_what_hugging_face_cannot_be_is_said(fields: dict[str, object], what: str) -> None:
     pytest.importorskip("transformers", reason="needs transformers: pip install 'txport[dev]'")
-    from txport.benchmarks.huggingface_weights import hugging_face_model, unsupported
+    from txport.benchmarks.contestants.huggingface_weights import hugging_face_model, unsupported
     from txport.runtime.errors import InputError
 
     assert unsupported(random_model()) is None

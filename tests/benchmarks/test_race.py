@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from txport.benchmarks.backend import Task
-from txport.benchmarks.race import ROUNDS, Budget, Racer, race
-from txport.benchmarks.worker_process import WorkerProcess
+from txport.benchmarks.run.backend import Task
+from txport.benchmarks.run.race import ROUNDS, Budget, Racer, race
+from txport.benchmarks.run.worker_process import WorkerProcess
 
 TASK = Task([[4, 5, 6, 3], [7, 8, 9, 3]], 4, True, [], 0)
 SETTINGS = {"fixed": [{"threads": "1"}], "text": [{"threads": "1"}]}

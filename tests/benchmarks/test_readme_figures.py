@@ -5,15 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from txport.benchmarks.readme_figures import BEGIN, END
-from txport.benchmarks.report import write_report
-from txport.benchmarks.report_schema import Agreement
+from txport.benchmarks.report.readme_figures import BEGIN, END
+from txport.benchmarks.report.report import write_report
+from txport.benchmarks.report.schema import Agreement
 
 from tests.benchmarks.test_report import CONTESTANT, measurement, report
 
 
 def run(directory: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "txport.benchmarks.readme_figures", "bench"]
+    command = [sys.executable, "-m", "txport.benchmarks.report.readme_figures", "bench"]
     return subprocess.run(command, cwd=directory, capture_output=True, text=True)
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from txport.benchmarks.compare import differences, read_figures
-from txport.benchmarks.report import read_report, write_report
-from txport.benchmarks.report_schema import (
+from txport.benchmarks.report.compare import differences, read_figures
+from txport.benchmarks.report.report import read_report, write_report
+from txport.benchmarks.report.schema import (
     FORMAT,
     FORMAT_VERSION,
     Contestant,

@@ -3,8 +3,8 @@
 import dataclasses
 
 import pytest
-from txport.benchmarks.report_schema import Bandwidth, Machine, Peak, Percentiles
-from txport.benchmarks.roofline import Shape, encoder_cost, roofline, step_cost
+from txport.benchmarks.machine.roofline import Shape, encoder_cost, roofline, step_cost
+from txport.benchmarks.report.schema import Bandwidth, Machine, Peak, Percentiles
 
 SHAPE = Shape(encoder_layers=3, decoder_layers=2, d_model=8, ffn=24, vocabulary=40)
 MACHINE = Machine(

@@ -9,9 +9,9 @@ import pytest
 pytest.importorskip("torch", reason="needs PyTorch: pip install 'txport[dev]'")
 pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'txport[bench]'")
 from bench import tx_bench
-from txport.benchmarks.scale import fit
+from txport.benchmarks.scale.scale import fit
+from txport.benchmarks.scale.schema import Point
 from txport.benchmarks.scale_command import main
-from txport.benchmarks.scale_schema import Point
 from txport.runtime.errors import InputError
 
 

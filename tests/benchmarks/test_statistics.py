@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from txport.benchmarks.report_schema import Percentiles
-from txport.benchmarks.statistics import is_warm, percentile, percentiles, ratio, warm_up
+from txport.benchmarks.report.schema import Percentiles
+from txport.benchmarks.report.statistics import is_warm, percentile, percentiles, ratio, warm_up
 
 times = st.lists(st.floats(0.001, 1e6), min_size=1, max_size=300)
 

@@ -5,9 +5,9 @@ import time
 from pathlib import Path
 
 import pytest
-from txport.benchmarks.energy import open_meter
-from txport.benchmarks.machine import parse_power_mode
-from txport.benchmarks.tegrastats import integrate, memory_bytes, rails, watts
+from txport.benchmarks.machine.energy import open_meter
+from txport.benchmarks.machine.machine import parse_power_mode
+from txport.benchmarks.machine.tegrastats import integrate, memory_bytes, rails, watts
 
 XAVIER_AGX_JETPACK_5 = (
     "RAM 2445/31919MB (lfb 6776x4MB) SWAP 0/15959MB (cached 0MB) CPU [0%@1190,1%@1190,0%@1190,0%@1189,0%@1190,"

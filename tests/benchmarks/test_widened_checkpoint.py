@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torch", reason="needs PyTorch: pip install 'txport[dev]'")
 import torch
 from click.testing import CliRunner
-from txport.benchmarks.widened_checkpoint import main, widened
+from txport.benchmarks.studies.widened_checkpoint import main, widened
 from txport.models.checkpoint import load_checkpoint
 from txport.runtime.errors import InputError
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from txport.benchmarks.worker_process import ContestantFailed, WorkerProcess, prepare
+from txport.benchmarks.run.worker_process import ContestantFailed, WorkerProcess, prepare
 
 DESCRIPTION = {"device": "cpu", "lowering": None, "threads": 1}
 TASK = {"sources": [[4, 5, 3], [6, 7, 3]], "target": 5, "fixed": True, "prefix": [], "absent": 0}
@@ -65,4 +65,8 @@ def test_it_is_stopped_between_questions(process: WorkerProcess) -> None:
 
 def test_what_must_be_prepared_and_fails_is_told_by_its_last_line(tmp_path: Path) -> None:
     with pytest.raises(ContestantFailed, match="its weights were not converted: .*not a checkpoint directory"):
-        prepare(["txport.benchmarks.ctranslate2_weights", str(tmp_path / "none"), str(tmp_path / "out")], None, 120)
+        prepare(
+            ["txport.benchmarks.contestants.ctranslate2_weights", str(tmp_path / "none"), str(tmp_path / "out")],
+            None,
+            120,
+        )

@@ -149,7 +149,7 @@ def test_a_bundle_whose_tokenizer_is_only_in_python(tmp_path: Path) -> None:
 
 
 def test_tx_bench_measures_it_beside_the_python_runtime(bundle: Path, tmp_path: Path) -> None:
-    from txport.benchmarks.report import read_report
+    from txport.benchmarks.report.report import read_report
 
     sizes = ("--batch", 2, "--source", 6, "--target", 5, "--calls", 3, "--seconds", 0.3, "--threads", 1, "--lines", 4)
     options = ("--cpp", BUILD / "txport-bench", "--no-plots", "--no-roofline", "-o", tmp_path / "out")

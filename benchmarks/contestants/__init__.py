@@ -1,0 +1,1 @@
+"""Who is timed: bundles, the C++ runtime, and peers with the same weights."""

@@ -1,0 +1,88 @@
+"""The C++ runtime, by runs of txport-bench: it times its own calls, so a turn is one run of it."""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+from txport.benchmarks.run.backend import DEFAULT, Setting, Task
+
+FORMAT, FORMAT_VERSION = "txport-bench", 1
+STARTS = 5
+
+
+class CppBackend:
+    """A bundle by txport-bench. Its ids are its own random ones, and a sentence ends at eos there.
+
+    Args:
+        tool: the program.
+        bundle, device, lowering, threads: as of `txport.runtime.translator.Translator`.
+    """
+
+    def __init__(self, tool: str, bundle: str, device: str, lowering: str | None, threads: int) -> None:
+        self._command, self._threads = [tool, bundle, "--device", device], str(threads)
+        if lowering is not None:
+            self._command += ["--lowering", lowering]
+        self._task: Task | None = None
+        self.peak_resident_bytes: int | None = None
+        starts = [self._start() for _ in range(STARTS)]
+        self.startup_ms = [milliseconds for milliseconds, _ in starts]
+        found = starts[-1][1]
+        self.device = "cpu" if device == "auto" else device
+        version = found["made_by"]["version"]
+        self.engine = f"txport-bench {version}, {found['engine']}; each round is the median of its calls"
+
+    def prepare(self, task: Task, setting: Setting) -> None:
+        """Remember the sizes, and `setting["threads"]` if there is one."""
+        if not task.fixed:
+            raise ValueError("txport-bench measures fixed workloads only")
+        self._task = task
+        self._threads = setting.get("threads", self._threads).replace(DEFAULT, "0")
+
+    def call(self) -> None:
+        """Nothing: see `turn`."""
+
+    def turn(self, calls: int, seconds: float) -> dict[str, list[float]]:
+        """Milliseconds of the median call and of its parts, in one run; a call as if no sentence had ended early."""
+        assert self._task is not None
+        task = self._task
+        found = self._run(len(task.sources), len(task.sources[0]), task.target, calls, seconds)["figures"]
+        self.peak_resident_bytes = found["peak_resident_bytes"]
+        return {
+            "call": [found["ms_per_token"]["p50"] * task.target],
+            "encoder": [found["encoder_ms"]["p50"]],
+            "first_token": [found["first_token_ms"]["p50"]],
+        }
+
+    def _start(self) -> tuple[float, dict[str, Any]]:
+        """Milliseconds of a new process to its first token, and what it printed.
+
+        Its own clock begins in `main`: the loading of its libraries is that of a call which only prints the version.
+        """
+        started = time.perf_counter()
+        subprocess.run([self._command[0], "--version"], check=True, capture_output=True)
+        loading = (time.perf_counter() - started) * 1e3
+        found = self._run(1, 1, 1, 1, 1.0)
+        return loading + found["figures"]["startup_ms"], found
+
+    def _run(self, batch: int, source: int, target: int, calls: int, seconds: float) -> dict[str, Any]:
+        sizes = {"batch": batch, "source": source, "target": target, "calls": calls, "seconds": seconds}
+        sizes["threads"] = int(self._threads)
+        options = [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
+        done = subprocess.run([*self._command, *options], capture_output=True, text=True, env=os.environ)
+        if done.returncode:
+            raise RuntimeError(done.stderr.strip() or f"txport-bench ended with exit code {done.returncode}")
+        found: dict[str, Any] = json.loads(done.stdout)
+        if found.get("format") != FORMAT or found.get("format_version") != FORMAT_VERSION:
+            raise RuntimeError("the program does not write the JSON of this version of txport-bench")
+        return found
+
+    def ids(self) -> list[list[int]]:
+        """None: it does not say."""
+        return []
+
+    def parts(self) -> dict[str, Callable[[], object]]:
+        """None that could be called alone."""
+        return {}

@@ -1,0 +1,77 @@
+"""CTranslate2: the same model by its own engine, in each of its compute types, at its best setting."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import ctranslate2
+from txport.benchmarks.run.backend import Setting, Task, cut_after
+
+
+def token(token_id: int) -> str:
+    """The name of an id in the vocabulary of a converted model: CTranslate2 takes and gives names."""
+    return f"t{token_id}"
+
+
+class CTranslate2Backend:
+    """A converted model; a setting chooses threads and batches.
+
+    Args:
+        model: the directory that `txport.benchmarks.contestants.ctranslate2_weights` wrote.
+        device: "cpu" or "cuda".
+        compute_type: one of CTranslate2's.
+        eos: the id that ends a sentence.
+    """
+
+    def __init__(self, model: str, device: str, compute_type: str, eos: int) -> None:
+        supported = ctranslate2.get_supported_compute_types(device)
+        if compute_type not in supported:
+            raise ValueError(f"{compute_type} is not one of {', '.join(sorted(supported))}, which it computes in here")
+        self._open = {"model_path": model, "device": device, "compute_type": compute_type}
+        wait = os.environ.get("OMP_WAIT_POLICY", "default")
+        self.engine = f"CTranslate2 {ctranslate2.__version__} {compute_type} on {device}, OMP_WAIT_POLICY {wait}"
+        self.device, self._eos = device, eos
+        self._threads: tuple[str, str] | None = None
+        self._translator: Any = None
+        self._task: Task | None = None
+        self._tokens: list[list[str]] = []
+        self._options: dict[str, Any] = {}
+        self._made: Any = []
+
+    def prepare(self, task: Task, setting: Setting) -> None:
+        """Names of the ids; `setting` has intra, inter, and for a text rows and batch_type."""
+        if task.prefix:
+            raise ValueError("answers that are forced to begin with certain ids are not compared")
+        threads = (setting["intra"], setting["inter"])
+        if threads != self._threads:
+            self._translator = ctranslate2.Translator(
+                **self._open, intra_threads=int(threads[0]), inter_threads=int(threads[1])
+            )
+            self._threads = threads
+        self._task = task
+        self._tokens = [[token(each) for each in source] for source in task.sources]
+        self._options = {
+            "beam_size": 1,
+            "max_decoding_length": task.target,
+            "min_decoding_length": 0,  # by default it makes one token before an end
+            "max_input_length": 0,
+            "return_end_token": True,
+            # eos cannot be told to end nothing, but another token can be told to end instead.
+            "end_token": [token(task.absent if task.fixed else self._eos)],
+            "max_batch_size": 0 if task.fixed else int(setting["rows"]),
+            "batch_type": setting.get("batch_type", "examples"),
+        }
+
+    def call(self) -> None:
+        """The task; CTranslate2 sorts and batches by itself."""
+        self._made = self._translator.translate_batch(self._tokens, **self._options)
+
+    def ids(self) -> list[list[int]]:
+        """Of the last call."""
+        assert self._task is not None
+        rows = [[int(name[1:]) for name in result.hypotheses[0]] for result in self._made]
+        return rows if self._task.fixed else [cut_after(row, self._eos) for row in rows]
+
+    def parts(self) -> dict[str, Callable[[], object]]:
+        """None."""
+        return {}

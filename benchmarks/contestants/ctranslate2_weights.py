@@ -1,0 +1,128 @@
+"""A txport checkpoint as CTranslate2's model: `python -m txport.benchmarks.contestants.ctranslate2_weights CHECKPOINT OUTPUT`.
+
+By CTranslate2's own description of a Transformer, so that our sinusoids and norms are kept; float32, which it converts
+to any compute type when it loads.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import ctranslate2
+import numpy as np
+from ctranslate2.converters.utils import fuse_linear
+from ctranslate2.specs import common_spec, transformer_spec
+from txport.benchmarks.contestants.ctranslate2 import token
+from txport.models.checkpoint import load_checkpoint
+from txport.models.config import Config
+from txport.models.transformer import Transformer
+from txport.runtime.errors import InputError
+
+_ACTIVATIONS = {
+    "relu": common_spec.Activation.RELU,
+    "gelu": common_spec.Activation.GELU,
+    "silu": common_spec.Activation.SWISH,
+}
+
+
+def write_ctranslate2(model: Transformer, directory: Path) -> None:
+    """Write the directory that `ctranslate2.Translator` reads.
+
+    Raises:
+        InputError: CTranslate2 has no Transformer like this one.
+    """
+    config = model.config
+    if config.norm == "post_final":
+        raise InputError("CTranslate2 has no post-norm Transformer with one more LayerNorm at its end")
+    layers = (config.encoder_layers, config.decoder_layers)
+    spec = transformer_spec.TransformerSpec.from_config(
+        layers,
+        config.heads,
+        pre_norm=config.norm == "pre",
+        activation=_ACTIVATIONS[config.activation],
+        layernorm_embedding=config.embedding_norm,
+    )
+    _set_side(spec.encoder, spec.encoder.embeddings[0], model.source_embedding, model.encoder_norm, config)
+    _set_side(spec.decoder, spec.decoder.embeddings, model.target_embedding, model.decoder_norm, config)
+    for described, layer in zip(spec.encoder.layer, model.encoder, strict=True):
+        _set_encoder_layer(described, layer)
+    for described, layer in zip(spec.decoder.layer, model.decoder, strict=True):
+        _set_decoder_layer(described, layer)
+    _set_linear(spec.decoder.projection, model.projection)
+    spec.register_source_vocabulary([token(each) for each in range(config.source_vocabulary)])
+    spec.register_target_vocabulary([token(each) for each in range(config.target_vocabulary)])
+    spec.config.unk_token, spec.config.eos_token = token(config.unk_id), token(config.eos_id)
+    spec.config.bos_token = spec.config.decoder_start_token = token(config.bos_id)
+    spec.config.layer_norm_epsilon = config.layer_norm_epsilon
+    spec.validate()
+    spec.optimize()
+    directory.mkdir(parents=True)
+    spec.save(str(directory))
+
+
+def _set_side(spec: Any, table: Any, embedding: Any, norm: Any, config: Config) -> None:
+    table.weight = _array(embedding.tokens.weight)
+    spec.scale_embeddings = embedding.scale
+    spec.position_encodings.encodings = _array(embedding.positions)
+    if config.embedding_norm:
+        _set_norm(spec.layernorm_embedding, embedding.norm)
+    if config.norm == "pre":
+        _set_norm(spec.layer_norm, norm)
+
+
+def _set_encoder_layer(spec: Any, layer: Any) -> None:
+    _set_attention(spec.self_attention, layer.attention, layer.attention_residual, own=True)
+    _set_feed_forward(spec.ffn, layer)
+
+
+def _set_decoder_layer(spec: Any, layer: Any) -> None:
+    _set_attention(spec.self_attention, layer.self_attention, layer.self_attention_residual, own=True)
+    _set_attention(spec.attention, layer.cross_attention, layer.cross_attention_residual, own=False)
+    _set_feed_forward(spec.ffn, layer)
+
+
+def _set_attention(spec: Any, attention: Any, residual: Any, own: bool) -> None:
+    parts = []
+    for module in (attention.query, attention.key, attention.value):
+        parts.append(common_spec.LinearSpec())
+        _set_linear(parts[-1], module)
+    if own:
+        fuse_linear(spec.linear[0], parts)
+    else:
+        fuse_linear(spec.linear[0], parts[:1])
+        fuse_linear(spec.linear[1], parts[1:])
+    _set_linear(spec.linear[-1], attention.output)
+    _set_norm(spec.layer_norm, residual.norm)
+
+
+def _set_feed_forward(spec: Any, layer: Any) -> None:
+    _set_linear(spec.linear_0, layer.feed_forward.inner)
+    _set_linear(spec.linear_1, layer.feed_forward.outer)
+    _set_norm(spec.layer_norm, layer.feed_forward_residual.norm)
+
+
+def _set_linear(spec: Any, linear: Any) -> None:
+    spec.weight = _array(linear.weight)
+    if linear.bias is not None:
+        spec.bias = _array(linear.bias)
+
+
+def _set_norm(spec: Any, norm: Any) -> None:
+    spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
+
+
+def _array(tensor: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.array(tensor.detach().numpy(), np.float32, order="C")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("output", type=Path)
+    given = parser.parse_args()
+    print(f"CTranslate2 {ctranslate2.__version__}")
+    write_ctranslate2(load_checkpoint(given.checkpoint).model, given.output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""optimum-onnx: the same model, exported by it and run by ONNX Runtime under Hugging Face's `generate`."""
+
+import importlib.metadata
+import tempfile
+from pathlib import Path
+
+import onnxruntime
+import torch
+from optimum.exporters.onnx import main_export
+from optimum.onnxruntime import ORTModelForSeq2SeqLM
+from txport.benchmarks.contestants.huggingface import Generator
+from txport.benchmarks.contestants.huggingface_weights import write_hugging_face
+from txport.models.checkpoint import load_checkpoint
+
+
+class OptimumBackend(Generator):
+    """The model of a checkpoint, exported when it is loaded.
+
+    Args:
+        checkpoint: the directory.
+        device: "cpu" or "cuda".
+        threads: 0 for ONNX Runtime's default.
+    """
+
+    def __init__(self, checkpoint: str, device: str, threads: int) -> None:
+        model = load_checkpoint(Path(checkpoint)).model
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        provider = "CUDAExecutionProvider" if device == "cuda" else "CPUExecutionProvider"
+        self._scratch = tempfile.TemporaryDirectory(prefix="txport-optimum-")
+        source, exported = (Path(self._scratch.name, name) for name in ("model", "onnx"))
+        write_hugging_face(model, source)
+        main_export(
+            str(source),
+            str(exported),
+            task="text2text-generation-with-past",
+            device=device,
+            do_validation=False,
+            no_post_process=False,
+        )
+        session = ORTModelForSeq2SeqLM.from_pretrained(
+            exported, provider=provider, session_options=options, use_io_binding=device == "cuda"
+        )
+        version = importlib.metadata.version("optimum-onnx")
+        self.engine = f"optimum-onnx {version}, ONNX Runtime {onnxruntime.__version__} on {device}"
+        super().__init__(session, model.config, torch.device(device))

@@ -1,0 +1,81 @@
+"""What a report says of the machine."""
+
+import os
+import platform
+import shutil
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from txport.benchmarks.machine.nvml import Nvml
+from txport.benchmarks.report.schema import Machine
+from txport.runtime.workers import cores
+
+LIBRARIES = (
+    "txport",
+    "numpy",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "tensorrt",
+    "torch",
+    "transformers",
+    "ctranslate2",
+    "optimum-onnx",
+)
+
+
+def describe(nvml: Nvml | None) -> Machine:
+    """This machine, not yet probed."""
+    return Machine(
+        processor=_processor(),
+        cores=cores(),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        python=platform.python_version(),
+        versions=_versions(),
+        gpu=nvml.gpu() if nvml else None,
+        power_mode=power_mode(),
+        load_average=os.getloadavg()[0],
+        bandwidth=(),
+        peaks=(),
+    )
+
+
+def power_mode() -> str | None:
+    """The power mode of a Jetson, such as "MAXN" or "15W", None elsewhere."""
+    tool = shutil.which("nvpmodel")
+    if tool is None:
+        return None
+    done = subprocess.run([tool, "-q"], capture_output=True, text=True, timeout=30)
+    return parse_power_mode(done.stdout)
+
+
+def parse_power_mode(text: str) -> str | None:
+    """The name in what `nvpmodel -q` prints: "NV Power Mode: MAXN" above the mode's number."""
+    for line in text.splitlines():
+        name, colon, mode = line.partition(":")
+        if colon and name.strip().lower().endswith("power mode"):
+            return mode.strip() or None
+    return None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    found = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    model = Path("/proc/device-tree/model")
+    if not found and model.exists():  # boards with ARM processors
+        found = [model.read_text(errors="replace").strip("\0 \n")]
+    return found[0] if found else platform.processor() or "unknown"
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

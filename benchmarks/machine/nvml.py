@@ -1,0 +1,57 @@
+"""NVIDIA's management library, by `nvidia-ml-py`: the first GPU's name, memory and energy. Optional everywhere."""
+
+from typing import Any
+
+from txport.benchmarks.report.schema import Gpu
+
+try:
+    import pynvml
+except ImportError:  # without it a report says nothing of the GPU
+    pynvml = None
+
+
+class Nvml:
+    """The first GPU."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    def gpu(self) -> Gpu:
+        """Name, driver and memory."""
+        name, driver = pynvml.nvmlDeviceGetName(self._handle), pynvml.nvmlSystemGetDriverVersion()
+        try:
+            total = int(pynvml.nvmlDeviceGetMemoryInfo(self._handle).total)
+        except pynvml.NVMLError:  # memory that is shared with the processor
+            total = 0
+        return Gpu(_text(name), _text(driver), total)
+
+    def joules(self) -> float | None:
+        """Since the driver was loaded; None where the GPU has no such counter."""
+        try:
+            return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1e3
+        except pynvml.NVMLError:
+            return None
+
+    def process_bytes(self, pid: int) -> int | None:
+        """GPU memory of a process, None if it has none or the driver does not say."""
+        try:
+            running = pynvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
+        except pynvml.NVMLError:
+            return None
+        used = [each.usedGpuMemory for each in running if each.pid == pid and each.usedGpuMemory is not None]
+        return int(sum(used)) if used else None
+
+
+def open_nvml() -> Nvml | None:
+    """The first GPU, None without one, its driver or the library."""
+    if pynvml is None:
+        return None
+    try:
+        pynvml.nvmlInit()
+        return Nvml(pynvml.nvmlDeviceGetHandleByIndex(0))
+    except pynvml.NVMLError:
+        return None
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

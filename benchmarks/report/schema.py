@@ -1,0 +1,259 @@
+"""bench.json, field by field. `txport.benchmarks.report.report` writes and reads it; nothing else may be in the file.
+
+Times are milliseconds unless a name says otherwise, sizes are bytes, and null stands for what was not measured.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+FORMAT = "tx-bench"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class MadeBy:
+    """The program that wrote the file."""
+
+    name: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """The first graphics processor, as its driver describes it."""
+
+    name: str
+    driver: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """How fast an array of `bytes` is read, the best of some passes over it."""
+
+    bytes: int
+    bytes_per_second: float
+
+
+@dataclass(frozen=True)
+class Peak:
+    """How fast large matrices are multiplied by `library` in `type`, best of some; operations are 2 m n k."""
+
+    library: str
+    type: str
+    operations_per_second: float
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where it ran.
+
+    Attributes:
+        processor: as the system names it.
+        cores: that this process may use.
+        memory_bytes: of the machine.
+        system: kernel and architecture.
+        python: version.
+        versions: of the libraries that are installed, by name.
+        gpu: null without one.
+        power_mode: of a Jetson, as `nvpmodel -q` says.
+        load_average: of the minute before the run; above 0 something else was running too.
+        bandwidth: of arrays of several sizes, smallest first.
+        peaks: of matrix products.
+    """
+
+    processor: str
+    cores: int
+    memory_bytes: int
+    system: str
+    python: str
+    versions: dict[str, str]
+    gpu: Gpu | None
+    power_mode: str | None
+    load_average: float
+    bandwidth: tuple[Bandwidth, ...]
+    peaks: tuple[Peak, ...]
+
+
+@dataclass(frozen=True)
+class Percentiles:
+    """Of some calls, by nearest rank. p99 is null for fewer than 100."""
+
+    p50: float
+    p90: float
+    p99: float | None
+
+
+@dataclass(frozen=True)
+class BundleFacts:
+    """Which bundle: the name of its directory, the manifest's own hash, and what it computes in."""
+
+    name: str
+    manifest_sha256: str
+    precision: str
+    weights_bytes: int
+    verified: bool
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One of those that were measured.
+
+    Attributes:
+        name: what tables call it; unique in the file.
+        kind: what it is made of.
+        precision: of its weights.
+        device: where it ran, "cpu" or "cuda"; what was asked for if it was skipped.
+        threads: of each operator, as it was asked for; 0 if not: then a measurement's settings say what was best.
+        engine: what says that it runs, with versions; empty if it was skipped.
+        bundle: null for a peer.
+        load_ms: from the start of its process until it was ready.
+        startup_ms: of a service with this bundle: from the start of a process until its first token, in fresh
+            processes; only for bundles.
+        engine_build_seconds: of the engines that tx-build made for this bundle.
+        skipped: why there is no measurement, or why they end early.
+    """
+
+    name: str
+    kind: Literal["bundle", "cpp", "pytorch", "compile", "huggingface", "ctranslate2", "optimum"]
+    precision: str
+    device: str
+    threads: int
+    engine: str
+    bundle: BundleFacts | None
+    load_ms: float | None
+    startup_ms: Percentiles | None
+    engine_build_seconds: float | None
+    skipped: str | None
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What all contestants do.
+
+    Attributes:
+        name: unique in the file.
+        kind: "fixed": random ids, each sentence makes `target` tokens, eos goes on as any token. "text": real
+            sentences, sorted and batched as the contestant does it best, ended by eos.
+        batch: sentences that run together; null for text.
+        source: tokens of each sentence, eos included; the mean for text.
+        target: tokens to make; the most for text.
+        sentences: of one call.
+    """
+
+    name: str
+    kind: Literal["fixed", "text"]
+    batch: int | None
+    source: float
+    target: int
+    sentences: int
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """The least time of a call by the machine's measured bandwidth and peak; `ratio` is the median call over it.
+
+    Attributes:
+        bytes: weights, caches and cross-attention keys and values that a call must read.
+        operations: multiplications and additions of a call.
+        bound_ms: the sum, over the encoder and the steps, of the larger of both times.
+        ratio: 1 is perfect.
+        limit: which of both is the larger for most of the time.
+    """
+
+    bytes: float
+    operations: float
+    bound_ms: float
+    ratio: float
+    limit: Literal["bandwidth", "compute"]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Sentences of a call whose every id is the reference's."""
+
+    identical: int
+    sentences: int
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Time of this contestant over that of the first one, round by round: above 1 the first one is faster."""
+
+    p10: float
+    p50: float
+    p90: float
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One contestant on one workload.
+
+    Attributes:
+        contestant, workload: by name.
+        settings: what was tried and found best before (threads, batch size ...).
+        calls: that were timed.
+        warm_up_calls: that were not, until three in a row took the same time within 5%.
+        tokens: made by one call.
+        steps: of the longest row; null if the contestant does not say (text).
+        call_ms: a whole call, encoder and loop.
+        encoder_ms, first_token_ms: null where a contestant has no such part.
+        ms_per_token: `call_ms` over `steps`: one token of every row; over `tokens` for text.
+        tokens_per_second, sentences_per_second: of all calls together.
+        peak_resident_bytes: of its process during these calls.
+        gpu_memory_bytes: of its process after them.
+        joules_per_sentence: of the whole machine (Jetson) or GPU during these calls, idle power included.
+        roofline: null if the machine was not probed for it.
+        agreement: with the reference's ids; null if this is the reference.
+        ratio: null for the first contestant.
+        rounds_ms: the median call of each round, in the order of time.
+    """
+
+    contestant: str
+    workload: str
+    settings: dict[str, str]
+    calls: int
+    warm_up_calls: int
+    tokens: int
+    steps: int | None
+    call_ms: Percentiles
+    encoder_ms: Percentiles | None
+    first_token_ms: Percentiles | None
+    ms_per_token: Percentiles
+    tokens_per_second: float
+    sentences_per_second: float
+    peak_resident_bytes: int | None
+    gpu_memory_bytes: int | None
+    joules_per_sentence: float | None
+    roofline: Roofline | None
+    agreement: Agreement | None
+    ratio: Ratio | None
+    rounds_ms: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """The whole file.
+
+    Attributes:
+        format, format_version: `FORMAT` and `FORMAT_VERSION`; another one is refused.
+        created: UTC, ISO 8601.
+        command: the arguments of tx-bench.
+        complete: false if the run was interrupted: what was measured until then is in the file.
+        notes: what was timed and what was not, in sentences.
+        reference: the contestant whose ids the others are compared with.
+    """
+
+    format: str
+    format_version: int
+    made_by: MadeBy
+    created: str
+    command: tuple[str, ...]
+    complete: bool
+    notes: tuple[str, ...]
+    machine: Machine
+    reference: str | None
+    contestants: tuple[Contestant, ...]
+    workloads: tuple[Workload, ...]
+    measurements: tuple[Measurement, ...]

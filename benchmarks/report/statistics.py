@@ -1,0 +1,55 @@
+"""Percentiles, warm-up and ratios, each defined once."""
+
+import math
+from collections.abc import Callable, Sequence
+
+from txport.benchmarks.report.schema import Percentiles, Ratio
+
+LEAST_WARM_UP = 3
+MOST_WARM_UP = 30
+STABLE = 0.05  # warm-up ends when three calls in a row differ by less
+LEAST_FOR_P99 = 100
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest of `values` that at least this share of them does not exceed (nearest rank)."""
+    ordered = sorted(values)
+    return ordered[max(math.ceil(share * len(ordered)), 1) - 1]
+
+
+def percentiles(values: Sequence[float]) -> Percentiles:
+    """p50, p90 and, of 100 values or more, p99."""
+    p99 = percentile(values, 0.99) if len(values) >= LEAST_FOR_P99 else None
+    return Percentiles(percentile(values, 0.5), percentile(values, 0.9), p99)
+
+
+def is_warm(times: Sequence[float]) -> bool:
+    """Whether the last three calls took the same time within 5%, or there were 30."""
+    if len(times) < LEAST_WARM_UP:
+        return False
+    last = times[-LEAST_WARM_UP:]
+    return max(last) <= min(last) * (1 + STABLE) or len(times) >= MOST_WARM_UP
+
+
+def warm_up(call: Callable[[], float], most_seconds: float, best: float | None = None) -> list[float]:
+    """Call until `is_warm` or `most_seconds` are over, but twice at least; the milliseconds of each call.
+
+    Twice is enough if both calls took more than twice as long as `best` milliseconds: another setting will be chosen.
+    """
+    times = [call(), call()]
+    while not is_warm(times) and sum(times) < 1e3 * most_seconds:
+        if best is not None and min(times) > 2 * best:
+            break
+        times.append(call())
+    return times
+
+
+def ratio(times: Sequence[float], first: Sequence[float]) -> Ratio | None:
+    """`times` over `first` of the rounds that both have; None if there is none.
+
+    Both are of the same round, within seconds of each other: what slows the machine down for minutes cancels out.
+    """
+    found = [ours / theirs for ours, theirs in zip(times, first, strict=False)]
+    if not found:
+        return None
+    return Ratio(percentile(found, 0.1), percentile(found, 0.5), percentile(found, 0.9), len(found))

@@ -1,0 +1,1 @@
+"""Fair timing: workloads, contestants in turns, one process each."""

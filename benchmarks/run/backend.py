@@ -1,0 +1,88 @@
+"""What a contestant offers to the process that runs it, and what it is given."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+Setting = Mapping[str, str]
+DEFAULT = "default"  # as a number of threads: the library's own choice
+
+
+@dataclass(frozen=True)
+class Task:
+    """A workload as a contestant's process gets it.
+
+    Attributes:
+        sources: ids of each sentence, eos included.
+        target: tokens that each makes if `fixed`, else the most.
+        fixed: one batch, in which eos ends nothing.
+        prefix: ids that every answer begins with.
+        absent: an id that no answer holds, for contestants that must be given one that ends a sentence.
+    """
+
+    sources: list[list[int]]
+    target: int
+    fixed: bool
+    prefix: list[int]
+    absent: int
+
+    def batches(self, rows: int) -> list[list[int]]:
+        """Indices of the sentences that run together: all if `fixed`, else by length, the longest first."""
+        if self.fixed:
+            return [list(range(len(self.sources)))]
+        order = sorted(range(len(self.sources)), key=lambda index: -len(self.sources[index]))
+        return [order[start : start + rows] for start in range(0, len(order), rows)]
+
+
+class Backend(Protocol):
+    """A model that is loaded and can do tasks."""
+
+    engine: str  # with versions
+    device: str  # where it really runs: "cpu" or "cuda"
+
+    def prepare(self, task: Task, setting: Setting) -> None:
+        """What need not be timed: conversions of the ids."""
+
+    def call(self) -> None:
+        """The whole task, timed: from ids in memory to ids in memory."""
+
+    def ids(self) -> list[list[int]]:
+        """What the last `call` made, for each sentence: without bos, eos included."""
+
+    def parts(self) -> dict[str, Callable[[], object]]:
+        """Parts of the task that can be timed alone: "encoder", "first_token"."""
+
+
+@runtime_checkable
+class SelfTimed(Protocol):
+    """A backend that times its own calls in a process of its own."""
+
+    peak_resident_bytes: int | None
+    startup_ms: list[float]
+
+    def turn(self, calls: int, seconds: float) -> dict[str, list[float]]:
+        """Milliseconds by part, as `Backend.parts` names them; a whole call is "call"."""
+
+
+def padded(rows: Sequence[Sequence[int]], pad: int) -> tuple[list[list[int]], list[int]]:
+    """Rows filled up to the longest, and their lengths."""
+    width = max(len(row) for row in rows)
+    return [[*row, *[pad] * (width - len(row))] for row in rows], [len(row) for row in rows]
+
+
+def cut_after(ids: Sequence[int], eos: int) -> list[int]:
+    """`ids` up to the first `eos`, which stays."""
+    found = list(ids)
+    return found[: found.index(eos) + 1] if eos in found else found
+
+
+# What each kind is loaded by: module, and the class in it, made with the keywords of the contestant's description.
+BACKENDS: dict[str, tuple[str, str]] = {
+    "bundle": ("txport.benchmarks.contestants.bundle", "BundleBackend"),
+    "pytorch": ("txport.benchmarks.contestants.pytorch", "PyTorchBackend"),
+    "compile": ("txport.benchmarks.contestants.pytorch", "PyTorchBackend"),
+    "huggingface": ("txport.benchmarks.contestants.huggingface", "HuggingFaceBackend"),
+    "ctranslate2": ("txport.benchmarks.contestants.ctranslate2", "CTranslate2Backend"),
+    "optimum": ("txport.benchmarks.contestants.optimum", "OptimumBackend"),
+    "cpp": ("txport.benchmarks.contestants.cpp", "CppBackend"),
+}

@@ -1,0 +1,128 @@
+"""A process that runs one contestant: it reads requests and writes replies, one JSON object a line.
+
+In a process of its own a contestant cannot take the run with it when it crashes, its memory is its own, and it may need
+another Python or other settings of its libraries. `txport.benchmarks.run.race` is the other end.
+"""
+
+import contextlib
+import ctypes
+import importlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+from txport.benchmarks.report.statistics import warm_up
+from txport.benchmarks.run.backend import BACKENDS, Backend, SelfTimed, Task
+
+FAST = 0.2  # of a turn: a call that is shorter than this share of it is made once untimed, when a turn begins
+
+Json = dict[str, Any]
+
+
+class Worker:
+    """What the requests do; each method is one, and its result is the reply."""
+
+    def __init__(self) -> None:
+        self._backend: Backend | None = None
+        self._task: Task | None = None
+        self._last_call = 0.0  # seconds
+
+    def load(self, kind: str, description: Json) -> Json:
+        """Load the contestant; times of its start, if it takes them itself."""
+        module, name = BACKENDS[kind]
+        self._backend = getattr(importlib.import_module(module), name)(**description)
+        startups = self._backend.startup_ms if isinstance(self._backend, SelfTimed) else []
+        return {"engine": self._backend.engine, "device": self._backend.device, "startup_ms": startups}
+
+    def task(self, task: Json) -> Json:
+        """Take a task; the peak of memory is counted from here."""
+        self._task = Task(**task)
+        with contextlib.suppress(OSError):  # not in every container
+            Path("/proc/self/clear_refs").write_text("5")
+        return {}
+
+    def warm(self, setting: dict[str, str], seconds: float, best: float | None) -> Json:
+        """Prepare the task by a setting and warm up for `seconds` at most; milliseconds of each call, and the ids.
+
+        `best` is the median call by another setting: one that is much slower is given up early.
+        """
+        backend, task = self._ready()
+        backend.prepare(task, setting)
+        if isinstance(backend, SelfTimed):
+            return {"times": backend.turn(3, seconds)["call"], "ids": []}
+        times = warm_up(lambda: _timed(backend.call), seconds, best)
+        for part in backend.parts().values():
+            part()
+        return {"times": times, "ids": backend.ids()}
+
+    def turn(self, calls: int, seconds: float) -> Json:
+        """Call for `seconds`, or `calls` times, but once at least; milliseconds of each call and of its parts."""
+        backend, _ = self._ready()
+        if isinstance(backend, SelfTimed):
+            return {"times": backend.turn(calls, seconds)}
+        times: dict[str, list[float]] = {"call": []}
+        parts = backend.parts()
+        if self._last_call < FAST * seconds:
+            backend.call()
+        end = time.perf_counter() + seconds
+        while not times["call"] or (len(times["call"]) < calls and time.perf_counter() < end):
+            for name, part in parts.items():
+                times.setdefault(name, []).append(_timed(part))
+            times["call"].append(_timed(backend.call))
+        self._last_call = times["call"][-1] / 1e3
+        return {"times": times}
+
+    def memory(self) -> Json:
+        """Peak resident bytes since the task was taken."""
+        if isinstance(self._backend, SelfTimed):
+            return {"peak_resident_bytes": self._backend.peak_resident_bytes}
+        with contextlib.suppress(OSError, KeyError):
+            status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+            return {"peak_resident_bytes": int(status["VmHWM"].split()[0]) * 1024}
+        return {"peak_resident_bytes": None}
+
+    def _ready(self) -> tuple[Backend, Task]:
+        assert self._backend is not None and self._task is not None  # the other end asks in this order
+        return self._backend, self._task
+
+
+def _timed(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return (time.perf_counter() - start) * 1e3
+
+
+def serve(requests: TextIO, replies: TextIO) -> None:
+    """Answer until the requests end. An error is answered too: only the other end knows what it means."""
+    worker = Worker()
+    for line in requests:
+        request = json.loads(line)
+        try:
+            reply = {"ok": getattr(worker, request.pop("do"))(**request)}
+        except Exception as error:
+            reply = {"error": f"{type(error).__name__}: {str(error).strip() or 'no message'}"}
+        replies.write(json.dumps(reply) + "\n")
+        replies.flush()
+
+
+def _end_with_parent() -> None:
+    """Ask the system to kill this process when its parent ends, even while it is stopped."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def main() -> None:
+    _end_with_parent()
+    # What libraries print must not come between the replies.
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    serve(sys.stdin, replies)
+
+
+if __name__ == "__main__":
+    main()

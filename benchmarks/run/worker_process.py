@@ -1,0 +1,156 @@
+"""The near end of a contestant's process: asks, waits no longer than it may, and stops it while others are measured."""
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import txport.benchmarks.run.worker as worker
+
+_CHUNK = 1 << 16
+
+
+class ContestantFailed(Exception):
+    """A contestant that cannot go on; the message is a sentence for the report."""
+
+
+class WorkerProcess:
+    """One contestant's process. Between requests it is stopped (SIGSTOP): threads that spin would slow down the others.
+
+    Args:
+        python: another interpreter than this one, which need not have txport installed.
+        environment: what to add to the environment.
+    """
+
+    def __init__(self, python: str | None, environment: Mapping[str, str]) -> None:
+        self._scratch = tempfile.TemporaryDirectory(prefix="txport-bench-")
+        self._log = Path(self._scratch.name, "stderr")
+        path = os.pathsep.join(filter(None, [package_path(Path(self._scratch.name)), os.environ.get("PYTHONPATH")]))
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [python or sys.executable, "-m", worker.__name__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, **environment, "PYTHONPATH": path},
+                start_new_session=True,  # Ctrl-C is ours to answer
+            )
+        self._buffer = b""
+        self._lost = False  # it owes an answer that nobody waits for
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def alive(self) -> bool:
+        """Whether it can be asked again."""
+        return not self._lost and self._process.poll() is None
+
+    def ask(self, within: float, /, **request: Any) -> dict[str, Any]:
+        """Send a request and wait for its reply.
+
+        Raises:
+            ContestantFailed: the process ended, did not answer in time, or answered with an error.
+        """
+        assert self._process.stdin is not None
+        with self._running():
+            try:
+                self._process.stdin.write(json.dumps(request).encode() + b"\n")
+                self._process.stdin.flush()
+            except BrokenPipeError:
+                raise ContestantFailed(self._ending()) from None
+            line = self._read_line(time.monotonic() + within, within)
+        reply: dict[str, Any] = json.loads(line)
+        if "error" in reply:
+            raise ContestantFailed(_one_line(reply["error"]))
+        found: dict[str, Any] = reply["ok"]
+        return found
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGCONT)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGSTOP)
+
+    def _read_line(self, deadline: float, seconds: float) -> bytes:
+        assert self._process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._buffer:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    self._lost = True
+                    raise ContestantFailed(f"it did not answer within {seconds:.0f} s and was ended")
+                chunk = os.read(self._process.stdout.fileno(), _CHUNK)
+                if not chunk:
+                    raise ContestantFailed(self._ending())
+                self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def _ending(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(5)
+        code = self._process.returncode
+        how = f"by signal {-code}" if code is not None and code < 0 else f"with exit code {code}"
+        said = self._log.read_bytes().decode(errors="replace").strip().splitlines()
+        return _one_line(f"its process ended {how}" + (f": {said[-1]}" if said else ""))
+
+    def close(self) -> None:
+        """End the process and all that it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+        self._scratch.cleanup()
+
+
+def package_path(scratch: Path) -> str:
+    """A folder in which `txport` is this installation's packages, for interpreters that have not got it."""
+    link = scratch / "path" / "txport"
+    link.parent.mkdir(exist_ok=True)
+    if not link.is_symlink():
+        link.symlink_to(Path(worker.__file__).resolve().parent.parent)
+    return str(link.parent)
+
+
+def prepare(command: list[str], python: str | None, seconds: float) -> None:
+    """Run a module that a contestant needs before it is loaded.
+
+    Raises:
+        ContestantFailed: it failed; the message is the last line that it said.
+    """
+    with tempfile.TemporaryDirectory(prefix="txport-bench-") as scratch:
+        environment = {**os.environ, "PYTHONPATH": package_path(Path(scratch))}
+        try:
+            done = subprocess.run(
+                [python or sys.executable, "-m", *command],
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=seconds,
+            )
+        except subprocess.TimeoutExpired:
+            raise ContestantFailed(f"its weights were not converted within {seconds:.0f} s") from None
+    if done.returncode:
+        said = done.stderr.strip().splitlines()
+        raise ContestantFailed(_one_line(f"its weights were not converted: {said[-1] if said else 'no message'}"))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:300]

@@ -1,0 +1,207 @@
+"""How cost grows with each size: bundles of random weights, made on the way, and one file of more and more sentences.
+
+Every point of an axis is measured in each of some rounds, so that a drift of the machine does not look like growth.
+"""
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from txport.benchmarks.report.statistics import percentile
+from txport.benchmarks.run.backend import Task
+from txport.benchmarks.run.race import TURN_LIMIT, WARM_LIMIT
+from txport.benchmarks.run.worker_process import ContestantFailed, WorkerProcess
+from txport.benchmarks.run.workloads import Work, fixed_work, read_lines
+from txport.benchmarks.scale.schema import Axis, Fit, Point
+from txport.benchmarks.studies.random_checkpoint import random_checkpoint
+from txport.exporter.export import ExportOptions, export_bundle
+from txport.exporter.progress import Stages
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.errors import InputError
+from txport.runtime.golden import load_golden
+
+QUICK: Mapping[str, Sequence[int]] = {
+    "target": (16, 64, 256),
+    "source": (8, 32, 128),
+    "batch": (1, 4, 16),
+    "layers": (2, 4, 8),
+    "vocabulary": (8_000, 32_000, 128_000),
+    "sentences": (100, 1_000, 5_000),
+}
+FULL: Mapping[str, Sequence[int]] = {
+    "target": (16, 32, 64, 128, 256, 512),
+    "source": (8, 16, 32, 64, 128, 256, 512),
+    "batch": (1, 2, 4, 8, 16, 32, 64, 128, 256),
+    "layers": (2, 4, 6, 12, 24),
+    "vocabulary": (8_000, 16_000, 32_000, 64_000, 128_000, 256_000),
+    "sentences": (10, 100, 1_000, 10_000, 100_000),
+}
+ROUNDS, TURN_SECONDS = 4, 0.5
+SOURCE, TARGET, BATCH, VOCABULARY = 32, 32, 1, 8_000
+
+# Reads and writes files as tx-translate does; prints seconds and the peak of memory.
+_FILE = """
+import sys, time
+from txport.runtime import Translator
+bundle, source, target, threads = sys.argv[1:]
+translator = Translator(bundle, threads=int(threads))
+translator.translate(["a"])
+start = time.perf_counter()
+translator.translate_file(source, target)
+seconds = time.perf_counter() - start
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+print(seconds, int(status["VmHWM"].split()[0]) * 1024)
+"""
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is the same for all axes.
+
+    Attributes:
+        preset: of the random models.
+        threads: of the engine; 0 for the default.
+        scratch: for random bundles.
+        bundle: a trained one, for the axis of sentences.
+        text: its sentences, repeated as often as needed; None for those of its self-check.
+    """
+
+    preset: str
+    threads: int
+    scratch: Path
+    bundle: Path | None
+    text: Path | None
+
+
+def measure_axis(study: Study, name: str, values: Sequence[int], stages: Stages) -> Axis:
+    """Measure one axis.
+
+    Raises:
+        InputError: the axis needs a bundle and has none, or a value is not possible.
+    """
+    if name == "sentences":
+        points = _sentences(study, values, stages)
+        fixed = "a text file, sorted and batched by the runtime"
+        return Axis(name, "sentences a second", fixed, tuple(points), fit(points))
+    try:
+        with ExitStack() as stack:
+            works = _works(study, name, values, stack, stages)
+            points = _rounds(works, values, stages)
+    except ContestantFailed as failure:
+        raise InputError(f"{name} cannot be measured: {failure}; choose smaller sizes with --values") from None
+    sizes = {"source": f"{SOURCE} source tokens", "target": f"{TARGET} new tokens", "batch": f"batch {BATCH}"}
+    others = [text for axis, text in sizes.items() if axis != name]
+    return Axis(name, "ms a call", ", ".join([f"preset {study.preset}", *others]), tuple(points), fit(points))
+
+
+def fit(points: Sequence[Point]) -> Fit | None:
+    """The exponent of the figures, by least squares of logarithms, with its standard error; None for two points."""
+    if len(points) < 3:
+        return None
+    x, y = (np.log([getattr(point, name) for point in points]) for name in ("value", "figure"))
+    centred = x - x.mean()
+    slope = float(centred @ y / (centred @ centred))
+    residuals = y - y.mean() - slope * centred
+    error = float(np.sqrt(residuals @ residuals / (len(points) - 2) / (centred @ centred)))
+    return Fit(slope, error)
+
+
+def _works(
+    study: Study, name: str, values: Sequence[int], stack: ExitStack, stages: Stages
+) -> list[tuple[WorkerProcess, Work]]:
+    """A process with its bundle, and a workload, for each value."""
+    if name in ("layers", "vocabulary"):
+        bundles = []
+        for value in values:
+            stages.stage(f"export a model with {name} {value}")
+            names = ("vocabulary",) if name == "vocabulary" else ("encoder_layers", "decoder_layers")
+            fields = dict.fromkeys(names, value)
+            bundles.append(_random_bundle(study, f"{name}-{value}", max(SOURCE, TARGET), 1, **fields))
+        return [(_open(study, bundle, stack), _work(bundle, {})) for bundle in bundles]
+    stages.stage(f"export a model for {name}")
+    longest = max(SOURCE, TARGET, *values) if name != "batch" else max(SOURCE, TARGET)
+    bundle = _random_bundle(study, name, longest, max(values) if name == "batch" else BATCH)
+    process = _open(study, bundle, stack)
+    return [(process, _work(bundle, {name: value})) for value in values]
+
+
+def _random_bundle(study: Study, name: str, positions: int, batch: int, **fields: int) -> Path:
+    checkpoint, bundle = study.scratch / f"{name}-checkpoint", study.scratch / name
+    if not bundle.exists():
+        vocabulary = fields.pop("vocabulary", VOCABULARY)
+        random_checkpoint(checkpoint, study.preset, vocabulary=vocabulary, positions=positions, **fields)
+        options = ExportOptions(lowerings=("ort",), max_batch=batch, verify=False, sentences=1)
+        export_bundle(checkpoint, bundle, options)
+    return bundle
+
+
+def _work(bundle: Path, sizes: Mapping[str, int]) -> Work:
+    given = {"batch": BATCH, "source": SOURCE, "target": TARGET} | dict(sizes)
+    return fixed_work(Manifest.load(bundle), given["batch"], given["source"], given["target"])
+
+
+def _open(study: Study, bundle: Path, stack: ExitStack) -> WorkerProcess:
+    process = WorkerProcess(None, {})
+    stack.callback(process.close)
+    description = {"bundle": str(bundle), "device": "cpu", "lowering": None, "threads": study.threads}
+    process.ask(WARM_LIMIT, do="load", kind="bundle", description=description)
+    return process
+
+
+def _rounds(works: Sequence[tuple[WorkerProcess, Work]], values: Sequence[int], stages: Stages) -> list[Point]:
+    times: list[list[float]] = [[] for _ in works]
+    peaks: list[int | None] = [None] * len(works)
+    stages.stage("measure", ROUNDS * len(works))
+    for _ in range(ROUNDS):
+        for index, (process, work) in enumerate(works):
+            process.ask(60, do="task", task=asdict(Task(work.sources, work.target, True, [], 0)))
+            process.ask(WARM_LIMIT, do="warm", setting={}, seconds=TURN_SECONDS, best=None)
+            times[index] += process.ask(TURN_LIMIT, do="turn", calls=200, seconds=TURN_SECONDS)["times"]["call"]
+            peaks[index] = process.ask(60, do="memory")["peak_resident_bytes"]
+            stages.advance()
+    return [
+        Point(value, percentile(each, 0.5), percentile(each, 0.1), percentile(each, 0.9), peak)
+        for value, each, peak in zip(values, times, peaks, strict=True)
+    ]
+
+
+def _sentences(study: Study, values: Sequence[int], stages: Stages) -> list[Point]:
+    if study.bundle is None:
+        raise InputError("the axis of sentences needs a trained bundle: give one with --bundle")
+    lines = _lines(study.bundle, study.text)
+    found = []
+    for value in values:
+        stages.stage(f"translate {value} sentences")
+        source, target = study.scratch / "source.txt", study.scratch / "target.txt"
+        with source.open("w", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in itertools.islice(itertools.cycle(lines), value))
+        # Short runs are repeated: one would say more of the moment than of the runtime.
+        runs = [_translate(study, source, target) for _ in range(3 if value <= 1000 else 1)]
+        rates = [value / seconds for seconds, _ in runs]
+        peak = max(peak for _, peak in runs)
+        found.append(Point(value, percentile(rates, 0.5), min(rates), max(rates), peak))
+    return found
+
+
+def _translate(study: Study, source: Path, target: Path) -> tuple[float, int]:
+    given = [str(study.bundle), str(source), str(target), str(study.threads)]
+    done = subprocess.run([sys.executable, "-c", _FILE, *given], capture_output=True, text=True, env=os.environ)
+    if done.returncode:
+        raise InputError(f"{study.bundle} does not translate: {done.stderr.strip().splitlines()[-1]}")
+    seconds, peak = done.stdout.split()
+    return float(seconds), int(peak)
+
+
+def _lines(bundle: Path, text: Path | None) -> list[str]:
+    if text is None:
+        lines = [case.source for case in load_golden(bundle).cases if case.source]
+        if not lines:
+            raise InputError(f"{bundle} has no sentences of its own: give a file of some with --text")
+        return lines
+    return read_lines(text, max(FULL["sentences"]))

@@ -1,0 +1,1 @@
+"""Programs that answer one question each: memory, overhead, tables for a GPU."""

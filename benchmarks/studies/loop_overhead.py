@@ -1,0 +1,68 @@
+"""What the greedy loop costs over the bare ONNX Runtime step: `python -m txport.benchmarks.studies.loop_overhead BUNDLE`.
+
+Both run the same session over the same bound buffers, in turns, so that a drift of the machine's speed hits both.
+Timed: all steps of one sentence. Not timed: loading, the encoder of the bare runs, tokenization. Two warm-up rounds.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import numpy as np
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.engines.ort import OrtEngine
+from txport.runtime.greedy import Request, decode_all
+
+WARM_UP = 2
+
+
+def compare(bundle: Path, *, tokens: int, source: int, rounds: int) -> tuple[list[float], list[float], list[float]]:
+    """Milliseconds a token of each round: bare step, loop, and the encoder, which the loop's rounds include once."""
+    manifest = Manifest.load(bundle)
+    engine = OrtEngine(bundle, manifest)
+    ids = np.random.default_rng(0).integers(4, manifest.model.source_vocabulary, source - 1)
+    request = Request([*ids.tolist(), manifest.tokens.eos], max_length=tokens, min_length=0)
+    made = len(decode_all(engine, [request])[0].ids)
+    source_ids, lengths = np.array([request.source_ids]), np.array([source])
+    memory = engine.encode(source_ids, lengths)
+
+    def bare() -> None:
+        state = engine.allocate(1, source, tokens)
+        state.place([0], memory, [0], [tokens])
+        session, binding = engine.step_session, state.binding
+        for _ in range(made):
+            session.run_with_iobinding(binding)
+
+    runs: list[Callable[[], object]] = [
+        bare,
+        lambda: decode_all(engine, [request]),
+        lambda: engine.encode(source_ids, lengths),
+    ]
+    times: tuple[list[float], list[float], list[float]] = ([], [], [])
+    for turn in range(WARM_UP + rounds):
+        for run, kept in zip(runs, times, strict=True):
+            start = time.perf_counter()
+            run()
+            if turn >= WARM_UP:
+                kept.append((time.perf_counter() - start) * 1e3 / made)
+    return times
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--tokens", default=64, show_default=True, help="Most tokens to make.")
+@click.option("--source", default=32, show_default=True, help="Source tokens, eos included.")
+@click.option("--rounds", default=30, show_default=True)
+def main(bundle: Path, tokens: int, source: int, rounds: int) -> None:
+    """Compare the loop with the bare step, batch 1."""
+    bare, loop, encoder = (np.array(x) for x in compare(bundle, tokens=tokens, source=source, rounds=rounds))
+    ratio = (loop - encoder) / bare
+    for name, values in (("bare step", bare), ("loop, encoder included", loop), ("encoder", encoder)):
+        click.echo(f"{name:24} {np.median(values):8.3f} ms/token, p90 {np.quantile(values, 0.9):.3f}")
+    low, middle, high = np.quantile(ratio, [0.1, 0.5, 0.9])
+    click.echo(f"loop / bare step, encoder taken off: median {middle:.3f} (p10 {low:.3f}, p90 {high:.3f})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Resident memory of a process that translates: `python -m txport.benchmarks.studies.memory BUNDLE`."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+from txport.runtime.bundle.manifest import Manifest
+
+# Runs by itself, so that only what a service would import is in memory.
+_PROCESS = """
+import sys
+from txport.runtime import Translator
+translator = Translator(sys.argv[1])
+translator.translate_ids([[*range(4, 35), translator.manifest.tokens.eos]], max_length=64)
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+print(status["VmRSS"].split()[0], status["VmHWM"].split()[0], status["RssAnon"].split()[0])
+"""
+
+
+def resident(bundle: Path) -> tuple[int, int, int]:
+    """Bytes resident after one sentence, at most since the start, and those that are not mapped from files."""
+    command = [sys.executable, "-c", _PROCESS, str(bundle)]
+    values = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    now, peak, anonymous = (int(value) * 1024 for value in values)
+    return now, peak, anonymous
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+def main(bundle: Path) -> None:
+    """Compare resident memory with the size of the weights, batch 1, 32 source tokens, 64 new tokens."""
+    weights = Manifest.load(bundle).files["onnx/weights.bin"].bytes
+    now, peak, anonymous = resident(bundle)
+    for name, value in (("weights", weights), ("resident", now), ("peak", peak), ("not mapped from files", anonymous)):
+        click.echo(f"{name:24} {value / 1e6:8.1f} MB")
+    click.echo(f"resident less weights    {(now - weights) / 1e6:8.1f} MB")
+
+
+if __name__ == "__main__":
+    main()

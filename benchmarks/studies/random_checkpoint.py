@@ -1,0 +1,49 @@
+"""A checkpoint of random weights, to measure with: `python -m txport.benchmarks.studies.random_checkpoint -o DIR`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+from txport.models.checkpoint import save_checkpoint
+from txport.models.config import PRESETS, preset
+from txport.models.transformer import Transformer
+
+
+def random_checkpoint(
+    directory: Path, name: str, *, vocabulary: int, positions: int, seed: int = 0, **fields: Any
+) -> None:
+    """Write a checkpoint of a preset without tokenizer, whose greedy search does not stick to one token.
+
+    Args:
+        directory: Must not exist.
+        name: The preset.
+        vocabulary: Of both sides, tied.
+        positions: Longest source and target.
+        seed: Of the weights.
+        fields: Of the config, instead of the preset's.
+    """
+    torch.manual_seed(seed)
+    sizes = {"source_vocabulary": vocabulary, "target_vocabulary": vocabulary, "max_positions": positions}
+    model = Transformer(preset(name, **(sizes | fields))).eval()
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn_like(parameter) * 0.05)
+            elif ".output." in parameter_name or ".outer." in parameter_name:
+                parameter.mul_(3)  # strong branches: what was said before must weigh more than the last token
+    save_checkpoint(directory, model, None, [], {"weights": "random", "preset": name, "seed": seed})
+
+
+@click.command()
+@click.option("--preset", "name", type=click.Choice(list(PRESETS)), default="base", show_default=True)
+@click.option("--vocabulary", default=32000, show_default=True)
+@click.option("--positions", default=256, show_default=True)
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True)
+def main(name: str, vocabulary: int, positions: int, output: Path) -> None:
+    """Write a checkpoint of random weights."""
+    random_checkpoint(output, name, vocabulary=vocabulary, positions=positions)
+
+
+if __name__ == "__main__":
+    main()
