@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx
 import onnx_ir as ir
-from txport.exporter.graphs.modules import interface
+from txport.exporter.graphs import interface
 from txport.exporter.graphs.weights import share_weights
 from txport.models.config import Config
 from txport.runtime.bundle.manifest import Graph, ModelSizes, Tensor

@@ -10,7 +10,7 @@ from typing import Any
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
 from txport.training.recipe import BuiltinOptions, CorpusOptions, DatasetsOptions, ParallelOptions, TableOptions
-from txport.training.spoken.corpus import corpus as spoken
+from txport.training.spoken import corpus as spoken
 
 # Source line, target line; neither is empty nor holds a line break.
 Pair = tuple[str, str]

@@ -1,4 +1,6 @@
-"""A txport checkpoint as CTranslate2's model: `python -m txport.benchmarks.contestants.ctranslate2_weights CHECKPOINT OUTPUT`.
+"""A txport checkpoint as CTranslate2's model.
+
+`python -m txport.benchmarks.contestants.ctranslate2_weights CHECKPOINT OUTPUT`
 
 By CTranslate2's own description of a Transformer, so that our sinusoids and norms are kept; float32, which it converts
 to any compute type when it loads.

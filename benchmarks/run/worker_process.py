@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import txport.benchmarks.run.worker as worker
+from txport.benchmarks.run import worker
 
 _CHUNK = 1 << 16
 

@@ -12,8 +12,9 @@ import onnx_ir.passes.common as passes
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
+from txport.exporter.graphs import interface
 from txport.exporter.graphs.lowerings import Lowering
-from txport.exporter.graphs.modules import DecoderStep, EncoderGraph, interface
+from txport.exporter.graphs.modules import DecoderStep, EncoderGraph
 from txport.models.transformer import Transformer
 
 ENCODER_OPSET = 18

@@ -1,7 +1,7 @@
 """Which layers of an int8 bundle must stay in float32, found on real sentences.
 
-None, for most models. Where int8 costs too much quality (`txport.exporter.precision.quality`), the modules whose rounding alone
-disturbs the logits most stay in float32, twice as many each time, until it does not.
+None, for most models. Where int8 costs too much quality (`txport.exporter.precision.quality`), the modules whose
+rounding alone disturbs the logits most stay in float32, twice as many each time, until it does not.
 """
 
 from collections.abc import Callable, Collection, Sequence

@@ -17,11 +17,13 @@ Checked against those ids:
 Sentences are the checkpoint's own or the user's, to the end of their answers. Where there are none, they are random,
 and their answers are cut as `trial.random_limits` says: an answer to a random text need not end by itself.
 
-A float16 bundle is verified with every value of its graphs rounded to float16 (see `txport.exporter.precision.float16.rounded`):
-ONNX Runtime's CPU provider would otherwise compute it in float32 and prove nothing.
+A float16 bundle is verified with every value of its graphs rounded to float16 (by
+`txport.exporter.precision.float16.rounded`): ONNX Runtime's CPU provider would otherwise compute it in float32 and
+prove nothing.
 
 An int8 bundle chooses other tokens here and there. What must hold of it is that its translations are as good as
-PyTorch's (`txport.exporter.precision.quality`) and that its ids depend neither on the batch nor on padding nor on refills.
+PyTorch's (`txport.exporter.precision.quality`) and that its ids depend neither on the batch nor on padding nor on
+refills.
 """
 
 from collections.abc import Iterable, Sequence

@@ -2,8 +2,8 @@
 
 A state binds every buffer of its step once, by raw pointer, caches and ids in = out: a step is then one call that
 allocates nothing of ours. Both sessions map the bundle's one weights file into memory. The buffers are the host's: with
-the CUDA provider ONNX Runtime would copy them to the device and back at each step; `txport.runtime.engines.ort_cuda` keeps them
-there.
+the CUDA provider ONNX Runtime would copy them to the device and back at each step;
+`txport.runtime.engines.ort_cuda` keeps them there.
 """
 
 import math

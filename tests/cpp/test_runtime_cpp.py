@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from txport.runtime.bundle.manifest import WEIGHTS
-from txport.training.spoken.corpus import corpus as spoken
+from txport.training.spoken import corpus as spoken
 
 from tests.cpp.parity import by_cpp, by_python
 from tests.runtime.toy import BUNDLE as TOY

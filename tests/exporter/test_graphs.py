@@ -11,8 +11,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy_runner import OPTIONS, NumpyRunner, random_model, traced
+from txport.exporter.graphs import interface
 from txport.exporter.graphs.lowerings import LOWERINGS, TensorScatter
-from txport.exporter.graphs.modules import interface
 from txport.exporter.graphs.trace import trace_encoder, trace_step
 from txport.models.transformer import Transformer
 

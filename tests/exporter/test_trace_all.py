@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from numpy_runner import random_model
 from txport.exporter.bundle import write_graphs
+from txport.exporter.graphs import trace_all as module
 from txport.exporter.graphs.lowerings import LOWERINGS
-from txport.exporter.graphs.modules import trace_all as module
 from txport.exporter.graphs.trace import trace_encoder, trace_step
 
 

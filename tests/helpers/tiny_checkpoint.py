@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from txport.models.checkpoint import save_checkpoint
 from txport.models.config import preset
 from txport.models.transformer import Transformer
-from txport.training.spoken.corpus import corpus as spoken
+from txport.training.spoken import corpus as spoken
 
 VOCABULARY = 256
 STEPS = 150

@@ -6,8 +6,8 @@ import re
 from collections import defaultdict
 
 import pytest
-from txport.training.spoken.corpus import corpus as spoken
-from txport.training.spoken.corpus import slots as spoken_slots
+from txport.training.spoken import corpus as spoken
+from txport.training.spoken import slots
 from txport.training.spoken.templates import CLAUSES, OPENERS, TAILS
 from txport.training.spoken.words import WORDS
 
@@ -86,12 +86,12 @@ def test_richness() -> None:
     assert len(CLAUSES) >= 200 and len(OPENERS) >= 30 and len(TAILS) >= 18
     assert len(set(CLAUSES)) == len(CLAUSES)
     assert sum(map(len, WORDS.values())) >= 700
-    assert len(spoken_slots.SLOTS) >= 35
+    assert len(slots.SLOTS) >= 35
 
 
 def test_every_slot_and_list_is_used_and_every_used_one_exists() -> None:
     used = {name for template in (*CLAUSES, *OPENERS, *TAILS) for name in re.findall(r"\{(\w+)\}", template)}
-    assert used == set(spoken_slots.SLOTS) | set(WORDS)
+    assert used == set(slots.SLOTS) | set(WORDS)
 
 
 def test_targets_are_plain_words(train: list[tuple[str, str]]) -> None:
@@ -108,10 +108,10 @@ def test_unchanged_words_come_through(train: list[tuple[str, str]]) -> None:
         assert target == source.lower().rstrip(".!?") or re.search(r"\b[a-z]{2,4}\b", source)
 
 
-@pytest.mark.parametrize("slot", sorted(spoken_slots.SLOTS))
+@pytest.mark.parametrize("slot", sorted(slots.SLOTS))
 def test_slots_vary_and_speak(slot: str) -> None:
     rng = random.Random(slot)
-    pairs = [spoken_slots.SLOTS[slot](rng) for _ in range(300)]
+    pairs = [slots.SLOTS[slot](rng) for _ in range(300)]
     assert len({written for written, _ in pairs}) >= 10
     for written, said in pairs:
         assert written == written.strip() and re.fullmatch(r"[a-z']+( [a-z']+)*", said), (written, said)
@@ -145,7 +145,7 @@ def test_slots_vary_and_speak(slot: str) -> None:
 def test_written_forms_that_must_occur(slot: str, written: str, said: str) -> None:
     """Drawn until it comes up, so that a form cannot be lost or change its meaning unnoticed."""
     rng = random.Random(0)
-    drawn = (spoken_slots.SLOTS[slot](rng) for _ in range(2_000_000))
+    drawn = (slots.SLOTS[slot](rng) for _ in range(2_000_000))
     assert next(spoken_form for form, spoken_form in drawn if form == written) == said
 
 

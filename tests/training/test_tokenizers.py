@@ -7,7 +7,7 @@ import pytest
 import sentencepiece
 from txport.runtime.errors import InputError
 from txport.training.recipe import TokenizerOptions
-from txport.training.spoken.corpus import corpus as spoken
+from txport.training.spoken import corpus as spoken
 from txport.training.tokenizers import open_tokenizer, padded_vocabulary, train_tokenizer
 
 PAIRS = list(itertools.islice(spoken.sentences(1, "train"), 800))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from num2words import num2words
-from txport.training.spoken.corpus import verbalise
+from txport.training.spoken import verbalise
 
 NUMBERS = st.integers(0, 10**6) | st.integers(0, verbalise.LARGEST)
 

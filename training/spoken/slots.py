@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from txport.training.spoken.corpus import verbalise
+from txport.training.spoken import verbalise
 
 T = TypeVar("T")
 
