@@ -133,7 +133,7 @@ cpp: cpp-dependencies
 	@PATH=$(CURDIR)/$(VENV)/bin:$$PATH TXPORT_CPP_BUILD=$(CURDIR)/$(CPP)/release ONNXRUNTIME_ROOT=$(CPP_ONNXRUNTIME) \
 	  $(if $(wildcard $(TEST_BUNDLE)/manifest.json),TXPORT_TEST_BUNDLE=$(TEST_BUNDLE)) python -m pytest tests/cpp
 	@echo '== The example of runtime/cpp/README.md, with the toy bundle of the tests'
-	@echo 'the cat sees a bird' | $(CPP)/release/txport_example_cpp tests/runtime/toy_bundle
+	@echo 'the cat sees a bird' | $(CPP)/release/txport_example_cpp tests/data/toy_bundle
 
 cpp-dependencies: $(VENV)/.ready
 ifndef ONNXRUNTIME_ROOT
@@ -165,8 +165,8 @@ cpp-fuzz: cpp-clang
 	  -DTXPORT_EXAMPLES=OFF -DTXPORT_SANITIZE=address,undefined > $(CPP)/fuzz.log || { cat $(CPP)/fuzz.log; exit 2; }
 	@cmake --build $(CPP)/fuzz --target fuzz_manifest fuzz_golden fuzz_text fuzz_build
 	@$(call fuzz,manifest,tests/data/manifests/good tests/data/manifests/bad) & first=$$!; \
-	$(call fuzz,golden,tests/cpp/corpus/golden) & second=$$!; \
-	$(call fuzz,text,tests/cpp/corpus/text) & third=$$!; \
+	$(call fuzz,golden,tests/cpp/fuzz/corpus/golden) & second=$$!; \
+	$(call fuzz,text,tests/cpp/fuzz/corpus/text) & third=$$!; \
 	$(call fuzz,build,tests/data/engines/good tests/data/engines/bad) & fourth=$$!; \
 	wait $$first && wait $$second && wait $$third && wait $$fourth
 	@grep -h number_of_executed_units $(CPP)/fuzz-*.log

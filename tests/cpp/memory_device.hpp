@@ -12,7 +12,7 @@
 #include <mutex>
 #include <random>
 
-#include "device_engine.hpp"
+#include "device/engine.hpp"
 #include "greedy.hpp"
 #include "memory_engine.hpp"
 #include "repository.hpp"

@@ -5,10 +5,10 @@
 #include <functional>
 #include <string>
 
-#include "files.hpp"
+#include "bundle/files.hpp"
 
 inline const std::filesystem::path kTests = std::filesystem::path(TXPORT_REPOSITORY) / "tests";
-inline const std::filesystem::path kToyBundle = kTests / "runtime" / "toy_bundle";
+inline const std::filesystem::path kToyBundle = kTests / "data" / "toy_bundle";
 
 inline std::string contents(const std::filesystem::path& path) {
   return txport::core::read_file(path, std::size_t{1} << 30);

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from parity import by_cpp, by_python
+from toy import BUNDLE as TOY
 from txport.runtime.bundle.manifest import WEIGHTS
 from txport.training.spoken import corpus as spoken
-
-from tests.cpp.parity import by_cpp, by_python
-from tests.runtime.toy import BUNDLE as TOY
 
 SOURCE = Path(__file__).parents[2] / "runtime" / "cpp"
 VERSION = (SOURCE / "VERSION").read_text().strip()

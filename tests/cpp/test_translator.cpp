@@ -1,4 +1,4 @@
-// The translator over the toy bundle, whose answers follow from its definition (tests/runtime/make_toy_bundle.py).
+// The translator over the toy bundle, whose answers follow from its definition (tests/data/make_toy_bundle.py).
 
 #include <doctest/doctest.h>
 

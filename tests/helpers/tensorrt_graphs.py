@@ -14,7 +14,7 @@ from txport.runtime.bundle.manifest import Island, Manifest, Precision, Range
 from txport.runtime.bundle.schema import Dimensions
 from txport.runtime.engines.tensorrt import find_tensorrt
 
-TOY = Path(__file__).parents[1] / "runtime" / "toy_bundle"
+TOY = Path(__file__).parents[1] / "data" / "toy_bundle"
 LOWERINGS = ("scatter", "tensorscatter")
 CAPABILITY = "8.9"
 

@@ -4,9 +4,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from toy import BUNDLE
 from txport.runtime.translator import Translator
-
-from tests.runtime.toy import BUNDLE
 
 
 @pytest.fixture(scope="session")

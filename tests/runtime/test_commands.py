@@ -8,11 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from toy import BUNDLE, answer
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.tokenizer_schema import Languages
 from txport.runtime.translator import Translator
-
-from tests.runtime.toy import BUNDLE, answer
 
 # The console scripts themselves may not be installed where these tests run.
 RUN = "import sys; sys.argv[0] = 'tx-{0}'; from txport.runtime.entry import {0}; {0}()"

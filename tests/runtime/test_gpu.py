@@ -20,10 +20,10 @@ from txport.runtime.greedy import Request, decode_all
 from txport.runtime.translator import Translator
 
 pytest.importorskip("cuda.bindings", reason="needs cuda-python: pip install 'txport[trt]'")
-from tests.runtime.cuda_device_checks import (  # noqa: E402
+from cuda_device_checks import (  # noqa: E402
     test_any_thread_may_use_a_device as test_any_thread_may_use_a_device,
 )
-from tests.runtime.cuda_device_checks import (  # noqa: E402
+from cuda_device_checks import (  # noqa: E402
     test_copies_clearing_and_capture_do_what_they_say as test_copies_clearing_and_capture_do_what_they_say,
 )
 

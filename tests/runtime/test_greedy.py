@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory_engine import LIMITS, TOKENS, MemoryEngine, logits_after
 from txport.runtime.engine import Limits
 from txport.runtime.errors import InputError
 from txport.runtime.greedy import Request, decode, decode_all, stream
-
-from tests.runtime.memory_engine import LIMITS, TOKENS, MemoryEngine, logits_after
 
 
 def oracle(request: Request, limits: Limits, eos_weight: float) -> tuple[list[int], list[float]]:

@@ -5,10 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from toy import BUNDLE
 from txport.runtime.errors import MissingLibrary
 from txport.runtime.libraries import needs
-
-from tests.runtime.toy import BUNDLE
 
 
 def test_a_missing_library_names_the_command() -> None:

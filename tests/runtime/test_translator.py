@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from toy import BUNDLE, LIMIT, SOURCE, TOKENS, answer
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.tokenizer_schema import Languages, TokenizerDescription, ids_only
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.translator import Options, Translation, Translator
 from txport.runtime.workers import shares
-
-from tests.runtime.toy import BUNDLE, LIMIT, SOURCE, TOKENS, answer
 
 TEXTS = ["the cat sees a bird", "one", "a big red dog", "not two or three", "zebra crossing", "a a a a a a a"]
 
@@ -224,7 +223,7 @@ def test_a_tokenizer_of_another_model(damaged: Path) -> None:
         for tensor in graph["outputs"]:
             tensor["shape"] = [40 if size == 96 else size for size in tensor["shape"]]
     raw["model"]["source_vocabulary"] = raw["model"]["target_vocabulary"] = 40
-    from tests.runtime.make_manifests import signed, text_of
+    from make_manifests import signed, text_of
 
     (damaged / "manifest.json").write_bytes(signed(text_of({k: v for k, v in raw.items() if k != "sha256"})))
     assert manifest.tokenizer.source is not None

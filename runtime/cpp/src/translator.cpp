@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <thread>
 
-#include "engines.hpp"
+#include "bundle/files.hpp"
+#include "bundle/golden.hpp"
+#include "engines/choice.hpp"
 #include "errors.hpp"
-#include "files.hpp"
-#include "golden.hpp"
-#include "utf8.hpp"
+#include "text/utf8.hpp"
 
 namespace txport::core {
 

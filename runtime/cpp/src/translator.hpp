@@ -9,11 +9,11 @@
 #include <string_view>
 #include <vector>
 
-#include "affixes.hpp"
+#include "bundle/manifest.hpp"
 #include "engine.hpp"
 #include "greedy.hpp"
-#include "manifest.hpp"
-#include "tokenizer.hpp"
+#include "text/affixes.hpp"
+#include "text/tokenizer.hpp"
 
 namespace txport::core {
 

@@ -10,9 +10,9 @@
 #include <sstream>
 
 #include "errors.hpp"
-#include "lines.hpp"
+#include "text/lines.hpp"
+#include "text/utf8.hpp"
 #include "translator.hpp"
-#include "utf8.hpp"
 
 namespace {
 

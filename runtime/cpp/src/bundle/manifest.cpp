@@ -1,0 +1,267 @@
+#include "bundle/manifest.hpp"
+
+#include <algorithm>
+#include <system_error>
+
+#include "bundle/files.hpp"
+#include "bundle/rules.hpp"
+#include "bundle/strict_json.hpp"
+#include "errors.hpp"
+
+namespace txport::core {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+MadeBy decode_made_by(const Value& value) {
+  value.fields({"name", "version"});
+  return {value["name"].text(), value["version"].text()};
+}
+
+ModelSizes decode_model(const Value& value) {
+  value.fields(
+      {"encoder_layers", "decoder_layers", "d_model", "heads", "head_dim", "source_vocabulary", "target_vocabulary"});
+  return {value["encoder_layers"].integer(),   value["decoder_layers"].integer(),
+          value["d_model"].integer(),          value["heads"].integer(),
+          value["head_dim"].integer(),         value["source_vocabulary"].integer(),
+          value["target_vocabulary"].integer()};
+}
+
+SpecialTokens decode_tokens(const Value& value) {
+  value.fields({"pad", "unk", "bos", "eos"});
+  return {value["pad"].integer(), value["unk"].integer(), value["bos"].integer(), value["eos"].integer()};
+}
+
+Range decode_range(const Value& value) {
+  value.fields({"min", "opt", "max"});
+  return {value["min"].integer(), value["opt"].integer(), value["max"].integer()};
+}
+
+Dimensions decode_dimensions(const Value& value) {
+  value.fields({"batch", "source", "target"});
+  return {decode_range(value["batch"]), decode_range(value["source"]), decode_range(value["target"])};
+}
+
+Island decode_island(const Value& value) {
+  value.fields({"graph", "nodes", "reason"});
+  Island island{value["graph"].text(), {}, value["reason"].text()};
+  for (const Value& node : value["nodes"].items()) island.nodes.push_back(node.text());
+  return island;
+}
+
+Precision decode_precision(const Value& value) {
+  value.fields({"type", "weights", "islands"});
+  Precision precision{
+      value["type"].literal({"float32", "float16"}), value["weights"].literal({"float32", "float16", "int8"}), {}};
+  for (const Value& island : value["islands"].items()) precision.islands.push_back(decode_island(island));
+  return precision;
+}
+
+// An integer, or one of some words.
+std::variant<std::int64_t, std::string> decode_choice(const Value& value, std::initializer_list<const char*> words) {
+  if (value.is_integer()) return value.integer();
+  if (value.is_text()) return value.literal(words);
+  value.refuse("a string or an integer");
+}
+
+Tensor decode_tensor(const Value& value) {
+  value.fields({"name", "dtype", "shape", "optional"});
+  Tensor tensor{
+      value["name"].text(), value["dtype"].literal({"float32", "float16", "int64", "int32", "bool"}), {}, false};
+  for (const Value& size : value["shape"].items()) {
+    tensor.shape.push_back(decode_choice(size, {"batch", "source", "target"}));
+  }
+  tensor.optional = value["optional"].boolean();
+  return tensor;
+}
+
+Graph decode_graph(const Value& value) {
+  value.fields({"name", "role", "lowering", "file", "opsets", "inputs", "outputs", "aliases"});
+  Graph graph;
+  graph.name = value["name"].text();
+  graph.role = value["role"].literal({"encoder", "decoder_step"});
+  graph.lowering = value["lowering"].literal({"standard", "ort", "scatter", "tensorscatter"});
+  graph.file = value["file"].text();
+  for (const auto& [domain, version] : value["opsets"].members()) graph.opsets[domain] = version.integer();
+  for (const Value& tensor : value["inputs"].items()) graph.inputs.push_back(decode_tensor(tensor));
+  for (const Value& tensor : value["outputs"].items()) graph.outputs.push_back(decode_tensor(tensor));
+  for (const Value& alias : value["aliases"].items()) {
+    const auto pair = alias.items(2);
+    graph.aliases.emplace_back(pair[0].text(), pair[1].text());
+  }
+  return graph;
+}
+
+std::optional<std::string> decode_optional_text(const Value& value) {
+  return value.is_null() ? std::nullopt : std::optional(value.text());
+}
+
+std::optional<TokenizerSide> decode_side(const Value& value) {
+  if (value.is_null()) return std::nullopt;
+  value.fields({"model", "vocabulary"});
+  return TokenizerSide{value["model"].text(), decode_optional_text(value["vocabulary"])};
+}
+
+std::vector<Affix> decode_affixes(const Value& value) {
+  std::vector<Affix> affixes;
+  for (const Value& item : value.items()) affixes.push_back(decode_choice(item, {kSourceLanguage, kTargetLanguage}));
+  return affixes;
+}
+
+std::map<std::string, std::int64_t> decode_ids_by_name(const Value& value) {
+  std::map<std::string, std::int64_t> result;
+  for (const auto& [name, id] : value.members()) result[name] = id.integer();
+  return result;
+}
+
+std::optional<Languages> decode_languages(const Value& value) {
+  if (value.is_null()) return std::nullopt;
+  value.fields({"source", "target", "source_default", "target_default", "in_text"});
+  return Languages{decode_ids_by_name(value["source"]), decode_ids_by_name(value["target"]),
+                   decode_optional_text(value["source_default"]), decode_optional_text(value["target_default"]),
+                   value["in_text"].boolean()};
+}
+
+TokenizerDescription decode_tokenizer(const Value& value) {
+  value.fields({"kind", "source", "target", "source_prefix", "source_suffix", "target_prefix", "languages"});
+  return {value["kind"].literal({"sentencepiece", "tokenizers", "none"}),
+          decode_side(value["source"]),
+          decode_side(value["target"]),
+          decode_affixes(value["source_prefix"]),
+          decode_affixes(value["source_suffix"]),
+          decode_affixes(value["target_prefix"]),
+          decode_languages(value["languages"])};
+}
+
+std::optional<Verification> decode_verification(const Value& value) {
+  if (value.is_null()) return std::nullopt;
+  value.fields({"passed", "sentences", "token_identical", "batch_identical", "max_logit_error"});
+  return Verification{value["passed"].boolean(), value["sentences"].integer(), value["token_identical"].integer(),
+                      value["batch_identical"].integer(), value["max_logit_error"].number()};
+}
+
+Manifest decode(const Value& value) {
+  value.fields({"format_version", "made_by", "model", "tokens", "dimensions", "precision", "graphs", "tokenizer",
+                "files", "verification", "sha256"});
+  Manifest manifest;
+  manifest.format_version = value["format_version"].integer();
+  manifest.made_by = decode_made_by(value["made_by"]);
+  manifest.model = decode_model(value["model"]);
+  manifest.tokens = decode_tokens(value["tokens"]);
+  manifest.dimensions = decode_dimensions(value["dimensions"]);
+  manifest.precision = decode_precision(value["precision"]);
+  for (const Value& graph : value["graphs"].items()) manifest.graphs.push_back(decode_graph(graph));
+  manifest.tokenizer = decode_tokenizer(value["tokenizer"]);
+  for (const auto& [name, entry] : value["files"].members()) {
+    entry.fields({"bytes", "sha256"});
+    manifest.files[name] = {entry["bytes"].integer(), entry["sha256"].text()};
+  }
+  manifest.verification = decode_verification(value["verification"]);
+  manifest.sha256 = value["sha256"].text();
+  return manifest;
+}
+
+// Before anything else, since a newer format may differ in everything else.
+void check_version(const Json& value, const std::string& file) {
+  const auto found = value.find("format_version");
+  if (found == value.end() || !found->is_number_integer() || found->get<std::int64_t>() < 1) {
+    throw BundleError(file + " has no usable format_version: it is not the manifest of a bundle");
+  }
+  const auto version = found->get<std::int64_t>();
+  if (version > kFormatVersion) {
+    throw BundleError(file + " has format_version " + std::to_string(version) + ", but this txport reads up to " +
+                      std::to_string(kFormatVersion) +
+                      ": install a newer txport or export the bundle again with this one");
+  }
+}
+
+void check_own_hash(std::string_view data, const Json& value, const std::string& file) {
+  const auto found = value.find("sha256");
+  if (found == value.end() || !found->is_string() || !is_hash(found->get<std::string>())) {
+    throw BundleError(file + " misses the field 'sha256' (64 lower-case hexadecimal digits): it is incomplete");
+  }
+  const auto stated = found->get<std::string>();
+  std::string zeroed(data);
+  if (const auto start = zeroed.rfind(stated); start != std::string::npos) {
+    zeroed.replace(start, 64, std::string(64, '0'));
+  }
+  if (sha256(zeroed) != stated) {
+    throw BundleError(file + " was changed after it was written (its own sha256 differs): get the bundle again");
+  }
+}
+
+bool is_relative_to(const fs::path& path, const fs::path& directory) {
+  const auto [rest, unused] = std::mismatch(directory.begin(), directory.end(), path.begin(), path.end());
+  return rest == directory.end();
+}
+
+void check_file(const fs::path& directory, const std::string& name, const FileEntry& entry, bool contents) {
+  const fs::path path = directory / name;
+  try {
+    if (!is_relative_to(fs::canonical(path), fs::canonical(directory))) {
+      throw BundleError(path.string() + " is a link that leaves the bundle: copy the bundle with cp -rL");
+    }
+    if (!fs::is_regular_file(path)) {
+      throw BundleError(path.string() + " is not a file: the bundle is damaged, copy or export it again");
+    }
+    const auto size = fs::file_size(path);
+    if (size != static_cast<std::uintmax_t>(entry.bytes)) {
+      throw BundleError(path.string() + " has " + std::to_string(size) + " bytes instead of " +
+                        std::to_string(entry.bytes) + ": copy or export the bundle again");
+    }
+    if (contents && sha256_of(path) != entry.sha256) {
+      throw BundleError(path.string() + " was changed (its SHA-256 differs): copy or export the bundle again");
+    }
+  } catch (const std::system_error&) {  // of the file system, and of reading
+    throw BundleError(path.string() + " is missing or cannot be read: copy or export the bundle again");
+  }
+}
+
+}  // namespace
+
+Manifest Manifest::load(const fs::path& directory) {
+  std::error_code ignored;
+  if (!fs::is_directory(directory, ignored)) {
+    throw BundleError(directory.string() + " is not a directory: give the directory that tx-export wrote");
+  }
+  const fs::path path = directory / kManifestName;
+  std::string data;
+  try {
+    data = read_file(path, kLargestFile + 1);
+  } catch (const std::system_error& error) {
+    if (error.code() == std::errc::no_such_file_or_directory) {
+      throw BundleError(directory.string() + " has no manifest.json: it is not a bundle, or an incomplete copy of one");
+    }
+    throw BundleError(path.string() + " cannot be read: " + error.code().message());
+  }
+  Manifest manifest = parse(data, path.string());
+  manifest.check_files(directory, [](const std::string&) { return false; });
+  return manifest;
+}
+
+Manifest Manifest::parse(std::string_view data, const std::string& file) {
+  if (data.size() > kLargestFile) {
+    throw BundleError(file + " is larger than " + std::to_string(kLargestFile) + " bytes: it is not a manifest");
+  }
+  const Json json = core::parse(data, file);
+  check_version(json, file);
+  check_own_hash(data, json, file);
+  Manifest manifest = decode(Value(json, file));
+  check_rules(manifest, file);
+  manifest.text = data;
+  return manifest;
+}
+
+void Manifest::check_files(const fs::path& directory, const std::function<bool(const std::string&)>& hashes) const {
+  for (const auto& [name, entry] : files) check_file(directory, name, entry, hashes(name));
+}
+
+const Graph* Manifest::graph(const std::string& role, const std::string& lowering) const {
+  const auto found = std::find_if(graphs.begin(), graphs.end(), [&](const Graph& graph) {
+    return graph.role == role && (lowering.empty() || graph.lowering == lowering);
+  });
+  return found == graphs.end() ? nullptr : &*found;
+}
+
+}  // namespace txport::core

@@ -1,0 +1,128 @@
+#include "engines/directories.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <system_error>
+#include <tuple>
+
+#include "errors.hpp"
+
+namespace txport::core {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string joined(const std::vector<std::string>& texts) {
+  std::string result;
+  for (const std::string& text : texts) result += (result.empty() ? "" : ", ") + text;
+  return result;
+}
+
+bool version_fits(const BuildRecord& record, const LibraryVersion& library) {
+  if (record.library.name != library.name) return false;
+  auto built = record.library.numbers();
+  auto installed = library.numbers();
+  // Python's TensorRT leaves the number of the build out in some releases.
+  if (std::min(built.size(), installed.size()) == 3) {
+    built.resize(3);
+    installed.resize(3);
+  }
+  if (built == installed) return true;
+  return record.version_compatible && !installed.empty() && built[0] == installed[0] && installed >= built;
+}
+
+bool gpu_fits(const TargetGpu& target, const Gpu& gpu) {
+  const auto& capabilities = target.compute_capabilities;
+  const bool listed = std::find(capabilities.begin(), capabilities.end(), gpu.compute_capability) != capabilities.end();
+  if (target.compatibility == "exact") return listed && target.name == gpu.name;
+  if (target.compatibility == "same_compute_capability") return listed;
+  return std::stoi(gpu.compute_capability) >= 8;
+}
+
+std::string wanted(const TargetGpu& target) {
+  const std::string capabilities = joined(target.compute_capabilities);
+  if (target.compatibility == "exact") return *target.name + " (" + capabilities + ")";
+  return "compute capability " + (target.compatibility == "ampere_plus" ? "8.0 and later" : capabilities);
+}
+
+// Why these engines must not run here; nothing if they may.
+std::optional<std::string> misfit(const BuildRecord& record, const Manifest& manifest, const Gpu& gpu,
+                                  const LibraryVersion& library) {
+  for (const auto& [name, digest] : record.bundle) {
+    const auto listed = manifest.files.find(name);
+    if (listed == manifest.files.end() || listed->second.sha256 != digest) return "was built from another bundle";
+  }
+  if (!version_fits(record, library)) {
+    return "needs " + record.library.title() + ", but " + library.title() + " is installed";
+  }
+  if (gpu_fits(record.gpu, gpu)) return std::nullopt;
+  return "is for " + wanted(record.gpu) + ", but this machine has " + gpu.title();
+}
+
+std::int64_t largest_batch(const BuildRecord& record) {
+  std::int64_t most = 0;
+  for (const EngineFile& engine : record.of_role("decoder_step")) {
+    for (const Profile& profile : engine.profiles) most = std::max(most, profile.batch.max);
+  }
+  return most;
+}
+
+// Engines for this very GPU first, then those for this very version, then the largest batch.
+auto rank(const Built& built) {
+  const BuildRecord& record = built.record;
+  return std::tuple(record.gpu.compatibility != "exact", record.version_compatible, -largest_batch(record),
+                    built.directory.filename().string());
+}
+
+}  // namespace
+
+std::vector<fs::path> engine_directories(const fs::path& bundle) {
+  std::vector<fs::path> found;
+  std::error_code fault;
+  for (fs::directory_iterator entry(bundle / kEnginesName, fault), end; !fault && entry != end;
+       entry.increment(fault)) {
+    std::error_code ignored;
+    const bool hidden = entry->path().filename().string().front() == '.';
+    if (!hidden && fs::exists(entry->path() / kBuildName, ignored)) found.push_back(entry->path());
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+Candidates candidates(const fs::path& bundle, const Manifest& manifest, const Gpu& gpu, const LibraryVersion& library) {
+  Candidates result;
+  for (const fs::path& directory : engine_directories(bundle)) {
+    const std::string name = directory.filename().string();
+    try {
+      BuildRecord record = BuildRecord::load(directory);
+      if (auto reason = misfit(record, manifest, gpu, library)) {
+        result.refused.emplace_back(name, *reason);
+      } else {
+        result.fitting.push_back({directory, std::move(record)});
+      }
+    } catch (const BundleError& error) {
+      const std::string start = directory.string() + "/";
+      const std::string message = error.what();
+      result.refused.emplace_back(name, message.rfind(start, 0) == 0 ? message.substr(start.size()) : message);
+    }
+  }
+  std::sort(result.fitting.begin(), result.fitting.end(),
+            [](const Built& first, const Built& second) { return rank(first) < rank(second); });
+  return result;
+}
+
+Built best(const fs::path& bundle, const Manifest& manifest, const Gpu& gpu, const LibraryVersion& library) {
+  Candidates found = candidates(bundle, manifest, gpu, library);
+  if (!found.fitting.empty()) return std::move(found.fitting.front());
+  std::string reasons;
+  for (const auto& [name, reason] : found.refused) {
+    reasons += (reasons.empty() ? "" : "; ") + std::string(kEnginesName) + "/" + name + ": " + reason;
+  }
+  if (reasons.empty()) reasons = "there is none";
+  throw BundleError("no TensorRT engine of " + bundle.string() + " fits this machine (" + gpu.name +
+                    ", compute capability " + gpu.compute_capability + ", " + library.title() + "): " + reasons +
+                    "; run tx-build " + bundle.string() + " here");
+}
+
+}  // namespace txport::core

@@ -1,0 +1,56 @@
+#include "engines/onnxruntime.hpp"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "errors.hpp"
+
+namespace txport::core {
+
+namespace {
+
+constexpr const char* kVariable = "TXPORT_ONNXRUNTIME";
+
+std::string library_name() {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): as dlopen itself reads the environment
+  if (const char* named = std::getenv(kVariable); named != nullptr && *named != '\0') return named;
+  std::error_code ignored;
+  if (std::filesystem::exists(TXPORT_ONNXRUNTIME_LIBRARY, ignored)) return TXPORT_ONNXRUNTIME_LIBRARY;
+  return "libonnxruntime.so.1";
+}
+
+const OrtApiBase* load() {
+  // From 1.29 on ONNX Runtime reports to its makers unless it is told not to before it starts. A library that
+  // translates must not; who wants the reports sets the variable to 0.
+  ::setenv("ORT_DISABLE_TELEMETRY", "1", 0);  // NOLINT(concurrency-mt-unsafe): once, before the library is there
+  // For one new token its tiled attention is slower than the plain one, by 4 to 9% of a whole step.
+  ::setenv("ORT_GQA_DISABLE_FLASH_ATTENTION", "1", 0);  // NOLINT(concurrency-mt-unsafe): likewise
+  const std::string name = library_name();
+  // Never closed: sessions may live until the process ends.
+  void* library = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+  void* symbol = library == nullptr ? nullptr : ::dlsym(library, "OrtGetApiBase");
+  if (symbol == nullptr) {
+    const char* reason = ::dlerror();  // NOLINT(concurrency-mt-unsafe): glibc keeps one for each thread
+    throw InputError("ONNX Runtime cannot be loaded (" + std::string(reason == nullptr ? name : reason) +
+                     "): install it, or name the file in the environment variable " + kVariable);
+  }
+  const OrtApiBase* base = reinterpret_cast<decltype(&OrtGetApiBase)>(symbol)();
+  if (base->GetApi(ORT_API_VERSION) == nullptr) {
+    throw InputError("ONNX Runtime " + std::string(base->GetVersionString()) + " of " + name +
+                     " is older than the headers that txport was built with (1." + std::to_string(ORT_API_VERSION) +
+                     "): install that version or a newer one");
+  }
+  return base;
+}
+
+}  // namespace
+
+const OrtApiBase& onnxruntime_library() {
+  static const OrtApiBase* const base = load();
+  return *base;
+}
+
+}  // namespace txport::core

@@ -1,0 +1,21 @@
+// The engine on ONNX Runtime, by its CPU provider or its CUDA provider.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "bundle/manifest.hpp"
+#include "engine.hpp"
+#include "engines/choice.hpp"
+
+namespace txport::core {
+
+// A bundle on ONNX Runtime, with the first of the chosen lowerings that the installed version loads. `warn` is told in
+// the thread of a call what went wrong behind it.
+// Throws BundleError: ONNX Runtime does not load it. InputError: it cannot run on that device.
+std::unique_ptr<Engine> open_ort(const std::filesystem::path& directory, const Manifest& manifest, const Choice& choice,
+                                 const CpuShare& share, const std::function<void(const std::string&)>& warn);
+
+}  // namespace txport::core

@@ -1,0 +1,27 @@
+// ONNX Runtime's CUDA provider as programs of device_engine.hpp: it runs on the device's own buffers and stream.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "bundle/manifest.hpp"
+#include "device/device.hpp"
+#include "engine.hpp"
+#include "engines/choice.hpp"
+
+namespace txport::core {
+
+// A bundle on ONNX Runtime's CUDA provider, its state on the GPU. `warn` is told, in the thread of a call, if its steps
+// cannot be captured.
+// Throws BundleError: ONNX Runtime does not load it. InputError: there is no GPU, or this ONNX Runtime has no CUDA.
+std::unique_ptr<Engine> open_ort_cuda(const std::filesystem::path& directory, const Manifest& manifest,
+                                      const Choice& choice, const std::function<void(const std::string&)>& warn);
+
+// The same over any device: with `choice.device` cpu, one whose memory is the host's, as in tests.
+std::unique_ptr<Engine> open_ort_on(const std::shared_ptr<Device>& device, const std::filesystem::path& directory,
+                                    const Manifest& manifest, const Choice& choice,
+                                    const std::function<void(const std::string&)>& warn);
+
+}  // namespace txport::core

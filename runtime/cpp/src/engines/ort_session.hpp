@@ -1,0 +1,58 @@
+// One graph opened by ONNX Runtime, and what its C++ API needs from us.
+#pragma once
+
+#define ORT_API_MANUAL_INIT
+#include <onnxruntime_cxx_api.h>
+
+#include <cstddef>
+#include <exception>
+#include <filesystem>
+#include <string>
+
+#include "bundle/manifest.hpp"
+#include "engines/choice.hpp"
+
+namespace txport::core {
+
+// ONNX Runtime's name of a type of ours, and the bytes of one item.
+struct Type {
+  ONNXTensorElementDataType onnx;
+  std::size_t bytes;
+};
+Type type_of(const std::string& dtype);
+
+// The first line of ONNX Runtime's message, without its error codes and C++ source locations.
+std::string reason(const std::exception& error);
+
+// The process's one environment of ONNX Runtime. Throws InputError: the library cannot be loaded.
+Ort::Env& environment();
+
+// The version of ONNX Runtime, as it calls itself.
+std::string onnxruntime_version();
+
+// The sessions of a bundle, opened side by side, since each packs its weights as it opens.
+struct OrtSessions {
+  std::string name;  // of the library, where it runs and the lowering, for people
+  Ort::Session encoder;
+  Ort::Session step;
+  Graph step_graph;
+};
+
+// Where a session on the CPU has its weights: packed for its matrix products as it opens, or as they stand in the file,
+// which opens in a fraction of the time and is hardly slower for one row, but is for more.
+enum class Weights { packed, mapped };
+
+// Open the encoder and the first of the chosen lowerings that ONNX Runtime loads. `stream` is the cudaStream_t that its
+// CUDA provider works on; of use for device cuda only.
+// Throws BundleError: ONNX Runtime does not load one, or it is not what the manifest says. InputError: the device is
+// not there.
+OrtSessions open_sessions(const std::filesystem::path& directory, const Manifest& manifest, const Choice& choice,
+                          int threads, void* stream, Weights weights = Weights::packed);
+
+// Run a session over what is bound. Throws BundleError: ONNX Runtime failed.
+void run(const Ort::Session& session, const Ort::RunOptions& options, const Ort::IoBinding& binding);
+
+// Whether this ONNX Runtime has its CUDA provider.
+bool has_cuda_provider();
+
+}  // namespace txport::core

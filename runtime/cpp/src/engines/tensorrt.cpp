@@ -1,0 +1,129 @@
+#include "engines/tensorrt.hpp"
+
+#include <dlfcn.h>
+
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+#include <vector>
+
+#include "errors.hpp"
+
+namespace txport::core {
+
+namespace {
+
+constexpr const char* kVariable = "TXPORT_TENSORRT";
+// The versions that these headers are good for.
+constexpr const char* kWanted = NV_TENSORRT_MAJOR == 8    ? "TensorRT 8.6"
+                                : NV_TENSORRT_MAJOR == 10 ? "TensorRT 10"
+                                                          : "TensorRT 11";
+
+struct Library {
+  void* handle = nullptr;
+  LibraryVersion version;
+};
+
+template <typename Function>
+Function* symbol(void* library, const char* name) {
+  return reinterpret_cast<Function*>(::dlsym(library, name));
+}
+
+void* open_library() {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): as dlopen itself reads the environment
+  if (const char* named = std::getenv(kVariable); named != nullptr && *named != '\0') {
+    if (void* found = ::dlopen(named, RTLD_NOW | RTLD_LOCAL)) return found;
+  } else {
+    const std::string major = "libnvinfer.so." + std::to_string(NV_TENSORRT_MAJOR);
+    for (const std::string& name : {major, std::string("libnvinfer.so")}) {
+      if (void* found = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) return found;
+    }
+  }
+  const char* reason = ::dlerror();  // NOLINT(concurrency-mt-unsafe): glibc keeps one for each thread
+  throw InputError("TensorRT cannot be loaded (" + std::string(reason == nullptr ? kVariable : reason) + "): install " +
+                   kWanted + ", or name its libnvinfer in the environment variable " + kVariable);
+}
+
+// As Python has it: major.minor.patch, and the build from 10 on where the library tells it.
+std::string version_of(void* library) {
+  auto* get = symbol<std::int32_t()>(library, "getInferLibVersion");
+  if (get == nullptr) return "";
+  const std::int32_t number = get();
+  const std::int32_t step = number < 10000 ? 10 : 100;  // 8601 is 8.6.1, 101501 is 10.15.1
+  std::string version = std::to_string(number / (100 * step)) + "." + std::to_string(number / 100 % step) + "." +
+                        std::to_string(number % 100);
+  auto* build = symbol<std::int32_t()>(library, "getInferLibBuildVersion");
+  if (build != nullptr) version += "." + std::to_string(build());
+  return version;
+}
+
+const Library& library() {
+  // Never closed: engines may live until the process ends.
+  static const Library opened = [] {
+    void* handle = open_library();
+    const LibraryVersion version{"tensorrt", version_of(handle)};
+    const auto numbers = version.numbers();
+    if (numbers.empty() || symbol<void*(void*, std::int32_t)>(handle, "createInferRuntime_INTERNAL") == nullptr) {
+      throw InputError("the libnvinfer that was found is not TensorRT's: name the right one in " +
+                       std::string(kVariable));
+    }
+    if (numbers[0] != NV_TENSORRT_MAJOR || (numbers[0] == 8 && numbers[1] < 6)) {
+      throw InputError(version.title() + " is installed, but this txport was built with the headers of " + kWanted +
+                       ": install that, or build txport with the headers of the other");
+    }
+    return Library{handle, version};
+  }();
+  return opened;
+}
+
+}  // namespace
+
+void TensorRtLog::log(Severity severity, const nvinfer1::AsciiChar* message) noexcept {
+  if (severity > Severity::kERROR) return;
+  try {
+    const std::lock_guard lock(mutex_);
+    if (first_.empty()) first_ = message;
+  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory for a message is no message
+  }
+}
+
+std::string TensorRtLog::why() {
+  const std::lock_guard lock(mutex_);
+  std::string line = std::move(first_);
+  first_.clear();
+  if (line.empty()) return "it does not say why";
+  for (char& c : line) c = c == '\n' || c == '\r' ? ' ' : c;
+  return line.substr(0, 400);
+}
+
+LibraryVersion tensorrt_version() { return library().version; }
+
+std::unique_ptr<nvinfer1::IRuntime> make_tensorrt_runtime(TensorRtLog& log) {
+  auto* create = symbol<void*(void*, std::int32_t)>(library().handle, "createInferRuntime_INTERNAL");
+  auto* runtime = static_cast<nvinfer1::IRuntime*>(create(static_cast<nvinfer1::ILogger*>(&log), NV_TENSORRT_VERSION));
+  if (runtime == nullptr) {
+    throw InputError(library().version.title() + " does not start: " + log.why() + "; use device cuda or cpu");
+  }
+  return std::unique_ptr<nvinfer1::IRuntime>(runtime);
+}
+
+std::string name_of(nvinfer1::DataType type) {
+  switch (type) {
+    case nvinfer1::DataType::kFLOAT:
+      return "float32";
+    case nvinfer1::DataType::kHALF:
+      return "float16";
+    case nvinfer1::DataType::kINT32:
+      return "int32";
+    case nvinfer1::DataType::kBOOL:
+      return "bool";
+#if NV_TENSORRT_MAJOR >= 10
+    case nvinfer1::DataType::kINT64:
+      return "int64";
+#endif
+    default:
+      return "";
+  }
+}
+
+}  // namespace txport::core

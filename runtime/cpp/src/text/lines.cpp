@@ -1,0 +1,81 @@
+#include "text/lines.hpp"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <iterator>
+#include <system_error>
+
+#include "errors.hpp"
+
+namespace txport::core {
+
+namespace {
+
+constexpr std::size_t kChunk = std::size_t{1} << 16;
+constexpr std::size_t kWindowBytes = std::size_t{1} << 20;
+
+std::string words(int code) { return std::generic_category().message(code); }
+
+}  // namespace
+
+std::vector<std::string> Windows::next() {
+  std::vector<char> chunk(kChunk);
+  while (!ended_) {
+    if (!lines_.empty() && (lines_.size() >= most_ || size_ >= kWindowBytes || !ready())) return take();
+    const ssize_t count = ::read(descriptor_, chunk.data(), chunk.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw InputError("the input cannot be read: " + words(errno));
+    if (count == 0) {
+      ended_ = true;
+      if (!rest_.empty()) lines_.push_back(std::move(rest_));
+      break;
+    }
+    size_ += static_cast<std::size_t>(count);
+    std::string_view data(chunk.data(), static_cast<std::size_t>(count));
+    for (std::size_t end = data.find('\n'); end != std::string_view::npos; end = data.find('\n')) {
+      rest_ += data.substr(0, end);
+      lines_.push_back(std::move(rest_));
+      rest_.clear();
+      data.remove_prefix(end + 1);
+    }
+    rest_ += data;
+  }
+  return take();
+}
+
+std::vector<std::string> Windows::take() {
+  const auto end = lines_.begin() + static_cast<std::ptrdiff_t>(std::min(most_, lines_.size()));
+  std::vector<std::string> window(std::make_move_iterator(lines_.begin()), std::make_move_iterator(end));
+  lines_.erase(lines_.begin(), end);
+  for (const std::string& line : window) size_ -= std::min(size_, line.size() + 1);
+  return window;
+}
+
+bool Windows::ready() const {
+  pollfd facts{descriptor_, POLLIN, 0};
+  return ::poll(&facts, 1, 0) > 0;
+}
+
+std::string as_line(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text + "\n";
+}
+
+bool write_all(int descriptor, std::string_view data) {
+  while (!data.empty()) {
+    const ssize_t count = ::write(descriptor, data.data(), data.size());
+    if (count >= 0) {
+      data.remove_prefix(static_cast<std::size_t>(count));
+    } else if (errno == EPIPE) {
+      return false;
+    } else if (errno != EINTR) {
+      throw InputError("the output cannot be written: " + words(errno));
+    }
+  }
+  return true;
+}
+
+}  // namespace txport::core

@@ -1,0 +1,135 @@
+#include "text/tokenizer.hpp"
+
+#include <sentencepiece_processor.h>
+
+#include <optional>
+
+#include "bundle/files.hpp"
+#include "errors.hpp"
+#include "text/utf8.hpp"
+#include "text/vocabulary.hpp"
+
+namespace txport::core {
+
+namespace {
+
+namespace fs = std::filesystem;
+using sentencepiece::SentencePieceProcessor;
+
+constexpr std::size_t kLargestModel = std::size_t{256} << 20;
+
+std::unique_ptr<SentencePieceProcessor> load_model(const fs::path& path) {
+  auto processor = std::make_unique<SentencePieceProcessor>();
+  if (!processor->LoadFromSerializedProto(read_bundle_file(path, kLargestModel)).ok()) {
+    throw BundleError(path.string() + " is not a SentencePiece model: copy or export the bundle again");
+  }
+  return processor;
+}
+
+// One side's SentencePiece model (Kudo and Richardson 2018, arXiv:1808.06226) and its vocabulary, if it has one.
+class Side {
+ public:
+  Side(const fs::path& directory, const TokenizerSide& files, std::int64_t vocabulary, std::int64_t unk)
+      : model_(load_model(directory / files.model)) {
+    if (files.vocabulary) {
+      vocabulary_.emplace(directory / *files.vocabulary, vocabulary, unk);
+    } else if (model_->GetPieceSize() > vocabulary) {
+      throw BundleError((directory / files.model).string() + " has " + std::to_string(model_->GetPieceSize()) +
+                        " pieces, more than the vocabulary of " + std::to_string(vocabulary) +
+                        ": it belongs to another model, export the bundle again");
+    }
+  }
+
+  Ids encode(std::string_view text) const {
+    Ids ids;
+    if (!vocabulary_) {
+      std::vector<int> found;
+      check(model_->Encode(text, &found));
+      ids.assign(found.begin(), found.end());
+      return ids;
+    }
+    std::vector<std::string> pieces;
+    check(model_->Encode(text, &pieces));
+    return vocabulary_->ids(pieces);
+  }
+
+  std::string decode(const Ids& ids) const {
+    std::string text;
+    if (vocabulary_) {
+      check(model_->Decode(vocabulary_->pieces(ids), &text));
+      return text;
+    }
+    // A vocabulary may be padded beyond the pieces; an undertrained model can choose ids from there.
+    std::vector<int> known;
+    for (const std::int64_t id : ids) {
+      if (0 <= id && id < model_->GetPieceSize()) known.push_back(static_cast<int>(id));
+    }
+    check(model_->Decode(known, &text));
+    return text;
+  }
+
+ private:
+  std::unique_ptr<SentencePieceProcessor> model_;
+  std::optional<Vocabulary> vocabulary_;
+
+  static void check(const sentencepiece::util::Status& status) {
+    if (!status.ok()) throw BundleError("SentencePiece failed: " + status.ToString());
+  }
+};
+
+class SentencePieceTokenizer : public Tokenizer {
+ public:
+  SentencePieceTokenizer(const fs::path& directory, const Manifest& manifest)
+      : source_(std::make_shared<Side>(directory, *manifest.tokenizer.source, manifest.model.source_vocabulary,
+                                       manifest.tokens.unk)) {
+    const TokenizerSide& source = *manifest.tokenizer.source;
+    const TokenizerSide& target = *manifest.tokenizer.target;
+    const bool same = source.model == target.model && source.vocabulary == target.vocabulary &&
+                      manifest.model.source_vocabulary == manifest.model.target_vocabulary;
+    target_ = same ? source_
+                   : std::make_shared<Side>(directory, target, manifest.model.target_vocabulary, manifest.tokens.unk);
+  }
+
+  Ids encode(std::string_view text) const override { return source_->encode(text); }
+  Ids encode_prefix(std::string_view text) const override { return target_->encode(text); }
+  std::string decode(const Ids& ids) const override { return target_->decode(ids); }
+
+ private:
+  std::shared_ptr<const Side> source_;
+  std::shared_ptr<const Side> target_;
+};
+
+// The tokenizer of a bundle that has none, or one that there is only in Python.
+class IdsOnly : public Tokenizer {
+ public:
+  explicit IdsOnly(std::string reason) : reason_(std::move(reason)) {}
+
+  Ids encode(std::string_view /*text*/) const override { throw InputError(reason_); }
+  Ids encode_prefix(std::string_view /*text*/) const override { throw InputError(reason_); }
+  std::string decode(const Ids& /*ids*/) const override { return ""; }
+
+ private:
+  std::string reason_;
+};
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> open_tokenizer(const fs::path& directory, const Manifest& manifest) {
+  const std::string& kind = manifest.tokenizer.kind;
+  if (kind == "sentencepiece") return std::make_unique<SentencePieceTokenizer>(directory, manifest);
+  if (kind == "none") return std::make_unique<IdsOnly>("this bundle has no tokenizer: give it ids (translate_ids)");
+  return std::make_unique<IdsOnly>(
+      "this bundle's tokenizer is a byte-level BPE, which only the Python runtime has: give it ids (translate_ids)");
+}
+
+std::string TextStream::add(std::int64_t token_id, bool last) {
+  ids_.push_back(token_id);
+  std::string text = tokenizer_->decode(ids_);
+  if (!last) text.resize(certain_length(text));
+  if (text.compare(0, given_.size(), given_) != 0) return "";
+  std::string added = text.substr(given_.size());
+  given_ = std::move(text);
+  return added;
+}
+
+}  // namespace txport::core

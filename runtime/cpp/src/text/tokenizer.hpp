@@ -1,0 +1,47 @@
+// Text to ids and back: SentencePiece, or nothing at all for models that work on ids.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "bundle/manifest.hpp"
+#include "engine.hpp"
+
+namespace txport::core {
+
+// What the translator needs of a tokenizer. Texts are valid UTF-8. Threads may share one.
+class Tokenizer {
+ public:
+  Tokenizer() = default;
+  virtual ~Tokenizer() = default;
+  Tokenizer(const Tokenizer&) = delete;
+  Tokenizer& operator=(const Tokenizer&) = delete;
+
+  // The source ids of a text alone, without what the model wants around them.
+  virtual Ids encode(std::string_view text) const = 0;
+  // The target ids that a translation shall begin with, without bos and eos.
+  virtual Ids encode_prefix(std::string_view text) const = 0;
+  // The text of target ids; special ids and ids that the model has not got leave nothing.
+  virtual std::string decode(const Ids& ids) const = 0;
+};
+
+// The tokenizer of a bundle whose manifest is checked. Throws BundleError: a file is not what the manifest says.
+std::unique_ptr<Tokenizer> open_tokenizer(const std::filesystem::path& directory, const Manifest& manifest);
+
+// Turns ids that arrive one by one into pieces of text whose concatenation is the text of all ids.
+class TextStream {
+ public:
+  explicit TextStream(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
+
+  // The text that became certain by one more id: none while a character is incomplete, all by the last id.
+  std::string add(std::int64_t token_id, bool last);
+
+ private:
+  const Tokenizer* tokenizer_;
+  Ids ids_;
+  std::string given_;
+};
+
+}  // namespace txport::core

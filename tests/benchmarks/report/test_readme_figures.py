@@ -1,0 +1,50 @@
+"""Figures of a run find their place in the README."""
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+from txport.benchmarks.report.readme_figures import BEGIN, END
+from txport.benchmarks.report.report import write_report
+from txport.benchmarks.report.schema import Agreement
+
+from tests.benchmarks.report.test_report import CONTESTANT, measurement, report
+
+
+def run(directory: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "txport.benchmarks.report.readme_figures", "bench"]
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True)
+
+
+def test_the_table_between_the_markers_is_replaced_and_the_plot_copied(tmp_path: Path) -> None:
+    peer = dataclasses.replace(CONTESTANT, name="other", kind="pytorch")
+    theirs = dataclasses.replace(measurement([8.0]), contestant="other", agreement=Agreement(0, 1))
+    given = report(measurement([2.0]), theirs, measurement([3.0], "8 x 8 -> 4"))
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "benchmarks").mkdir()
+    write_report(tmp_path / "bench/bench.json", dataclasses.replace(given, contestants=(CONTESTANT, peer)))
+    (tmp_path / "bench/peers.svg").write_text("<svg/>")
+    (tmp_path / "README.md").write_text(f"before\n{BEGIN}old\n{END}after\n")
+    for _ in range(2):
+        assert run(tmp_path).returncode == 0
+    text = (tmp_path / "README.md").read_text()
+    assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
+    table = text.partition(BEGIN)[2].partition(END)[0].strip().splitlines()
+    # What only one did is no comparison.
+    assert table[:4] == [
+        "| ms a token | batch 1 |",
+        "|---|---|",
+        "| txport | 0.5 |",
+        "| other | 2 (0 of 1 identical) |",
+    ]
+    assert (tmp_path / "benchmarks/figures/peers.svg").read_text() == "<svg/>"
+
+
+def test_a_readme_without_markers_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "bench").mkdir()
+    write_report(tmp_path / "bench/bench.json", report(measurement([2.0])))
+    (tmp_path / "README.md").write_text("nothing here\n")
+    done = run(tmp_path)
+    assert done.returncode == 2 and "markers" in done.stderr
+    assert (tmp_path / "README.md").read_text() == "nothing here\n"

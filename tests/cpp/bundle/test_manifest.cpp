@@ -1,0 +1,100 @@
+// The shared manifests of tests/data/manifests: what Python accepts and refuses, C++ does too, in the same words.
+
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "bundle/manifest.hpp"
+#include "errors.hpp"
+#include "repository.hpp"
+
+using namespace txport::core;
+
+namespace {
+
+const std::filesystem::path kManifests = kTests / "data" / "manifests";
+
+bool contains(const std::string& text, const std::string& words) { return text.find(words) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("shared manifests") {
+  const auto index = nlohmann::json::parse(contents(kManifests / "index.json"));
+  REQUIRE(index["good"].size() > 10);
+  REQUIRE(index["bad"].size() > 80);
+  for (const std::string name : index["good"]) {
+    CAPTURE(name);
+    CHECK_NOTHROW(Manifest::parse(contents(kManifests / "good" / (name + ".json"))));
+  }
+  for (const auto& item : index["bad"].items()) {
+    const std::string name = item.key();
+    CAPTURE(name);
+    const std::string data = contents(kManifests / "bad" / (name + ".json"));
+    const std::string fault = fault_of<BundleError>([&] { Manifest::parse(data); });
+    CHECK(fault != "accepted");
+    CHECK(contains(fault, item.value().get<std::string>()));
+    CHECK(contains(fault, "manifest.json"));
+  }
+}
+
+TEST_CASE("the fields of the toy bundle") {
+  const Manifest manifest = Manifest::load(kToyBundle);
+  CHECK(manifest.made_by.name == "toy");
+  CHECK(manifest.limits().source == 24);
+  CHECK(manifest.tokens.eos == 3);
+  CHECK(manifest.tokenizer.kind == "sentencepiece");
+  REQUIRE(manifest.graph("decoder_step", "scatter") != nullptr);
+  CHECK(manifest.graph("decoder_step", "scatter")->file == "onnx/decoder_step.scatter.onnx");
+  CHECK(manifest.graph("encoder")->role == "encoder");
+  CHECK(manifest.graph("decoder_step", "fused") == nullptr);
+  CHECK(manifest.text == contents(kToyBundle / "manifest.json"));
+}
+
+TEST_CASE("directories that are no bundles") {
+  const Scratch scratch;
+  CHECK(contains(fault_of<BundleError>([&] { Manifest::load(scratch.path() / "nothing"); }), "is not a directory"));
+  CHECK(contains(fault_of<BundleError>([&] { Manifest::load(scratch.path()); }), "has no manifest.json"));
+  std::filesystem::create_directory(scratch.path() / "manifest.json");
+  CHECK(contains(fault_of<BundleError>([&] { Manifest::load(scratch.path()); }), "cannot be read"));
+}
+
+TEST_CASE("files of a bundle that were changed") {
+  const Scratch scratch;
+  const auto bundle = scratch.bundle();
+  const auto weights = bundle / "onnx" / "weights.bin";
+  const auto load = [&] { Manifest::load(bundle); };
+  const auto check = [&] { Manifest::load(bundle).check_files(bundle, [](const std::string&) { return true; }); };
+  CHECK_NOTHROW(check());
+  SUBCASE("one is gone") {
+    std::filesystem::remove(weights);
+    CHECK(contains(fault_of<BundleError>(load), "weights.bin is missing"));
+  }
+  SUBCASE("one is longer") {
+    std::ofstream(weights, std::ios::app) << "x";
+    CHECK(contains(fault_of<BundleError>(load), "bytes instead of"));
+  }
+  SUBCASE("one has other bytes") {
+    std::string data = contents(weights);
+    data[data.size() / 2] = static_cast<char>(data[data.size() / 2] + 1);
+    std::ofstream(weights, std::ios::binary) << data;
+    CHECK_NOTHROW(load());
+    CHECK(contains(fault_of<BundleError>(check), "SHA-256 differs"));
+  }
+  SUBCASE("one is a link that leaves the bundle") {
+    std::filesystem::rename(weights, scratch.path() / "weights.bin");
+    std::filesystem::create_symlink(scratch.path() / "weights.bin", weights);
+    CHECK(contains(fault_of<BundleError>(load), "link that leaves the bundle"));
+  }
+  SUBCASE("one is a directory") {
+    std::filesystem::remove(weights);
+    std::filesystem::create_directory(weights);
+    CHECK(contains(fault_of<BundleError>(load), "is not a file"));
+  }
+  SUBCASE("one is a loop of links") {
+    std::filesystem::remove(weights);
+    std::filesystem::create_symlink("weights.bin", weights);
+    CHECK(contains(fault_of<BundleError>(load), "is missing or cannot be read"));
+  }
+}

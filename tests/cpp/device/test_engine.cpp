@@ -1,0 +1,174 @@
+// The state on a device, over a device in memory: its answers are those of an engine that is written without one.
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <random>
+#include <thread>
+
+#include "device/cuda.hpp"
+#include "engines/choice.hpp"
+#include "engines/ort_cuda.hpp"
+#include "errors.hpp"
+#include "greedy.hpp"
+#include "memory_device.hpp"
+#include "repository.hpp"
+
+using namespace memory;
+
+namespace {
+
+struct Made {
+  std::unique_ptr<Heap> heap = std::make_unique<Heap>();
+  MemoryProgram* step = nullptr;
+  std::unique_ptr<Engine> engine;
+};
+
+Made device_engine(float eos_weight, const std::string& id_type, bool recorded,
+                   const std::string& lowering = "scatter") {
+  Made made;
+  auto step = std::make_unique<MemoryProgram>(true, eos_weight, recorded);
+  made.step = step.get();
+  DeviceParts parts{"memory",
+                    kLimits,
+                    id_type,
+                    lowering,
+                    [heap = made.heap.get()] { return std::make_shared<MemoryDevice>(*heap); },
+                    std::make_unique<MemoryProgram>(false, eos_weight, recorded),
+                    std::move(step),
+                    nullptr};
+  made.engine = make_device_engine(small_manifest(), std::move(parts));
+  return made;
+}
+
+}  // namespace
+
+TEST_CASE("answers on a device are those without one") {
+  for (const std::string id_type : {"int32", "int64"}) {
+    for (const bool recorded : {true, false}) {
+      const Made made = device_engine(1.0F, id_type, recorded);
+      for (std::uint32_t seed = 0; seed < 4; ++seed) check_same(*made.engine, 1.0F, 12, seed, seed % 2 == 1);
+    }
+  }
+  const Made made = device_engine(-2.0F, "int64", true, "tensorscatter");  // long answers: moves to longer caches
+  check_same(*made.engine, -2.0F, 6, 9, false);
+}
+
+TEST_CASE("buffers are used again, and freed with their engine") {
+  Made made = device_engine(1.0F, "int32", true);
+  check_same(*made.engine, 1.0F, 8, 1, false);
+  const int bound = made.step->bound;
+  const std::size_t blocks = made.heap->blocks();
+  check_same(*made.engine, 1.0F, 8, 1, false);
+  CHECK(made.step->bound == bound);
+  CHECK(made.heap->blocks() == blocks);
+  made.engine.reset();
+  CHECK(made.heap->blocks() == 0);
+}
+
+TEST_CASE("a move within a bucket copies nothing") {
+  const Made made = device_engine(-2.0F, "int64", true);
+  const auto memory = made.engine->encode({5, 6, 7, 8, 9, 4}, {2, 2, 2});
+  auto state = made.engine->allocate(3, 2, 32, false);
+  CHECK(state->target() == 64);
+  CHECK(state->source() == 2);
+  state->place({0, 1, 2}, *memory, {2, 1, 0}, {100, 100, 100});
+  state->step(20);  // more than the ring holds
+  const Ids before = state->read().token_ids;
+  REQUIRE(before.size() == 60);
+  const int bound = made.step->bound;
+  state = state->moved({2, 0}, 40);
+  CHECK(made.step->bound == bound);
+  CHECK(state->rows() == 2);
+  state->step(3);
+  const Ids after = state->read().token_ids;
+  // The same rows alone, from the start.
+  auto alone = made.engine->allocate(2, 2, 32, false);
+  alone->place({0, 1}, *memory, {0, 2}, {100, 100});
+  alone->step(23);
+  const Ids whole = alone->read().token_ids;
+  CHECK(Ids(whole.end() - 6, whole.end()) == after);
+}
+
+TEST_CASE("a row that was never placed makes pad") {
+  const Made made = device_engine(1.0F, "int32", true);
+  auto state = made.engine->allocate(2, 4, 32, true);
+  state->place({1}, *made.engine->encode({5, 6}, {2}), {0}, {10});
+  state->step(2);
+  const StepOutput output = state->read();
+  CHECK(output.token_ids[0] == kTokens.pad);
+  CHECK(output.token_ids[2] == kTokens.pad);
+  CHECK(output.finished[0]);
+}
+
+TEST_CASE("threads share an engine on a device") {
+  const Made made = device_engine(1.0F, "int64", true);
+  const std::vector<Request> asked = requests(10, 3);
+  const auto expected = decode_all(MemoryEngine(kLimits, 1, 1.0F), asked, {});
+  std::array<bool, 4> same{};
+  std::vector<std::thread> threads;
+  for (bool& one : same) {
+    threads.emplace_back([&] {
+      const auto found = decode_all(*made.engine, asked, {});
+      one = std::equal(found.begin(), found.end(), expected.begin(),
+                       [](const Result& first, const Result& second) { return first.ids == second.ids; });
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const bool one : same) CHECK(one);
+}
+
+TEST_CASE("ONNX Runtime over a device's buffers answers as over its own") {
+  const Manifest manifest = Manifest::load(kToyBundle);
+  std::mt19937 random(5);
+  std::vector<Request> asked(20);
+  for (Request& request : asked) {
+    const auto vocabulary = static_cast<std::uint32_t>(manifest.model.source_vocabulary);
+    for (auto left = random() % 20; left > 0; --left) {
+      request.source_ids.push_back(static_cast<std::int64_t>(4 + random() % (vocabulary - 4)));
+    }
+    request.source_ids.push_back(manifest.tokens.eos);
+    if (random() % 3 == 0) request.min_length = 3;
+  }
+  for (const std::string lowering : {"ort", "scatter", "tensorscatter"}) {
+    const Choice choice = choose(kToyBundle, manifest, "cpu", lowering);
+    const auto plain = open_engine(kToyBundle, manifest, choice, {1}, nullptr);
+    Heap heap;
+    {
+      const auto device = std::make_shared<MemoryDevice>(heap, false);
+      const auto engine = open_ort_on(device, kToyBundle, manifest, choice, nullptr);
+      CHECK(engine->name() == plain->name());
+      for (const bool scores : {false, true}) {
+        const SearchOptions options{5, kBatchTokens, scores};
+        const auto expected = decode_all(*plain, asked, options);
+        const auto found = decode_all(*engine, asked, options);
+        for (std::size_t i = 0; i < asked.size(); ++i) {
+          CHECK(found[i].ids == expected[i].ids);
+          CHECK(found[i].scores.has_value() == scores);
+          for (std::size_t k = 0; scores && k < found[i].ids.size(); ++k) {
+            CHECK((*found[i].scores)[k] == doctest::Approx((*expected[i].scores)[k]).epsilon(1e-4));
+          }
+        }
+      }
+    }
+    CHECK(heap.blocks() == 0);
+  }
+}
+
+TEST_CASE("devices that are not here") {
+  const Manifest manifest = Manifest::load(kToyBundle);
+  if (std::holds_alternative<Gpu>(find_gpu())) return;  // the sentences are for machines without
+  CHECK(choose(kToyBundle, manifest, "auto", "").device == "cpu");
+  CHECK(fault_of<InputError>([&] { choose(kToyBundle, manifest, "trt", ""); }).find("use") != std::string::npos);
+  const std::string fault = fault_of<InputError>([] { cuda_devices(); });
+  CHECK(fault.find("CUDA cannot be used here") == 0);
+  CHECK(fault_of<InputError>([&] {
+          open_engine(kToyBundle, manifest, choose(kToyBundle, manifest, "cuda", ""), {}, nullptr);
+        }).find("CUDA") != std::string::npos);
+}
+
+TEST_CASE("the width of source buffers") {
+  CHECK(source_bucket(1, 256) == 32);
+  CHECK(source_bucket(33, 256) == 64);
+  CHECK(source_bucket(200, 200) == 200);
+}

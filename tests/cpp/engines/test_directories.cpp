@@ -1,0 +1,119 @@
+// The shared records of tests/data/engines: what Python accepts and refuses, C++ does too, and both choose alike.
+
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "engines/directories.hpp"
+#include "errors.hpp"
+#include "repository.hpp"
+
+using namespace txport::core;
+
+namespace {
+
+const std::filesystem::path kRecords = kTests / "data" / "engines";
+
+bool contains(const std::string& text, const std::string& words) { return text.find(words) != std::string::npos; }
+
+void write(const std::filesystem::path& path, const std::string& text) {
+  std::filesystem::create_directories(path.parent_path());
+  std::ofstream(path) << text;
+}
+
+}  // namespace
+
+TEST_CASE("shared records of builds") {
+  const auto index = nlohmann::json::parse(contents(kRecords / "index.json"));
+  REQUIRE(index["good"].size() >= 3);
+  REQUIRE(index["bad"].size() > 30);
+  for (const std::string name : index["good"]) {
+    CAPTURE(name);
+    CHECK_NOTHROW(BuildRecord::parse(contents(kRecords / "good" / (name + ".json"))));
+  }
+  for (const auto& item : index["bad"].items()) {
+    const std::string name = item.key();
+    CAPTURE(name);
+    const std::string data = contents(kRecords / "bad" / (name + ".json"));
+    const std::string fault = fault_of<BundleError>([&] { BuildRecord::parse(data, "somewhere/build.json"); });
+    CHECK(fault.rfind("somewhere/build.json", 0) == 0);
+    CHECK(contains(fault, item.value().get<std::string>()));
+  }
+}
+
+TEST_CASE("the fields of a record") {
+  const BuildRecord record = BuildRecord::parse(contents(kRecords / "good" / "tensorrt_8_6.json"));
+  CHECK(record.library.title() == "TensorRT 8.6.0");
+  CHECK(record.gpu.name == "NVIDIA H200");
+  CHECK(record.id_type == "int32");
+  CHECK(record.of_role("encoder").size() == 1);
+  CHECK(record.of_role("decoder_step").front().profiles.front().target.has_value());
+}
+
+TEST_CASE("the choice among engines") {
+  for (const auto& item : nlohmann::json::parse(contents(kRecords / "choice.json"))) {
+    const std::string name = item["name"];
+    CAPTURE(name);
+    const Scratch scratch;
+    for (const auto& build : item["builds"].items()) {
+      write(scratch.path() / kEnginesName / build.key() / kBuildName, build.value().dump());
+    }
+    Manifest manifest = Manifest::load(kToyBundle);
+    manifest.files.clear();
+    for (const auto& file : item["files"].items()) manifest.files[file.key()] = {1, file.value()};
+    const Gpu gpu{item["gpu"]["name"], item["gpu"]["compute_capability"]};
+    const LibraryVersion library{item["library"]["name"], item["library"]["version"]};
+    const auto refused = candidates(scratch.path(), manifest, gpu, library).refused;
+    const auto reasons = item["reasons"].get<std::map<std::string, std::string>>();
+    CHECK(std::map<std::string, std::string>(refused.begin(), refused.end()) == reasons);
+    if (!item["chosen"].is_null()) {
+      CHECK(best(scratch.path(), manifest, gpu, library).directory.filename() == item["chosen"].get<std::string>());
+      continue;
+    }
+    const std::string fault = fault_of<BundleError>([&] { best(scratch.path(), manifest, gpu, library); });
+    CHECK(contains(fault, gpu.name + ", compute capability " + gpu.compute_capability));
+    CHECK(contains(fault, "run tx-build " + scratch.path().string() + " here"));
+    CHECK(contains(fault, "there is none") == reasons.empty());
+    for (const auto& [directory, reason] : reasons) CHECK(contains(fault, "engines/" + directory + ": " + reason));
+  }
+}
+
+TEST_CASE("a folder that cannot be a record") {
+  const Scratch scratch;
+  std::filesystem::create_directories(scratch.path() / kEnginesName / "a" / kBuildName);
+  write(scratch.path() / kEnginesName / "no directory", "");
+  const auto found = candidates(scratch.path(), Manifest::load(kToyBundle), {"", "9.0"}, {"tensorrt", "8.6.0"});
+  REQUIRE(found.refused.size() == 1);
+  CHECK(contains(found.refused[0].second, "build.json cannot be read"));
+  CHECK(contains(fault_of<BundleError>([&] { BuildRecord::parse(std::string((1 << 20) + 1, ' ')); }), "larger than"));
+}
+
+TEST_CASE("an engine file that was changed is refused") {
+  const Scratch scratch;
+  BuildRecord record = BuildRecord::parse(contents(kRecords / "good" / "tensorrt_8_6.json"));
+  for (EngineFile& engine : record.engines) {
+    write(scratch.path() / engine.file, engine.role);
+    engine.bytes = static_cast<std::int64_t>(engine.role.size());
+    engine.sha256 = sha256(engine.role);
+  }
+  record.check_files(scratch.path());
+  const auto refused = [&](const std::string& now) {
+    write(scratch.path() / record.engines[0].file, now);
+    return fault_of<BundleError>([&] { record.check_files(scratch.path()); });
+  };
+  CHECK(contains(refused("encoded"), "was changed (its SHA-256 differs): run tx-build again"));
+  CHECK(contains(refused("new"), "has 3 bytes instead of 7: run tx-build again"));
+  std::filesystem::remove(scratch.path() / record.engines[0].file);
+  CHECK(contains(fault_of<BundleError>([&] { record.check_files(scratch.path()); }), "is missing or cannot be read"));
+}
+
+TEST_CASE("a machine without GPU says why, one with a GPU names it") {
+  const auto found = find_gpu();
+  if (const auto* gpu = std::get_if<Gpu>(&found)) {
+    CHECK(contains(gpu->compute_capability, "."));
+  } else {
+    const std::string why = std::get<std::string>(found);
+    CHECK((contains(why, "NVIDIA") || contains(why, "driver")));
+  }
+}

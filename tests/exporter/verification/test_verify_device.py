@@ -1,0 +1,63 @@
+"""tx-verify of one engine, over a device whose memory is the host's, and against golden.json without PyTorch."""
+
+import dataclasses
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from memory_device import MemoryDevice
+from txport.exporter.verification.golden import verify_golden
+from txport.runtime.bundle.manifest import Manifest, list_files
+from txport.runtime.device.engine import DeviceEngine
+from txport.runtime.engines.ort_cuda import OrtProgram
+from txport.runtime.errors import InputError
+
+
+def engine_of(bundle: Path, manifest: Manifest) -> DeviceEngine:
+    device = MemoryDevice(lazy=False)
+    return DeviceEngine(device, manifest, OrtProgram(bundle, manifest, None, device, where="cpu"))
+
+
+def test_an_engine_over_device_memory_says_what_pytorch_says(bundle: Path, checkpoint: Path) -> None:
+    from txport.exporter.progress import Stages
+    from txport.exporter.trial import choose_trial
+    from txport.exporter.verification.verify import verify_engine
+    from txport.models.checkpoint import load_checkpoint
+
+    manifest, loaded = Manifest.load(bundle), load_checkpoint(checkpoint)
+    trial = choose_trial(loaded, 48, manifest.limits.source, manifest.limits.target, None, None)
+    engine = engine_of(bundle, manifest)
+    report = verify_engine(bundle, manifest, engine, loaded, trial, 5, Stages(enabled=False))
+    assert report.passed and report.token_identical == report.sentences == 48
+    assert 0 < report.max_logit_error < 1e-3
+    assert "ONNX Runtime" in report.arithmetic
+    engine.limits = type(engine.limits)(8, engine.limits.source, engine.limits.target)
+    with pytest.raises(InputError, match="tx-build --max-batch 32"):
+        verify_engine(bundle, manifest, engine, loaded, trial, 5, Stages(enabled=False))
+
+
+def test_golden_cases_are_enough_where_there_is_no_pytorch(bundle: Path, tmp_path: Path) -> None:
+    assert (report := verify_golden(bundle, "cpu")).passed
+    assert report.cases == report.batch_identical == report.refill_identical > 0
+    wrong = Path(shutil.copytree(bundle, tmp_path / "wrong"))
+    golden = json.loads((wrong / "golden.json").read_text())
+    golden["cases"][3]["target_ids"][-2] += 1
+    (wrong / "golden.json").write_text(json.dumps(golden))
+
+    dataclasses.replace(Manifest.load(bundle), files=list_files(wrong)).write(wrong)
+    report = verify_golden(wrong, "cpu")
+    assert not report.passed and report.batch_identical == report.refill_identical == report.cases - 1
+    assert report.differences[0].startswith("case 3, ids of a batch")
+    command = "import sys; sys.argv[0] = 'tx-verify'; from txport.exporter.entry import verify; verify()"
+    done = subprocess.run([sys.executable, "-I", "-c", command, wrong], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and "case 3, ids of a batch" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_text_needs_a_checkpoint(bundle: Path) -> None:
+    command = "import sys; sys.argv[0] = 'tx-verify'; from txport.exporter.entry import verify; verify()"
+    arguments = [sys.executable, "-I", "-c", command, bundle, "--text", "lines.txt"]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and "need a CHECKPOINT" in done.stderr

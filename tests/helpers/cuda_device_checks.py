@@ -1,0 +1,213 @@
+"""The device layer on CUDA's driver: what a GPU must do, and what a driver in host memory shows besides.
+
+`test_cuda_device.py` runs this file in processes of its own whose libcuda.so.1 is tests/cpp/cuda_driver.cpp;
+test_gpu.py takes what a real GPU can show.
+"""
+
+import ctypes
+import functools
+import gc
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_device import HashProgram
+from txport.runtime.device.device import Block
+from txport.runtime.device.engine import DeviceEngine
+from txport.runtime.errors import DeviceError, OutOfMemory
+from txport.runtime.greedy import Request, stream
+
+from tests.runtime.device.test_engine import (
+    REQUEST,
+    check_threads,
+    expected,
+    ids_of,
+    manifest_of,
+    sources,
+    step_of,
+)
+from tests.runtime.engines.test_device_programs import check_like_host
+from tests.runtime.engines.test_trt import engine_on, open_program
+
+cuda = pytest.importorskip("txport.runtime.device.cuda", reason="needs cuda-python: pip install 'txport[trt]'")
+
+KIND = os.environ.get("TXPORT_TEST_CUDA", "")
+lazy = pytest.mark.skipif(KIND != "lazy", reason="needs the driver in host memory, as late as may be")
+eager = pytest.mark.skipif(KIND != "eager", reason="needs the driver in host memory, at once")
+
+
+def test_copies_clearing_and_capture_do_what_they_say() -> None:
+    device = cuda.CudaDevice()
+    first, second = device.allocate(1 << 16), device.allocate(1 << 16)
+    assert first % 256 == second % 256 == 0
+    given = np.random.default_rng(0).integers(0, 255, (4, 8, 64), np.uint8)
+    device.upload(first, given)
+    device.clear(Block(second, 1 << 12), 1 << 12, 16)
+    # Rows 1 to 3 of each of four planes, 48 of 64 bytes, into planes of 16 rows of 128 bytes.
+    device.copy(Block(second + 128, 128, 16 * 128), Block(first + 64, 64, 8 * 64), 48, 3, 4)
+    found = device.host_buffer(4 * 16 * 128)
+    device.download(found, second)
+    device.synchronize()
+    expected = np.zeros((4, 16, 128), np.uint8)
+    expected[:, 1:4, :48] = given[:, 1:4, :48]
+    np.testing.assert_array_equal(found.reshape(expected.shape), expected)
+
+    def copy() -> None:
+        device.copy(Block(second, 100), Block(first, 64), 64, 2)
+
+    replay, held = device.capture(copy), weakref.ref(copy)
+    del copy
+    gc.collect()
+    assert held() is not None, "a library's temporary memory goes with what was captured"
+    device.synchronize()
+    for _ in range(3):
+        replay()
+    device.download(found[:200], second)
+    device.synchronize()
+    np.testing.assert_array_equal(found[:64], given[0, 0])
+    np.testing.assert_array_equal(found[100:164], given[0, 1])
+    with pytest.raises(OutOfMemory):
+        device.allocate(1 << 46)
+    before = device.free_memory()
+    more = device.allocate(64 << 20)
+    assert before - device.free_memory() >= 64 << 20
+    for address in (first, second, more):
+        device.free(address)
+
+
+def test_any_thread_may_use_a_device() -> None:
+    device = cuda.CudaDevice()
+    address = device.allocate(256)
+    found = np.zeros(256, np.uint8)
+    faults: list[Exception] = []
+
+    def work() -> None:
+        try:
+            device.upload(address, np.arange(256, dtype=np.uint8))
+            device.download(found, address)
+            device.synchronize()
+        except Exception as error:
+            faults.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert faults == [] and (found == np.arange(256)).all()
+    device.free(address)
+
+
+class HostDevice(cuda.CudaDevice):  # type: ignore[misc,name-defined]
+    """A device whose memory this process can see, for a model that computes in it, in the order of the stream."""
+
+    CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._callbacks: list[Any] = []
+        self.faults: list[BaseException] = []
+
+    def enqueue(self, work: Callable[[], None]) -> None:
+        def call(_: object) -> None:
+            try:
+                work()
+            except BaseException as fault:  # nothing may leave a callback of C
+                self.faults.append(fault)
+
+        self._callbacks.append(self.CALLBACK(call))  # stays: what was captured is called again and again
+        launch = ctypes.CDLL("libcuda.so.1").cuLaunchHostFunc
+        assert launch(ctypes.c_void_p(self.stream), self._callbacks[-1], None) == 0
+
+    def synchronize(self) -> None:
+        super().synchronize()
+        assert self.faults == []
+
+    @staticmethod
+    def view(address: int, size: int) -> npt.NDArray[np.uint8]:
+        return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+
+
+def engine_of(poll: int = 4) -> tuple[DeviceEngine, HashProgram]:
+    device, manifest = HostDevice(), manifest_of()
+    program = HashProgram(device, manifest, step_of(manifest), (1, 4), (32, 100))  # type: ignore[arg-type]
+    return DeviceEngine(device, manifest, program, poll), program
+
+
+@lazy
+@settings(max_examples=25, deadline=None)
+@given(st.lists(REQUEST, min_size=1, max_size=8), st.sampled_from([1, 4, 7]))
+def test_any_batch_gives_what_each_sentence_gives_alone(requests: list[Request], poll: int) -> None:
+    engine, program = engine_of(poll)
+    wanted = expected(requests)
+    assert ids_of(engine, requests) == wanted
+    assert ids_of(engine, requests) == wanted, "buffers that are used again hold nothing of before"
+    assert program.launched, "the model ran"
+
+
+@lazy
+def test_engines_of_tensorrt_run_over_it(tmp_path: Path) -> None:
+    engine = engine_on(*open_program(tmp_path, HostDevice()))
+    requests = sources(6, 90)
+    assert ids_of(engine, requests) == expected(requests)
+    assert [token.id for token in stream(engine, requests[0])] == expected(requests)[0]
+
+
+@lazy
+def test_threads_share_an_engine() -> None:
+    check_threads(engine_of()[0])
+
+
+@lazy
+def test_nothing_is_left_when_an_engine_is_gone() -> None:
+    driver = ctypes.CDLL("libcuda.so.1")
+
+    def run() -> int:
+        engine, _ = engine_of()
+        ids_of(engine, sources(6, 90))
+        del engine
+        gc.collect()
+        return int(driver.txport_test_cuda_left())
+
+    left = run()
+    assert [run() for _ in range(3)] == [left] * 3
+
+
+@lazy
+def test_what_cannot_be_captured_is_said_and_the_stream_goes_on() -> None:
+    device = cuda.CudaDevice()
+    address = device.allocate(256)
+    with pytest.raises(DeviceError, match=r"cuEventSynchronize.*STREAM_CAPTURE_UNSUPPORTED"):
+        device.capture(device.synchronize)
+    with pytest.raises(DeviceError, match=r"cuMemAlloc.*STREAM_CAPTURE_UNSUPPORTED"):
+        device.capture(functools.partial(device.allocate, 10))
+    found = np.ones(256, np.uint8)
+    device.clear(Block(address), 256)
+    device.download(found, address)
+    device.synchronize()
+    assert not found.any()
+
+
+@eager
+@pytest.mark.parametrize("lowering", ["ort", "scatter", "tensorscatter"])
+def test_a_real_bundle_gives_the_ids_of_the_host_engine(bundle: Path, lowering: str) -> None:
+    check_like_host(cuda.CudaDevice(), bundle, lowering)
+
+
+@lazy
+def test_a_wild_address_breaks_the_device_for_good() -> None:
+    """The last test: the driver of this process is of no use afterwards, as with CUDA."""
+    engine, _ = engine_of()
+    assert ids_of(engine, sources(2, 5)) == expected(sources(2, 5))
+    device = engine._device
+    device.copy(Block(64), Block(128), 32)
+    with pytest.raises(DeviceError, match=r"CUDA failed in cu\w+: .*ILLEGAL_ADDRESS"):
+        ids_of(engine, sources(2, 5))
+    with pytest.raises(DeviceError, match=r"failed before .*ILLEGAL_ADDRESS.* create the Translator again"):
+        ids_of(engine, sources(2, 5))

@@ -1,0 +1,239 @@
+"""A device in host memory that checks how it is used, and a model to run on it.
+
+Memory is real and poisoned, addresses are real, and every access must lie within what was allocated. In its lazy kind
+nothing happens before `synchronize`, and page-locked memory is read only then, as the slowest GPU would; in its eager
+kind everything happens at once, as the fastest would. What is right on both does not depend on luck.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from memory_engine import TOKENS, VOCABULARY, logits_after
+from txport.runtime.bundle.manifest import Graph, Manifest
+from txport.runtime.bundle.schema import Tensor
+from txport.runtime.device.buffers import ALIGNMENT, StepSizes
+from txport.runtime.device.device import Block
+from txport.runtime.engine import Limits
+from txport.runtime.errors import DeviceError, OutOfMemory
+
+POISON = 0xAB
+BOUND = Limits(4, 40, 100)
+
+
+class MemoryDevice:
+    """A `Device`. `copies`, `looks` and `captures` count what was asked; `broken` makes the next work fail."""
+
+    stream = 7
+
+    def __init__(self, lazy: bool = True, room: int = 1 << 30) -> None:
+        self.lazy, self.room = lazy, room
+        self.queue: list[Callable[[], None]] = []
+        self.memory: dict[int, npt.NDArray[np.uint8]] = {}
+        self.pinned: list[tuple[int, npt.NDArray[np.uint8]]] = []
+        self.capturing: list[Callable[[], None]] | None = None
+        self.copies = self.looks = self.captures = 0
+        self.broken: str | None = None
+
+    def allocate(self, size: int) -> int:
+        assert size > 0
+        if size > self.free_memory():
+            raise OutOfMemory(f"the GPU has no room for {size} bytes")
+        array = np.full(size + ALIGNMENT, POISON, np.uint8)
+        address = -(-array.ctypes.data // ALIGNMENT) * ALIGNMENT
+        self.memory[address] = array[address - array.ctypes.data :][:size]
+        return address
+
+    def free(self, address: int) -> None:
+        self.synchronize()
+        self.memory.pop(address)[:] = POISON
+
+    def free_memory(self) -> int:
+        return self.room - sum(len(array) for array in self.memory.values())
+
+    def host_buffer(self, size: int) -> npt.NDArray[Any]:
+        array = np.full(size, POISON, np.uint8)
+        self.pinned.append((array.ctypes.data, array))
+        return array
+
+    def upload(self, address: int, array: npt.NDArray[Any]) -> None:
+        assert array.flags.c_contiguous
+        target, source = self.view(address, array.nbytes), array.reshape(-1).view(np.uint8)
+        if not any(start <= source.ctypes.data < start + len(whole) for start, whole in self.pinned):
+            source = source.copy()  # pageable memory is staged before the call returns
+        self.enqueue(lambda: np.copyto(target, source))
+
+    def download(self, array: npt.NDArray[Any], address: int) -> None:
+        assert array.flags.c_contiguous
+        target, source = array.reshape(-1).view(np.uint8), self.view(address, array.nbytes)
+        self.enqueue(lambda: np.copyto(target, source))
+
+    def copy(self, target: Block, source: Block, width: int, rows: int = 1, planes: int = 1) -> None:
+        for block in (target, source):
+            assert rows == 1 or block.row >= width, "rows overlap"
+            assert planes == 1 or (block.plane % block.row == 0 and block.plane >= rows * block.row), "planes overlap"
+        pairs = [
+            tuple(self.view(b.address + plane * b.plane + row * b.row, width) for b in (target, source))
+            for plane in range(planes)
+            for row in range(rows)
+        ]
+        self.copies += 1
+
+        def work() -> None:
+            for to, given in pairs:
+                np.copyto(to, given)
+
+        self.enqueue(work)
+
+    def clear(self, target: Block, width: int, rows: int = 1) -> None:
+        assert rows == 1 or target.row >= width
+        views = [self.view(target.address + row * target.row, width) for row in range(rows)]
+        self.enqueue(lambda: [view.fill(0) for view in views] and None)
+
+    def synchronize(self) -> None:
+        assert self.capturing is None, "waiting while capturing"
+        self.looks += 1
+        self._check()
+        work, self.queue = self.queue, []
+        for each in work:
+            each()
+
+    def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
+        assert self.capturing is None
+        self.capturing, self.captures = [], self.captures + 1
+        enqueue()
+        recorded, self.capturing = self.capturing, None
+
+        def replay(_held: object = enqueue) -> None:
+            for work in recorded:
+                self.enqueue(work)
+
+        return replay
+
+    def enqueue(self, work: Callable[[], None]) -> None:
+        """What a program tells the stream."""
+        self._check()
+        if self.capturing is not None:
+            self.capturing.append(work)
+        elif self.lazy:
+            self.queue.append(work)
+        else:
+            work()
+
+    def view(self, address: int, size: int) -> npt.NDArray[np.uint8]:
+        """Bytes within one allocation."""
+        for start, array in self.memory.items():
+            if start <= address and address + size <= start + len(array):
+                return array[address - start : address - start + size]
+        raise AssertionError(f"{size} bytes at {address} are not within one allocation")
+
+    def _check(self) -> None:
+        if self.broken is not None:
+            raise DeviceError(f"CUDA failed: {self.broken}")
+
+
+class HashProgram:
+    """A `Program` whose model is `memory_engine.logits_after`; source ids and tokens go through the real buffers.
+
+    A cross key holds the source's ids and the bias says which count; a self key holds the tokens. Every head, layer and
+    value must agree, so that a copy that misses one is seen.
+    """
+
+    name = "hash"
+    always_logits = True
+
+    def __init__(
+        self, device: MemoryDevice, manifest: Manifest, graph: Graph, batches: tuple[int, ...], targets: tuple[int, ...]
+    ) -> None:
+        self.device, self.manifest, self.step_graph = device, manifest, graph
+        self.batches, self.targets = batches, targets
+        self.limits = Limits(batches[-1], BOUND.source, targets[-1])
+        self.id_type = "int32"
+        self.prepared: list[StepSizes] = []
+        self.launched: list[int] = []
+        self.eos_weight = 0.0
+
+    def key(self) -> object:
+        return None
+
+    def bucket(self, rows: int, target: int) -> tuple[int, int]:
+        return min(b for b in self.batches if b >= rows), min(t for t in self.targets if t >= target)
+
+    def encode(self, addresses: Mapping[str, int], batch: int, width: int) -> None:
+        tensors = {t.name: t for g in self.manifest.graphs if g.role == "encoder" for t in (*g.inputs, *g.outputs)}
+        views = {n: self._view(a, tensors[n], {"batch": batch, "source": width}) for n, a in addresses.items()}
+
+        def work() -> None:
+            ids, lengths = views["input_ids"], views["source_lengths"]
+            assert (ids >= 0).all() and (lengths >= 1).all() and (lengths <= width).all()
+            for name, view in views.items():
+                if name.startswith("cross_key") or name.startswith("cross_value"):
+                    view[:] = ids[:, None, :, None]
+            valid = np.arange(width) < lengths[:, None]
+            views["cross_bias"][:] = np.where(valid, 0.0, -30000.0)[:, None, None]
+
+        self.device.enqueue(work)
+
+    def prepare(self, addresses: Mapping[str, int], sizes: StepSizes) -> Callable[[], None]:
+        self.prepared.append(sizes)
+        bound = self.bind(addresses, sizes)
+
+        def enqueue() -> None:
+            self.device.enqueue(lambda: self.step(bound, sizes))
+
+        enqueue()
+        self.device.synchronize()
+        assert bound["finished"].all(), "a step is tried on finished rows"
+        return self.device.capture(enqueue)
+
+    def bind(self, addresses: Mapping[str, int], sizes: StepSizes) -> dict[str, Any]:
+        """The step's tensors by name, at these addresses."""
+        shape = {"batch": sizes.rows, "source": sizes.source, "target": sizes.target}
+        bound = {t.name: self._view(addresses[t.name], t, shape) for t in self.step_graph.inputs}
+        for name, output in self.step_graph.aliases:
+            assert addresses[name] == addresses[output], f"{name} and {output} must be one buffer"
+        logits = next(tensor for tensor in self.step_graph.outputs if tensor.name == "logits")
+        bound["logits"] = self._view(addresses["logits"], logits, shape)
+        assert all(addresses[name] % ALIGNMENT == 0 for name in addresses)
+        return bound
+
+    def step(self, bound: dict[str, Any], sizes: StepSizes) -> None:
+        self.launched.append(sizes.rows)
+        keys = [view for name, view in bound.items() if name.startswith("self_")]
+        cross = [view for name, view in bound.items() if name.startswith(("cross_key", "cross_value"))]
+        assert (bound["cache_positions"] == np.arange(sizes.target)).all()
+        for row in range(sizes.rows):
+            position, token = int(bound["positions"][row]), int(bound["token_ids"][row])
+            assert 0 <= position < sizes.target, f"row {row} is stepped past its cache"
+            for key in keys:
+                key[row, :, position] = token
+            finished = bool(bound["finished"][row])
+            if not finished:
+                assert not any(key[row, :, position + 1 :].any() for key in keys), "an earlier sentence is in the cache"
+                fed = _agreed([key[row, :, : position + 1] for key in keys])
+                seen = bound["cross_bias"][row, 0, 0] == 0
+                assert ((bound["cross_bias"][row] == 0) | (bound["cross_bias"][row] == -30000)).all()
+                source = _agreed([value[row][:, seen] for value in cross])
+                assert not any(value[row][:, ~seen].any() for value in cross), "something stands behind the mask"
+                bound["logits"][row] = -99.0
+                exact = logits_after(source, fed, self.eos_weight)
+                bound["logits"][row, :VOCABULARY] = exact
+            made = TOKENS.pad if finished else int(exact.argmax())
+            bound["finished"][row] |= made == TOKENS.eos or position + 1 >= bound["target_limits"][row]
+            bound["positions"][row] += not bound["finished"][row]
+            bound["token_ids"][row] = made
+
+    def _view(self, address: int, tensor: Tensor, shape: Mapping[str, int]) -> npt.NDArray[Any]:
+        sizes = [dim if isinstance(dim, int) else shape[dim] for dim in tensor.shape]
+        kind = np.dtype(self.id_type if tensor.dtype == "int64" else tensor.dtype)
+        data = self.device.view(address, int(np.prod(sizes)) * kind.itemsize)
+        return data.view(kind).reshape(sizes)
+
+
+def _agreed(values: list[npt.NDArray[Any]]) -> list[int]:
+    """Ids that every head, every value of it and every tensor holds alike: `[heads, length, head_dim]` each."""
+    first = values[0][0, :, 0]
+    for value in values:
+        assert (value == first[None, :, None]).all(), "heads, values or layers disagree"
+    return [int(token) for token in first]

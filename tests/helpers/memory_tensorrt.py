@@ -1,0 +1,128 @@
+"""A TensorRT of one model, in the memory of a device: engines, profiles and contexts by the library's own rules.
+
+What it has of TensorRT's interface has the names of the real one, which `test_trt.py` compares. A profile belongs to
+one context at a time unless its engine was built to share it, as with 8.6; shapes must lie within the profile; all that
+an engine lists needs a shape and an address before it is enqueued, on the device's stream.
+"""
+
+import gc
+import weakref
+from typing import Any
+
+from memory_device import HashProgram
+from txport.runtime.bundle.manifest import Graph, Manifest
+from txport.runtime.device.buffers import StepSizes
+from txport.runtime.engines.build_record import BuildRecord, EngineFile
+from txport.runtime.engines.tensorrt import TensorRt
+
+
+class Context:
+    """An `IExecutionContext`."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self.engine = engine
+        self.profile: int | None = None
+        self.sizes: dict[str, int] = {}
+        self.shaped: set[str] = set()
+        self.addresses: dict[str, int] = {}
+
+    def set_optimization_profile_async(self, profile_index: int, stream_handle: int) -> bool:
+        assert stream_handle == self.engine.library.model.device.stream
+        gc.collect()
+        taken = [context.profile for context in self.engine.contexts if context is not self]
+        if profile_index in taken and not self.engine.library.shares_profiles:
+            self.engine.library.messages.append(f"Profile {profile_index} is in use by another execution context")
+            return False
+        self.profile = profile_index
+        return 0 <= profile_index < len(self.engine.file.profiles)
+
+    def set_input_shape(self, name: str, shape: list[int]) -> bool:
+        assert self.profile is not None, "a shape before the profile"
+        profile = self.engine.file.profiles[self.profile]
+        ranges = {"batch": profile.batch, "source": profile.source, "target": profile.target}
+        for size, dim in zip(shape, self.engine.inputs[name].shape, strict=True):
+            if isinstance(dim, int):
+                if size != dim:
+                    return False
+                continue
+            bound = ranges[dim]
+            if bound is None or not bound.min <= size <= bound.max:
+                return False
+            self.sizes[dim] = size
+        self.shaped.add(name)
+        return True
+
+    def set_tensor_address(self, name: str, memory: int) -> bool:
+        self.addresses[name] = memory
+        return name in self.engine.names and memory % 256 == 0
+
+    def execute_async_v3(self, stream_handle: int) -> bool:
+        model = self.engine.library.model
+        assert stream_handle == model.device.stream
+        assert self.shaped == self.engine.inputs.keys() and self.addresses.keys() == set(self.engine.names)
+        if self.engine.file.role == "encoder":
+            model.encode(self.addresses, self.sizes["batch"], self.sizes["source"])
+            return not self.engine.library.fails
+        sizes = StepSizes(self.sizes["batch"], self.sizes["source"], self.sizes["target"], True)
+        bound, alive = model.bind(self.addresses, sizes), weakref.ref(self)
+
+        def work() -> None:
+            assert alive() is not None, "the memory of a context that is gone"
+            model.step(bound, sizes)
+
+        model.device.enqueue(work)
+        return not self.engine.library.fails
+
+
+class Engine:
+    """An `ICudaEngine`."""
+
+    def __init__(self, library: "MemoryTensorRt", file: EngineFile, graph: Graph) -> None:
+        self.library, self.file = library, file
+        self.inputs = {tensor.name: tensor for tensor in graph.inputs}
+        self.tensors = self.inputs | {tensor.name: tensor for tensor in graph.outputs}
+        self.names = [*self.tensors]
+        self.contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+
+    @property
+    def num_io_tensors(self) -> int:
+        return len(self.names)
+
+    def get_tensor_name(self, index: int) -> str:
+        return self.names[index]
+
+    def get_tensor_dtype(self, name: str) -> str:
+        dtype = self.tensors[name].dtype
+        dtype = self.library.record.id_type if dtype == "int64" else dtype
+        return "DataType." + {"float32": "FLOAT", "float16": "HALF"}.get(dtype, dtype.upper())
+
+    def create_execution_context(self) -> Context | None:
+        context = Context(self)
+        self.contexts.add(context)
+        return None if self.library.no_contexts else context
+
+
+class MemoryTensorRt:
+    """What `TrtProgram` asks of a `TensorRt`; a plan is the name of its file.
+
+    `fails` makes the next runs fail, `no_contexts` leaves no room for contexts.
+    """
+
+    is_rtx = False
+    why, type_name, new_context = TensorRt.why, TensorRt.type_name, TensorRt.new_context
+
+    def __init__(self, model: HashProgram, manifest: Manifest, record: BuildRecord, shares_profiles: bool) -> None:
+        self.library, self.messages = record.library, list[str]()
+        self.model, self.manifest, self.record = model, manifest, record
+        self.shares_profiles = shares_profiles
+        self.fails = self.no_contexts = False
+
+    def open_engine(self, data: Any, version_compatible: bool) -> tuple[Any, Any]:
+        name = bytes(data).decode()
+        found = [file for file in self.record.engines if file.file == name]
+        if not found:
+            self.messages.append(f"Serialization assertion failed: {name}")
+            return object(), None
+        graph = self.manifest.graph(found[0].role, None if found[0].role == "encoder" else self.record.lowering)
+        assert graph is not None
+        return object(), Engine(self, found[0], graph)

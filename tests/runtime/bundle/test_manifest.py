@@ -1,0 +1,143 @@
+"""Manifests that must be accepted and refused, and bundles that are not what their manifest says."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import make_manifests
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from toy import BUNDLE
+from txport.runtime.bundle.manifest import FileEntry, Manifest, list_files
+from txport.runtime.bundle.strict_json import encode
+from txport.runtime.errors import BundleError
+
+INDEX = json.loads((make_manifests.DIRECTORY / "index.json").read_text())
+TOY = (BUNDLE / "manifest.json").read_bytes()
+
+
+@pytest.mark.parametrize("name", INDEX["good"])
+def test_good_manifests_are_accepted(name: str) -> None:
+    data = (make_manifests.DIRECTORY / "good" / f"{name}.json").read_bytes()
+    manifest = Manifest.parse(data)
+    assert encode(manifest) == json.loads(data), "nothing is lost or made up"
+
+
+@pytest.mark.parametrize("name", INDEX["bad"])
+def test_bad_manifests_are_refused_with_the_reason(name: str) -> None:
+    data = (make_manifests.DIRECTORY / "bad" / f"{name}.json").read_bytes()
+    with pytest.raises(BundleError) as caught:
+        Manifest.parse(data, "somewhere/manifest.json")
+    message = str(caught.value)
+    assert INDEX["bad"][name] in message
+    assert message.startswith("somewhere/manifest.json") and "\n" not in message
+
+
+def test_the_files_are_those_of_the_script(tmp_path: Path) -> None:
+    make_manifests.write(tmp_path)
+    written = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*.json")}
+    directory = make_manifests.DIRECTORY
+    assert written == {path.relative_to(directory): path.read_bytes() for path in directory.rglob("*.json")}
+
+
+@given(st.integers(0, len(TOY) - 1), st.integers(1, 255))
+def test_any_changed_byte_is_noticed(position: int, difference: int) -> None:
+    changed = TOY[:position] + bytes([TOY[position] ^ difference]) + TOY[position + 1 :]
+    with pytest.raises(BundleError):
+        Manifest.parse(changed)
+
+
+@given(st.integers(0, len(TOY) - 1))
+def test_any_truncation_is_noticed(length: int) -> None:
+    with pytest.raises(BundleError):
+        Manifest.parse(TOY[:length])
+
+
+@given(st.binary(max_size=200) | st.text(max_size=100).map(lambda text: json.dumps({text: text}).encode()))
+def test_rubbish_is_refused_as_a_bundle(data: bytes) -> None:
+    with pytest.raises(BundleError):
+        Manifest.parse(data)
+
+
+def test_write_and_load(damaged: Path) -> None:
+    manifest = Manifest.load(damaged)
+    written = manifest.write(damaged)
+    assert written == manifest
+    assert Manifest.load(damaged) == manifest
+    assert manifest.files == list_files(damaged)
+    assert (damaged / "manifest.json").read_bytes() == TOY
+
+
+def test_what_would_be_refused_is_not_written(damaged: Path) -> None:
+    manifest = Manifest.load(damaged)
+    manifest.files["../x"] = FileEntry(1, "0" * 64)
+    with pytest.raises(BundleError, match=r"\.\./x"):
+        manifest.write(damaged)
+    assert (damaged / "manifest.json").read_bytes() == TOY
+
+
+def test_engines_are_not_part_of_the_bundle(damaged: Path) -> None:
+    (damaged / "engines").mkdir()
+    (damaged / "engines" / "x").write_text("x")
+    assert list_files(damaged) == Manifest.load(damaged).files
+
+
+@pytest.mark.parametrize("name", sorted(Manifest.parse(TOY).files))
+def test_every_file_is_checked(damaged: Path, name: str) -> None:
+    manifest = Manifest.load(damaged)
+    path = damaged / name
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    manifest.check_files(damaged)  # the size alone is right
+    with pytest.raises(BundleError, match="was changed") as caught:
+        manifest.check_files(damaged, hashes=lambda name: True)
+    assert str(path) in str(caught.value)
+    path.write_bytes(data[:-1])
+    with pytest.raises(BundleError, match=f"has {len(data) - 1} bytes instead of {len(data)}"):
+        Manifest.load(damaged)
+    path.unlink()
+    with pytest.raises(BundleError, match="is missing"):
+        Manifest.load(damaged)
+    path.mkdir()
+    with pytest.raises(BundleError, match="is not a file"):
+        Manifest.load(damaged)
+
+
+def test_links_must_stay_inside(damaged: Path, tmp_path: Path) -> None:
+    weights, inside, outside = damaged / "onnx/weights.bin", damaged / "onnx/real.bin", tmp_path / "outside.bin"
+    shutil.copy(weights, outside)
+    weights.rename(inside)
+    weights.symlink_to("real.bin")
+    Manifest.load(damaged)
+    weights.unlink()
+    weights.symlink_to(outside)
+    with pytest.raises(BundleError, match="leaves the bundle"):
+        Manifest.load(damaged)
+    weights.unlink()
+    weights.symlink_to("weights.bin")
+    with pytest.raises(BundleError, match="is missing or cannot be read"):
+        Manifest.load(damaged)
+
+
+def test_a_link_to_the_bundle_is_fine(damaged: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(damaged)
+    assert Manifest.load(tmp_path / "link") == Manifest.load(damaged)
+
+
+def test_what_is_no_bundle(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="is not a directory"):
+        Manifest.load(tmp_path / "nowhere")
+    with pytest.raises(BundleError, match="has no manifest.json"):
+        Manifest.load(tmp_path)
+    (tmp_path / "manifest.json").mkdir()
+    with pytest.raises(BundleError, match="cannot be read"):
+        Manifest.load(tmp_path)
+
+
+def test_a_huge_manifest_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "manifest.json").open("wb") as file:
+        os.truncate(file.fileno(), 1 << 40)
+    with pytest.raises(BundleError, match="larger than"):
+        Manifest.load(tmp_path)

@@ -1,0 +1,44 @@
+"""The device layer over a driver in host memory, in processes of their own."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+SOURCE = ROOT / "tests" / "cpp" / "cuda_driver.cpp"
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a libcuda.so.1."""
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        pytest.skip("needs a C++ compiler: apt install g++")
+    library = tmp_path_factory.mktemp("driver") / "libcuda.so.1"
+    command = [compiler, "-std=c++17", "-O1", "-fPIC", "-Wall", "-Wextra", "-Werror", str(SOURCE)]
+    subprocess.run([*command, "-shared", "-o", str(library), "-ldl"], check=True)
+    for header in Path("/usr/local").glob("cuda*/include/cuda.h"):  # its prototypes must be those
+        subprocess.run([*command, "-fsyntax-only", "-DWITH_CUDA_H", f"-I{header.parent}"], check=True)
+    return library.parent
+
+
+@pytest.mark.parametrize("kind", ["lazy", "eager"])
+def test_over_a_driver_in_host_memory(kind: str, driver: Path, bundle: Path) -> None:
+    pytest.importorskip("cuda.bindings", reason="needs cuda-python: pip install 'txport[trt]'")
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(driver),
+        "TXPORT_TEST_CUDA": kind,
+        "TXPORT_TEST_BUNDLE": str(bundle),
+    }
+    checks = str(ROOT / "tests" / "helpers" / "cuda_device_checks.py")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", checks]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed and int(passed[1]) >= (8 if kind == "lazy" else 4), done.stdout

@@ -1,0 +1,241 @@
+"""The state on a device: buckets, refills, looks and capture, over memory that checks every access."""
+
+import dataclasses
+import gc
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_device import BOUND, HashProgram, MemoryDevice
+from memory_engine import TOKENS, MemoryEngine
+from toy import BUNDLE
+from txport.runtime.bundle.manifest import Manifest, Precision
+from txport.runtime.bundle.schema import Graph, Tensor
+from txport.runtime.device.buffers import StepSizes, bytes_needed, stack_bytes
+from txport.runtime.device.engine import DeviceEngine
+from txport.runtime.engine import Limits
+from txport.runtime.errors import DeviceError, InputError
+from txport.runtime.greedy import Request, decode_all, stream
+
+WORD = st.integers(4, 11)
+SOURCE = st.lists(WORD, max_size=39).map(lambda ids: [*ids, TOKENS.eos])
+REQUEST = st.builds(
+    Request, SOURCE, st.none() | st.integers(1, 100), st.integers(0, 40), st.lists(st.integers(3, 11), max_size=5)
+)
+
+
+def manifest_of(precision: str = "float32") -> Manifest:
+    """The toy bundle's manifest, as of another precision if asked."""
+    manifest = Manifest.load(BUNDLE)
+    if precision == "float32":
+        return manifest
+
+    def half(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple(dataclasses.replace(t, dtype="float16") if t.dtype == "float32" else t for t in tensors)
+
+    graphs = tuple(dataclasses.replace(g, inputs=half(g.inputs), outputs=half(g.outputs)) for g in manifest.graphs)
+    return dataclasses.replace(manifest, graphs=graphs, precision=Precision("float16", "float16", ()))
+
+
+def step_of(manifest: Manifest) -> Graph:
+    graph = manifest.graph("decoder_step", "scatter")
+    assert graph is not None
+    return graph
+
+
+def engine_on(
+    device: MemoryDevice,
+    poll: int = 4,
+    batches: tuple[int, ...] = (1, 4),
+    targets: tuple[int, ...] = (32, 100),
+    precision: str = "float32",
+) -> tuple[DeviceEngine, HashProgram]:
+    manifest = manifest_of(precision)
+    program = HashProgram(device, manifest, step_of(manifest), batches, targets)
+    return DeviceEngine(device, manifest, program, poll), program
+
+
+def expected(requests: list[Request], eos_weight: float = 0.0) -> list[list[int]]:
+    """By the loop over the engine that it is proven on."""
+    return [result.ids for result in decode_all(MemoryEngine(BOUND, eos_weight=eos_weight), requests)]
+
+
+def ids_of(engine: DeviceEngine, requests: list[Request]) -> list[list[int]]:
+    return [result.ids for result in decode_all(engine, requests)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(REQUEST, min_size=1, max_size=12),
+    st.booleans(),
+    st.sampled_from([1, 4, 7]),
+    st.sampled_from([(1, 4), (3,), (1, 2, 4)]),
+    st.sampled_from([(32, 100), (100,), (16, 48, 100)]),
+    st.sampled_from(["float32", "float16"]),
+)
+def test_any_batch_gives_what_each_sentence_gives_alone(
+    requests: list[Request],
+    lazy: bool,
+    poll: int,
+    batches: tuple[int, ...],
+    targets: tuple[int, ...],
+    precision: str,
+) -> None:
+    engine, _ = engine_on(MemoryDevice(lazy), poll, batches, targets, precision)
+    if precision == "float16":  # the second best of rounded logits may be another one than that of exact ones
+        requests = [dataclasses.replace(request, min_length=0) for request in requests]
+    wanted = expected(requests)
+    assert ids_of(engine, requests) == wanted
+    assert ids_of(engine, requests) == wanted, "buffers that are used again hold nothing of before"
+    for request, ids in zip(requests[:3], wanted, strict=False):
+        assert [token.id for token in stream(engine, request)] == ids
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(REQUEST, min_size=1, max_size=6), st.booleans())
+def test_scores_are_those_of_the_step(requests: list[Request], lazy: bool) -> None:
+    engine, _ = engine_on(MemoryDevice(lazy))
+    wanted = decode_all(MemoryEngine(BOUND), requests, scores=True)
+    for found, right in zip(decode_all(engine, requests, scores=True), wanted, strict=True):
+        assert found.ids == right.ids
+        assert found.scores == pytest.approx(right.scores, abs=1e-5)
+
+
+def sources(count: int, limit: int) -> list[Request]:
+    """Distinct sources that nothing ends before their limit."""
+    return [Request([4 + i % 8, 4 + i // 8, 5, TOKENS.eos], limit) for i in range(count)]
+
+
+def test_the_host_looks_once_for_some_steps_and_copies_nothing_else() -> None:
+    device = MemoryDevice()
+    engine, program = engine_on(device, poll=8)
+    program.eos_weight = -99.0
+    decode_all(engine, sources(4, 32))  # buffers are made and the step is captured
+    looks, steps, captures = device.looks, len(program.launched), device.captures
+    decode_all(engine, sources(4, 32))
+    assert len(program.launched) - steps == 32
+    assert device.looks - looks == 4, "a look for every eight steps, and no other wait"
+    assert device.captures == captures, "nothing is captured twice"
+
+
+def test_buffers_are_made_once_for_each_bucket() -> None:
+    device = MemoryDevice()
+    engine, program = engine_on(device)
+    program.eos_weight = -99.0
+    for _ in range(3):
+        decode_all(engine, sources(3, 100))
+        gc.collect()
+    assert program.prepared == [StepSizes(4, 32, 32, True), StepSizes(4, 32, 100, True)]
+    before = dict(device.memory)
+    decode_all(engine, sources(4, 60))
+    assert device.memory.keys() == before.keys()
+
+
+def test_a_row_that_finishes_is_refilled_while_the_others_go_on() -> None:
+    engine, program = engine_on(MemoryDevice(), poll=1)
+    program.eos_weight = -99.0
+    requests = [dataclasses.replace(r, max_length=10 if i % 4 else 40) for i, r in enumerate(sources(16, 40))]
+    assert ids_of(engine, requests) == expected(requests, -99.0)
+    assert len(program.launched) < 120, "160 if each batch waited for its longest"
+
+
+def test_rows_move_within_their_buffers_without_a_copy() -> None:
+    device = MemoryDevice()
+    engine, _ = engine_on(device, batches=(4,), targets=(100,))
+    state = engine.allocate(4, 3, 32)
+    memory = engine.encode(np.array([[4, 5, 3]] * 4), np.array([3] * 4))
+    state.place([0, 1, 2, 3], memory, [0, 1, 2, 3], [9] * 4)
+    state.step()
+    made = state.read().token_ids
+    copies = device.copies
+    moved = state.moved([2, 0], 64)
+    assert device.copies == copies and (moved.rows, moved.target) == (2, 100)
+    moved.step()
+    output = moved.read()
+    assert output.token_ids.shape == (1, 2) and not output.finished.any() and (made[0] == made[0][0]).all()
+
+
+def test_two_states_at_once_have_their_own_buffers() -> None:
+    engine, _ = engine_on(MemoryDevice())
+    requests = [Request([4, 5, 6, TOKENS.eos], 20), Request([7, 8, TOKENS.eos], 20)]
+    both = [stream(engine, request) for request in requests]
+    found: list[list[int]] = [[], []]
+    for _ in range(20):
+        for tokens, ids in zip(both, found, strict=True):
+            ids.extend(token.id for token in [next(tokens, None)] if token is not None)
+    assert found == expected(requests)
+
+
+def check_threads(engine: DeviceEngine) -> None:
+    """Four threads at once get what one alone gets."""
+    requests = sources(6, 30)
+    answers: list[list[list[int]]] = []
+    threads = [threading.Thread(target=lambda: answers.append(ids_of(engine, requests))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [expected(requests)] * 4
+
+
+def test_threads_share_an_engine() -> None:
+    check_threads(engine_on(MemoryDevice())[0])
+
+
+def test_a_device_that_fails_is_not_used_again() -> None:
+    """What it made until then may be wrong: no text comes of it, and none later."""
+    device = MemoryDevice()
+    engine, _ = engine_on(device)
+    tokens = stream(engine, sources(1, 90)[0])
+    next(tokens)
+    device.broken = "an illegal memory access was encountered"
+    with pytest.raises(DeviceError, match="illegal memory access"):
+        for _ in tokens:
+            pass
+    device.broken = None
+    with pytest.raises(DeviceError, match="failed before .*illegal memory access.* create the Translator again"):
+        decode_all(engine, sources(1, 5))
+    with pytest.raises(DeviceError, match="create the Translator again"):
+        engine.allocate(1, 1, 1)
+
+
+def test_memory_that_is_not_there_is_told_with_what_would_fit() -> None:
+    manifest = manifest_of()
+    two, four = (bytes_needed(manifest, StepSizes(rows, 32, 100, True), "int32") for rows in (2, 4))
+    device = MemoryDevice(room=(two + four) // 2)
+    engine, _ = engine_on(device, batches=(1, 2, 4), targets=(100,))
+    with pytest.raises(InputError, match=r"batch of 4 rows of 32 source and 100 target .* a batch of 2 would fit"):
+        engine.allocate(4, 5, 90)
+    engine.allocate(2, 5, 90)
+    device.room = 100
+    with pytest.raises(InputError, match="not even one row would fit"):
+        engine_on(MemoryDevice(room=1000), batches=(4,))[0].allocate(4, 5, 90)
+
+
+def test_buffers_that_nobody_uses_make_room_for_others() -> None:
+    manifest = manifest_of()
+    needed = bytes_needed(manifest, StepSizes(4, 32, 100, True), "int32")
+    device = MemoryDevice(room=needed + needed // 2)
+    engine, program = engine_on(device, batches=(4,), targets=(96, 100))
+    first = engine.allocate(4, 5, 100)
+    with pytest.raises(InputError, match="no room"):
+        engine.allocate(4, 5, 90)
+    del first
+    gc.collect()
+    assert engine.allocate(4, 5, 90).target == 96
+    assert len(program.prepared) == 2
+
+
+@given(st.integers(1, 24), st.integers(1, 64), st.integers(1, 20), st.integers(1, 3000))
+def test_planes_are_aligned_and_whole_lines(count: int, rows: int, heads: int, line: int) -> None:
+    plane, whole = stack_bytes(count, rows, heads, line)
+    assert plane % 256 == 0 and plane % line == 0 and plane >= rows * heads * line and whole == count * plane
+
+
+def test_sizes_are_those_of_buckets() -> None:
+    engine, _ = engine_on(MemoryDevice(), batches=(1, 4), targets=(32, 100))
+    assert engine.sizes(2, 1, 33, False) == StepSizes(4, 32, 100, True)
+    assert engine.sizes(1, 33, 32, False) == StepSizes(1, BOUND.source, 32, True)
+    assert engine.limits == Limits(4, BOUND.source, 100)

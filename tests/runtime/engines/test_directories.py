@@ -1,0 +1,87 @@
+"""Records of builds that must be accepted and refused, and which engines run where."""
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import make_build_records
+import pytest
+from toy import BUNDLE
+from txport.runtime.bundle.manifest import FileEntry, Manifest
+from txport.runtime.bundle.strict_json import encode
+from txport.runtime.device.gpu import Gpu, dotted, find_gpu
+from txport.runtime.engines.build_record import BuildRecord, LibraryVersion
+from txport.runtime.engines.directories import best, candidates
+from txport.runtime.errors import BundleError
+
+DATA = make_build_records.DIRECTORY
+INDEX = json.loads((DATA / "index.json").read_text())
+CHOICES = json.loads((DATA / "choice.json").read_text())
+
+
+@pytest.mark.parametrize("name", INDEX["good"])
+def test_good_records_are_accepted(name: str) -> None:
+    data = (DATA / "good" / f"{name}.json").read_bytes()
+    assert encode(BuildRecord.parse(data)) == json.loads(data), "nothing is lost or made up"
+
+
+@pytest.mark.parametrize("name", INDEX["bad"])
+def test_bad_records_are_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(BundleError) as caught:
+        BuildRecord.parse((DATA / "bad" / f"{name}.json").read_bytes(), "somewhere/build.json")
+    message = str(caught.value)
+    assert INDEX["bad"][name] in message
+    assert message.startswith("somewhere/build.json") and "\n" not in message
+
+
+def test_the_files_are_those_of_the_script(tmp_path: Path) -> None:
+    make_build_records.write(tmp_path)
+    written = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*.json")}
+    assert written == {path.relative_to(DATA): path.read_bytes() for path in DATA.rglob("*.json")}
+
+
+@pytest.mark.parametrize("case", CHOICES, ids=[case["name"] for case in CHOICES])
+def test_the_choice_among_engines(case: dict[str, Any], tmp_path: Path) -> None:
+    for name, record in case["builds"].items():
+        (tmp_path / "engines" / name).mkdir(parents=True)
+        (tmp_path / "engines" / name / "build.json").write_text(json.dumps(record))
+    files = {name: FileEntry(1, digest) for name, digest in case["files"].items()}
+    manifest = dataclasses.replace(Manifest.load(BUNDLE), files=files)
+    where = tmp_path, manifest, Gpu(**case["gpu"], driver="13.0"), LibraryVersion(**case["library"])
+    assert dict(candidates(*where).refused) == case["reasons"]
+    if case["chosen"] is not None:
+        assert best(*where).directory.name == case["chosen"]
+        return
+    with pytest.raises(BundleError) as caught:
+        best(*where)
+    message = str(caught.value)
+    assert f"run tx-build {tmp_path} here" in message and case["gpu"]["name"] in message and "\n" not in message
+    assert all(f"engines/{name}: {reason}" in message for name, reason in case["reasons"].items())
+    assert ("there is none" in message) == (not case["reasons"])
+
+
+def test_an_engine_file_that_was_changed_is_refused(tmp_path: Path) -> None:
+    record = make_build_records.base()
+    contents = {"encoder.plan": b"first", "decoder_step.plan": b"second"}
+    for engine in record["engines"]:
+        data = contents[engine["file"]]
+        (tmp_path / engine["file"]).write_bytes(data)
+        engine |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    BuildRecord.parse(json.dumps(record).encode()).write(tmp_path)
+    read = BuildRecord.load(tmp_path)
+    read.check_files(tmp_path)
+    for fault, data in (("was changed", b"thIrd."), ("has 3 bytes instead of 6", b"new")):
+        (tmp_path / "decoder_step.plan").write_bytes(data)
+        with pytest.raises(BundleError, match=fault):
+            read.check_files(tmp_path)
+    (tmp_path / "decoder_step.plan").unlink()
+    with pytest.raises(BundleError, match="is missing"):
+        read.check_files(tmp_path)
+
+
+def test_a_machine_without_gpu_says_why_and_one_with_a_gpu_names_it() -> None:
+    found = find_gpu()
+    assert isinstance(found, Gpu) or "NVIDIA" in found or "driver" in found
+    assert dotted(12040) == "12.4" and dotted(13000) == "13.0"
