@@ -51,10 +51,10 @@ class Demo:
     """One run of all stages, in order.
 
     Args:
-        output: Gets `checkpoint`, `bundle` and `bundle-fp16`; what an earlier run left there is replaced.
-        recipe: For tx-train.
-        sentences: To verify on.
-        console: For headings; the commands write to the same standard output and error.
+        output: gets `checkpoint`, `bundle` and `bundle-fp16`; what an earlier run left there is replaced.
+        recipe: for tx-train.
+        sentences: to verify on.
+        console: for headings; the commands write to the same standard output and error.
     """
 
     def __init__(self, output: Path, recipe: str, sentences: int, console: Console) -> None:
@@ -66,7 +66,7 @@ class Demo:
         """Run everything.
 
         Raises:
-            CheckFailed, InputError: A command failed; it has said why.
+            CheckFailed, InputError: a command failed; it has said why.
         """
         self._stage("train", self._train)
         single = self._stage("export and verify, float32", lambda: self._export(self.bundle))
@@ -124,7 +124,7 @@ class Demo:
         )
         if done.returncode:
             kind = CheckFailed if done.returncode == CheckFailed.exit_code else InputError
-            raise kind(f"{command} ended with exit code {done.returncode}; see above.")
+            raise kind(f"{command} ended with exit code {done.returncode}; see above")
         return done.stdout or ""
 
 
@@ -132,7 +132,7 @@ def _script(command: str) -> str:
     """The command of this environment, not another one of the same name on PATH."""
     script = Path(sys.executable).parent / command
     if not script.exists():
-        raise InputError(f"{script} is missing: install txport here, pip install -e '.[dev]'.")
+        raise InputError(f"{script} is missing: install txport here, pip install -e '.[dev]'")
     return str(script)
 
 

@@ -47,15 +47,15 @@ class Figures:
     """All figures of a demo.
 
     Attributes:
-        sentences: Held-out sentences that were translated.
-        exact: The share of them that equals the reference, 0 to 1.
-        bleu: Of the whole set, 0 to 100.
-        float32, float16: Verification of the two bundles.
-        bundle_bytes: Of every file of the float32 bundle.
-        weight_bytes: Of its weights alone.
-        seconds: For each stage, in order.
-        bundle: Where it is.
-        translations: Source and what came out.
+        sentences: held-out sentences that were translated.
+        exact: the share of them that equals the reference, 0 to 1.
+        bleu: of the whole set, 0 to 100.
+        float32, float16: verification of the two bundles.
+        bundle_bytes: of every file of the float32 bundle.
+        weight_bytes: of its weights alone.
+        seconds: for each stage, in order.
+        bundle: where it is.
+        translations: source and what came out.
     """
 
     sentences: int

@@ -29,12 +29,12 @@ def write_graphs(directory: Path, models: Mapping[str, ir.Model], version: str) 
     """Save graphs as `<name>.onnx` beside one `weights.bin`, and check each with ONNX's checker and shape inference.
 
     Args:
-        directory: Made if need be.
-        models: Graphs by name; their weights are replaced by references to the file.
-        version: Of txport, written as the producer's.
+        directory: made if need be.
+        models: graphs by name; their weights are replaced by references to the file.
+        version: of txport, written as the producer's.
 
     Returns:
-        The file of each graph.
+        the file of each graph.
     """
     directory.mkdir(parents=True, exist_ok=True)
     share_weights(models.values(), directory / "weights.bin")

@@ -49,18 +49,18 @@ class ExportOptions:
     """What `tx-export` can be told; None for a limit means the model's own.
 
     Attributes:
-        float16: Convert to float16, with islands where calibration asks for them.
-        int8: Convert weights to int8, but for the layers that lose too much quality; for the lowering `ort` alone.
-        lowerings: Which decoder steps to write.
-        max_source: Most source tokens, eos included.
-        max_target: Most tokens made, eos included.
-        max_batch: Most rows that engines are built for.
-        verify: Compare with PyTorch before the bundle appears.
-        sentences: How many sentences to verify on.
-        singles: How many of them to run alone and with padding as well.
-        text: A file of sentences to use instead of the checkpoint's own.
-        references: Their translations.
-        force: Replace an existing bundle, and keep one that failed verification.
+        float16: convert to float16, with islands where calibration asks for them.
+        int8: convert weights to int8, but for the layers that lose too much quality; for the lowering `ort` alone.
+        lowerings: which decoder steps to write.
+        max_source: most source tokens, eos included.
+        max_target: most tokens made, eos included.
+        max_batch: most rows that engines are built for.
+        verify: compare with PyTorch before the bundle appears.
+        sentences: how many sentences to verify on.
+        singles: how many of them to run alone and with padding as well.
+        text: a file of sentences to use instead of the checkpoint's own.
+        references: their translations.
+        force: replace an existing bundle, and keep one that failed verification.
     """
 
     float16: bool = False
@@ -83,9 +83,9 @@ def export_bundle(
     """Write the bundle `output` and return its verification report, None if it was not verified.
 
     Raises:
-        InputError: An option that the model cannot have, or `output` exists.
-        CheckpointError: The checkpoint cannot be read.
-        CheckFailed: Verification failed. No bundle is left, unless `force`.
+        InputError: an option that the model cannot have, or `output` exists.
+        CheckpointError: the checkpoint cannot be read.
+        CheckFailed: verification failed. No bundle is left, unless `force`.
     """
     options, stages = options or ExportOptions(), stages or Stages(enabled=False)
     checkpoint = load_checkpoint(checkpoint_directory)
@@ -98,7 +98,7 @@ def export_bundle(
         report = verify_bundle(directory, checkpoint, trial, options.singles, stages) if options.verify else None
         write_report(directory, output.resolve().name, manifest, report)
         if report is not None and not report.passed and not options.force:
-            raise CheckFailed(f"{output} was not written: {failure_summary(report)}; --force keeps it all the same.")
+            raise CheckFailed(f"{output} was not written: {failure_summary(report)}; --force keeps it all the same")
     return report
 
 
@@ -116,17 +116,17 @@ def _dimensions(checkpoint: Checkpoint, options: ExportOptions) -> Dimensions:
         ("--max-target", target, len(around.target_prefix) + 2),
     ):
         if not least <= value <= most:
-            raise InputError(f"{name} {value} is not possible: this model has positions for {least} to {most} tokens.")
+            raise InputError(f"{name} {value} is not possible: this model has positions for {least} to {most} tokens")
     if options.max_batch < 1:
-        raise InputError(f"--max-batch {options.max_batch} is not possible: give 1 or more.")
+        raise InputError(f"--max-batch {options.max_batch} is not possible: give 1 or more")
     if unknown := [name for name in options.lowerings if name not in LOWERINGS]:
-        raise InputError(f"--lowering {', '.join(unknown)} is unknown; there are {', '.join(LOWERINGS)}.")
+        raise InputError(f"--lowering {', '.join(unknown)} is unknown; there are {', '.join(LOWERINGS)}")
     if not options.lowerings:
-        raise InputError(f"--lowering is empty; choose from {', '.join(LOWERINGS)}.")
+        raise InputError(f"--lowering is empty; choose from {', '.join(LOWERINGS)}")
     if options.int8 and options.float16:
-        raise InputError("--int8 and --fp16 exclude each other: int8 is for CPUs, FP16 for GPUs.")
+        raise InputError("--int8 and --fp16 exclude each other: int8 is for CPUs, FP16 for GPUs")
     if options.int8 and options.lowerings != ("ort",):
-        raise InputError("--int8 is for CPUs through ONNX Runtime: leave --lowering out, or give --lowering ort.")
+        raise InputError("--int8 is for CPUs through ONNX Runtime: leave --lowering out, or give --lowering ort")
     opt = min(8, options.max_batch), min(32, source), min(64, target)
     return Dimensions(Range(1, opt[0], options.max_batch), Range(1, opt[1], source), Range(1, opt[2], target))
 

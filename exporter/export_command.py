@@ -83,4 +83,4 @@ def main(
             print_report(report, Console())
         click.echo(f"bundle: {output}")
     if report is not None and not report.passed:
-        raise CheckFailed(f"{output} was kept because of --force, but {failure_summary(report)}.")
+        raise CheckFailed(f"{output} was kept because of --force, but {failure_summary(report)}")

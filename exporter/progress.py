@@ -12,7 +12,7 @@ class Stages(AbstractContextManager["Stages"]):
     """Named stages of a long command, one bar each, on standard error.
 
     Args:
-        enabled: None shows bars if standard error is a terminal.
+        enabled: none shows bars if standard error is a terminal.
     """
 
     def __init__(self, enabled: bool | None = None) -> None:

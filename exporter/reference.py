@@ -56,9 +56,9 @@ class Answer:
     """What PyTorch says of a batch.
 
     Attributes:
-        batch: With PyTorch's own greedy targets.
+        batch: with PyTorch's own greedy targets.
         logits: float32 `[b, longest target, vocabulary]`, by the whole decoder at once and no cache.
-        cross: Cross-attention keys and values of each layer, in the order of the encoder graph's outputs,
+        cross: cross-attention keys and values of each layer, in the order of the encoder graph's outputs,
             float32 `[b, h, s, k]`.
     """
 
@@ -74,13 +74,13 @@ def greedy_batches(
     """Greedy search over `sources`, sorted by length, in batches of `BATCH`.
 
     Args:
-        model: The reference.
-        sources: Source ids, eos included.
-        limits: The most tokens to make, of all or of each.
-        prefix: What every target begins with.
+        model: the reference.
+        sources: source ids, eos included.
+        limits: the most tokens to make, of all or of each.
+        prefix: what every target begins with.
 
     Yields:
-        Batches; each is computed when it is asked for.
+        batches; each is computed when it is asked for.
     """
     most = _of_each(limits, sources)
     for indices in batches(sources):
@@ -100,11 +100,11 @@ def answers(
     """As `greedy_batches`, with all that PyTorch says of them.
 
     Args:
-        model: The reference.
-        sources: Source ids, eos included.
-        limits: The most tokens to make, of all or of each.
-        prefix: What every target begins with.
-        guesses: Targets that another engine found. Those of a batch are taken only if PyTorch, given them whole,
+        model: the reference.
+        sources: source ids, eos included.
+        limits: the most tokens to make, of all or of each.
+        prefix: what every target begins with.
+        guesses: targets that another engine found. Those of a batch are taken only if PyTorch, given them whole,
             chooses each of their tokens after the ones before it: by induction they are then its own greedy targets,
             found without its step by step search (the argument of speculative decoding, Leviathan et al. 2023).
             They also sort the sentences, so that those of a batch end at about the same step.

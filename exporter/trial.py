@@ -22,13 +22,13 @@ class Trial:
     """What a model is tried on.
 
     Attributes:
-        texts: Empty where ids were drawn at random.
-        sources: Their source ids, whole and cut to the longest source, in the default languages.
-        limits: The most tokens that the answer to each is made of.
-        prefix: What every answer is forced to begin with.
-        origin: Where they come from, for reports.
-        tokenizer: What the ids are of.
-        references: A translation of each, by somebody who knows; empty where there are none.
+        texts: empty where ids were drawn at random.
+        sources: their source ids, whole and cut to the longest source, in the default languages.
+        limits: the most tokens that the answer to each is made of.
+        prefix: what every answer is forced to begin with.
+        origin: where they come from, for reports.
+        tokenizer: what the ids are of.
+        references: a translation of each, by somebody who knows; empty where there are none.
     """
 
     texts: list[str]
@@ -51,24 +51,24 @@ def choose_trial(
     """Up to `count` sentences: from `text`, else the checkpoint's own, else random texts, or ids without a tokenizer.
 
     Args:
-        checkpoint: The model, and its own sentences and references.
-        count: The most sentences.
-        max_source: The most source tokens of a sentence, eos included.
-        max_target: The most tokens of an answer, so that answers are whole; to random texts as `random_limits` says.
-        text: A file of sentences, one a line.
-        references: A file of their translations, line by line.
+        checkpoint: the model, and its own sentences and references.
+        count: the most sentences.
+        max_source: the most source tokens of a sentence, eos included.
+        max_target: the most tokens of an answer, so that answers are whole; to random texts as `random_limits` says.
+        text: a file of sentences, one a line.
+        references: a file of their translations, line by line.
 
     Raises:
-        InputError: A file cannot be read, is not UTF-8 or holds no sentence, the two are not of one length, or there is
+        InputError: a file cannot be read, is not UTF-8 or holds no sentence, the two are not of one length, or there is
             no tokenizer to use them with.
     """
     config, around = checkpoint.config, affixes(checkpoint.tokenizer)
     if references and not text:
-        raise InputError(f"{references} needs the sentences that it translates: give them with --text.")
+        raise InputError(f"{references} needs the sentences that it translates: give them with --text")
     pairs = _pairs(text, references) if text else _own_pairs(checkpoint)
     lines = [line for line, _ in pairs]
     if checkpoint.tokenizer.kind == "none" and text:
-        raise InputError(f"{text} cannot be used: {checkpoint.directory} has no tokenizer; leave --text out.")
+        raise InputError(f"{text} cannot be used: {checkpoint.directory} has no tokenizer; leave --text out")
     sizes = config.source_vocabulary, config.target_vocabulary
     tokenizer = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, config.unk_id, *sizes)
     if isinstance(tokenizer, IdsOnly):
@@ -77,7 +77,7 @@ def choose_trial(
         return Trial([""] * count, sources, limits, around.target_prefix, origin, tokenizer, [])
     chosen = lines[:count] or _random_texts(tokenizer, config, count, max_source)
     if not chosen:
-        raise InputError(f"{checkpoint.directory} has no sentences to try it on: give a file of them with --text.")
+        raise InputError(f"{checkpoint.directory} has no sentences to try it on: give a file of them with --text")
     encoded = [tokenizer.encode_source(line) for line in chosen]
     sources = [around.around(ids, max_source) for ids, around in encoded]
     if not lines:
@@ -122,10 +122,10 @@ def _pairs(text: Path, references: Path | None) -> list[tuple[str, str | None]]:
     lines = _read(text)
     translations: list[str] | list[None] = _read(references) if references else [None] * len(lines)
     if len(translations) != len(lines):
-        raise InputError(f"{references} has {len(translations)} lines, but {text} has {len(lines)}; give pairs.")
+        raise InputError(f"{references} has {len(translations)} lines, but {text} has {len(lines)}; give pairs")
     pairs = [pair for pair in zip(lines, translations, strict=True) if pair[0].strip()]
     if not pairs:
-        raise InputError(f"{text} holds no sentence; give a file of sentences, one a line.")
+        raise InputError(f"{text} holds no sentence; give a file of sentences, one a line")
     return pairs
 
 
@@ -134,6 +134,6 @@ def _read(file: Path) -> list[str]:
     try:
         return file.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
     except OSError as error:
-        raise InputError(f"{file} cannot be read ({error.strerror}); give a file of sentences, one a line.") from None
+        raise InputError(f"{file} cannot be read ({error.strerror}); give a file of sentences, one a line") from None
     except UnicodeDecodeError as error:
-        raise InputError(f"{file} is not UTF-8 ({error}); convert it first.") from None
+        raise InputError(f"{file} is not UTF-8 ({error}); convert it first") from None

@@ -65,16 +65,16 @@ def save_checkpoint(
     """Write a checkpoint to a temporary sibling, then rename it: a half-written one is never visible.
 
     Args:
-        directory: Must not exist, unless `replace`.
-        model: Saved in its own dtype.
-        tokenizer: Directory that holds the SentencePiece models, copied; None for a model that only knows ids.
-        sentences: Held-out source lines, without line breaks.
-        training: How the model was made, JSON.
-        references: A translation of each sentence, without line breaks, or none at all.
-        replace: Take the place of an existing checkpoint.
+        directory: must not exist, unless `replace`.
+        model: saved in its own dtype.
+        tokenizer: directory that holds the SentencePiece models, copied; None for a model that only knows ids.
+        sentences: held-out source lines, without line breaks.
+        training: how the model was made, JSON.
+        references: a translation of each sentence, without line breaks, or none at all.
+        replace: take the place of an existing checkpoint.
 
     Raises:
-        InputError: The directory exists, or the disk is full or cannot be written.
+        InputError: the directory exists, or the disk is full or cannot be written.
     """
     with new_directory(directory, replace, marker="config.json") as temporary:
         _write_json(temporary / "config.json", {"format_version": FORMAT_VERSION, "config": model.config.to_json()})
@@ -92,10 +92,10 @@ def load_checkpoint(directory: Path) -> Checkpoint:
     """Read a checkpoint and check that its tensors are those that its config asks for.
 
     Raises:
-        CheckpointError: A missing or damaged file, a newer format, a missing, extra, misshapen or non-float tensor.
+        CheckpointError: a missing or damaged file, a newer format, a missing, extra, misshapen or non-float tensor.
     """
     if not directory.is_dir():
-        raise CheckpointError(f"{directory} is not a checkpoint directory (tx-train and tx-import make one).")
+        raise CheckpointError(f"{directory} is not a checkpoint directory (tx-train and tx-import make one)")
     config = read_config(directory)
     with torch.device("meta"):  # shapes only: a damaged config may ask for more than there is memory
         shapes = {name: tuple(parameter.shape) for name, parameter in Transformer(config).named_parameters()}
@@ -107,7 +107,7 @@ def load_checkpoint(directory: Path) -> Checkpoint:
     sentences, references = _lines(directory / "sentences.txt"), _lines(directory / "references.txt")
     if references and len(references) != len(sentences):
         raise CheckpointError(
-            f"{directory} has {len(sentences)} sentences but {len(references)} references: delete its references.txt."
+            f"{directory} has {len(sentences)} sentences but {len(references)} references: delete its references.txt"
         )
     return Checkpoint(directory, config, model.eval(), tokenizer, sentences, references)
 
@@ -116,23 +116,23 @@ def read_config(directory: Path) -> Config:
     """Only the config of a checkpoint.
 
     Raises:
-        CheckpointError: No config, not JSON, a newer format or impossible fields.
+        CheckpointError: no config, not JSON, a newer format or impossible fields.
     """
     file = directory / "config.json"
     try:
         value = json.loads(file.read_bytes())
     except FileNotFoundError:
-        raise CheckpointError(f"{file} is missing; {directory} is not a txport checkpoint.") from None
+        raise CheckpointError(f"{file} is missing; {directory} is not a txport checkpoint") from None
     except OSError as error:
-        raise CheckpointError(f"{file} cannot be read ({error}).") from None
+        raise CheckpointError(f"{file} cannot be read ({error})") from None
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{file} is not JSON ({error}); write the checkpoint again.") from None
+        raise CheckpointError(f"{file} is not JSON ({error}); write the checkpoint again") from None
     version = value.get("format_version") if isinstance(value, dict) else None
     if type(version) is not int or version < 1:
-        raise CheckpointError(f"{file} has format_version {version!r}, which no txport wrote.")
+        raise CheckpointError(f"{file} has format_version {version!r}, which no txport wrote")
     if version > FORMAT_VERSION:
         raise CheckpointError(
-            f"{file} has format_version {version}; this txport reads up to {FORMAT_VERSION}: upgrade it."
+            f"{file} has format_version {version}; this txport reads up to {FORMAT_VERSION}: upgrade it"
         )
     return Config.from_json(value.get("config"), file)
 
@@ -142,25 +142,25 @@ def _read_tensors(file: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, t
         with safe_open(file, framework="pt") as archive:
             names = set(archive.keys())
             if missing := sorted(shapes.keys() - names):
-                raise CheckpointError(f"{file} lacks {_some(missing)}, which its config.json asks for.")
+                raise CheckpointError(f"{file} lacks {_some(missing)}, which its config.json asks for")
             if extra := sorted(names - shapes.keys()):
-                raise CheckpointError(f"{file} has {_some(extra)}, which its config.json does not ask for.")
+                raise CheckpointError(f"{file} has {_some(extra)}, which its config.json does not ask for")
             for name, shape in shapes.items():
                 found = tuple(archive.get_slice(name).get_shape())
                 if found != shape:
-                    raise CheckpointError(f"{file}: {name} has shape {found}, its config.json asks for {shape}.")
+                    raise CheckpointError(f"{file}: {name} has shape {found}, its config.json asks for {shape}")
             tensors = {name: archive.get_tensor(name) for name in shapes}
     except FileNotFoundError:
-        raise CheckpointError(f"{file} is missing; the checkpoint is incomplete.") from None
+        raise CheckpointError(f"{file} is missing; the checkpoint is incomplete") from None
     except OSError as error:
-        raise CheckpointError(f"{file} cannot be read ({error}).") from None
+        raise CheckpointError(f"{file} cannot be read ({error})") from None
     except SafetensorError as error:
-        raise CheckpointError(f"{file} is not a whole safetensors file ({error}); copy it again.") from None
+        raise CheckpointError(f"{file} is not a whole safetensors file ({error}); copy it again") from None
     for name, tensor in tensors.items():
         if not tensor.is_floating_point():
-            raise CheckpointError(f"{file}: {name} has dtype {tensor.dtype}; floating point is needed.")
+            raise CheckpointError(f"{file}: {name} has dtype {tensor.dtype}; floating point is needed")
         if not bool(torch.isfinite(tensor).all()):
-            raise CheckpointError(f"{file}: {name} holds NaN or infinity; the training diverged.")
+            raise CheckpointError(f"{file}: {name} holds NaN or infinity; the training diverged")
     return {name: tensor.float() for name, tensor in tensors.items()}
 
 
@@ -168,7 +168,7 @@ def read_tokenizer(directory: Path, config: Config) -> TokenizerDescription:
     """What a checkpoint says of its tokenizer.
 
     Raises:
-        CheckpointError: Files are missing, or the description is damaged, newer or not fit for the config.
+        CheckpointError: files are missing, or the description is damaged, newer or not fit for the config.
     """
     tokenizer = directory / "tokenizer"
     if not tokenizer.exists():
@@ -179,7 +179,7 @@ def read_tokenizer(directory: Path, config: Config) -> TokenizerDescription:
         return plain("tokenizer/shared.model", "tokenizer/shared.model", config.eos_id)
     if (tokenizer / "source.model").is_file() and (tokenizer / "target.model").is_file():
         return plain("tokenizer/source.model", "tokenizer/target.model", config.eos_id)
-    raise CheckpointError(f"{tokenizer} holds neither shared.model nor both source.model and target.model.")
+    raise CheckpointError(f"{tokenizer} holds neither shared.model nor both source.model and target.model")
 
 
 def _described(directory: Path, config: Config) -> TokenizerDescription:
@@ -188,16 +188,16 @@ def _described(directory: Path, config: Config) -> TokenizerDescription:
         value = parse(file.read_bytes(), str(file))
         version = value.get("format_version")
         if type(version) is not int or version != FORMAT_VERSION:
-            raise CheckpointError(f"{file} has format_version {version}, but this txport reads {FORMAT_VERSION}.")
+            raise CheckpointError(f"{file} has format_version {version}, but this txport reads {FORMAT_VERSION}")
         tokenizer = decode(DescriptionFile, value, str(file)).tokenizer
     except OSError as error:
-        raise CheckpointError(f"{file} cannot be read ({error}).") from None
+        raise CheckpointError(f"{file} cannot be read ({error})") from None
     except BundleError as error:
         raise CheckpointError(str(error)) from None
     files = {path.relative_to(directory).as_posix() for path in (directory / "tokenizer").iterdir() if path.is_file()}
     vocabularies = {"source": config.source_vocabulary, "target": config.target_vocabulary}
     for fault in tokenizer_faults(tokenizer, files, vocabularies):
-        raise CheckpointError(f"{file}: {fault}.")
+        raise CheckpointError(f"{file}: {fault}")
     return tokenizer
 
 
@@ -212,9 +212,9 @@ def _lines(file: Path) -> list[str]:
     try:
         text = file.read_bytes().decode("utf-8")
     except OSError as error:
-        raise CheckpointError(f"{file} cannot be read ({error}).") from None
+        raise CheckpointError(f"{file} cannot be read ({error})") from None
     except UnicodeDecodeError as error:
-        raise CheckpointError(f"{file} is not UTF-8 ({error}).") from None
+        raise CheckpointError(f"{file} is not UTF-8 ({error})") from None
     return text.removesuffix("\n").split("\n") if text else []
 
 

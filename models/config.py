@@ -24,7 +24,7 @@ class Config:
     The text beside each field is what command lines show as its help.
 
     Raises:
-        InputError: A value that no model can have; the message names the field.
+        InputError: a value that no model can have; the message names the field.
     """
 
     source_vocabulary: int = _option(32000, "rows of the source embedding, a multiple of 8 is fastest")
@@ -87,24 +87,24 @@ class Config:
         """Read what `to_json` wrote: every field present, of its type, and no other.
 
         Args:
-            value: The decoded JSON value.
-            file: Where it came from, for messages.
+            value: the decoded JSON value.
+            file: where it came from, for messages.
 
         Raises:
-            CheckpointError: A missing, unknown, mistyped or impossible field.
+            CheckpointError: a missing, unknown, mistyped or impossible field.
         """
         if not isinstance(value, dict):
-            raise CheckpointError(f"{file}: the config must be a JSON object, not {type(value).__name__}.")
+            raise CheckpointError(f"{file}: the config must be a JSON object, not {type(value).__name__}")
         types: dict[str, type] = {f.name: type(f.default) for f in dataclasses.fields(cls)}
         if missing := sorted(types.keys() - value.keys()):
-            raise CheckpointError(f"{file}: the config lacks {', '.join(missing)}; write the checkpoint again.")
+            raise CheckpointError(f"{file}: the config lacks {', '.join(missing)}; write the checkpoint again")
         if unknown := sorted(value.keys() - types.keys()):
             raise CheckpointError(f"{file}: the config has unknown fields ({', '.join(unknown)}); is txport too old?")
         for name, kind in types.items():
             given = value[name]
             fits = type(given) is kind or (kind is float and type(given) is int)
             if not fits:
-                raise CheckpointError(f"{file}: config field {name} must be {kind.__name__}, not {given!r}.")
+                raise CheckpointError(f"{file}: config field {name} must be {kind.__name__}, not {given!r}")
         try:
             return cls(**value)
         except InputError as error:
@@ -113,7 +113,7 @@ class Config:
 
 def _require(holds: bool, name: str, value: object, rule: str) -> None:
     if not holds:
-        raise InputError(f"model config: {name} = {value!r} {rule}.")
+        raise InputError(f"model config: {name} = {value!r} {rule}")
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -131,11 +131,11 @@ def preset(name: str, **overrides: Any) -> Config:
     """A config by name, with some fields replaced.
 
     Raises:
-        InputError: An unknown preset, an unknown field or an impossible value.
+        InputError: an unknown preset, an unknown field or an impossible value.
     """
     if name not in PRESETS:
-        raise InputError(f"There is no preset {name!r}; choose one of {', '.join(PRESETS)}.")
+        raise InputError(f"There is no preset {name!r}; choose one of {', '.join(PRESETS)}")
     known = {f.name for f in dataclasses.fields(Config)}
     if unknown := sorted(overrides.keys() - known):
-        raise InputError(f"A model config has no field {', '.join(unknown)}; it has {', '.join(sorted(known))}.")
+        raise InputError(f"A model config has no field {', '.join(unknown)}; it has {', '.join(sorted(known))}")
     return Config(**{**PRESETS[name], **overrides})

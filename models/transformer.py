@@ -250,12 +250,12 @@ class Transformer(nn.Module):
         Args:
             token_ids: int64 `[b]`, the token at `positions`.
             positions: int64 `[b]`, below the caches' length.
-            cross: From `cross_key_values`.
+            cross: from `cross_key_values`.
             source_lengths: int64 `[b]`.
-            caches: From `new_caches`; written in place.
+            caches: from `new_caches`; written in place.
 
         Returns:
-            Logits `[b, v]` of the token at `positions + 1`.
+            logits `[b, v]` of the token at `positions + 1`.
         """
         mask = valid_mask(source_lengths, cross[0][0].shape[2])
         x = self.target_embedding(token_ids, positions)[:, None]

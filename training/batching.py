@@ -16,10 +16,10 @@ def token_batches(lengths: Lengths, most_tokens: int, multiple: int, rng: np.ran
 
     Args:
         lengths: int64 `[rows]`, none above `most_tokens`.
-        most_tokens: Rows times the longest of them stays within this.
-        multiple: The number of batches is a multiple of it: the largest are halved until that is so. Only where no
+        most_tokens: rows times the longest of them stays within this.
+        multiple: the number of batches is a multiple of it: the largest are halved until that is so. Only where no
             batch has two rows are some given twice.
-        rng: Decides all that is random.
+        rng: decides all that is random.
     """
     assert len(lengths) and lengths.max() <= most_tokens
     order = np.lexsort((rng.random(len(lengths)), lengths))
@@ -43,10 +43,10 @@ class TokenBatches(Sampler[list[int]]):
 
     Args:
         lengths: int64 `[rows]`.
-        most_tokens: See `token_batches`.
-        seed: With the epoch, decides the batches; the same on all devices.
-        rank, world: This device and how many there are.
-        shuffle: Another order for each epoch; False for validation.
+        most_tokens: see `token_batches`.
+        seed: with the epoch, decides the batches; the same on all devices.
+        rank, world: this device and how many there are.
+        shuffle: another order for each epoch; False for validation.
     """
 
     def __init__(

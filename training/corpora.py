@@ -29,12 +29,12 @@ def load(options: CorpusOptions, data: Path) -> Corpus:
     """Read the corpus that a recipe asks for.
 
     Args:
-        options: The recipe's `[corpus]`.
-        data: The directory that relative file names in it are relative to.
+        options: the recipe's `[corpus]`.
+        data: the directory that relative file names in it are relative to.
 
     Raises:
-        InputError: A file that is missing, not UTF-8, of another length than its partner, or without any pair.
-        MissingLibrary: A Hugging Face data set without the `datasets` library.
+        InputError: a file that is missing, not UTF-8, of another length than its partner, or without any pair.
+        MissingLibrary: a Hugging Face data set without the `datasets` library.
     """
     if isinstance(options, BuiltinOptions):
         return builtin(options)
@@ -75,12 +75,12 @@ def read_parallel(source: Path, target: Path) -> list[Pair]:
     Pairs with an empty side are left out.
 
     Raises:
-        InputError: A file is missing or not UTF-8, or the numbers of lines differ, or no pair is left.
+        InputError: a file is missing or not UTF-8, or the numbers of lines differ, or no pair is left.
     """
     sources, targets = read_lines(source), read_lines(target)
     if len(sources) != len(targets):
         raise InputError(
-            f"{source} has {len(sources)} lines and {target} has {len(targets)}: parallel files need the same number."
+            f"{source} has {len(sources)} lines and {target} has {len(targets)}: parallel files need the same number"
         )
     return _pairs(zip(sources, targets, strict=True), f"{source} and {target} hold")
 
@@ -90,7 +90,7 @@ def read_table(file: Path, source_column: int = 1, target_column: int = 2) -> li
     left out.
 
     Raises:
-        InputError: The file is missing or not UTF-8, a line has too few columns, or no pair is left.
+        InputError: the file is missing or not UTF-8, a line has too few columns, or no pair is left.
     """
     last = max(source_column, target_column)
     rows = []
@@ -99,7 +99,7 @@ def read_table(file: Path, source_column: int = 1, target_column: int = 2) -> li
         if line and len(cells) < last:
             raise InputError(
                 f"{file}, line {number} has {len(cells)} tab-separated columns, but column {last} was asked for: "
-                "repair the line or choose other columns."
+                "repair the line or choose other columns"
             )
         if line:
             rows.append((cells[source_column - 1], cells[target_column - 1]))
@@ -110,7 +110,7 @@ def read_dataset(options: DatasetsOptions, split: str) -> list[Pair]:
     """One split of a data set of the Hugging Face Hub (or of a local directory, as `datasets` takes them).
 
     Raises:
-        InputError: The data set, the split or a field is not there, or no pair is left.
+        InputError: the data set, the split or a field is not there, or no pair is left.
         MissingLibrary: `datasets` is not installed.
     """
     with needs("datasets"):
@@ -128,12 +128,12 @@ def read_lines(file: Path) -> list[str]:
     r"""The lines of a UTF-8 file, without "\n" or "\r\n"; a byte order mark at the start is dropped.
 
     Raises:
-        InputError: The file cannot be read, or a line is not UTF-8; the message has its number, counted from 1.
+        InputError: the file cannot be read, or a line is not UTF-8; the message has its number, counted from 1.
     """
     try:
         data = file.read_bytes()
     except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror}.") from None
+        raise InputError(f"{file} cannot be read: {error.strerror}") from None
     lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     if not lines[-1]:
         lines.pop()
@@ -146,7 +146,7 @@ def _text(line: bytes, file: Path, number: int) -> str:
     except UnicodeDecodeError as error:
         raise InputError(
             f"{file}, line {number} is not UTF-8 (byte {error.start + 1} is 0x{line[error.start]:02x}): "
-            "convert the file, for example with iconv -t utf-8."
+            "convert the file, for example with iconv -t utf-8"
         ) from None
 
 
@@ -164,7 +164,7 @@ def _field(row: Any, path: str, name: str) -> str:
     for key in path.split("."):
         if not isinstance(value, dict) or key not in value:
             known = ", ".join(value) if isinstance(value, dict) else "no fields"
-            raise InputError(f"data set {name} has no field {path!r}: there is {known}.")
+            raise InputError(f"data set {name} has no field {path!r}: there is {known}")
         value = value[key]
     # A line break inside a field must not become two lines in the files that are made of it.
     return " ".join(str(value).split())
@@ -173,7 +173,7 @@ def _field(row: Any, path: str, name: str) -> str:
 def _pairs(rows: Iterator[Pair], what: str) -> list[Pair]:
     pairs = [(source, target) for source, target in rows if source.strip() and target.strip()]
     if not pairs:
-        raise InputError(f"{what} no pair of sentences: at least one line with text on both sides is needed.")
+        raise InputError(f"{what} no pair of sentences: at least one line with text on both sides is needed")
     return pairs
 
 
@@ -192,10 +192,10 @@ def hold_out(pairs: Sequence[Pair], count: int, salt: str) -> tuple[list[Pair], 
     Which ones is decided by the hash of the source, not by its place, so that adding data keeps the test set.
 
     Raises:
-        InputError: There are not at least twice as many pairs.
+        InputError: there are not at least twice as many pairs.
     """
     if len(pairs) < 2 * count:
-        raise InputError(f"{len(pairs)} pairs are too few to hold out {count}: give separate files or hold out fewer.")
+        raise InputError(f"{len(pairs)} pairs are too few to hold out {count}: give separate files or hold out fewer")
     threshold = count / len(pairs)
     kept: list[Pair] = []
     held: list[Pair] = []
@@ -203,5 +203,5 @@ def hold_out(pairs: Sequence[Pair], count: int, salt: str) -> tuple[list[Pair], 
         number = int.from_bytes(hashlib.sha256(f"{salt}\n{pair[0]}".encode()).digest()[:8], "big")
         (held if number < threshold * 2**64 else kept).append(pair)
     if not kept or not held:
-        raise InputError(f"{len(pairs)} pairs with so many equal sources cannot be parted: give separate files.")
+        raise InputError(f"{len(pairs)} pairs with so many equal sources cannot be parted: give separate files")
     return kept, held

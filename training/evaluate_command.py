@@ -43,11 +43,11 @@ def main(
 
 def _pairs(source: Path | None, reference: Path | None, recipe: str | None, data: Path) -> list[Pair]:
     if (source is None) != (reference is None):
-        raise InputError("--source and --reference belong together: give both, or neither for a recipe's test split.")
+        raise InputError("--source and --reference belong together: give both, or neither for a recipe's test split")
     if source is None or reference is None:
         return load_test(read(recipe or "demo").corpus, data)
     if recipe is not None:
-        raise InputError("--recipe and --source both say what to translate: give one of them.")
+        raise InputError("--recipe and --source both say what to translate: give one of them")
     return read_parallel(source, reference)
 
 

@@ -25,10 +25,10 @@ class Scores:
     """Figures of one set of translations.
 
     Attributes:
-        sentences: How many.
-        exact: The share that equals its reference, 0 to 1.
-        bleu, chrf: Of the whole set, 0 to 100 (Papineni et al. 2002; Popović 2015).
-        bleu_signature, chrf_signature: What makes the figures comparable with others' (Post 2018).
+        sentences: how many.
+        exact: the share that equals its reference, 0 to 1.
+        bleu, chrf: of the whole set, 0 to 100 (Papineni et al. 2002; Popović 2015).
+        bleu_signature, chrf_signature: what makes the figures comparable with others' (Post 2018).
     """
 
     sentences: int
@@ -61,10 +61,10 @@ def translate(engine: Engine, tokenizer: Tokenizer, sentences: Sequence[str], pr
     """Greedy translations, in order; empty sentences stay empty, and longer ones than the engine takes are cut.
 
     Args:
-        engine: Runs the model.
-        tokenizer: Its tokenizer.
-        sentences: Any number.
-        prefix: Target ids that every translation is forced to begin with.
+        engine: runs the model.
+        tokenizer: its tokenizer.
+        sentences: any number.
+        prefix: target ids that every translation is forced to begin with.
     """
     results: list[str] = []
     for start in range(0, len(sentences), WINDOW):
@@ -79,16 +79,16 @@ def translate_with(model: Path, sentences: Sequence[str]) -> list[str]:
     """Translate with what a directory holds: a bundle by its runtime, a checkpoint by PyTorch.
 
     Raises:
-        InputError: The directory is neither.
-        BundleError, CheckpointError: It is damaged or has no tokenizer.
+        InputError: the directory is neither.
+        BundleError, CheckpointError: it is damaged or has no tokenizer.
     """
     if (model / "manifest.json").exists():
         return [result.text for result in Translator(model).translate(sentences)]
     if not (model / "config.json").exists():
-        raise InputError(f"{model} is neither a bundle (manifest.json) nor a checkpoint (config.json).")
+        raise InputError(f"{model} is neither a bundle (manifest.json) nor a checkpoint (config.json)")
     checkpoint = load_checkpoint(model)
     if checkpoint.tokenizer.kind == "none":
-        raise CheckpointError(f"{model} has no tokenizer: it can only be evaluated on ids.")
+        raise CheckpointError(f"{model} has no tokenizer: it can only be evaluated on ids")
     config = checkpoint.config
     sizes = config.source_vocabulary, config.target_vocabulary
     tokenizer = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, config.unk_id, *sizes)

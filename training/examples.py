@@ -72,7 +72,7 @@ class Examples(Dataset[Batch]):
         """Tokenise pairs, leaving out those with a side of more than `max_length` tokens (eos included).
 
         Raises:
-            InputError: No pair is left.
+            InputError: no pair is left.
         """
         sources, targets = [], []
         for source, target in pairs:
@@ -81,7 +81,7 @@ class Examples(Dataset[Batch]):
                 sources.append(source_ids)
                 targets.append([BOS, *target_ids, EOS])
         if not sources:
-            raise InputError(f"no pair has at most {max_length} tokens on each side: raise training.max_length.")
+            raise InputError(f"no pair has at most {max_length} tokens on each side: raise training.max_length")
         return cls(Ragged.of(sources), Ragged.of(targets))
 
     def __len__(self) -> int:

@@ -26,10 +26,10 @@ class TranslationModule(LightningModule):
     """A model in training.
 
     Args:
-        model: What is trained.
-        options: The recipe's `[training]`.
-        tokenizer: For validation by decoding.
-        validation: Pairs to decode at each validation.
+        model: what is trained.
+        options: the recipe's `[training]`.
+        tokenizer: for validation by decoding.
+        validation: pairs to decode at each validation.
     """
 
     def __init__(

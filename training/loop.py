@@ -43,10 +43,10 @@ class Outcome:
     """A finished run.
 
     Attributes:
-        checkpoint: Where it was written.
-        steps: Optimizer steps.
-        seconds: Wall-clock time of the steps and validations, without reading and tokenising the corpus.
-        test: Figures on the test split.
+        checkpoint: where it was written.
+        steps: optimizer steps.
+        seconds: wall-clock time of the steps and validations, without reading and tokenising the corpus.
+        test: figures on the test split.
     """
 
     checkpoint: Path
@@ -59,18 +59,18 @@ def train(recipe: Recipe, output: Path, data: Path, *, resume: bool = False, for
     """Train as a recipe says and write a txport checkpoint.
 
     Args:
-        recipe: What to do.
-        output: The checkpoint directory to write; `output`.run beside it holds logs and what `resume` needs.
-        data: Where relative file names of the recipe's corpus are.
-        resume: Go on with an interrupted run.
-        force: Replace a checkpoint or a run that exists.
+        recipe: what to do.
+        output: the checkpoint directory to write; `output`.run beside it holds logs and what `resume` needs.
+        data: where relative file names of the recipe's corpus are.
+        resume: go on with an interrupted run.
+        force: replace a checkpoint or a run that exists.
 
     Returns:
-        What came out; None in processes that only helped (all devices but the first).
+        what came out; None in processes that only helped (all devices but the first).
 
     Raises:
-        InputError: The output exists, or the corpus or an option cannot be used.
-        MissingLibrary: See `txport.training.corpora.load`.
+        InputError: the output exists, or the corpus or an option cannot be used.
+        MissingLibrary: see `txport.training.corpora.load`.
     """
     run, first = RunDirectory(output), _first_process()
     if first:
@@ -104,7 +104,7 @@ def model_config(recipe: Recipe, tokenizer: SentencePieceTokenizer) -> Config:
     config = preset(recipe.model["preset"], **fields, **sizes)
     if recipe.training.max_length > config.max_positions:
         raise InputError(
-            f"training.max_length ({recipe.training.max_length}) is above model.max_positions ({config.max_positions})."
+            f"training.max_length ({recipe.training.max_length}) is above model.max_positions ({config.max_positions})"
         )
     return config
 
@@ -187,7 +187,7 @@ def _fit(
         if resume is None:
             raise
         reason = str(error).split(". ")[0].splitlines()[0]
-        raise InputError(f"{resume} cannot be resumed from ({reason}): start again with --force.") from error
+        raise InputError(f"{resume} cannot be resumed from ({reason}): start again with --force") from error
 
 
 def _take_best(trainer: Trainer, module: TranslationModule) -> None:

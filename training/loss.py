@@ -13,9 +13,9 @@ def smoothed_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float) ->
     Args:
         logits: `[b, t, v]`.
         targets: int64 `[b, t]`, pad where there is nothing to predict.
-        smoothing: From 0, below 1.
+        smoothing: from 0, below 1.
 
     Returns:
-        A float32 scalar, in nats per token.
+        a float32 scalar, in nats per token.
     """
     return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=PAD, label_smoothing=smoothing)

@@ -156,10 +156,10 @@ def read(name: str, overrides: Sequence[str] = ()) -> Recipe:
 
     Args:
         name: "demo", or a path that ends in .toml.
-        overrides: Each "section.key=value", the value as in TOML; a bare word is text.
+        overrides: each "section.key=value", the value as in TOML; a bare word is text.
 
     Raises:
-        InputError: No such recipe, not TOML, an unknown key, a value of the wrong type or out of range.
+        InputError: no such recipe, not TOML, an unknown key, a value of the wrong type or out of range.
     """
     file = Path(name) if name.endswith(".toml") else RECIPES / f"{name}.toml"
     try:
@@ -167,10 +167,10 @@ def read(name: str, overrides: Sequence[str] = ()) -> Recipe:
     except OSError as error:
         known = ", ".join(sorted(path.stem for path in RECIPES.glob("*.toml")))
         raise InputError(
-            f"recipe {name} cannot be read ({error.strerror}): give a .toml file or one of {known}."
+            f"recipe {name} cannot be read ({error.strerror}): give a .toml file or one of {known}"
         ) from None
     except ValueError as error:
-        raise InputError(f"recipe {file} is not TOML: {error}.") from None
+        raise InputError(f"recipe {file} is not TOML: {error}") from None
     for override in overrides:
         _override(table, override)
     return from_table(table, str(file))
@@ -182,11 +182,11 @@ def from_table(table: Mapping[str, Any], file: str) -> Recipe:
     sections = {key: table.get(key, {}) for key in ("corpus", "tokenizer", "model", "training")}
     for name, section in sections.items():
         if not isinstance(section, Mapping):
-            raise InputError(f"recipe {file}: {name} must be a table, [{name}].")
+            raise InputError(f"recipe {file}: {name} must be a table, [{name}]")
     corpus = dict(sections["corpus"])
     kind = corpus.pop("kind", None)
     if kind not in CORPORA:
-        raise InputError(f"recipe {file}: corpus.kind is {kind!r}, not one of {', '.join(CORPORA)}.")
+        raise InputError(f"recipe {file}: corpus.kind is {kind!r}, not one of {', '.join(CORPORA)}")
     recipe = Recipe(
         corpus=_section(CORPORA[kind], corpus, file, "corpus"),
         tokenizer=_section(TokenizerOptions, sections["tokenizer"], file, "tokenizer"),
@@ -201,7 +201,7 @@ def _override(table: dict[str, Any], text: str) -> None:
     path, equals, value = text.partition("=")
     section, dot, key = path.strip().partition(".")
     if not (equals and dot and key):
-        raise InputError(f"{text!r} is not of the form section.key=value, for example training.seed=2.")
+        raise InputError(f"{text!r} is not of the form section.key=value, for example training.seed=2")
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
@@ -215,7 +215,7 @@ def _section(kind: type[Any], table: Mapping[str, Any], file: str, name: str) ->
     for key, value in table.items():
         if not _fits(hints[key], value):
             wanted = _describe(hints[key])
-            raise InputError(f"recipe {file}: {name}.{key} is {value!r}, but must be {wanted}.")
+            raise InputError(f"recipe {file}: {name}.{key} is {value!r}, but must be {wanted}")
     for field_ in dataclasses.fields(kind):
         if field_.name in table:
             _check_range(field_, table[field_.name], f"recipe {file}: {name}.{field_.name}")
@@ -224,7 +224,7 @@ def _section(kind: type[Any], table: Mapping[str, Any], file: str, name: str) ->
 
 def _only(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
     if unknown := sorted(set(table) - set(known)):
-        raise InputError(f"recipe {where}: unknown {', '.join(unknown)}; known are {', '.join(known)}.")
+        raise InputError(f"recipe {where}: unknown {', '.join(unknown)}; known are {', '.join(known)}")
 
 
 def _fits(hint: Any, value: object) -> bool:
@@ -248,13 +248,13 @@ def _model(table: Mapping[str, Any], file: str) -> dict[str, Any]:
     model = {"preset": "small", **table}
     fixed = [key for key in ("source_vocabulary", "target_vocabulary") if key in model]
     if fixed:
-        raise InputError(f"recipe {file}: model.{fixed[0]} comes from the tokenizer: set tokenizer.vocabulary.")
+        raise InputError(f"recipe {file}: model.{fixed[0]} comes from the tokenizer: set tokenizer.vocabulary")
     try:
         preset(**{"name" if key == "preset" else key: value for key, value in model.items()})
     except InputError as error:
         raise InputError(f"recipe {file}, [model]: {error}") from None
     except TypeError:
-        raise InputError(f"recipe {file}, [model]: a value has the wrong type: {model}.") from None
+        raise InputError(f"recipe {file}, [model]: a value has the wrong type: {model}") from None
     return model
 
 
@@ -263,11 +263,11 @@ def _check_range(field_: dataclasses.Field[Any], value: Any, where: str) -> None
         return
     least, above, below = (field_.metadata.get(key) for key in ("least", "above", "below"))
     if least is not None and value < least:
-        raise InputError(f"{where} is {value}, but must be at least {least}.")
+        raise InputError(f"{where} is {value}, but must be at least {least}")
     if above is not None and value <= above:
-        raise InputError(f"{where} is {value}, but must be above {above}.")
+        raise InputError(f"{where} is {value}, but must be above {above}")
     if below is not None and value >= below:
-        raise InputError(f"{where} is {value}, but must be below {below}.")
+        raise InputError(f"{where} is {value}, but must be below {below}")
 
 
 def _check_together(recipe: Recipe, file: str) -> None:
@@ -276,12 +276,12 @@ def _check_together(recipe: Recipe, file: str) -> None:
     if training.batch_tokens < training.max_length:
         raise InputError(
             f"recipe {file}: training.batch_tokens ({training.batch_tokens}) must be at least training.max_length "
-            f"({training.max_length}), so that every pair fits a batch."
+            f"({training.max_length}), so that every pair fits a batch"
         )
     if training.max_steps is None and training.max_epochs is None and training.max_minutes is None:
-        raise InputError(f"recipe {file}: nothing ends the run: set training.max_steps, max_epochs or max_minutes.")
+        raise InputError(f"recipe {file}: nothing ends the run: set training.max_steps, max_epochs or max_minutes")
     if not recipe.tokenizer.joint and recipe.model.get("share_embeddings", True):
-        raise InputError(f"recipe {file}: separate tokenizers need model.share_embeddings = false.")
+        raise InputError(f"recipe {file}: separate tokenizers need model.share_embeddings = false")
 
 
 def _present(options: Any) -> dict[str, Any]:

@@ -71,16 +71,16 @@ class RunDirectory:
         """Begin anew.
 
         Raises:
-            InputError: The checkpoint or its run exists and `force` is false, or it is a directory of something else.
+            InputError: the checkpoint or its run exists and `force` is false, or it is a directory of something else.
         """
         for directory, marker in ((self.checkpoint, "config.json"), (self.path, "recipe.json")):
             if not directory.exists():
                 continue
             if not force:
                 way_out = "--resume to go on with it, " if directory == self.path else ""
-                raise InputError(f"{directory} exists: choose another name, or give {way_out}--force to replace it.")
+                raise InputError(f"{directory} exists: choose another name, or give {way_out}--force to replace it")
             if not directory.is_dir() or (any(directory.iterdir()) and not (directory / marker).exists()):
-                raise InputError(f"{directory} is not replaced, because tx-train did not make it: choose another name.")
+                raise InputError(f"{directory} is not replaced, because tx-train did not make it: choose another name")
         if self.path.exists():
             shutil.rmtree(self.path)
         self.path.mkdir(parents=True)
@@ -90,21 +90,21 @@ class RunDirectory:
         """Go on with a run, which may be given other limits, but no other task.
 
         Raises:
-            InputError: There is no such run, or its recipe is another.
+            InputError: there is no such run, or its recipe is another.
         """
         if not self.last.exists():
-            raise InputError(f"{self.path} holds no run to resume (no state/last.ckpt): start without --resume.")
+            raise InputError(f"{self.path} holds no run to resume (no state/last.ckpt): start without --resume")
         before = from_table(json.loads(self.recipe.read_bytes()), str(self.recipe))
         for section in ("corpus", "tokenizer", "model"):
             if getattr(before, section) != getattr(recipe, section):
                 raise InputError(
                     f"{self.recipe} has another [{section}] than this recipe: resume with the recipe that the run "
-                    "was started with, or start another run."
+                    "was started with, or start another run"
                 )
         if _task(before) != _task(recipe):
             raise InputError(
                 f"{self.recipe} has another [training] than this recipe: "
-                "only limits, validation and devices may change."
+                "only limits, validation and devices may change"
             )
         write_atomically(self.recipe, (json.dumps(recipe.to_json(), indent=1) + "\n").encode())
 

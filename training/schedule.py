@@ -10,9 +10,9 @@ def noam(step: int, peak: float, warmup: int) -> float:
     `peak = factor * (d_model * warmup) ** -0.5`.
 
     Args:
-        step: The step to be made, counted from 1.
-        peak: The rate at step `warmup`.
-        warmup: Steps.
+        step: the step to be made, counted from 1.
+        peak: the rate at step `warmup`.
+        warmup: steps.
     """
     return peak * min(step / warmup, math.sqrt(warmup / step))
 
@@ -21,7 +21,7 @@ def cooldown(progress: float, share: float) -> float:
     """A factor that falls in a line from 1 to 0 over the last `share` of the run (Hägele et al. 2024, section 3).
 
     Args:
-        progress: Done part of the run, 0 to 1.
+        progress: done part of the run, 0 to 1.
         share: 0 for no cool-down.
     """
     return min(1.0, max(0.0, 1.0 - progress) / share) if share else 1.0

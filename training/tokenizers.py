@@ -27,7 +27,7 @@ def train_tokenizer(pairs: Sequence[Pair], options: TokenizerOptions, directory:
     were never seen are read like those that were.
 
     Raises:
-        InputError: The directory exists, or the corpus has not enough different pieces for the vocabulary.
+        InputError: the directory exists, or the corpus has not enough different pieces for the vocabulary.
     """
     sides: dict[str, Iterable[str]]
     if options.joint:
@@ -80,7 +80,7 @@ def _train(sentences: Iterator[str], options: TokenizerOptions, name: str) -> by
         reason = str(error).split("] ")[-1].strip()
         raise InputError(
             f"the {name} tokenizer cannot have {options.vocabulary} pieces ({reason}): "
-            "set a smaller tokenizer.vocabulary, or give more text."
+            "set a smaller tokenizer.vocabulary, or give more text"
         ) from None
     logging.getLogger("txport").debug("trained the %s tokenizer", name)
     return model.getvalue()

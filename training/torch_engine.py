@@ -14,9 +14,9 @@ class TorchEngine:
     """A model as it is, in float32 and without dropout; parameters are read at each call, so it may go on training.
 
     Args:
-        model: On any device.
-        batch: Most rows at once.
-        target: Most tokens to make, eos included; None for as many as the model has positions.
+        model: on any device.
+        batch: most rows at once.
+        target: most tokens to make, eos included; None for as many as the model has positions.
     """
 
     name = "torch"

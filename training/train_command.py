@@ -69,7 +69,7 @@ def main(
     logging.basicConfig(format="tx-train: %(message)s", level=logging.WARNING)
     logging.getLogger("txport").setLevel(logging.INFO)
     if resume and force:
-        raise click.UsageError("--resume goes on with a run and --force throws it away: give one of them.")
+        raise click.UsageError("--resume goes on with a run and --force throws it away: give one of them")
     given = {name: value for name, value in shortcuts.items() if value is not None}
     overrides = [f"{SHORTCUTS[name]}={_toml(name, value)}" for name, value in given.items()]
     with needs("train"):

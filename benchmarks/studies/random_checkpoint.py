@@ -16,12 +16,12 @@ def random_checkpoint(
     """Write a checkpoint of a preset without tokenizer, whose greedy search does not stick to one token.
 
     Args:
-        directory: Must not exist.
-        name: The preset.
-        vocabulary: Of both sides, tied.
-        positions: Longest source and target.
-        seed: Of the weights.
-        fields: Of the config, instead of the preset's.
+        directory: must not exist.
+        name: the preset.
+        vocabulary: of both sides, tied.
+        positions: longest source and target.
+        seed: of the weights.
+        fields: of the config, instead of the preset's.
     """
     torch.manual_seed(seed)
     sizes = {"source_vocabulary": vocabulary, "target_vocabulary": vocabulary, "max_positions": positions}

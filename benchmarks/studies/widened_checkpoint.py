@@ -31,13 +31,13 @@ def widened_checkpoint(small: Path, output: Path, name: str, vocabulary: int) ->
     """Write a checkpoint whose greedy answers are those of `small`.
 
     Args:
-        small: A checkpoint with norm "pre", one vocabulary for all and a SentencePiece model.
-        output: Must not exist.
-        name: Of the preset; each of its sizes is a multiple of the small one's, and it has at least as many layers.
-        vocabulary: At least the small one's.
+        small: a checkpoint with norm "pre", one vocabulary for all and a SentencePiece model.
+        output: must not exist.
+        name: of the preset; each of its sizes is a multiple of the small one's, and it has at least as many layers.
+        vocabulary: at least the small one's.
 
     Raises:
-        InputError: The one cannot be grown to the other.
+        InputError: the one cannot be grown to the other.
     """
     checkpoint = load_checkpoint(small)
     small_config = checkpoint.config
@@ -62,7 +62,7 @@ def widened(small: Transformer, config: Config) -> Transformer:
     """A model of this config, with learned positions, whose greedy answers are those of `small`.
 
     Raises:
-        InputError: The one cannot be grown to the other.
+        InputError: the one cannot be grown to the other.
     """
     old = small.config
     if old.norm != "pre" or not old.share_embeddings or not old.tie_projection or old.projection_bias:

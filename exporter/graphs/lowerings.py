@@ -35,9 +35,9 @@ class Lowering(Protocol):
     """How a step is spelled for one family of runtimes.
 
     Attributes:
-        name: As in file names and the manifest.
-        opset: Version of the standard operators.
-        needs: What must be said where a runtime is chosen.
+        name: as in file names and the manifest.
+        opset: version of the standard operators.
+        needs: what must be said where a runtime is chosen.
     """
 
     name: str

@@ -28,10 +28,10 @@ def trace_all(
     """The encoder and the decoder steps of `lowerings` by the names of their files.
 
     Args:
-        model: In the dtype of the graphs.
-        lowerings: One or more. The first is traced here, as the encoder is, each other one in a process of its own.
-        longest: Most tokens of a source and of an answer.
-        advance: Is called as often as there is one graph more.
+        model: in the dtype of the graphs.
+        lowerings: one or more. The first is traced here, as the encoder is, each other one in a process of its own.
+        longest: most tokens of a source and of an answer.
+        advance: is called as often as there is one graph more.
     """
     with ExitStack() as stack:
         models = {"encoder": trace_encoder(model, longest)}

@@ -20,11 +20,11 @@ def share_weights(models: Iterable[ir.Model], file: Path) -> int:
     """Move the weights of `models` into `file`, replacing them by references of ONNX's external data format.
 
     Args:
-        models: Changed in place. Saved later in the directory of `file`.
-        file: Written from scratch.
+        models: changed in place. Saved later in the directory of `file`.
+        file: written from scratch.
 
     Returns:
-        Bytes of `file`.
+        bytes of `file`.
     """
     stored: dict[bytes, tuple[int, int]] = {}
     with file.open("wb") as output:

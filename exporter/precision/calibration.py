@@ -48,9 +48,9 @@ class TeacherForced:
     """The encoder and one decoder step, run over given targets.
 
     Args:
-        encoder: Graph file.
-        step: Graph file of any lowering.
-        watch: Collect the largest magnitude of every output under its name, in `largest`.
+        encoder: graph file.
+        step: graph file of any lowering.
+        watch: collect the largest magnitude of every output under its name, in `largest`.
     """
 
     def __init__(self, encoder: Path, step: Path, *, watch: bool = False) -> None:
@@ -103,9 +103,9 @@ class Loss:
     """How far a graph's logits are from the reference's, over the tokens of the reference's targets.
 
     Attributes:
-        rms: Root mean square difference of logits; infinite where NaN or infinity appears.
-        changed: Share of tokens for which another id would be chosen.
-        regret: Largest reference logit given away by such a choice.
+        rms: root mean square difference of logits; infinite where NaN or infinity appears.
+        changed: share of tokens for which another id would be chosen.
+        regret: largest reference logit given away by such a choice.
     """
 
     rms: float

@@ -22,8 +22,8 @@ def to_float16(model: ir.Model, islands: Collection[str]) -> None:
     """Convert in place. Graph inputs and outputs become float16; Casts stand where an island begins and ends.
 
     Args:
-        model: A float32 graph in topological order, whose values all have their dtype set.
-        islands: Names of nodes that stay in float32, with the weights that only they read.
+        model: a float32 graph in topological order, whose values all have their dtype set.
+        islands: names of nodes that stay in float32, with the weights that only they read.
     """
     graph = model.graph
     variants: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}

@@ -39,9 +39,9 @@ def to_int8(model: ir.Model, largest: Mapping[str, float], keep: Collection[str]
     """Convert a float32 graph in place; its inputs and outputs stay float32.
 
     Args:
-        model: An encoder or a decoder step of the `ort` lowering.
-        largest: The largest magnitude that each value of the graph took in calibration, by name.
-        keep: Names of nodes that stay in float32.
+        model: an encoder or a decoder step of the `ort` lowering.
+        largest: the largest magnitude that each value of the graph took in calibration, by name.
+        keep: names of nodes that stay in float32.
     """
     conversion = _Conversion(model, largest)
     for node in convertible(model):
@@ -81,8 +81,8 @@ class _Rows(NamedTuple):
 
     Attributes:
         rounded: uint8 `[..., k]`.
-        scale: Of them all, a constant.
-        zero: What stands for 0, a constant.
+        scale: of them all, a constant.
+        zero: what stands for 0, a constant.
         factor: float32 `[..., 1]`, by which products of each row must still be multiplied; None if all rows have one.
     """
 

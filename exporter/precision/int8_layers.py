@@ -30,12 +30,12 @@ class Int8Trial:
     """Two float32 graphs, and what becomes of them and of their translations in int8.
 
     Args:
-        directory: Scratch space.
-        models: The encoder and the `ort` step; not changed.
-        manifest: Of the bundle to be, for its sizes.
-        bos: Id that decoding starts from.
-        trial: The sentences.
-        batches: The first of them, with the reference's targets and logits.
+        directory: scratch space.
+        models: the encoder and the `ort` step; not changed.
+        manifest: of the bundle to be, for its sizes.
+        bos: id that decoding starts from.
+        trial: the sentences.
+        batches: the first of them, with the reference's targets and logits.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Int8Trial:
         """The layers to keep in float32.
 
         Raises:
-            CheckFailed: Not even half of the modules in float32 make the rest good enough.
+            CheckFailed: not even half of the modules in float32 make the rest good enough.
         """
         progress("int8: quality")
         failure = self.quality([]).failure
@@ -74,7 +74,7 @@ class Int8Trial:
                 kept = {name: tuple(sorted(self._nodes(name, ranked[:count]))) for name in self._files}
                 return [Island(name, nodes, "loss") for name, nodes in kept.items() if nodes]
             count *= 2
-        raise CheckFailed(f"{failure}, even with {count // 2} modules in float32; export it without --int8.")
+        raise CheckFailed(f"{failure}, even with {count // 2} modules in float32; export it without --int8")
 
     def convert(self, models: dict[str, ir.Model], islands: Sequence[Island]) -> None:
         """Turn the two graphs into int8, in place."""

@@ -34,14 +34,14 @@ def choose_islands(
     """Run float32 graphs on sentences and decide what may become float16.
 
     Args:
-        directory: Scratch space on the disk of `files`.
+        directory: scratch space on the disk of `files`.
         files: float32 graph files by name: `encoder` and `decoder_step.<lowering>`.
-        batches: Sentences with the reference's targets and logits.
-        bos: Id that decoding starts from.
-        progress: Told what is being done.
+        batches: sentences with the reference's targets and logits.
+        bos: id that decoding starts from.
+        progress: told what is being done.
 
     Raises:
-        CheckFailed: A cache or another input or output of a graph would overflow: float16 cannot hold this model.
+        CheckFailed: a cache or another input or output of a graph would overflow: float16 cannot hold this model.
     """
     islands = _overflow_islands(files, batches, bos, progress)
     steps = [name for name in files if name != "encoder"]
@@ -101,7 +101,7 @@ def _overflowing(model: ir.Model, largest: dict[str, float]) -> set[str]:
         if values.get(value.name or "", 0.0) > OVERFLOW:
             raise CheckFailed(
                 f"float16 cannot hold this model: {value.name} reaches {values[value.name or '']:.0f} on the "
-                f"calibration sentences; export it without --fp16."
+                f"calibration sentences; export it without --fp16"
             )
     nodes = set()
     for node in model.graph:
@@ -110,7 +110,7 @@ def _overflowing(model: ir.Model, largest: dict[str, float]) -> set[str]:
             if _reads_cache(node):
                 raise CheckFailed(
                     f"float16 cannot hold this model: {node.name}, which writes a cache, reads values up to "
-                    f"{max(reached):.0f} on the calibration sentences; export it without --fp16."
+                    f"{max(reached):.0f} on the calibration sentences; export it without --fp16"
                 )
             nodes.add(node.name or "")
     return nodes

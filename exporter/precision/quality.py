@@ -21,10 +21,10 @@ class Quality:
     """What came out in int8, and in float32.
 
     Attributes:
-        sentences: How many were translated.
-        changed: Share of tokens for which int8 chooses another one after the same beginning.
-        bleu_float32: Of the float32 translations against the references; None without references.
-        bleu_int8: Likewise.
+        sentences: how many were translated.
+        changed: share of tokens for which int8 chooses another one after the same beginning.
+        bleu_float32: of the float32 translations against the references; None without references.
+        bleu_int8: likewise.
     """
 
     sentences: int

@@ -31,17 +31,17 @@ def verify_checkpoint(
     """Compare a bundle with a checkpoint and print the report.
 
     Args:
-        bundle: Already checked.
-        checkpoint: What it was exported from.
-        manifest: The bundle's.
+        bundle: already checked.
+        checkpoint: what it was exported from.
+        manifest: the bundle's.
         device: "cpu" for every lowering, or the device whose engine is compared.
-        trial: How many sentences, a file of them, and a file of their translations.
-        singles: How many of them to run alone as well.
-        write: Keep a report of the CPU in the bundle.
-        as_json: Print the report as JSON.
+        trial: how many sentences, a file of them, and a file of their translations.
+        singles: how many of them to run alone as well.
+        write: keep a report of the CPU in the bundle.
+        as_json: print the report as JSON.
 
     Raises:
-        CheckFailed: They differ.
+        CheckFailed: they differ.
     """
     loaded = load_checkpoint(checkpoint)
     sentences, text, references = trial
@@ -59,4 +59,4 @@ def verify_checkpoint(
     else:
         print_report(report, Console())
     if not report.passed:
-        raise CheckFailed(f"{bundle}: {failure_summary(report)}.")
+        raise CheckFailed(f"{bundle}: {failure_summary(report)}")

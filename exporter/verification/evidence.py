@@ -47,11 +47,11 @@ class LoweringCheck:
     """Collects the evidence for one engine.
 
     Args:
-        engine: Runs one lowering of the bundle.
-        lowering: Its name.
+        engine: runs one lowering of the bundle.
+        lowering: its name.
         precision: "float32", "float16" or "int8", which sets what is required.
-        trial: The sentences.
-        singles: How many of them are also run alone and with padding.
+        trial: the sentences.
+        singles: how many of them are also run alone and with padding.
     """
 
     def __init__(self, engine: Engine, lowering: str, precision: str, trial: Trial, singles: int) -> None:
@@ -80,8 +80,8 @@ class LoweringCheck:
         """Run one batch in lockstep and compare each step's logits and ids with PyTorch's, up to a first divergence.
 
         Args:
-            answer: The batch, and what PyTorch says of it.
-            memory: What the bundle's encoder made of it; all lowerings share that graph.
+            answer: the batch, and what PyTorch says of it.
+            memory: what the bundle's encoder made of it; all lowerings share that graph.
         """
         batch, logits, prefix = answer.batch, answer.logits, self._trial.prefix
         rows = range(len(batch.targets))
@@ -115,8 +115,8 @@ class LoweringCheck:
         """Run the loop that ships, single sentences and added padding, and judge.
 
         Args:
-            encoder: How far the encoder's outputs are from PyTorch's.
-            progress: Is told what is done.
+            encoder: how far the encoder's outputs are from PyTorch's.
+            progress: is told what is done.
         """
         report = self._report
         if not self._shipped:

@@ -35,11 +35,11 @@ def verify_golden(bundle: Path, device: str) -> GoldenReport:
     """Run the cases that the export verified with PyTorch on the engine that `device` chooses.
 
     Args:
-        bundle: The bundle, already checked.
+        bundle: the bundle, already checked.
         device: "cpu", "cuda", "trt" or "auto".
 
     Raises:
-        TxportError: The device or the bundle cannot be used.
+        TxportError: the device or the bundle cannot be used.
     """
     translator, golden = Translator(bundle, device), load_golden(bundle)
     alone = run_golden(translator, golden)

@@ -31,13 +31,13 @@ class LayerError:
     """How far one value is from float32, over all cases and steps.
 
     Attributes:
-        graph: Name of the graph.
-        node: Name of the node that makes the value.
-        operator: Its type.
-        value: Name of the value.
-        largest: Largest magnitude in float32.
-        error: Largest absolute difference; NaN where the value is not finite.
-        relative: Root mean square difference over the root mean square of the value; NaN likewise.
+        graph: name of the graph.
+        node: name of the node that makes the value.
+        operator: its type.
+        value: name of the value.
+        largest: largest magnitude in float32.
+        error: largest absolute difference; NaN where the value is not finite.
+        relative: root mean square difference over the root mean square of the value; NaN likewise.
     """
 
     graph: str
@@ -57,15 +57,15 @@ def layer_errors(bundle: Path, manifest: Manifest, device: str, lowering: Loweri
     """Compare every floating-point value of the encoder and of one decoder step, in the order of their nodes.
 
     Args:
-        bundle: Already checked.
-        manifest: Its manifest.
+        bundle: already checked.
+        manifest: its manifest.
         device: "cpu" (a float16 bundle rounds every value there), "cuda" (ONNX Runtime) or "trt" (TensorRT).
-        lowering: Which decoder step.
-        scratch: An empty directory.
+        lowering: which decoder step.
+        scratch: an empty directory.
 
     Raises:
-        InputError: The bundle is int8, or cannot run on that device.
-        BundleError: The library of the device does not take a graph.
+        InputError: the bundle is int8, or cannot run on that device.
+        BundleError: the library of the device does not take a graph.
     """
     if manifest.precision.weights == "int8":
         raise InputError(

@@ -27,9 +27,9 @@ def runner_on(device: str, file: Path, graph: Graph, manifest: Manifest, shapes:
     Args:
         device: "cpu", "cuda" or "trt".
         file: `graph` with all its values as outputs.
-        graph: The manifest's word on it.
-        manifest: The bundle's.
-        shapes: Those of every input that will be given, by name.
+        graph: the manifest's word on it.
+        manifest: the bundle's.
+        shapes: those of every input that will be given, by name.
     """
     if device == "trt":
         return _tensorrt(find_tensorrt(), file, graph, manifest, shapes)
@@ -65,7 +65,7 @@ def network_with_config(
     """Builder, network and parser, and what makes the configuration: precisions as `tx-build` sets them.
 
     Raises:
-        BundleError: The library cannot parse the graph.
+        BundleError: the library cannot parse the graph.
     """
     lengths = [each["cache_positions"][0] for each in shapes if "cache_positions" in each]
     fixed = lengths[0] if graph.lowering == "tensorscatter" else None  # its cache layers take no other length

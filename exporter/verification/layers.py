@@ -21,8 +21,8 @@ def verify_layers(bundle: Path, manifest: Manifest, device: str, *, as_json: boo
     """Compare and print; see `txport.exporter.verification.layer_errors`.
 
     Raises:
-        InputError: The device is not one of cpu, cuda and trt, or the bundle cannot be compared on it.
-        CheckFailed: A value is not finite.
+        InputError: the device is not one of cpu, cuda and trt, or the bundle cannot be compared on it.
+        CheckFailed: a value is not finite.
     """
     if device not in _DEVICES:
         raise InputError(f"--layers cannot run on {device!r}: choose {', '.join(_DEVICES[:-1])} or {_DEVICES[-1]}")

@@ -31,14 +31,14 @@ def verify_bundle(directory: Path, checkpoint: Checkpoint, trial: Trial, singles
     """Compare every lowering of a bundle with the checkpoint's model in PyTorch, float32, on the CPU.
 
     Args:
-        directory: The bundle.
-        checkpoint: What it was exported from.
-        trial: The sentences.
-        singles: How many of them are also run alone and with padding.
-        stages: Shows progress.
+        directory: the bundle.
+        checkpoint: what it was exported from.
+        trial: the sentences.
+        singles: how many of them are also run alone and with padding.
+        stages: shows progress.
 
     Raises:
-        BundleError: The bundle is damaged, or its sizes are not the checkpoint's.
+        BundleError: the bundle is damaged, or its sizes are not the checkpoint's.
     """
     manifest = Manifest.load(directory)
     _check_same_model(directory, manifest, checkpoint)
@@ -96,11 +96,11 @@ def verify_engine(
     What the encoder gives stays on the device, so only what comes of it is compared.
 
     Args:
-        engine: Runs the bundle there.
+        engine: runs the bundle there.
 
     Raises:
-        BundleError: The bundle's sizes are not the checkpoint's.
-        InputError: The engine takes smaller batches than are verified.
+        BundleError: the bundle's sizes are not the checkpoint's.
+        InputError: the engine takes smaller batches than are verified.
     """
     _check_same_model(directory, manifest, checkpoint)
     if engine.limits.batch < BATCH:
@@ -134,7 +134,7 @@ def _check_same_model(directory: Path, manifest: Manifest, checkpoint: Checkpoin
         if ours != theirs:
             raise BundleError(
                 f"{directory} was not exported from {checkpoint.directory}: its {name} is {ours}, not {theirs}; "
-                f"name the checkpoint that it came from."
+                f"name the checkpoint that it came from"
             )
 
 

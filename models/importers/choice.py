@@ -57,7 +57,7 @@ def import_model(source: str, kind: str | None, options: Options) -> Imported:
     """
     path = _local(source)
     if kind is not None and kind not in IMPORTERS:
-        raise InputError(f"--from {kind} is unknown; there are {', '.join(IMPORTERS)}.")
+        raise InputError(f"--from {kind} is unknown; there are {', '.join(IMPORTERS)}")
     return IMPORTERS[kind or _found(path)](path, options)
 
 
@@ -66,7 +66,7 @@ def _local(source: str) -> Path:
     if path.exists():
         return path
     if not _HUB_ID.fullmatch(source):
-        raise InputError(f"{source} is neither a file nor a directory nor the id of a model on the hub (owner/name).")
+        raise InputError(f"{source} is neither a file nor a directory nor the id of a model on the hub (owner/name)")
     with needs("import"):
         import huggingface_hub
     try:
@@ -86,7 +86,7 @@ def _found(path: Path) -> str:
         raise CheckpointError(_of_marian_itself(found[0]))
     if path.is_file() or list(path.glob("*.pt")):
         return _from_file(one_file(path, ("checkpoint_best.pt", "model.pt")))
-    raise CheckpointError(f"{path}: its kind was not recognised; say it with --from ({', '.join(IMPORTERS)}).")
+    raise CheckpointError(f"{path}: its kind was not recognised; say it with --from ({', '.join(IMPORTERS)})")
 
 
 def _from_file(file: Path) -> str:
@@ -98,7 +98,7 @@ def _from_file(file: Path) -> str:
         return "fairseq"
     raise CheckpointError(
         f"{file} is neither of fairseq nor of OpenNMT-py; a state dict around torch.nn.Transformer needs {DESCRIPTION} "
-        "beside it (see the README), and its directory is then the source."
+        "beside it (see the README), and its directory is then the source"
     )
 
 
@@ -106,16 +106,16 @@ def _from_config(config: Path) -> str:
     try:
         value = json.loads(config.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{config} is not JSON ({error}); copy it again.") from None
+        raise CheckpointError(f"{config} is not JSON ({error}); copy it again") from None
     kind = value.get("model_type") if isinstance(value, dict) else None
     if isinstance(kind, str) and kind in _MODEL_TYPES:
         return _MODEL_TYPES[kind]
     if isinstance(value, dict) and "format_version" in value:
-        raise CheckpointError(f"{config.parent} is a checkpoint of txport already: give it to tx-export.")
+        raise CheckpointError(f"{config.parent} is a checkpoint of txport already: give it to tx-export")
     if kind in _REFUSED:
-        raise CheckpointError(f"{config}: model_type {kind!r} is not supported: it has {_REFUSED[kind]}.")
+        raise CheckpointError(f"{config}: model_type {kind!r} is not supported: it has {_REFUSED[kind]}")
     some = ", ".join(_MODEL_TYPES)
-    raise CheckpointError(f"{config}: model_type {kind!r} is not supported; there are {some}, and --from for others.")
+    raise CheckpointError(f"{config}: model_type {kind!r} is not supported; there are {some}, and --from for others")
 
 
 def _of_marian_itself(file: Path) -> str:

@@ -46,7 +46,7 @@ def import_fairseq(path: Path, options: Options) -> Imported:
     """Understand a checkpoint that fairseq-train wrote.
 
     Args:
-        path: The file, or a directory with one (checkpoint_best.pt before others).
+        path: the file, or a directory with one (checkpoint_best.pt before others).
         options: `vocabulary` names the directory of dict.<language>.txt and SentencePiece models.
 
     Raises:
@@ -81,7 +81,7 @@ def import_fairseq(path: Path, options: Options) -> Imported:
 def _settings(file: Path, value: Any) -> tuple[Settings, Settings]:
     """What the checkpoint says of the model, and of the task."""
     if not isinstance(value, dict) or not (value.get("args") or value.get("cfg")):
-        raise CheckpointError(f"{file} is no checkpoint of fairseq: it has neither args nor cfg.")
+        raise CheckpointError(f"{file} is no checkpoint of fairseq: it has neither args nor cfg")
     if value.get("args") is not None:
         settings = task = Settings(file, value["args"])
         name = settings.get("arch", "transformer")
@@ -89,7 +89,7 @@ def _settings(file: Path, value: Any) -> tuple[Settings, Settings]:
         settings, task = (Settings(file, value["cfg"].get(part) or {}) for part in ("model", "task"))
         name = settings.get("arch", settings.get("_name", "transformer"))
     if not str(name).startswith("transformer") or "lm" in str(name).split("_"):
-        raise CheckpointError(f"{file}: the architecture {name!r} of fairseq is not supported; there is transformer.")
+        raise CheckpointError(f"{file}: the architecture {name!r} of fairseq is not supported; there is transformer")
     settings.refuse(_NEUTRAL)
     return settings, task
 
@@ -153,7 +153,7 @@ def _embeddings(plan: Plan, settings: Settings) -> tuple[bool, bool]:
     tie = head == target or plan.same(target, head)
     for one, tied in (("share_all_embeddings", share and tie), ("share_decoder_input_output_embed", tie)):
         if settings.get(one, False) and not tied:
-            raise CheckpointError(f"{plan.source}: {source}, {target} and {head} differ, although {one} is set.")
+            raise CheckpointError(f"{plan.source}: {source}, {target} and {head} differ, although {one} is set")
     plan.take("source_embedding.tokens.weight", source)
     if not share:
         plan.take("target_embedding.tokens.weight", target)
@@ -192,13 +192,13 @@ def _tokenizer(file: Path, task: Settings, ours: Config, options: Options) -> To
     if name != "translation":
         raise CheckpointError(
             f"{file}: the task {name!r} puts language tokens around texts in its own way, which is not supported: "
-            "import with --no-tokenizer and give ids."
+            "import with --no-tokenizer and give ids"
         )
     place = options.vocabulary or file.parent
     languages = [task.get("source_lang", None), task.get("target_lang", None)]
     if not all(languages):
         raise CheckpointError(
-            f"{file} does not say its languages, by which dictionaries are named; give --no-tokenizer."
+            f"{file} does not say its languages, by which dictionaries are named; give --no-tokenizer"
         )
     rows = (ours.source_vocabulary, ours.target_vocabulary)
     tables = [_dictionary(place / f"dict.{language}.txt", size) for language, size in zip(languages, rows, strict=True)]
@@ -213,13 +213,13 @@ def _dictionary(file: Path, rows: int) -> list[str | None]:
     except (OSError, UnicodeDecodeError):
         raise CheckpointError(
             f"{file} is missing or not UTF-8: name its directory with --vocabulary, or import without a tokenizer "
-            "(--no-tokenizer)."
+            "(--no-tokenizer)"
         ) from None
     tokens = [line.removesuffix(" #fairseq:overwrite").rpartition(" ")[0] for line in lines]
     if len(tokens) + len(SPECIAL) != rows:
         raise CheckpointError(
             f"{file} has {len(tokens)} tokens, which with {len(SPECIAL)} special ones are not the {rows} rows of the "
-            "embedding: it belongs to another model; find the right one, or give --no-tokenizer."
+            "embedding: it belongs to another model; find the right one, or give --no-tokenizer"
         )
     special = {token for token in tokens if token.startswith("madeupword")}
     return [*(None for _ in SPECIAL), *(None if token in special else token for token in tokens)]

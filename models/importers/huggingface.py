@@ -56,9 +56,9 @@ class HuggingFaceConfig:
         """
         value = self.fields.get(name, default)
         if value is None and default is None:
-            raise CheckpointError(f"{self.file} lacks {name}; it is not the config of such a model.")
+            raise CheckpointError(f"{self.file} lacks {name}; it is not the config of such a model")
         if type(value) is not kind:
-            raise CheckpointError(f"{self.file}: {name} must be {kind.__name__}, not {value!r}.")
+            raise CheckpointError(f"{self.file}: {name} must be {kind.__name__}, not {value!r}")
         return value
 
     def generation(self, name: str) -> Any:
@@ -75,7 +75,7 @@ class HuggingFaceConfig:
         if isinstance(value, list) and len(value) == 1:
             value = value[0]
         if type(value) is not int:
-            raise CheckpointError(f"{self.file}: {name} must be an id, not {value!r}.")
+            raise CheckpointError(f"{self.file}: {name} must be an id, not {value!r}")
         return value
 
     def equal_sides(self, encoder: str, decoder: str) -> int:
@@ -88,7 +88,7 @@ class HuggingFaceConfig:
         if sizes[0] != sizes[1]:
             raise CheckpointError(
                 f"{self.file}: {encoder} = {sizes[0]} and {decoder} = {sizes[1]} differ, "
-                "which txport's model cannot have: it has one size for both sides."
+                "which txport's model cannot have: it has one size for both sides"
             )
         return sizes[0]
 
@@ -101,7 +101,7 @@ class HuggingFaceConfig:
         name = self.get("activation_function", str)
         if name not in _ACTIVATIONS:
             raise CheckpointError(
-                f"{self.file}: activation_function = {name!r} is not supported; there are {', '.join(_ACTIVATIONS)}."
+                f"{self.file}: activation_function = {name!r} is not supported; there are {', '.join(_ACTIVATIONS)}"
             )
         return _ACTIVATIONS[name]
 
@@ -141,7 +141,7 @@ class HuggingFaceConfig:
             value = self.fields.get(name, neutral)
             if value != neutral and value is not None:
                 raise CheckpointError(
-                    f"{self.file}: {name} = {value!r} is not supported; only {neutral!r} gives the same model here."
+                    f"{self.file}: {name} = {value!r} is not supported; only {neutral!r} gives the same model here"
                 )
 
 
@@ -213,13 +213,13 @@ def embeddings(plan: Plan, prefix: str, config: HuggingFaceConfig, *, shared: bo
     tied = bool(config.fields.get("tie_word_embeddings", True))
     projection = head if plan.has(head) else target
     if not tied and projection != head:
-        raise CheckpointError(f"{plan.source} lacks {head}, although {config.file} says tie_word_embeddings = false.")
+        raise CheckpointError(f"{plan.source} lacks {head}, although {config.file} says tie_word_embeddings = false")
     if not tied and common not in (source, target):
         plan.ignore(common)  # saved, but used by no side: transformers 5 unties everything at once
     for names in ((common, *sides) if shared and tied else (), (target, head) if tied else ()):
         if not plan.same(*names):
             there = " and ".join(name for name in names if plan.has(name))
-            raise CheckpointError(f"{plan.source}: {there} differ, although {config.file} ties them.")
+            raise CheckpointError(f"{plan.source}: {there} differ, although {config.file} ties them")
     share, tie = source == target or plan.same(source, target), projection == target or plan.same(target, head)
     plan.take("source_embedding.tokens.weight", source)
     if not share:
@@ -267,12 +267,12 @@ def projection_bias(plan: Plan, config: HuggingFaceConfig, vocabulary: int, note
     if plan.has(name):
         stored = plan.stored(name)
         if stored.shape[-1] != vocabulary or stored.shape != (*(1,) * (len(stored.shape) - 1), vocabulary):
-            raise CheckpointError(f"{plan.source}: {name} has shape {stored.shape}, not (1, {vocabulary}).")
+            raise CheckpointError(f"{plan.source}: {name} has shape {stored.shape}, not (1, {vocabulary})")
         bias = stored.whole().detach().float().reshape(vocabulary).clone()
     banned = _banned(config, notes)
     for token in banned:
         if not 0 <= token < vocabulary:
-            raise CheckpointError(f"{config.file} bans the id {token}, outside the vocabulary of {vocabulary}.")
+            raise CheckpointError(f"{config.file} bans the id {token}, outside the vocabulary of {vocabulary}")
         bias[token] = BANNED
     if banned:
         notes.append(f"ids that are never made, as the model's generation settings say: {', '.join(map(str, banned))}")
@@ -316,7 +316,7 @@ def check_rows(plan: Plan, config: HuggingFaceConfig, table: str, field: str, ex
     rows = plan.parts[table].shape[0]
     if rows != expected:
         raise CheckpointError(
-            f"{plan.source}: {plan.parts[table].origin} has {rows} rows, but {config.file} says {field} = {expected}."
+            f"{plan.source}: {plan.parts[table].origin} has {rows} rows, but {config.file} says {field} = {expected}"
         )
 
 
@@ -328,13 +328,13 @@ def read_vocabulary(file: Path, rows: int) -> dict[str, int]:
     """
     value = _read_json(file, "or import without a tokenizer (--no-tokenizer)")
     if not value or any(type(token) is not int for token in value.values()):
-        raise CheckpointError(f"{file} is not a vocabulary of pieces and ids; copy it again, or give --no-tokenizer.")
+        raise CheckpointError(f"{file} is not a vocabulary of pieces and ids; copy it again, or give --no-tokenizer")
     if len(set(value.values())) != len(value):
-        raise CheckpointError(f"{file} gives one id to two pieces; copy it again, or give --no-tokenizer.")
+        raise CheckpointError(f"{file} gives one id to two pieces; copy it again, or give --no-tokenizer")
     if not 0 <= min(value.values()) <= max(value.values()) < rows:
         raise CheckpointError(
             f"{file} has ids up to {max(value.values())}, but the embedding has {rows} rows: "
-            "they belong to different models; find the right file, or give --no-tokenizer."
+            "they belong to different models; find the right file, or give --no-tokenizer"
         )
     return value
 
@@ -349,7 +349,7 @@ def read_bytes(file: Path) -> bytes:
         return file.read_bytes()
     except OSError:
         raise CheckpointError(
-            f"{file} is missing or cannot be read: copy it too, or import without a tokenizer (--no-tokenizer)."
+            f"{file} is missing or cannot be read: copy it too, or import without a tokenizer (--no-tokenizer)"
         ) from None
 
 
@@ -370,10 +370,10 @@ def chosen(name: str | None, table: Mapping[str, int], side: str, file: Path, *,
     """
     some = ", ".join(list(table)[:8]) + (" ..." if len(table) > 8 else "")
     if name is None and required:
-        raise InputError(f"{file.parent} has many languages: say the default with --{side}-language ({some}).")
+        raise InputError(f"{file.parent} has many languages: say the default with --{side}-language ({some})")
     if name is not None and name not in table:
         known = f"choose from {some}" if table else "leave it out"
-        raise InputError(f"--{side}-language {name} is not a {side} language of {file.parent}: {known}.")
+        raise InputError(f"--{side}-language {name} is not a {side} language of {file.parent}: {known}")
     return name
 
 
@@ -386,9 +386,9 @@ def _read_json(file: Path, way_out: str = "or give the directory that holds it")
     try:
         value = json.loads(file.read_bytes())
     except OSError:
-        raise CheckpointError(f"{file} is missing or cannot be read: copy it too, {way_out}.") from None
+        raise CheckpointError(f"{file} is missing or cannot be read: copy it too, {way_out}") from None
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{file} is not JSON ({error}); copy it again.") from None
+        raise CheckpointError(f"{file} is not JSON ({error}); copy it again") from None
     if not isinstance(value, dict):
-        raise CheckpointError(f"{file} must hold a JSON object, not {type(value).__name__}.")
+        raise CheckpointError(f"{file} must hold a JSON object, not {type(value).__name__}")
     return value

@@ -18,10 +18,10 @@ class Options:
     """What `tx-import` can be told, beyond what and where.
 
     Attributes:
-        tokenizer: Bring the tokenizer along; without it the model takes and gives ids.
-        source_language: The default, for a model of many languages.
-        target_language: Likewise.
-        vocabulary: Where dictionaries or a tokenizer lie that are not beside the model.
+        tokenizer: bring the tokenizer along; without it the model takes and gives ids.
+        source_language: the default, for a model of many languages.
+        target_language: likewise.
+        vocabulary: where dictionaries or a tokenizer lie that are not beside the model.
     """
 
     tokenizer: bool = True
@@ -48,11 +48,11 @@ class Imported:
     """A model that was understood completely; nothing of it has been written yet.
 
     Attributes:
-        kind: Which importer understood it.
-        config: Its shape as ours.
-        plan: Its weights as ours, checked against `config`.
-        tokenizer: Its tokenizer.
-        notes: What a user should know: settings that this search has not got, ids that were banned.
+        kind: which importer understood it.
+        config: its shape as ours.
+        plan: its weights as ours, checked against `config`.
+        tokenizer: its tokenizer.
+        notes: what a user should know: settings that this search has not got, ids that were banned.
     """
 
     kind: str
@@ -68,8 +68,8 @@ def write_imported(
     """Write a checkpoint, whole or not at all, one tensor at a time.
 
     Raises:
-        InputError: The directory exists, or the disk is full.
-        CheckpointError: A tensor holds NaN or infinity.
+        InputError: the directory exists, or the disk is full.
+        CheckpointError: a tensor holds NaN or infinity.
     """
     with new_directory(directory, replace, marker="config.json") as temporary:
         _write(temporary / "config.json", {"format_version": FORMAT_VERSION, "config": imported.config.to_json()})

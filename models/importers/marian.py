@@ -101,7 +101,7 @@ def _tokenizer(
     target = read_vocabulary(directory / "target_vocab.json", target_rows) if separate else source
     unk = source.get(_UNK)
     if unk is None or target.get(_UNK) != unk:
-        raise CheckpointError(f"{source_file} has no {_UNK}, or another one than the target's; give --no-tokenizer.")
+        raise CheckpointError(f"{source_file} has no {_UNK}, or another one than the target's; give --no-tokenizer")
     languages = {found[1]: token for piece, token in source.items() if (found := _LANGUAGE.fullmatch(piece))}
     default = chosen(options.target_language, languages, "target", source_file, required=False)
     chosen(options.source_language, {}, "source", source_file, required=False)

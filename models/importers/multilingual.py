@@ -116,7 +116,7 @@ def sentencepiece_files(directory: Path, rows: int, codes: str) -> Pieces:
     files = {"shared.model": whole, "vocabulary.json": vocabulary_bytes(pieces)}
     if len(pieces) > rows:
         raise CheckpointError(
-            f"{spm} has {len(own)} pieces, more than the embedding has rows ({rows}): not this model's."
+            f"{spm} has {len(own)} pieces, more than the embedding has rows ({rows}): not this model's"
         )
     return _checked(Pieces("sentencepiece", names, files, languages), rows, directory)
 
@@ -125,7 +125,7 @@ def _checked(found: Pieces, rows: int, directory: Path) -> Pieces:
     if beyond := [name for name, token in found.languages.items() if not 0 <= token < rows]:
         raise CheckpointError(
             f"{directory} gives the language {beyond[0]} the id {found.languages[beyond[0]]}, but the embedding has "
-            f"{rows} rows: the tokenizer belongs to another model; find the right one, or give --no-tokenizer."
+            f"{rows} rows: the tokenizer belongs to another model; find the right one, or give --no-tokenizer"
         )
     return found
 

@@ -50,7 +50,7 @@ def import_opennmt(path: Path, options: Options) -> Imported:
     """Understand a checkpoint that onmt_train wrote.
 
     Args:
-        path: The file (weights in it, or in the .safetensors beside it), or a directory with one.
+        path: the file (weights in it, or in the .safetensors beside it), or a directory with one.
         options: `vocabulary` names the directory of SentencePiece models.
 
     Raises:
@@ -59,7 +59,7 @@ def import_opennmt(path: Path, options: Options) -> Imported:
     file = one_file(path, ("model.pt",))
     value = read_pickle(file)
     if not isinstance(value, dict) or "opt" not in value:
-        raise CheckpointError(f"{file} is no checkpoint of OpenNMT-py: it has no opt.")
+        raise CheckpointError(f"{file} is no checkpoint of OpenNMT-py: it has no opt")
     settings = Settings(file, value["opt"])
     settings.refuse(_NEUTRAL)
     source, target, start = _vocabularies(file, value.get("vocab"))
@@ -85,14 +85,14 @@ def _vocabularies(file: Path, vocab: Any) -> tuple[list[str], list[str], str]:
     """The tokens of both sides by id, and the one that the decoder starts from."""
     if not isinstance(vocab, dict) or not all(isinstance(vocab.get(side), list) for side in ("src", "tgt")):
         raise CheckpointError(
-            f"{file} keeps its vocabularies in the way of OpenNMT-py 2 or older: convert it with 3 first."
+            f"{file} keeps its vocabularies in the way of OpenNMT-py 2 or older: convert it with 3 first"
         )
     if vocab.get("src_feats"):
-        raise CheckpointError(f"{file} has source features, which are not supported.")
+        raise CheckpointError(f"{file} has source features, which are not supported")
     source, target, start = vocab["src"], vocab["tgt"], vocab.get("decoder_start_token", _BOS)
     for token in (_PAD, _EOS, _UNK, start):
         if token not in target or (token != start and token in source and source.index(token) != target.index(token)):
-            raise CheckpointError(f"{file}: {token} is not in the target vocabulary, or not at the id of the source's.")
+            raise CheckpointError(f"{file}: {token} is not in the target vocabulary, or not at the id of the source's")
     return source, target, start
 
 
@@ -100,7 +100,7 @@ def _tensors(file: Path, value: dict[str, Any]) -> dict[str, Stored]:
     if "model" not in value:
         weights = file.with_suffix(".safetensors")
         if not weights.is_file():
-            raise CheckpointError(f"{file} holds no weights, and {weights.name} is not beside it: copy it too.")
+            raise CheckpointError(f"{file} holds no weights, and {weights.name} is not beside it: copy it too")
         return read_safetensors(weights)
     tensors = tensors_of(value["model"], file)
     if generator := value.get("generator"):
@@ -116,7 +116,7 @@ def _config(settings: Settings, plan: Plan, source: list[str], target: list[str]
     for name, vocabulary in zip(tables, (source, target), strict=True):
         if (rows := plan.stored(name).shape[0]) != len(vocabulary):
             raise CheckpointError(
-                f"{plan.source}: {name} has {rows} rows, but the vocabulary has {len(vocabulary)} tokens."
+                f"{plan.source}: {name} has {rows} rows, but the vocabulary has {len(vocabulary)} tokens"
             )
     share = plan.same(*tables)
     plan.stored("generator.weight")

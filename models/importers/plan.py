@@ -54,10 +54,10 @@ class Plan:
             CheckpointError: the source has not got it, or it is no float tensor.
         """
         if name not in self.theirs:
-            raise CheckpointError(f"{self.source} lacks {name}, which its configuration asks for.")
+            raise CheckpointError(f"{self.source} lacks {name}, which its configuration asks for")
         found = self.theirs[name]
         if found.dtype is None:
-            raise CheckpointError(f"{self.source}: {name} holds no floating point numbers.")
+            raise CheckpointError(f"{self.source}: {name} holds no floating point numbers")
         self._used.add(name)
         return found
 
@@ -67,7 +67,7 @@ class Plan:
         available = found.shape[0] if found.shape else 1
         stop = available if rows is None else first + rows
         if stop > available:
-            raise CheckpointError(f"{self.source}: {theirs} has {available} rows, but {stop} are needed.")
+            raise CheckpointError(f"{self.source}: {theirs} has {available} rows, but {stop} are needed")
         shape = (stop - first, *found.shape[1:])
         dtype = found.dtype if found.dtype in _NAMES else torch.float32
         assert dtype is not None
@@ -107,14 +107,14 @@ class Plan:
             shapes = {name: tuple(p.shape) for name, p in Transformer(config).named_parameters()}
         if unknown := sorted(self.theirs.keys() - self._used):
             raise CheckpointError(
-                f"{self.source} has weights that this importer does not know and will not leave out: {_some(unknown)}."
+                f"{self.source} has weights that this importer does not know and will not leave out: {_some(unknown)}"
             )
         assert shapes.keys() == self.parts.keys(), shapes.keys() ^ self.parts.keys()
         for name, shape in shapes.items():
             part = self.parts[name]
             if part.shape != shape:
                 raise CheckpointError(
-                    f"{self.source}: {part.origin} has shape {part.shape}, but its configuration asks for {shape}."
+                    f"{self.source}: {part.origin} has shape {part.shape}, but its configuration asks for {shape}"
                 )
 
     def write(self, file: Path, advance: Callable[[], None] = lambda: None) -> None:
@@ -142,7 +142,7 @@ class Plan:
                 for start in range(0, part.shape[0], rows):
                     tensor = part.read(start, min(start + rows, part.shape[0])).detach().to(part.dtype).contiguous()
                     if not bool(torch.isfinite(tensor).all()):
-                        raise CheckpointError(f"{self.source}: {part.origin} holds NaN or infinity.")
+                        raise CheckpointError(f"{self.source}: {part.origin} holds NaN or infinity")
                     output.write(tensor.flatten().view(torch.uint8).numpy().data)
                 advance()
 

@@ -26,7 +26,7 @@ class Settings:
         self._values: dict[str, Any] = {}
         fields = vars(value) if isinstance(value, argparse.Namespace) else value
         if not isinstance(fields, Mapping):
-            raise CheckpointError(f"{file} keeps its options as {type(value).__name__}, which is not known here.")
+            raise CheckpointError(f"{file} keeps its options as {type(value).__name__}, which is not known here")
         for name, item in fields.items():
             if isinstance(item, Mapping):
                 self._values.update({f"{name}_{inner}": deep for inner, deep in item.items()})
@@ -40,7 +40,7 @@ class Settings:
             CheckpointError: it is missing and has no default.
         """
         if name not in self._values and default is _REQUIRED:
-            raise CheckpointError(f"{self._file} does not say {name}, which such a model needs.")
+            raise CheckpointError(f"{self._file} does not say {name}, which such a model needs")
         return self._values.get(name, default)
 
     def same(self, first: str, second: str, default: Any = None) -> Any:
@@ -53,7 +53,7 @@ class Settings:
         if values[0] != values[1]:
             raise CheckpointError(
                 f"{self._file}: {first} = {values[0]!r} and {second} = {values[1]!r} differ, "
-                "which txport's model cannot have: it has one value for both sides."
+                "which txport's model cannot have: it has one value for both sides"
             )
         return values[0]
 
@@ -65,7 +65,7 @@ class Settings:
         """
         value = self.get(name, "relu")
         if value not in names:
-            raise CheckpointError(f"{self._file}: {name} = {value!r} is not supported; there are {', '.join(names)}.")
+            raise CheckpointError(f"{self._file}: {name} = {value!r} is not supported; there are {', '.join(names)}")
         return names[value]
 
     def refuse(self, neutral: Mapping[str, tuple[Any, ...]]) -> None:
@@ -78,7 +78,7 @@ class Settings:
             value = self.get(name, harmless[0])
             if value not in harmless:
                 raise CheckpointError(
-                    f"{self._file}: {name} = {value!r} is not supported; only {harmless[0]!r} makes the same model."
+                    f"{self._file}: {name} = {value!r} is not supported; only {harmless[0]!r} makes the same model"
                 )
 
 
@@ -92,7 +92,7 @@ def one_file(path: Path, preferred: tuple[str, ...]) -> Path:
         return path
     files = [path / name for name in preferred if (path / name).is_file()] or sorted(path.glob("*.pt"))
     if not files:
-        raise CheckpointError(f"{path} holds no .pt file: name the checkpoint file.")
+        raise CheckpointError(f"{path} holds no .pt file: name the checkpoint file")
     if len(files) > 1 and files[0].name not in preferred:
-        raise CheckpointError(f"{path} holds {len(files)} .pt files: name one of them, say {files[-1]}.")
+        raise CheckpointError(f"{path} holds {len(files)} .pt files: name one of them, say {files[-1]}")
     return files[0]

@@ -164,9 +164,9 @@ def _read(file: Path) -> TorchDescription:
     try:
         return decode(TorchDescription, parse(file.read_bytes(), str(file)), str(file))
     except OSError:
-        raise CheckpointError(f"{file} is missing: it says what a state dict does not; see the README.") from None
+        raise CheckpointError(f"{file} is missing: it says what a state dict does not; see the README") from None
     except BundleError as error:
-        raise CheckpointError(f"{error}.") from None
+        raise CheckpointError(f"{error}") from None
 
 
 def _weights(file: Path) -> dict[str, Stored]:
@@ -175,7 +175,7 @@ def _weights(file: Path) -> dict[str, Stored]:
 
 def _rows(plan: Plan, name: str, stored: Stored) -> int:
     if len(stored.shape) != 2:
-        raise CheckpointError(f"{plan.source}: {name} has shape {stored.shape}, which no embedding has.")
+        raise CheckpointError(f"{plan.source}: {name} has shape {stored.shape}, which no embedding has")
     return stored.shape[0]
 
 
@@ -195,7 +195,7 @@ def _config(
     if ends[0] != ends[1] or (described.norm_first and not ends[0]):
         raise CheckpointError(
             f"{plan.source}: a stack without a final norm is supported only where neither has one and norm_first is "
-            "false."
+            "false"
         )
     norm = "pre" if described.norm_first else ("post_final" if ends[0] else "post")
     inner = plan.stored(f"{stack}encoder.layers.0.linear1.weight").shape
@@ -230,7 +230,7 @@ def _config(
 def _count(plan: Plan, prefix: str) -> int:
     numbers = {name[len(prefix) :].partition(".")[0] for name in plan.theirs if name.startswith(prefix)}
     if not numbers:
-        raise CheckpointError(f"{plan.source} has no {prefix}0: name the nn.Transformer in {DESCRIPTION} (names).")
+        raise CheckpointError(f"{plan.source} has no {prefix}0: name the nn.Transformer in {DESCRIPTION} (names)")
     return len(numbers)
 
 
@@ -243,7 +243,7 @@ def _positions(plan: Plan, described: TorchDescription, ours: Config) -> None:
             continue
         stored = plan.stored(name)
         if stored.shape[-1] != ours.d_model or math.prod(stored.shape) < ours.max_positions * ours.d_model:
-            raise CheckpointError(f"{plan.source}: {name} has shape {stored.shape}, too small for max_positions.")
+            raise CheckpointError(f"{plan.source}: {name} has shape {stored.shape}, too small for max_positions")
         table = stored.whole().detach().reshape(-1, ours.d_model)[: ours.max_positions].float()
         plan.put(f"{side}_embedding.positions", table, name)
 

@@ -69,7 +69,7 @@ def read_directory(directory: Path) -> dict[str, Stored]:
                 tensors |= read(shard)
             return tensors
     raise CheckpointError(
-        f"{directory} holds no weights ({_SAFETENSORS}, {_TORCH}, or shards of one with its index): download them too."
+        f"{directory} holds no weights ({_SAFETENSORS}, {_TORCH}, or shards of one with its index): download them too"
     )
 
 
@@ -77,11 +77,11 @@ def _shards(index: Path) -> list[Path]:
     try:
         names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{index} is not an index of weights ({error!r}); copy it again.") from None
+        raise CheckpointError(f"{index} is not an index of weights ({error!r}); copy it again") from None
     for name in names:
         if not isinstance(name, str) or "/" in name or not (index.parent / name).is_file():
             raise CheckpointError(
-                f"{index.parent / str(name)} is missing, although {index.name} names it; copy it too."
+                f"{index.parent / str(name)} is missing, although {index.name} names it; copy it too"
             )
     return [index.parent / name for name in names]
 
@@ -99,7 +99,7 @@ def read_safetensors(file: Path) -> dict[str, Stored]:
             header = json.loads(opened.read(size))
         return {name: _placed(file, 8 + size, header[name]) for name in archive.keys()}  # noqa: SIM118 (no mapping)
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{file} is not a whole safetensors file ({error}); copy it again.") from None
+        raise CheckpointError(f"{file} is not a whole safetensors file ({error}); copy it again") from None
 
 
 def _placed(file: Path, start_of_data: int, entry: dict[str, Any]) -> Stored:
@@ -145,10 +145,10 @@ def tensors_of(value: object, file: Path) -> dict[str, Stored]:
         CheckpointError: it is no state dict.
     """
     if not isinstance(value, Mapping) or not value:
-        raise CheckpointError(f"{file} holds no state dict but {type(value).__name__}: save model.state_dict().")
+        raise CheckpointError(f"{file} holds no state dict but {type(value).__name__}: save model.state_dict()")
     for name, tensor in value.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
-            raise CheckpointError(f"{file} has {str(name)[:60]!r} among its weights, which is no tensor.")
+            raise CheckpointError(f"{file} has {str(name)[:60]!r} among its weights, which is no tensor")
     return {name: _loaded(tensor) for name, tensor in value.items()}
 
 
@@ -174,7 +174,7 @@ def read_pickle(file: Path, stand_ins: Iterable[tuple[type, str]] = ()) -> Any:
         CheckpointError: it holds anything else, or cannot be read.
     """
     if not file.is_file():
-        raise CheckpointError(f"{file} is missing: give the file that was saved, or the directory that holds it.")
+        raise CheckpointError(f"{file} is missing: give the file that was saved, or the directory that holds it")
     with _reported(file), torch.serialization.safe_globals([argparse.Namespace, *stand_ins]):
         return torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
 
@@ -188,8 +188,8 @@ def _reported(file: Path) -> Iterator[None]:
         what = found.split("Please")[0].strip(" .") or str(error).splitlines()[0]
         raise CheckpointError(
             f"{file} was not read, since it holds more than weights ({what}), which may run code: "
-            "save only the state dict, or convert it to safetensors where you trust it."
+            "save only the state dict, or convert it to safetensors where you trust it"
         ) from None
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, AttributeError, TypeError, IndexError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(f"{file} is damaged or not a PyTorch file ({reason}); copy it again.") from None
+        raise CheckpointError(f"{file} is damaged or not a PyTorch file ({reason}); copy it again") from None

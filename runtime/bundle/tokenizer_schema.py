@@ -47,12 +47,12 @@ class TokenizerDescription:
 
     Attributes:
         kind: the library of the models.
-        source: None for kind "none".
-        target: None for kind "none"; perhaps the same files as `source`.
+        source: none for kind "none".
+        target: none for kind "none"; perhaps the same files as `source`.
         source_prefix: what stands before the ids of each source text.
         source_suffix: what stands after them, eos for most models.
         target_prefix: what each answer is forced to begin with, after bos and before any prefix of the user's.
-        languages: None where there is nothing to choose.
+        languages: none where there is nothing to choose.
     """
 
     kind: Literal["sentencepiece", "tokenizers", "none"]

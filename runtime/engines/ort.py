@@ -72,7 +72,7 @@ class OrtEngine:
         """Run the encoder on int64 `[batch, source]` ids, padded with pad, of int64 `[batch]` lengths.
 
         Returns:
-            Its outputs by name: cross-attention keys, values and bias.
+            its outputs by name: cross-attention keys, values and bias.
         """
         batch, source = input_ids.shape
         inputs = {"input_ids": np.ascontiguousarray(input_ids), "source_lengths": np.ascontiguousarray(source_lengths)}

@@ -81,4 +81,4 @@ def test_bad_use_is_one_sentence(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
-    assert done.stderr.splitlines()[-1] == "demo: tx-train ended with exit code 2; see above."
+    assert done.stderr.splitlines()[-1] == "demo: tx-train ended with exit code 2; see above"

@@ -31,7 +31,7 @@ def find_sentencepiece(place: Path, source: str, target: str) -> tuple[Path, Pat
     if len(found) != 1:
         raise CheckpointError(
             f"{place} has {len(found) or 'no'} SentencePiece models: there must be one for both sides (shared.model), "
-            "or source.model and target.model; if the model's tokens are not SentencePiece's, give --no-tokenizer."
+            "or source.model and target.model; if the model's tokens are not SentencePiece's, give --no-tokenizer"
         )
     return found[0], found[0]
 
@@ -56,11 +56,11 @@ def dictionary_tokenizer(
         known = pieces_of(model, file)
         tokens = [token for token in table if token is not None]
         if len(set(tokens)) != len(tokens):
-            raise CheckpointError(f"the dictionary of the {side} side has a token twice; give --no-tokenizer.")
+            raise CheckpointError(f"the dictionary of the {side} side has a token twice; give --no-tokenizer")
         if len(set(tokens) & set(known)) * 2 < len(known):
             raise CheckpointError(
                 f"{file} has {len(known)} pieces, of which few are in the {side} dictionary: the model's tokens are "
-                "not SentencePiece's, or another one's; give --no-tokenizer, and ids."
+                "not SentencePiece's, or another one's; give --no-tokenizer, and ids"
             )
         files[f"{side}.model"] = completed(model, known, tokens)
         files[f"{side}.vocabulary.json"] = vocabulary_bytes(table)

@@ -24,7 +24,7 @@ def own_sentencepiece(directory: Path, options: Options, config: Config) -> Toke
     for name, rows in zip(names, (config.source_vocabulary, config.target_vocabulary), strict=True):
         if (count := len(pieces_of(files[name], place / name))) > rows:
             raise CheckpointError(
-                f"{place / name} has {count} pieces, but its embedding has {rows} rows: it belongs to another model."
+                f"{place / name} has {count} pieces, but its embedding has {rows} rows: it belongs to another model"
             )
     return TokenizerParts(plain(f"tokenizer/{names[0]}", f"tokenizer/{names[1]}", config.eos_id), files)
 
@@ -37,4 +37,4 @@ def no_languages(options: Options, source: Path) -> None:
     """
     for side, name in (("source", options.source_language), ("target", options.target_language)):
         if name is not None:
-            raise InputError(f"--{side}-language {name} means nothing for {source}: leave it out.")
+            raise InputError(f"--{side}-language {name} means nothing for {source}: leave it out")

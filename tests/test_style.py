@@ -1,0 +1,83 @@
+"""House rules of prose that no linter knows: error messages and the entries of docstrings."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ["benchmarks", "exporter", "models", "runtime", "training"]
+SOURCES = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py") if "cpp" not in path.parts]
+
+SAYS = re.compile(r"(Error|MissingLibrary|CheckFailed|BadParameter)$")
+LOGS = ("warning", "error")
+# What begins with a capital in the middle of a sentence too.
+NAMES = {"Lightning", "Marian", "Hugging", "Python", "Linux", "Unicode", "Polygraphy", "Pharaoh", "Jetson"}
+
+
+def messages(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and end of each message that is raised or logged, as far as it stands where it is raised."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+        if not (SAYS.search(name) or (isinstance(node.func, ast.Attribute) and name in LOGS)):
+            continue
+        message = node.args[0]
+        end = message.values[-1] if isinstance(message, ast.JoinedStr) and message.values else message
+        if isinstance(end, ast.Constant) and isinstance(end.value, str):
+            yield node.lineno, end.value
+
+
+def entries(docstring: str) -> Iterator[str]:
+    """The texts of a docstring's `name: text` entries, each in one line."""
+    section = None
+    found: list[str] = []
+    for line in docstring.splitlines():
+        if re.fullmatch(r"(Args|Attributes|Raises):", line.strip()):
+            section = len(line) - len(line.lstrip())
+        elif section is not None and line.strip() and len(line) - len(line.lstrip()) <= section:
+            section = None
+        elif section is not None and re.match(rf" {{{section + 4}}}\S", line):
+            found.append(line.strip())
+        elif section is not None and line.strip():
+            found[-1] += " " + line.strip()
+    for entry in found:
+        name, colon, text = entry.partition(": ")
+        yield text if colon else entry
+
+
+def test_there_is_something_to_look_at() -> None:
+    assert len(SOURCES) > 100
+    assert sum(len(list(messages(ast.parse(path.read_text())))) for path in SOURCES) > 200
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_messages_end_without_a_period(folder: str) -> None:
+    """They are printed after the program's name and a colon."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: ...{end[-40:]}"
+        for path in SOURCES
+        if path.relative_to(ROOT).parts[0] == folder
+        for line, end in messages(ast.parse(path.read_text()))
+        if end.endswith(".") and not end.endswith("...")
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_entries_of_docstrings_begin_small_and_end_with_a_period(folder: str) -> None:
+    wrong = []
+    for path in SOURCES:
+        if path.relative_to(ROOT).parts[0] != folder:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                for text in entries(ast.get_docstring(node) or ""):
+                    first = text.split()[0]
+                    capital = re.fullmatch(r"[A-Z]([a-z']*)", first) and first not in NAMES
+                    if capital or not text.endswith((".", ".)", "?")):
+                        wrong.append(f"{path.relative_to(ROOT)}:{node.name if hasattr(node, 'name') else ''}: {text}")
+    assert not wrong
