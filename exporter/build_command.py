@@ -12,7 +12,8 @@ import click
 from txport.exporter.engines.builder import BuildOptions
 from txport.exporter.engines.directory import Plan, build_directory, target_gpu
 from txport.exporter.engines.profiles import Buckets, choose_buckets
-from txport.runtime.bundle.manifest import WEIGHTS, Lowering, Manifest
+from txport.runtime.bundle.manifest import WEIGHTS, Manifest
+from txport.runtime.bundle.schema import Lowering
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.device.gpu import Gpu, find_gpu
 from txport.runtime.engines.build_record import BuildRecord
@@ -145,7 +146,7 @@ def _lowerings(bundle: Path, manifest: Manifest, tensorrt: TensorRt, asked: Lowe
     """The one that was asked for; else the best for this version, and the one that every version builds."""
     best: tuple[Lowering, ...] = (tensorrt.lowering, "scatter")
     wanted = (asked,) if asked else tuple(dict.fromkeys(best))
-    found = tuple(name for name in wanted if manifest.graph("decoder_step", name) is not None)
+    found = tuple(name for name in wanted if name in manifest.lowerings)
     if not found:
         raise BundleError(
             f"{bundle} has no decoder step of the lowering {wanted[0]}: export it again with that lowering"

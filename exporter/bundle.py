@@ -7,12 +7,11 @@ from typing import Any
 
 import onnx
 import onnx_ir as ir
-from txport.exporter.graphs import interface
+from txport.exporter.graphs.interface import step_of
 from txport.exporter.graphs.weights import share_weights
 from txport.models.config import Config
-from txport.runtime.bundle.manifest import Graph, ModelSizes, Tensor
-
-WEIGHTS = "onnx/weights.bin"
+from txport.runtime.bundle.interface import OPTIONAL_OUTPUTS
+from txport.runtime.bundle.schema import Graph, Tensor
 
 _DTYPES = {
     ir.DataType.FLOAT: "float32",
@@ -49,7 +48,7 @@ def write_graphs(directory: Path, models: Mapping[str, ir.Model], version: str) 
     return files
 
 
-def graph_record(name: str, model: ir.Model, layers: int) -> Graph:
+def graph_record(name: str, model: ir.Model, config: Config) -> Graph:
     """What the manifest says of one graph."""
     step = name != "encoder"
     inputs = {value.name for value in model.graph.inputs}
@@ -57,31 +56,19 @@ def graph_record(name: str, model: ir.Model, layers: int) -> Graph:
         name=name,
         role="decoder_step" if step else "encoder",
         lowering=name.partition(".")[2] if step else "standard",  # type: ignore[arg-type]
+        optional=False,
         file=f"onnx/{name}.onnx",
         opsets=dict(model.opset_imports),
         inputs=tuple(_tensor(value) for value in model.graph.inputs),
         outputs=tuple(_tensor(value) for value in model.graph.outputs),
-        aliases=tuple(pair for pair in interface.step_aliases(layers) if pair[0] in inputs) if step else (),
+        aliases=tuple(pair for pair in step_of(config).aliases if pair[0] in inputs) if step else (),
     )
 
 
 def _tensor(value: ir.Value) -> Tensor:
     assert value.name and value.dtype and value.shape is not None
     shape = tuple(dim if isinstance(dim, int) else str(dim.value) for dim in value.shape)
-    return Tensor(value.name, _DTYPES[value.dtype], shape, value.name in interface.OPTIONAL_OUTPUTS)  # type: ignore[arg-type]
-
-
-def model_sizes(config: Config) -> ModelSizes:
-    """The sizes that a runtime needs to allocate buffers."""
-    return ModelSizes(
-        encoder_layers=config.encoder_layers,
-        decoder_layers=config.decoder_layers,
-        d_model=config.d_model,
-        heads=config.heads,
-        head_dim=config.head_dim,
-        source_vocabulary=config.source_vocabulary,
-        target_vocabulary=config.target_vocabulary,
-    )
+    return Tensor(value.name, _DTYPES[value.dtype], shape, value.name in OPTIONAL_OUTPUTS)  # type: ignore[arg-type]
 
 
 def write_golden(file: Path, cases: Sequence[tuple[str, Sequence[int], Sequence[int]]]) -> None:

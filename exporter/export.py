@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 import onnx_ir as ir
-from txport.exporter.bundle import graph_record, model_sizes, write_golden, write_graphs, write_json
+from txport.exporter.bundle import graph_record, write_golden, write_graphs, write_json
+from txport.exporter.graphs.interface import model_sizes
 from txport.exporter.graphs.lowerings import LOWERINGS
 from txport.exporter.graphs.trace_all import trace_all
 from txport.exporter.precision.float16 import to_float16
@@ -20,16 +21,8 @@ from txport.exporter.trial import Trial, choose_trial
 from txport.exporter.verification.report import Report
 from txport.exporter.verification.verify import verify_bundle, write_report
 from txport.models.checkpoint import Checkpoint, load_checkpoint
-from txport.runtime.bundle.manifest import (
-    Dimensions,
-    Graph,
-    Island,
-    MadeBy,
-    Manifest,
-    Precision,
-    Range,
-    list_files,
-)
+from txport.runtime.bundle.manifest import Manifest, list_files
+from txport.runtime.bundle.schema import Dimensions, Generation, Graph, Island, MadeBy, Precision, Range
 from txport.runtime.engine import SpecialTokens
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.errors import CheckFailed, InputError
@@ -173,13 +166,14 @@ def _manifest(
         precision=Precision(floating, "int8" if options.int8 else floating, ()),
         graphs=_records(checkpoint, models),
         tokenizer=checkpoint.tokenizer,
+        generation=Generation(),
         files={},
         verification=None,
     )
 
 
 def _records(checkpoint: Checkpoint, models: dict[str, ir.Model]) -> tuple[Graph, ...]:
-    return tuple(graph_record(name, model, checkpoint.config.decoder_layers) for name, model in models.items())
+    return tuple(graph_record(name, model, checkpoint.config) for name, model in models.items())
 
 
 def _trace(

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from txport.runtime.bundle.manifest import GOLDEN, Graph, Manifest
+from txport.runtime.bundle.manifest import GOLDEN, Manifest
+from txport.runtime.bundle.schema import Graph
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 from txport.runtime.engines.build_record import BuildRecord

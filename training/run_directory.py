@@ -103,8 +103,7 @@ class RunDirectory:
                 )
         if _task(before) != _task(recipe):
             raise InputError(
-                f"{self.recipe} has another [training] than this recipe: "
-                "only limits, validation and devices may change"
+                f"{self.recipe} has another [training] than this recipe: only limits, validation and devices may change"
             )
         write_atomically(self.recipe, (json.dumps(recipe.to_json(), indent=1) + "\n").encode())
 

@@ -16,7 +16,8 @@ from txport.exporter.engines.inspector import check_layers, engine_layers
 from txport.exporter.engines.network import check_network
 from txport.exporter.engines.profiles import shapes
 from txport.exporter.engines.static_sizes import with_size
-from txport.runtime.bundle.manifest import Graph, Manifest
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.schema import Graph
 from txport.runtime.engines.build_record import EngineFile, Profile
 from txport.runtime.engines.tensorrt import TensorRt
 from txport.runtime.errors import BundleError, CheckFailed

@@ -15,8 +15,8 @@ from time import monotonic
 from txport.exporter.engines.builder import BuildOptions, EngineBuilder
 from txport.exporter.engines.process import peak_memory, run_apart
 from txport.exporter.engines.profiles import Buckets, encoder_profiles, step_profiles
-from txport.runtime.bundle.manifest import WEIGHTS, Graph, Lowering, Manifest, Role
-from txport.runtime.bundle.schema import MadeBy
+from txport.runtime.bundle.manifest import WEIGHTS, Manifest
+from txport.runtime.bundle.schema import Lowering, MadeBy
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.device.gpu import Gpu, dotted
 from txport.runtime.engines.build_record import (
@@ -126,14 +126,8 @@ def directory_name(plan: Plan, manifest: Manifest, version: str) -> str:
 
 
 def _sources(plan: Plan, manifest: Manifest) -> dict[str, str]:
-    graphs = [_graph(manifest, "encoder"), *(_graph(manifest, "decoder_step", name) for name in plan.lowerings)]
+    graphs = [manifest.encoder, *(manifest.step(name) for name in plan.lowerings)]
     return {name: manifest.files[name].sha256 for name in [*(graph.file for graph in graphs), WEIGHTS]}
-
-
-def _graph(manifest: Manifest, role: Role, lowering: Lowering | None = None) -> Graph:
-    graph = manifest.graph(role, lowering)
-    assert graph is not None  # the command has seen to it
-    return graph
 
 
 @contextmanager
@@ -187,7 +181,7 @@ def _build(plan: Plan, directory: Path, known: bytes, progress: Callable[[str, f
 def _build_engines(builder: EngineBuilder, plan: Plan) -> tuple[Lowering, tuple[EngineFile, ...]]:
     """The encoder, and the decoder step in the first lowering that the library builds."""
     manifest, buckets = builder.manifest, plan.buckets
-    encoder = builder.build(_graph(manifest, "encoder"), "encoder.plan", encoder_profiles(manifest, buckets))
+    encoder = builder.build(manifest.encoder, "encoder.plan", encoder_profiles(manifest, buckets))
     for lowering in plan.lowerings:
         try:
             return lowering, (encoder, *_build_steps(builder, lowering, buckets))
@@ -204,7 +198,7 @@ def _build_engines(builder: EngineBuilder, plan: Plan) -> tuple[Lowering, tuple[
 def _build_steps(builder: EngineBuilder, lowering: Lowering, buckets: Buckets) -> Iterator[EngineFile]:
     """One engine for all buckets, so that weights are stored once, or one for each cache length if that is static."""
     manifest = builder.manifest
-    step = _graph(manifest, "decoder_step", lowering)
+    step = manifest.step(lowering)
     if lowering != "tensorscatter":
         yield builder.build(step, "decoder_step.plan", step_profiles(manifest, buckets.batches, buckets.targets))
         return

@@ -1,46 +1,28 @@
-"""Names of the graphs' inputs and outputs, in order, and which output is bound over which input.
+"""The contract of the graphs (`txport.runtime.bundle.interface`) for a model of ours."""
 
-    encoder        input_ids [batch, source], source_lengths [batch]
-                   -> cross_key_i, cross_value_i [batch, heads, source, head_dim] for each decoder layer i,
-                      cross_bias [batch, 1, 1, source]: 0 where a token is, a large negative number where padding is
-    decoder_step   token_ids, positions, finished, target_limits [batch], cache_positions [target],
-                   cross_bias, cross_key_i, cross_value_i, self_key_i, self_value_i [batch, heads, target, head_dim]
-                   -> next_token_ids, next_positions, next_finished [batch], next_self_key_i, next_self_value_i,
-                      logits [batch, target_vocabulary] (optional: a runtime may leave it unbound)
-
-ids, positions, lengths and limits are int64, finished is bool, the rest is float32 or float16. For each row, one step
-does: chosen = argmax(logits); next_token = pad if finished else chosen; next_finished = finished or next_token == eos
-or positions + 1 >= target_limits; next_positions = positions + not next_finished.
-"""
-
-STATE = ("token_ids", "positions", "finished")
-OPTIONAL_OUTPUTS = ("logits",)
+from txport.models.config import Config
+from txport.runtime.bundle.interface import Interface, decoder_step, encoder
+from txport.runtime.bundle.schema import ModelSizes
 
 
-def encoder_inputs() -> list[str]:
-    return ["input_ids", "source_lengths"]
+def model_sizes(config: Config) -> ModelSizes:
+    """The sizes that a runtime needs to allocate buffers."""
+    return ModelSizes(
+        encoder_layers=config.encoder_layers,
+        decoder_layers=config.decoder_layers,
+        d_model=config.d_model,
+        heads=config.heads,
+        head_dim=config.head_dim,
+        source_vocabulary=config.source_vocabulary,
+        target_vocabulary=config.target_vocabulary,
+    )
 
 
-def cross_names(layers: int) -> list[str]:
-    return [f"cross_{kind}_{i}" for i in range(layers) for kind in ("key", "value")]
+def encoder_of(config: Config) -> Interface:
+    """Inputs and outputs of the encoder graph, in float32."""
+    return encoder(model_sizes(config), "float32")
 
 
-def cache_names(layers: int) -> list[str]:
-    return [f"self_{kind}_{i}" for i in range(layers) for kind in ("key", "value")]
-
-
-def encoder_outputs(layers: int) -> list[str]:
-    return [*cross_names(layers), "cross_bias"]
-
-
-def step_inputs(layers: int) -> list[str]:
-    return [*STATE, "target_limits", "cache_positions", "cross_bias", *cross_names(layers), *cache_names(layers)]
-
-
-def step_outputs(layers: int) -> list[str]:
-    return [output for _, output in step_aliases(layers)] + ["logits"]
-
-
-def step_aliases(layers: int) -> list[tuple[str, str]]:
-    """(input, output) pairs that a runtime binds to one buffer."""
-    return [(name, f"next_{name}") for name in [*STATE, *cache_names(layers)]]
+def step_of(config: Config) -> Interface:
+    """Inputs, outputs and aliases of a decoder step, in float32."""
+    return decoder_step(model_sizes(config), "float32")

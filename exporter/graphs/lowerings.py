@@ -12,10 +12,7 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-# Added to the score of a slot that may not be seen. Finite in float16, and exp(-30000) is exactly 0 in both precisions,
-# so padding changes nothing; -inf would make NaN of a row in which nothing may be seen.
-MASKED = -30000.0
+from txport.runtime.bundle.interface import MASKED
 
 CONTRIB = "com.microsoft"
 # Ids of a block in which the best one is looked for: fewer would not pay for the operators around it.

@@ -10,8 +10,9 @@ from typing import cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from txport.exporter.graphs.lowerings import MASKED, Lowering, StepInputs, attend
+from txport.exporter.graphs.lowerings import Lowering, StepInputs, attend
 from txport.models.transformer import ACTIVATIONS, Attention, DecoderLayer, Embedding, EncoderLayer, Transformer
+from txport.runtime.bundle.interface import MASKED
 
 KeyValue = tuple[Tensor, Tensor]
 
@@ -172,7 +173,7 @@ class DecoderStep(nn.Module):
         cross: list[KeyValue],
         caches: list[KeyValue],
     ) -> tuple[Tensor, Tensor, Tensor, list[KeyValue], Tensor]:
-        """See the contract in `txport.exporter.graphs.interface` for names, shapes and meaning."""
+        """See the contract in `txport.runtime.bundle.interface` for names, shapes and meaning."""
         inputs = StepInputs(positions, cache_positions, cross_bias)
         x, written = self._layers(self.embedding(token_ids, positions), inputs, cross, caches)
         logits = self.projection(x)

@@ -12,10 +12,11 @@ import onnx_ir.passes.common as passes
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
-from txport.exporter.graphs import interface
+from txport.exporter.graphs.interface import encoder_of, step_of
 from txport.exporter.graphs.lowerings import Lowering
 from txport.exporter.graphs.modules import DecoderStep, EncoderGraph
 from txport.models.transformer import Transformer
+from txport.runtime.bundle.interface import Interface
 
 ENCODER_OPSET = 18
 # Any sizes above 1 do: 0 and 1 would be taken for constants.
@@ -24,12 +25,10 @@ _BATCH, _SOURCE, _TARGET = 2, 5, 7
 
 def trace_encoder(model: Transformer, max_source: int) -> ir.Model:
     """The encoder graph, in the model's dtype, for sources of up to `max_source` tokens."""
-    layers = model.config.decoder_layers
     batch, source = Dim("batch", min=1), Dim("source", min=1, max=max_source)
     example = (torch.ones(_BATCH, _SOURCE, dtype=torch.int64), torch.tensor([_SOURCE, 2]))
     shapes = ({0: batch, 1: source}, {0: batch})
-    names = interface.encoder_inputs(), interface.encoder_outputs(layers)
-    return _trace(EncoderGraph(model, max_source), example, shapes, *names, ENCODER_OPSET)
+    return _trace(EncoderGraph(model, max_source), example, shapes, encoder_of(model.config), ENCODER_OPSET)
 
 
 def trace_step(model: Transformer, lowering: Lowering, max_target: int) -> ir.Model:
@@ -53,21 +52,18 @@ def trace_step_module(step: DecoderStep, max_target: int) -> ir.Model:
     rows = {0: batch}
     cross, cache = ({0: batch, 2: source},) * 2, ({0: batch, 2: target},) * 2
     shapes = (rows, rows, rows, rows, {0: target}, {0: batch, 3: source}, [cross] * layers, [cache] * layers)
-    names = interface.step_inputs(layers), interface.step_outputs(layers)
-    return _trace(step, example, shapes, *names, step.lowering.opset)
+    return _trace(step, example, shapes, step_of(config), step.lowering.opset)
 
 
-def _trace(
-    module: nn.Module, example: tuple[Any, ...], shapes: Any, inputs: list[str], outputs: list[str], opset: int
-) -> ir.Model:
+def _trace(module: nn.Module, example: tuple[Any, ...], shapes: Any, interface: Interface, opset: int) -> ir.Model:
     with torch.no_grad(), _quiet():
         program = torch.onnx.export(
             module.eval(),
             example,
             dynamo=True,
             opset_version=opset,
-            input_names=inputs,
-            output_names=outputs,
+            input_names=[tensor.name for tensor in interface.inputs],
+            output_names=[tensor.name for tensor in interface.outputs],
             dynamic_shapes=shapes,
             verbose=False,
         )

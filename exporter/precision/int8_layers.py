@@ -14,7 +14,8 @@ from txport.exporter.precision.int8 import convertible, to_int8
 from txport.exporter.precision.quality import Quality, bleu
 from txport.exporter.reference import Batch
 from txport.exporter.trial import Trial
-from txport.runtime.bundle.manifest import Island, Manifest
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.schema import Island
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.errors import CheckFailed
 from txport.runtime.greedy import Request, decode_all

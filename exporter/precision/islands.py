@@ -14,7 +14,7 @@ from txport.exporter.graphs.weights import share_weights
 from txport.exporter.precision.calibration import Logits, Loss, TeacherForced, loss, with_all_outputs
 from txport.exporter.precision.float16 import rounded, to_float16
 from txport.exporter.reference import Batch
-from txport.runtime.bundle.manifest import Island
+from txport.runtime.bundle.schema import Island
 from txport.runtime.errors import CheckFailed
 
 # Half of float16's largest value: calibration sees some sentences, not all.

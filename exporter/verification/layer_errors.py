@@ -18,7 +18,8 @@ from txport.exporter.bundle import write_graphs
 from txport.exporter.precision.calibration import Array, outputs_of, session, with_all_outputs
 from txport.exporter.precision.float16 import MOVES, rounded, widened
 from txport.exporter.verification.layer_runners import Feed, Runner, runner_on
-from txport.runtime.bundle.manifest import Graph, Lowering, Manifest
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.schema import Graph, Lowering
 from txport.runtime.errors import InputError
 from txport.runtime.golden import Case, load_golden
 
@@ -72,8 +73,7 @@ def layer_errors(bundle: Path, manifest: Manifest, device: str, lowering: Loweri
             f"{bundle} is int8, and float32 is not in it: tx-inspect lists the layers that tx-export left in float32"
         )
     cases = load_golden(bundle).cases[:CASES]
-    encoder, step = manifest.graph("encoder"), manifest.graph("decoder_step", lowering)
-    assert encoder is not None and step is not None  # the manifest's rules and the choice of the lowering say so
+    encoder, step = manifest.encoder, manifest.step(lowering)
     exact = _copies(bundle, manifest, (encoder, step), scratch / "exact", widened)
     if device == "cpu" and manifest.precision.type == "float16":
         found = _copies(bundle, manifest, (encoder, step), scratch / "rounded", rounded)

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from txport.exporter.engines.builder import parse_graph
 from txport.exporter.precision.calibration import Array, outputs_of, session
-from txport.runtime.bundle.manifest import Graph, Manifest
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.schema import Graph
 from txport.runtime.engines.ort_session import providers_of
 from txport.runtime.engines.tensorrt import TensorRt, find_tensorrt
 from txport.runtime.libraries import needs

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 from txport.exporter.verification.layer_errors import LayerError, layer_errors, worst
-from txport.runtime.bundle.manifest import Lowering, Manifest
+from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.device.gpu import find_gpu
-from txport.runtime.engines.choice import usable_lowerings
 from txport.runtime.engines.tensorrt import find_tensorrt
 from txport.runtime.errors import CheckFailed, InputError
 
@@ -26,7 +25,7 @@ def verify_layers(bundle: Path, manifest: Manifest, device: str, *, as_json: boo
     """
     if device not in _DEVICES:
         raise InputError(f"--layers cannot run on {device!r}: choose {', '.join(_DEVICES[:-1])} or {_DEVICES[-1]}")
-    lowering: Lowering = usable_lowerings(manifest, None)[0]
+    lowering = manifest.lowerings[0]
     if device == "trt":
         if isinstance(gpu := find_gpu(), str):
             raise InputError(f"device trt cannot be used here: {gpu}; use --device cpu")

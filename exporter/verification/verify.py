@@ -10,7 +10,6 @@ import numpy as np
 import onnx_ir as ir
 from txport.exporter.bundle import write_graphs, write_json
 from txport.exporter.card import write_card
-from txport.exporter.graphs.interface import cross_names
 from txport.exporter.precision.float16 import rounded
 from txport.exporter.progress import Stages
 from txport.exporter.reference import BATCH, Answer, answers, batches
@@ -18,7 +17,9 @@ from txport.exporter.trial import Trial
 from txport.exporter.verification.evidence import Errors, LoweringCheck
 from txport.exporter.verification.report import Report, summarise
 from txport.models.checkpoint import Checkpoint
-from txport.runtime.bundle.manifest import Manifest, Verification, list_files
+from txport.runtime.bundle.interface import cross_names
+from txport.runtime.bundle.manifest import Manifest, list_files
+from txport.runtime.bundle.schema import Verification
 from txport.runtime.engine import Engine, Memory
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.errors import BundleError, InputError

@@ -80,9 +80,7 @@ def _shards(index: Path) -> list[Path]:
         raise CheckpointError(f"{index} is not an index of weights ({error!r}); copy it again") from None
     for name in names:
         if not isinstance(name, str) or "/" in name or not (index.parent / name).is_file():
-            raise CheckpointError(
-                f"{index.parent / str(name)} is missing, although {index.name} names it; copy it too"
-            )
+            raise CheckpointError(f"{index.parent / str(name)} is missing, although {index.name} names it; copy it too")
     return [index.parent / name for name in names]
 
 

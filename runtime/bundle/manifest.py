@@ -1,7 +1,8 @@
 """manifest.json: everything that a runtime must know about a bundle, and the only thing it may rely on.
 
-The classes below mirror the file field by field. `Manifest.load` accepts a bundle or says in one sentence what is wrong
-with it; `runtime/cpp` does the same by the same rules, checked on the shared files in `tests/data/manifests`.
+`txport.runtime.bundle.schema` mirrors the file field by field. `Manifest.load` accepts a bundle or says in one sentence
+what is wrong with it; `runtime/cpp` does the same by the same rules, checked on the shared files in
+`tests/data/manifests`.
 """
 
 import hashlib
@@ -11,53 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from txport.runtime.bundle.rules import HEX, UNLISTED, faults
-from txport.runtime.bundle.schema import (
-    Dimension,
-    Dimensions,
-    DType,
-    FileEntry,
-    Graph,
-    Island,
-    Lowering,
-    MadeBy,
-    ModelSizes,
-    Precision,
-    Range,
-    Role,
-    Tensor,
-    Verification,
-)
+from txport.runtime.bundle.schema import FileEntry, ManifestFields
 from txport.runtime.bundle.strict_json import decode, encode, parse
-from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, TokenizerFiles
-from txport.runtime.engine import Limits, SpecialTokens
 from txport.runtime.errors import BundleError
 from txport.runtime.files import sha256, write_atomically
-
-__all__ = [
-    "FORMAT_VERSION",
-    "GOLDEN",
-    "NAME",
-    "WEIGHTS",
-    "DType",
-    "Dimension",
-    "Dimensions",
-    "FileEntry",
-    "Graph",
-    "Island",
-    "Lowering",
-    "MadeBy",
-    "Manifest",
-    "ModelSizes",
-    "Precision",
-    "Range",
-    "Role",
-    "SpecialTokens",
-    "Tensor",
-    "TokenizerDescription",
-    "TokenizerFiles",
-    "Verification",
-    "list_files",
-]
 
 FORMAT_VERSION = 1
 NAME = "manifest.json"
@@ -69,19 +27,9 @@ _LARGEST_FILE = 16 << 20
 
 
 @dataclass(frozen=True)
-class Manifest:
+class Manifest(ManifestFields):
     """A bundle's manifest. `sha256` is that of the file itself with these digits as zeros; `write` fills it in."""
 
-    format_version: int
-    made_by: MadeBy
-    model: ModelSizes
-    tokens: SpecialTokens
-    dimensions: Dimensions
-    precision: Precision
-    graphs: tuple[Graph, ...]
-    tokenizer: TokenizerDescription
-    files: dict[str, FileEntry]
-    verification: Verification | None
     sha256: str = _ZEROS
 
     @staticmethod
@@ -168,16 +116,6 @@ class Manifest:
                 raise BundleError(f"{path} was changed (its SHA-256 differs): copy or export the bundle again")
         except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, before Python 3.13
             raise BundleError(f"{path} is missing or cannot be read: copy or export the bundle again") from error
-
-    @property
-    def limits(self) -> Limits:
-        """The largest sizes that the graphs take."""
-        return Limits(self.dimensions.batch.max, self.dimensions.source.max, self.dimensions.target.max)
-
-    def graph(self, role: Role, lowering: Lowering | None = None) -> Graph | None:
-        """The graph of this role (and lowering), or None."""
-        fitting = (graph for graph in self.graphs if graph.role == role and lowering in (None, graph.lowering))
-        return next(fitting, None)
 
 
 def list_files(directory: Path) -> dict[str, FileEntry]:

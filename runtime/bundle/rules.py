@@ -1,30 +1,32 @@
 """What must hold between the fields of a manifest, beyond their types. The C++ runtime checks the same."""
 
 import re
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar, get_args
 
-from txport.runtime.bundle.schema import Dimension, DType, Graph, Role, Tensor
+from txport.runtime.bundle.interface import OPTIONAL_INPUTS, Interface, interface
+from txport.runtime.bundle.schema import Graph, ManifestFields, ModelSizes, Role, Tensor
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.bundle.tokenizer_rules import tokenizer_faults
 
-if TYPE_CHECKING:
-    from txport.runtime.bundle.manifest import Manifest
-
+T = TypeVar("T")
 HEX = re.compile(r"[0-9a-f]{64}")
 _LARGEST_SIZE = 2**31 - 1
+_ROLES = get_args(Role)
 # Never listed under `files`: the manifest itself, and what is made on the device.
 UNLISTED = ("manifest.json", "engines")
 
 
-def faults(manifest: "Manifest") -> Iterator[str]:
+def faults(manifest: ManifestFields) -> Iterator[str]:
     """What the fields contradict, the most basic first."""
     yield from _size_faults(manifest)
     yield from _file_faults(manifest)
     yield from _graph_set_faults(manifest)
     for graph in manifest.graphs:
         yield from _graph_faults(graph)
-        yield from _interface_faults(manifest, graph)
+        if (expected := interface(graph.role, _believable(manifest), manifest.precision.type)) is not None:
+            yield from _interface_faults(graph, expected)
     names, precision = {graph.name for graph in manifest.graphs}, manifest.precision
     if precision.weights not in (precision.type, "int8"):
         yield f"precision.weights is {precision.weights!r}, which is neither its type {precision.type!r} nor 'int8'"
@@ -33,7 +35,7 @@ def faults(manifest: "Manifest") -> Iterator[str]:
             yield f"precision.islands names the graph {island.graph!r}, which is not there"
 
 
-def _size_faults(manifest: "Manifest") -> Iterator[str]:
+def _size_faults(manifest: ManifestFields) -> Iterator[str]:
     for name, size in encode(manifest.model).items():
         if not 1 <= size <= _LARGEST_SIZE:
             yield f"model.{name} is {size}, which is not between 1 and {_LARGEST_SIZE}"
@@ -48,7 +50,7 @@ def _size_faults(manifest: "Manifest") -> Iterator[str]:
             yield f"tokens.{name} is outside the source vocabulary of {manifest.model.source_vocabulary}"
 
 
-def _file_faults(manifest: "Manifest") -> Iterator[str]:
+def _file_faults(manifest: ManifestFields) -> Iterator[str]:
     for name, entry in manifest.files.items():
         if not _is_inside(name):
             yield f"files names {name!r}, which is not a plain path inside the bundle"
@@ -66,25 +68,29 @@ def _is_inside(name: str) -> bool:
     return not (set(parts) & {"", ".", ".."} or "\\" in name or any(ord(character) < 32 for character in name))
 
 
-def _graph_set_faults(manifest: "Manifest") -> Iterator[str]:
+def _graph_set_faults(manifest: ManifestFields) -> Iterator[str]:
     graphs = manifest.graphs
     if repeated := _repeated([graph.name for graph in graphs]):
         yield f"graphs has the name {repeated!r} twice"
-    if repeated := _repeated([graph.lowering for graph in graphs]):
-        yield f"graphs has the lowering {repeated!r} twice"
+    if twice := _repeated([(graph.role, graph.lowering) for graph in graphs]):
+        yield f"graphs has the role {twice[0]!r} in the lowering {twice[1]!r} twice"
     if [graph.role for graph in graphs].count("encoder") != 1:
         yield "graphs must have exactly one of role 'encoder'"
     if not any(graph.role == "decoder_step" for graph in graphs):
         yield "graphs must have at least one of role 'decoder_step'"
     for graph in graphs:
-        if (graph.role == "encoder") != (graph.lowering == "standard"):
+        if graph.role not in _ROLES and not graph.optional:
+            yield f"graph {graph.name!r} has the role {graph.role!r}, which this txport lacks, and is not optional"
+        if graph.role in _ROLES and graph.optional:
+            yield f"graph {graph.name!r} is optional, but a runtime cannot do without its role {graph.role!r}"
+        if graph.role in _ROLES and (graph.role == "encoder") != (graph.lowering == "standard"):
             yield f"graph {graph.name!r} has the lowering {graph.lowering!r}, unfit for its role {graph.role!r}"
         if graph.file not in manifest.files:
             yield f"graph {graph.name!r} names the file {graph.file!r}, which is not listed under files"
 
 
-def _repeated(names: list[str]) -> str | None:
-    return next((name for i, name in enumerate(names) if name in names[:i]), None)
+def _repeated(items: Sequence[T]) -> T | None:
+    return next((item for i, item in enumerate(items) if item in items[:i]), None)
 
 
 def _graph_faults(graph: Graph) -> Iterator[str]:
@@ -107,63 +113,32 @@ def _graph_faults(graph: Graph) -> Iterator[str]:
             yield f"graph {graph.name!r} aliases {name!r} with {output!r}, which differ in dtype or shape"
 
 
-def _interface_faults(manifest: "Manifest", graph: Graph) -> Iterator[str]:
-    """Compare a graph with the interface of its role: runtimes bind raw buffers by these names, types and shapes."""
-    inputs, outputs = interface(manifest, graph.role)
-    optional = {"cache_positions"}
-    for kind, expected, given in (("input", inputs, graph.inputs), ("output", outputs, graph.outputs)):
-        found = {tensor.name: tensor for tensor in given}
-        for name in found.keys() - expected.keys():
-            yield f"graph {graph.name!r} has the {kind} {name!r}, which a {graph.role} graph does not have"
-        for name, tensor in expected.items():
-            if name not in found:
-                if name not in optional:
-                    yield f"graph {graph.name!r} misses the {kind} {name!r}"
-            elif (found[name].dtype, found[name].shape) != (tensor.dtype, tensor.shape):
-                yield f"graph {graph.name!r}: the {kind} {name!r} must be {tensor.dtype} of shape {list(tensor.shape)}"
-            elif found[name].optional and not tensor.optional:
-                yield f"graph {graph.name!r}: the {kind} {name!r} must not be optional"
-    if graph.role == "decoder_step":
-        missing = {(name, f"next_{name}") for name in _state_names(manifest)} - set(graph.aliases)
-        for name, output in sorted(missing):
-            yield f"graph {graph.name!r} misses the alias of {name!r} with {output!r}"
-
-
-def _layer_names(manifest: "Manifest") -> list[str]:
-    """Keys and values of each decoder layer.
-
-    A manifest may claim billions of layers; its graphs' tensors tell how many can be true, and one more is a fault.
-    """
+def _believable(manifest: ManifestFields) -> ModelSizes:
+    """Sizes with no more layers than the graphs' tensors allow, and one: a manifest may claim billions of them."""
     most = max((len(graph.inputs) + len(graph.outputs) for graph in manifest.graphs), default=0)
-    layers = range(min(manifest.model.decoder_layers, most + 1))
-    return [f"{kind}_{layer}" for layer in layers for kind in ("key", "value")]
+    return replace(manifest.model, decoder_layers=min(manifest.model.decoder_layers, most + 1))
 
 
-def _state_names(manifest: "Manifest") -> list[str]:
-    return ["token_ids", "positions", "finished", *(f"self_{name}" for name in _layer_names(manifest))]
+def _interface_faults(graph: Graph, expected: Interface) -> Iterator[str]:
+    """Runtimes bind raw buffers by these names, types and shapes."""
+    yield from _tensor_faults(graph, "input", expected.inputs, graph.inputs)
+    yield from _tensor_faults(graph, "output", expected.outputs, graph.outputs)
+    for name, output in sorted(set(expected.aliases) - set(graph.aliases)):
+        yield f"graph {graph.name!r} misses the alias of {name!r} with {output!r}"
 
 
-def interface(manifest: "Manifest", role: Role) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The inputs and outputs that a graph of this role has (format 1), by name.
-
-    `cache_positions` is listed by the lowerings that need it; `logits` may be left unbound.
-    """
-    sizes, floating = manifest.model, manifest.precision.type
-    names = _layer_names(manifest)
-
-    def tensors(dtype: DType, shape: tuple[Dimension | int, ...], *names: str) -> dict[str, Tensor]:
-        return {name: Tensor(name, dtype, shape, name == "logits") for name in names}
-
-    cross = tensors(floating, ("batch", 1, 1, "source"), "cross_bias")
-    cross |= tensors(floating, ("batch", sizes.heads, "source", sizes.head_dim), *(f"cross_{name}" for name in names))
-    if role == "encoder":
-        ids = tensors("int64", ("batch", "source"), "input_ids")
-        return ids | tensors("int64", ("batch",), "source_lengths"), cross
-    cache: tuple[Dimension | int, ...] = ("batch", sizes.heads, "target", sizes.head_dim)
-    inputs = tensors("int64", ("batch",), "token_ids", "positions", "target_limits")
-    inputs |= tensors("bool", ("batch",), "finished") | tensors("int64", ("target",), "cache_positions") | cross
-    inputs |= tensors(floating, cache, *(f"self_{name}" for name in names))
-    outputs = tensors("int64", ("batch",), "next_token_ids", "next_positions")
-    outputs |= tensors("bool", ("batch",), "next_finished")
-    outputs |= tensors(floating, cache, *(f"next_self_{name}" for name in names))
-    return inputs, outputs | tensors(floating, ("batch", sizes.target_vocabulary), "logits")
+def _tensor_faults(graph: Graph, kind: str, expected: Sequence[Tensor], listed: Sequence[Tensor]) -> Iterator[str]:
+    known, tensors = {tensor.name for tensor in expected}, {tensor.name: tensor for tensor in listed}
+    for name, tensor in tensors.items():
+        if name not in known and not (kind == "output" and tensor.optional):
+            yield f"graph {graph.name!r} has the {kind} {name!r}, which a {graph.role} graph does not have"
+    for tensor in expected:
+        found = tensors.get(tensor.name)
+        if found is None:
+            if tensor.name not in OPTIONAL_INPUTS:
+                yield f"graph {graph.name!r} misses the {kind} {tensor.name!r}"
+        elif (found.dtype, found.shape) != (tensor.dtype, tensor.shape):
+            shape = list(tensor.shape)
+            yield f"graph {graph.name!r}: the {kind} {tensor.name!r} must be {tensor.dtype} of shape {shape}"
+        elif found.optional and not tensor.optional:
+            yield f"graph {graph.name!r}: the {kind} {tensor.name!r} must not be optional"

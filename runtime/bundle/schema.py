@@ -3,10 +3,17 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
+from txport.runtime.engine import Limits, SpecialTokens
+from txport.runtime.errors import BundleError, InputError
+
 DType = Literal["float32", "float16", "int64", "int32", "bool"]
 Dimension = Literal["batch", "source", "target"]
-Role = Literal["encoder", "decoder_step"]
+Role = Literal["encoder", "decoder_step"]  # what every bundle has
 Lowering = Literal["standard", "ort", "scatter", "tensorscatter"]
+# Those of decoder steps, in the order in which ONNX Runtime should try them: its fused attention reads only the used
+# part of a cache; `scatter` needs nothing special; `tensorscatter` needs opset 24, which it has from 1.24 on.
+LOWERINGS: tuple[Lowering, ...] = ("ort", "scatter", "tensorscatter")
 
 
 @dataclass(frozen=True)
@@ -89,11 +96,24 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Graph:
-    """One ONNX file. Each alias is an (input, output) pair that shares one buffer."""
+    """One ONNX file.
+
+    Attributes:
+        name: of the graph, unique in a bundle.
+        role: "encoder" or "decoder_step"; another one, of an optional graph, is left alone by a runtime that does not
+            know it.
+        lowering: how a decoder step is written; "standard" for an encoder.
+        optional: whether a runtime can do without it.
+        file: relative to the bundle.
+        opsets: version of each domain of operators.
+        inputs, outputs: see `txport.runtime.bundle.interface`; outputs beyond these are optional.
+        aliases: (input, output) pairs that share one buffer.
+    """
 
     name: str
-    role: Role
+    role: str
     lowering: Lowering
+    optional: bool
     file: str
     opsets: dict[str, int]
     inputs: tuple[Tensor, ...]
@@ -118,3 +138,62 @@ class Verification:
     token_identical: int
     batch_identical: int
     max_logit_error: float
+
+
+@dataclass(frozen=True)
+class Generation:
+    """Defaults of the search that a model brings along; none yet."""
+
+
+@dataclass(frozen=True)
+class ManifestFields:
+    """The fields of manifest.json, and what follows from them once `txport.runtime.bundle.rules` holds."""
+
+    format_version: int
+    made_by: MadeBy
+    model: ModelSizes
+    tokens: SpecialTokens
+    dimensions: Dimensions
+    precision: Precision
+    graphs: tuple[Graph, ...]
+    tokenizer: TokenizerDescription
+    generation: Generation
+    files: dict[str, FileEntry]
+    verification: Verification | None
+
+    @property
+    def limits(self) -> Limits:
+        """The largest sizes that the graphs take."""
+        return Limits(self.dimensions.batch.max, self.dimensions.source.max, self.dimensions.target.max)
+
+    @property
+    def encoder(self) -> Graph:
+        """The encoder graph."""
+        return next(graph for graph in self.graphs if graph.role == "encoder")
+
+    @property
+    def lowerings(self) -> tuple[Lowering, ...]:
+        """Those of the decoder steps, in the order in which ONNX Runtime should try them."""
+        steps = {graph.lowering for graph in self.graphs if graph.role == "decoder_step"}
+        return tuple(name for name in LOWERINGS if name in steps)
+
+    def step(self, lowering: Lowering) -> Graph:
+        """The decoder step in one of `lowerings`."""
+        return next(graph for graph in self.graphs if (graph.role, graph.lowering) == ("decoder_step", lowering))
+
+    def usable_lowerings(self, asked: str | None) -> tuple[Lowering, ...]:
+        """The lowerings to choose from, in the order of `lowerings`: `asked` alone if it is given.
+
+        Raises:
+            InputError: `asked` is not a lowering that this version knows.
+            BundleError: the bundle lacks it.
+        """
+        if asked is None:
+            return self.lowerings
+        known = next((name for name in LOWERINGS if name == asked), None)
+        if known is None:
+            raise InputError(f"lowering {asked!r} is unknown: use {', '.join(LOWERINGS)}")
+        if known not in self.lowerings:
+            has = ", ".join(self.lowerings)
+            raise BundleError(f"the bundle has no lowering {asked!r}, only {has}: choose one of these")
+        return (known,)

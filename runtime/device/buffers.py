@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from txport.runtime.bundle.manifest import Graph, Manifest
+from txport.runtime.bundle.interface import MASKED
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.schema import Graph
 from txport.runtime.device.device import Block, Device
 
 ALIGNMENT = 256  # of every tensor that a library binds
 RING = 64  # the most steps between two looks
-MASKED = -30000.0  # added to the attention scores of padding: far below any score, yet finite in float16
 
 
 @dataclass(frozen=True)

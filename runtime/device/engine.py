@@ -13,7 +13,9 @@ from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
-from txport.runtime.bundle.manifest import Graph, Manifest
+from txport.runtime.bundle.interface import cross_names
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.schema import Graph
 from txport.runtime.device.buffers import ALIGNMENT, Stack, StepBuffers, StepSizes, bytes_needed, stack, stack_bytes
 from txport.runtime.device.device import Device
 from txport.runtime.device.state import DeviceState
@@ -84,9 +86,7 @@ class DeviceEngine:
         self._broken: str | None = None
         self._idle: defaultdict[object, list[tuple[StepBuffers, Callable[[], None]]]] = defaultdict(list)
         self._free: defaultdict[int, list[int]] = defaultdict(list)
-        encoder = manifest.graph("encoder")
-        assert encoder is not None  # the manifest's rules say so
-        self._cross = [tensor.name for tensor in encoder.outputs if tensor.name != "cross_bias"]
+        self._cross = cross_names(manifest.model.decoder_layers)
 
     @contextmanager
     def working(self) -> Iterator[None]:

@@ -6,7 +6,8 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from txport.runtime.bundle.manifest import Lowering, Manifest
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.schema import Lowering
 from txport.runtime.device.gpu import Gpu, find_gpu
 from txport.runtime.engine import Engine
 from txport.runtime.engines.build_record import BuildRecord, LibraryName
@@ -16,7 +17,6 @@ from txport.runtime.errors import BundleError, InputError, MissingLibrary, Txpor
 from txport.runtime.libraries import needs
 
 DEVICES = ("auto", "cpu", "cuda", "trt")
-LOWERINGS: tuple[Lowering, ...] = ("ort", "scatter", "tensorscatter")
 _TENSORRTS: tuple[LibraryName, ...] = ("tensorrt", "tensorrt_rtx")
 _log = logging.getLogger("txport")
 
@@ -64,7 +64,7 @@ def choose(manifest: Manifest, device: str = "auto", lowering: str | None = None
     """
     if device not in DEVICES:
         raise InputError(f"device {device!r} is not supported by this version of txport: use {', '.join(DEVICES)}")
-    usable = usable_lowerings(manifest, lowering)
+    usable = manifest.usable_lowerings(lowering)
     asked = usable[0] if lowering is not None else None
     if device == "trt":
         return _tensorrt(manifest, bundle, asked)
@@ -78,24 +78,6 @@ def choose(manifest: Manifest, device: str = "auto", lowering: str | None = None
         )
         found = replace(found, reason=f"{found.reason}; {what}")
     return replace(found, asked=device)
-
-
-def usable_lowerings(manifest: Manifest, lowering: str | None) -> tuple[Lowering, ...]:
-    """The decoder steps that may be used, in the order in which ONNX Runtime should try them.
-
-    Raises:
-        InputError: the lowering is not one that this version knows.
-        BundleError: the bundle has not got it.
-    """
-    here = tuple(name for name in LOWERINGS if manifest.graph("decoder_step", name) is not None)
-    if lowering is None:
-        return here
-    asked = next((name for name in LOWERINGS if name == lowering), None)
-    if asked is None:
-        raise InputError(f"lowering {lowering!r} is unknown: use {', '.join(LOWERINGS)}")
-    if asked not in here:
-        raise BundleError(f"the bundle has no lowering {lowering!r}, only {', '.join(here)}: choose one of these")
-    return (asked,)
 
 
 def _fastest(manifest: Manifest, usable: tuple[Lowering, ...], asked: Lowering | None, bundle: Path | None) -> Choice:

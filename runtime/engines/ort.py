@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
-from txport.runtime.bundle.manifest import WEIGHTS, Lowering, Manifest, Tensor
+from txport.runtime.bundle.interface import MASKED, cross_names
+from txport.runtime.bundle.manifest import WEIGHTS, Manifest
+from txport.runtime.bundle.schema import Lowering, Tensor
 from txport.runtime.engine import FIRST_TARGET, Float32, Int64, StepOutput
 from txport.runtime.engines.host_memory import HostMemory
 from txport.runtime.engines.mapped import release
@@ -29,7 +31,6 @@ Buffers = dict[str, Array]
 # Bytes that each buffer begins at a multiple of: a line of the processor's cache.
 ALIGNED = 64
 # Added to the attention scores of padding: far below any score, yet finite in float16.
-MASKED = -30000.0
 
 
 class OrtEngine:
@@ -58,9 +59,9 @@ class OrtEngine:
         device: str = "cpu",
     ) -> None:
         self.limits, self.tokens, self.manifest = manifest.limits, manifest.tokens, manifest
-        encoder = manifest.graph("encoder")
-        assert encoder is not None  # the manifest's rules say so
-        self._encoder_graph = encoder
+        encoder = manifest.encoder
+        names = {"cross_bias", *cross_names(manifest.model.decoder_layers)}
+        self._cross = [tensor for tensor in encoder.outputs if tensor.name in names]
         session_of = partial(open_session, directory, threads=threads, providers=providers_of(device))
         self._encoder = session_of(encoder)
         self.step_graph, self.step_session = open_step(manifest, lowering, session_of)
@@ -77,7 +78,7 @@ class OrtEngine:
         batch, source = input_ids.shape
         inputs = {"input_ids": np.ascontiguousarray(input_ids), "source_lengths": np.ascontiguousarray(source_lengths)}
         with _enough_memory(batch, source):
-            outputs, _ = _buffers(self._memory, self._encoder_graph.outputs, {"batch": batch, "source": source})
+            outputs, _ = _buffers(self._memory, self._cross, {"batch": batch, "source": source})
         binding = self._encoder.io_binding()
         for name, array in inputs.items():
             _bind(binding.bind_input, name, array)

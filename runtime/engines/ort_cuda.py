@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
-from txport.runtime.bundle.manifest import Graph, Lowering, Manifest, Tensor
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.schema import Graph, Lowering, Tensor
 from txport.runtime.device.buffers import StepSizes
 from txport.runtime.device.device import Device
 from txport.runtime.engine import Limits
@@ -47,8 +48,7 @@ class OrtProgram:
         self, directory: Path, manifest: Manifest, lowering: Lowering | None, device: Device, where: str = "cuda"
     ) -> None:
         self._device, self._where = device, where
-        encoder = manifest.graph("encoder")
-        assert encoder is not None  # the manifest's rules say so
+        encoder = manifest.encoder
         self._encoder_graph = encoder
         session_of = partial(open_session, directory, threads=0, providers=providers_of(where))
         self._stream = {"user_compute_stream": str(device.stream)}

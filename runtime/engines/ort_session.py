@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import onnxruntime
-from txport.runtime.bundle.manifest import Graph, Manifest
-from txport.runtime.engines.choice import usable_lowerings
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.schema import Graph
 from txport.runtime.errors import BundleError, InputError
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -47,9 +47,8 @@ def providers_of(device: str) -> list[str]:
 def open_step(manifest: Manifest, lowering: str | None, open_session: Callable[[Graph], Any]) -> tuple[Graph, Any]:
     """The first of the chosen decoder steps that the installed version loads, and its session."""
     failures: list[BundleError] = []
-    for name in usable_lowerings(manifest, lowering):
-        graph = manifest.graph("decoder_step", name)
-        assert graph is not None  # `choose` names only what is there
+    for name in manifest.usable_lowerings(lowering):
+        graph = manifest.step(name)
         try:
             return graph, open_session(graph)
         except BundleError as error:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from txport.runtime.bundle.manifest import Graph, Manifest, Tensor
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.schema import Graph, Tensor
 from txport.runtime.device.buffers import StepSizes
 from txport.runtime.device.device import Device
 from txport.runtime.engine import Limits
@@ -43,8 +44,7 @@ class TrtProgram:
         record.check_files(directory)
         self._tensorrt, self._device = tensorrt, device
         self.id_type: str = record.id_type
-        encoder, step = manifest.graph("encoder"), manifest.graph("decoder_step", record.lowering)
-        assert encoder is not None and step is not None  # the record names their files
+        encoder, step = manifest.encoder, manifest.step(record.lowering)
         self.step_graph, self._encoder_graph = step, encoder
         self._runtimes: list[Any] = []  # must live as long as their engines
         self._steps: dict[tuple[int, int], tuple[Any, int]] = {}

@@ -174,6 +174,34 @@ def without_cache_positions(value: Value) -> None:
         graph["inputs"] = [tensor for tensor in graph["inputs"] if tensor["name"] != "cache_positions"]
 
 
+def optional_parts(value: Value) -> None:
+    """A graph and outputs that come with a later version, for whoever knows them."""
+    encoder, step = value["graphs"][:2]
+    encoder["outputs"].append(
+        {"name": "cross_attention_0", "dtype": "float32", "shape": ["batch", 2, "source", 7], "optional": True}
+    )
+    step["outputs"].insert(0, {"name": "next_beam", "dtype": "int32", "shape": ["batch"], "optional": True})
+    value["graphs"].append(copy.deepcopy(encoder) | {"name": "decoder", "role": "decoder", "optional": True})
+
+
+def unknown_graph(value: Value) -> None:
+    optional_parts(value)
+    value["graphs"][-1]["optional"] = False
+
+
+def two_optional_graphs(value: Value) -> None:
+    optional_parts(value)
+    value["graphs"].append(value["graphs"][-1] | {"name": "another"})
+
+
+def optional_graph_with(field: str, to: Any) -> bytes:
+    def change(value: Value) -> None:
+        optional_parts(value)
+        value["graphs"][-1][field] = to
+
+    return changed(change)
+
+
 def any_order(value: Value) -> None:
     for key in reversed(list(value)):
         value[key] = value.pop(key)
@@ -199,6 +227,7 @@ def good() -> dict[str, bytes]:
         "float16": changed(float16),
         "int8": put("precision", "weights", to="int8"),
         "without_cache_positions": changed(without_cache_positions),
+        "optional_parts": changed(optional_parts),
         "any_order": changed(any_order),
         "one_line": signed(text_of(base(), indent=None, separators=(",", ":"))),
         "escaped": signed(text_of(base(), ensure_ascii=True)),
@@ -254,6 +283,8 @@ def _bad_fields() -> dict[str, tuple[bytes, str]]:
         "hash_missing": (text_of(base()).replace(f'"sha256": "{ZEROS}"', '"sha256": ""').encode(), "sha256"),
         "missing_field": (without("tokens"), "tokens"),
         "missing_nested_field": (without("graphs", 1, "outputs", 0, "optional"), "optional"),
+        "generation_missing": (without("generation"), "generation"),
+        "generation_unknown": (put("generation", "beams", to=4), "beams"),
         "unknown_field": (put("comment", to="hello"), "comment"),
         "unknown_nested_field": (put("dimensions", "beam", to={"min": 1, "opt": 1, "max": 1}), "beam"),
         "text_for_number": (put("model", "heads", to="2"), "heads"),
@@ -361,7 +392,17 @@ def _bad_graphs() -> dict[str, tuple[bytes, str]]:
         "repeated_graph_name": (put("graphs", 2, "name", to="decoder_step.ort"), "decoder_step.ort"),
         "repeated_lowering": (put("graphs", 2, "lowering", to="ort"), "'ort' twice"),
         "unknown_lowering": (put("graphs", 2, "lowering", to="fused"), "fused"),
-        "unknown_role": (put("graphs", 0, "role", to="vision"), "vision"),
+        "unknown_role": (changed(unknown_graph), "'decoder'"),
+        "other_role_for_the_encoder": (put("graphs", 0, "role", to="vision"), "'encoder'"),
+        "optional_encoder": (put("graphs", 0, "optional", to=True), "cannot do without its role 'encoder'"),
+        "optional_step": (put("graphs", 1, "optional", to=True), "cannot do without its role 'decoder_step'"),
+        "optional_missing": (without("graphs", 1, "optional"), "optional"),
+        "repeated_optional_graph": (
+            changed(two_optional_graphs),
+            "the role 'decoder' in the lowering 'standard' twice",
+        ),
+        "optional_graph_not_listed": (optional_graph_with("file", "onnx/decoder.onnx"), "onnx/decoder.onnx"),
+        "optional_graph_without_opset": (optional_graph_with("opsets", {}), "opsets"),
         "standard_decoder": (put("graphs", 2, "lowering", to="standard"), "standard"),
         "no_standard_opset": (put("graphs", 0, "opsets", to={"com.microsoft": 1}), "opsets"),
         "opset_zero": (put("graphs", 0, "opsets", to={"": 0}), "opsets"),
@@ -392,6 +433,11 @@ def _bad_interfaces() -> dict[str, tuple[bytes, str]]:
         "caches_of_other_type": (tensor("self_key_0", "dtype", "float16"), "self_key_0"),
         "optional_input": (tensor("positions", "optional", True), "positions"),
         "repeated_input": (tensor("positions", "name", "token_ids"), "token_ids"),
+        "extra_output": (put("graphs", 1, "outputs", to=[*step["outputs"], extra]), "temperature"),
+        "extra_optional_input": (
+            put("graphs", 1, "inputs", to=[*step["inputs"], extra | {"optional": True}]),
+            "temperature",
+        ),
         "extra_input": (put("graphs", 1, "inputs", to=[*step["inputs"], extra]), "temperature"),
         "missing_input": (without("graphs", 1, *where["cross_bias"]), "cross_bias"),
         "missing_output": (without("graphs", 1, *where["logits"]), "logits"),

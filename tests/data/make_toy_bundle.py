@@ -21,23 +21,24 @@ import onnx
 import sentencepiece
 from onnx import TensorProto, helper, numpy_helper
 from toy import BATCH, BUNDLE, LIMIT, MADE, SOURCE, TOKENS, VOCABULARY, answer
-from txport.runtime.bundle.manifest import (
-    WEIGHTS,
+from txport.runtime.bundle import interface
+from txport.runtime.bundle.manifest import WEIGHTS, Manifest, list_files
+from txport.runtime.bundle.schema import (
     Dimensions,
+    Generation,
     Graph,
     Lowering,
     MadeBy,
-    Manifest,
     ModelSizes,
     Precision,
     Range,
     Tensor,
-    list_files,
 )
 from txport.runtime.bundle.tokenizer_schema import plain
 from txport.runtime.files import new_directory
 
 HEADS = 2
+SIZES = ModelSizes(1, 1, 2, HEADS, 1, VOCABULARY, VOCABULARY)
 CACHES = ("self_key_0", "self_value_0")
 CROSS = ("cross_key_0", "cross_value_0")
 WORDS = "the a cat dog bird tree sees likes hears big small red blue and or not one two three four".split()
@@ -123,32 +124,13 @@ def _advance(op: Builder) -> None:
     op("Add", "positions", op("Cast", op("Not", done), to=TensorProto.INT64), out="next_positions")
 
 
-def interfaces() -> tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor]]:
-    """Inputs and outputs of the encoder and of the step, as the format has them."""
-
-    def tensors(dtype: str, shape: Sequence[str | int], *names: str) -> list[Tensor]:
-        return [Tensor(name, dtype, tuple(shape), name == "logits") for name in names]  # type: ignore[arg-type]
-
-    cross = tensors("float32", ["batch", HEADS, "source", 1], *CROSS)
-    cross += tensors("float32", ["batch", 1, 1, "source"], "cross_bias")
-    cache = ["batch", HEADS, "target", 1]
-    given = tensors("int64", ["batch", "source"], "input_ids") + tensors("int64", ["batch"], "source_lengths")
-    state = tensors("int64", ["batch"], "token_ids", "positions") + tensors("bool", ["batch"], "finished")
-    taken = [*state, *tensors("int64", ["batch"], "target_limits"), *tensors("int64", ["target"], "cache_positions")]
-    made = tensors("int64", ["batch"], "next_token_ids", "next_positions")
-    made += tensors("bool", ["batch"], "next_finished")
-    made += tensors("float32", cache, *(f"next_{name}" for name in CACHES))
-    made += tensors("float32", ["batch", VOCABULARY], "logits")
-    return given, cross, [*taken, *cross, *tensors("float32", cache, *CACHES)], made
-
-
-def model(op: Builder, inputs: Sequence[Tensor], outputs: Sequence[Tensor], opset: int, step: bool) -> onnx.ModelProto:
+def model(op: Builder, sides: interface.Interface, opset: int, step: bool) -> onnx.ModelProto:
     """A checked ONNX model."""
 
     def infos(tensors: Sequence[Tensor]) -> list[onnx.ValueInfoProto]:
         return [helper.make_tensor_value_info(t.name, _TYPES[t.dtype], list(t.shape)) for t in tensors]
 
-    graph = helper.make_graph(op.nodes, "toy", infos(inputs), infos(outputs), op.constants)
+    graph = helper.make_graph(op.nodes, "toy", infos(sides.inputs), infos(sides.outputs), op.constants)
     if step:
         weights = TensorProto(name="ids", data_type=TensorProto.FLOAT, dims=[VOCABULARY])
         weights.data_location = TensorProto.EXTERNAL
@@ -160,23 +142,24 @@ def model(op: Builder, inputs: Sequence[Tensor], outputs: Sequence[Tensor], opse
 
 def models() -> dict[str, onnx.ModelProto]:
     """All graphs by name. `tensorscatter` has nothing of its own but the opset, which old versions do not know."""
-    given, cross, taken, made = interfaces()
-    found = {"encoder": model(encoder(), given, cross, 18, step=False)}
+    found = {"encoder": model(encoder(), interface.encoder(SIZES, "float32"), 18, step=False)}
     for name, opset in (("ort", 18), ("scatter", 18), ("tensorscatter", 24)):
-        found[f"decoder_step.{name}"] = model(decoder_step(), taken, made, opset, step=True)
+        found[f"decoder_step.{name}"] = model(
+            decoder_step(), interface.decoder_step(SIZES, "float32"), opset, step=True
+        )
     return found
 
 
 def records() -> tuple[Graph, ...]:
     """What the manifest says of the graphs."""
-    given, cross, taken, made = interfaces()
-    aliases = tuple((t.name, f"next_{t.name}") for t in taken if f"next_{t.name}" in {output.name for output in made})
-    graphs = [Graph("encoder", "encoder", "standard", "onnx/encoder.onnx", {"": 18}, tuple(given), tuple(cross), ())]
+    of_encoder, of_step = interface.encoder(SIZES, "float32"), interface.decoder_step(SIZES, "float32")
+    sides = of_encoder.inputs, of_encoder.outputs, of_encoder.aliases
+    graphs = [Graph("encoder", "encoder", "standard", False, "onnx/encoder.onnx", {"": 18}, *sides)]
     steps: tuple[tuple[Lowering, int], ...] = (("ort", 18), ("scatter", 18), ("tensorscatter", 24))
     for lowering, opset in steps:
         name = f"decoder_step.{lowering}"
-        file = f"onnx/{name}.onnx"
-        graphs.append(Graph(name, "decoder_step", lowering, file, {"": opset}, tuple(taken), tuple(made), aliases))
+        sides = of_step.inputs, of_step.outputs, of_step.aliases
+        graphs.append(Graph(name, "decoder_step", lowering, False, f"onnx/{name}.onnx", {"": opset}, *sides))
     return tuple(graphs)
 
 
@@ -227,12 +210,13 @@ def write(directory: Path) -> None:
     manifest = Manifest(
         format_version=1,
         made_by=MadeBy("toy", "1"),
-        model=ModelSizes(1, 1, 2, HEADS, 1, VOCABULARY, VOCABULARY),
+        model=SIZES,
         tokens=TOKENS,
         dimensions=Dimensions(Range(1, 4, BATCH), Range(1, 8, SOURCE), Range(1, 32, LIMIT)),
         precision=Precision("float32", "float32", ()),
         graphs=records(),
         tokenizer=plain("tokenizer/shared.model", "tokenizer/shared.model", TOKENS.eos),
+        generation=Generation(),
         files=list_files(directory),
         verification=None,
     )

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from memory_engine import TOKENS, VOCABULARY, logits_after
-from txport.runtime.bundle.manifest import Graph, Manifest
-from txport.runtime.bundle.schema import Tensor
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.schema import Graph, Tensor
 from txport.runtime.device.buffers import ALIGNMENT, StepSizes
 from txport.runtime.device.device import Block
 from txport.runtime.engine import Limits

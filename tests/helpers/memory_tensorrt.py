@@ -10,7 +10,8 @@ import weakref
 from typing import Any
 
 from memory_device import HashProgram
-from txport.runtime.bundle.manifest import Graph, Manifest
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.schema import Graph
 from txport.runtime.device.buffers import StepSizes
 from txport.runtime.engines.build_record import BuildRecord, EngineFile
 from txport.runtime.engines.tensorrt import TensorRt
@@ -123,6 +124,6 @@ class MemoryTensorRt:
         if not found:
             self.messages.append(f"Serialization assertion failed: {name}")
             return object(), None
-        graph = self.manifest.graph(found[0].role, None if found[0].role == "encoder" else self.record.lowering)
-        assert graph is not None
+        manifest, lowering = self.manifest, self.record.lowering
+        graph = manifest.encoder if found[0].role == "encoder" else manifest.step(lowering)
         return object(), Engine(self, found[0], graph)

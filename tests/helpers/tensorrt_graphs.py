@@ -10,8 +10,8 @@ from numpy_runner import random_model, traced
 from txport.exporter.bundle import graph_record, model_sizes, write_graphs
 from txport.exporter.engines.builder import BuildOptions, EngineBuilder
 from txport.exporter.precision.float16 import to_float16
-from txport.runtime.bundle.manifest import Island, Manifest, Precision, Range
-from txport.runtime.bundle.schema import Dimensions
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.schema import Dimensions, Island, Precision, Range
 from txport.runtime.engines.tensorrt import find_tensorrt
 
 TOY = Path(__file__).parents[1] / "data" / "toy_bundle"

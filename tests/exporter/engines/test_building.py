@@ -12,7 +12,8 @@ from txport.exporter.engines.caches import write_caches_by_select
 from txport.exporter.engines.network import check_network, computing_layers, kind_of, layers_of
 from txport.exporter.engines.profiles import Buckets, encoder_profiles, step_profiles
 from txport.exporter.engines.static_sizes import with_size
-from txport.runtime.bundle.manifest import Graph, Manifest
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.schema import Graph
 from txport.runtime.engines.tensorrt import find_tensorrt
 from txport.runtime.errors import BundleError, CheckFailed
 

@@ -11,10 +11,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy_runner import OPTIONS, NumpyRunner, random_model, traced
-from txport.exporter.graphs import interface
+from txport.exporter.graphs.interface import encoder_of, step_of
 from txport.exporter.graphs.lowerings import LOWERINGS, TensorScatter
 from txport.exporter.graphs.trace import trace_encoder, trace_step
 from txport.models.transformer import Transformer
+from txport.runtime.bundle.interface import cross_names
 
 
 @pytest.fixture(params=OPTIONS)
@@ -37,7 +38,7 @@ def test_graphs_equal_pytorch(model: Transformer, lowering: str) -> None:
         memory = model.encode(source, lengths)
         cross_expected = [tensor.numpy() for pair in model.cross_key_values(memory) for tensor in pair]
     cross = runner.encode(source.numpy(), lengths.numpy())
-    for name, wanted in zip(interface.cross_names(model.config.decoder_layers), cross_expected, strict=True):
+    for name, wanted in zip(cross_names(model.config.decoder_layers), cross_expected, strict=True):
         for row, length in enumerate(lengths):
             np.testing.assert_allclose(cross[name][row, :, :length], wanted[row, :, :length], atol=1e-4)
     caches = runner.empty_caches(3, 12)
@@ -85,7 +86,7 @@ def test_rows_are_independent(
 def test_end_of_sentence_is_decided_in_the_graph(
     runners: dict[str, tuple[Transformer, NumpyRunner]], lowering: str, seed: int, rows: int
 ) -> None:
-    """Against the rule of txport.exporter.graphs.interface, written out in Python."""
+    """Against the rule of txport.runtime.bundle.interface, written out in Python."""
     model, runner = runners[lowering]
     config, random = model.config, np.random.default_rng(seed)
     finished, positions = random.random(rows) < 0.4, random.integers(0, 4, rows)
@@ -152,12 +153,10 @@ def test_step_is_capturable_and_fused(model: Transformer, lowering: str) -> None
 
 def test_interface(model: Transformer, lowering: str) -> None:
     """Names and dtypes as documented; all inputs of a kind are there; ONNX's checker and shape inference agree."""
-    layers = model.config.decoder_layers
     encoder, step = traced(model, lowering)
-    assert [value.name for value in encoder.graph.inputs] == interface.encoder_inputs()
-    assert [value.name for value in encoder.graph.outputs] == interface.encoder_outputs(layers)
-    assert [value.name for value in step.graph.inputs] == interface.step_inputs(layers)
-    assert [value.name for value in step.graph.outputs] == interface.step_outputs(layers)
+    for graph, expected in ((encoder.graph, encoder_of(model.config)), (step.graph, step_of(model.config))):
+        assert [value.name for value in graph.inputs] == [tensor.name for tensor in expected.inputs]
+        assert [value.name for value in graph.outputs] == [tensor.name for tensor in expected.outputs]
     for graph in (encoder, step):
         onnx.checker.check_model(ir.to_proto(graph), full_check=True)
     assert step.opset_imports[""] == LOWERINGS[lowering].opset

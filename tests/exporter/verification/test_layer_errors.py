@@ -23,7 +23,8 @@ from txport.exporter.bundle import write_graphs
 from txport.exporter.precision.float16 import widened
 from txport.exporter.verification.layer_errors import LayerError, _Sums, layer_errors, worst
 from txport.exporter.verification.layer_runners import network_with_config
-from txport.runtime.bundle.manifest import Manifest, Precision, list_files
+from txport.runtime.bundle.manifest import Manifest, list_files
+from txport.runtime.bundle.schema import Precision
 from txport.runtime.engines.tensorrt import find_tensorrt
 from txport.runtime.errors import InputError
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from toy import BUNDLE
-from txport.runtime.bundle.manifest import FileEntry, Manifest, list_files
+from txport.runtime.bundle.manifest import Manifest, list_files
+from txport.runtime.bundle.schema import FileEntry
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.errors import BundleError
 

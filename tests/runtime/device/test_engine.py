@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from memory_device import BOUND, HashProgram, MemoryDevice
 from memory_engine import TOKENS, MemoryEngine
 from toy import BUNDLE
-from txport.runtime.bundle.manifest import Manifest, Precision
-from txport.runtime.bundle.schema import Graph, Tensor
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.schema import Graph, Precision, Tensor
 from txport.runtime.device.buffers import StepSizes, bytes_needed, stack_bytes
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.engine import Limits
@@ -40,9 +40,7 @@ def manifest_of(precision: str = "float32") -> Manifest:
 
 
 def step_of(manifest: Manifest) -> Graph:
-    graph = manifest.graph("decoder_step", "scatter")
-    assert graph is not None
-    return graph
+    return manifest.step("scatter")
 
 
 def engine_on(

@@ -9,7 +9,8 @@ from typing import Any
 import make_build_records
 import pytest
 from toy import BUNDLE
-from txport.runtime.bundle.manifest import FileEntry, Manifest
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.schema import FileEntry
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.device.gpu import Gpu, dotted, find_gpu
 from txport.runtime.engines.build_record import BuildRecord, LibraryVersion

@@ -1,0 +1,94 @@
+"""The graphs' contract: names, shapes and dtypes of inputs and outputs, and which output is bound over which input.
+
+    encoder        input_ids [batch, source], source_lengths [batch]
+                   -> cross_key_i, cross_value_i [batch, heads, source, head_dim] for each decoder layer i,
+                      cross_bias [batch, 1, 1, source]: 0 where a token is, `MASKED` where padding is
+    decoder_step   token_ids, positions, finished, target_limits [batch], cache_positions [target],
+                   cross_bias, cross_key_i, cross_value_i, self_key_i, self_value_i [batch, heads, target, head_dim]
+                   -> next_token_ids, next_positions, next_finished [batch], next_self_key_i, next_self_value_i,
+                      logits [batch, target_vocabulary]
+
+ids, positions, lengths and limits are int64, finished is bool, the rest is float32 or float16. For each row, one step
+does: chosen = argmax(logits); next_token = pad if finished else chosen; next_finished = finished or next_token == eos
+or positions + 1 >= target_limits; next_positions = positions + not next_finished.
+
+The exporter traces by these names, runtimes bind raw buffers by them, and `runtime/cpp/src/bundle/interface.cpp` says
+the same in C++: `tests/data/interface.json` is compared with both.
+"""
+
+from dataclasses import dataclass
+
+from txport.runtime.bundle.schema import Dimension, DType, ModelSizes, Tensor
+
+# Added to the score of a position that must not be attended to. Finite in float16, and exp(-30000) is exactly 0 in both
+# precisions, so padding changes nothing; -inf would make NaN of a row in which every position is masked.
+MASKED = -30000.0
+
+STATE = ("token_ids", "positions", "finished")
+# A lowering that has no use for it leaves it out.
+OPTIONAL_INPUTS = ("cache_positions",)
+# A runtime need not bind it.
+OPTIONAL_OUTPUTS = ("logits",)
+
+
+@dataclass(frozen=True)
+class Interface:
+    """Inputs and outputs of a graph in order, and the (input, output) pairs that share one buffer."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    aliases: tuple[tuple[str, str], ...] = ()
+
+
+def cross_names(layers: int) -> list[str]:
+    """Cross-attention keys and values of each decoder layer."""
+    return [f"cross_{kind}_{layer}" for layer in range(layers) for kind in ("key", "value")]
+
+
+def cache_names(layers: int) -> list[str]:
+    """Self-attention keys and values of each decoder layer."""
+    return [f"self_{kind}_{layer}" for layer in range(layers) for kind in ("key", "value")]
+
+
+def encoder(sizes: ModelSizes, floating: DType) -> Interface:
+    """Of the encoder of a model of these sizes; `floating` is the dtype of keys, values and bias."""
+    inputs = [*_tensors("int64", ("batch", "source"), "input_ids"), *_tensors("int64", ("batch",), "source_lengths")]
+    return Interface(tuple(inputs), (*_cross(sizes, floating), *_bias(floating)))
+
+
+def decoder_step(sizes: ModelSizes, floating: DType) -> Interface:
+    """Of one decoder step of a model of these sizes; `floating` is the dtype of caches, bias and logits."""
+    caches = cache_names(sizes.decoder_layers)
+    shape: tuple[Dimension | int, ...] = ("batch", sizes.heads, "target", sizes.head_dim)
+    aliases = tuple((name, f"next_{name}") for name in (*STATE, *caches))
+    state = [*_tensors("int64", ("batch",), *STATE[:2]), *_tensors("bool", ("batch",), STATE[2])]
+    inputs = [
+        *state,
+        *_tensors("int64", ("batch",), "target_limits"),
+        *_tensors("int64", ("target",), "cache_positions"),
+        *_bias(floating),
+        *_cross(sizes, floating),
+        *_tensors(floating, shape, *caches),
+    ]
+    outputs = [Tensor(f"next_{t.name}", t.dtype, t.shape, False) for t in (*state, *_tensors(floating, shape, *caches))]
+    outputs += _tensors(floating, ("batch", sizes.target_vocabulary), "logits")
+    return Interface(tuple(inputs), tuple(outputs), aliases)
+
+
+def interface(role: str, sizes: ModelSizes, floating: DType) -> Interface | None:
+    """Of the graphs of a role; None for a role that this version does not know."""
+    of_role = {"encoder": encoder, "decoder_step": decoder_step}.get(role)
+    return of_role and of_role(sizes, floating)
+
+
+def _cross(sizes: ModelSizes, floating: DType) -> list[Tensor]:
+    shape: tuple[Dimension | int, ...] = ("batch", sizes.heads, "source", sizes.head_dim)
+    return _tensors(floating, shape, *cross_names(sizes.decoder_layers))
+
+
+def _bias(floating: DType) -> list[Tensor]:
+    return _tensors(floating, ("batch", 1, 1, "source"), "cross_bias")
+
+
+def _tensors(dtype: DType, shape: tuple[Dimension | int, ...], *names: str) -> list[Tensor]:
+    return [Tensor(name, dtype, shape, name in OPTIONAL_OUTPUTS) for name in names]
