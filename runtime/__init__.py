@@ -19,7 +19,8 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
     from txport.runtime.bundle.manifest import Manifest
-    from txport.runtime.translator import Options, Piece, Translation, Translator
+    from txport.runtime.options import Options
+    from txport.runtime.translator import Piece, Translation, Translator
 
 __all__ = [
     "BundleError",
@@ -38,7 +39,7 @@ __all__ = [
 # Imported when they are first asked for: they need numpy, and the translator's need what runs a bundle.
 _LAZY = {
     "Manifest": "txport.runtime.bundle.manifest",
-    "Options": "txport.runtime.translator",
+    "Options": "txport.runtime.options",
     "Piece": "txport.runtime.translator",
     "Translation": "txport.runtime.translator",
     "Translator": "txport.runtime.translator",

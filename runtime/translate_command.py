@@ -3,26 +3,38 @@
 import json
 import logging
 import sys
+from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO, TypeVar, get_type_hints
 
 import click
 from txport.runtime.errors import InputError
 from txport.runtime.greedy import BATCH_TOKENS
+from txport.runtime.options import Options
 from txport.runtime.text.lines import WINDOW_LINES, as_line, text_windows, windows, write_all
-from txport.runtime.translator import Options, Translation, Translator
+from txport.runtime.translator import Translation, Translator
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _of_options(command: F) -> F:
+    """A flag for each field of `Options`."""
+    kinds = get_type_hints(Options)
+    for option in reversed(fields(Options)):
+        flag, least = f"--{option.name.replace('_', '-')}", option.metadata["least"]
+        if kinds[option.name] is bool:
+            form: dict[str, Any] = {"is_flag": True}
+        else:
+            form = {"type": str if least is None else click.IntRange(least), "default": option.default}
+        command = click.option(flag, help=option.metadata["help"], **form)(command)
+    return command
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON object a line: text, ids, truncated (and scores).")
-@click.option("--scores", is_flag=True, help="With --json: the log-probability of each id.")
-@click.option("--max-length", type=click.IntRange(1), help="Most tokens to make, eos included. [default: the bundle's]")
-@click.option("--min-length", type=click.IntRange(0), default=0, help="Tokens to make before a translation may end.")
-@click.option("--prefix", help="Text that every translation must begin with.")
-@click.option("--source-language", help="The language of the lines, where BUNDLE has several. [default: the bundle's]")
-@click.option("--target-language", help="The language to translate into, likewise; tx-inspect lists them.")
-@click.option("--strict", is_flag=True, help="Refuse a line that is too long, instead of cutting it with a warning.")
+@_of_options
 @click.option("--device", default="auto", show_default=True, help="Where to run: auto, cpu, cuda or trt.")
 @click.option("--lowering", help="The decoder step to use: ort, scatter or tensorscatter. [default: the best here]")
 @click.option("--threads", type=click.IntRange(0), default=0, help="Threads of a batch. [default: the cores, shared]")
@@ -43,13 +55,6 @@ from txport.runtime.translator import Options, Translation, Translator
 def main(
     bundle: Path,
     as_json: bool,
-    scores: bool,
-    max_length: int | None,
-    min_length: int,
-    prefix: str | None,
-    source_language: str | None,
-    target_language: str | None,
-    strict: bool,
     device: str,
     lowering: str | None,
     threads: int,
@@ -57,6 +62,7 @@ def main(
     batch: int | None,
     batch_tokens: int,
     window: int,
+    **options: Any,
 ) -> None:
     r"""Translate lines from standard input to standard output with BUNDLE.
 
@@ -65,11 +71,9 @@ def main(
     """
     logging.basicConfig(format="tx-translate: %(message)s", level=logging.WARNING)
     source, target = _descriptor(sys.stdin, "input"), _descriptor(sys.stdout, "output")
-    languages = (source_language, target_language)
-    options = Options(max_length, min_length, prefix, scores and as_json, strict, *languages)
     translator = Translator(bundle, device, lowering, threads, batch, batch_tokens, workers)
     texts = text_windows(windows(source, window))
-    for results in translator.translate_windows(texts, options):
+    for results in translator.translate_windows(texts, **options | {"scores": options["scores"] and as_json}):
         lines = (as_json_line(result) if as_json else as_line(result.text) for result in results)
         write_all(target, b"".join(lines))
 

@@ -2,9 +2,10 @@
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from txport.runtime import greedy
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
@@ -12,6 +13,7 @@ from txport.runtime.engines.choice import choose, open_engine
 from txport.runtime.errors import InputError
 from txport.runtime.files import new_file
 from txport.runtime.libraries import needs
+from txport.runtime.options import DEFAULTS, Options
 from txport.runtime.text.affixes import affixes
 from txport.runtime.text.lines import as_line, open_lines, text_windows
 from txport.runtime.workers import cores, shares
@@ -20,30 +22,6 @@ with needs("ort"):
     from txport.runtime.text.tokenizer import TextStream, open_tokenizer
 
 _log = logging.getLogger("txport")
-
-
-@dataclass(frozen=True)
-class Options:
-    """What may be asked for every sentence of a call.
-
-    Attributes:
-        max_length: the most tokens to make, eos included; None for as many as the bundle makes.
-        min_length: tokens to make before eos may be.
-        prefix: text that each translation must begin with.
-        scores: compute `Translation.scores`.
-        strict: refuse a sentence that is longer than the bundle takes, instead of cutting it with a warning.
-        source_language: the language of the sentences, for a bundle that has several; None for its default.
-        target_language: the language to translate into, likewise. A sentence may choose another one by its beginning
-            if the bundle has that (`>>name<<`).
-    """
-
-    max_length: int | None = None
-    min_length: int = 0
-    prefix: str | None = None
-    scores: bool = False
-    strict: bool = False
-    source_language: str | None = None
-    target_language: str | None = None
 
 
 @dataclass(frozen=True)
@@ -120,40 +98,29 @@ class Translator:
         self.engine = open_engine(directory, self.manifest, choice, threads)
         self._batch, self._batch_tokens = batch, batch_tokens
 
-    def translate(
-        self,
-        sentences: Sequence[str],
-        *,
-        max_length: int | None = None,
-        min_length: int = 0,
-        prefix: str | None = None,
-        scores: bool = False,
-        strict: bool = False,
-        source_language: str | None = None,
-        target_language: str | None = None,
-    ) -> list[Translation]:
+    def translate(self, sentences: Sequence[str], options: Options = DEFAULTS, **changes: Any) -> list[Translation]:
         """Translate sentences; the results are in their order. Empty ones, and ones of spaces only, stay empty.
 
         Args:
             sentences: any number; they are sorted by length and run in batches.
-            max_length, min_length, prefix, scores, strict, source_language, target_language: see `Options`.
+            options: see `txport.runtime.options.Options`.
+            changes: fields of `Options` by name, instead of those of `options`: `translate(texts, scores=True)`.
 
         Raises:
-            InputError: an argument cannot be used, or a sentence is too long and `strict` is set.
+            InputError: an option cannot be used, or a sentence is too long and `strict` is set.
         """
         if isinstance(sentences, str):
             raise InputError("translate takes a list of sentences: put the one sentence in a list")
-        options = Options(max_length, min_length, prefix, scores, strict, source_language, target_language)
-        return self._translate(sentences, self._call(options), "sentence", 1)
+        return self._translate(sentences, self._call(options, changes), "sentence", 1)
 
     def translate_windows(
-        self, windows: Iterable[Sequence[str]], options: Options = Options()
+        self, windows: Iterable[Sequence[str]], options: Options = DEFAULTS, **changes: Any
     ) -> Iterator[list[Translation]]:
         """Translate a text of any length, some lines at a time.
 
         Args:
             windows: lines in portions of a size that is worth sorting, some hundred (see `txport.runtime.text.lines`).
-            options: see `Options`.
+            options, changes: as for `translate`.
 
         Yields:
             the results of each window, in order.
@@ -161,13 +128,17 @@ class Translator:
         Raises:
             InputError: as `translate`, with the number of the line.
         """
-        call, first = self._call(options), 1
+        call, first = self._call(options, changes), 1
         for window in windows:
             yield self._translate(window, call, "line", first)
             first += len(window)
 
     def translate_file(
-        self, source: str | os.PathLike[str], target: str | os.PathLike[str], options: Options = Options()
+        self,
+        source: str | os.PathLike[str],
+        target: str | os.PathLike[str],
+        options: Options = DEFAULTS,
+        **changes: Any,
     ) -> int:
         r"""Translate a UTF-8 file line by line into another one, which is written whole or not at all.
 
@@ -181,23 +152,15 @@ class Translator:
         """
         count = 0
         with open_lines(Path(source)) as windows, new_file(Path(target)) as output:
-            for results in self.translate_windows(text_windows(windows), options):
+            for results in self.translate_windows(text_windows(windows), options, **changes):
                 output.writelines(as_line(result.text) for result in results)
                 count += len(results)
         return count
 
     def translate_ids(
-        self,
-        sources: Sequence[Sequence[int]],
-        *,
-        max_length: int | None = None,
-        min_length: int = 0,
-        prefix: Sequence[int] = (),
-        scores: bool = False,
-        source_language: str | None = None,
-        target_language: str | None = None,
+        self, sources: Sequence[Sequence[int]], options: Options = DEFAULTS, **changes: Any
     ) -> list[Translation]:
-        """As `translate`, from source ids and a prefix of target ids, without a tokenizer.
+        """As `translate`, from source ids, without a tokenizer unless `prefix` is text.
 
         Source ids are whole: eos and language tokens included. What the model's answers are forced to begin with
         stands before `prefix` by itself.
@@ -207,35 +170,21 @@ class Translator:
         """
         for number, source in enumerate(sources, 1):
             _check_ids(source, self.manifest.model.source_vocabulary, f"sentence {number}")
-        _check_ids(prefix, self.manifest.model.target_vocabulary, "the prefix")
-        forced = affixes(self.manifest.tokenizer, source_language, target_language).target_prefix
-        begin = [*forced, *prefix]
-        self._check_lengths(max_length, min_length, begin)
-        requests = [greedy.Request(source, max_length, min_length, begin) for source in sources]
-        return [self._translation(result, truncated=False) for result in self._decode(requests, scores)]
+        call = self._call(options, changes)
+        requests = [call.request(source, call.target_prefix) for source in sources]
+        return [self._translation(result, truncated=False) for result in self._decode(requests, call.options.scores)]
 
-    def stream(
-        self,
-        sentence: str,
-        *,
-        max_length: int | None = None,
-        min_length: int = 0,
-        prefix: str | None = None,
-        scores: bool = False,
-        strict: bool = False,
-        source_language: str | None = None,
-        target_language: str | None = None,
-    ) -> Iterator[Piece]:
-        """Translate one sentence and yield each token as it is made; arguments as for `translate`.
+    def stream(self, sentence: str, options: Options = DEFAULTS, **changes: Any) -> Iterator[Piece]:
+        """Translate one sentence and yield each token as it is made; options as for `translate`.
 
         The texts of all pieces, joined, are the text that `translate` gives.
         """
-        options = Options(max_length, min_length, prefix, scores, strict, source_language, target_language)
-        request, _ = self._request(sentence, self._call(options), "the sentence")
+        call = self._call(options, changes)
+        request, _ = self._request(sentence, call, "the sentence")
         if request is None:
             return
         text = TextStream(self.tokenizer)
-        for token in greedy.stream(self.engine, request, scores=scores):
+        for token in greedy.stream(self.engine, request, scores=call.options.scores):
             yield Piece(token.id, text.add(token.id, token.last), token.score)
 
     def _translate(self, sentences: Sequence[str], call: "_Call", what: str, first: int) -> list[Translation]:
@@ -270,9 +219,7 @@ class Translator:
         if not ids:
             return None, False
         source, most = around.around(ids), self.engine.limits.source
-        request = greedy.Request(
-            around.around(ids, most), options.max_length, options.min_length, [*around.target_prefix, *call.prefix]
-        )
+        request = call.request(around.around(ids, most), around.target_prefix)
         if len(source) <= most:
             return request, False
         message = f"{what} has {len(source)} tokens, more than the {most} that this bundle takes"
@@ -281,12 +228,16 @@ class Translator:
         _log.warning("%s: it was cut", message)
         return request, True
 
-    def _call(self, options: Options) -> "_Call":
+    def _call(self, options: Options, changes: Mapping[str, Any]) -> "_Call":
         # A language that is unknown or was not chosen is reported before any sentence is looked at.
+        options = options.changed(changes)
         around = affixes(self.manifest.tokenizer, options.source_language, options.target_language)
-        prefix = self.tokenizer.encode_prefix(options.prefix) if options.prefix else []
+        prefix = options.prefix or []
+        if isinstance(prefix, str):
+            prefix = self.tokenizer.encode_prefix(prefix)
+        _check_ids(prefix, self.manifest.model.target_vocabulary, "the prefix")
         self._check_lengths(options.max_length, options.min_length, [*around.target_prefix, *prefix])
-        return _Call(options, prefix)
+        return _Call(options, around.target_prefix, prefix)
 
     def _check_lengths(self, max_length: int | None, min_length: int, prefix: Sequence[int]) -> None:
         most = self.engine.limits.target
@@ -301,10 +252,22 @@ class Translator:
 
 @dataclass(frozen=True)
 class _Call:
-    """What the sentences of one call share: the options, and the ids of their `prefix`."""
+    """What the sentences of one call share.
+
+    Attributes:
+        options: of the call.
+        target_prefix: ids that all answers begin with in its languages.
+        prefix: ids of its `prefix`, which follow these.
+    """
 
     options: Options
-    prefix: list[int]
+    target_prefix: Sequence[int]
+    prefix: Sequence[int]
+
+    def request(self, source: Sequence[int], target_prefix: Sequence[int]) -> greedy.Request:
+        """Of one source; a sentence may choose a target language, and with it a target prefix, of its own."""
+        limits = self.options.max_length, self.options.min_length
+        return greedy.Request(source, *limits, prefix=[*target_prefix, *self.prefix])
 
 
 def _check_ids(ids: Sequence[int], vocabulary: int, what: str) -> None:

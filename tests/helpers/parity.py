@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from txport.runtime.errors import BundleError
+from txport.runtime.options import Options
 from txport.runtime.text.lines import WINDOW_LINES
 from txport.runtime.translate_command import as_json_line
-from txport.runtime.translator import Options, Translator
+from txport.runtime.translator import Translator
 
 
 def by_python(bundle: Path, lines: Sequence[str], lowering: str, batch: int) -> list[bytes]:

@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 import onnx_ir as ir
 from numpy_runner import random_model, traced
-from txport.exporter.bundle import graph_record, model_sizes, write_graphs
+from txport.exporter.bundle import graph_record, write_graphs
 from txport.exporter.engines.builder import BuildOptions, EngineBuilder
+from txport.exporter.graphs.interface import model_sizes
 from txport.exporter.precision.float16 import to_float16
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Dimensions, Island, Precision, Range
@@ -46,7 +47,6 @@ def write_bundle(
             to_float16(graph, here)
         if here and listed:
             found.append(Island(name, here, "loss"))
-    layers = model.config.decoder_layers
     floating: Literal["float16", "float32"] = "float16" if precision == "float16" else "float32"
     write_graphs(directory / "onnx", graphs, "0")
     return dataclasses.replace(
@@ -54,7 +54,7 @@ def write_bundle(
         model=model_sizes(model.config),
         dimensions=Dimensions(Range(1, 2, 4), Range(1, 8, 16), Range(1, 16, 32)),
         precision=Precision(floating, floating, tuple(found)),
-        graphs=tuple(graph_record(name, graph, layers) for name, graph in graphs.items()),
+        graphs=tuple(graph_record(name, graph, model.config) for name, graph in graphs.items()),
     )
 
 

@@ -2,8 +2,10 @@
 
 import json
 import logging
+import re
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,8 @@ from toy import BUNDLE, LIMIT, SOURCE, TOKENS, answer
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.tokenizer_schema import Languages, TokenizerDescription, ids_only
 from txport.runtime.errors import BundleError, InputError
-from txport.runtime.translator import Options, Translation, Translator
+from txport.runtime.options import Options
+from txport.runtime.translator import Translation, Translator
 from txport.runtime.workers import shares
 
 TEXTS = ["the cat sees a bird", "one", "a big red dog", "not two or three", "zebra crossing", "a a a a a a a"]
@@ -80,6 +83,32 @@ def test_options_that_cannot_be(toy: Translator, options: dict[str, object], wor
         toy.translate(["one"], **options)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=words):
         list(toy.stream("one", **options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"), [("max_lenght", "did you mean max_length?"), ("beams", "there are max_length, min_length, ")]
+)
+def test_unknown_options(toy: Translator, name: str, advice: str) -> None:
+    for call in (toy.translate, toy.translate_ids):
+        with pytest.raises(InputError, match=f"there is no option '{name}': {re.escape(advice)}"):
+            call([], **{name: 1})
+
+
+def test_options_as_an_object_and_by_name_are_one(toy: Translator) -> None:
+    options = Options(max_length=9, min_length=2, prefix="the cat", scores=True)
+    assert toy.translate(["one"], options) == toy.translate(
+        ["one"], max_length=9, min_length=2, prefix="the cat", scores=True
+    )
+    assert toy.translate(["one"], options, max_length=5) == toy.translate(["one"], replace(options, max_length=5))
+
+
+def test_a_prefix_is_text_or_ids(toy: Translator) -> None:
+    ids = toy.tokenizer.encode_prefix("the cat")
+    source = toy.tokenizer.encode("one")
+    assert toy.translate(["one"], prefix=ids) == toy.translate(["one"], prefix="the cat")
+    assert toy.translate_ids([source], prefix="the cat") == toy.translate_ids([source], prefix=ids)
+    with pytest.raises(InputError, match="the prefix has the id 96"):
+        toy.translate(["one"], prefix=[96])
 
 
 def test_long_sentences_are_cut_with_a_warning(toy: Translator, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,59 @@
+"""What may be asked of every sentence of a call: one definition for all calls of the `Translator` and the command.
+
+A new option is a field here, with its help, and its meaning where requests are made (`txport.runtime.translator`) or
+decoded (`txport.runtime.greedy`).
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from txport.runtime.errors import InputError
+
+
+def _option(default: Any, help: str, least: int | None = None) -> Any:
+    """A field, with the command's help and the least value of a number."""
+    return field(default=default, metadata={"help": help, "least": least})
+
+
+@dataclass(frozen=True)
+class Options:
+    """What may be asked of every sentence of a call.
+
+    Attributes:
+        max_length: the most tokens to make, eos included; None for as many as the bundle makes.
+        min_length: tokens to make before eos may be.
+        prefix: what each translation must begin with: text, or target ids.
+        scores: compute `Translation.scores`.
+        strict: refuse a text that is longer than the bundle takes, instead of cutting it with a warning.
+        source_language: the language of the sentences, for a bundle that has several; None for its default.
+        target_language: the language to translate into, likewise. A sentence may choose another one by its beginning
+            if the bundle has that (`>>name<<`).
+    """
+
+    max_length: int | None = _option(None, "Most tokens to make, eos included. [default: the bundle's]", least=1)
+    min_length: int = _option(0, "Tokens to make before a translation may end.", least=0)
+    prefix: str | Sequence[int] | None = _option(None, "Text that every translation must begin with.")
+    scores: bool = _option(False, "With --json: the log-probability of each id.")
+    strict: bool = _option(False, "Refuse a line that is too long, instead of cutting it with a warning.")
+    source_language: str | None = _option(
+        None, "The language of the lines, where BUNDLE has several. [default: the bundle's]"
+    )
+    target_language: str | None = _option(None, "The language to translate into, likewise; tx-inspect lists them.")
+
+    def changed(self, changes: Mapping[str, Any]) -> "Options":
+        """These options with some fields replaced.
+
+        Raises:
+            InputError: there is no such option.
+        """
+        names = [option.name for option in fields(self)]
+        for name in changes.keys() - names:
+            near = difflib.get_close_matches(name, names, 1)
+            advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+            raise InputError(f"there is no option {name!r}: {advice}")
+        return replace(self, **changes)
+
+
+DEFAULTS = Options()
