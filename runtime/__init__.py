@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from txport.runtime.errors import BundleError, CheckFailed, CheckpointError, InputError, MissingLibrary, TxportError
 
-# From 1.29 on ONNX Runtime reports to its makers, and keeps a database in the user's cache, unless it is told not to
-# before it is imported. A library that translates must not; who wants the reports sets the variable to 0.
+# From 1.29 on ONNX Runtime sends telemetry, and keeps a database in the user's cache, unless this is set before it is
+# imported. A library that translates must not; set the variable to 0 to have it.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ __all__ = [
     "TxportError",
 ]
 
-# Imported when they are first asked for: they need numpy, and the translator's need what runs a bundle.
+# Imported on first use: they need numpy, and those of the translator the libraries that run a bundle.
 _LAZY = {
     "Manifest": "txport.runtime.bundle.manifest",
     "Options": "txport.runtime.options",

@@ -29,12 +29,12 @@ def inspect() -> NoReturn:
 def run_command(module: str, extra: str) -> NoReturn:
     """Import a module, run its click command `main` on the arguments of this process, and exit.
 
-    What a user can cause ends in one sentence on standard error and the error's exit code: 2 for bad use, 1 for a
-    failed check. Ctrl-C, and a closed pipe as by `| head`, end it silently.
+    Errors that a user can cause end in one sentence on standard error and the error's exit code: 2 for bad use, 1 for a
+    failed check. Ctrl-C, and a closed pipe as by `| head`, end the process silently.
 
     Args:
-        module: where the command is.
-        extra: the extra of the installation that brings the libraries which the module imports.
+        module: the module of the command.
+        extra: the extra of the package that installs the libraries which the module imports.
     """
     try:
         code = _run(module, extra)
@@ -46,7 +46,7 @@ def run_command(module: str, extra: str) -> NoReturn:
     except KeyboardInterrupt:
         code = INTERRUPTED
     except BrokenPipeError:
-        # What is still buffered can go nowhere; without this the interpreter would complain about it on its way out.
+        # Buffered output has nowhere to go; without this the interpreter would report it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = CLOSED_PIPE
     sys.exit(code)
@@ -57,7 +57,7 @@ def _run(module: str, extra: str) -> int:
         import click
 
         command = importlib.import_module(module).main
-    # Not through click's own main, which ends a closed pipe and Ctrl-C in its way.
+    # Not through click's own main, which handles a closed pipe and Ctrl-C differently.
     try:
         with command.make_context(_program(), sys.argv[1:]) as context:
             command.invoke(context)

@@ -1,4 +1,4 @@
-"""golden.json: sentences and the ids that must come out, by which a device checks itself without PyTorch."""
+"""golden.json: sentences and their expected ids, by which a device checks itself without PyTorch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,11 +12,10 @@ from txport.runtime.translator import Translator
 
 @dataclass(frozen=True)
 class Case:
-    """A source text, its ids (with eos), and the ids to be made (without bos).
+    """A source text, its ids (with eos), and the expected ids (without bos).
 
-    These are whole if they end with eos or are as many as the bundle makes, and otherwise an answer's beginning.
-
-    Without a tokenizer the text says nothing and may be empty.
+    The expected ids are complete if they end with eos or reach the bundle's limit, else the beginning of an answer.
+    In a bundle without a tokenizer the text means nothing and may be empty.
     """
 
     source: str
@@ -34,7 +33,7 @@ class Golden:
 
 @dataclass(frozen=True)
 class Difference:
-    """A case that went wrong: which one (from 0), in what, and both lists of ids."""
+    """A case that differs: its number (from 0), what was compared, and both lists of ids."""
 
     case: int
     what: str
@@ -62,7 +61,7 @@ def run_golden(translator: Translator, golden: Golden) -> list[Difference]:
     """Tokenize and translate every case, in batches and then each alone.
 
     Returns:
-        what differs; nothing if the bundle does here what it did where it was made.
+        what differs; nothing if the bundle gives the same ids here as where it was exported.
     """
     sources = [case.source_ids for case in golden.cases]
     # No more than is compared; None, for all that the bundle makes, if there is no case at all.

@@ -1,4 +1,4 @@
-"""tx-inspect: what a bundle is, what would run it, and whether it is whole."""
+"""tx-inspect: what a bundle is, which engine would run it, and whether it is intact."""
 
 import json
 from collections.abc import Iterator
@@ -18,12 +18,14 @@ from txport.runtime.errors import BundleError, CheckFailed, InputError
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--check", is_flag=True, help="Compare every file with its hash and run golden.json; exit with 1 if not.")
+@click.option(
+    "--check", is_flag=True, help="Compare every file with its hash and run golden.json; exit with 1 if any differs."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--device", default="auto", show_default=True, help="The device to choose for: auto, cpu, cuda or trt.")
 @click.option("--lowering", help="The decoder step to check: ort, scatter or tensorscatter. [default: all of them]")
 def main(bundle: Path, check: bool, as_json: bool, device: str, lowering: str | None) -> None:
-    """Print what the manifest of BUNDLE says and what would run it; with --check, see whether it is whole and works."""
+    """Print the manifest of BUNDLE and which engine would run it; with --check, verify its files and its answers."""
     if not bundle.is_dir():
         raise InputError(f"{bundle} is not a directory: give the directory that tx-export wrote")
     try:
@@ -47,7 +49,7 @@ def main(bundle: Path, check: bool, as_json: bool, device: str, lowering: str | 
 
 
 def _check(bundle: Path, manifest: Manifest, device: str, lowering: str | None) -> list[str]:
-    """Run all checks; what was found in order, one line for each.
+    """Run all checks; one line for each that passed.
 
     Raises:
         BundleError, CheckFailed: the first that failed.
@@ -55,7 +57,7 @@ def _check(bundle: Path, manifest: Manifest, device: str, lowering: str | None) 
     manifest.check_files(bundle, hashes=lambda name: True)
     total = sum(entry.bytes for entry in manifest.files.values())
     found = [f"{len(manifest.files)} files of {total:,} bytes have the sizes and hashes of the manifest"]
-    # Only here, so that looking at a bundle needs neither ONNX Runtime nor SentencePiece.
+    # Imported here, so that tx-inspect without --check needs neither ONNX Runtime nor SentencePiece.
     from txport.runtime.golden import load_golden, run_golden
     from txport.runtime.translator import Translator
 
@@ -81,7 +83,7 @@ def _check(bundle: Path, manifest: Manifest, device: str, lowering: str | None) 
 
 
 def _rows(manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """What a person wants to know first, as (name, value) pairs."""
+    """The manifest's main facts as (name, value) pairs."""
     model, tokens, verification = manifest.model, manifest.tokens, manifest.verification
     yield "made by", f"{manifest.made_by.name} {manifest.made_by.version} (format {manifest.format_version})"
     yield (
@@ -97,7 +99,8 @@ def _rows(manifest: Manifest) -> Iterator[tuple[str, str]]:
     for island in precision.islands:
         yield "in float32", f"{len(island.nodes)} nodes of {island.graph}: {island.reason}"
     for graph in manifest.graphs:
-        yield "graph", f"{graph.name}: {graph.file}, {_opsets(graph)}"
+        optional = ", optional" if graph.optional else ""
+        yield "graph", f"{graph.name}: {graph.file}, {_opsets(graph)}{optional}"
     yield from _tokenizer_rows(manifest.tokenizer)
     yield "files", f"{len(manifest.files)}, {sum(entry.bytes for entry in manifest.files.values()):,} bytes"
     if verification is None:
@@ -112,7 +115,7 @@ def _rows(manifest: Manifest) -> Iterator[tuple[str, str]]:
 
 
 def _engine_rows(bundle: Path) -> Iterator[tuple[str, str]]:
-    """What tx-build has left, whether it fits here or not; `choose` says that."""
+    """The TensorRT engines of the bundle, whether they fit this machine or not."""
     for directory in directories(bundle):
         try:
             record = BuildRecord.load(directory)

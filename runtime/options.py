@@ -38,9 +38,11 @@ class Options:
     scores: bool = _option(False, "With --json: the log-probability of each id.")
     strict: bool = _option(False, "Refuse a line that is too long, instead of cutting it with a warning.")
     source_language: str | None = _option(
-        None, "The language of the lines, where BUNDLE has several. [default: the bundle's]"
+        None, "Language of the input, for models with several. [default: the bundle's]"
     )
-    target_language: str | None = _option(None, "The language to translate into, likewise; tx-inspect lists them.")
+    target_language: str | None = _option(
+        None, "Language to translate into, for models with several; tx-inspect lists them."
+    )
 
     def changed(self, changes: Mapping[str, Any]) -> "Options":
         """These options with some fields replaced.

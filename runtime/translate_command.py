@@ -37,9 +37,14 @@ def _of_options(command: F) -> F:
 @_of_options
 @click.option("--device", default="auto", show_default=True, help="Where to run: auto, cpu, cuda or trt.")
 @click.option("--lowering", help="The decoder step to use: ort, scatter or tensorscatter. [default: the best here]")
-@click.option("--threads", type=click.IntRange(0), default=0, help="Threads of a batch. [default: the cores, shared]")
 @click.option(
-    "--workers", type=click.IntRange(0), default=0, help="Batches side by side on the CPU. [default: by the cores]"
+    "--threads", type=click.IntRange(0), default=0, help="Threads per batch. [default: the cores divided by --workers]"
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(0),
+    default=0,
+    help="Batches that run side by side on the CPU. [default: one per core, at most 4]",
 )
 @click.option("--batch", type=click.IntRange(1), help="Most lines that run together. [default: the bundle's]")
 @click.option(
@@ -66,7 +71,7 @@ def main(
 ) -> None:
     r"""Translate lines from standard input to standard output with BUNDLE.
 
-    One line out for each line in. A line that stands alone is answered at once; many are sorted and run in batches.
+    One line out for each line in. A single line is translated at once; many lines are sorted by length and run in batches.
     Lines are UTF-8 and end at "\n" only; empty ones stay empty.
     """
     logging.basicConfig(format="tx-translate: %(message)s", level=logging.WARNING)

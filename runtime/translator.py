@@ -26,12 +26,12 @@ _log = logging.getLogger("txport")
 
 @dataclass(frozen=True)
 class Translation:
-    """What came out for one sentence.
+    """The translation of one sentence.
 
     Attributes:
         text: the translation; empty for an empty sentence.
         ids: target ids without bos; the last is eos unless the maximum length came first.
-        scores: the natural logarithm of each id's probability, if asked for.
+        scores: the natural logarithm of each id's probability, if requested.
         truncated: the sentence was longer than the bundle takes and was cut.
     """
 
@@ -43,7 +43,7 @@ class Translation:
 
 @dataclass(frozen=True)
 class Piece:
-    """One step of a stream: the id, the text that became certain by it (perhaps none), its score if asked for."""
+    """One step of a stream: the id, the text that it completes (often none), and its score if requested."""
 
     id: int
     text: str
@@ -51,7 +51,7 @@ class Piece:
 
 
 class Translator:
-    """A bundle, ready to translate. Threads may share one: nothing of a call stays in it.
+    """A bundle, ready to translate. Threads may share one: calls leave no state in it.
 
     Args:
         bundle: the directory that tx-export wrote.
@@ -211,7 +211,7 @@ class Translator:
         return Translation(self.tokenizer.decode(result.ids), result.ids, result.scores, truncated)
 
     def _request(self, text: str, call: "_Call", what: str) -> tuple[greedy.Request | None, bool]:
-        """What to ask for a text, None if there is nothing in it to translate, and whether it was cut to fit."""
+        """The request for a text (None if the text is blank), and whether the text was cut to fit."""
         if not text or text.isspace():
             return None, False
         options = call.options
@@ -229,7 +229,7 @@ class Translator:
         return request, True
 
     def _call(self, options: Options, changes: Mapping[str, Any]) -> "_Call":
-        # A language that is unknown or was not chosen is reported before any sentence is looked at.
+        # Languages are checked before any sentence is encoded.
         options = options.changed(changes)
         around = affixes(self.manifest.tokenizer, options.source_language, options.target_language)
         prefix = options.prefix or []

@@ -1,8 +1,8 @@
-"""How the cores of a machine are shared out among batches that run side by side."""
+"""Divides the machine's cores among batches that run side by side."""
 
 import os
 
-# More workers would read the weights more often than caches and memory can serve them.
+# More workers read the weights more often than caches and memory bandwidth allow.
 MOST_WORKERS = 4
 
 
@@ -12,7 +12,7 @@ def cores() -> int:
 
 
 def shares(workers: int, threads: int, cores: int) -> tuple[int, int]:
-    """Workers and the threads of each, where 0 leaves them to the machine; together they use its cores."""
+    """The number of workers and of threads of each; 0 means as many as the cores allow."""
     if workers == 0:
         workers = max(1, min(MOST_WORKERS, cores // max(1, threads)))
     return workers, threads if threads or workers == 1 else max(1, cores // workers)

@@ -1,4 +1,4 @@
-"""JSON to dataclasses, strictly: every field present, no unknown one, no repeated one, no type but the declared one.
+"""JSON to dataclasses, strictly: every field present exactly once and of its declared type, unknown fields refused.
 
 The C++ runtime reads the same files by the same rules; `tests/data/manifests` holds what both must accept and refuse.
 """

@@ -69,4 +69,4 @@ def _language_faults(tokenizer: TokenizerDescription, vocabularies: Mapping[str,
                 if not 0 <= token < size:
                     yield f"tokenizer.languages.{field}[{name!r}] is {token}, outside the {side} vocabulary of {size}"
         if default is not None and default not in table:
-            yield f"tokenizer.languages.{field}_default is {default!r}, which tokenizer.languages.{field} has not got"
+            yield f"tokenizer.languages.{field}_default is {default!r}, which is not in tokenizer.languages.{field}"

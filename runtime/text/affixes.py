@@ -1,4 +1,4 @@
-"""What stands around the ids of a text: language tokens, eos, and the forced beginning of an answer."""
+"""The ids before and after a text's own: language tokens and eos, and the forced beginning of an answer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ class Affixes:
     target_prefix: list[int]
 
     def around(self, ids: Sequence[int], most: int | None = None) -> list[int]:
-        """The source ids of a text: prefix, ids and suffix, in which the ids are cut so that all are `most`."""
+        """Prefix, ids and suffix of a source text; with `most`, ids are cut so that no more than that remain."""
         room = len(ids) if most is None else max(0, most - len(self.source_prefix) - len(self.source_suffix))
         return [*self.source_prefix, *ids[:room], *self.source_suffix]
 
@@ -35,7 +35,7 @@ def affixes(
     """The affixes for chosen languages, None for the defaults.
 
     Raises:
-        InputError: a language is unknown, or there is none to choose, or one must be chosen and was not.
+        InputError: a language is unknown, the bundle has none to choose, or one must be chosen and was not.
     """
     languages = description.languages
     chosen = {
@@ -58,12 +58,12 @@ def affixes(
 
 
 def split_marker(text: str, description: TokenizerDescription) -> tuple[str | None, str]:
-    """Take a text's own choice of the target language off it.
+    """Split `>>name<<`, a text's own choice of the target language, from its beginning.
 
-    As Hugging Face's MarianTokenizer does: `>>name<<` at the very start, whatever the name; the rest stays as it is.
+    As Hugging Face's MarianTokenizer does: at the very start, whatever the name; the rest stays as it is.
 
     Returns:
-        the name, None if the text has no marker or the bundle takes none; and the text without the marker.
+        the name (None if the text has no marker, or the bundle takes none) and the text without the marker.
     """
     languages = description.languages
     if languages is None or not languages.in_text or not text.startswith(">>"):
@@ -73,7 +73,7 @@ def split_marker(text: str, description: TokenizerDescription) -> tuple[str | No
 
 
 def with_unknown_target(description: TokenizerDescription, unk: int) -> TokenizerDescription:
-    """The description for a text whose marker names no known language: unk stands in the language's place."""
+    """The description for a text whose marker names an unknown language: unk takes the language's place."""
     prefix = tuple(unk if item == TARGET_LANGUAGE else item for item in description.source_prefix)
     return replace(description, source_prefix=prefix)
 

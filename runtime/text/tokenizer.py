@@ -16,22 +16,22 @@ class Tokenizer(Protocol):
     """What the translator needs of a tokenizer."""
 
     def encode(self, text: str) -> list[int]:
-        """The source ids of one line, whole: what stands before and after the text's own (eos) included."""
+        """All source ids of one line: those of the text, with prefix and suffix (eos)."""
 
     def encode_source(
         self, text: str, source_language: str | None = None, target_language: str | None = None
     ) -> tuple[list[int], Affixes]:
-        """The source ids of a text alone, and what belongs around them; None for the default languages."""
+        """The source ids of the text alone, and its affixes; None for the default languages."""
 
     def encode_prefix(self, text: str) -> list[int]:
-        """The target ids that a translation shall begin with, without bos and eos."""
+        """The target ids of a prefix that a translation must begin with, without bos and eos."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of target ids; special ids and ids that the model has not got leave nothing."""
+        """The text of target ids; special ids, and ids outside the vocabulary, leave no text."""
 
 
 class Side(Protocol):
-    """The model of one side: text to ids and back, and nothing around them."""
+    """The model of one side: text to ids and back, without affixes."""
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text alone. Unpaired surrogates count as unseen characters."""
@@ -41,11 +41,11 @@ class Side(Protocol):
 
 
 class Pieces:
-    """A SentencePiece model (Kudo and Richardson 2018, arXiv:1808.06226), perhaps with a vocabulary of its own order.
+    """A SentencePiece model (Kudo and Richardson 2018, arXiv:1808.06226), whose ids may be reordered by a vocabulary.
 
     Args:
         model: the file.
-        vocabulary: the order of the ids; None for SentencePiece's own.
+        vocabulary: the order of the ids; None for that of the model file.
 
     Raises:
         BundleError: the file is missing or is not a SentencePiece model.
@@ -64,8 +64,8 @@ class Pieces:
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids.
 
-        The vocabulary of a model may be padded beyond its pieces; ids from there, which an undertrained model can
-        choose, leave nothing, as special ids do.
+        A model's vocabulary may be padded beyond its pieces. Ids from the padding, which an undertrained model can
+        choose, leave no text, as special ids do.
         """
         if self._vocabulary is None:
             return str(self._processor.decode([int(i) for i in ids if 0 <= i < self.size]))
@@ -98,18 +98,18 @@ class FromTokenizers:
         return list(self._tokenizer.encode(_valid(text), add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, special ones passed over."""
+        """The text of ids, without special ones."""
         return str(self._tokenizer.decode([int(i) for i in ids if 0 <= i], skip_special_tokens=True))
 
 
 class TextTokenizer:
-    """Two sides and what stands around a text.
+    """Two sides, and the affixes of a text.
 
     Args:
         source: the model of the source side.
         target: that of the target side.
-        description: says what stands around the ids of a text.
-        unk: the id that stands for a language that is unknown.
+        description: the affixes and languages, as in the manifest.
+        unk: the id that takes the place of an unknown language.
     """
 
     def __init__(self, source: Side, target: Side, description: TokenizerDescription, unk: int) -> None:
@@ -124,7 +124,7 @@ class TextTokenizer:
     def encode_source(
         self, text: str, source_language: str | None = None, target_language: str | None = None
     ) -> tuple[list[int], Affixes]:
-        """The ids of a text alone, and what belongs around them.
+        """The source ids of the text alone, and its affixes.
 
         Args:
             text: one line, which may choose its target language by itself if the bundle has that.
@@ -143,15 +143,15 @@ class TextTokenizer:
         return self._source.encode(text), affixes(description, source_language, target_language)
 
     def encode_prefix(self, text: str) -> list[int]:
-        """The target ids that a translation shall begin with, without bos and eos."""
+        """The target ids of a prefix that a translation must begin with, without bos and eos."""
         return self._target.encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of target ids; those without one leave nothing."""
+        """The text of target ids; ids without a piece leave no text."""
         return self._target.decode(ids)
 
     def source_text(self, ids: Sequence[int]) -> str:
-        """The text of source ids, which makes texts to try a model on that came without any."""
+        """The text of source ids: it turns random ids into sample texts for a model that came without any."""
         return self._source.decode(ids)
 
 

@@ -2,7 +2,7 @@
 
     {"format_version": 1, "pieces": ["</s>", null, "▁the", ...]}
 
-The id of a piece is its place. null stands where an id leaves no text: special tokens, languages, padding.
+The id of a piece is its index. null marks an id that leaves no text: special tokens, languages, padding.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,8 +27,8 @@ class Vocabulary:
     """Pieces to ids and back.
 
     Args:
-        pieces: by id; None for ids that leave no text. No piece stands twice.
-        unk: the id of every piece that is not there.
+        pieces: by id, each once; None for ids that leave no text.
+        unk: the id of every unknown piece.
     """
 
     def __init__(self, pieces: Sequence[str | None], unk: int) -> None:
@@ -40,7 +40,7 @@ class Vocabulary:
         return [self._ids.get(piece, self._unk) for piece in pieces]
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """The pieces of ids; those without one, and those that are no ids at all, are passed over."""
+        """The pieces of ids; ids without a piece or outside the vocabulary are skipped."""
         found = (self._pieces[token] for token in ids if 0 <= token < len(self._pieces))
         return [piece for piece in found if piece is not None]
 

@@ -77,8 +77,8 @@ std::string language_fault(const Manifest& manifest, const std::string& field,
     }
   }
   if (!chosen || table.count(*chosen) == 1) return "";
-  return "tokenizer.languages." + field + "_default is " + quote(*chosen) + ", which tokenizer.languages." + field +
-         " has not got";
+  return "tokenizer.languages." + field + "_default is " + quote(*chosen) +
+         ", which is not in tokenizer.languages." + field;
 }
 
 }  // namespace
