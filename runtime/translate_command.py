@@ -71,8 +71,8 @@ def main(
 ) -> None:
     r"""Translate lines from standard input to standard output with BUNDLE.
 
-    One line out for each line in. A single line is translated at once; many lines are sorted by length and run in batches.
-    Lines are UTF-8 and end at "\n" only; empty ones stay empty.
+    One line out for each line in. A single line is translated at once; many lines are sorted by length and run in
+    batches. Lines are UTF-8 and end at "\n" only; empty ones stay empty.
     """
     logging.basicConfig(format="tx-translate: %(message)s", level=logging.WARNING)
     source, target = _descriptor(sys.stdin, "input"), _descriptor(sys.stdout, "output")
