@@ -5,10 +5,11 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from txport.runtime import greedy
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
+from txport.runtime.engine import Engine
 from txport.runtime.engines.choice import choose, open_engine
 from txport.runtime.errors import InputError
 from txport.runtime.files import new_file
@@ -95,8 +96,32 @@ class Translator:
         )
         choice = choose(self.manifest, device, lowering, directory)
         self._workers, threads = shares(workers, threads, cores()) if choice.device == "cpu" else (1, threads)
-        self.engine = open_engine(directory, self.manifest, choice, threads)
+        self._engine: Engine | None = open_engine(directory, self.manifest, choice, threads)
         self._batch, self._batch_tokens = batch, batch_tokens
+
+    @property
+    def engine(self) -> Engine:
+        """What runs the bundle.
+
+        Raises:
+            InputError: the translator was closed.
+        """
+        if self._engine is None:
+            raise InputError("this Translator was closed: open the bundle again")
+        return self._engine
+
+    def close(self) -> None:
+        """Give back the memory of the model, as soon as no call uses it any more. A second call does nothing."""
+        self._engine = None
+
+    def __enter__(self) -> "Translator":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise InputError("a Translator cannot be pickled: open the bundle in each process")
 
     def translate(self, sentences: Sequence[str], options: Options = DEFAULTS, **changes: Any) -> list[Translation]:
         """Translate sentences; the results are in their order. Empty ones, and ones of spaces only, stay empty.
@@ -212,6 +237,7 @@ class Translator:
 
     def _request(self, text: str, call: "_Call", what: str) -> tuple[greedy.Request | None, bool]:
         """The request for a text (None if the text is blank), and whether the text was cut to fit."""
+        _check_text(text, what)
         if not text or text.isspace():
             return None, False
         options = call.options
@@ -268,6 +294,15 @@ class _Call:
         """Of one source; a sentence may choose a target language, and with it a target prefix, of its own."""
         limits = self.options.max_length, self.options.min_length
         return greedy.Request(source, *limits, prefix=[*target_prefix, *self.prefix])
+
+
+def _check_text(text: object, what: str) -> None:
+    if not isinstance(text, str):
+        raise InputError(f"{what} is of type {type(text).__name__}: give text (str)")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{what} is not valid text ({error.reason} at {error.start}): decode it anew") from None
 
 
 def _check_ids(ids: Sequence[int], vocabulary: int, what: str) -> None:

@@ -144,4 +144,4 @@ def test_every_command_shows_its_help(command: str) -> None:
     done = subprocess.run([sys.executable, "-I", "-c", run], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"Usage: {command}")
-    assert "--help" in done.stdout
+    assert "--help" in done.stdout and "--version" in done.stdout

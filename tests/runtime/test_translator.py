@@ -2,6 +2,7 @@
 
 import json
 import logging
+import pickle
 import re
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
@@ -149,6 +150,30 @@ def test_ids(toy: Translator) -> None:
             toy.translate_ids([[5, 3], bad])
     with pytest.raises(InputError, match="the prefix has the id 96"):
         toy.translate_ids([[5, 3]], prefix=[96])
+
+
+@pytest.mark.parametrize(
+    ("sentence", "words"),
+    [(3, "of type int"), (None, "of type NoneType"), (b"one", "of type bytes"), ("\ud800", "surrogates not allowed")],
+)
+def test_sentences_that_are_not_text(toy: Translator, sentence: object, words: str) -> None:
+    with pytest.raises(InputError, match=f"sentence 2 .*{words}"):
+        toy.translate(["one", sentence])  # type: ignore[list-item]
+    with pytest.raises(InputError, match=words):
+        list(toy.stream(sentence))  # type: ignore[arg-type]
+
+
+def test_a_closed_translator() -> None:
+    with Translator(BUNDLE, threads=1) as translator:
+        assert translator.translate(["one"])
+    translator.close()
+    with pytest.raises(InputError, match="was closed"):
+        translator.translate(["one"])
+
+
+def test_a_translator_says_that_it_cannot_be_pickled(toy: Translator) -> None:
+    with pytest.raises(InputError, match="open the bundle in each process"):
+        pickle.dumps(toy)
 
 
 @pytest.mark.parametrize("arguments", [{"threads": -1}, {"workers": -1}, {"batch": 0}, {"batch_tokens": 0}])
