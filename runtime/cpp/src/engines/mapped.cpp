@@ -2,57 +2,31 @@
 
 #include <sys/mman.h>
 
-#include <charconv>
+#include <cstddef>
 #include <cstdint>
 #include <fstream>
-#include <optional>
 #include <string>
-#include <string_view>
 
 namespace txport::core {
 
-namespace {
-
-struct Mapping {
-  std::uintptr_t start;
-  std::uintptr_t end;
-};
-
-// The hexadecimal number at the start of a text, which is taken off.
-std::uintptr_t take_number(std::string_view& text) {
-  std::uintptr_t number = 0;
-  const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), number, 16);
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-  return fault == std::errc() ? number : 0;
-}
-
-// The header of an entry of /proc/self/smaps: "start-end permissions offset device inode     path".
-std::optional<Mapping> parse_header(std::string_view line, const std::string& file) {
-  if (line.size() <= file.size() || line.substr(line.size() - file.size()) != file) return std::nullopt;
-  if (line[line.size() - file.size() - 1] != ' ') return std::nullopt;
-  const std::uintptr_t start = take_number(line);
-  line.remove_prefix(1);
-  return Mapping{start, take_number(line)};
-}
-
-}  // namespace
-
 void release(const std::filesystem::path& file) {
   std::error_code fault;
-  const std::string name = std::filesystem::canonical(file, fault).string();
+  const std::string name = " " + std::filesystem::canonical(file, fault).string();
   if (fault) return;
   std::ifstream facts("/proc/self/smaps");
-  std::optional<Mapping> mapping;
+  std::uintptr_t start = 0;
+  std::uintptr_t end = 0;
+  bool is_mapping = false;  // of this file
   for (std::string line; std::getline(facts, line);) {
-    if (line.find('-') < line.find(' ')) {
-      mapping = parse_header(line, name);
-    } else if (mapping && line.rfind("Anonymous:", 0) == 0) {
+    const std::size_t dash = line.find('-');
+    if (dash < line.find(' ')) {  // "start-end permissions offset device inode     path" begins a mapping
+      is_mapping = line.size() > name.size() && line.compare(line.size() - name.size(), name.size(), name) == 0;
+      start = std::stoull(line, nullptr, 16);
+      end = std::stoull(line.substr(dash + 1), nullptr, 16);
+    } else if (is_mapping && line.rfind("Anonymous:", 0) == 0 && std::stoull(line.substr(10)) == 0) {
       // ONNX Runtime maps privately and writably. A page that was written is anonymous, and would be lost.
-      if (std::stoull(line.substr(10)) == 0) {
-        // NOLINTNEXTLINE(performance-no-int-to-ptr): the address comes from the system as a number
-        ::madvise(reinterpret_cast<void*>(mapping->start), mapping->end - mapping->start, MADV_DONTNEED);
-      }
-      mapping.reset();
+      // NOLINTNEXTLINE(performance-no-int-to-ptr): the address comes from the system as a number
+      ::madvise(reinterpret_cast<void*>(start), end - start, MADV_DONTNEED);
     }
   }
 }

@@ -1,15 +1,11 @@
 #include "engines/ort_session.hpp"
 
 #include <algorithm>
-#include <atomic>
-#include <condition_variable>
 #include <functional>
 #include <future>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <regex>
-#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -20,7 +16,6 @@
 
 #include "engines/mapped.hpp"
 #include "engines/onnxruntime.hpp"
-#include "engines/packed_memory.hpp"
 #include "errors.hpp"
 
 namespace txport::core {
@@ -28,42 +23,6 @@ namespace txport::core {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Holds the threads of sessions back until all sessions are open. Opening one uses none of them, but ONNX Runtime's
-// threads begin by looking for work in a loop, and took a third of the time of two cores from those that open.
-class Gate {
- public:
-  void open() {
-    const std::lock_guard lock(mutex_);
-    is_open_ = true;
-    opened_.notify_all();
-  }
-  void wait() {
-    std::unique_lock lock(mutex_);
-    opened_.wait(lock, [this] { return is_open_; });
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable opened_;
-  bool is_open_ = false;
-};
-
-// Opens a gate when its scope ends.
-class GateOpener {
- public:
-  explicit GateOpener(Gate& gate) : gate_(gate) {}
-  ~GateOpener() { gate_.open(); }
-  GateOpener(const GateOpener&) = delete;
-  GateOpener& operator=(const GateOpener&) = delete;
-
- private:
-  Gate& gate_;
-};
-
-// Whether sessions may use the environment's allocator: not where the application has registered one of its own.
-// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
-std::atomic<bool> packed_memory{false};
 
 // Whether this processor adds products of 8 bits in 32 bits: AVX-512 VNNI or AVX VNNI, by CPUID's leaf 7.
 bool has_vnni() {
@@ -77,27 +36,6 @@ bool has_vnni() {
 #else
   return false;
 #endif
-}
-
-bool has_packed_memory() { return packed_memory; }
-
-// ONNX Runtime calls Reserve for what stays as long as a session does: packed weights.
-void register_packed_memory(const Ort::Env& env) {
-  static const Ort::MemoryInfo host = Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);
-  // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
-  static OrtAllocator* const allocator = [] {
-    auto* made = new OrtAllocator{};
-    made->version = ORT_API_VERSION;
-    made->Alloc = [](OrtAllocator*, std::size_t bytes) { return plain_allocate(bytes); };
-    made->Free = [](OrtAllocator*, void* block) { packed_free(block); };
-    made->Info = [](const OrtAllocator*) { return static_cast<const OrtMemoryInfo*>(host); };
-#if ORT_API_VERSION >= 18
-    made->Reserve = [](OrtAllocator*, std::size_t bytes) { return packed_allocate(bytes); };
-#endif
-    return made;
-  }();
-  const Ort::Status refused(Ort::GetApi().RegisterAllocator(env, allocator));
-  packed_memory = refused.IsOK();
 }
 
 // Name, type and shape of a graph's tensors, in the order of their names.
@@ -134,28 +72,6 @@ bool fits(const Ort::Session& session, const Graph& graph) {
   return inputs == signature(graph.inputs) && outputs == signature(graph.outputs);
 }
 
-// A thread of a session that waits for its gate first.
-struct GatedThread {
-  std::shared_ptr<Gate> gate;
-  std::thread thread;
-};
-
-OrtCustomThreadHandle start_thread(void* gate, OrtThreadWorkerFn work, void* argument) {
-  auto* started = new GatedThread{*static_cast<std::shared_ptr<Gate>*>(gate), {}};
-  started->thread = std::thread([waits = started->gate, work, argument] {
-    waits->wait();
-    work(argument);
-  });
-  return reinterpret_cast<OrtCustomThreadHandle>(started);
-}
-
-void join_thread(OrtCustomThreadHandle handle) {
-  const std::unique_ptr<GatedThread> ended(
-      reinterpret_cast<GatedThread*>(const_cast<OrtCustomHandleType*>(handle)));  // it was never const
-  ended->gate->open();  // a session that could not be opened ends its threads before anybody let them begin
-  ended->thread.join();
-}
-
 struct ReleaseCudaOptions {
   void operator()(OrtCUDAProviderOptionsV2* options) const { Ort::GetApi().ReleaseCUDAProviderOptions(options); }
 };
@@ -188,8 +104,7 @@ struct How {
   Weights weights;
 };
 
-// `gate` must live until the session is open.
-Ort::SessionOptions session_options(const How& how, std::shared_ptr<Gate>& gate) {
+Ort::SessionOptions session_options(const How& how) {
   Ort::SessionOptions options;
   options.SetLogSeverityLevel(ORT_LOGGING_LEVEL_ERROR);
   options.SetIntraOpNumThreads(how.threads);
@@ -206,27 +121,15 @@ Ort::SessionOptions session_options(const How& how, std::shared_ptr<Gate>& gate)
   // For int8: x86-64 adds pairs of products in 16 bits then, which overflow, unless told otherwise. Where there is VNNI
   // this would only cost the time that it and AMX save.
   if (!has_vnni()) options.AddConfigEntry("session.x64quantprecision", "1");
-  if (how.weights == Weights::mapped) {
-    // ONNX Runtime reserves memory for all weights then, which it never touches. Packed memory would be resident.
-    options.AddConfigEntry("session.disable_prepacking", "1");
-  } else if (has_packed_memory()) {
-    options.AddConfigEntry("session.use_env_allocators", "1");
-  }
-  options.SetCustomCreateThreadFn(start_thread);
-  options.SetCustomThreadCreationOptions(&gate);
-  options.SetCustomJoinThreadFn(join_thread);
+  if (how.weights == Weights::mapped) options.AddConfigEntry("session.disable_prepacking", "1");
   if (how.device != "cpu") append_cuda(options, how.device, how.stream);
   return options;
 }
 
-// Open one graph; its threads begin when the gate is opened.
-Ort::Session open_session(const fs::path& directory, const Graph& graph, const How& how,
-                          const std::shared_ptr<Gate>& gate) {
+Ort::Session open_session(const fs::path& directory, const Graph& graph, const How& how) {
   const fs::path path = directory / graph.file;
-  std::shared_ptr<Gate> held = gate;
-  const Ort::SessionOptions options = session_options(how, held);
   try {
-    Ort::Session session(environment(), path.c_str(), options);
+    Ort::Session session(environment(), path.c_str(), session_options(how));
     if (fits(session, graph)) return session;
   } catch (const Ort::Exception& error) {
     throw BundleError("ONNX Runtime " + onnxruntime_version() + " does not load " + path.string() + ": " +
@@ -258,9 +161,7 @@ Ort::Env& environment() {
   // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
   static Ort::Env* const env = [] {
     Ort::InitApi(onnxruntime_library().GetApi(ORT_API_VERSION));
-    auto* made = new Ort::Env(ORT_LOGGING_LEVEL_ERROR, "txport");
-    register_packed_memory(*made);
-    return made;
+    return new Ort::Env(ORT_LOGGING_LEVEL_ERROR, "txport");
   }();
   return *env;
 }
@@ -278,15 +179,13 @@ OrtSessions open_sessions(const fs::path& directory, const Manifest& manifest, c
                           void* stream, Weights weights) {
   environment();
   const How how{choice.device, threads, stream, weights};
-  const auto gate = std::make_shared<Gate>();
-  const GateOpener opener(*gate);
   auto encoder = std::async(std::launch::async, open_session, std::cref(directory),
-                            std::cref(*manifest.graph("encoder")), std::cref(how), gate);
+                            std::cref(*manifest.graph("encoder")), std::cref(how));
   std::exception_ptr failure;
   for (const std::string& lowering : choice.lowerings) {
     const Graph& graph = *manifest.graph("decoder_step", lowering);
     try {
-      Ort::Session step = open_session(directory, graph, how, gate);
+      Ort::Session step = open_session(directory, graph, how);
       Ort::Session opened = encoder.get();
       if (weights == Weights::packed) release(directory / kWeightsName);
       return {"ONNX Runtime " + onnxruntime_version() + " on " + choice.device + ", lowering " + lowering,
