@@ -39,7 +39,7 @@ struct OrtSessions {
 };
 
 // Where a session on the CPU has its weights: packed for its matrix products as it opens, or as they stand in the file,
-// which opens in a fraction of the time and is hardly slower for one row, but is for more.
+// which opens in a fraction of the time and makes each step slower.
 enum class Weights { packed, mapped };
 
 // Open the encoder and the first of the chosen lowerings that ONNX Runtime loads. `stream` is the cudaStream_t that its
