@@ -11,7 +11,16 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from txport.runtime.errors import BundleError, CheckFailed, CheckpointError, InputError, MissingLibrary, TxportError
+from txport.runtime.errors import (
+    BundleError,
+    CheckFailed,
+    CheckpointError,
+    EngineError,
+    InputError,
+    MissingLibrary,
+    ResourceError,
+    TxportError,
+)
 
 # From 1.29 on ONNX Runtime sends telemetry, and keeps a database in the user's cache, unless this is set before it is
 # imported. A library that translates must not; set the variable to 0 to have it.
@@ -26,11 +35,13 @@ __all__ = [
     "BundleError",
     "CheckFailed",
     "CheckpointError",
+    "EngineError",
     "InputError",
     "Manifest",
     "MissingLibrary",
     "Options",
     "Piece",
+    "ResourceError",
     "Translation",
     "Translator",
     "TxportError",

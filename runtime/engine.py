@@ -1,8 +1,10 @@
-"""What a library must offer to run a bundle: encode, then step a fixed set of rows whose buffers it owns.
+"""The protocol of engines: encode, then step a fixed set of rows whose buffers the engine owns.
 
 The greedy loop (`txport.runtime.greedy`) is written once over these protocols and knows no library; an engine knows no
-search. Nothing here says where buffers live: an engine on a GPU keeps them there, and `read` is the only point at which
-the host waits for it.
+search. Buffers may be anywhere: an engine on a GPU keeps them there, and `read` is the only point at which the host
+waits for it.
+
+Every method may raise `EngineError` (the library or the device failed) and `ResourceError` (memory is exhausted).
 """
 
 from collections.abc import Sequence
@@ -16,10 +18,10 @@ Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 Float32 = npt.NDArray[np.float32]
 
-# The shortest caches that a batch begins with: enough for most sentences.
+# The shortest caches that a batch begins with, in tokens: enough for most sentences.
 FIRST_TARGET = 32
 
-# What `Engine.encode` returned; only the engine that made it can look inside.
+# What `Engine.encode` returned; only the engine that made it knows its form.
 Memory = Any
 
 
@@ -44,10 +46,10 @@ class SpecialTokens:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """What the host learns when it looks at a state.
+    """What the host reads from a state.
 
     Attributes:
-        token_ids: int64 `[steps, rows]`, what each step since the last look made; pad for rows that had finished.
+        token_ids: int64 `[steps, rows]`, the tokens of each step since the last `read`; pad for rows that had finished.
         finished: bool `[rows]`, after the last of these steps.
     """
 
@@ -71,7 +73,7 @@ class DecoderState(Protocol):
     ) -> None:
         """Start new sentences: row `rows[i]` gets encoder output `memory_rows[i]`, bos at position 0, not finished.
 
-        A state that takes all rows of `memory` may go on with its buffers, and later placements write over them.
+        A state that takes all rows of `memory` may keep its buffers as its own, and overwrite them later.
         """
 
     def step(self, count: int = 1) -> None:
@@ -87,19 +89,31 @@ class DecoderState(Protocol):
         """
 
     def logits(self) -> Float32:
-        """float32 `[rows, target_vocabulary]` of the last step. Only on a state allocated with `logits=True`."""
+        """float32 `[rows, target_vocabulary]` of the last step of this state, not of one that it was moved from.
+
+        Only for a state that was allocated with `logits=True`.
+        """
 
     def moved(self, rows: Sequence[int], target: int) -> "DecoderState":
-        """A new state of these rows alone, in this order, with caches of `target` tokens; this one is then invalid."""
+        """A new state of `len(rows)` rows in this order: row i continues what row `rows[i]` of this state was.
+
+        A row may be named more than once; its copies are independent from then on. All steps must have been read. This
+        state is invalid afterwards.
+
+        Args:
+            rows: any number, from 1 to `Limits.batch`; a row that is not named is dropped.
+            target: the length of the new caches, at least the tokens that each of these rows has made, and more than
+                those for a row that is not finished.
+        """
 
 
 class Engine(Protocol):
-    """A bundle (or a model) made ready to run by one library on one device."""
+    """A bundle (or a model) loaded by one library on one device."""
 
     name: str
     limits: Limits
     tokens: SpecialTokens
-    poll: int  # steps that are worth making before the host looks; 1 where looking costs nothing
+    poll: int  # steps from one `read` to the next; 1 where reading costs nothing
 
     def encode(self, input_ids: Int64, source_lengths: Int64) -> Memory:
         """Run the encoder on int64 `[batch, source]` ids, padded with pad, of int64 `[batch]` lengths."""
@@ -107,7 +121,7 @@ class Engine(Protocol):
     def first_target(self, source: int) -> int:
         """The length of the first caches of a batch of sources of up to `source` tokens.
 
-        They double when a row stands at their end. `FIRST_TARGET` where a step costs more with longer ones.
+        They are doubled when a row has filled them. `FIRST_TARGET` where the time of a step grows with their length.
         """
 
     def allocate(self, rows: int, source: int, target: int, *, logits: bool = False) -> DecoderState:

@@ -1,18 +1,22 @@
-"""The one family of errors that txport raises for what a user can cause.
+"""The one family of errors that txport raises for what can go wrong outside of it.
 
 Each message is one sentence that names the file, the value and the way out. Command lines print it and exit with
-`exit_code`: 2 for bad use or bad input, 1 for a check that was made and failed.
+`exit_code`: 2 for bad use, bad input or a failure, 1 for a check that was made and failed.
 """
+
+import re
+
+_MEMORY = re.compile(r"out ?of ?memory|bad[_ ]alloc|failed to allocate|could not be allocated", re.IGNORECASE)
 
 
 class TxportError(Exception):
-    """Base of all errors that a user can cause."""
+    """Base of all errors."""
 
     exit_code = 2
 
 
 class InputError(TxportError):
-    """An argument, an option or a line of text that cannot be used."""
+    """The caller's fault only: an argument, an option or a line of text that cannot be used."""
 
 
 class CheckpointError(TxportError):
@@ -20,22 +24,27 @@ class CheckpointError(TxportError):
 
 
 class BundleError(TxportError):
-    """A bundle that is incomplete, changed, of a newer format, or not fit for the engine that was asked for."""
+    """A bundle that is incomplete, changed, of a newer format, or not fit for the engine that is to run it."""
 
 
 class MissingLibrary(TxportError):
-    """An optional dependency that is not installed; the message holds the pip command."""
+    """A library or a driver that is not installed or cannot be loaded; the message says what to install."""
 
 
-class DeviceError(TxportError):
-    """A GPU that does not do what it is told; what was made until then cannot be trusted."""
+class ResourceError(TxportError):
+    """Not enough disk space, host memory or GPU memory: retry later, or with a smaller batch."""
 
 
-class OutOfMemory(DeviceError):
-    """Device memory that is not there; nothing that was made before is lost."""
+class EngineError(TxportError):
+    """A library or a GPU failed; results since the last poll are invalid."""
 
 
 class CheckFailed(TxportError):
     """A verification or self-check that ran to its end and found a difference."""
 
     exit_code = 1
+
+
+def failure(message: str, otherwise: type[TxportError] = EngineError) -> TxportError:
+    """The error for what a library reported: `ResourceError` if by its words memory was exhausted."""
+    return ResourceError(message) if _MEMORY.search(message) else otherwise(message)

@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from txport.runtime.errors import InputError
+from txport.runtime.errors import InputError, ResourceError, TxportError
 
 _CHUNK = 1 << 20
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+_EXHAUSTED = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EIO)
 
 
 def sha256(path: Path) -> str:
@@ -34,7 +35,8 @@ def write_atomically(path: Path, data: bytes) -> None:
     """Write a file so that readers see the old content or the new one, never a part, even after a crash.
 
     Raises:
-        InputError: the disk is full or the place cannot be written.
+        InputError: the place cannot be written.
+        ResourceError: the disk is full or fails.
     """
     with new_file(path) as file:
         file.write(data)
@@ -45,7 +47,8 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
     """Give a temporary file to write; it takes the name `path` when the block ends, and is removed if that raises.
 
     Raises:
-        InputError: `path` is no regular file, or the disk is full, or the place cannot be written.
+        InputError: `path` is no regular file, or the place cannot be written.
+        ResourceError: the disk is full or fails.
     """
     path = path.resolve()
     if path.exists() and not path.is_file():
@@ -80,8 +83,9 @@ def new_directory(target: Path, replace: bool = False, *, marker: str | None = N
             does not delete somebody's home.
 
     Raises:
-        InputError: `target` exists and `replace` was not asked for, or it is no directory that we may replace, or the
-            disk is full, or the place cannot be written.
+        InputError: `target` exists and `replace` is false, or it is not a directory that may be replaced, or the place
+            cannot be written.
+        ResourceError: the disk is full or fails.
     """
     target = Path(os.path.abspath(target)).resolve()
     _check_target(target, replace, marker)
@@ -115,7 +119,7 @@ def _check_target(target: Path, replace: bool, marker: str | None) -> None:
 
 @contextmanager
 def _reported(target: Path, *, ours: bool) -> Iterator[None]:
-    """Turn what the disk refuses into one sentence; native writers wrap ENOSPC in errors of their own.
+    """Turn an error of the file system's into one sentence; native writers wrap ENOSPC in errors of their own.
 
     Args:
         target: what could not be written.
@@ -123,18 +127,23 @@ def _reported(target: Path, *, ours: bool) -> Iterator[None]:
     """
     try:
         yield
-    except InputError:
+    except TxportError:
         raise
     except Exception as error:
         code = error.errno if isinstance(error, OSError) else None
         if code in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(error):
             message = f"the disk is full: {target} was not written; free some space or choose another disk"
-            raise InputError(message) from error
+            raise ResourceError(message) from error
         if ours and code in (errno.EEXIST, errno.ENOTEMPTY) and target.exists():
             raise InputError(f"{target} exists already: choose another path, or replace it with --force") from error
-        if ours and code is not None:
-            raise InputError(f"{target} cannot be written ({os.strerror(code)}): choose another path") from error
+        if ours and isinstance(error, OSError):
+            raise io_failure(error, f"{target} cannot be written ({error.strerror}): choose another path") from error
         raise
+
+
+def io_failure(error: OSError, message: str) -> InputError | ResourceError:
+    """The error for a read or write that failed: `ResourceError` for a disk that is full or fails, and the like."""
+    return ResourceError(message) if error.errno in _EXHAUSTED else InputError(message)
 
 
 def _prefix(target: Path) -> str:

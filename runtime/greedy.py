@@ -8,7 +8,7 @@ start short and double, so that a short answer does not pay for the longest cach
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -43,7 +43,7 @@ class Result:
     Attributes:
         index: which request, counted from 0.
         ids: target ids, prefix included, without bos; ends with eos unless the maximum length came first.
-        scores: the natural logarithm of each id's probability, if asked for.
+        scores: the natural logarithm of each id's probability, or None.
     """
 
     index: int
@@ -53,45 +53,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Token:
-    """One step of a stream: the id that was made, its log-probability if asked for, and whether it is the last."""
+    """One step of a stream: the id that was made, its log-probability or None, and whether it is the last."""
 
     id: int
     score: float | None
     last: bool
-
-
-def decode(
-    engine: Engine,
-    requests: Sequence[Request],
-    *,
-    rows: int | None = None,
-    batch_tokens: int = BATCH_TOKENS,
-    scores: bool = False,
-) -> Iterator[Result]:
-    """Answer all requests, the longest sources first, and yield each answer as it is finished.
-
-    Args:
-        engine: what runs the model.
-        requests: the sentences; for a long text give windows of some hundred.
-        rows: the most rows of a batch; at most `Limits.batch`, which is also the meaning of None.
-        batch_tokens: the most source tokens, padding included, that the rows of a batch hold, but one row at least.
-        scores: compute `Result.scores`, which makes the host look at the logits of every step.
-
-    Yields:
-        one result for each request, in no promised order.
-
-    Raises:
-        InputError: a source is empty or longer than the engine takes, or a length is not positive.
-    """
-    for request in requests:
-        _check(engine, request)
-    order = sorted(range(len(requests)), key=lambda index: -len(requests[index].source_ids))
-    waiting = deque((index, requests[index]) for index in order)
-    while waiting:
-        source = len(waiting[0][1].source_ids)
-        most = max(1, min(rows or engine.limits.batch, engine.limits.batch, batch_tokens // source))
-        logits = scores or any(request.min_length > 0 for _, request in waiting)
-        yield from _Batch(engine, waiting, min(most, len(waiting)), source, logits, scores).run()
 
 
 def decode_all(
@@ -103,21 +69,31 @@ def decode_all(
     scores: bool = False,
     workers: int = 1,
 ) -> list[Result]:
-    """As `decode`, but as a list in the order of the requests.
+    """Answer all requests, the longest sources first.
 
     Args:
-        engine, requests, rows, batch_tokens, scores: as for `decode`.
+        engine: what runs the model.
+        requests: the sentences; pass a long text in windows of some hundred.
+        rows: the most rows of a batch; at most `Limits.batch`, which is also the meaning of None.
+        batch_tokens: the most source tokens, padding included, that the rows of a batch hold, but one row at least.
+        scores: compute `Result.scores`, for which the host reads the logits of every step.
         workers: threads that decode side by side. Each takes a share of the sentences, of the rows and of the tokens of
             a batch; the engine must allow it, as those of the CPU do.
+
+    Returns:
+        one result for each request, in their order.
+
+    Raises:
+        InputError: a source is empty or longer than the engine takes, or a length is not positive.
     """
+    for request in requests:
+        _check(engine, request)
     count = max(1, min(workers, len(requests)))
     rows, batch_tokens = max(1, (rows or engine.limits.batch) // count), max(1, batch_tokens // count)
-    order = sorted(range(len(requests)), key=lambda index: -len(requests[index].source_ids))
+    ordered = sorted(enumerate(requests), key=lambda numbered: -len(numbered[1].source_ids))
 
     def share(first: int) -> list[Result]:
-        mine = order[first::count]
-        found = decode(engine, [requests[i] for i in mine], rows=rows, batch_tokens=batch_tokens, scores=scores)
-        return [replace(result, index=mine[result.index]) for result in found]
+        return list(_decode(engine, deque(ordered[first::count]), rows, batch_tokens, scores))
 
     if count == 1:
         results = share(0)
@@ -127,18 +103,29 @@ def decode_all(
     return sorted(results, key=lambda result: result.index)
 
 
+def _decode(
+    engine: Engine, waiting: deque[tuple[int, Request]], rows: int, batch_tokens: int, scores: bool
+) -> Iterator[Result]:
+    """Answer numbered requests, sorted by falling length, batch by batch; each as it is finished."""
+    while waiting:
+        source = len(waiting[0][1].source_ids)
+        most = max(1, min(rows, engine.limits.batch, batch_tokens // source))
+        logits = scores or any(request.min_length > 0 for _, request in waiting)
+        yield from _Batch(engine, waiting, min(most, len(waiting)), source, logits, scores).run()
+
+
 def stream(engine: Engine, request: Request, *, scores: bool = False) -> Iterator[Token]:
     """Answer one request and yield its tokens as they are made, eos too."""
     _check(engine, request)
     logits = scores or request.min_length > 0
     batch = _Batch(engine, deque([(0, request)]), 1, len(request.source_ids), logits, scores, poll=1)
-    given = 0
+    count = 0
     for slots in batch.steps():
         slot = slots[0]
-        for position in range(given, len(slot.ids)):
+        for position in range(count, len(slot.ids)):
             last = slot.done and position == len(slot.ids) - 1
             yield Token(slot.ids[position], slot.scores[position] if scores else None, last)
-        given = len(slot.ids)
+        count = len(slot.ids)
 
 
 def _check(engine: Engine, request: Request) -> None:
@@ -151,7 +138,7 @@ def _check(engine: Engine, request: Request) -> None:
 
 @dataclass
 class _Slot:
-    """A row that works on a request."""
+    """A request that a row is working on."""
 
     index: int
     request: Request
@@ -162,12 +149,12 @@ class _Slot:
 
     @property
     def constrained(self) -> bool:
-        """Whether the host must see the next token before the one after it is made."""
+        """Whether the host must read the next token before the one after it is made."""
         return len(self.ids) < max(len(self.request.prefix), self.request.min_length)
 
 
 class _Batch:
-    """One decoder state and what the host knows about its rows; `None` for a row that is free."""
+    """One decoder state and the request of each row; `None` for a row that is free."""
 
     def __init__(
         self,
@@ -180,7 +167,7 @@ class _Batch:
         poll: int | None = None,
     ) -> None:
         self._engine, self._waiting, self._scores = engine, waiting, scores
-        # How many steps the device may run before the host looks; engines where looking is free leave it at 1.
+        # How many steps the device may run before the host reads; engines where reading is free leave it at 1.
         self._poll = poll or engine.poll
         self._encoded: deque[tuple[int, Request, Memory, int]] = deque()
         self._slots: list[_Slot | None] = [None] * rows
@@ -190,7 +177,7 @@ class _Batch:
         self._state: DecoderState = engine.allocate(rows, source, first, logits=logits)
 
     def run(self) -> Iterator[Result]:
-        """Work until no sentence is left that this batch should take."""
+        """Answer the requests that belong in this batch."""
         for slots in self.steps():
             for slot in slots:
                 if slot.done:

@@ -13,7 +13,7 @@ from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 from txport.runtime.engines.build_record import BuildRecord
 from txport.runtime.engines.choice import choose, installed
 from txport.runtime.engines.directories import directories
-from txport.runtime.errors import BundleError, CheckFailed, InputError
+from txport.runtime.errors import BundleError, CheckFailed, EngineError, InputError
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -31,7 +31,7 @@ def main(bundle: Path, check: bool, as_json: bool, device: str, lowering: str | 
     try:
         manifest = Manifest.load(bundle)
         checks = _check(bundle, manifest, device, lowering) if check else []
-    except BundleError as error:
+    except (BundleError, EngineError) as error:
         if check:
             raise CheckFailed(str(error)) from error
         raise
@@ -52,7 +52,7 @@ def _check(bundle: Path, manifest: Manifest, device: str, lowering: str | None) 
     """Run all checks; one line for each that passed.
 
     Raises:
-        BundleError, CheckFailed: the first that failed.
+        BundleError, EngineError, CheckFailed: the first that failed.
     """
     manifest.check_files(bundle, hashes=lambda name: True)
     total = sum(entry.bytes for entry in manifest.files.values())

@@ -39,11 +39,11 @@ class TorchEngine:
             return self.model.cross_key_values(self.model.encode(ids, lengths)), lengths
 
     def first_target(self, source: int) -> int:
-        """The shortest there are: a step computes over all of them."""
+        """The shortest caches: the time of a step grows with their length."""
         return FIRST_TARGET
 
     def allocate(self, rows: int, source: int, target: int, *, logits: bool = False) -> "TorchState":
-        """Logits are kept whether asked for or not: they cost nothing here."""
+        """Logits are always kept: they cost nothing here."""
         return TorchState(self, rows, source, target)
 
 
@@ -113,6 +113,7 @@ class TorchState:
         return cast(Float32, self._logits.float().cpu().numpy())
 
     def moved(self, rows: Sequence[int], target: int) -> "TorchState":
+        """Indexing by a list copies, so that the copies of a repeated row are independent."""
         other, keep = TorchState(self._engine, len(rows), self.source, target), list(rows)
         for name in ("_token_ids", "_positions", "_finished", "_limits", "_lengths"):
             setattr(other, name, getattr(self, name)[keep])

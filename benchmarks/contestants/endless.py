@@ -30,7 +30,7 @@ class EndlessEngine:
         """Run the encoder until it is done, on a device too."""
         self._engine.encode(input_ids, source_lengths)
         if isinstance(self._engine, DeviceEngine):
-            self._engine.wait()
+            self._engine.synchronize()
 
     def first_target(self, source: int) -> int:
         """As the engine's."""

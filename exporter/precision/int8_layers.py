@@ -130,7 +130,7 @@ class Int8Trial:
 
     def _bleu(self, directory: Path) -> float:
         """Of the translations of all sentences by the graphs in a directory."""
-        engine = OrtEngine(directory, self._manifest, "ort")
+        engine = OrtEngine(directory, self._manifest, ["ort"])
         trial = self._trial
         pairs = zip(trial.sources, trial.limits, strict=True)
         requests = [Request(source, most, prefix=trial.prefix) for source, most in pairs]

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from txport.exporter.verification.layer_errors import LayerError, layer_errors, worst
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.device.gpu import find_gpu
+from txport.runtime.device.gpu import usable_gpu
 from txport.runtime.engines.tensorrt import find_tensorrt
 from txport.runtime.errors import CheckFailed, InputError
 
@@ -27,8 +27,7 @@ def verify_layers(bundle: Path, manifest: Manifest, device: str, *, as_json: boo
         raise InputError(f"--layers cannot run on {device!r}: choose {', '.join(_DEVICES[:-1])} or {_DEVICES[-1]}")
     lowering = manifest.lowerings[0]
     if device == "trt":
-        if isinstance(gpu := find_gpu(), str):
-            raise InputError(f"device trt cannot be used here: {gpu}; use --device cpu")
+        usable_gpu("device trt")
         lowering = find_tensorrt().lowering
     with tempfile.TemporaryDirectory(prefix="txport-layers-") as scratch:
         errors = layer_errors(bundle, manifest, device, lowering, Path(scratch))

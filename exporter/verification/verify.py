@@ -65,7 +65,7 @@ def _verify(
 ) -> Report:
     lowerings = [graph.lowering for graph in manifest.graphs if graph.role == "decoder_step"]
     precision = manifest.precision.weights
-    engines = [OrtEngine(directory, manifest, lowering=lowering) for lowering in lowerings]
+    engines = [OrtEngine(directory, manifest, [lowering]) for lowering in lowerings]
     checks = [
         LoweringCheck(engine, lowering, precision, trial, singles)
         for engine, lowering in zip(engines, lowerings, strict=True)

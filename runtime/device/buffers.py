@@ -1,8 +1,8 @@
 """What one running batch holds in device memory, and where.
 
-Tensors of a kind (all self-attention caches, all cross keys and values) stand in one allocation, a plane for each, so
-that one copy or one clearing reaches a row in all of them. The state that the host reads stands in one block, so that
-one copy brings it. Sizes: b rows, s source, t target, h heads, k head_dim, n keys and values of all layers.
+Tensors of a kind (all self-attention caches, all cross keys and values) share one allocation, one plane each, so that
+one copy or one fill reaches a row in all of them. The state that the host reads is one block, so that one copy
+transfers it.
 """
 
 import math
@@ -15,10 +15,10 @@ import numpy.typing as npt
 from txport.runtime.bundle.interface import MASKED
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph
-from txport.runtime.device.device import Block, Device
+from txport.runtime.device.device import Buffer, Device
 
 ALIGNMENT = 256  # of every tensor that a library binds
-RING = 64  # the most steps between two looks
+RING = 64  # the most steps from one poll to the next
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class StepSizes:
 
 @dataclass(frozen=True)
 class Stack:
-    """Tensors `[rows, heads, length, head_dim]` one after the other: where each begins and how large a row is.
+    """Tensors `[rows, heads, length, head_dim]` one after the other: where each begins, and its strides.
 
     Attributes:
         address: of the first tensor.
@@ -53,34 +53,35 @@ class Stack:
         """Address of each tensor."""
         return {name: self.address + index * self.plane for index, name in enumerate(self.names)}
 
-    def at(self, row: int) -> Block:
-        """From this row on, head by head, in all tensors."""
-        return Block(self.address + row * self.row, self.line, self.plane)
+    def at(self, row: int) -> Buffer:
+        """The heads of this row and the rows after it, in all tensors."""
+        return Buffer(self.address + row * self.row, self.line, self.plane)
 
     def clear(self, device: Device, row: int, count: int) -> None:
         """Zero `count` rows in all tensors."""
-        device.clear(Block(self.address + row * self.row, self.plane), count * self.row, len(self.names))
+        device.fill(Buffer(self.address + row * self.row, self.plane), 0, count * self.row, len(self.names))
 
 
 def stack_bytes(count: int, rows: int, heads: int, line: int) -> tuple[int, int]:
-    """(bytes of a plane, bytes of all): planes are aligned, and whole lines apart, as copies of planes want it."""
+    """(bytes of a plane, bytes of all): planes are aligned, and of whole lines, as copies of several planes require."""
     unit = math.lcm(ALIGNMENT, line)
     plane = -(-rows * heads * line // unit) * unit
     return plane, count * plane
 
 
 def stack(address: int, names: Sequence[str], rows: int, heads: int, line: int) -> Stack:
-    """A stack at an address that has room for `stack_bytes`."""
+    """A stack at an address with `stack_bytes` of memory."""
     plane, _ = stack_bytes(len(names), rows, heads, line)
     return Stack(address, tuple(names), line, heads * line, plane)
 
 
 class HostState:
-    """The block of small tensors as the host sees it, in memory that the device copies to and from.
+    """The host's copy of the block of small tensors, in memory that the device copies to and from.
 
     Attributes:
-        token_ids, positions, target_limits, finished: `[b]`; exact after each download, until the next step.
-        ring: `[RING, b]`, the tokens of the steps since then.
+        token_ids, positions, target_limits: `id_type [rows]`; the device's from each download to the next step.
+        finished: bool `[rows]`, likewise.
+        ring: `id_type [RING, rows]`, the tokens of the steps between the last two downloads.
     """
 
     def __init__(self, device: Device, rows: int, id_type: str) -> None:
@@ -105,12 +106,12 @@ class HostState:
         self.ring = self.array[at:].view(id_type).reshape(RING, rows)
 
     def reset(self, pad: int) -> None:
-        """Every row finished."""
+        """Finish every row."""
         self.token_ids[:], self.positions[:], self.target_limits[:], self.finished[:] = pad, 0, 1, True
 
 
 class StepBuffers:
-    """All device memory of one batch, allocated once and used again for later batches of the same sizes.
+    """All device memory of one batch, allocated once and reused for later batches of the same sizes.
 
     Args:
         device: where.
@@ -118,10 +119,10 @@ class StepBuffers:
         graph: the decoder step.
         sizes: of the batch.
         id_type: "int32" or "int64".
-        pad: what finished rows make.
+        pad: the token that finished rows make.
 
     Raises:
-        OutOfMemory: there is no room; nothing is left allocated.
+        ResourceError: there is not enough memory; nothing is left allocated.
     """
 
     def __init__(
@@ -159,7 +160,7 @@ class StepBuffers:
         return address
 
     def _write_constants(self, at: dict[str, int], sizes: StepSizes) -> None:
-        """Caches and cross keys start as zeros: a NaN that memory happens to hold would come through a mask."""
+        """Caches and cross keys start as zeros: a NaN in uninitialised memory would come through the mask."""
         for whole in (self.caches, self.cross):
             whole.clear(self.device, 0, sizes.rows)
         masked = np.full((sizes.rows, sizes.source), MASKED, self.float_type)
@@ -168,7 +169,7 @@ class StepBuffers:
         self.device.upload(at["cache_positions"], np.arange(sizes.target, dtype=self.id_type))
 
     def _addresses(self, graph: Graph, at: dict[str, int]) -> dict[str, int]:
-        """What to bind, by the graph's names; an output that aliases an input has its address."""
+        """The address of each input and output by name; an output that aliases an input has its address."""
         addresses = {name: self.state + offset for name, offset in self.host.offsets.items()}
         addresses |= self.caches.tensors() | self.cross.tensors()
         addresses |= {"cross_bias": self.bias, "cache_positions": at["cache_positions"]}
@@ -176,34 +177,34 @@ class StepBuffers:
         return addresses | ({} if self.logits is None else {"logits": self.logits})
 
     def reset(self, pad: int) -> None:
-        """Every row finished, as new."""
+        """Finish every row, as in new buffers."""
         self.host.reset(pad)
         self.upload_state()
 
     def upload_state(self) -> None:
-        """The host's view of ids, positions, limits and flags becomes the device's."""
+        """Copy ids, positions, limits and flags from the host to the device."""
         self.device.upload(self.state, self.host.array[: self.host.state_bytes])
 
     def keep_tokens(self, slot: int) -> None:
         """Copy the tokens of the last step to a slot of the ring."""
-        target = Block(self.state + self.host.state_bytes + slot * self.host.ring_row)
-        self.device.copy(target, Block(self.state), self.host.ring_row)
+        target = Buffer(self.state + self.host.state_bytes + slot * self.host.ring_row)
+        self.device.copy(target, Buffer(self.state), self.host.ring_row)
 
     def download_state(self, slots: int) -> None:
-        """Bring ids, positions, flags and `slots` of the ring to the host, and wait for them."""
+        """Copy ids, positions, flags and `slots` of the ring to the host, and wait for them."""
         end = self.host.state_bytes + slots * self.host.ring_row
         self.device.download(self.host.array[:end], self.state)
         self.device.synchronize()
 
     def free(self) -> None:
-        """Give all memory back; a set that is freed cannot be used."""
+        """Free all memory; the buffers cannot be used afterwards."""
         for address in self._allocated:
             self.device.free(address)
         self._allocated.clear()
 
 
 def bytes_needed(manifest: Manifest, sizes: StepSizes, id_type: str) -> int:
-    """Device memory of one set of buffers."""
+    """Device memory that step buffers of these sizes take."""
     small = 4 * sizes.rows * np.dtype(id_type).itemsize * (1 + RING // 4) + 4 * ALIGNMENT
     return sum(_plan(manifest, sizes, id_type, small).values())
 

@@ -1,4 +1,4 @@
-"""The device layer on CUDA's driver, by cuda-python. `DeviceError` says which call failed and why.
+"""The device layer on CUDA's driver, by cuda-python. Errors say which call failed and why.
 
 The context is the device's primary one, in which CUDA's runtime, and with it TensorRT and ONNX Runtime, works too.
 """
@@ -12,29 +12,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from cuda.bindings import driver as cuda
-from txport.runtime.device.device import Block
-from txport.runtime.device.gpu import find_gpu
-from txport.runtime.errors import DeviceError, InputError, OutOfMemory
+from txport.runtime.device.device import Buffer
+from txport.runtime.device.gpu import usable_gpu
+from txport.runtime.errors import EngineError, ResourceError
 
 _FIRST = 0  # the device that is used; CUDA_VISIBLE_DEVICES chooses another
 _NON_BLOCKING = cuda.CUstream_flags.CU_STREAM_NON_BLOCKING
 _NO_TIMING = cuda.CUevent_flags.CU_EVENT_DISABLE_TIMING
 _THREAD_LOCAL = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 _DEVICE = cuda.CUmemorytype.CU_MEMORYTYPE_DEVICE
-_SUCCESS = cuda.CUresult.CUDA_SUCCESS
+_SUCCESS, _OUT_OF_MEMORY = cuda.CUresult.CUDA_SUCCESS, cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY
 
 
 class CudaDevice:
     """Device 0 and a stream of its own; see `txport.runtime.device.device.Device`. Its memory goes with it.
 
     Raises:
-        InputError: there is no GPU, or its driver is missing or too old.
+        MissingLibrary: there is no GPU, or its driver is missing or too old.
     """
 
     def __init__(self) -> None:
-        if isinstance(gpu := find_gpu(), str):
-            raise InputError(f"CUDA cannot be used here: {gpu}; use --device cpu")
-        self.gpu = gpu
+        self.gpu = usable_gpu("CUDA")
         self._stream = _checked("cuStreamCreate", _NON_BLOCKING)
         self._event = _checked("cuEventCreate", _NO_TIMING)
         self.stream = int(self._stream)
@@ -46,8 +44,8 @@ class CudaDevice:
     def allocate(self, size: int) -> int:
         _use_context()
         error, address = cuda.cuMemAlloc(size)
-        if error == cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
-            raise OutOfMemory(f"the GPU has no room for {size} bytes")
+        if error == _OUT_OF_MEMORY:
+            raise ResourceError(f"the GPU has no room for {size} bytes")
         _check("cuMemAlloc", error)
         self._allocated.add(int(address))
         return int(address)
@@ -74,7 +72,7 @@ class CudaDevice:
     def download(self, array: npt.NDArray[Any], address: int) -> None:
         _checked("cuMemcpyDtoHAsync", array.ctypes.data, address, array.nbytes, self._stream)
 
-    def copy(self, target: Block, source: Block, width: int, rows: int = 1, planes: int = 1) -> None:
+    def copy(self, target: Buffer, source: Buffer, width: int, rows: int = 1, planes: int = 1) -> None:
         if planes > 1:
             volume = _between(cuda.CUDA_MEMCPY3D(), target, source, width, rows)
             volume.Depth = planes
@@ -85,8 +83,8 @@ class CudaDevice:
         else:
             _checked("cuMemcpyDtoDAsync", target.address, source.address, width, self._stream)
 
-    def clear(self, target: Block, width: int, rows: int = 1) -> None:
-        _checked("cuMemsetD2D8Async", target.address, max(target.row, width), 0, width, rows, self._stream)
+    def fill(self, target: Buffer, value: int, width: int, rows: int = 1) -> None:
+        _checked("cuMemsetD2D8Async", target.address, max(target.row, width), value, width, rows, self._stream)
 
     def synchronize(self) -> None:
         _checked("cuEventRecord", self._event, self._stream)
@@ -118,8 +116,8 @@ class _Replay:
             _check("cuGraphLaunch", error)
 
 
-def _between(region: Any, target: Block, source: Block, width: int, rows: int) -> Any:
-    """A rectangle of `rows` of `width` bytes in a structure of the driver's: the same names for two and three axes."""
+def _between(region: Any, target: Buffer, source: Buffer, width: int, rows: int) -> Any:
+    """Describe `rows` of `width` bytes in the driver's structure, which has the same names for two and three axes."""
     region.srcMemoryType = region.dstMemoryType = _DEVICE
     region.srcDevice, region.srcPitch = source.address, source.row
     region.dstDevice, region.dstPitch = target.address, target.row
@@ -128,12 +126,12 @@ def _between(region: Any, target: Block, source: Block, width: int, rows: int) -
 
 
 def _destroy_with(owner: Any, destroy: Callable[[Any], Any], handle: Any) -> None:
-    """Give back what the driver made when its owner goes; the end of the process gives all back by itself."""
+    """Destroy a handle of the driver's with its owner; at the end of the process the driver frees everything itself."""
     weakref.finalize(owner, _destroy_all, destroy, [handle]).atexit = False
 
 
 def _destroy_all(destroy: Callable[[Any], Any], handles: Iterable[Any]) -> None:
-    """Nobody is left to be told what fails: the driver refuses everything after a fault."""
+    """Failures are ignored: after a fault the driver refuses every call, and no caller is left to handle it."""
     cuda.cuCtxSetCurrent(_primary_context())
     for handle in handles:
         destroy(handle)
@@ -151,12 +149,12 @@ def _primary_context() -> Any:
 
 
 def _use_context() -> None:
-    """Each thread has a context of its own until it is told, and other libraries may have told it another."""
+    """The current context is per thread, and other libraries may have set another one."""
     _check("cuCtxSetCurrent", *cuda.cuCtxSetCurrent(_primary_context()))
 
 
 def _checked(name: str, *arguments: Any) -> Any:
-    """Call a function of the driver; what it gives besides its error."""
+    """Call a function of the driver and return its value, if it has one."""
     _use_context()
     error, *values = getattr(cuda, name)(*arguments)
     _check(name, error)
@@ -166,4 +164,5 @@ def _checked(name: str, *arguments: Any) -> Any:
 def _check(name: str, error: Any) -> None:
     if error != _SUCCESS:
         _, text = cuda.cuGetErrorString(error)
-        raise DeviceError(f"CUDA failed in {name}: {text.decode() if text else 'no reason'} ({error.name})")
+        kind = ResourceError if error == _OUT_OF_MEMORY else EngineError
+        raise kind(f"CUDA failed in {name}: {text.decode() if text else 'no reason'} ({error.name})")

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 
 @dataclass(frozen=True)
-class Block:
-    """Where rows of bytes begin in device memory.
+class Buffer:
+    """A strided region of device memory: planes of rows of bytes.
 
     Attributes:
         address: of the first row of the first plane.
@@ -28,40 +28,41 @@ class Block:
 class Device(Protocol):
     """Memory and one stream of a GPU. Everything but `allocate`, `free` and `synchronize` may return before it is done.
 
-    Every method raises `DeviceError` for what the device reports, from this or from earlier work.
+    Every method raises `EngineError` for what the device reports, from this or from earlier work, and `ResourceError`
+    for exhausted memory.
     """
 
     stream: int  # as libraries take it
 
     def allocate(self, size: int) -> int:
-        """The address of `size` new bytes, aligned to 256. Raises `OutOfMemory` if there is no room."""
+        """The address of `size` new bytes, aligned to 256."""
 
     def free(self, address: int) -> None:
-        """Give an allocation back."""
+        """Free an allocation."""
 
     def free_memory(self) -> int:
-        """Bytes that are left."""
+        """Bytes that could still be allocated."""
 
     def host_buffer(self, size: int) -> npt.NDArray[Any]:
-        """uint8 `[size]` of the host's memory that the device reads and writes by itself (page-locked)."""
+        """uint8 `[size]` of page-locked host memory, which the device reads and writes by itself."""
 
     def upload(self, address: int, array: npt.NDArray[Any]) -> None:
         """Copy a contiguous array to the device. A host buffer must not change until that is done; other arrays may."""
 
     def download(self, array: npt.NDArray[Any], address: int) -> None:
-        """Copy to a contiguous array of the host, which is whole after `synchronize`."""
+        """Copy to a contiguous array of the host, which is complete after `synchronize`."""
 
-    def copy(self, target: Block, source: Block, width: int, rows: int = 1, planes: int = 1) -> None:
+    def copy(self, target: Buffer, source: Buffer, width: int, rows: int = 1, planes: int = 1) -> None:
         """Copy `planes` of `rows` of `width` bytes within the device."""
 
-    def clear(self, target: Block, width: int, rows: int = 1) -> None:
-        """Set `rows` of `width` bytes to zero."""
+    def fill(self, target: Buffer, value: int, width: int, rows: int = 1) -> None:
+        """Set each byte of `rows` of `width` bytes to `value`."""
 
     def synchronize(self) -> None:
-        """Wait until the device has done all that it was told."""
+        """Wait for all enqueued work."""
 
     def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
-        """Record what `enqueue` tells the stream, without doing it; what is returned does it.
+        """Capture what `enqueue` enqueues, without running it; each call of the result replays it.
 
-        It holds `enqueue`, and with it the library's object whose temporary memory was recorded.
+        The result holds `enqueue`, and with it the library's object whose temporary memory was captured.
         """

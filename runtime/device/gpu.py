@@ -1,7 +1,9 @@
-"""The GPU of this machine, asked of the driver itself, so that a choice needs no library."""
+"""The GPU of this machine, by the driver itself, so that a choice needs no library."""
 
 import ctypes
 from dataclasses import dataclass
+
+from txport.runtime.errors import MissingLibrary
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
 _REASONS = {3: "the driver is not initialised", 35: "the driver is too old", 100: "there is no NVIDIA GPU"}
@@ -20,7 +22,7 @@ class Gpu:
 
 
 def find_gpu() -> Gpu | str:
-    """The GPU that will be used, or why there is none, in words."""
+    """The GPU that will be used, or in words why none can be."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -32,7 +34,7 @@ def find_gpu() -> Gpu | str:
         cuda.cuDriverGetVersion(ctypes.byref(version)),
     ):
         if result:
-            return _REASONS.get(result, f"the NVIDIA driver answers with error {result}")
+            return _REASONS.get(result, f"the NVIDIA driver reports error {result}")
     if count.value == 0 or cuda.cuDeviceGet(ctypes.byref(device), 0):
         return "there is no NVIDIA GPU"
     name, major, minor = ctypes.create_string_buffer(256), ctypes.c_int(), ctypes.c_int()
@@ -43,6 +45,17 @@ def find_gpu() -> Gpu | str:
     return Gpu(name.value.decode(errors="replace"), capability, dotted(version.value))
 
 
+def usable_gpu(what: str) -> Gpu:
+    """The GPU for `what`, which cannot do without.
+
+    Raises:
+        MissingLibrary: there is no GPU, or its driver is missing or too old.
+    """
+    if isinstance(gpu := find_gpu(), str):
+        raise MissingLibrary(f"{what} cannot be used here: {gpu}; use --device cpu")
+    return gpu
+
+
 def dotted(version: int) -> str:
-    """CUDA's version numbers, as 12040, as people write them: 12.4."""
+    """CUDA's version numbers, as 12040, in the usual notation: 12.4."""
     return f"{version // 1000}.{version % 1000 // 10}"

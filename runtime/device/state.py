@@ -1,81 +1,67 @@
-"""The decoder's state on a device: nothing of it crosses to the host but one small block at each look.
+"""The decoder's state on a device: only one small block of it is copied to the host, at each poll.
 
-Rows of the loop are rows of the buffers by way of a list, so that moving to fewer rows within the same buffers copies
-nothing. Between a look and the next step the host's block equals the device's: `place` and `override` change the host's
-and send it whole.
+A list maps rows of the state to rows of the buffers, so that taking fewer rows within the same buffers copies nothing.
+Between a poll and the next step the host's block equals the device's: `place` and `override` change the host's and
+upload all of it.
 """
 
-import weakref
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from txport.runtime.device.buffers import RING, StepBuffers
-from txport.runtime.device.device import Block
+from txport.runtime.device.device import Buffer
+from txport.runtime.device.pool import Encoded, Lease, Pool, PreparedStep
 from txport.runtime.engine import Float32, StepOutput
-
-if TYPE_CHECKING:
-    from txport.runtime.device.engine import DeviceEngine, Encoded
 
 
 class DeviceState:
     """One running batch; see `txport.runtime.engine.DecoderState`.
 
     Args:
-        engine: whose state it is.
-        buffers: its memory, of as many rows or more.
-        launch: does one step over these buffers.
-        rows: which row of the buffers each row of the state is.
+        pool: where its memory comes from.
+        step: its memory, of as many rows or more.
+        rows: which row of the buffers each row of the state is; all different.
         source: the widest source that it is for; the buffers may be wider.
-        give_back: what to do with the buffers when nobody holds the state any more.
     """
 
-    def __init__(
-        self,
-        engine: "DeviceEngine",
-        buffers: StepBuffers,
-        launch: Callable[[], None],
-        rows: Sequence[int],
-        source: int,
-        give_back: Callable[[], None],
-    ) -> None:
-        self.rows, self.source, self.target = len(rows), source, buffers.sizes.target
-        self._engine, self._buffers, self._launch = engine, buffers, launch
-        self._rows, self._unread = list(rows), 0
-        self._give_back = weakref.finalize(self, give_back)
+    def __init__(self, pool: Pool, step: Lease[PreparedStep], rows: Sequence[int], source: int) -> None:
+        self._pool, self._step, self._rows = pool, step, list(rows)
+        self._buffers, self._launch = step.value.buffers, step.value.launch
+        self._unread = 0
+        self.rows, self.source, self.target = len(rows), source, self._buffers.sizes.target
 
     def place(
-        self, rows: Sequence[int], memory: "Encoded", memory_rows: Sequence[int], target_limits: Sequence[int]
+        self, rows: Sequence[int], memory: Encoded, memory_rows: Sequence[int], target_limits: Sequence[int]
     ) -> None:
         """Start new sentences: row `rows[i]` gets encoder output `memory_rows[i]`, bos at position 0, not finished."""
         assert not self._unread, "rows are placed after the steps before have been read"
         here = [self._rows[row] for row in rows]
-        with self._engine.working():
+        with self._pool.working():
             for row, memory_row, count in _runs(here, memory_rows):
                 self._place_run(row, memory, memory_row, count)
             host = self._buffers.host
-            host.token_ids[here], host.positions[here] = self._engine.tokens.bos, 0
+            host.token_ids[here], host.positions[here] = self._pool.tokens.bos, 0
             host.target_limits[here], host.finished[here] = target_limits, False
             self._buffers.upload_state()
 
-    def _place_run(self, row: int, memory: "Encoded", memory_row: int, count: int) -> None:
-        """What earlier sentences left is cleared: it is masked, but a NaN would come through the mask."""
+    def _place_run(self, row: int, memory: Encoded, memory_row: int, count: int) -> None:
+        """What earlier sentences left is zeroed: it is masked, but a NaN would come through the mask."""
         buffers, device = self._buffers, self._buffers.device
         buffers.caches.clear(device, row, count)
-        bias = Block(buffers.bias + row * buffers.bias_row, buffers.bias_row)
+        bias = Buffer(buffers.bias + row * buffers.bias_row, buffers.bias_row)
         if memory.width < buffers.sizes.source:
             buffers.cross.clear(device, row, count)
-            device.copy(bias, Block(buffers.masked), count * buffers.bias_row)
+            device.copy(bias, Buffer(buffers.masked), count * buffers.bias_row)
         cross = memory.cross
         planes, lines = len(cross.names), count * buffers.heads
         device.copy(buffers.cross.at(row), cross.at(memory_row), cross.line, lines, planes)
-        given = memory.width * buffers.float_size
-        device.copy(bias, Block(memory.bias + memory_row * given, given), given, count)
+        bias_row = memory.width * buffers.float_size
+        device.copy(bias, Buffer(memory.bias + memory_row * bias_row, bias_row), bias_row, count)
 
     def step(self, count: int = 1) -> None:
         """Advance every unfinished row by up to `count` tokens; returns before the device is done."""
-        assert self._unread + count <= RING, "too many steps between two looks"
-        with self._engine.working():
+        assert self._unread + count <= RING, "too many steps without a poll"
+        with self._pool.working():
             for _ in range(count):
                 self._launch()
                 self._buffers.keep_tokens(self._unread)
@@ -83,7 +69,7 @@ class DeviceState:
 
     def read(self) -> StepOutput:
         """Wait for the steps since the last `read` and return what they made: the only wait of the loop."""
-        with self._engine.working():
+        with self._pool.working():
             self._buffers.download_state(self._unread)
         host, steps, self._unread = self._buffers.host, self._unread, 0
         return StepOutput(host.ring[:steps, self._rows].astype(np.int64), host.finished[self._rows])
@@ -95,62 +81,75 @@ class DeviceState:
         for row, token, done in zip((self._rows[row] for row in rows), token_ids, finished, strict=True):
             host.positions[row] += bool(host.finished[row]) and not done
             host.token_ids[row], host.finished[row] = token, done
-        with self._engine.working():
+        with self._pool.working():
             self._buffers.upload_state()
 
     def logits(self) -> Float32:
         """float32 `[rows, target_vocabulary]` of the last step."""
         buffers = self._buffers
         assert buffers.logits is not None, "the state was allocated without logits"
-        found = np.empty((buffers.sizes.rows, buffers.vocabulary), buffers.float_type)
-        with self._engine.working():
-            buffers.device.download(found, buffers.logits)
+        logits = np.empty((buffers.sizes.rows, buffers.vocabulary), buffers.float_type)
+        with self._pool.working():
+            buffers.device.download(logits, buffers.logits)
             buffers.device.synchronize()
-        return found[self._rows].astype(np.float32)
+        return logits[self._rows].astype(np.float32)
 
     def moved(self, rows: Sequence[int], target: int) -> "DeviceState":
-        """A new state of these rows alone, in this order, with caches of `target` tokens; this one is then invalid."""
+        """A new state of these rows, as often as each is named; see `DecoderState.moved`.
+
+        Where the same buffers serve, rows stay where they are, and only the copies of a repeated row take other ones.
+        """
         assert not self._unread, "rows move after the steps before have been read"
-        here = [self._rows[row] for row in rows]
-        old = self._buffers
-        if self._engine.sizes(len(rows), self.source, target, old.sizes.logits) == old.sizes:
-            return self._narrowed(here)
-        new = self._engine.allocate(len(rows), self.source, target, logits=old.sizes.logits)
-        with self._engine.working():
-            for row, first, count in _runs(range(len(rows)), here):
-                _move_run(old, new._buffers, first, row, count)
-            for name in ("token_ids", "positions", "target_limits", "finished"):
-                getattr(new._buffers.host, name)[: len(rows)] = getattr(old.host, name)[here]
-            new._buffers.upload_state()
-        self._give_back()
+        old, here = self._buffers, [self._rows[row] for row in rows]
+        sizes = self._pool.sizes(len(here), self.source, target, old.sizes.logits)
+        if sizes == old.sizes:
+            new = DeviceState(self._pool, self._step, _without_repeats(here, sizes.rows), self.source)
+        else:
+            new = DeviceState(self._pool, self._pool.step(sizes), range(len(here)), self.source)
+        with self._pool.working():
+            pairs = [
+                pair for pair in zip(new._rows, here, strict=True) if new._buffers is not old or pair[0] != pair[1]
+            ]
+            for to, row, count in _runs([to for to, _ in pairs], [row for _, row in pairs]):
+                _copy_run(old, new._buffers, row, to, count)
+            new._take_over(old, here)
+        del self._step
         return new
 
-    def _narrowed(self, here: list[int]) -> "DeviceState":
-        """The same buffers with fewer rows; those left out go on as finished ones."""
+    def _take_over(self, old: StepBuffers, here: list[int]) -> None:
+        """Ids, positions, limits and flags of these rows of the old buffers; rows of ours besides are finished."""
         host = self._buffers.host
-        left = np.ones(len(host.finished), bool)
-        left[here] = False
-        host.finished[left] = True
-        with self._engine.working():
-            self._buffers.upload_state()
-        found = self._give_back.detach()
-        assert found is not None, "this state is still valid"
-        return DeviceState(self._engine, self._buffers, self._launch, here, self.source, found[1])
+        for name in ("token_ids", "positions", "target_limits", "finished"):
+            getattr(host, name)[self._rows] = getattr(old.host, name)[here]
+        unused = np.ones(len(host.finished), bool)
+        unused[self._rows] = False
+        host.finished[unused] = True
+        self._buffers.upload_state()
 
 
-def _move_run(old: StepBuffers, new: StepBuffers, source: int, target: int, count: int) -> None:
-    """Copy everything that rows of one set of buffers hold to rows of another one, of longer or shorter caches."""
+def _without_repeats(rows: list[int], count: int) -> list[int]:
+    """Each row where it is first named, and in place of repeats those of `count` rows that are not named."""
+    unused, seen, places = iter(sorted({*range(count)} - {*rows})), set[int](), list[int]()
+    for row in rows:
+        places.append(next(unused) if row in seen else row)
+        seen.add(row)
+    return places
+
+
+def _copy_run(old: StepBuffers, new: StepBuffers, source: int, target: int, count: int) -> None:
+    """Copy the caches and cross-attention of `count` rows to other rows, perhaps of longer or shorter caches."""
     device, planes, lines = old.device, len(old.caches.names), count * old.heads
-    new.caches.clear(device, target, count)
+    if new.caches.line > old.caches.line:
+        new.caches.clear(device, target, count)
     length = min(old.caches.line, new.caches.line)
     device.copy(new.caches.at(target), old.caches.at(source), length, lines, planes)
     device.copy(new.cross.at(target), old.cross.at(source), old.cross.line, lines, planes)
-    bias = Block(new.bias + target * new.bias_row), Block(old.bias + source * old.bias_row)
+    bias = Buffer(new.bias + target * new.bias_row), Buffer(old.bias + source * old.bias_row)
     device.copy(*bias, count * old.bias_row)
 
 
 def _runs(targets: Sequence[int], sources: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """(first target, first source, count) of pairs that follow each other in both, so that one copy does for many."""
+    """(first target, first source, count) of pairs that are consecutive in both, so that one copy moves many rows."""
     start = 0
     for index in range(1, len(targets) + 1):
         follows = index < len(targets) and (

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Lowering
-from txport.runtime.device.gpu import Gpu, find_gpu
+from txport.runtime.device.gpu import Gpu, find_gpu, usable_gpu
 from txport.runtime.engine import Engine
 from txport.runtime.engines.build_record import BuildRecord, LibraryName
 from txport.runtime.engines.directories import Built, best, candidates, directories
 from txport.runtime.engines.tensorrt import TensorRt, find_tensorrt
-from txport.runtime.errors import BundleError, InputError, MissingLibrary, TxportError
+from txport.runtime.errors import BundleError, InputError, TxportError
 from txport.runtime.libraries import needs
 
 DEVICES = ("auto", "cpu", "cuda", "trt")
@@ -28,20 +28,18 @@ class Choice:
     Attributes:
         engine: the library: "ort" is ONNX Runtime, "trt" is TensorRT.
         device: "cpu" or "cuda".
-        lowering: the decoder step that was asked for; None if the engine may try them in turn.
-        lowerings: the decoder steps of the bundle that may be used, in the order in which they are tried.
+        lowerings: the decoder steps to try, in this order.
         reason: why this choice, in words.
         directory: of TensorRT's engines; None for ONNX Runtime.
-        asked: the device that was asked for.
+        fallback: what takes its place if it cannot be opened; None if that is an error.
     """
 
     engine: str
     device: str
-    lowering: Lowering | None
     lowerings: tuple[Lowering, ...]
     reason: str
     directory: str | None = None
-    asked: str = "auto"
+    fallback: "Choice | None" = None
 
 
 def choose(manifest: Manifest, device: str = "auto", lowering: str | None = None, bundle: Path | None = None) -> Choice:
@@ -58,63 +56,56 @@ def choose(manifest: Manifest, device: str = "auto", lowering: str | None = None
         bundle: where the bundle is; without it no TensorRT engine can be found.
 
     Raises:
-        InputError: the device or the lowering is not one that this version knows, or there is no GPU.
-        BundleError: the bundle has not got the lowering, or no TensorRT engine that fits.
-        MissingLibrary: "trt" was asked for and TensorRT is not installed.
+        InputError: the device or the lowering is not one that this version knows.
+        BundleError: the bundle lacks the lowering, or a TensorRT engine that fits.
+        MissingLibrary: for "trt" there is no GPU, no driver or no TensorRT.
     """
     if device not in DEVICES:
         raise InputError(f"device {device!r} is not supported by this version of txport: use {', '.join(DEVICES)}")
-    usable = manifest.usable_lowerings(lowering)
-    asked = usable[0] if lowering is not None else None
+    lowerings = manifest.usable_lowerings(lowering)
     if device == "trt":
-        return _tensorrt(manifest, bundle, asked)
-    if device == "auto":
-        found = _fastest(manifest, usable, asked, bundle)
-    else:
-        found = Choice("ort", device, asked, usable, f"device {device} was asked for")
-    if found.engine == "ort":
-        what = (
-            f"lowering {asked} was asked for" if asked else f"ONNX Runtime runs {usable[0]} best of what the bundle has"
-        )
-        found = replace(found, reason=f"{found.reason}; {what}")
-    return replace(found, asked=device)
+        return _tensorrt(manifest, bundle, lowering)
+    why = f"lowering {lowering} was requested"
+    if lowering is None:
+        why = f"ONNX Runtime runs {lowerings[0]} best of the bundle's lowerings"
+    if device != "auto":
+        return Choice("ort", device, lowerings, f"device {device} was requested; {why}")
+    return _fastest(manifest, bundle, lowering, Choice("ort", "cpu", lowerings, why))
 
 
-def _fastest(manifest: Manifest, usable: tuple[Lowering, ...], asked: Lowering | None, bundle: Path | None) -> Choice:
-    """TensorRT, ONNX Runtime on the GPU, or the CPU; why, with what speaks against those before it."""
+def _fastest(manifest: Manifest, bundle: Path | None, lowering: str | None, cpu: Choice) -> Choice:
+    """TensorRT, ONNX Runtime on the GPU, or the CPU; the reason names what rules out those before it."""
+
+    def on_ort(choice: Choice, reason: str) -> Choice:
+        return replace(choice, reason=f"auto is {reason}; {cpu.reason}")
+
     if manifest.precision.weights == "int8":
-        return Choice("ort", "cpu", asked, usable, "auto is the CPU: int8 weights are for it")
-    gpu = find_gpu()
-    if isinstance(gpu, str):
-        return Choice("ort", "cpu", asked, usable, f"auto is the CPU: {gpu}")
+        return on_ort(cpu, "the CPU: int8 weights are for it")
+    if isinstance(gpu := find_gpu(), str):
+        return on_ort(cpu, f"the CPU: {gpu}")
     against = "the bundle has no TensorRT engines"
     if bundle is not None and directories(bundle):
         try:
-            return _tensorrt(manifest, bundle, asked)
+            return replace(_tensorrt(manifest, bundle, lowering), fallback=cpu)
         except TxportError as error:
             against = str(error)
     if _installed_version("onnxruntime-gpu") is None:
-        return Choice(
-            "ort", "cpu", asked, usable, f"auto is the CPU: {against}, and onnxruntime-gpu is not installed for {gpu}"
-        )
-    return Choice("ort", "cuda", asked, usable, f"auto is ONNX Runtime on {gpu}: {against}")
+        return on_ort(cpu, f"the CPU: {against}, and onnxruntime-gpu is not installed for {gpu}")
+    return on_ort(replace(cpu, device="cuda", fallback=cpu), f"ONNX Runtime on {gpu}: {against}")
 
 
-def _tensorrt(manifest: Manifest, bundle: Path | None, asked: Lowering | None) -> Choice:
+def _tensorrt(manifest: Manifest, bundle: Path | None, lowering: str | None) -> Choice:
     """The engines that fit, of whichever TensorRT is installed."""
-    gpu = find_gpu()
-    if isinstance(gpu, str):
-        raise InputError(f"device trt cannot be used here: {gpu}; use --device cpu")
+    gpu = usable_gpu("device trt")
     assert bundle is not None, "only a bundle's directory has engines"
     built, tensorrt = _fitting(manifest, bundle, gpu)
-    lowering = built.record.lowering
-    if asked is not None and asked != lowering:
+    if lowering not in (None, built.record.lowering):
         raise BundleError(
-            f"the TensorRT engines of {bundle} that fit have the lowering {lowering}, not {asked}: "
-            f"run tx-build {bundle} --lowering {asked}"
+            f"the TensorRT engines of {bundle} that fit have the lowering {built.record.lowering}, not {lowering}: "
+            f"run tx-build {bundle} --lowering {lowering}"
         )
     reason = f"engines/{built.directory.name} fits {gpu} and {tensorrt.library}"
-    return Choice("trt", "cuda", asked, (lowering,), reason, str(built.directory), "trt")
+    return Choice("trt", "cuda", (built.record.lowering,), reason, str(built.directory))
 
 
 def _fitting(manifest: Manifest, bundle: Path, gpu: Gpu) -> tuple[Built, TensorRt]:
@@ -132,7 +123,7 @@ def _fitting(manifest: Manifest, bundle: Path, gpu: Gpu) -> tuple[Built, TensorR
 
 
 def installed() -> str | None:
-    """Name and version of ONNX Runtime as it is installed here, or None; it is not loaded."""
+    """Name and version of the installed ONNX Runtime, or None; it is not loaded."""
     for package in ("onnxruntime", "onnxruntime-gpu"):
         if (found := _installed_version(package)) is not None:
             return f"ONNX Runtime {found}"
@@ -149,45 +140,44 @@ def _installed_version(package: str) -> str | None:
 def open_engine(directory: Path, manifest: Manifest, choice: Choice, threads: int = 0) -> Engine:
     """Load the chosen library and the bundle's graphs, or its engines.
 
-    What "auto" chose and cannot be started is said in a warning, and the CPU takes its place.
+    If a GPU that "auto" chose cannot be used, a warning says why, and the CPU takes its place.
+
+    Args:
+        directory: the bundle.
+        manifest: its manifest, already checked.
+        choice: what runs it.
+        threads: threads of each operator on the CPU; 0 for as many as there are cores.
 
     Raises:
-        MissingLibrary: the library is not installed.
-        BundleError: it does not load the graphs or engines.
-        InputError: the device cannot be used.
+        MissingLibrary: a library, the driver or the GPU is missing.
+        BundleError: the library does not load the graphs or engines.
+        EngineError: the library or the GPU failed.
+        ResourceError: there is not enough memory.
     """
     if choice.device == "cuda":
         try:
-            return _open_on_gpu(directory, manifest, choice, threads)
+            return _open_on_gpu(directory, manifest, choice)
         except TxportError as error:
-            if choice.asked != "auto":
+            if choice.fallback is None:
                 raise
             _log.warning("%s; the CPU is used instead", error)
+            choice = choice.fallback
     with needs("ort"):
         from txport.runtime.engines.ort import OrtEngine
-    return OrtEngine(directory, manifest, choice.lowering, threads)
+    return OrtEngine(directory, manifest, choice.lowerings, threads)
 
 
-def _open_on_gpu(directory: Path, manifest: Manifest, choice: Choice, threads: int) -> Engine:
-    if choice.engine == "trt":
-        with needs("trt"):
-            from txport.runtime.device.cuda import CudaDevice
-            from txport.runtime.device.engine import DeviceEngine
-            from txport.runtime.engines.trt import TrtProgram
-        assert choice.directory is not None  # `choose` found it
-        record = BuildRecord.load(Path(choice.directory))
-        device, library = CudaDevice(), find_tensorrt(record.library.name)
-        program = TrtProgram(Path(choice.directory), record, manifest, library, device)
-        return DeviceEngine(device, manifest, program)
-    with needs("ort-gpu"):
-        from txport.runtime.engines.ort import OrtEngine
-    try:
-        with needs("ort-gpu"):
-            from txport.runtime.device.cuda import CudaDevice
-            from txport.runtime.device.engine import DeviceEngine
-            from txport.runtime.engines.ort_cuda import OrtProgram
-    except MissingLibrary as error:
-        _log.warning("the decoder's state crosses the bus at each step: %s", error)
-        return OrtEngine(directory, manifest, choice.lowering, threads, "cuda")
+def _open_on_gpu(directory: Path, manifest: Manifest, choice: Choice) -> Engine:
+    with needs("trt" if choice.engine == "trt" else "ort-gpu"):
+        from txport.runtime.device.cuda import CudaDevice
+        from txport.runtime.device.engine import DeviceEngine
     device = CudaDevice()
-    return DeviceEngine(device, manifest, OrtProgram(directory, manifest, choice.lowering, device))
+    if choice.directory is None:
+        with needs("ort-gpu"):
+            from txport.runtime.engines.ort_cuda import OrtProgram
+        return DeviceEngine(device, manifest, OrtProgram(directory, manifest, choice.lowerings, device))
+    from txport.runtime.engines.trt import TrtProgram
+
+    record = BuildRecord.load(Path(choice.directory))
+    tensorrt = find_tensorrt(record.library.name)
+    return DeviceEngine(device, manifest, TrtProgram(Path(choice.directory), record, manifest, tensorrt, device))

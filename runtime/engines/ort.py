@@ -1,9 +1,7 @@
-"""The engine on ONNX Runtime, by its CPU provider or its CUDA provider.
+"""The engine on ONNX Runtime's CPU provider; `txport.runtime.engines.ort_cuda` runs the CUDA provider.
 
 A state binds every buffer of its step once, by raw pointer, caches and ids in = out: a step is then one call that
-allocates nothing of ours. Both sessions map the bundle's one weights file into memory. The buffers are the host's: with
-the CUDA provider ONNX Runtime would copy them to the device and back at each step;
-`txport.runtime.engines.ort_cuda` keeps them there.
+allocates nothing of ours. Both sessions map the bundle's one weights file into memory.
 """
 
 import math
@@ -22,15 +20,14 @@ from txport.runtime.bundle.schema import Lowering, Tensor
 from txport.runtime.engine import FIRST_TARGET, Float32, Int64, StepOutput
 from txport.runtime.engines.host_memory import HostMemory
 from txport.runtime.engines.mapped import release
-from txport.runtime.engines.ort_session import open_session, open_step, providers_of, run
-from txport.runtime.errors import InputError
+from txport.runtime.engines.ort_session import CPU, open_session, open_step, run
+from txport.runtime.errors import ResourceError
 
 Array = npt.NDArray[Any]
 Buffers = dict[str, Array]
 
-# Bytes that each buffer begins at a multiple of: a line of the processor's cache.
+# Bytes: buffers are aligned to lines of the processor's cache.
 ALIGNED = 64
-# Added to the attention scores of padding: far below any score, yet finite in float16.
 
 
 class OrtEngine:
@@ -39,41 +36,43 @@ class OrtEngine:
     Args:
         directory: the bundle.
         manifest: its manifest, already checked.
-        lowering: the decoder step to use; None for the best that the installed version loads.
+        lowerings: the decoder steps to try; the first that the installed version loads is used. None for all of the
+            bundle.
         threads: threads of each operator; 0 for as many as there are cores.
-        device: "cpu" or "cuda".
 
     Raises:
-        BundleError: the bundle has not got that lowering, or ONNX Runtime does not load it.
-        InputError: this ONNX Runtime, or this machine, cannot run on that device.
+        BundleError: ONNX Runtime does not load a graph.
+        ResourceError: there is not enough memory.
     """
 
-    poll = 1  # looking at the ids costs nothing here
+    poll = 1  # reading the ids costs nothing here
 
     def __init__(
         self,
         directory: Path,
         manifest: Manifest,
-        lowering: Lowering | None = None,
+        lowerings: Sequence[Lowering] | None = None,
         threads: int = 0,
-        device: str = "cpu",
     ) -> None:
         self.limits, self.tokens, self.manifest = manifest.limits, manifest.tokens, manifest
-        encoder = manifest.encoder
         names = {"cross_bias", *cross_names(manifest.model.decoder_layers)}
-        self._cross = [tensor for tensor in encoder.outputs if tensor.name in names]
-        session_of = partial(open_session, directory, threads=threads, providers=providers_of(device))
-        self._encoder = session_of(encoder)
-        self.step_graph, self.step_session = open_step(manifest, lowering, session_of)
+        self._cross = [tensor for tensor in manifest.encoder.outputs if tensor.name in names]
+        session_of = partial(open_session, directory, threads=threads, providers=[CPU])
+        self._encoder = session_of(manifest.encoder)
+        self.step_graph, self.step_session = open_step(manifest, lowerings or manifest.lowerings, session_of)
         release(directory / WEIGHTS)
         self._memory = HostMemory()
-        self.name = f"ONNX Runtime {onnxruntime.__version__} on {device}, lowering {self.step_graph.lowering}"
+        self.name = f"ONNX Runtime {onnxruntime.__version__} on cpu, lowering {self.step_graph.lowering}"
 
     def encode(self, input_ids: Int64, source_lengths: Int64) -> Buffers:
         """Run the encoder on int64 `[batch, source]` ids, padded with pad, of int64 `[batch]` lengths.
 
         Returns:
             its outputs by name: cross-attention keys, values and bias.
+
+        Raises:
+            ResourceError: there is not enough memory.
+            EngineError: ONNX Runtime failed.
         """
         batch, source = input_ids.shape
         inputs = {"input_ids": np.ascontiguousarray(input_ids), "source_lengths": np.ascontiguousarray(source_lengths)}
@@ -90,8 +89,8 @@ class OrtEngine:
     def first_target(self, source: int) -> int:
         """See `txport.runtime.engine.Engine.first_target`.
 
-        The lowering `ort` reads only what a row has made. Longer caches cost it nothing but memory, and growth is saved
-        if there is room for answers as long as the sources.
+        The lowering `ort` reads only the used part of a cache. Longer caches cost it only memory, and where they are as
+        long as the sources, they rarely have to grow.
         """
         target = FIRST_TARGET
         while self.step_graph.lowering == "ort" and target <= source:
@@ -101,10 +100,10 @@ class OrtEngine:
     def allocate(self, rows: int, source: int, target: int, *, logits: bool = False) -> "OrtState":
         """Buffers for `rows` sentences of up to `source` tokens that make up to `target` tokens, all rows finished.
 
-        Those of cross-attention come with the first sentences.
+        Those of cross-attention are allocated with the first sentences.
 
         Raises:
-            InputError: there is not enough memory for them.
+            ResourceError: there is not enough memory for them.
         """
         own = [tensor for tensor in self.step_graph.inputs if not is_cross(tensor.name)]
         with _enough_memory(rows, target):
@@ -120,7 +119,7 @@ class OrtEngine:
         return OrtState(self, buffers, (rows, source, target))
 
     def allocate_cross(self, rows: int, source: int) -> Buffers:
-        """Cross keys, values and bias for `rows` sentences of up to `source` tokens; what they hold is not said."""
+        """Cross keys, values and bias for `rows` sentences of up to `source` tokens, not initialised."""
         cross = [tensor for tensor in self.step_graph.inputs if is_cross(tensor.name)]
         with _enough_memory(rows, source):
             return _buffers(self._memory, cross, {"batch": rows, "source": source})[0]
@@ -151,7 +150,7 @@ class OrtState:
     ) -> None:
         """Start new sentences: row `rows[i]` gets encoder output `memory_rows[i]`, bos at position 0, not finished.
 
-        What earlier sentences left in a row is cleared: it is masked, but a NaN would come through the mask.
+        What earlier sentences left in a row is zeroed: it is masked, but a NaN would come through the mask.
         """
         here = list(rows)
         if not self._clean:
@@ -195,7 +194,7 @@ class OrtState:
             self._made.append(self._token_ids.copy())
 
     def read(self) -> StepOutput:
-        """What the steps since the last `read` made."""
+        """The tokens of the steps since the last `read`."""
         made, self._made = np.stack(self._made) if len(self._made) > 1 else self._made[0][None], []
         return StepOutput(made, self._finished.copy())
 
@@ -210,16 +209,21 @@ class OrtState:
         return self._buffers["logits"].astype(np.float32, copy=False)
 
     def moved(self, rows: Sequence[int], target: int) -> "OrtState":
-        """A new state of these rows alone, in this order, with caches of `target` tokens; this one is then invalid."""
-        state = self if list(rows) == list(range(self.rows)) else self._narrowed(list(rows))
-        return state if target == self.target else state._with_caches(target)
+        """A new state of these rows, as often as each is named; see `DecoderState.moved`."""
+        here = list(rows)
+        if here == list(range(self.rows)):
+            return self if target == self.target else self._copied(here, target)
+        if len(here) > self.rows:
+            return self._copied(here, target)
+        state = self._in_front(here)
+        return state if target == self.target else state._copied(list(range(state.rows)), target)
 
-    def _narrowed(self, here: list[int]) -> "OrtState":
-        """The front of the same buffers, with these rows: no memory has to be had and cleared."""
+    def _in_front(self, here: list[int]) -> "OrtState":
+        """These rows, no more than there are, moved to the front of the same buffers: nothing is allocated."""
         count = len(here)
         front = {name: buffer[:count] for name, buffer in self._buffers.items() if name != "cache_positions"}
         if all(row >= index for index, row in enumerate(here)):
-            for index, row in enumerate(here):  # none that is still to be copied is written over
+            for index, row in enumerate(here):  # no row is overwritten before it has been copied
                 if index != row:
                     self._copy_row(row, index)
         else:
@@ -232,7 +236,7 @@ class OrtState:
         return new
 
     def _copy_row(self, row: int, to: int) -> None:
-        """Also over what an earlier sentence left behind the end of the one that comes: see `place`."""
+        """Also what an earlier sentence left behind the end of the one that moves in is overwritten: see `place`."""
         used = int(self._positions[[row, to]].max()) + 1
         for name, buffer in self._buffers.items():
             if is_cache(name):
@@ -240,16 +244,21 @@ class OrtState:
             elif name not in ("cache_positions", "logits"):
                 buffer[to] = buffer[row]
 
-    def _with_caches(self, target: int) -> "OrtState":
-        """All rows, with caches of another length."""
-        new = self._engine.allocate(self.rows, self.source, target, logits="logits" in self._buffers)
-        new._take_over(self._buffers)
+    def _copied(self, here: list[int], target: int) -> "OrtState":
+        """These rows in new buffers; cross-attention stays where it is if they are all rows in order."""
+        new = self._engine.allocate(len(here), self.source, target, logits="logits" in self._buffers)
+        of: slice | list[int] = here
+        if here == list(range(self.rows)):
+            of = slice(None)  # numpy would first gather listed rows in a copy
+            new._take_over(self._buffers)
+        elif "cross_bias" in self._buffers:
+            new._take_over(self._engine.allocate_cross(len(here), self.source))
         used = min(int(self._positions.max()) + 1, self.target, target)
         for name, buffer in self._buffers.items():
             if is_cache(name):
-                new._buffers[name][:, :, :used] = buffer[:, :, :used]
-            elif not is_cross(name) and name not in ("cache_positions", "logits"):
-                new._buffers[name][:] = buffer
+                new._buffers[name][:, :, :used] = buffer[of, :, :used]
+            elif name not in ("cache_positions", "logits") and not (is_cross(name) and isinstance(of, slice)):
+                new._buffers[name][:] = buffer[of]
         new._clean = self._clean
         return new
 
@@ -260,7 +269,7 @@ def is_cache(name: str) -> bool:
 
 
 def is_cross(name: str) -> bool:
-    """Whether this buffer is of cross-attention: as the encoder gives it."""
+    """Whether this buffer is of cross-attention: an output of the encoder."""
     return name.startswith("cross_")
 
 
@@ -279,7 +288,7 @@ def _buffers(memory: HostMemory, tensors: Sequence[Tensor], sizes: dict[str, int
 
 
 class _enough_memory:
-    """Turns a failed allocation into a sentence."""
+    """Turns a failed allocation into a `ResourceError`."""
 
     def __init__(self, rows: int, length: int) -> None:
         self._what = f"a batch of {rows} rows of {length} tokens"
@@ -289,7 +298,7 @@ class _enough_memory:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, MemoryError):
-            raise InputError(f"not enough memory for {self._what}: use a smaller batch") from error
+            raise ResourceError(f"not enough memory for {self._what}: use a smaller batch") from error
 
 
 def _bind(bind: Callable[..., None], name: str, array: Array) -> None:

@@ -1,13 +1,14 @@
 """ONNX Runtime's CUDA provider as a program of `txport.runtime.device.engine`: it runs on the device's own buffers.
 
-It works on our stream, so nothing waits between a copy and a step. With CUDA graphs it captures the step over each set
-of buffers by itself and replays it. Where that is impossible it is said once, and steps are launched one by one.
+It works on our stream, so nothing waits between a copy and a step. It captures the step over each set of buffers as a
+CUDA graph by itself, and replays it. Where that is impossible, a warning says so once, and steps are launched one by
+one.
 """
 
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from txport.runtime.device.buffers import StepSizes
 from txport.runtime.device.device import Device
 from txport.runtime.engine import Limits
 from txport.runtime.engines.ort_session import open_session, open_step, providers_of, run
-from txport.runtime.errors import BundleError, DeviceError, InputError
+from txport.runtime.errors import BundleError, EngineError, InputError
 
 _SHORTEST_TARGET = 32
 _log = logging.getLogger("txport")
@@ -32,41 +33,40 @@ class OrtProgram:
     Args:
         directory: the bundle.
         manifest: its manifest, already checked.
-        lowering: the decoder step to use; None for the best that the installed version loads.
+        lowerings: the decoder steps to try; the first that the installed version loads is used.
         device: whose memory and stream.
         where: "cuda"; "cpu" is for a device whose memory is the host's, as in tests.
 
     Raises:
         BundleError: ONNX Runtime does not load the graphs.
-        InputError: it has no CUDA provider, or cannot start it.
+        MissingLibrary: it has no CUDA provider, or cannot start it.
     """
 
     id_type = "int64"
     always_logits = False
 
     def __init__(
-        self, directory: Path, manifest: Manifest, lowering: Lowering | None, device: Device, where: str = "cuda"
+        self, directory: Path, manifest: Manifest, lowerings: Sequence[Lowering], device: Device, where: str = "cuda"
     ) -> None:
         self._device, self._where = device, where
-        encoder = manifest.encoder
-        self._encoder_graph = encoder
+        self._encoder_graph = manifest.encoder
         session_of = partial(open_session, directory, threads=0, providers=providers_of(where))
         self._stream = {"user_compute_stream": str(device.stream)}
-        self._encoder = session_of(encoder, cuda=self._stream)
+        self._encoder = session_of(manifest.encoder, cuda=self._stream)
         self._open_plain = partial(session_of, cuda=self._stream)
         self._graphs = where == "cuda"
         try:
             cuda = {**self._stream, "enable_cuda_graph": "1"}
-            self.step_graph, self._step = open_step(manifest, lowering, partial(session_of, cuda=cuda))
+            self.step_graph, self._step = open_step(manifest, lowerings, partial(session_of, cuda=cuda))
         except BundleError as error:
-            self.step_graph, self._step = open_step(manifest, lowering, self._open_plain)
+            self.step_graph, self._step = open_step(manifest, lowerings, self._open_plain)
             self._without_graphs(str(error))
         self.limits: Limits = manifest.limits
         self._numbers = itertools.count(1)
         self.name = f"ONNX Runtime {onnxruntime.__version__} on {where}, lowering {self.step_graph.lowering}"
 
     def key(self) -> object:
-        """ONNX Runtime keeps what it captured for each thread by itself."""
+        """ONNX Runtime keeps captured graphs per thread."""
         return threading.get_ident() if self._graphs else None
 
     def bucket(self, rows: int, target: int) -> tuple[int, int]:
@@ -76,13 +76,13 @@ class OrtProgram:
         return batch, length
 
     def prepare(self, addresses: Mapping[str, int], sizes: StepSizes) -> Callable[[], None]:
-        """Bind the step's buffers and run it: ONNX Runtime captures within that run, and replays from then on."""
+        """Bind the step's buffers and run it: ONNX Runtime captures during the first run, and replays afterwards."""
         shape = {"batch": sizes.rows, "source": sizes.source, "target": sizes.target}
         try:
             launch = self._bound(self._step, self.step_graph, addresses, shape, self._graphs)
             launch()
             launch()
-        except DeviceError as error:
+        except EngineError as error:
             if not self._graphs:
                 raise
             self._without_graphs(str(error))
@@ -93,7 +93,7 @@ class OrtProgram:
         return launch
 
     def encode(self, addresses: Mapping[str, int], batch: int, width: int) -> None:
-        """Run the encoder; it ends on the stream."""
+        """Enqueue a run of the encoder."""
         self._bound(self._encoder, self._encoder_graph, addresses, {"batch": batch, "source": width}, False)()
 
     def _bound(
@@ -106,7 +106,7 @@ class OrtProgram:
                     bind(tensor.name, self._where, 0, *_form(tensor, shape), addresses[tensor.name])
         owner = threading.get_ident()
         if self._where == "cuda":
-            # The stream orders everything; only a look waits for it.
+            # The stream orders everything; only a poll waits.
             options.add_run_config_entry("disable_synchronize_execution_providers", "1")
         if captured:
             options.add_run_config_entry("gpu_graph_id", str(next(self._numbers)))
@@ -114,10 +114,7 @@ class OrtProgram:
         def launch() -> None:
             if captured and threading.get_ident() != owner:
                 raise InputError("a stream of tokens must be read in the thread that began it: its steps belong there")
-            try:
-                run(session, binding, options)
-            except BundleError as error:
-                raise DeviceError(str(error)) from error
+            run(session, binding, options)
 
         return launch
 

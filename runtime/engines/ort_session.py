@@ -3,14 +3,14 @@
 import logging
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import onnxruntime
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.bundle.schema import Graph
-from txport.runtime.errors import BundleError, InputError
+from txport.runtime.bundle.schema import Graph, Lowering
+from txport.runtime.errors import BundleError, MissingLibrary, failure
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _TYPES = {"float32": "float", "float16": "float16", "int64": "int64", "int32": "int32", "bool": "bool"}
@@ -28,12 +28,13 @@ def run(session: Any, binding: Any, options: Any = None) -> None:
     """Run a session over what is bound.
 
     Raises:
-        BundleError: ONNX Runtime failed.
+        EngineError: ONNX Runtime failed.
+        ResourceError: it could not allocate memory.
     """
     try:
         session.run_with_iobinding(binding, options)
     except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
-        raise BundleError(f"ONNX Runtime failed: {reason_of(error)}") from error
+        raise failure(f"ONNX Runtime failed: {reason_of(error)}") from error
 
 
 def providers_of(device: str) -> list[str]:
@@ -41,17 +42,19 @@ def providers_of(device: str) -> list[str]:
     if device == "cpu":
         return [CPU]
     if CUDA not in onnxruntime.get_available_providers():
-        raise InputError(
+        raise MissingLibrary(
             f"device {device} needs ONNX Runtime with its CUDA provider, which is not installed: "
             "pip install 'txport[ort-gpu]' instead of txport[ort], or use --device cpu"
         )
     return [CUDA, CPU]
 
 
-def open_step(manifest: Manifest, lowering: str | None, open_session: Callable[[Graph], Any]) -> tuple[Graph, Any]:
-    """The first of the chosen decoder steps that the installed version loads, and its session."""
+def open_step(
+    manifest: Manifest, lowerings: Sequence[Lowering], open_session: Callable[[Graph], Any]
+) -> tuple[Graph, Any]:
+    """The first of these decoder steps that the installed version loads, and its session."""
     failures: list[BundleError] = []
-    for name in manifest.usable_lowerings(lowering):
+    for name in lowerings:
         graph = manifest.step(name)
         try:
             return graph, open_session(graph)
@@ -75,7 +78,8 @@ def open_session(
 
     Raises:
         BundleError: ONNX Runtime does not load it, or it is not what the manifest says.
-        InputError: ONNX Runtime cannot start the first provider.
+        MissingLibrary: ONNX Runtime cannot start the first provider.
+        ResourceError: there is not enough memory.
     """
     path = directory / graph.file
     options = onnxruntime.SessionOptions()
@@ -101,9 +105,9 @@ def open_session(
         )
     except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
         version = onnxruntime.__version__
-        raise BundleError(f"ONNX Runtime {version} does not load {path}: {reason_of(error)}") from error
+        raise failure(f"ONNX Runtime {version} does not load {path}: {reason_of(error)}", BundleError) from error
     if session.get_providers()[0] != providers[0]:  # ONNX Runtime goes on without a provider that it cannot start
-        raise InputError("ONNX Runtime cannot start its CUDA provider here: check the driver, or use --device cpu")
+        raise MissingLibrary("ONNX Runtime cannot start its CUDA provider here: check the driver, or use --device cpu")
     for given, listed in ((session.get_inputs(), graph.inputs), (session.get_outputs(), graph.outputs)):
         found = {(tensor.name, tensor.type, tuple(tensor.shape)) for tensor in given}
         if found != {(tensor.name, f"tensor({_TYPES[tensor.dtype]})", tensor.shape) for tensor in listed}:

@@ -1,7 +1,7 @@
 """Every difference between the generations of TensorRT that txport supports, in one place.
 
 8.6 (weakly typed, 32-bit ids), 10 and 11 (strongly typed, 64-bit ids), and TensorRT-RTX (as 11; builds for named
-compute capabilities without a GPU). What is asked here is a version or whether a name exists, never anything else.
+compute capabilities without a GPU). Only versions and the existence of names are tested here.
 """
 
 import functools
@@ -52,7 +52,7 @@ class TensorRt:
 
     @property
     def id_type(self) -> IdType:
-        """What becomes of int64 inputs and outputs."""
+        """The type that int64 inputs and outputs get."""
         return "int64" if self.strongly_typed else "int32"
 
     @property
@@ -71,9 +71,9 @@ class TensorRt:
         return not self.is_rtx
 
     def why(self) -> str:
-        """The first thing that the library complained about since `messages` was cleared, as one line.
+        """The first error that the library logged since `messages` was cleared, as one line.
 
-        What it complains about afterwards is often a consequence only.
+        Those that follow are often only its consequences.
         """
         return " ".join(self.messages[0].split())[:400] if self.messages else "it does not say why"
 
@@ -81,11 +81,11 @@ class TensorRt:
         """An empty network of the kind that this version builds."""
         flags = self.module.NetworkDefinitionCreationFlag
         name = "STRONGLY_TYPED" if self.strongly_typed else "EXPLICIT_BATCH"
-        # From 11 on there is nothing to choose, and one day no flag to choose it with.
+        # From 11 on there is no choice, and a later version may drop the flag.
         return builder.create_network(1 << int(getattr(flags, name)) if hasattr(flags, name) else 0)
 
     def set_precision(self, config: Any, network: Any, half: bool, islands: set[str]) -> None:
-        """Say what the graph says already, where the library would decide by itself; never TF32 in place of FP32."""
+        """Fix the precision that the graph states, where the library would choose one; never TF32 in place of FP32."""
         flags = self.module.BuilderFlag
         config.clear_flag(flags.TF32)
         if self.strongly_typed or not half:
@@ -151,10 +151,10 @@ class TensorRt:
         return runtime, runtime.deserialize_cuda_engine(data)
 
     def new_context(self, engine: Any) -> Any:
-        """An execution context; None if there is no room for it.
+        """An execution context; None if the library cannot make one.
 
-        TensorRT-RTX compiles kernels for the real shapes where it runs. By itself it would do so in the background, and
-        a captured step would keep the slower ones of before.
+        TensorRT-RTX compiles kernels for the actual shapes when it runs. By default it does so in the background, and a
+        captured step would keep the slower kernels that it started with.
         """
         if not self.is_rtx:
             return engine.create_execution_context()
@@ -171,14 +171,13 @@ class TensorRt:
 
 
 def find_tensorrt(name: LibraryName | None = None) -> TensorRt:
-    """Import TensorRT, or TensorRT-RTX where that is what there is.
+    """Import TensorRT or, where only that is installed, TensorRT-RTX.
 
     Args:
-        name: only this one; None for TensorRT if it is there, else TensorRT-RTX.
+        name: only this one; None for TensorRT if it is installed, else TensorRT-RTX.
 
     Raises:
-        MissingLibrary: there is none, or it does not load.
-        InputError: it is too old.
+        MissingLibrary: there is none, or it does not load, or it is too old.
     """
     for library in _MODULES if name is None else (name,):
         for module in _MODULES[library]:
@@ -202,12 +201,12 @@ def _opened(name: str, library: LibraryVersion) -> TensorRt:
     module, messages = importlib.import_module(name), list[str]()
     opened = TensorRt(module, library, messages, _logger(module, messages))
     if opened.numbers < _OLDEST and not opened.is_rtx:
-        raise InputError(f"{library} is too old: install TensorRT 8.6 or later")
+        raise MissingLibrary(f"{library} is too old: install TensorRT 8.6 or later")
     return opened
 
 
 def _logger(module: Any, messages: list[str]) -> Any:
-    """The library's log as ours; its errors are kept to be told."""
+    """A logger that passes messages on to ours and keeps the errors for `TensorRt.why`."""
 
     class Logger(module.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:

@@ -17,7 +17,7 @@ from txport.runtime.device.device import Device
 from txport.runtime.engine import Limits
 from txport.runtime.engines.build_record import BuildRecord, EngineFile
 from txport.runtime.engines.tensorrt import TensorRt
-from txport.runtime.errors import BundleError, DeviceError, InputError
+from txport.runtime.errors import BundleError, EngineError, failure
 
 _log = logging.getLogger("txport")
 
@@ -34,6 +34,8 @@ class TrtProgram:
 
     Raises:
         BundleError: an engine file was changed, cannot be opened, or has other tensors than the manifest says.
+        EngineError: TensorRT failed.
+        ResourceError: there is not enough memory.
     """
 
     always_logits = True  # a network's outputs are all bound
@@ -79,12 +81,12 @@ class TrtProgram:
         self._device.synchronize()
         try:
             return self._device.capture(enqueue)
-        except DeviceError as error:
+        except EngineError as error:
             _log.warning("steps are launched one by one, without CUDA graphs: %s", error)
             return enqueue
 
     def encode(self, addresses: Mapping[str, int], batch: int, width: int) -> None:
-        """Tell the stream to run the encoder."""
+        """Enqueue a run of the encoder."""
         context = next(context for most, context in sorted(self._encoders, key=_most) if most >= batch)
         self._bind(context, self._encoder_graph, addresses, {"batch": batch, "source": width})
         self._enqueue(context)
@@ -95,7 +97,7 @@ class TrtProgram:
             self._tensorrt.messages.clear()
             runtime, engine = self._tensorrt.open_engine(data, version_compatible)
         if engine is None:
-            raise BundleError(f"{self._tensorrt.library} does not open {path}: {self._tensorrt.why()}")
+            raise failure(f"{self._tensorrt.library} does not open {path}: {self._tensorrt.why()}", BundleError)
         self._runtimes.append(runtime)
         self._check_tensors(path, engine, graph)
         return engine
@@ -113,7 +115,7 @@ class TrtProgram:
     def _context(self, engine: Any, profile: int) -> Any:
         context = self._tensorrt.new_context(engine)
         if context is None or not context.set_optimization_profile_async(profile, self._device.stream):
-            raise DeviceError(f"{self._tensorrt.library} makes no execution context: {self._tensorrt.why()}")
+            raise failure(f"{self._tensorrt.library} makes no execution context: {self._tensorrt.why()}")
         self._device.synchronize()
         return context
 
@@ -122,14 +124,14 @@ class TrtProgram:
         for tensor in (tensor for tensor in graph.inputs if tensor.name in names):
             sizes = [dim if isinstance(dim, int) else shape[dim] for dim in tensor.shape]
             if not context.set_input_shape(tensor.name, sizes):
-                raise DeviceError(f"{self._tensorrt.library} refuses the shape {sizes} of {tensor.name}")
+                raise EngineError(f"{self._tensorrt.library} refuses the shape {sizes} of {tensor.name}")
         for name in names:
             if not context.set_tensor_address(name, addresses[name]):
-                raise DeviceError(f"{self._tensorrt.library} refuses the address of {name}")
+                raise EngineError(f"{self._tensorrt.library} refuses the address of {name}")
 
     def _enqueue(self, context: Any) -> None:
         if not context.execute_async_v3(self._device.stream):
-            raise DeviceError(f"{self._tensorrt.library} failed: {self._tensorrt.why()}")
+            raise failure(f"{self._tensorrt.library} failed: {self._tensorrt.why()}")
 
 
 def _names(engine: Any) -> set[str]:
@@ -150,14 +152,14 @@ def smallest_bucket(buckets: Mapping[tuple[int, int], Any], rows: int, target: i
     """The bucket with the fewest rows, then the shortest cache, that has room for this many.
 
     Raises:
-        InputError: none has.
+        BundleError: none has.
     """
     found = [bucket for bucket in buckets if bucket[0] >= rows and bucket[1] >= target]
     if not found:
         most = ", ".join(f"{batch} rows of {length}" for batch, length in sorted(buckets))
-        raise InputError(
+        raise BundleError(
             f"the engines have no profile for {rows} rows of {target} target tokens, only for {most}: "
-            "run tx-build again with --batch-buckets and --target-buckets that have"
+            "run tx-build again with larger --batch-buckets and --target-buckets"
         )
     return min(found)
 

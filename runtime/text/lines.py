@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from txport.runtime.errors import InputError
+from txport.runtime.files import io_failure
 
 _CHUNK = 1 << 16
 # A window is translated together: enough lines to sort by length and to keep a batch full.
@@ -60,7 +61,7 @@ def open_lines(path: Path) -> Iterator[Iterator[list[bytes]]]:
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+        raise io_failure(error, f"{path} cannot be read: {error.strerror}") from error
     try:
         if path.is_dir():
             raise InputError(f"{path} is a directory: give a text file")
@@ -80,6 +81,7 @@ def write_all(descriptor: int, data: bytes) -> None:
     Raises:
         BrokenPipeError: nobody reads any more.
         InputError: they cannot be written.
+        ResourceError: the disk is full or fails.
     """
     rest = memoryview(data)
     while rest:
@@ -88,14 +90,14 @@ def write_all(descriptor: int, data: bytes) -> None:
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise InputError(f"the output cannot be written: {error.strerror}") from error
+            raise io_failure(error, f"the output cannot be written: {error.strerror}") from error
 
 
 def _read(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, _CHUNK)
     except OSError as error:
-        raise InputError(f"the input cannot be read: {error.strerror}") from error
+        raise io_failure(error, f"the input cannot be read: {error.strerror}") from error
 
 
 def _ready(descriptor: int) -> bool:

@@ -20,9 +20,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_device import HashProgram
-from txport.runtime.device.device import Block
+from txport.runtime.device.device import Buffer
 from txport.runtime.device.engine import DeviceEngine
-from txport.runtime.errors import DeviceError, OutOfMemory
+from txport.runtime.errors import EngineError, ResourceError
 from txport.runtime.greedy import Request, stream
 
 from tests.runtime.device.test_engine import (
@@ -50,9 +50,9 @@ def test_copies_clearing_and_capture_do_what_they_say() -> None:
     assert first % 256 == second % 256 == 0
     given = np.random.default_rng(0).integers(0, 255, (4, 8, 64), np.uint8)
     device.upload(first, given)
-    device.clear(Block(second, 1 << 12), 1 << 12, 16)
+    device.fill(Buffer(second, 1 << 12), 0, 1 << 12, 16)
     # Rows 1 to 3 of each of four planes, 48 of 64 bytes, into planes of 16 rows of 128 bytes.
-    device.copy(Block(second + 128, 128, 16 * 128), Block(first + 64, 64, 8 * 64), 48, 3, 4)
+    device.copy(Buffer(second + 128, 128, 16 * 128), Buffer(first + 64, 64, 8 * 64), 48, 3, 4)
     found = device.host_buffer(4 * 16 * 128)
     device.download(found, second)
     device.synchronize()
@@ -61,7 +61,7 @@ def test_copies_clearing_and_capture_do_what_they_say() -> None:
     np.testing.assert_array_equal(found.reshape(expected.shape), expected)
 
     def copy() -> None:
-        device.copy(Block(second, 100), Block(first, 64), 64, 2)
+        device.copy(Buffer(second, 100), Buffer(first, 64), 64, 2)
 
     replay, held = device.capture(copy), weakref.ref(copy)
     del copy
@@ -74,7 +74,7 @@ def test_copies_clearing_and_capture_do_what_they_say() -> None:
     device.synchronize()
     np.testing.assert_array_equal(found[:64], given[0, 0])
     np.testing.assert_array_equal(found[100:164], given[0, 1])
-    with pytest.raises(OutOfMemory):
+    with pytest.raises(ResourceError):
         device.allocate(1 << 46)
     before = device.free_memory()
     more = device.allocate(64 << 20)
@@ -183,12 +183,12 @@ def test_nothing_is_left_when_an_engine_is_gone() -> None:
 def test_what_cannot_be_captured_is_said_and_the_stream_goes_on() -> None:
     device = cuda.CudaDevice()
     address = device.allocate(256)
-    with pytest.raises(DeviceError, match=r"cuEventSynchronize.*STREAM_CAPTURE_UNSUPPORTED"):
+    with pytest.raises(EngineError, match=r"cuEventSynchronize.*STREAM_CAPTURE_UNSUPPORTED"):
         device.capture(device.synchronize)
-    with pytest.raises(DeviceError, match=r"cuMemAlloc.*STREAM_CAPTURE_UNSUPPORTED"):
+    with pytest.raises(EngineError, match=r"cuMemAlloc.*STREAM_CAPTURE_UNSUPPORTED"):
         device.capture(functools.partial(device.allocate, 10))
     found = np.ones(256, np.uint8)
-    device.clear(Block(address), 256)
+    device.fill(Buffer(address), 0, 256)
     device.download(found, address)
     device.synchronize()
     assert not found.any()
@@ -206,8 +206,8 @@ def test_a_wild_address_breaks_the_device_for_good() -> None:
     engine, _ = engine_of()
     assert ids_of(engine, sources(2, 5)) == expected(sources(2, 5))
     device = engine._device
-    device.copy(Block(64), Block(128), 32)
-    with pytest.raises(DeviceError, match=r"CUDA failed in cu\w+: .*ILLEGAL_ADDRESS"):
+    device.copy(Buffer(64), Buffer(128), 32)
+    with pytest.raises(EngineError, match=r"CUDA failed in cu\w+: .*ILLEGAL_ADDRESS"):
         ids_of(engine, sources(2, 5))
-    with pytest.raises(DeviceError, match=r"failed before .*ILLEGAL_ADDRESS.* create the Translator again"):
+    with pytest.raises(EngineError, match=r"failed before .*ILLEGAL_ADDRESS.* create the Translator again"):
         ids_of(engine, sources(2, 5))

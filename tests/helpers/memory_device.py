@@ -14,16 +14,16 @@ from memory_engine import TOKENS, VOCABULARY, logits_after
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, Tensor
 from txport.runtime.device.buffers import ALIGNMENT, StepSizes
-from txport.runtime.device.device import Block
+from txport.runtime.device.device import Buffer
 from txport.runtime.engine import Limits
-from txport.runtime.errors import DeviceError, OutOfMemory
+from txport.runtime.errors import EngineError, ResourceError
 
 POISON = 0xAB
 BOUND = Limits(4, 40, 100)
 
 
 class MemoryDevice:
-    """A `Device`. `copies`, `looks` and `captures` count what was asked; `broken` makes the next work fail."""
+    """A `Device`. `copies`, `waits` and `captures` count calls; `broken` makes the next work fail."""
 
     stream = 7
 
@@ -33,13 +33,13 @@ class MemoryDevice:
         self.memory: dict[int, npt.NDArray[np.uint8]] = {}
         self.pinned: list[tuple[int, npt.NDArray[np.uint8]]] = []
         self.capturing: list[Callable[[], None]] | None = None
-        self.copies = self.looks = self.captures = 0
+        self.copies = self.waits = self.captures = 0
         self.broken: str | None = None
 
     def allocate(self, size: int) -> int:
         assert size > 0
         if size > self.free_memory():
-            raise OutOfMemory(f"the GPU has no room for {size} bytes")
+            raise ResourceError(f"the GPU has no room for {size} bytes")
         array = np.full(size + ALIGNMENT, POISON, np.uint8)
         address = -(-array.ctypes.data // ALIGNMENT) * ALIGNMENT
         self.memory[address] = array[address - array.ctypes.data :][:size]
@@ -69,7 +69,7 @@ class MemoryDevice:
         target, source = array.reshape(-1).view(np.uint8), self.view(address, array.nbytes)
         self.enqueue(lambda: np.copyto(target, source))
 
-    def copy(self, target: Block, source: Block, width: int, rows: int = 1, planes: int = 1) -> None:
+    def copy(self, target: Buffer, source: Buffer, width: int, rows: int = 1, planes: int = 1) -> None:
         for block in (target, source):
             assert rows == 1 or block.row >= width, "rows overlap"
             assert planes == 1 or (block.plane % block.row == 0 and block.plane >= rows * block.row), "planes overlap"
@@ -86,14 +86,14 @@ class MemoryDevice:
 
         self.enqueue(work)
 
-    def clear(self, target: Block, width: int, rows: int = 1) -> None:
+    def fill(self, target: Buffer, value: int, width: int, rows: int = 1) -> None:
         assert rows == 1 or target.row >= width
         views = [self.view(target.address + row * target.row, width) for row in range(rows)]
-        self.enqueue(lambda: [view.fill(0) for view in views] and None)
+        self.enqueue(lambda: [view.fill(value) for view in views] and None)
 
     def synchronize(self) -> None:
         assert self.capturing is None, "waiting while capturing"
-        self.looks += 1
+        self.waits += 1
         self._check()
         work, self.queue = self.queue, []
         for each in work:
@@ -112,7 +112,7 @@ class MemoryDevice:
         return replay
 
     def enqueue(self, work: Callable[[], None]) -> None:
-        """What a program tells the stream."""
+        """Put work on the stream, as a program does."""
         self._check()
         if self.capturing is not None:
             self.capturing.append(work)
@@ -130,7 +130,7 @@ class MemoryDevice:
 
     def _check(self) -> None:
         if self.broken is not None:
-            raise DeviceError(f"CUDA failed: {self.broken}")
+            raise EngineError(f"CUDA failed: {self.broken}")
 
 
 class HashProgram:

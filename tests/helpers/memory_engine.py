@@ -124,7 +124,7 @@ class MemoryState:
         return self.last_logits
 
     def moved(self, rows: Sequence[int], target: int) -> "MemoryState":
-        assert self.valid and not self.unread and len(set(rows)) == len(rows)
+        assert self.valid and not self.unread and 1 <= len(rows) <= self.engine.limits.batch
         self.valid = False
         self.engine.moves.append((len(rows), target))
         new = MemoryState(self.engine, len(rows), self.source, target, self.want_logits)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from txport.runtime import files
-from txport.runtime.errors import InputError
+from txport.runtime.errors import InputError, ResourceError
 from txport.runtime.files import new_directory, new_file, sha256, write_atomically
 
 
@@ -128,14 +128,14 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="the disk is full"), new_directory(tmp_path / "new"):
+    with pytest.raises(ResourceError, match="the disk is full"), new_directory(tmp_path / "new"):
         with open("/dev/full", "wb") as full:
             full.write(b"x")
     assert names(tmp_path) == []
 
 
 def test_a_full_disk_in_a_library_of_another_language(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="the disk is full"), new_directory(tmp_path / "new"):
+    with pytest.raises(ResourceError, match="the disk is full"), new_directory(tmp_path / "new"):
         raise RuntimeError("I/O error: No space left on device (os error 28)")
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from memory_engine import LIMITS, TOKENS, MemoryEngine, logits_after
 from txport.runtime.engine import Limits
 from txport.runtime.errors import InputError
-from txport.runtime.greedy import Request, decode, decode_all, stream
+from txport.runtime.greedy import Request, decode_all, stream
 
 
 def oracle(request: Request, limits: Limits, eos_weight: float) -> tuple[list[int], list[float]]:
@@ -62,7 +62,7 @@ def test_any_batch_gives_what_each_sentence_gives_alone(
 @given(st.lists(PLAIN, min_size=1, max_size=20), st.sampled_from([1, 5]))
 def test_unconstrained_requests_need_no_logits(requests: list[Request], poll: int) -> None:
     engine = MemoryEngine(LIMITS, poll)
-    for result in decode(engine, requests):
+    for result in decode_all(engine, requests):
         assert result.ids == oracle(requests[result.index], LIMITS, 0.0)[0]
 
 

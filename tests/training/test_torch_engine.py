@@ -66,7 +66,7 @@ def test_minimum_length(copying_model: Transformer) -> None:
 def test_training_goes_on_undisturbed(copying_model: Transformer) -> None:
     """Decoding leaves no trace: neither in the mode of the model nor in its dropout or gradients."""
     copying_model.train()
-    list(greedy.decode(TorchEngine(copying_model), [greedy.Request([5, 3])]))
+    greedy.decode_all(TorchEngine(copying_model), [greedy.Request([5, 3])])
     assert copying_model.training
     copying_model(torch.tensor([[5, 3]]), torch.tensor([2]), torch.tensor([[2, 6]])).sum().backward()
     assert all(parameter.grad is not None for parameter in copying_model.parameters())

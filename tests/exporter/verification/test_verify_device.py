@@ -18,7 +18,7 @@ from txport.runtime.errors import InputError
 
 def engine_of(bundle: Path, manifest: Manifest) -> DeviceEngine:
     device = MemoryDevice(lazy=False)
-    return DeviceEngine(device, manifest, OrtProgram(bundle, manifest, None, device, where="cpu"))
+    return DeviceEngine(device, manifest, OrtProgram(bundle, manifest, manifest.lowerings, device, where="cpu"))
 
 
 def test_an_engine_over_device_memory_says_what_pytorch_says(bundle: Path, checkpoint: Path) -> None:

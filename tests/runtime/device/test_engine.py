@@ -1,4 +1,4 @@
-"""The state on a device: buckets, refills, looks and capture, over memory that checks every access."""
+"""The state on a device: buckets, refills, waits and capture, over memory that checks every access."""
 
 import dataclasses
 import gc
@@ -16,7 +16,7 @@ from txport.runtime.bundle.schema import Graph, Precision, Tensor
 from txport.runtime.device.buffers import StepSizes, bytes_needed, stack_bytes
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.engine import Limits
-from txport.runtime.errors import DeviceError, InputError
+from txport.runtime.errors import EngineError, ResourceError
 from txport.runtime.greedy import Request, decode_all, stream
 
 WORD = st.integers(4, 11)
@@ -106,15 +106,15 @@ def sources(count: int, limit: int) -> list[Request]:
     return [Request([4 + i % 8, 4 + i // 8, 5, TOKENS.eos], limit) for i in range(count)]
 
 
-def test_the_host_looks_once_for_some_steps_and_copies_nothing_else() -> None:
+def test_the_host_waits_once_for_some_steps_and_copies_nothing_else() -> None:
     device = MemoryDevice()
     engine, program = engine_on(device, poll=8)
     program.eos_weight = -99.0
     decode_all(engine, sources(4, 32))  # buffers are made and the step is captured
-    looks, steps, captures = device.looks, len(program.launched), device.captures
+    waits, steps, captures = device.waits, len(program.launched), device.captures
     decode_all(engine, sources(4, 32))
     assert len(program.launched) - steps == 32
-    assert device.looks - looks == 4, "a look for every eight steps, and no other wait"
+    assert device.waits - waits == 4, "a look for every eight steps, and no other wait"
     assert device.captures == captures, "nothing is captured twice"
 
 
@@ -189,13 +189,13 @@ def test_a_device_that_fails_is_not_used_again() -> None:
     tokens = stream(engine, sources(1, 90)[0])
     next(tokens)
     device.broken = "an illegal memory access was encountered"
-    with pytest.raises(DeviceError, match="illegal memory access"):
+    with pytest.raises(EngineError, match="illegal memory access"):
         for _ in tokens:
             pass
     device.broken = None
-    with pytest.raises(DeviceError, match="failed before .*illegal memory access.* create the Translator again"):
+    with pytest.raises(EngineError, match="failed before .*illegal memory access.* create the Translator again"):
         decode_all(engine, sources(1, 5))
-    with pytest.raises(DeviceError, match="create the Translator again"):
+    with pytest.raises(EngineError, match="create the Translator again"):
         engine.allocate(1, 1, 1)
 
 
@@ -204,11 +204,11 @@ def test_memory_that_is_not_there_is_told_with_what_would_fit() -> None:
     two, four = (bytes_needed(manifest, StepSizes(rows, 32, 100, True), "int32") for rows in (2, 4))
     device = MemoryDevice(room=(two + four) // 2)
     engine, _ = engine_on(device, batches=(1, 2, 4), targets=(100,))
-    with pytest.raises(InputError, match=r"batch of 4 rows of 32 source and 100 target .* a batch of 2 would fit"):
+    with pytest.raises(ResourceError, match=r"batch of 4 rows of 32 source and 100 target .* a batch of 2 would fit"):
         engine.allocate(4, 5, 90)
     engine.allocate(2, 5, 90)
     device.room = 100
-    with pytest.raises(InputError, match="not even one row would fit"):
+    with pytest.raises(ResourceError, match="not even one row would fit"):
         engine_on(MemoryDevice(room=1000), batches=(4,))[0].allocate(4, 5, 90)
 
 
@@ -218,7 +218,7 @@ def test_buffers_that_nobody_uses_make_room_for_others() -> None:
     device = MemoryDevice(room=needed + needed // 2)
     engine, program = engine_on(device, batches=(4,), targets=(96, 100))
     first = engine.allocate(4, 5, 100)
-    with pytest.raises(InputError, match="no room"):
+    with pytest.raises(ResourceError, match="no room"):
         engine.allocate(4, 5, 90)
     del first
     gc.collect()
@@ -234,6 +234,6 @@ def test_planes_are_aligned_and_whole_lines(count: int, rows: int, heads: int, l
 
 def test_sizes_are_those_of_buckets() -> None:
     engine, _ = engine_on(MemoryDevice(), batches=(1, 4), targets=(32, 100))
-    assert engine.sizes(2, 1, 33, False) == StepSizes(4, 32, 100, True)
-    assert engine.sizes(1, 33, 32, False) == StepSizes(1, BOUND.source, 32, True)
+    assert engine._pool.sizes(2, 1, 33, False) == StepSizes(4, 32, 100, True)
+    assert engine._pool.sizes(1, 33, 32, False) == StepSizes(1, BOUND.source, 32, True)
     assert engine.limits == Limits(4, BOUND.source, 100)

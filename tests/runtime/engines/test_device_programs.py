@@ -8,6 +8,7 @@ import pytest
 from memory_device import MemoryDevice
 from toy import BUNDLE, answer
 from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.schema import Lowering
 from txport.runtime.device.device import Device
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.device.gpu import find_gpu
@@ -17,17 +18,17 @@ from txport.runtime.engines.choice import choose, open_engine
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.engines.ort_cuda import OrtProgram
 from txport.runtime.engines.trt import limits_of, smallest_bucket, step_buckets
-from txport.runtime.errors import BundleError, InputError
+from txport.runtime.errors import BundleError, MissingLibrary
 from txport.runtime.golden import load_golden
 from txport.runtime.greedy import Request, decode_all
 
 no_gpu = pytest.mark.skipif(not isinstance(find_gpu(), str), reason="needs a machine without an NVIDIA GPU")
 
 
-def over(device: Device, bundle: Path, lowering: str | None = None, poll: int = 4) -> DeviceEngine:
+def over(device: Device, bundle: Path, lowering: Lowering | None = None, poll: int = 4) -> DeviceEngine:
     """ONNX Runtime's CPU provider, bound to the addresses of a device in host memory that does everything at once."""
     manifest = Manifest.load(bundle)
-    program = OrtProgram(bundle, manifest, lowering, device, where="cpu")  # type: ignore[arg-type]
+    program = OrtProgram(bundle, manifest, manifest.usable_lowerings(lowering), device, where="cpu")
     return DeviceEngine(device, manifest, program, poll)
 
 
@@ -36,10 +37,10 @@ def golden_requests(bundle: Path) -> list[Request]:
     return [Request(case.source_ids) for case in load_golden(bundle).cases] * 3
 
 
-def check_like_host(device: Device, bundle: Path, lowering: str) -> DeviceEngine:
+def check_like_host(device: Device, bundle: Path, lowering: Lowering) -> DeviceEngine:
     """An engine over a device gives the ids and scores of the one in host memory; it is returned."""
     try:
-        host = OrtEngine(bundle, Manifest.load(bundle), lowering)  # type: ignore[arg-type]
+        host = OrtEngine(bundle, Manifest.load(bundle), [lowering])
     except BundleError as error:
         pytest.skip(f"needs a newer ONNX Runtime: {error}")
     engine, requests = over(device, bundle, lowering), golden_requests(bundle)
@@ -62,11 +63,11 @@ def test_the_toy_answers_what_arithmetic_says() -> None:
 
 
 @pytest.mark.parametrize("lowering", ["ort", "scatter", "tensorscatter"])
-def test_a_real_bundle_gives_the_ids_of_the_host_engine(bundle: Path, lowering: str) -> None:
+def test_a_real_bundle_gives_the_ids_of_the_host_engine(bundle: Path, lowering: Lowering) -> None:
     device = MemoryDevice(lazy=False)
-    engine, looks = check_like_host(device, bundle, lowering), device.looks
+    engine, waits = check_like_host(device, bundle, lowering), device.waits
     steps = max(len(result.ids) for result in decode_all(engine, golden_requests(bundle)))
-    assert looks < device.looks < looks + 3 * steps
+    assert waits < device.waits < waits + 3 * steps
 
 
 def test_a_request_takes_the_smallest_profile_with_room() -> None:
@@ -79,7 +80,7 @@ def test_a_request_takes_the_smallest_profile_with_room() -> None:
     assert smallest_bucket(buckets, 2, 32) == (32, 32)
     assert smallest_bucket(buckets, 32, 128) == (32, 128)
     for rows, target in ((33, 10), (1, 129)):
-        with pytest.raises(InputError, match=f"no profile for {rows} rows of {target} target tokens.*run tx-build"):
+        with pytest.raises(BundleError, match=f"no profile for {rows} rows of {target} target tokens.*run tx-build"):
             smallest_bucket(buckets, rows, target)
     assert limits_of(record) == Limits(32, 256, 128)
 
@@ -91,14 +92,14 @@ def test_without_a_gpu_auto_is_the_cpu_and_the_rest_says_why() -> None:
     assert (choice.engine, choice.device, choice.directory) == ("ort", "cpu", None)
     assert choice.reason.startswith("auto is the CPU: there is no NVIDIA")
     assert "on cpu" in open_engine(BUNDLE, manifest, choice).name
-    with pytest.raises(InputError, match="device trt cannot be used here: there is no NVIDIA"):
+    with pytest.raises(MissingLibrary, match="device trt cannot be used here: there is no NVIDIA"):
         choose(manifest, "trt", bundle=BUNDLE)
-    with pytest.raises(InputError, match="CUDA"):
+    with pytest.raises(MissingLibrary, match="CUDA"):
         open_engine(BUNDLE, manifest, choose(manifest, "cuda", bundle=BUNDLE))
 
 
 @no_gpu
 def test_the_cuda_device_says_why_it_cannot_be_used() -> None:
     cuda = pytest.importorskip("txport.runtime.device.cuda", reason="needs cuda-python: pip install 'txport[trt]'")
-    with pytest.raises(InputError, match="CUDA cannot be used here: .*; use --device cpu"):
+    with pytest.raises(MissingLibrary, match="CUDA cannot be used here: .*; use --device cpu"):
         cuda.CudaDevice()

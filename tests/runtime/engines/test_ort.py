@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from toy import BUNDLE, LIMIT, SOURCE, TOKENS, VOCABULARY, answer, logits
 from txport.runtime.bundle.manifest import Manifest, list_files
 from txport.runtime.engines.ort import OrtEngine, OrtState
-from txport.runtime.errors import BundleError, InputError
+from txport.runtime.engines.ort_session import providers_of
+from txport.runtime.errors import BundleError, InputError, MissingLibrary, ResourceError
 from txport.runtime.greedy import Request, decode_all, stream
 from txport.runtime.translator import Translator
 
@@ -171,7 +172,7 @@ def test_moved_rows_go_on_as_before(engine: OrtEngine, rows: list[int], target: 
 
 def test_a_row_that_takes_the_place_of_a_longer_one_leaves_nothing_of_it() -> None:
     """What stood behind its end is masked, and a NaN there would come through the mask."""
-    engine = OrtEngine(BUNDLE, MANIFEST, "scatter", threads=1)
+    engine = OrtEngine(BUNDLE, MANIFEST, ["scatter"], threads=1)
     state = placed(engine, [[5, 7, 9], [11, 2]])
     state.step(4)
     state.read()
@@ -186,7 +187,7 @@ def test_a_row_that_takes_the_place_of_a_longer_one_leaves_nothing_of_it() -> No
 def test_first_caches_have_room_for_answers_as_long_as_the_sources(engine: OrtEngine) -> None:
     """Where longer ones cost no time; the step of `scatter` computes over all of them."""
     assert [engine.first_target(source) for source in (1, 31, 32, 63, 64, 200)] == [32, 32, 64, 64, 128, 256]
-    plain = OrtEngine(BUNDLE, MANIFEST, "scatter", threads=1)
+    plain = OrtEngine(BUNDLE, MANIFEST, ["scatter"], threads=1)
     assert {plain.first_target(source) for source in (1, 32, 200)} == {32}
 
 
@@ -231,20 +232,20 @@ def test_the_step_copies_nothing(engine: OrtEngine) -> None:
 
 def test_lowerings(damaged: Path) -> None:
     assert OrtEngine(BUNDLE, MANIFEST).step_graph.lowering == "ort"
-    assert OrtEngine(BUNDLE, MANIFEST, "scatter").step_graph.lowering == "scatter"
+    assert OrtEngine(BUNDLE, MANIFEST, ["scatter"]).step_graph.lowering == "scatter"
     few = Manifest(**{**vars(MANIFEST), "graphs": tuple(g for g in MANIFEST.graphs if g.lowering != "ort")})
     assert OrtEngine(BUNDLE, few).step_graph.lowering == "scatter"
     with pytest.raises(BundleError, match="no lowering 'ort', only scatter, tensorscatter"):
-        OrtEngine(BUNDLE, few, "ort")
+        few.usable_lowerings("ort")
     with pytest.raises(InputError, match="'fused' is unknown"):
-        OrtEngine(BUNDLE, MANIFEST, "fused")  # type: ignore[arg-type]
+        MANIFEST.usable_lowerings("fused")
 
 
 def test_a_lowering_that_does_not_load_is_passed_over(damaged: Path) -> None:
     (damaged / "onnx/decoder_step.ort.onnx").write_bytes(b"not onnx")
     assert OrtEngine(damaged, MANIFEST).step_graph.lowering == "scatter"
     with pytest.raises(BundleError, match=r"does not load .*decoder_step\.ort\.onnx"):
-        OrtEngine(damaged, MANIFEST, "ort")
+        OrtEngine(damaged, MANIFEST, ["ort"])
 
 
 @pytest.mark.parametrize("name", ["encoder", "decoder_step.scatter"])
@@ -254,20 +255,20 @@ def test_truncated_graphs_are_one_sentence(damaged: Path, name: str) -> None:
     for length in (0, 1, len(data) // 2, len(data) - 1):
         path.write_bytes(data[:length])
         with pytest.raises(BundleError) as caught:
-            OrtEngine(damaged, MANIFEST, "scatter")
+            OrtEngine(damaged, MANIFEST, ["scatter"])
         assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_missing_weights_are_one_sentence(damaged: Path) -> None:
     (damaged / "onnx/weights.bin").unlink()
     with pytest.raises(BundleError, match="does not load"):
-        OrtEngine(damaged, MANIFEST, "ort")
+        OrtEngine(damaged, MANIFEST, ["ort"])
 
 
 def test_short_weights_are_one_sentence(damaged: Path) -> None:
     (damaged / "onnx/weights.bin").write_bytes(bytes(100))
     with pytest.raises(BundleError, match="does not load"):
-        OrtEngine(damaged, MANIFEST, "ort")
+        OrtEngine(damaged, MANIFEST, ["ort"])
 
 
 def test_a_graph_that_is_not_what_the_manifest_says(damaged: Path) -> None:
@@ -278,7 +279,7 @@ def test_a_graph_that_is_not_what_the_manifest_says(damaged: Path) -> None:
 
 
 def test_too_little_memory_is_one_sentence(engine: OrtEngine) -> None:
-    with pytest.raises(InputError, match="not enough memory for a batch of"):
+    with pytest.raises(ResourceError, match="not enough memory for a batch of"):
         engine.allocate(1 << 40, 8, 1 << 20)
 
 
@@ -289,7 +290,7 @@ def test_the_real_bundle_gives_its_golden_answers(bundle: Path) -> None:
     manifest = Manifest.load(bundle)
     for graph in manifest.graphs[1:]:
         try:
-            engine = OrtEngine(bundle, manifest, graph.lowering)
+            engine = OrtEngine(bundle, manifest, [graph.lowering])
         except BundleError as error:
             assert graph.lowering == "tensorscatter", error
             continue
@@ -300,8 +301,8 @@ def test_the_real_bundle_gives_its_golden_answers(bundle: Path) -> None:
 def test_cuda_without_its_provider_is_one_sentence() -> None:
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("needs an ONNX Runtime without the CUDA provider")
-    with pytest.raises(InputError, match=r"CUDA provider, which is not installed: pip install 'txport\[ort-gpu\]'"):
-        OrtEngine(BUNDLE, MANIFEST, device="cuda")
+    with pytest.raises(MissingLibrary, match=r"CUDA provider, which is not installed: pip install 'txport\[ort-gpu\]'"):
+        providers_of("cuda")
 
 
 @pytest.mark.gpu

@@ -18,7 +18,7 @@ from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.engines.build_record import BuildRecord, LibraryName, LibraryVersion
 from txport.runtime.engines.tensorrt import TensorRt
 from txport.runtime.engines.trt import TrtProgram
-from txport.runtime.errors import BundleError, DeviceError, InputError
+from txport.runtime.errors import BundleError, EngineError
 from txport.runtime.greedy import Request, decode_all, stream
 
 from tests.runtime.device.test_engine import REQUEST, expected, ids_of, manifest_of, sources, step_of
@@ -99,7 +99,7 @@ def test_batches_of_one_size_run_at_the_same_time_because_profiles_are_shared(tm
     engine = open_engine(shared=False)
     both = [stream(engine, request) for request in requests]
     next(both[0])
-    with pytest.raises(DeviceError, match="makes no execution context: Profile 0 is in use"):
+    with pytest.raises(EngineError, match="makes no execution context: Profile 0 is in use"):
         next(both[1])
 
 
@@ -128,7 +128,7 @@ def test_a_step_that_cannot_be_captured_is_launched_one_by_one(
 ) -> None:
     class NoGraphs(MemoryDevice):
         def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
-            raise DeviceError("operation not permitted when stream is capturing")
+            raise EngineError("operation not permitted when stream is capturing")
 
     engine = engine_on(*open_program(tmp_path, NoGraphs()))
     assert ids_of(engine, sources(4, 20)) == expected(sources(4, 20))
@@ -143,7 +143,7 @@ def test_steps_are_captured_once_and_the_encoder_runs_at_its_own_sizes(tmp_path:
         ids_of(engine, sources(4, 20))
     assert device.captures == 1
     assert engine.limits == BOUND and engine.name.startswith("TensorRT 8.6.0, lowering scatter")
-    with pytest.raises(InputError, match="no profile for 5 rows"):
+    with pytest.raises(BundleError, match="no profile for 5 rows"):
         program.bucket(5, 10)
 
 
@@ -181,12 +181,12 @@ def test_what_fails_on_the_way_ends_the_engine(tmp_path: Path) -> None:
     tokens = stream(engine, sources(1, 90)[0])
     next(tokens)
     library.fails = True
-    with pytest.raises(DeviceError, match="TensorRT 8.6.0 failed"):
+    with pytest.raises(EngineError, match="TensorRT 8.6.0 failed"):
         decode_all(engine, sources(1, 5))
-    with pytest.raises(DeviceError, match="create the Translator again"):
+    with pytest.raises(EngineError, match="create the Translator again"):
         next(tokens)
     library.no_contexts = True
-    with pytest.raises(DeviceError, match="makes no execution context"):
+    with pytest.raises(EngineError, match="makes no execution context"):
         TrtProgram(tmp_path, library.record, library.manifest, library, library.model.device)
 
 

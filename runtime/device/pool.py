@@ -1,0 +1,165 @@
+"""The device memory of one engine: leased to batches, kept while idle, freed when others need the room."""
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.device.buffers import Stack, StepBuffers, StepSizes, bytes_needed
+from txport.runtime.device.device import Device
+from txport.runtime.device.program import Program
+from txport.runtime.errors import EngineError, ResourceError
+
+_NARROWEST = 32  # source tokens
+_Value = TypeVar("_Value")
+
+
+class Lease(Generic[_Value]):
+    """Something that one batch uses alone; it is idle again as soon as nothing refers to the lease.
+
+    Work on it that was enqueued by then still runs before any reuse, since all work is on one stream.
+    """
+
+    def __init__(self, value: _Value, idle: list[_Value]) -> None:
+        self.value, self._idle = value, idle
+
+    def __del__(self) -> None:
+        self._idle.append(self.value)
+
+
+@dataclass(frozen=True)
+class PreparedStep:
+    """The buffers of a step and what enqueues one step over them."""
+
+    buffers: StepBuffers
+    launch: Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Encoder output on the device: cross keys and values, and the bias `[batch, 1, 1, width]`."""
+
+    cross: Stack
+    bias: int
+    width: int
+    memory: Lease[int]
+
+
+class Pool:
+    """Memory for steps and encoder output, and the right to use the device.
+
+    Sources come in widths of powers of two, batches and caches in the library's own buckets, so that memory fits later
+    batches too.
+
+    Args:
+        device: whose memory.
+        manifest: the bundle's.
+        program: what runs on the device.
+    """
+
+    def __init__(self, device: Device, manifest: Manifest, program: Program) -> None:
+        self.device, self.manifest, self.tokens = device, manifest, manifest.tokens
+        self._program = program
+        self._lock = threading.RLock()
+        self._failure: str | None = None
+        self._idle_steps: defaultdict[object, list[PreparedStep]] = defaultdict(list)
+        self._idle_memory: defaultdict[int, list[int]] = defaultdict(list)
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Use the device: one thread at a time, and none after the device has failed.
+
+        Raises:
+            EngineError: the device or the library fails now, or has failed before.
+        """
+        with self._lock:
+            if self._failure is not None:
+                raise EngineError(f"the GPU failed before ({self._failure}): create the Translator again")
+            try:
+                yield
+            except EngineError as error:
+                self._failure = str(error)
+                raise
+
+    def sizes(self, rows: int, source: int, target: int, logits: bool) -> StepSizes:
+        """The sizes of the buffers that serve a batch of these sizes."""
+        width = _NARROWEST
+        while width < source:
+            width *= 2
+        batch, length = self._program.bucket(rows, target)
+        return StepSizes(batch, min(width, self._program.limits.source), length, logits or self._program.always_logits)
+
+    def step(self, sizes: StepSizes) -> Lease[PreparedStep]:
+        """A step whose rows are all finished.
+
+        Raises:
+            ResourceError: the device does not have enough memory; the message says which batch would fit.
+        """
+        with self.working():
+            idle = self._idle_steps[sizes, self._program.key()]
+            if idle:
+                step = idle.pop()
+                step.buffers.reset(self.tokens.pad)
+                return Lease(step, idle)
+            try:
+                return Lease(self._with_room(lambda: self._prepared(sizes)), idle)
+            except ResourceError as error:
+                raise ResourceError(self._too_large(sizes)) from error
+
+    def memory(self, size: int) -> Lease[int]:
+        """The address of `size` bytes or more: sizes are rounded up to powers of two, so that idle memory fits.
+
+        Raises:
+            ResourceError: the device does not have enough memory.
+        """
+        rounded = 1 << (size - 1).bit_length()
+        with self.working():
+            idle = self._idle_memory[rounded]
+            try:
+                return Lease(idle.pop() if idle else self._with_room(lambda: self.device.allocate(rounded)), idle)
+            except ResourceError as error:
+                raise ResourceError(f"{error} for a batch's encoder output: use a smaller batch") from error
+
+    def _prepared(self, sizes: StepSizes) -> PreparedStep:
+        """New buffers. Running the step has left its traces in slot 0 of the caches only, which `place` clears."""
+        graph, ids = self._program.step_graph, self._program.id_type
+        buffers = StepBuffers(self.device, self.manifest, graph, sizes, ids, self.tokens.pad)
+        try:
+            return PreparedStep(buffers, self._program.prepare(buffers.addresses, sizes))
+        except ResourceError:
+            buffers.free()
+            raise
+
+    def _with_room(self, allocate: Callable[[], _Value]) -> _Value:
+        """Allocate; if memory is exhausted, once more after everything idle has been freed."""
+        try:
+            return allocate()
+        except ResourceError:
+            self._free_idle()
+            return allocate()
+
+    def _free_idle(self) -> None:
+        self.device.synchronize()
+        for steps in self._idle_steps.values():
+            while steps:
+                steps.pop().buffers.free()
+        for addresses in self._idle_memory.values():
+            while addresses:
+                self.device.free(addresses.pop())
+
+    def _too_large(self, sizes: StepSizes) -> str:
+        def needed(rows: int) -> int:
+            return bytes_needed(self.manifest, StepSizes(rows, sizes.source, sizes.target, sizes.logits), ids)
+
+        ids, free = self._program.id_type, self.device.free_memory()
+        fitting = [rows for rows in range(1, sizes.rows) if needed(rows) <= free]
+        buckets = [self._program.bucket(rows, sizes.target)[0] for rows in fitting]
+        fits = max((rows for rows in buckets if needed(rows) <= free), default=0)
+        advice = f"a batch of {fits} would fit" if fits else "not even one row would fit"
+        return (
+            f"the GPU has no room for a batch of {sizes.rows} rows of {sizes.source} source and {sizes.target} target "
+            f"tokens: it needs {needed(sizes.rows) / 1e6:.0f} MB and {free / 1e6:.0f} MB are free; {advice}"
+        )

@@ -1,0 +1,40 @@
+"""What a library adds to the device layer: two graphs that run on a device's stream."""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from txport.runtime.bundle.schema import Graph
+from txport.runtime.device.buffers import StepSizes
+from txport.runtime.engine import Limits
+
+
+class Program(Protocol):
+    """A bundle's encoder and one decoder step, loaded by a library.
+
+    Every method but `key` may raise `EngineError` (the library failed) and `ResourceError` (memory is exhausted).
+
+    Attributes:
+        name: the library, for people.
+        limits: the largest sizes that it takes.
+        id_type: its type for what the manifest calls int64.
+        step_graph: the decoder step that it runs.
+        always_logits: its step has no form without logits.
+    """
+
+    name: str
+    limits: Limits
+    id_type: str
+    step_graph: Graph
+    always_logits: bool
+
+    def bucket(self, rows: int, target: int) -> tuple[int, int]:
+        """The rows and the cache length of the buffers that serve this many."""
+
+    def prepare(self, addresses: Mapping[str, int], sizes: StepSizes) -> Callable[[], None]:
+        """Bind the step's buffers, whose rows are all finished, run it once, and return what enqueues one step."""
+
+    def encode(self, addresses: Mapping[str, int], batch: int, width: int) -> None:
+        """Enqueue a run of the encoder."""
+
+    def key(self) -> object:
+        """What prepared buffers belong to besides their sizes; a thread, for example."""
