@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from txport.runtime.bundle.interface import OPTIONAL_OUTPUTS
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, Tensor
 from txport.runtime.device.buffers import StepSizes
@@ -103,10 +104,12 @@ class TrtProgram:
         return engine
 
     def _check_tensors(self, path: Path, engine: Any, graph: Graph) -> None:
-        listed = {tensor.name: self._type(tensor) for tensor in (*graph.inputs, *graph.outputs)}
+        """All tensors of an engine are bound: it must not have an optional output that this version does not know."""
+        expected = {tensor.name: self._type(tensor) for tensor in (*graph.inputs, *graph.outputs)}
         found = {name: self._tensorrt.type_name(engine.get_tensor_dtype(name)) for name in _names(engine)}
-        outputs = {tensor.name for tensor in graph.outputs}
-        if not (found.items() <= listed.items() and outputs <= found.keys()):
+        outputs = {tensor.name for tensor in graph.outputs if not tensor.optional or tensor.name in OPTIONAL_OUTPUTS}
+        inputs = {tensor.name for tensor in graph.inputs}
+        if not (found.items() <= expected.items() and outputs <= found.keys() <= outputs | inputs):
             raise BundleError(f"{path} has other inputs or outputs than the manifest says: run tx-build again")
 
     def _type(self, tensor: Tensor) -> str:

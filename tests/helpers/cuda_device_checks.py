@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_device import HashProgram
+from moved_rows import LIMITS, SOURCES, WALK, Turn, after, check_moves
 from txport.runtime.device.device import Buffer
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.errors import EngineError, ResourceError
@@ -149,6 +150,13 @@ def test_any_batch_gives_what_each_sentence_gives_alone(requests: list[Request],
     assert ids_of(engine, requests) == wanted
     assert ids_of(engine, requests) == wanted, "buffers that are used again hold nothing of before"
     assert program.launched, "the model ran"
+
+
+@lazy
+@settings(max_examples=25, deadline=None)
+@given(SOURCES, LIMITS, WALK)
+def test_rows_move_and_repeat(sources: list[list[int]], limits: list[int], walk: list[Turn]) -> None:
+    check_moves(engine_of()[0], sources, limits[: len(sources)], walk, after)
 
 
 @lazy

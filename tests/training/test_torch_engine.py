@@ -1,10 +1,13 @@
 """The greedy loop that ships over PyTorch, against the plainest decoding: the uncached model, a sentence a time."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from moved_rows import Turn, check_moves, turns
 from txport.models.transformer import Transformer
 from txport.runtime import greedy
 from txport.training.torch_engine import TorchEngine
@@ -38,6 +41,22 @@ def test_the_oracle_is_not_trivial(copying_model: Transformer) -> None:
     rng = np.random.default_rng(0)
     outputs = [naive(copying_model, [*rng.integers(4, 24, 9).tolist(), 3], 36) for _ in range(30)]
     assert len({tuple(ids) for ids in outputs}) > 10 and len({len(ids) for ids in outputs}) > 3
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(SOURCE, min_size=1, max_size=4),
+    st.lists(st.integers(1, 36), min_size=4, max_size=4),
+    turns(st.integers(4, 23), 4),
+)
+def test_rows_move_and_repeat(
+    copying_model: Transformer, sources: list[list[int]], limits: list[int], walk: list[Turn]
+) -> None:
+    def after(source: Sequence[int], made: Sequence[int]) -> int:
+        alone = greedy.Request(source, len(made) + 1, prefix=made)
+        return greedy.decode_all(TorchEngine(copying_model), [alone])[0].ids[-1]
+
+    check_moves(TorchEngine(copying_model, target=36), sources, limits[: len(sources)], walk, after)
 
 
 def test_limits_prefixes_and_scores(copying_model: Transformer) -> None:

@@ -150,6 +150,7 @@ def test_rows_move_within_their_buffers_without_a_copy() -> None:
     copies = device.copies
     moved = state.moved([2, 0], 64)
     assert device.copies == copies and (moved.rows, moved.target) == (2, 100)
+    assert moved._buffers.host.finished.tolist() == [False, True, False, True], "rows that are left out stop"
     moved.step()
     output = moved.read()
     assert output.token_ids.shape == (1, 2) and not output.finished.any() and (made[0] == made[0][0]).all()
