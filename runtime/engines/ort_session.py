@@ -125,8 +125,8 @@ def _has_vnni() -> bool:
 
 
 def reason_of(error: Exception) -> str:
-    """The first line of ONNX Runtime's message, without its error codes and C++ source locations."""
+    """The first line of ONNX Runtime's message, without its error codes, C++ source locations and final period."""
     line = str(error).strip().partition("\n")[0]
     for noise in (r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", r"Load model from .*? failed: ?", r"/\S+\.(cc|h):\d+ .*\) "):
         line = re.sub(noise, "", line)
-    return line
+    return line.rstrip(".")

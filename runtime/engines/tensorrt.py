@@ -75,7 +75,7 @@ class TensorRt:
 
         Those that follow are often only its consequences.
         """
-        return " ".join(self.messages[0].split())[:400] if self.messages else "it does not say why"
+        return " ".join(self.messages[0].split())[:400].rstrip(".") if self.messages else "it does not say why"
 
     def new_network(self, builder: Any) -> Any:
         """An empty network of the kind that this version builds."""
