@@ -44,7 +44,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[BinaryIO]:
-    """Give a temporary file to write; it takes the name `path` when the block ends, and is removed if that raises.
+    """Yield a temporary file to write; it is renamed to `path` when the block ends, and removed if the block raises.
 
     Raises:
         InputError: `path` is no regular file, or the place cannot be written.
@@ -70,7 +70,7 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def new_directory(target: Path, replace: bool = False, *, marker: str | None = None) -> Iterator[Path]:
-    """Give a temporary directory to fill; it takes the name `target` when the block ends, and not before.
+    """Yield a temporary directory to fill; it is renamed to `target` when the block ends, and not before.
 
     If the block raises, nothing is left behind. A process that is killed leaves a hidden sibling of `target`, which the
     next call removes (its lock is free then).
@@ -79,7 +79,7 @@ def new_directory(target: Path, replace: bool = False, *, marker: str | None = N
         target: the directory to make; missing parents are made too.
         replace: exchange an existing directory for the new one, in one step where the kernel can, and delete the old
             one only then.
-        marker: a file that an existing, non-empty directory must hold to be replaced, so that a mistyped `--force`
+        marker: a file that an existing, non-empty directory must contain to be replaced, so that a mistyped `--force`
             does not delete somebody's home.
 
     Raises:
@@ -101,7 +101,7 @@ def new_directory(target: Path, replace: bool = False, *, marker: str | None = N
             _check_target(target, replace, marker)
             _publish(directory, target, replace)
     finally:
-        # After an exchange this is the old directory; after a failure, what had been written.
+        # After an exchange this is the old directory; after a failure, the unfinished new one.
         shutil.rmtree(directory, ignore_errors=True)
         os.close(lock)
 
@@ -151,7 +151,7 @@ def _prefix(target: Path) -> str:
 
 
 def _locked_sibling(target: Path) -> tuple[Path, int]:
-    """A new directory beside `target`, with a lock that ends with this process, and the lock's file descriptor."""
+    """A new directory beside `target`, and the descriptor of its lock, which ends with this process."""
     while True:
         directory = target.with_name(f"{_prefix(target)}{secrets.token_hex(4)}")
         directory.mkdir()
@@ -192,7 +192,7 @@ def _glob_escape(text: str) -> str:
 
 
 def _publish(directory: Path, target: Path, replace: bool) -> None:
-    """Make `directory` appear as `target`; what stood there, if anything, is then found under the name `directory`."""
+    """Rename `directory` to `target`; a directory that was there before gets the name `directory`."""
     if not replace or not target.exists():
         os.rename(directory, target)
     elif not _exchange(directory, target):

@@ -229,7 +229,7 @@ class _Batch:
         return True
 
     def _takes_more(self) -> bool:
-        """Whether the next sentence belongs here: not if a batch can be filled with sentences of half our width."""
+        """Whether the next sentence belongs here: not if sentences of half this width can fill a batch of their own."""
         if not self._waiting:
             return False
         narrow = 2 * len(self._waiting[0][1].source_ids) <= self._state.source
@@ -237,7 +237,7 @@ class _Batch:
         return not self._closed
 
     def _make_room(self, working: list[_Slot]) -> None:
-        """Move to longer caches if a row stands at their end, and to fewer rows if half of them are free for good."""
+        """Move to longer caches if a row has filled them, and to fewer rows if half of them are free for good."""
         over = not self._encoded and (self._closed or not self._waiting)
         half_free = over and 2 * len(working) <= len(self._slots)
         made = max(len(slot.ids) for slot in working)
@@ -251,7 +251,7 @@ class _Batch:
         self._slots = [self._slots[row] for row in keep]
 
     def _closed_ranks(self) -> list[int]:
-        """The rows that work, those at the end in the gaps of those at the front, so that few have to move."""
+        """The rows that work; those at the end fill the gaps at the front, so that few rows have to move."""
         rows = [row for row, slot in enumerate(self._slots) if slot is not None]
         behind = deque(row for row in rows if row >= len(rows))
         return [row if self._slots[row] is not None else behind.popleft() for row in range(len(rows))]
@@ -283,7 +283,7 @@ class _Batch:
 def _constrain(
     state: DecoderState, slots: Sequence[_Slot | None], made: Int64, scores: bool, tokens: SpecialTokens
 ) -> None:
-    """Take one token for each row, replaced where a prefix or the minimum length says so, with its score."""
+    """Take one token for each row with its score; a prefix or the minimum length may replace it."""
     logits: Float32 | None = state.logits() if scores else None
     changed: list[tuple[int, int, bool]] = []
     for row, slot in enumerate(slots):
@@ -306,7 +306,7 @@ def _constrain(
 
 
 def _best_but(logits: Float32, excluded: int) -> int:
-    """The best id but one; the first of equals, as ArgMax has it."""
+    """The best id except one; the first of equals, as with ArgMax."""
     allowed = logits.astype(np.float32)
     allowed[excluded] = -np.inf
     return int(allowed.argmax())

@@ -1,4 +1,4 @@
-"""build.json: what a directory of TensorRT engines holds, what it was built from and where it runs.
+"""build.json: the contents of a directory of TensorRT engines, what they were built from and where they run.
 
 The classes mirror the file field by field; `runtime/cpp` reads it by the same rules, checked on the shared files in
 `tests/data/engines`.
@@ -36,7 +36,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 
 @dataclass(frozen=True)
 class LibraryVersion:
-    """A library as it calls itself; its engines are for this version."""
+    """The library that built the engines, and its version."""
 
     name: LibraryName
     version: str
@@ -47,7 +47,7 @@ class LibraryVersion:
 
 @dataclass(frozen=True)
 class TargetGpu:
-    """The GPU that engines are for.
+    """The GPUs that engines are for.
 
     Attributes:
         name: as CUDA names it; None if they were built without a GPU.
@@ -63,7 +63,7 @@ class TargetGpu:
 
 @dataclass(frozen=True)
 class CudaVersions:
-    """CUDA at the build: the newest version that the driver supports, and the runtime's; for people only."""
+    """CUDA at the build: the newest version that the driver supports, and the runtime's; for information only."""
 
     driver: str | None
     runtime: str | None
@@ -71,13 +71,13 @@ class CudaVersions:
 
 @dataclass(frozen=True)
 class EnginePrecision:
-    """What the engines compute in.
+    """The types that the engines compute in.
 
     Attributes:
         type: as in the manifest.
         proof: "inspector": the layers of the finished engine were read; "network": those of the strongly typed network,
             because the engine cannot be opened where it was built.
-        layers: how many layers make each type.
+        layers: the number of layers that compute each type.
     """
 
     type: Literal["float32", "float16"]
@@ -87,7 +87,7 @@ class EnginePrecision:
 
 @dataclass(frozen=True)
 class Flags:
-    """What the builder was told; `workspace` in bytes, None for its own choice."""
+    """Settings of the builder; `workspace` in bytes, None for its default."""
 
     optimization_level: int
     workspace: int | None
@@ -95,7 +95,7 @@ class Flags:
 
 @dataclass(frozen=True)
 class Profile:
-    """Sizes that one optimization profile takes; `target` (the cache length) is None for an encoder."""
+    """The sizes of one optimization profile; `target` (the cache length) is None for an encoder."""
 
     batch: Range
     source: Range
@@ -119,10 +119,10 @@ class BuildRecord:
 
     Attributes:
         version_compatible: later versions of the same major version may load the engines too.
-        bundle: file names of the bundle and their SHA-256, of all that the engines were built from.
-        lowering: which decoder step.
+        bundle: names and SHA-256 of the files of the bundle that the engines were built from.
+        lowering: of the decoder step.
         id_type: of every tensor that the manifest calls int64 (TensorRT 8.6 has no 64-bit integers).
-        peak_memory: the most bytes that the building process held at once.
+        peak_memory: bytes that the building process used at most.
     """
 
     format_version: int
@@ -212,7 +212,7 @@ class BuildRecord:
 
 
 def _faults(record: BuildRecord) -> Iterator[str]:
-    """What the fields contradict."""
+    """How the fields contradict themselves or each other."""
     if not _VERSION.fullmatch(record.library.version):
         yield f"library.version is {record.library.version!r}, which is not two to four numbers with dots between"
     yield from _gpu_faults(record.gpu)

@@ -1,4 +1,4 @@
-"""Which of a bundle's TensorRT engines fits this machine, and for each that does not, why."""
+"""Which of a bundle's TensorRT engines fit this machine, and why the others do not."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,20 +21,20 @@ class Built:
 
 @dataclass(frozen=True)
 class Candidates:
-    """The engines that fit, the best first, and why each other directory does not: (name, reason) in name order."""
+    """The engines that fit, the best first, and (name, reason) of each other directory, in name order."""
 
     fitting: tuple[Built, ...]
     refused: tuple[tuple[str, str], ...]
 
 
 def candidates(bundle: Path, manifest: Manifest, gpu: Gpu, library: LibraryVersion) -> Candidates:
-    """Look at every directory of `bundle/engines`; no engine file is opened.
+    """Check the record of every directory of `bundle/engines`; no engine file is opened.
 
     Args:
         bundle: the bundle.
         manifest: its manifest.
-        gpu: what is here.
-        library: the TensorRT that is installed.
+        gpu: of this machine.
+        library: the installed TensorRT.
     """
     fitting: list[Built] = []
     refused: list[tuple[str, str]] = []
@@ -55,7 +55,7 @@ def best(bundle: Path, manifest: Manifest, gpu: Gpu, library: LibraryVersion) ->
     """The engines to run.
 
     Raises:
-        BundleError: none fits; the sentence says what was found, what is here, and how to build them.
+        BundleError: none fits; the message lists the engines, the GPU and the library, and says how to build engines.
     """
     found = candidates(bundle, manifest, gpu, library)
     if found.fitting:
@@ -68,7 +68,7 @@ def best(bundle: Path, manifest: Manifest, gpu: Gpu, library: LibraryVersion) ->
 
 
 def directories(bundle: Path) -> list[Path]:
-    """Directories of engines in name order; what a build is still writing has a name that begins with a dot."""
+    """Directories of engines in name order; those that a build is still writing have names that begin with a dot."""
     found = bundle.joinpath(ENGINES).glob(f"*/{NAME}")
     return sorted((path.parent for path in found if not path.parent.name.startswith(".")), key=lambda path: path.name)
 
@@ -107,7 +107,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _rank(built: Built) -> tuple[bool, bool, int, str]:
-    """Engines for this very GPU first, then those for this very version, then the largest batch."""
+    """Engines for exactly this GPU first, then those for exactly this version, then those of the largest batch."""
     record = built.record
     batch = max(profile.batch.max for engine in record.of_role("decoder_step") for profile in engine.profiles)
     return record.gpu.compatibility != "exact", record.version_compatible, -batch, built.directory.name

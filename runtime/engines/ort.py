@@ -274,17 +274,17 @@ def is_cross(name: str) -> bool:
 
 
 def _buffers(memory: HostMemory, tensors: Sequence[Tensor], sizes: dict[str, int]) -> tuple[Buffers, bool]:
-    """Buffers by name, in one piece, and whether they hold zeros; see `HostMemory.piece`."""
+    """Buffers by name, in one allocation, and whether they are zeroed; see `HostMemory.allocate`."""
     shapes = {tensor.name: [sizes[d] if isinstance(d, str) else d for d in tensor.shape] for tensor in tensors}
     dtypes = {tensor.name: np.dtype(tensor.dtype) for tensor in tensors}
     lengths = {name: math.prod(shape) * dtypes[name].itemsize for name, shape in shapes.items()}
     ends = dict(zip(lengths, accumulate(-(-length // ALIGNED) * ALIGNED for length in lengths.values()), strict=True))
-    piece, zero = memory.piece(max(ends.values()))
-    found = {}
+    allocation, zero = memory.allocate(max(ends.values()))
+    buffers = {}
     for name, length in lengths.items():
         start = ends[name] - -(-length // ALIGNED) * ALIGNED
-        found[name] = piece[start : start + length].view(dtypes[name]).reshape(shapes[name])
-    return found, zero
+        buffers[name] = allocation[start : start + length].view(dtypes[name]).reshape(shapes[name])
+    return buffers, zero
 
 
 class _enough_memory:

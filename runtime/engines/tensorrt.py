@@ -109,7 +109,7 @@ class TensorRt:
     def set_target(
         self, config: Any, capabilities: tuple[str, ...], ampere_plus: bool, version_compatible: bool
     ) -> None:
-        """For which GPUs and versions to build.
+        """Set the GPUs and versions to build for.
 
         Raises:
             InputError: this version cannot.
@@ -134,7 +134,7 @@ class TensorRt:
             config.set_flag(self.module.BuilderFlag.VERSION_COMPATIBLE)
 
     def serialize_to(self, builder: Any, network: Any, config: Any, file: Any) -> bool:
-        """Build and write the engine to an open binary file; False if that failed."""
+        """Build an engine into an open binary file; False if that failed."""
         if hasattr(builder, "build_serialized_network_to_stream"):
             return bool(builder.build_serialized_network_to_stream(network, config, _writer(self.module, file)))
         engine = builder.build_serialized_network(network, config)
@@ -197,7 +197,7 @@ def find_tensorrt(name: LibraryName | None = None) -> TensorRt:
 
 @functools.cache
 def _opened(name: str, library: LibraryVersion) -> TensorRt:
-    """Once for the life of the process: the library keeps the first logger that it was given, without owning it."""
+    """Cached for the life of the process: the library keeps a pointer to its first logger, without owning it."""
     module, messages = importlib.import_module(name), list[str]()
     opened = TensorRt(module, library, messages, _logger(module, messages))
     if opened.numbers < _OLDEST and not opened.is_rtx:

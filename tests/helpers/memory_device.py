@@ -81,8 +81,8 @@ class MemoryDevice:
         self.copies += 1
 
         def work() -> None:
-            for to, given in pairs:
-                np.copyto(to, given)
+            for to, of in pairs:
+                np.copyto(to, of)
 
         self.enqueue(work)
 
@@ -215,7 +215,7 @@ class HashProgram:
                 seen = bound["cross_bias"][row, 0, 0] == 0
                 assert ((bound["cross_bias"][row] == 0) | (bound["cross_bias"][row] == -30000)).all()
                 source = _agreed([value[row][:, seen] for value in cross])
-                assert not any(value[row][:, ~seen].any() for value in cross), "something stands behind the mask"
+                assert not any(value[row][:, ~seen].any() for value in cross), "something is behind the mask"
                 bound["logits"][row] = -99.0
                 exact = logits_after(source, fed, self.eos_weight)
                 bound["logits"][row, :VOCABULARY] = exact

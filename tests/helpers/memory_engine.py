@@ -27,7 +27,7 @@ def logits_after(source: Sequence[int], fed: Sequence[int], eos_weight: float) -
 
 
 class MemoryEngine:
-    """An `Engine` whose every call is checked; `steps`, `encoded`, `allocated` and `moves` record what was asked."""
+    """An `Engine` whose every call is checked; `steps`, `encoded`, `allocated` and `moves` record the calls."""
 
     name = "memory"
 
@@ -129,7 +129,7 @@ class MemoryState:
         self.engine.moves.append((len(rows), target))
         new = MemoryState(self.engine, len(rows), self.source, target, self.want_logits)
         keep = list(rows)
-        assert (self.positions[keep] < target).all(), "a row stands beyond its new cache"
+        assert (self.positions[keep] < target).all(), "a row is longer than its new cache"
         for name in ("token_ids", "positions", "finished", "limits"):
             setattr(new, name, getattr(self, name)[keep])
         new.sources = [self.sources[row] for row in keep]

@@ -92,7 +92,7 @@ def long_source(patch: Patch, path: Path) -> None:
 
 
 def no_host_memory(patch: Patch, path: Path) -> None:
-    patch.setattr(HostMemory, "piece", lambda *_: (_ for _ in ()).throw(MemoryError()))
+    patch.setattr(HostMemory, "allocate", lambda *_: (_ for _ in ()).throw(MemoryError()))
     decode_all(OrtEngine(BUNDLE, MANIFEST, threads=1), [Request([5, 3])])
 
 
@@ -214,7 +214,7 @@ from toy import BUNDLE
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engines.ort import OrtEngine
 engine = OrtEngine(BUNDLE, Manifest.load(BUNDLE), threads=1)
-allocate = engine._memory.piece
+allocate = engine._memory.allocate
 
 def allocate_and_limit(size):
     # Nothing is left for buffers of ONNX Runtime itself.
@@ -223,7 +223,7 @@ def allocate_and_limit(size):
     resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20),) * 2)
     return found
 
-engine._memory.piece = allocate_and_limit
+engine._memory.allocate = allocate_and_limit
 rows = 200_000
 try:
     engine.encode(np.full((rows, 24), 5), np.full(rows, 24))

@@ -1,4 +1,4 @@
-"""Memory that is kept for the next batch: given back by the last view, used again, and never more than was in use."""
+"""Memory that is kept for the next batch: idle after the last view is gone, reused, and never more than was in use."""
 
 import mmap
 
@@ -14,23 +14,23 @@ pytestmark = pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="only
 
 def test_a_view_keeps_a_piece() -> None:
     memory = HostMemory()
-    piece, zero = memory.piece(LARGE)
+    piece, zero = memory.allocate(LARGE)
     assert zero and not piece.any()
     view = piece[8:16].view(np.float64)
     address = piece.ctypes.data
     view[:] = 7.0
     del piece
-    other, zero = memory.piece(LARGE)
+    other, zero = memory.allocate(LARGE)
     assert zero and other.ctypes.data != address and view[0] == 7.0
     del view
-    again, zero = memory.piece(LARGE)
+    again, zero = memory.allocate(LARGE)
     assert not zero and again.ctypes.data == address and again[8:16].view(np.float64)[0] == 7.0
 
 
 def test_little_is_not_kept() -> None:
     memory = HostMemory()
     for _ in range(3):
-        piece, zero = memory.piece(LARGE - 1)
+        piece, zero = memory.allocate(LARGE - 1)
         assert zero and piece.shape == (LARGE - 1,) and not piece.any()
         piece.fill(1)
         del piece
@@ -38,16 +38,16 @@ def test_little_is_not_kept() -> None:
 
 def test_more_than_there_is() -> None:
     with pytest.raises(MemoryError):
-        HostMemory().piece(1 << 62)
+        HostMemory().allocate(1 << 62)
 
 
 def test_a_piece_of_twice_the_size_is_left_for_others() -> None:
     memory = HostMemory()
-    big, _ = memory.piece(20 * MEGABYTE)
+    big, _ = memory.allocate(20 * MEGABYTE)
     del big
-    _, zero = memory.piece(8 * MEGABYTE)
+    _, zero = memory.allocate(8 * MEGABYTE)
     assert zero
-    _, zero = memory.piece(12 * MEGABYTE)
+    _, zero = memory.allocate(12 * MEGABYTE)
     assert zero  # the small one needed what was kept of the big one: together they were more than ever was in use
 
 
@@ -56,7 +56,7 @@ def test_never_more_than_was_in_use_at_once(steps: list[tuple[int, int]]) -> Non
     memory, held, most = HostMemory(), {}, 0
     for pages, slot in steps:
         held.pop(slot, None)
-        held[slot] = memory.piece(2 * pages * MEGABYTE)[0]
+        held[slot] = memory.allocate(2 * pages * MEGABYTE)[0]
         in_use = sum(each.base.nbytes for each in held.values())
         most = max(most, in_use)
         kept = sum(map(len, memory._idle))
@@ -67,7 +67,7 @@ def test_never_more_than_was_in_use_at_once(steps: list[tuple[int, int]]) -> Non
 
 def test_pieces_do_not_overlap() -> None:
     memory = HostMemory()
-    pieces = [memory.piece(LARGE + index)[0] for index in range(5)]
+    pieces = [memory.allocate(LARGE + index)[0] for index in range(5)]
     for index, piece in enumerate(pieces):
         piece.fill(index)
     assert [int(piece.min()) for piece in pieces] == [int(piece.max()) for piece in pieces] == list(range(5))
