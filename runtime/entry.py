@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from txport.runtime.errors import TxportError
+from txport.runtime.errors import ResourceError, TxportError
 from txport.runtime.libraries import needs
 
 # As shells report a program that Ctrl-C or a closed pipe ended.
@@ -43,6 +43,9 @@ def run_command(module: str, extra: str) -> NoReturn:
     except TxportError as error:
         print(f"{_program()}: {error}", file=sys.stderr)
         code = error.exit_code
+    except MemoryError:
+        print(f"{_program()}: there is not enough memory", file=sys.stderr)
+        code = ResourceError.exit_code
     except KeyboardInterrupt:
         code = INTERRUPTED
     except BrokenPipeError:

@@ -69,7 +69,9 @@ class Translator:
         BundleError: the bundle is damaged, incomplete or of a newer format. Hashes of all files but the weights are
             compared here; `tx-inspect --check` compares those too.
         InputError: an argument cannot be used.
-        MissingLibrary: ONNX Runtime or SentencePiece is not installed.
+        MissingLibrary: a library that runs or tokenizes is not installed, or there is no GPU for the device.
+        ResourceError: there is not enough memory.
+        EngineError: the library or the GPU failed.
     """
 
     def __init__(
@@ -133,6 +135,8 @@ class Translator:
 
         Raises:
             InputError: an option cannot be used, or a sentence is too long and `strict` is set.
+            ResourceError: there is not enough memory for the batch; a later call, or a smaller `batch`, may succeed.
+            EngineError: the library or the GPU failed.
         """
         if isinstance(sentences, str):
             raise InputError("translate takes a list of sentences: put the one sentence in a list")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from txport.runtime.bundle.interface import MASKED
+from txport.runtime.bundle.interface import MASKED, cache_names, cross_names
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph
 from txport.runtime.device.device import Buffer, Device
@@ -140,13 +140,9 @@ class StepBuffers:
         except Exception:
             self.free()
             raise
-        names = [tensor.name for tensor in graph.inputs]
-        line = model.head_dim * self.float_size
-        caches, cross = (
-            [n for n in names if n.startswith((f"{kind}_key", f"{kind}_value"))] for kind in ("self", "cross")
-        )
-        self.caches = stack(at["caches"], caches, sizes.rows, model.heads, sizes.target * line)
-        self.cross = stack(at["cross"], cross, sizes.rows, model.heads, sizes.source * line)
+        line, layers = model.head_dim * self.float_size, model.decoder_layers
+        self.caches = stack(at["caches"], cache_names(layers), sizes.rows, model.heads, sizes.target * line)
+        self.cross = stack(at["cross"], cross_names(layers), sizes.rows, model.heads, sizes.source * line)
         self.bias, self.masked, self.state = at["bias"], at["masked"], at["state"]
         self.logits = at["logits"] if sizes.logits else None
         self.bias_row = sizes.source * self.float_size

@@ -27,7 +27,7 @@ REQUEST = st.builds(
 
 
 def manifest_of(precision: str = "float32") -> Manifest:
-    """The toy bundle's manifest, as of another precision if asked."""
+    """The toy bundle's manifest, or that of the same model in another precision."""
     manifest = Manifest.load(BUNDLE)
     if precision == "float32":
         return manifest
@@ -114,7 +114,7 @@ def test_the_host_waits_once_for_some_steps_and_copies_nothing_else() -> None:
     waits, steps, captures = device.waits, len(program.launched), device.captures
     decode_all(engine, sources(4, 32))
     assert len(program.launched) - steps == 32
-    assert device.waits - waits == 4, "a look for every eight steps, and no other wait"
+    assert device.waits - waits == 4, "one poll for every eight steps, and no other wait"
     assert device.captures == captures, "nothing is captured twice"
 
 
@@ -200,7 +200,7 @@ def test_a_device_that_fails_is_not_used_again() -> None:
         engine.allocate(1, 1, 1)
 
 
-def test_memory_that_is_not_there_is_told_with_what_would_fit() -> None:
+def test_too_little_memory_is_reported_with_the_batch_that_would_fit() -> None:
     manifest = manifest_of()
     two, four = (bytes_needed(manifest, StepSizes(rows, 32, 100, True), "int32") for rows in (2, 4))
     device = MemoryDevice(room=(two + four) // 2)

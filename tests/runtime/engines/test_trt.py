@@ -103,24 +103,24 @@ def test_batches_of_one_size_run_at_the_same_time_because_profiles_are_shared(tm
         next(both[1])
 
 
-def test_profiles_are_shared_where_the_library_must_be_told() -> None:
+def test_profiles_are_shared_where_the_library_needs_a_flag() -> None:
     class Config:
-        told: list[tuple[str, bool]] = []
+        flags: list[tuple[str, bool]] = []
 
         def set_preview_feature(self, feature: str, value: bool) -> None:
-            self.told.append((feature, value))
+            self.flags.append((feature, value))
 
     class Module:
         class PreviewFeature:
             PROFILE_SHARING_0806 = "PROFILE_SHARING_0806"
 
-    def told_by(name: LibraryName, version: str) -> list[tuple[str, bool]]:
-        Config.told = []
+    def flags_of(name: LibraryName, version: str) -> list[tuple[str, bool]]:
+        Config.flags = []
         TensorRt(Module, LibraryVersion(name, version), [], None).share_profiles(Config())
-        return Config.told
+        return Config.flags
 
-    assert told_by("tensorrt", "8.6.0") == [("PROFILE_SHARING_0806", True)]
-    assert told_by("tensorrt", "10.3.0") == told_by("tensorrt", "11.1.0") == told_by("tensorrt_rtx", "1.7.1") == []
+    assert flags_of("tensorrt", "8.6.0") == [("PROFILE_SHARING_0806", True)]
+    assert flags_of("tensorrt", "10.3.0") == flags_of("tensorrt", "11.1.0") == flags_of("tensorrt_rtx", "1.7.1") == []
 
 
 def test_a_step_that_cannot_be_captured_is_launched_one_by_one(
