@@ -1,4 +1,4 @@
-// A device in host memory, with a queue that runs as late as it may, and a model on it; every address is checked.
+// A device in host memory, with a stream that runs as late as it may, and a model on it; every address is checked.
 //
 // The model is that of memory_engine.hpp: a hash of the source and of all that was fed. It finds the source in the
 // cross-attention keys and what was fed in the caches, so that a byte in the wrong place changes all that follows.
@@ -12,17 +12,22 @@
 #include <mutex>
 #include <random>
 
+#include "bundle/manifest.hpp"
 #include "device/engine.hpp"
+#include "errors.hpp"
 #include "greedy.hpp"
 #include "memory_engine.hpp"
 #include "repository.hpp"
 
 namespace memory {
 
-// What is allocated, on all queues.
+// What is allocated on all streams, of a device with so many bytes.
 class Heap {
  public:
+  explicit Heap(std::size_t capacity = std::size_t{1} << 40) : capacity_(capacity) {}
+
   std::byte* allocate(std::size_t bytes) {
+    if (bytes > free_bytes()) throw ResourceError("the device has no room");
     auto* address = static_cast<std::byte*>(std::malloc(bytes));
     std::memset(address, 0x7B, bytes);  // nothing is zero by itself
     const std::lock_guard lock(mutex_);
@@ -45,26 +50,38 @@ class Heap {
     const std::lock_guard lock(mutex_);
     return blocks_.size();
   }
+  std::size_t free_bytes() {
+    const std::lock_guard lock(mutex_);
+    std::size_t used = 0;
+    for (const auto& block : blocks_) used += block.second;
+    return capacity_ - used;
+  }
+
+  // Let the device fail once, the next time that somebody waits for it.
+  void fail() { failing_ = true; }
+  bool fails() { return failing_.exchange(false); }
 
  private:
+  const std::size_t capacity_;
+  std::atomic<bool> failing_ = false;
   std::mutex mutex_;
   std::map<std::byte*, std::size_t> blocks_;
 };
 
-// A queue that also takes work of the host, for a model that computes there.
-class HostQueue {
+// A stream that also takes work of the host, for a model that computes there.
+class HostStream {
  public:
-  HostQueue() = default;
-  virtual ~HostQueue() = default;
-  HostQueue(const HostQueue&) = delete;
-  HostQueue& operator=(const HostQueue&) = delete;
+  HostStream() = default;
+  virtual ~HostStream() = default;
+  HostStream(const HostStream&) = delete;
+  HostStream& operator=(const HostStream&) = delete;
 
   virtual void enqueue(std::function<void()> command) = 0;
 };
 
-class MemoryDevice : public Device, public HostQueue {
+class MemoryDevice : public Device, public HostStream {
  public:
-  // `lazy` runs what is asked for when it must be waited for; else at once, for a library that knows no such queue.
+  // `lazy` runs work when somebody waits for it; else at once, for a library that knows no such stream.
   explicit MemoryDevice(Heap& heap, bool lazy = true) : heap_(heap), lazy_(lazy) {}
 
   std::byte* allocate(std::size_t bytes) override { return heap_.allocate(bytes); }
@@ -72,6 +89,7 @@ class MemoryDevice : public Device, public HostQueue {
     flush();
     heap_.free(address);
   }
+  std::size_t free_memory() override { return heap_.free_bytes(); }
   void upload(std::byte* to, const void* from, std::size_t bytes) override {
     const auto* start = static_cast<const std::byte*>(from);
     enqueue([this, to, data = std::vector<std::byte>(start, start + bytes)] {
@@ -80,11 +98,11 @@ class MemoryDevice : public Device, public HostQueue {
     });
   }
   void download(void* to, const std::byte* from, std::size_t bytes) override {
-    flush();
+    synchronize();
     heap_.check(from, bytes);
     std::memcpy(to, from, bytes);
   }
-  void copy(Pieces to, Pieces from, std::size_t bytes, std::size_t count) override {
+  void copy(Buffer to, Buffer from, std::size_t bytes, std::size_t count) override {
     enqueue([=] {
       for (std::size_t i = 0; i < count; ++i) {
         heap_.check(to.start + i * to.stride, bytes);
@@ -99,31 +117,37 @@ class MemoryDevice : public Device, public HostQueue {
       for (std::size_t i = 0; i < count; ++i) std::memcpy(to + i * item_bytes, &pattern, item_bytes);
     });
   }
-  void synchronize() override { flush(); }
-  std::function<void()> record(std::function<void()> work, std::string& /*fault*/) override {
+  void synchronize() override {
+    if (heap_.fails()) {
+      waiting_.clear();
+      throw EngineError("CUDA failed in cuStreamSynchronize: an illegal address");
+    }
+    flush();
+  }
+  std::function<void()> capture(std::function<void()> work, std::string& /*fault*/) override {
     auto commands = std::make_shared<std::vector<std::function<void()>>>();
-    recording_ = commands.get();
+    capturing_ = commands.get();
     work();
-    recording_ = nullptr;
+    capturing_ = nullptr;
     return [this, commands] {
       for (const auto& command : *commands) enqueue(command);
     };
   }
-  void* queue() const override { return nullptr; }
+  void* stream() const override { return nullptr; }
 
   void enqueue(std::function<void()> command) override {
-    (recording_ != nullptr ? *recording_ : waiting_).push_back(std::move(command));
-    if (!lazy_ && recording_ == nullptr) flush();
+    (capturing_ != nullptr ? *capturing_ : waiting_).push_back(std::move(command));
+    if (!lazy_ && capturing_ == nullptr) flush();
   }
 
  private:
   Heap& heap_;
   const bool lazy_;
   std::vector<std::function<void()>> waiting_;
-  std::vector<std::function<void()>>* recording_ = nullptr;
+  std::vector<std::function<void()>>* capturing_ = nullptr;
 
   void flush() {
-    require(recording_ == nullptr, "waited while recording");
+    require(capturing_ == nullptr, "waited while capturing");
     const auto commands = std::move(waiting_);
     waiting_.clear();
     for (const auto& command : commands) command();
@@ -133,7 +157,7 @@ class MemoryDevice : public Device, public HostQueue {
 // How both programs read and write the tensors of one batch.
 class View {
  public:
-  View(const DeviceTensors& tensors, BatchSizes sizes) : tensors(tensors), sizes(sizes) {}
+  View(const DeviceTensors& tensors, StepSizes sizes) : tensors(tensors), sizes(sizes) {}
 
   std::int64_t id(const std::string& name, std::int64_t index) const {
     const DeviceTensor& tensor = tensors.at(name);
@@ -157,7 +181,7 @@ class View {
   }
 
   const DeviceTensors& tensors;
-  const BatchSizes sizes;
+  const StepSizes sizes;
 };
 
 // A key or value tells what it is of, by its head and its place in the head.
@@ -261,20 +285,20 @@ inline void run_step(const View& view, float eos_weight) {
 // Either graph, with buckets as tx-build makes them.
 class MemoryProgram : public Program {
  public:
-  MemoryProgram(bool step, float eos_weight, bool recorded)
-      : step_(step), eos_weight_(eos_weight), recorded_(recorded) {}
+  MemoryProgram(bool step, float eos_weight, bool captured)
+      : step_(step), eos_weight_(eos_weight), captured_(captured) {}
 
   static constexpr std::int64_t kSource = 48;
   mutable std::atomic<int> bound = 0;
 
-  BatchSizes bucket(const BatchSizes& asked) const override {
+  StepSizes bucket(const StepSizes& asked) const override {
     const std::int64_t source = source_bucket(asked.source, kSource);
     const std::int64_t batch = asked.batch <= 1 ? 1 : asked.batch <= 4 ? 4 : 8;
     require(asked.batch <= 8 && asked.source <= kSource && asked.target <= 128, "beyond the limits");
     return {batch, source, !step_ ? 0 : asked.target <= 64 ? 64 : 128};
   }
   std::unique_ptr<BoundProgram> bind(Device& device, const DeviceTensors& tensors,
-                                     const BatchSizes& bucket) const override {
+                                     const StepSizes& bucket) const override {
     ++bound;
     for (const auto& [name, tensor] : tensors) {
       const auto next = tensors.find("next_" + name);
@@ -282,15 +306,18 @@ class MemoryProgram : public Program {
     }
     return std::make_unique<Bound>(*this, device, tensors, bucket);
   }
-  bool can_be_recorded() const override { return recorded_; }
+  bool can_be_captured() const override { return captured_; }
 
  private:
   class Bound : public BoundProgram {
    public:
-    Bound(const MemoryProgram& program, Device& device, DeviceTensors tensors, BatchSizes bucket)
-        : program_(program), device_(dynamic_cast<HostQueue&>(device)), tensors_(std::move(tensors)), bucket_(bucket) {}
+    Bound(const MemoryProgram& program, Device& device, DeviceTensors tensors, StepSizes bucket)
+        : program_(program),
+          device_(dynamic_cast<HostStream&>(device)),
+          tensors_(std::move(tensors)),
+          bucket_(bucket) {}
 
-    void run(const BatchSizes& sizes) override {
+    void run(const StepSizes& sizes) override {
       require(sizes.batch <= bucket_.batch && sizes.source <= bucket_.source, "beyond the buffers");
       require(!program_.step_ || sizes == bucket_, "a step runs on all of its rows");
       device_.enqueue([this, sizes] {
@@ -301,14 +328,14 @@ class MemoryProgram : public Program {
 
    private:
     const MemoryProgram& program_;
-    HostQueue& device_;
+    HostStream& device_;
     const DeviceTensors tensors_;
-    const BatchSizes bucket_;
+    const StepSizes bucket_;
   };
 
   const bool step_;
   const float eos_weight_;
-  const bool recorded_;
+  const bool captured_;
 };
 
 // The toy bundle's graphs with the small vocabulary of the model in memory.

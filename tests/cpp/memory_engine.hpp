@@ -9,7 +9,6 @@
 #include <cmath>
 #include <mutex>
 #include <random>
-#include <set>
 #include <stdexcept>
 
 #include "engine.hpp"
@@ -180,7 +179,6 @@ class State : public DecoderState {
 
   std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) override {
     require(valid_ && unread_.empty(), "moved before the steps were read");
-    require(std::set<std::size_t>(rows.begin(), rows.end()).size() == rows.size(), "a row twice");
     valid_ = false;
     auto next = std::make_unique<State>(engine_, rows.size(), source_, target, logits_);
     for (std::size_t i = 0; i < rows.size(); ++i) {

@@ -7,6 +7,7 @@
 #include "errors.hpp"
 #include "greedy.hpp"
 #include "memory_engine.hpp"
+#include "moved_rows.hpp"
 
 using namespace txport::core;
 using memory::kTokens;
@@ -163,7 +164,7 @@ TEST_CASE("narrow sentences get a batch of their own when they fill it") {
   CHECK(engine.targets == std::vector<std::int64_t>{20, 20});
   const MemoryEngine other({4, 12, 100}, 1, -99);
   decode_all(other, sources({12, 12, 12, 12, 4, 4}, 20), {});
-  CHECK(other.targets.size() <= 2);
+  CHECK(other.targets == std::vector<std::int64_t>{20, 20});
   CHECK(other.encoded == std::vector<std::size_t>{4, 2});
 }
 
@@ -172,6 +173,14 @@ TEST_CASE("batch_tokens bound the rows, and nothing to do is nothing") {
   decode_all(engine, sources(std::vector<std::size_t>(8, 12), 5), {std::nullopt, 36, false});
   CHECK(engine.steps.front() == 3);
   CHECK(decode_all(engine, {}, {}).empty());
+}
+
+TEST_CASE("rows that repeat go on as if each were alone, in the engine of these tests too") {
+  for (std::uint32_t seed = 0; seed < 50; ++seed) {
+    CAPTURE(seed);
+    const MemoryEngine engine({8, 12, 100}, 1, 0);
+    memory::check_moved_rows(engine, seed, 4, 11);
+  }
 }
 
 TEST_CASE("bad requests") {

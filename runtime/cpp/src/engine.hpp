@@ -2,7 +2,8 @@
 //
 // The greedy loop (greedy.hpp) is written once over these classes and knows no library; an engine knows no search.
 // Nothing here says where buffers live: an engine on a GPU keeps them there, and `read` is the only point at which the
-// host waits for it.
+// host waits for it. Methods throw ResourceError: there is not enough memory; and EngineError: the library or the GPU
+// failed.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +15,10 @@ namespace txport::core {
 
 using Ids = std::vector<std::int64_t>;
 
-// The shortest caches that a batch begins with: enough for most sentences.
+// The cache length that a batch begins with at least: enough for most sentences.
 inline constexpr std::int64_t kFirstTarget = 32;
 
-// The largest sizes that an engine takes: rows of a batch, source tokens and tokens made (both with eos).
+// The largest sizes that an engine accepts: rows of a batch, source tokens and target tokens (both with eos).
 struct Limits {
   std::int64_t batch = 0;
   std::int64_t source = 0;
@@ -32,15 +33,15 @@ struct SpecialTokens {
   std::int64_t eos = 0;
 };
 
-// What the host learns when it looks at a state.
+// What the host learns when it polls a state.
 struct StepOutput {
-  // [steps, rows], what each step since the last look made; pad for rows that had finished.
+  // [steps, rows], what each step since the last poll made; pad for rows that had finished.
   Ids token_ids;
   // [rows], after the last of these steps.
   std::vector<bool> finished;
 };
 
-// What Engine::encode returned; only the engine that made it can look inside.
+// What Engine::encode returned; opaque to all but the engine that made it.
 class Memory {
  public:
   Memory() = default;
@@ -78,7 +79,9 @@ class DecoderState {
                                const std::vector<bool>& finished) = 0;
   // [target_vocabulary] of one row after the last step. Only on a state that was allocated with logits.
   virtual std::vector<float> logits(std::size_t row) = 0;
-  // A new state of these rows alone, in this order, with caches of `target` tokens; this one is then invalid.
+  // A new state of rows.size() rows, from 1 to Limits::batch and possibly more than now, with caches of `target`
+  // tokens. Row i continues row `rows[i]` of this state; a row may be taken more than once, and its copies are
+  // independent from then on. This state is invalid afterwards, and all of its steps must have been read.
   virtual std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) = 0;
 };
 
@@ -93,10 +96,10 @@ class Engine {
   virtual const std::string& name() const = 0;
   virtual const Limits& limits() const = 0;
   virtual const SpecialTokens& tokens() const = 0;
-  // Steps that are worth making before the host looks; 1 where looking costs nothing.
+  // Steps that are worth making between two polls of the host; 1 where polling costs nothing.
   virtual std::int64_t poll() const = 0;
-  // The length of the first caches of a batch of sources of up to `source` tokens; they double when a row stands at
-  // their end. The shortest where a step costs more with longer ones.
+  // The length of the first caches of a batch of sources of up to `source` tokens; they double when a row has filled
+  // them. As short as possible where longer ones make a step more expensive.
   virtual std::int64_t first_target(std::int64_t /*source*/) const { return kFirstTarget; }
 
   // Run the encoder on `[batch, source]` ids, padded with pad, of `[batch]` lengths.

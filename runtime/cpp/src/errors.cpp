@@ -6,6 +6,14 @@ namespace {
 constexpr std::size_t kMost = 200;
 }
 
+void throw_failure(const std::string& message) {
+  for (const char* words :
+       {"out of memory", "OutOfMemory", "bad_alloc", "bad allocation", "Failed to allocate memory"}) {
+    if (message.find(words) != std::string::npos) throw ResourceError(message);
+  }
+  throw EngineError(message);
+}
+
 std::string quote(const std::string& text) {
   std::string result = "'";
   for (const char character : text.substr(0, kMost)) {

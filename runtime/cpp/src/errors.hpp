@@ -1,4 +1,4 @@
-// The one family of errors for what a user can cause; the C ABI turns each class into a result code.
+// The one family of errors that txport raises on purpose; the C ABI turns each class into a result code.
 #pragma once
 
 #include <stdexcept>
@@ -6,13 +6,13 @@
 
 namespace txport::core {
 
-// Base of all errors that a user can cause. Each message is one sentence with the file, the value and the way out.
+// Base of all of them. Each message is one sentence with the file, the value and the way out.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// An argument, an option or a line of text that cannot be used.
+// The caller's fault only: an argument, an option or a line of text that cannot be used.
 class InputError : public Error {
  public:
   using Error::Error;
@@ -24,8 +24,21 @@ class BundleError : public Error {
   using Error::Error;
 };
 
-// A GPU that does not do what it is told; what was made until then cannot be trusted.
-class DeviceError : public Error {
+// Not enough host memory, GPU memory or disk space; nothing computed before is lost. Retry later, or with a smaller
+// batch.
+class ResourceError : public Error {
+ public:
+  using Error::Error;
+};
+
+// A library or a GPU failed: a run of ONNX Runtime or TensorRT, or a CUDA call.
+class EngineError : public Error {
+ public:
+  using Error::Error;
+};
+
+// A library or a driver that is not installed or cannot be loaded.
+class MissingLibrary : public Error {
  public:
   using Error::Error;
 };
@@ -36,7 +49,18 @@ class CheckFailed : public Error {
   using Error::Error;
 };
 
-// Text in quotes for a message: control characters are escaped, and what is long is cut.
+// Throw what a library reported in its own words: ResourceError if memory was exhausted, else EngineError.
+[[noreturn]] void throw_failure(const std::string& message);
+
+// Text in quotes for a message: control characters are escaped, and a long text is cut.
 std::string quote(const std::string& text);
+
+// Names separated by commas, for a message.
+template <typename Names>
+std::string joined(const Names& names) {
+  std::string result;
+  for (const auto& name : names) result += (result.empty() ? "" : ", ") + std::string(name);
+  return result;
+}
 
 }  // namespace txport::core

@@ -45,10 +45,12 @@ TEST_CASE("the fields of the toy bundle") {
   CHECK(manifest.limits().source == 24);
   CHECK(manifest.tokens.eos == 3);
   CHECK(manifest.tokenizer.kind == "sentencepiece");
-  REQUIRE(manifest.graph("decoder_step", "scatter") != nullptr);
-  CHECK(manifest.graph("decoder_step", "scatter")->file == "onnx/decoder_step.scatter.onnx");
-  CHECK(manifest.graph("encoder")->role == "encoder");
-  CHECK(manifest.graph("decoder_step", "fused") == nullptr);
+  CHECK(manifest.step("scatter").file == "onnx/decoder_step.scatter.onnx");
+  CHECK(manifest.encoder().role == "encoder");
+  CHECK(manifest.lowerings() == std::vector<std::string>{"ort", "scatter", "tensorscatter"});
+  CHECK(manifest.usable_lowerings("") == manifest.lowerings());
+  CHECK(manifest.usable_lowerings("scatter") == std::vector<std::string>{"scatter"});
+  CHECK(contains(fault_of<InputError>([&] { manifest.usable_lowerings("fused"); }), "'fused' is unknown"));
   CHECK(manifest.text == contents(kToyBundle / "manifest.json"));
 }
 

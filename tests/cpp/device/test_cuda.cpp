@@ -36,29 +36,30 @@ Function driver_function(const char* name) {
 unsigned long long left() { return driver_function<unsigned long long (*)()>("txport_test_cuda_left")(); }
 
 // CUDA's device, and work of the host in its stream.
-class DriverDevice : public Device, public HostQueue {
+class DriverDevice : public Device, public HostStream {
  public:
   std::byte* allocate(std::size_t bytes) override { return device_->allocate(bytes); }
   void free(std::byte* address) noexcept override { device_->free(address); }
+  std::size_t free_memory() override { return device_->free_memory(); }
   void upload(std::byte* to, const void* from, std::size_t bytes) override { device_->upload(to, from, bytes); }
   void download(void* to, const std::byte* from, std::size_t bytes) override { device_->download(to, from, bytes); }
-  void copy(Pieces to, Pieces from, std::size_t bytes, std::size_t count) override {
+  void copy(Buffer to, Buffer from, std::size_t bytes, std::size_t count) override {
     device_->copy(to, from, bytes, count);
   }
   void fill(std::byte* to, std::uint32_t pattern, std::size_t item_bytes, std::size_t count) override {
     device_->fill(to, pattern, item_bytes, count);
   }
   void synchronize() override { device_->synchronize(); }
-  std::function<void()> record(std::function<void()> work, std::string& fault) override {
-    return device_->record(std::move(work), fault);
+  std::function<void()> capture(std::function<void()> work, std::string& fault) override {
+    return device_->capture(std::move(work), fault);
   }
-  void* queue() const override { return device_->queue(); }
+  void* stream() const override { return device_->stream(); }
 
   void enqueue(std::function<void()> command) override {
     using Launch = int (*)(void*, void (*)(void*), void*);
-    commands_.push_back(std::move(command));  // stays: what was recorded runs again and again
+    commands_.push_back(std::move(command));  // stays: what was captured runs again and again
     const auto call = [](void* given) { (*static_cast<std::function<void()>*>(given))(); };
-    require(driver_function<Launch>("cuLaunchHostFunc")(queue(), call, &commands_.back()) == 0, "cuLaunchHostFunc");
+    require(driver_function<Launch>("cuLaunchHostFunc")(stream(), call, &commands_.back()) == 0, "cuLaunchHostFunc");
   }
 
  private:
@@ -76,11 +77,13 @@ Bytes downloaded(Device& device, const std::byte* from, std::size_t bytes) {
 
 }  // namespace
 
-TEST_CASE("CUDA: copies, patterns and recording do what they say" * doctest::skip(!runs_over("lazy"))) {
+TEST_CASE("CUDA: copies, patterns and capturing do what they say" * doctest::skip(!runs_over("lazy"))) {
   const auto before = left();
   {
     const auto device = cuda_devices()();
+    const std::size_t free_memory = device->free_memory();
     std::byte* first = device->allocate(4096);
+    CHECK(device->free_memory() < free_memory);
     std::byte* second = device->allocate(4096);
     Bytes given(4096);
     for (std::size_t i = 0; i < given.size(); ++i) given[i] = static_cast<unsigned char>(i * 7 + i / 256);
@@ -108,26 +111,27 @@ TEST_CASE("CUDA: copies, patterns and recording do what they say" * doctest::ski
     device->fill(second, 1, 1, 16);
     device->synchronize();
     std::string fault;
-    const auto replay = device->record([&] { device->copy({second + 1, 0}, {second, 0}, 1, 1); }, fault);
+    const auto replay = device->capture([&] { device->copy({second + 1, 0}, {second, 0}, 1, 1); }, fault);
     CHECK(fault.empty());
     device->fill(second, 9, 1, 1);
-    CHECK(downloaded(*device, second, 2) == Bytes{9, 1});  // nothing was done by recording
+    CHECK(downloaded(*device, second, 2) == Bytes{9, 1});  // nothing was done by capturing
     replay();
     replay();
     CHECK(downloaded(*device, second, 3) == Bytes{9, 9, 1});
-    CHECK(fault_of<InputError>([&] { device->allocate(std::size_t{1} << 46); }).find("the GPU has no room for") == 0);
+    CHECK(fault_of<ResourceError>([&] { device->allocate(std::size_t{1} << 46); }).find("the GPU has no room for") ==
+          0);
     device->free(first);
     device->free(second);
   }
   CHECK(left() == before);
 }
 
-TEST_CASE("CUDA: what cannot be recorded runs as it is" * doctest::skip(!runs_over("lazy"))) {
+TEST_CASE("CUDA: what cannot be captured runs as it is" * doctest::skip(!runs_over("lazy"))) {
   const auto device = cuda_devices()();
   std::byte* place = device->allocate(256);
   int runs = 0;
   std::string fault;
-  const auto work = device->record(
+  const auto work = device->capture(
       [&] {
         ++runs;
         device->fill(place, 3, 1, 256);
@@ -176,12 +180,12 @@ TEST_CASE("CUDA: answers on the device are those without one" * doctest::skip(!r
   CHECK(left() == before);
 }
 
-TEST_CASE("CUDA: steps that cannot be recorded are launched one by one, and said once" *
+TEST_CASE("CUDA: steps that cannot be captured are launched one by one, and said once" *
           doctest::skip(!runs_over("lazy"))) {
-  class Unrecorded : public DriverDevice {
+  class Uncaptured : public DriverDevice {
    public:
-    std::function<void()> record(std::function<void()> work, std::string& fault) override {
-      return DriverDevice::record(
+    std::function<void()> capture(std::function<void()> work, std::string& fault) override {
+      return DriverDevice::capture(
           [this, work] {
             work();
             synchronize();
@@ -194,7 +198,7 @@ TEST_CASE("CUDA: steps that cannot be recorded are launched one by one, and said
                     kLimits,
                     "int64",
                     "scatter",
-                    [] { return std::make_shared<Unrecorded>(); },
+                    [] { return std::make_shared<Uncaptured>(); },
                     std::make_unique<MemoryProgram>(false, 1.0F, true),
                     std::make_unique<MemoryProgram>(true, 1.0F, true),
                     [&](const std::string& warning) { warnings.push_back(warning); }};
@@ -230,6 +234,6 @@ TEST_CASE("CUDA: ~ a wild address breaks the device for good" * doctest::skip(!r
   const auto device = cuda_devices()();
   std::byte* place = device->allocate(256);
   device->fill(place, 1, 1, 257);
-  CHECK(fault_of<DeviceError>([&] { device->synchronize(); }).find("CUDA failed in cuStreamSynchronize") == 0);
-  CHECK(fault_of<DeviceError>([&] { device->fill(place, 1, 1, 1); }).find("CUDA failed in") == 0);
+  CHECK(fault_of<EngineError>([&] { device->synchronize(); }).find("CUDA failed in cuStreamSynchronize") == 0);
+  CHECK(fault_of<EngineError>([&] { device->fill(place, 1, 1, 1); }).find("CUDA failed in") == 0);
 }

@@ -7,11 +7,13 @@
 #include <thread>
 
 #include "device/cuda.hpp"
+#include "device/gpu.hpp"
 #include "engines/choice.hpp"
 #include "engines/ort_cuda.hpp"
 #include "errors.hpp"
 #include "greedy.hpp"
 #include "memory_device.hpp"
+#include "moved_rows.hpp"
 #include "repository.hpp"
 
 using namespace memory;
@@ -19,22 +21,22 @@ using namespace memory;
 namespace {
 
 struct Made {
-  std::unique_ptr<Heap> heap = std::make_unique<Heap>();
+  std::unique_ptr<Heap> heap;
   MemoryProgram* step = nullptr;
-  std::unique_ptr<Engine> engine;
+  std::unique_ptr<Engine> engine = nullptr;
 };
 
-Made device_engine(float eos_weight, const std::string& id_type, bool recorded,
-                   const std::string& lowering = "scatter") {
-  Made made;
-  auto step = std::make_unique<MemoryProgram>(true, eos_weight, recorded);
+Made device_engine(float eos_weight, const std::string& id_type, bool captured, const std::string& lowering = "scatter",
+                   std::size_t capacity = std::size_t{1} << 40) {
+  Made made{std::make_unique<Heap>(capacity)};
+  auto step = std::make_unique<MemoryProgram>(true, eos_weight, captured);
   made.step = step.get();
   DeviceParts parts{"memory",
                     kLimits,
                     id_type,
                     lowering,
                     [heap = made.heap.get()] { return std::make_shared<MemoryDevice>(*heap); },
-                    std::make_unique<MemoryProgram>(false, eos_weight, recorded),
+                    std::make_unique<MemoryProgram>(false, eos_weight, captured),
                     std::move(step),
                     nullptr};
   made.engine = make_device_engine(small_manifest(), std::move(parts));
@@ -45,8 +47,8 @@ Made device_engine(float eos_weight, const std::string& id_type, bool recorded,
 
 TEST_CASE("answers on a device are those without one") {
   for (const std::string id_type : {"int32", "int64"}) {
-    for (const bool recorded : {true, false}) {
-      const Made made = device_engine(1.0F, id_type, recorded);
+    for (const bool captured : {true, false}) {
+      const Made made = device_engine(1.0F, id_type, captured);
       for (std::uint32_t seed = 0; seed < 4; ++seed) check_same(*made.engine, 1.0F, 12, seed, seed % 2 == 1);
     }
   }
@@ -88,6 +90,63 @@ TEST_CASE("a move within a bucket copies nothing") {
   alone->step(23);
   const Ids whole = alone->read().token_ids;
   CHECK(Ids(whole.end() - 6, whole.end()) == after);
+}
+
+TEST_CASE("rows that repeat go on as if each were alone") {
+  for (const bool captured : {true, false}) {
+    const Made made = device_engine(0.0F, captured ? "int32" : "int64", captured);
+    for (std::uint32_t seed = 0; seed < 20; ++seed) {
+      CAPTURE(seed);
+      check_moved_rows(*made.engine, seed, 4, kVocabulary - 1);
+    }
+  }
+}
+
+TEST_CASE("rows that are left out of a move within a bucket do not run past their caches") {
+  const Made made = device_engine(-99.0F, "int32", true);
+  const auto memory = made.engine->encode({5, 6, 7, 8}, {2, 2});
+  auto state = made.engine->allocate(3, 2, 64, false);
+  state->place({0}, *memory, {0}, {100});
+  state->step(30);
+  state->read();
+  state->place({1}, *memory, {1}, {100});
+  state = state->moved({1, 1}, 64);
+  state->step(60);  // row 0 would be at 90
+  CHECK(state->read().token_ids.size() == 120);
+}
+
+TEST_CASE("when the device's memory is exhausted, idle buffers are freed, and then the message says what would fit") {
+  std::size_t alone = 0;
+  {
+    const Made made = device_engine(1.0F, "int32", true);
+    const std::size_t free = made.heap->free_bytes();
+    made.engine->allocate(8, 48, 128, false);
+    alone = free - made.heap->free_bytes();
+  }
+  const Made made = device_engine(1.0F, "int32", true, "scatter", alone + alone / 4);
+  made.engine->allocate(4, 48, 128, false);
+  CHECK_NOTHROW(made.engine->allocate(8, 48, 128, false));  // in the place of the others
+  const auto held = made.engine->allocate(4, 48, 128, false);
+  const std::string fault = fault_of<ResourceError>([&] { made.engine->allocate(8, 48, 128, false); });
+  CHECK(fault.find("the GPU has no room for a batch of 8 rows of 48 source and 128 target tokens: ") == 0);
+  CHECK(fault.find("a batch of 4 would fit") != std::string::npos);
+  CHECK_NOTHROW(made.engine->allocate(4, 48, 128, false));  // nothing is lost
+  const Made tiny = device_engine(1.0F, "int32", true, "scatter", 100);
+  CHECK(fault_of<ResourceError>([&] {
+          tiny.engine->encode({5, 6}, {2});
+        }).find("not even one row would fit") != std::string::npos);
+}
+
+TEST_CASE("a device that has failed is not used any more") {
+  const Made made = device_engine(1.0F, "int32", true);
+  const auto memory = made.engine->encode({5, 6}, {2});
+  const auto state = made.engine->allocate(1, 2, 32, false);
+  made.heap->fail();
+  CHECK(fault_of<EngineError>([&] { state->place({0}, *memory, {0}, {10}); }).find("CUDA failed in") == 0);
+  const std::string expected = "the GPU failed before (CUDA failed in cuStreamSynchronize: an illegal address)";
+  CHECK(fault_of<EngineError>([&] { state->step(1); }).find(expected) == 0);
+  CHECK(fault_of<EngineError>([&] { made.engine->encode({5, 6}, {2}); }).find(expected) == 0);
+  CHECK(fault_of<EngineError>([&] { made.engine->allocate(1, 2, 32, false); }).find(expected) == 0);
 }
 
 TEST_CASE("a row that was never placed makes pad") {
@@ -155,14 +214,14 @@ TEST_CASE("ONNX Runtime over a device's buffers answers as over its own") {
   }
 }
 
-TEST_CASE("devices that are not here") {
+TEST_CASE("devices that are not here" * doctest::skip(std::holds_alternative<Gpu>(find_gpu())) *
+          doctest::description("needs a machine without a GPU")) {
   const Manifest manifest = Manifest::load(kToyBundle);
-  if (std::holds_alternative<Gpu>(find_gpu())) return;  // the sentences are for machines without
   CHECK(choose(kToyBundle, manifest, "auto", "").device == "cpu");
-  CHECK(fault_of<InputError>([&] { choose(kToyBundle, manifest, "trt", ""); }).find("use") != std::string::npos);
-  const std::string fault = fault_of<InputError>([] { cuda_devices(); });
+  CHECK(fault_of<MissingLibrary>([&] { choose(kToyBundle, manifest, "trt", ""); }).find("use") != std::string::npos);
+  const std::string fault = fault_of<MissingLibrary>([] { cuda_devices(); });
   CHECK(fault.find("CUDA cannot be used here") == 0);
-  CHECK(fault_of<InputError>([&] {
+  CHECK(fault_of<MissingLibrary>([&] {
           open_engine(kToyBundle, manifest, choose(kToyBundle, manifest, "cuda", ""), {}, nullptr);
         }).find("CUDA") != std::string::npos);
 }

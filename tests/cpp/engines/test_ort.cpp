@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "engines/ort.hpp"
+#include "moved_rows.hpp"
 #include "repository.hpp"
 
 using namespace txport::core;
@@ -65,7 +66,8 @@ Ids expected(const Engine& engine, std::size_t rows, std::int64_t count, const R
 TEST_CASE("rows that move go on as before") {
   for (const char* lowering : {"ort", "scatter"}) {
     const auto engine = open(lowering);
-    for (const Rows& kept : {Rows{0, 1, 2}, Rows{2, 0}, Rows{0, 2}, Rows{1}, Rows{1, 2, 0}}) {
+    for (const Rows& kept : {Rows{0, 1, 2}, Rows{2, 0}, Rows{0, 2}, Rows{1}, Rows{1, 2, 0}, Rows{0, 0, 2}, Rows{1, 1},
+                             Rows{2, 0, 1, 0, 2}}) {
       for (const std::int64_t first : {3L, 7L, 20L}) {
         for (const std::int64_t target : {6L, 7L, 20L, kTarget}) {
           auto state = engine->allocate(3, kSource, first, false);
@@ -77,6 +79,16 @@ TEST_CASE("rows that move go on as before") {
           CHECK(made(*state, 3) == expected(*engine, 3, 3, kept));
         }
       }
+    }
+  }
+}
+
+TEST_CASE("rows that repeat go on as if each were alone, on ONNX Runtime") {
+  for (const char* lowering : {"ort", "scatter", "tensorscatter"}) {
+    const auto engine = open(lowering);
+    for (std::uint32_t seed = 0; seed < 12; ++seed) {
+      CAPTURE(seed);
+      memory::check_moved_rows(*engine, seed, 4, 95);
     }
   }
 }

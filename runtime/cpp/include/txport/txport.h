@@ -35,14 +35,15 @@ typedef struct txport_stream txport_stream;
 
 typedef enum txport_code {
   TXPORT_OK = 0,
-  TXPORT_INPUT_ERROR = 1,  /* an argument, an option or a text that cannot be used */
-  TXPORT_BUNDLE_ERROR = 2, /* a bundle that is incomplete, changed, of a newer format, or does not run here */
-  TXPORT_CHECK_FAILED = 3, /* a self-check that ran to its end and found a difference */
-  TXPORT_CANCELLED = 4,    /* the callback asked to stop, or threw */
-  TXPORT_OUT_OF_MEMORY = 5,
-  TXPORT_INTERNAL_ERROR = 6, /* a mistake of txport's or of a library under it: please report the message */
-  TXPORT_END = 7,            /* a stream has no more tokens; no error, and no message */
-  TXPORT_DEVICE_ERROR = 8    /* a GPU that does not do what it is told: open the bundle again */
+  TXPORT_INPUT_ERROR = 1,     /* the caller's fault: an argument, an option or a text that cannot be used */
+  TXPORT_BUNDLE_ERROR = 2,    /* a bundle that is incomplete, changed, of a newer format, or does not run here */
+  TXPORT_CHECK_FAILED = 3,    /* a self-check that ran to its end and found a difference */
+  TXPORT_CANCELLED = 4,       /* the callback asked to stop, or threw */
+  TXPORT_RESOURCE_ERROR = 5,  /* not enough memory, of the host or of a GPU: retry later, or with a smaller batch */
+  TXPORT_INTERNAL_ERROR = 6,  /* a bug in txport or in a library under it: please report the message */
+  TXPORT_END = 7,             /* a stream has no more tokens; no error, and no message */
+  TXPORT_ENGINE_ERROR = 8,    /* a library or a GPU failed; if it was a GPU, open the bundle again */
+  TXPORT_MISSING_LIBRARY = 9, /* a library or a driver that is not installed or cannot be loaded */
 } txport_code;
 
 /* Takes one sentence of warning, in the thread of the call that causes it. Must not throw. */

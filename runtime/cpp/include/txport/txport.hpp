@@ -29,7 +29,7 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// An argument, an option or a text that cannot be used.
+// The caller's fault: an argument, an option or a text that cannot be used.
 class InputError : public Error {
  public:
   using Error::Error;
@@ -47,19 +47,25 @@ class CheckFailed : public Error {
   using Error::Error;
 };
 
-// Not enough memory.
-class OutOfMemory : public Error {
+// Not enough memory, of the host or of a GPU: retry later, or with a smaller batch.
+class ResourceError : public Error {
  public:
   using Error::Error;
 };
 
-// A GPU that does not do what it is told; open the bundle again.
-class DeviceError : public Error {
+// A library or a GPU failed; if it was a GPU, open the bundle again.
+class EngineError : public Error {
  public:
   using Error::Error;
 };
 
-// A mistake of txport's or of a library under it: please report the message.
+// A library or a driver that is not installed or cannot be loaded.
+class MissingLibrary : public Error {
+ public:
+  using Error::Error;
+};
+
+// A bug in txport or in a library under it: please report the message.
 class InternalError : public Error {
  public:
   using Error::Error;
@@ -117,10 +123,12 @@ inline void check(txport_code code) {
       throw BundleError(message());
     case TXPORT_CHECK_FAILED:
       throw CheckFailed(message());
-    case TXPORT_OUT_OF_MEMORY:
-      throw OutOfMemory(message());
-    case TXPORT_DEVICE_ERROR:
-      throw DeviceError(message());
+    case TXPORT_RESOURCE_ERROR:
+      throw ResourceError(message());
+    case TXPORT_ENGINE_ERROR:
+      throw EngineError(message());
+    case TXPORT_MISSING_LIBRARY:
+      throw MissingLibrary(message());
     case TXPORT_INTERNAL_ERROR:
       break;
   }

@@ -17,8 +17,11 @@ namespace {
 
 using txport::core::BundleError;
 using txport::core::CheckFailed;
+using txport::core::EngineError;
 using txport::core::Handles;
 using txport::core::InputError;
+using txport::core::MissingLibrary;
+using txport::core::ResourceError;
 using txport::core::Translation;
 using txport::core::Translator;
 
@@ -70,10 +73,14 @@ txport_code guarded(const Body& body) noexcept {
     return fail(TXPORT_BUNDLE_ERROR, error.what());
   } catch (const CheckFailed& error) {
     return fail(TXPORT_CHECK_FAILED, error.what());
-  } catch (const txport::core::DeviceError& error) {
-    return fail(TXPORT_DEVICE_ERROR, error.what());
+  } catch (const ResourceError& error) {
+    return fail(TXPORT_RESOURCE_ERROR, error.what());
+  } catch (const EngineError& error) {
+    return fail(TXPORT_ENGINE_ERROR, error.what());
+  } catch (const MissingLibrary& error) {
+    return fail(TXPORT_MISSING_LIBRARY, error.what());
   } catch (const std::bad_alloc&) {
-    return fail(TXPORT_OUT_OF_MEMORY, "out of memory: use a smaller batch, or free some");
+    return fail(TXPORT_RESOURCE_ERROR, "out of memory: use a smaller batch, or free some");
   } catch (const std::exception& error) {
     return fail(TXPORT_INTERNAL_ERROR, error.what());
   } catch (...) {

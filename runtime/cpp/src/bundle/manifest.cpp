@@ -1,9 +1,12 @@
 #include "bundle/manifest.hpp"
 
 #include <algorithm>
+#include <array>
+#include <stdexcept>
 #include <system_error>
 
 #include "bundle/files.hpp"
+#include "bundle/interface.hpp"
 #include "bundle/rules.hpp"
 #include "bundle/strict_json.hpp"
 #include "errors.hpp"
@@ -13,6 +16,9 @@ namespace txport::core {
 namespace {
 
 namespace fs = std::filesystem;
+
+// In the order in which ONNX Runtime tries them.
+constexpr std::array kLowerings{"ort", "scatter", "tensorscatter"};
 
 MadeBy decode_made_by(const Value& value) {
   value.fields({"name", "version"});
@@ -77,11 +83,12 @@ Tensor decode_tensor(const Value& value) {
 }
 
 Graph decode_graph(const Value& value) {
-  value.fields({"name", "role", "lowering", "file", "opsets", "inputs", "outputs", "aliases"});
+  value.fields({"name", "role", "lowering", "optional", "file", "opsets", "inputs", "outputs", "aliases"});
   Graph graph;
   graph.name = value["name"].text();
-  graph.role = value["role"].literal({"encoder", "decoder_step"});
+  graph.role = value["role"].text();
   graph.lowering = value["lowering"].literal({"standard", "ort", "scatter", "tensorscatter"});
+  graph.optional = value["optional"].boolean();
   graph.file = value["file"].text();
   for (const auto& [domain, version] : value["opsets"].members()) graph.opsets[domain] = version.integer();
   for (const Value& tensor : value["inputs"].items()) graph.inputs.push_back(decode_tensor(tensor));
@@ -143,7 +150,7 @@ std::optional<Verification> decode_verification(const Value& value) {
 
 Manifest decode(const Value& value) {
   value.fields({"format_version", "made_by", "model", "tokens", "dimensions", "precision", "graphs", "tokenizer",
-                "files", "verification", "sha256"});
+                "generation", "files", "verification", "sha256"});
   Manifest manifest;
   manifest.format_version = value["format_version"].integer();
   manifest.made_by = decode_made_by(value["made_by"]);
@@ -153,6 +160,7 @@ Manifest decode(const Value& value) {
   manifest.precision = decode_precision(value["precision"]);
   for (const Value& graph : value["graphs"].items()) manifest.graphs.push_back(decode_graph(graph));
   manifest.tokenizer = decode_tokenizer(value["tokenizer"]);
+  value["generation"].fields({});
   for (const auto& [name, entry] : value["files"].members()) {
     entry.fields({"bytes", "sha256"});
     manifest.files[name] = {entry["bytes"].integer(), entry["sha256"].text()};
@@ -257,10 +265,40 @@ void Manifest::check_files(const fs::path& directory, const std::function<bool(c
   for (const auto& [name, entry] : files) check_file(directory, name, entry, hashes(name));
 }
 
-const Graph* Manifest::graph(const std::string& role, const std::string& lowering) const {
-  const auto found = std::find_if(graphs.begin(), graphs.end(), [&](const Graph& graph) {
-    return graph.role == role && (lowering.empty() || graph.lowering == lowering);
-  });
+const Graph& Manifest::encoder() const {
+  const Graph* graph = find(kEncoder, "standard");
+  if (graph == nullptr) throw std::logic_error("a manifest without an encoder was not checked");
+  return *graph;
+}
+
+const Graph& Manifest::step(const std::string& lowering) const {
+  return *find(kStep, usable_lowerings(lowering).front());
+}
+
+std::vector<std::string> Manifest::lowerings() const {
+  std::vector<std::string> result;
+  for (const char* name : kLowerings) {
+    if (find(kStep, name) != nullptr) result.emplace_back(name);
+  }
+  return result;
+}
+
+std::vector<std::string> Manifest::usable_lowerings(const std::string& asked) const {
+  const std::vector<std::string> here = lowerings();
+  if (asked.empty()) return here;
+  if (std::find(kLowerings.begin(), kLowerings.end(), asked) == kLowerings.end()) {
+    throw InputError("lowering " + quote(asked) + " is unknown: use " + joined(kLowerings));
+  }
+  if (std::find(here.begin(), here.end(), asked) == here.end()) {
+    throw BundleError("the bundle has no lowering " + quote(asked) + ", only " + joined(here) +
+                      ": choose one of these");
+  }
+  return {asked};
+}
+
+const Graph* Manifest::find(const std::string& role, const std::string& lowering) const {
+  const auto found = std::find_if(graphs.begin(), graphs.end(),
+                                  [&](const Graph& graph) { return graph.role == role && graph.lowering == lowering; });
   return found == graphs.end() ? nullptr : &*found;
 }
 

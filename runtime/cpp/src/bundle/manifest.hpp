@@ -71,7 +71,7 @@ struct Precision {
 // A size, or the name of a dimension.
 using Size = std::variant<std::int64_t, std::string>;
 
-// An input or output of a graph; an optional output need not be bound.
+// An input or output of a graph. An optional output need not be bound, and is not if this version does not know it.
 struct Tensor {
   std::string name;
   std::string dtype;
@@ -79,11 +79,13 @@ struct Tensor {
   bool optional = false;
 };
 
-// One ONNX file. Each alias is an (input, output) pair that shares one buffer.
+// One ONNX file. Each alias is an (input, output) pair that shares one buffer. An optional graph is left alone by
+// versions that do not know its role.
 struct Graph {
   std::string name;
   std::string role;
   std::string lowering;
+  bool optional = false;
   std::string file;
   std::map<std::string, std::int64_t> opsets;
   std::vector<Tensor> inputs;
@@ -138,6 +140,9 @@ struct Verification {
   double max_logit_error = 0;
 };
 
+// Defaults of the search that a model brings along; none exist yet.
+struct Generation {};
+
 struct Manifest {
   std::int64_t format_version = 0;
   MadeBy made_by;
@@ -147,6 +152,7 @@ struct Manifest {
   Precision precision;
   std::vector<Graph> graphs;
   TokenizerDescription tokenizer;
+  Generation generation;
   std::map<std::string, FileEntry> files;
   std::optional<Verification> verification;
   std::string sha256;
@@ -166,8 +172,19 @@ struct Manifest {
 
   Limits limits() const { return {dimensions.batch.max, dimensions.source.max, dimensions.target.max}; }
 
-  // The graph of this role (and lowering, unless that is empty), or a null pointer.
-  const Graph* graph(const std::string& role, const std::string& lowering = "") const;
+  // The graph of a loaded manifest: its rules say that there is one.
+  const Graph& encoder() const;
+  // Throws BundleError: the bundle does not have this lowering.
+  const Graph& step(const std::string& lowering) const;
+
+  // Those of the bundle's decoder steps: ort, scatter, tensorscatter, in this order.
+  std::vector<std::string> lowerings() const;
+  // The lowerings to try, in order: all, or the one that was asked for unless `asked` is empty.
+  // Throws InputError: the lowering is unknown. BundleError: the bundle does not have it.
+  std::vector<std::string> usable_lowerings(const std::string& asked) const;
+
+ private:
+  const Graph* find(const std::string& role, const std::string& lowering) const;
 };
 
 }  // namespace txport::core

@@ -4,6 +4,7 @@
 #include <array>
 #include <set>
 
+#include "bundle/interface.hpp"
 #include "bundle/tokenizer_rules.hpp"
 #include "errors.hpp"
 
@@ -16,11 +17,6 @@ constexpr std::int64_t kLargestSize = (std::int64_t{1} << 31) - 1;
 constexpr std::array<const char*, 2> kUnlisted{"manifest.json", "engines"};
 
 using Tensors = std::map<std::string, Tensor>;
-
-struct Interface {
-  Tensors inputs;
-  Tensors outputs;
-};
 
 std::string show(const std::vector<Size>& shape) {
   std::string result;
@@ -45,7 +41,7 @@ class Rules {
     check_graph_set();
     for (const Graph& graph : manifest_.graphs) {
       check_graph(graph);
-      check_interface(graph);
+      if (is_known(graph)) check_interface(graph);
     }
     const Precision& precision = manifest_.precision;
     require(precision.weights == precision.type || precision.weights == "int8",
@@ -132,24 +128,35 @@ class Rules {
     require(fault.empty(), fault);
   }
 
+  static bool is_known(const Graph& graph) { return graph.role == kEncoder || graph.role == kStep; }
+
   void check_graph_set() const {
     std::set<std::string> names;
-    std::set<std::string> lowerings;
-    std::ptrdiff_t encoders = 0;
+    std::set<std::pair<std::string, std::string>> kinds;
+    std::map<std::string, int> roles;
     for (const Graph& graph : manifest_.graphs) {
       require(names.insert(graph.name).second, "graphs has the name " + quote(graph.name) + " twice");
-      require(lowerings.insert(graph.lowering).second, "graphs has the lowering " + quote(graph.lowering) + " twice");
-      encoders += graph.role == "encoder" ? 1 : 0;
+      require(kinds.insert({graph.role, graph.lowering}).second,
+              "graphs has the role " + quote(graph.role) + " with the lowering " + quote(graph.lowering) + " twice");
+      ++roles[graph.role];
     }
-    require(encoders == 1, "graphs must have exactly one of role 'encoder'");
-    require(manifest_.graphs.size() > 1, "graphs must have at least one of role 'decoder_step'");
-    for (const Graph& graph : manifest_.graphs) {
-      require((graph.role == "encoder") == (graph.lowering == "standard"),
-              "graph " + quote(graph.name) + " has the lowering " + quote(graph.lowering) + ", unfit for its role " +
-                  quote(graph.role));
-      require(manifest_.files.count(graph.file) == 1, "graph " + quote(graph.name) + " names the file " +
-                                                          quote(graph.file) + ", which is not listed under files");
+    require(roles[kEncoder] == 1, "graphs must have exactly one of role 'encoder'");
+    require(roles[kStep] > 0, "graphs must have at least one of role 'decoder_step'");
+    for (const Graph& graph : manifest_.graphs) check_role(graph);
+  }
+
+  void check_role(const Graph& graph) const {
+    const std::string start = "graph " + quote(graph.name);
+    if (is_known(graph)) {
+      require(!graph.optional, start + " of role " + quote(graph.role) + " must not be optional");
+      require((graph.role == kEncoder) == (graph.lowering == "standard"),
+              start + " has the lowering " + quote(graph.lowering) + ", unfit for its role " + quote(graph.role));
+    } else {
+      require(graph.optional, start + " has the role " + quote(graph.role) +
+                                  ", which this txport does not know, and is not optional: install a newer txport");
     }
+    require(manifest_.files.count(graph.file) == 1,
+            start + " names the file " + quote(graph.file) + ", which is not listed under files");
   }
 
   void check_graph(const Graph& graph) const {
@@ -193,92 +200,49 @@ class Rules {
 
   // Compare a graph with the interface of its role: runtimes bind raw buffers by these names, types and shapes.
   void check_interface(const Graph& graph) const {
-    const Interface expected = interface(graph.role);
+    const Interface expected = interface_of(graph.role, believable_sizes(), manifest_.precision.type);
     check_tensors(graph, "input", graph.inputs, expected.inputs);
     check_tensors(graph, "output", graph.outputs, expected.outputs);
-    if (graph.role != "decoder_step") return;
-    for (const std::string& name : state_names()) {
-      const std::pair<std::string, std::string> alias{name, "next_" + name};
-      require(std::find(graph.aliases.begin(), graph.aliases.end(), alias) != graph.aliases.end(),
-              "graph " + quote(graph.name) + " misses the alias of " + quote(name) + " with " + quote(alias.second));
+    for (const auto& alias : expected.aliases) {
+      require(
+          std::find(graph.aliases.begin(), graph.aliases.end(), alias) != graph.aliases.end(),
+          "graph " + quote(graph.name) + " misses the alias of " + quote(alias.first) + " with " + quote(alias.second));
     }
   }
 
-  void check_tensors(const Graph& graph, const std::string& kind, const std::vector<Tensor>& given,
-                     const Tensors& expected) const {
+  void check_tensors(const Graph& graph, const std::string& kind, const std::vector<Tensor>& tensors,
+                     const std::vector<Tensor>& expected) const {
     const std::string start = "graph " + quote(graph.name);
+    Tensors known;
+    for (const Tensor& tensor : expected) known[tensor.name] = tensor;
     Tensors found;
-    for (const Tensor& tensor : given) {
+    for (const Tensor& tensor : tensors) {
       found[tensor.name] = tensor;
-      require(expected.count(tensor.name) == 1, start + " has the " + kind + " " + quote(tensor.name) + ", which a " +
-                                                    graph.role + " graph does not have");
+      const bool left_alone = kind == "output" && tensor.optional;
+      require(known.count(tensor.name) == 1 || left_alone, start + " has the " + kind + " " + quote(tensor.name) +
+                                                               ", which a " + graph.role + " graph does not have");
     }
-    for (const auto& [name, tensor] : expected) {
-      const auto here = found.find(name);
+    for (const Tensor& tensor : expected) {
+      const auto here = found.find(tensor.name);
       if (here == found.end()) {
-        // Listed by the lowerings that need it.
-        require(name == "cache_positions", start + " misses the " + kind + " " + quote(name));
+        require(tensor.name == kCachePositions, start + " misses the " + kind + " " + quote(tensor.name));
         continue;
       }
-      require(
-          here->second.dtype == tensor.dtype && here->second.shape == tensor.shape,
-          start + ": the " + kind + " " + quote(name) + " must be " + tensor.dtype + " of shape " + show(tensor.shape));
+      require(here->second.dtype == tensor.dtype && here->second.shape == tensor.shape,
+              start + ": the " + kind + " " + quote(tensor.name) + " must be " + tensor.dtype + " of shape " +
+                  show(tensor.shape));
       require(!here->second.optional || tensor.optional,
-              start + ": the " + kind + " " + quote(name) + " must not be optional");
+              start + ": the " + kind + " " + quote(tensor.name) + " must not be optional");
     }
   }
 
-  // Keys and values of each layer, after `start`; a manifest may claim billions of layers, and its graphs' inputs tell
-  // how many can be true.
-  std::vector<std::string> layer_names(const std::string& start) const {
+  // A manifest may claim billions of layers; its graphs' tensors say how many can be true, and one more is a fault.
+  ModelSizes believable_sizes() const {
     std::size_t most = 0;
     for (const Graph& graph : manifest_.graphs) most = std::max(most, graph.inputs.size() + graph.outputs.size());
-    const auto layers = std::min(manifest_.model.decoder_layers, static_cast<std::int64_t>(most) + 1);
-    std::vector<std::string> names;
-    for (std::int64_t layer = 0; layer < layers; ++layer) {
-      for (const char* kind : {"key_", "value_"}) names.push_back(start + kind + std::to_string(layer));
-    }
-    return names;
-  }
-
-  std::vector<std::string> state_names() const {
-    std::vector<std::string> names{"token_ids", "positions", "finished"};
-    for (std::string& name : layer_names("self_")) names.push_back(std::move(name));
-    return names;
-  }
-
-  // The inputs and outputs that a graph of this role has (format 1).
-  Interface interface(const std::string& role) const {
-    const ModelSizes& sizes = manifest_.model;
-    const std::string& floating = manifest_.precision.type;
-    Interface result;
-    const auto add = [](Tensors& tensors, const std::string& name, const std::string& dtype, std::vector<Size> shape) {
-      tensors[name] = {name, dtype, std::move(shape), name == "logits"};
-    };
-    Tensors cross;
-    add(cross, "cross_bias", floating, {"batch", std::int64_t{1}, std::int64_t{1}, "source"});
-    for (const std::string& name : layer_names("cross_")) {
-      add(cross, name, floating, {"batch", sizes.heads, "source", sizes.head_dim});
-    }
-    if (role == "encoder") {
-      add(result.inputs, "input_ids", "int64", {"batch", "source"});
-      add(result.inputs, "source_lengths", "int64", {"batch"});
-      result.outputs = std::move(cross);
-      return result;
-    }
-    result.inputs = std::move(cross);
-    for (const char* name : {"token_ids", "positions", "target_limits"}) add(result.inputs, name, "int64", {"batch"});
-    add(result.inputs, "finished", "bool", {"batch"});
-    add(result.inputs, "cache_positions", "int64", {"target"});
-    for (const char* name : {"next_token_ids", "next_positions"}) add(result.outputs, name, "int64", {"batch"});
-    add(result.outputs, "next_finished", "bool", {"batch"});
-    add(result.outputs, "logits", floating, {"batch", sizes.target_vocabulary});
-    for (const std::string& name : layer_names("self_")) {
-      const std::vector<Size> shape{"batch", sizes.heads, "target", sizes.head_dim};
-      add(result.inputs, name, floating, shape);
-      add(result.outputs, "next_" + name, floating, shape);
-    }
-    return result;
+    ModelSizes sizes = manifest_.model;
+    sizes.decoder_layers = std::min(sizes.decoder_layers, static_cast<std::int64_t>(most) + 1);
+    return sizes;
   }
 };
 

@@ -3,14 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "errors.hpp"
+#include "bundle/interface.hpp"
 
 namespace txport::core {
 
 namespace {
-
-// More would only keep memory: a long text takes a few sizes at a time.
-constexpr std::size_t kMostIdle = 8;
 
 std::size_t bytes_of(const std::string& dtype) {
   if (dtype == "float32" || dtype == "int32") return 4;
@@ -18,7 +15,40 @@ std::size_t bytes_of(const std::string& dtype) {
   return dtype == "int64" ? 8 : 1;
 }
 
+// A tensor that is not allocated yet.
+DeviceTensor described(const Tensor& tensor, const std::string& id_type, const StepSizes& sizes) {
+  DeviceTensor result;
+  result.dtype = tensor.dtype == "int64" ? id_type : tensor.dtype;
+  result.item_bytes = bytes_of(result.dtype);
+  for (const Size& size : tensor.shape) {
+    if (const auto* number = std::get_if<std::int64_t>(&size)) {
+      result.shape.push_back(*number);
+    } else {
+      const auto& name = std::get<std::string>(size);
+      result.shape.push_back(name == "batch" ? sizes.batch : name == "source" ? sizes.source : sizes.target);
+    }
+  }
+  return result;
+}
+
+// Outputs that are bound and do not share their input's memory.
+std::vector<Tensor> own_outputs(const Graph& graph) {
+  std::vector<Tensor> outputs;
+  for (const Tensor& tensor : graph.outputs) {
+    bool own = is_bound(tensor);
+    for (const auto& [input, output] : graph.aliases) own = own && output != tensor.name;
+    if (own) outputs.push_back(tensor);
+  }
+  return outputs;
+}
+
 }  // namespace
+
+std::int64_t source_bucket(std::int64_t source, std::int64_t most) {
+  std::int64_t width = 32;
+  while (width < source) width *= 2;
+  return std::min(width, most);
+}
 
 std::size_t DeviceTensor::count() const {
   std::size_t count = 1;
@@ -26,18 +56,26 @@ std::size_t DeviceTensor::count() const {
   return count;
 }
 
-DeviceBuffers::DeviceBuffers(const Graph& graph, const std::string& id_type, const Program& program,
-                             std::shared_ptr<Device> device, const BatchSizes& sizes)
-    : device_(std::move(device)), sizes_(sizes) {
+std::size_t bytes_needed(const DeviceGraph& graph, const StepSizes& sizes) {
+  std::size_t bytes = 0;
+  const auto add = [&](const Tensor& tensor) {
+    const std::size_t more = described(tensor, graph.id_type, sizes).bytes();
+    bytes += tensor.name == "token_ids" ? (1 + kRingSteps) * more : more;
+  };
+  for (const Tensor& tensor : graph.graph.inputs) add(tensor);
+  for (const Tensor& tensor : own_outputs(graph.graph)) add(tensor);
+  return bytes;
+}
+
+DeviceBuffers::DeviceBuffers(const DeviceGraph& graph, std::shared_ptr<Device> device, const StepSizes& sizes)
+    : graph_(graph), device_(std::move(device)), sizes_(sizes) {
   try {
-    for (const Tensor& tensor : graph.inputs) inputs_[tensor.name] = made(tensor, id_type);
+    for (const Tensor& tensor : graph.graph.inputs) inputs_[tensor.name] = allocated(tensor);
     all_ = inputs_;
-    for (const auto& [input, output] : graph.aliases) all_[output] = inputs_.at(input);
-    for (const Tensor& tensor : graph.outputs) {
-      if (all_.count(tensor.name) == 0) all_[tensor.name] = made(tensor, id_type);
-    }
+    for (const auto& [input, output] : graph.graph.aliases) all_[output] = inputs_.at(input);
+    for (const Tensor& tensor : own_outputs(graph.graph)) all_[tensor.name] = allocated(tensor);
     if (const DeviceTensor* tokens = find("token_ids")) ring_ = zeroed(kRingSteps * tokens->bytes());
-    program_ = program.bind(*device_, all_, sizes_);
+    program_ = graph.program.bind(*device_, all_, sizes_);
   } catch (...) {
     free();
     throw;
@@ -45,7 +83,7 @@ DeviceBuffers::DeviceBuffers(const Graph& graph, const std::string& id_type, con
 }
 
 DeviceBuffers::~DeviceBuffers() {
-  replay_ = nullptr;  // what was recorded names the program's and the buffers' addresses
+  replay_ = nullptr;  // what was captured refers to the program and to the buffers
   program_.reset();
   free();
 }
@@ -57,18 +95,8 @@ const DeviceTensor* DeviceBuffers::find(const std::string& name) const {
 
 const DeviceTensor& DeviceBuffers::at(const std::string& name) const { return all_.at(name); }
 
-DeviceTensor DeviceBuffers::made(const Tensor& tensor, const std::string& id_type) {
-  DeviceTensor result;
-  result.dtype = tensor.dtype == "int64" ? id_type : tensor.dtype;
-  result.item_bytes = bytes_of(result.dtype);
-  for (const Size& size : tensor.shape) {
-    if (const auto* number = std::get_if<std::int64_t>(&size)) {
-      result.shape.push_back(*number);
-    } else {
-      const auto& name = std::get<std::string>(size);
-      result.shape.push_back(name == "batch" ? sizes_.batch : name == "source" ? sizes_.source : sizes_.target);
-    }
-  }
+DeviceTensor DeviceBuffers::allocated(const Tensor& tensor) {
+  DeviceTensor result = described(tensor, graph_.id_type, sizes_);
   result.address = zeroed(result.bytes());
   return result;
 }
@@ -81,40 +109,6 @@ std::byte* DeviceBuffers::zeroed(std::size_t bytes) {
 
 void DeviceBuffers::free() noexcept {
   for (std::byte* address : allocated_) device_->free(address);
-}
-
-Pool::Pool(Graph graph, std::string id_type, const Program& program, MakeDevice make_device,
-           std::function<void(DeviceBuffers&)> prepare)
-    : graph_(std::move(graph)),
-      id_type_(std::move(id_type)),
-      program_(program),
-      make_device_(std::move(make_device)),
-      prepare_(std::move(prepare)) {}
-
-Pool::Lease Pool::take(const BatchSizes& asked) {
-  const BatchSizes sizes = program_.bucket(asked);
-  {
-    const std::lock_guard lock(mutex_);
-    const auto found =
-        std::find_if(idle_.begin(), idle_.end(), [&](const auto& item) { return item->sizes() == sizes; });
-    if (found != idle_.end()) {
-      Lease lease(found->release(), Return{this});
-      idle_.erase(found);
-      return lease;
-    }
-  }
-  auto fresh = std::make_unique<DeviceBuffers>(graph_, id_type_, program_, make_device_(), sizes);
-  if (prepare_) prepare_(*fresh);
-  return {fresh.release(), Return{this}};
-}
-
-void Pool::give_back(DeviceBuffers* buffers) noexcept {
-  std::unique_ptr<DeviceBuffers> surplus(buffers);  // freed after the lock is
-  const std::lock_guard lock(mutex_);
-  idle_.push_front(std::move(surplus));
-  if (idle_.size() <= kMostIdle) return;
-  surplus = std::move(idle_.back());
-  idle_.pop_back();
 }
 
 }  // namespace txport::core

@@ -1,36 +1,51 @@
-// The buffers of one graph on a device, bound once, and a pool of them: binding and recording cost more than a step.
+// The buffers of one graph on a device, allocated and bound once: binding and capturing cost more than a step.
 #pragma once
 
 #include <functional>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <string>
 
-#include "device/engine.hpp"
+#include "bundle/manifest.hpp"
+#include "device/program.hpp"
 
 namespace txport::core {
 
-// Steps whose tokens the device keeps until the host looks.
+// Steps whose tokens the device keeps until the host polls.
 inline constexpr std::size_t kRingSteps = 16;
 
-// Every input and output of a graph, zeroed, with the program that is bound to them, on a queue of their own.
+class DeviceBuffers;
+
+// A graph that runs on a device.
+struct DeviceGraph {
+  Graph graph;
+  std::string id_type;  // int32 or int64
+  const Program& program;
+  // Called once for new buffers: warms them up and returns what replays a run. Empty for a graph that is not replayed.
+  std::function<std::function<void()>(const DeviceBuffers&)> prepare;
+};
+
+// Device memory that buffers of these sizes take.
+std::size_t bytes_needed(const DeviceGraph& graph, const StepSizes& sizes);
+
+// Every input and bound output of a graph, zeroed, with the program that is bound to them, on a stream of their own.
 class DeviceBuffers {
  public:
-  DeviceBuffers(const Graph& graph, const std::string& id_type, const Program& program, std::shared_ptr<Device> device,
-                const BatchSizes& sizes);
+  // Throws ResourceError: the device has not enough memory. EngineError: the library or the device failed.
+  DeviceBuffers(const DeviceGraph& graph, std::shared_ptr<Device> device, const StepSizes& sizes);
   ~DeviceBuffers();
   DeviceBuffers(const DeviceBuffers&) = delete;
   DeviceBuffers& operator=(const DeviceBuffers&) = delete;
 
   const DeviceTensors& inputs() const { return inputs_; }
-  // An input or output by name; a null pointer if the graph has none.
+  // An input or output by name; a null pointer if the graph does not have it.
   const DeviceTensor* find(const std::string& name) const;
   const DeviceTensor& at(const std::string& name) const;
 
+  const DeviceGraph& graph() const { return graph_; }
   Device& device() const { return *device_; }
   BoundProgram& program() const { return *program_; }
-  const BatchSizes& sizes() const { return sizes_; }
+  const StepSizes& sizes() const { return sizes_; }
   // kRingSteps times the bytes of `token_ids`; of a step only.
   std::byte* ring() const { return ring_; }
 
@@ -38,8 +53,9 @@ class DeviceBuffers {
   void replay() const { replay_(); }
 
  private:
+  const DeviceGraph& graph_;
   std::shared_ptr<Device> device_;
-  BatchSizes sizes_;
+  StepSizes sizes_;
   DeviceTensors inputs_;
   DeviceTensors all_;
   std::list<std::byte*> allocated_;
@@ -47,38 +63,9 @@ class DeviceBuffers {
   std::unique_ptr<BoundProgram> program_;
   std::function<void()> replay_;
 
-  DeviceTensor made(const Tensor& tensor, const std::string& id_type);
+  DeviceTensor allocated(const Tensor& tensor);
   std::byte* zeroed(std::size_t bytes);
   void free() noexcept;
-};
-
-// Buffers of one graph that nobody uses are kept for the next batch of their sizes.
-class Pool {
- public:
-  struct Return {
-    Pool* pool;
-    void operator()(DeviceBuffers* buffers) const noexcept { pool->give_back(buffers); }
-  };
-  // Buffers that one batch has for itself; they go back by themselves. The pool must outlive them.
-  using Lease = std::unique_ptr<DeviceBuffers, Return>;
-
-  // `prepare` is called once for new buffers; it may be empty.
-  Pool(Graph graph, std::string id_type, const Program& program, MakeDevice make_device,
-       std::function<void(DeviceBuffers&)> prepare);
-
-  // Buffers of the bucket that takes these sizes. Throws InputError: no bucket does, or there is not enough memory.
-  Lease take(const BatchSizes& asked);
-
- private:
-  const Graph graph_;
-  const std::string id_type_;
-  const Program& program_;
-  const MakeDevice make_device_;
-  const std::function<void(DeviceBuffers&)> prepare_;
-  std::mutex mutex_;
-  std::list<std::unique_ptr<DeviceBuffers>> idle_;  // the one that was used last comes first
-
-  void give_back(DeviceBuffers* buffers) noexcept;
 };
 
 }  // namespace txport::core

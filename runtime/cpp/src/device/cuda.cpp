@@ -13,10 +13,10 @@ namespace txport::core {
 
 namespace {
 
-// The types of cuda.h, as far as they cross the ABI.
+// The types of cuda.h that cross the ABI.
 using Address = unsigned long long;
 using Stream = void*;
-using Recorded = void*;
+using Captured = void*;
 using Runnable = void*;
 
 constexpr int kOutOfMemory = 2;        // CUDA_ERROR_OUT_OF_MEMORY
@@ -44,13 +44,14 @@ struct Copy2D {
   std::size_t height = 0;
 };
 
-// What of the driver is called. The names with _v2 are those that cuda.h gives to programs since CUDA 4 and 10.
+// The functions of the driver that are called. cuda.h has mapped the plain names to those with _v2 since CUDA 4 and 10.
 struct Driver {
   int (*cuDeviceGet)(int*, int);
   int (*cuDevicePrimaryCtxRetain)(void**, int);
   int (*cuCtxSetCurrent)(void*);
   int (*cuMemAlloc_v2)(Address*, std::size_t);
   int (*cuMemFree_v2)(Address);
+  int (*cuMemGetInfo_v2)(std::size_t*, std::size_t*);
   int (*cuMemcpyHtoDAsync_v2)(Address, const void*, std::size_t, Stream);
   int (*cuMemcpyDtoHAsync_v2)(void*, Address, std::size_t, Stream);
   int (*cuMemcpyDtoDAsync_v2)(Address, Address, std::size_t, Stream);
@@ -62,11 +63,11 @@ struct Driver {
   int (*cuStreamSynchronize)(Stream);
   int (*cuStreamDestroy_v2)(Stream);
   int (*cuStreamBeginCapture_v2)(Stream, int);
-  int (*cuStreamEndCapture)(Stream, Recorded*);
-  int (*cuGraphInstantiateWithFlags)(Runnable*, Recorded, unsigned long long);
+  int (*cuStreamEndCapture)(Stream, Captured*);
+  int (*cuGraphInstantiateWithFlags)(Runnable*, Captured, unsigned long long);
   int (*cuGraphLaunch)(Runnable, Stream);
   int (*cuGraphExecDestroy)(Runnable);
-  int (*cuGraphDestroy)(Recorded);
+  int (*cuGraphDestroy)(Captured);
   int (*cuGetErrorString)(int, const char**);
 };
 
@@ -74,8 +75,8 @@ template <typename Function>
 void find(void* library, const char* name, Function& function) {
   void* symbol = ::dlsym(library, name);
   if (symbol == nullptr) {
-    throw InputError("CUDA cannot be used here: the NVIDIA driver has no " + std::string(name) +
-                     ", it is too old: update it, or use device cpu");
+    throw MissingLibrary("CUDA cannot be used here: the NVIDIA driver has no " + std::string(name) +
+                         ", it is too old: update it, or use device cpu");
   }
   function = reinterpret_cast<Function>(symbol);
 }
@@ -83,7 +84,7 @@ void find(void* library, const char* name, Function& function) {
 Driver load() {
   const auto gpu = find_gpu();
   if (const auto* why = std::get_if<std::string>(&gpu)) {
-    throw InputError("CUDA cannot be used here: " + *why + "; use device cpu");
+    throw MissingLibrary("CUDA cannot be used here: " + *why + "; use device cpu");
   }
   void* library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);  // find_gpu has opened it
   Driver driver{};
@@ -94,6 +95,7 @@ Driver load() {
   TXPORT_FIND(cuCtxSetCurrent);
   TXPORT_FIND(cuMemAlloc_v2);
   TXPORT_FIND(cuMemFree_v2);
+  TXPORT_FIND(cuMemGetInfo_v2);
   TXPORT_FIND(cuMemcpyHtoDAsync_v2);
   TXPORT_FIND(cuMemcpyDtoHAsync_v2);
   TXPORT_FIND(cuMemcpyDtoDAsync_v2);
@@ -127,10 +129,11 @@ std::string failure(int result, const char* what) {
 }
 
 void check(int result, const char* what) {
-  if (result != 0) throw DeviceError(failure(result, what));
+  if (result == kOutOfMemory) throw ResourceError(failure(result, what));
+  if (result != 0) throw EngineError(failure(result, what));
 }
 
-// Keep the first fault.
+// Keep the first failure in `fault`.
 void note(int result, const char* what, std::string& fault) {
   if (result != 0 && fault.empty()) fault = failure(result, what);
 }
@@ -168,7 +171,7 @@ class CudaDevice : public Device {
     Address address = 0;
     const int result = driver().cuMemAlloc_v2(&address, std::max<std::size_t>(bytes, 1));
     if (result == kOutOfMemory) {
-      throw InputError("the GPU has no room for " + std::to_string(bytes) + " bytes: use a smaller batch");
+      throw ResourceError("the GPU has no room for " + std::to_string(bytes) + " bytes: use a smaller batch");
     }
     check(result, "cuMemAlloc");
     return reinterpret_cast<std::byte*>(address);  // NOLINT(performance-no-int-to-ptr): CUDA's addresses are numbers
@@ -176,12 +179,20 @@ class CudaDevice : public Device {
 
   void free(std::byte* address) noexcept override {
     driver().cuCtxSetCurrent(primary_context());
-    driver().cuMemFree_v2(number(address));  // waits for what still uses it
+    driver().cuMemFree_v2(number(address));  // waits for work that still uses it
+  }
+
+  std::size_t free_memory() override {
+    use();
+    std::size_t free = 0;
+    std::size_t total = 0;
+    check(driver().cuMemGetInfo_v2(&free, &total), "cuMemGetInfo");
+    return free;
   }
 
   void upload(std::byte* to, const void* from, std::size_t bytes) override {
     use();
-    // Pageable memory is copied to a buffer of the driver's before this returns.
+    // The driver copies pageable memory to a buffer of its own before this returns.
     check(driver().cuMemcpyHtoDAsync_v2(number(to), from, bytes, stream_), "cuMemcpyHtoDAsync");
   }
 
@@ -191,20 +202,20 @@ class CudaDevice : public Device {
     check(driver().cuStreamSynchronize(stream_), "cuStreamSynchronize");
   }
 
-  void copy(Pieces to, Pieces from, std::size_t bytes, std::size_t count) override {
+  void copy(Buffer to, Buffer from, std::size_t bytes, std::size_t count) override {
     use();
     if (count == 1) {
       check(driver().cuMemcpyDtoDAsync_v2(number(to.start), number(from.start), bytes, stream_), "cuMemcpyDtoDAsync");
       return;
     }
-    Copy2D pieces;
-    pieces.source = number(from.start);
-    pieces.source_pitch = from.stride;
-    pieces.target = number(to.start);
-    pieces.target_pitch = to.stride;
-    pieces.width = bytes;
-    pieces.height = count;
-    check(driver().cuMemcpy2DAsync_v2(&pieces, stream_), "cuMemcpy2DAsync");
+    Copy2D items;
+    items.source = number(from.start);
+    items.source_pitch = from.stride;
+    items.target = number(to.start);
+    items.target_pitch = to.stride;
+    items.width = bytes;
+    items.height = count;
+    check(driver().cuMemcpy2DAsync_v2(&items, stream_), "cuMemcpy2DAsync");
   }
 
   void fill(std::byte* to, std::uint32_t pattern, std::size_t item_bytes, std::size_t count) override {
@@ -225,22 +236,22 @@ class CudaDevice : public Device {
     check(driver().cuStreamSynchronize(stream_), "cuStreamSynchronize");
   }
 
-  std::function<void()> record(std::function<void()> work, std::string& fault) override {
+  std::function<void()> capture(std::function<void()> work, std::string& fault) override {
     use();
     check(driver().cuStreamBeginCapture_v2(stream_, kThreadLocal), "cuStreamBeginCapture");
     try {
       work();
-    } catch (const DeviceError& error) {  // not everything can be captured
+    } catch (const EngineError& error) {  // not everything can be captured
       fault = error.what();
     }
-    Recorded recorded = nullptr;
-    note(driver().cuStreamEndCapture(stream_, &recorded), "cuStreamEndCapture", fault);
-    if (recorded == nullptr) return work;
+    Captured captured = nullptr;
+    note(driver().cuStreamEndCapture(stream_, &captured), "cuStreamEndCapture", fault);
+    if (captured == nullptr) return work;
     Runnable runnable = nullptr;
     if (fault.empty()) {
-      note(driver().cuGraphInstantiateWithFlags(&runnable, recorded, 0), "cuGraphInstantiateWithFlags", fault);
+      note(driver().cuGraphInstantiateWithFlags(&runnable, captured, 0), "cuGraphInstantiateWithFlags", fault);
     }
-    driver().cuGraphDestroy(recorded);
+    driver().cuGraphDestroy(captured);
     if (!fault.empty()) return work;
     const std::shared_ptr<void> held(runnable, [](Runnable graph) { driver().cuGraphExecDestroy(graph); });
     return [this, held] {
@@ -249,12 +260,12 @@ class CudaDevice : public Device {
     };
   }
 
-  void* queue() const override { return stream_; }
+  void* stream() const override { return stream_; }
 
  private:
   Stream stream_ = nullptr;
 
-  // Each thread has a context of its own until it is told.
+  // The current context is per thread, and other libraries may have set another.
   static void use() { check(driver().cuCtxSetCurrent(primary_context()), "cuCtxSetCurrent"); }
 };
 

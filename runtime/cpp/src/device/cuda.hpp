@@ -1,12 +1,13 @@
-// The device layer on CUDA's driver, by its C ABI alone: neither its headers nor the CUDA toolkit are needed.
+// The device layer over CUDA's driver, by its C ABI alone: neither its headers nor the CUDA toolkit are needed.
 #pragma once
 
 #include "device/device.hpp"
 
 namespace txport::core {
 
-// Makes queues on device 0, each a stream that waits for no other. Throws InputError: there is no GPU, or its driver is
-// too old. What a queue is asked for throws DeviceError where CUDA refuses it, and InputError for want of memory.
+// Opens streams on device 0, none of which waits for another. Throws MissingLibrary: there is no GPU or no driver, or
+// the driver is too old. The devices throw EngineError where a CUDA call fails, and ResourceError where the GPU's
+// memory is exhausted.
 MakeDevice cuda_devices();
 
 }  // namespace txport::core

@@ -23,35 +23,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::array kDevices{"auto", "cpu", "cuda", "trt"};
-constexpr std::array kLowerings{"ort", "scatter", "tensorscatter"};
-
-template <typename Names>
-bool contains(const Names& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-template <typename Names>
-std::string joined(const Names& names) {
-  std::string result;
-  for (const auto& name : names) result += (result.empty() ? "" : ", ") + std::string(name);
-  return result;
-}
-
-std::vector<std::string> usable_lowerings(const Manifest& manifest, const std::string& lowering) {
-  std::vector<std::string> here;
-  for (const char* name : kLowerings) {
-    if (manifest.graph("decoder_step", name) != nullptr) here.emplace_back(name);
-  }
-  if (lowering.empty()) return here;
-  if (!contains(kLowerings, lowering)) {
-    throw InputError("lowering " + quote(lowering) + " is unknown: use " + joined(kLowerings));
-  }
-  if (!contains(here, lowering)) {
-    throw BundleError("the bundle has no lowering " + quote(lowering) + ", only " + joined(here) +
-                      ": choose one of these");
-  }
-  return {lowering};
-}
 
 Choice tensorrt(const fs::path& directory, const Manifest& manifest, const std::string& lowering) {
 #ifdef TXPORT_WITH_TENSORRT
@@ -64,7 +35,7 @@ Choice tensorrt(const fs::path& directory, const Manifest& manifest, const std::
   return {"trt", "cuda", {has}, std::move(built), false, {}};
 #else
   (void)directory, (void)manifest, (void)lowering;
-  throw InputError("this build of txport has no TensorRT: configure it with -DTXPORT_WITH_TENSORRT=ON, or use cpu");
+  throw MissingLibrary("this build of txport has no TensorRT: configure it with -DTXPORT_WITH_TENSORRT=ON, or use cpu");
 #endif
 }
 
@@ -80,10 +51,10 @@ Choice fastest(const fs::path& directory, const Manifest& manifest, const std::s
       found.automatic = true;
       found.usable = lowerings;
       return found;
-    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): then it is not the one
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the next one is tried
     }
   }
-#if defined(TXPORT_WITH_ORT) && defined(TXPORT_WITH_CUDA)
+#ifdef TXPORT_WITH_CUDA
   if (has_cuda_provider()) return {"ort", "cuda", lowerings, std::nullopt, true, lowerings};
 #endif
   return cpu;
@@ -98,7 +69,7 @@ std::unique_ptr<Engine> open_chosen(const fs::path& directory, const Manifest& m
   return open_ort(directory, manifest, choice, share, warn);
 #else
   (void)directory, (void)manifest, (void)choice, (void)share, (void)warn;
-  throw InputError("this build of txport has no ONNX Runtime: configure it with -DTXPORT_WITH_ORT=ON");
+  throw MissingLibrary("this build of txport has no ONNX Runtime: configure it with -DTXPORT_WITH_ORT=ON");
 #endif
 }
 
@@ -106,11 +77,11 @@ std::unique_ptr<Engine> open_chosen(const fs::path& directory, const Manifest& m
 
 Choice choose(const fs::path& directory, const Manifest& manifest, const std::string& device,
               const std::string& lowering) {
-  if (!contains(kDevices, device)) {
+  if (std::find(kDevices.begin(), kDevices.end(), device) == kDevices.end()) {
     throw InputError("device " + quote(device) + " is not supported by this version of txport: use " +
                      joined(kDevices));
   }
-  const std::vector<std::string> lowerings = usable_lowerings(manifest, lowering);
+  const std::vector<std::string> lowerings = manifest.usable_lowerings(lowering);
   if (device == "trt") return tensorrt(directory, manifest, lowering);
   if (device == "auto") return fastest(directory, manifest, lowering, lowerings);
   return {"ort", device, lowerings, std::nullopt, false, lowerings};

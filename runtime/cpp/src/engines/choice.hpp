@@ -20,30 +20,30 @@ struct Choice {
   std::string device;                  // "cpu" or "cuda"
   std::vector<std::string> lowerings;  // the decoder steps that may be used, in the order in which they are tried
   std::optional<Built> built;          // TensorRT's engines
-  bool automatic = false;              // nobody asked for this device: the CPU may take its place
-  std::vector<std::string> usable;     // there: the lowerings for the CPU
+  bool automatic = false;              // "auto" chose the device: the CPU may take its place
+  std::vector<std::string> usable;     // then: the lowerings for the CPU
 };
 
-// Choose; of the libraries TensorRT is loaded if it is asked for or the bundle has engines, and ONNX Runtime where
-// there is a GPU for it. An empty `lowering` is the best one.
+// Choose. This loads TensorRT if it was asked for or the bundle has engines, and ONNX Runtime if there is a GPU. An
+// empty `lowering` is the best one.
 //
 // "auto" is TensorRT where engines fit, else ONNX Runtime's CUDA provider where it is installed and there is a GPU,
 // else the CPU. ONNX Runtime runs `ort` best: its fused attention reads only the used part of a cache. `scatter` needs
 // nothing special; `tensorscatter` needs opset 24, which ONNX Runtime has from 1.24 on. Throws InputError: the device
-// or the lowering is unknown, or there is no GPU. BundleError: the bundle has not got the lowering, or no TensorRT
-// engine that fits.
+// or the lowering is unknown. BundleError: the bundle lacks the lowering, or a TensorRT engine that fits.
+// MissingLibrary: the device needs a GPU or a library that is not here.
 Choice choose(const std::filesystem::path& directory, const Manifest& manifest, const std::string& device,
               const std::string& lowering);
 
-// What a bundle may use of the processor.
+// The share of the processor that a bundle may use.
 struct CpuShare {
   int threads = 0;    // of each operator; 0 for as many as there are cores
-  bool many = false;  // sentences will come in numbers, not one by one
+  bool many = false;  // many sentences will come at once, not one by one
 };
 
-// Load the bundle's graphs, or its engines. What "auto" chose and cannot be started is said by `warn`, and the CPU
-// takes its place; later it is told, in the thread of a call, what went wrong behind it. Throws BundleError: the
-// library does not load them. InputError: the device is not there.
+// Load the bundle's graphs, or its engines. If what "auto" chose cannot be started, `warn` is called and the CPU takes
+// its place; later `warn` is called, in the thread of a call, with what went wrong in the background. Throws
+// BundleError: the library does not load them. MissingLibrary, EngineError: the device cannot be used.
 std::unique_ptr<Engine> open_engine(const std::filesystem::path& directory, const Manifest& manifest,
                                     const Choice& choice, const CpuShare& share,
                                     const std::function<void(const std::string&)>& warn);

@@ -13,12 +13,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string joined(const std::vector<std::string>& texts) {
-  std::string result;
-  for (const std::string& text : texts) result += (result.empty() ? "" : ", ") + text;
-  return result;
-}
-
 bool version_fits(const BuildRecord& record, const LibraryVersion& library) {
   if (record.library.name != library.name) return false;
   auto built = record.library.numbers();

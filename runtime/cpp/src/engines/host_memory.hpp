@@ -1,7 +1,7 @@
-// Large pieces of the host's memory, for the buffers of batches, kept from one batch to the next.
+// Large blocks of host memory for the buffers of batches, kept from one batch to the next.
 //
-// The system clears a page at its first write, and a virtual machine may have to ask its host for it: for the caches of
-// a batch that took as long as several steps. What is kept is never more than what was in use at once.
+// The system clears a page at its first write, and a virtual machine may have to request it from its host: for the
+// caches of a batch that took as long as several steps. Never more is kept than was in use at once.
 #pragma once
 
 #include <cstddef>
@@ -11,16 +11,16 @@
 
 namespace txport::core {
 
-// Bytes from which memory is worth taking from the system directly.
+// Allocations from this size on are mapped from the system directly.
 inline constexpr std::size_t kLarge = std::size_t{4} << 20;
 
 // Threads may share one.
 class HostMemory {
  public:
-  struct Piece {
+  struct Block {
     std::byte* data = nullptr;
     std::size_t bytes = 0;
-    bool zero = false;  // or else it holds what an earlier user has left there
+    bool zero = false;  // else it holds what an earlier user left there
   };
 
   HostMemory() = default;
@@ -28,29 +28,29 @@ class HostMemory {
   HostMemory(const HostMemory&) = delete;
   HostMemory& operator=(const HostMemory&) = delete;
 
-  // At least `bytes`, at a multiple of a page. Throws std::bad_alloc.
-  Piece take(std::size_t bytes);
-  // A piece that nobody uses any more.
-  void give_back(Piece piece) noexcept;
+  // At least `bytes`, page-aligned. Throws std::bad_alloc.
+  Block take(std::size_t bytes);
+  // Return a block that is no longer used.
+  void give_back(Block block) noexcept;
 
  private:
   std::mutex mutex_;
-  std::vector<Piece> idle_;  // the one that came back first in front
+  std::vector<Block> idle_;  // the first to come back in front
   std::size_t idle_bytes_ = 0;
   std::size_t used_ = 0;
   std::size_t most_used_ = 0;
-  std::size_t count_ = 0;  // of all pieces
+  std::size_t count_ = 0;  // of all blocks
 
   void use(std::size_t bytes);
   void drop() noexcept;
 };
 
-// Zeros, or what an earlier user has left there: memory of malloc if it is little, else a piece that goes back to
-// `memory` with the last pointer to it.
-struct SharedPiece {
+// Zeros, or what an earlier user left there. A small one is allocated by calloc; a large one returns to `memory` with
+// the last pointer to it.
+struct SharedBlock {
   std::shared_ptr<std::byte> data;
   bool zero = true;
 };
-SharedPiece share_piece(const std::shared_ptr<HostMemory>& memory, std::size_t bytes);
+SharedBlock share_block(const std::shared_ptr<HostMemory>& memory, std::size_t bytes);
 
 }  // namespace txport::core

@@ -34,14 +34,14 @@ const OrtApiBase* load() {
   void* symbol = library == nullptr ? nullptr : ::dlsym(library, "OrtGetApiBase");
   if (symbol == nullptr) {
     const char* reason = ::dlerror();  // NOLINT(concurrency-mt-unsafe): glibc keeps one for each thread
-    throw InputError("ONNX Runtime cannot be loaded (" + std::string(reason == nullptr ? name : reason) +
-                     "): install it, or name the file in the environment variable " + kVariable);
+    throw MissingLibrary("ONNX Runtime cannot be loaded (" + std::string(reason == nullptr ? name : reason) +
+                         "): install it, or name the file in the environment variable " + kVariable);
   }
   const OrtApiBase* base = reinterpret_cast<decltype(&OrtGetApiBase)>(symbol)();
   if (base->GetApi(ORT_API_VERSION) == nullptr) {
-    throw InputError("ONNX Runtime " + std::string(base->GetVersionString()) + " of " + name +
-                     " is older than the headers that txport was built with (1." + std::to_string(ORT_API_VERSION) +
-                     "): install that version or a newer one");
+    throw MissingLibrary("ONNX Runtime " + std::string(base->GetVersionString()) + " of " + name +
+                         " is older than the headers that txport was built with (1." + std::to_string(ORT_API_VERSION) +
+                         "): install that version or a newer one");
   }
   return base;
 }

@@ -12,9 +12,9 @@
 
 namespace txport::core {
 
-// A bundle on ONNX Runtime, with the first of the chosen lowerings that the installed version loads. `warn` is told in
-// the thread of a call what went wrong behind it.
-// Throws BundleError: ONNX Runtime does not load it. InputError: it cannot run on that device.
+// A bundle on ONNX Runtime, with the first of the chosen lowerings that the installed version loads. `warn` is called,
+// in the thread of a call, with what went wrong in the background.
+// Throws BundleError: ONNX Runtime does not load it. MissingLibrary, EngineError: it cannot run on that device.
 std::unique_ptr<Engine> open_ort(const std::filesystem::path& directory, const Manifest& manifest, const Choice& choice,
                                  const CpuShare& share, const std::function<void(const std::string&)>& warn);
 

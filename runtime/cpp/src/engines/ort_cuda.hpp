@@ -1,4 +1,4 @@
-// ONNX Runtime's CUDA provider as programs of device_engine.hpp: it runs on the device's own buffers and stream.
+// ONNX Runtime's CUDA provider as programs of the device layer: it runs on the device's own buffers and stream.
 #pragma once
 
 #include <filesystem>
@@ -13,9 +13,10 @@
 
 namespace txport::core {
 
-// A bundle on ONNX Runtime's CUDA provider, its state on the GPU. `warn` is told, in the thread of a call, if its steps
-// cannot be captured.
-// Throws BundleError: ONNX Runtime does not load it. InputError: there is no GPU, or this ONNX Runtime has no CUDA.
+// A bundle on ONNX Runtime's CUDA provider, its state on the GPU. `warn` is called, in the thread of a call, if its
+// steps cannot be captured.
+// Throws BundleError: ONNX Runtime does not load it. MissingLibrary: there is no GPU, or this ONNX Runtime has no CUDA
+// provider.
 std::unique_ptr<Engine> open_ort_cuda(const std::filesystem::path& directory, const Manifest& manifest,
                                       const Choice& choice, const std::function<void(const std::string&)>& warn);
 

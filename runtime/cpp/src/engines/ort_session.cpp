@@ -78,8 +78,8 @@ struct ReleaseCudaOptions {
 
 void append_cuda(Ort::SessionOptions& options, const std::string& device, void* stream) {
   if (!has_cuda_provider()) {
-    throw InputError("device " + device +
-                     " needs an ONNX Runtime with its CUDA provider, which this one has not: use device cpu");
+    throw MissingLibrary("device " + device +
+                         " needs an ONNX Runtime with its CUDA provider, which this one lacks: use device cpu");
   }
   try {
     OrtCUDAProviderOptionsV2* made = nullptr;
@@ -88,8 +88,8 @@ void append_cuda(Ort::SessionOptions& options, const std::string& device, void* 
     Ort::ThrowOnError(Ort::GetApi().UpdateCUDAProviderOptionsWithValue(cuda.get(), "user_compute_stream", stream));
     options.AppendExecutionProvider_CUDA_V2(*cuda);
   } catch (const Ort::Exception& error) {
-    throw InputError("ONNX Runtime cannot start its CUDA provider here (" + reason(error) +
-                     "): check the driver, or use device cpu");
+    throw EngineError("ONNX Runtime cannot start its CUDA provider here (" + reason(error) +
+                      "): check the driver, or use device cpu");
   }
 }
 
@@ -179,11 +179,11 @@ OrtSessions open_sessions(const fs::path& directory, const Manifest& manifest, c
                           void* stream, Weights weights) {
   environment();
   const How how{choice.device, threads, stream, weights};
-  auto encoder = std::async(std::launch::async, open_session, std::cref(directory),
-                            std::cref(*manifest.graph("encoder")), std::cref(how));
+  auto encoder = std::async(std::launch::async, open_session, std::cref(directory), std::cref(manifest.encoder()),
+                            std::cref(how));
   std::exception_ptr failure;
   for (const std::string& lowering : choice.lowerings) {
-    const Graph& graph = *manifest.graph("decoder_step", lowering);
+    const Graph& graph = manifest.step(lowering);
     try {
       Ort::Session step = open_session(directory, graph, how);
       Ort::Session opened = encoder.get();
@@ -199,12 +199,11 @@ OrtSessions open_sessions(const fs::path& directory, const Manifest& manifest, c
   std::rethrow_exception(failure);
 }
 
-void run(const Ort::Session& session, const Ort::RunOptions& options, const Ort::IoBinding& binding) {
+void run(Ort::Session& session, const Ort::RunOptions& options, const Ort::IoBinding& binding) {
   try {
-    // Ort::Session::Run is not const, though OrtApi's is safe for threads.
-    const_cast<Ort::Session&>(session).Run(options, binding);
+    session.Run(options, binding);
   } catch (const Ort::Exception& error) {
-    throw BundleError("ONNX Runtime failed: " + reason(error));
+    throw_failure("ONNX Runtime failed: " + reason(error));
   }
 }
 

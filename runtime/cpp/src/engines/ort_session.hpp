@@ -24,7 +24,7 @@ Type type_of(const std::string& dtype);
 // The first line of ONNX Runtime's message, without its error codes and C++ source locations.
 std::string reason(const std::exception& error);
 
-// The process's one environment of ONNX Runtime. Throws InputError: the library cannot be loaded.
+// The process's one environment of ONNX Runtime. Throws MissingLibrary: the library cannot be loaded.
 Ort::Env& environment();
 
 // The version of ONNX Runtime, as it calls itself.
@@ -33,8 +33,9 @@ std::string onnxruntime_version();
 // The sessions of a bundle, opened side by side, since each packs its weights as it opens.
 struct OrtSessions {
   std::string name;  // of the library, where it runs and the lowering, for people
-  Ort::Session encoder;
-  Ort::Session step;
+  // Mutable because the C++ API declares Run as not const; the function under it may be called by many threads at once.
+  mutable Ort::Session encoder;
+  mutable Ort::Session step;
   Graph step_graph;
 };
 
@@ -44,13 +45,13 @@ enum class Weights { packed, mapped };
 
 // Open the encoder and the first of the chosen lowerings that ONNX Runtime loads. `stream` is the cudaStream_t that its
 // CUDA provider works on; of use for device cuda only.
-// Throws BundleError: ONNX Runtime does not load one, or it is not what the manifest says. InputError: the device is
-// not there.
+// Throws BundleError: ONNX Runtime does not load one, or it is not what the manifest says. MissingLibrary: this ONNX
+// Runtime has no CUDA provider. EngineError: its CUDA provider does not start.
 OrtSessions open_sessions(const std::filesystem::path& directory, const Manifest& manifest, const Choice& choice,
                           int threads, void* stream, Weights weights = Weights::packed);
 
-// Run a session over what is bound. Throws BundleError: ONNX Runtime failed.
-void run(const Ort::Session& session, const Ort::RunOptions& options, const Ort::IoBinding& binding);
+// Run a session over what is bound. Throws EngineError: ONNX Runtime failed. ResourceError: for want of memory.
+void run(Ort::Session& session, const Ort::RunOptions& options, const Ort::IoBinding& binding);
 
 // Whether this ONNX Runtime has its CUDA provider.
 bool has_cuda_provider();

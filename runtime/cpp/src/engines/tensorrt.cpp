@@ -40,8 +40,8 @@ void* open_library() {
     }
   }
   const char* reason = ::dlerror();  // NOLINT(concurrency-mt-unsafe): glibc keeps one for each thread
-  throw InputError("TensorRT cannot be loaded (" + std::string(reason == nullptr ? kVariable : reason) + "): install " +
-                   kWanted + ", or name its libnvinfer in the environment variable " + kVariable);
+  throw MissingLibrary("TensorRT cannot be loaded (" + std::string(reason == nullptr ? kVariable : reason) +
+                       "): install " + kWanted + ", or name its libnvinfer in the environment variable " + kVariable);
 }
 
 // As Python has it: major.minor.patch, and the build from 10 on where the library tells it.
@@ -64,12 +64,12 @@ const Library& library() {
     const LibraryVersion version{"tensorrt", version_of(handle)};
     const auto numbers = version.numbers();
     if (numbers.empty() || symbol<void*(void*, std::int32_t)>(handle, "createInferRuntime_INTERNAL") == nullptr) {
-      throw InputError("the libnvinfer that was found is not TensorRT's: name the right one in " +
-                       std::string(kVariable));
+      throw MissingLibrary("the libnvinfer that was found is not TensorRT's: name the right one in " +
+                           std::string(kVariable));
     }
     if (numbers[0] != NV_TENSORRT_MAJOR || (numbers[0] == 8 && numbers[1] < 6)) {
-      throw InputError(version.title() + " is installed, but this txport was built with the headers of " + kWanted +
-                       ": install that, or build txport with the headers of the other");
+      throw MissingLibrary(version.title() + " is installed, but this txport was built with the headers of " + kWanted +
+                           ": install that, or build txport with the headers of the other");
     }
     return Library{handle, version};
   }();
@@ -102,7 +102,7 @@ std::unique_ptr<nvinfer1::IRuntime> make_tensorrt_runtime(TensorRtLog& log) {
   auto* create = symbol<void*(void*, std::int32_t)>(library().handle, "createInferRuntime_INTERNAL");
   auto* runtime = static_cast<nvinfer1::IRuntime*>(create(static_cast<nvinfer1::ILogger*>(&log), NV_TENSORRT_VERSION));
   if (runtime == nullptr) {
-    throw InputError(library().version.title() + " does not start: " + log.why() + "; use device cuda or cpu");
+    throw_failure(library().version.title() + " does not start: " + log.why() + "; use device cuda or cpu");
   }
   return std::unique_ptr<nvinfer1::IRuntime>(runtime);
 }

@@ -27,10 +27,11 @@ class TensorRtLog : public nvinfer1::ILogger {
 };
 
 // The library that is installed here, as build.json names it.
-// Throws InputError: there is none, it is too old, or of another major version than the headers.
+// Throws MissingLibrary: there is none, it is too old, or of another major version than the headers.
 LibraryVersion tensorrt_version();
 
-// A runtime of that library, which must not outlive its log. Throws as tensorrt_version.
+// A runtime of that library, which must not outlive its log. Throws as tensorrt_version, and EngineError: it does not
+// start.
 std::unique_ptr<nvinfer1::IRuntime> make_tensorrt_runtime(TensorRtLog& log);
 
 // The manifest's name of a type; empty for one that no bundle has.

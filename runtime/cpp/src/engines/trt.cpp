@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "bundle/files.hpp"
+#include "bundle/interface.hpp"
 #include "device/cuda.hpp"
 #include "device/engine.hpp"
 #include "device/gpu.hpp"
@@ -39,7 +40,7 @@ struct OpenEngine {
 struct Bucket {
   std::shared_ptr<const OpenEngine> engine;
   int profile;
-  BatchSizes most;  // target is 0 for an encoder
+  StepSizes most;  // target is 0 for an encoder
 };
 
 std::string title() { return tensorrt_version().title(); }
@@ -47,24 +48,24 @@ std::string title() { return tensorrt_version().title(); }
 // One context with its tensors bound.
 class TrtBound : public BoundProgram {
  public:
-  TrtBound(Bucket bucket, const Graph& graph, Device& device, const DeviceTensors& tensors, const BatchSizes& sizes)
+  TrtBound(Bucket bucket, const Graph& graph, Device& device, const DeviceTensors& tensors, const StepSizes& sizes)
       : bucket_(std::move(bucket)), graph_(graph), device_(device) {
     context_.reset(bucket_.engine->engine->createExecutionContext());
     if (!context_ || !context_->setOptimizationProfileAsync(bucket_.profile, stream())) {
-      throw DeviceError(title() + " makes no execution context: " + bucket_.engine->runtime->log.why());
+      throw_failure(title() + " makes no execution context: " + bucket_.engine->runtime->log.why());
     }
     device_.synchronize();
     for (const std::string& name : bucket_.engine->names) {
       if (!context_->setTensorAddress(name.c_str(), tensors.at(name).address)) {
-        throw DeviceError(title() + " refuses the address of " + name);
+        throw EngineError(title() + " refuses the address of " + name);
       }
     }
     set_shapes(sizes);
   }
 
-  void run(const BatchSizes& sizes) override {
+  void run(const StepSizes& sizes) override {
     if (!(sizes == shaped_)) set_shapes(sizes);
-    if (!context_->enqueueV3(stream())) throw DeviceError(title() + " failed: " + bucket_.engine->runtime->log.why());
+    if (!context_->enqueueV3(stream())) throw_failure(title() + " failed: " + bucket_.engine->runtime->log.why());
   }
 
  private:
@@ -72,11 +73,11 @@ class TrtBound : public BoundProgram {
   const Graph& graph_;
   Device& device_;
   std::unique_ptr<nvinfer1::IExecutionContext> context_;
-  BatchSizes shaped_;
+  StepSizes shaped_;
 
-  cudaStream_t stream() const { return static_cast<cudaStream_t>(device_.queue()); }
+  cudaStream_t stream() const { return static_cast<cudaStream_t>(device_.stream()); }
 
-  void set_shapes(const BatchSizes& sizes) {
+  void set_shapes(const StepSizes& sizes) {
     const std::map<std::string, std::int64_t> named{
         {"batch", sizes.batch}, {"source", sizes.source}, {"target", sizes.target}};
     for (const Tensor& tensor : graph_.inputs) {
@@ -89,7 +90,7 @@ class TrtBound : public BoundProgram {
         dims.d[axis] = static_cast<std::remove_reference_t<decltype(dims.d[0])>>(size);
       }
       if (!context_->setInputShape(tensor.name.c_str(), dims)) {
-        throw DeviceError(title() + " refuses the shape of " + tensor.name + " for a batch of " +
+        throw EngineError(title() + " refuses the shape of " + tensor.name + " for a batch of " +
                           std::to_string(sizes.batch) + " rows: " + bucket_.engine->runtime->log.why());
       }
     }
@@ -107,17 +108,17 @@ class TrtProgram : public Program {
     });
   }
 
-  BatchSizes bucket(const BatchSizes& asked) const override {
+  StepSizes bucket(const StepSizes& asked) const override {
     const Bucket& found = smallest(asked);
     return {found.most.batch, source_bucket(asked.source, source_), found.most.target};
   }
 
   std::unique_ptr<BoundProgram> bind(Device& device, const DeviceTensors& tensors,
-                                     const BatchSizes& sizes) const override {
+                                     const StepSizes& sizes) const override {
     return std::make_unique<TrtBound>(smallest(sizes), graph_, device, tensors, sizes);
   }
 
-  bool can_be_recorded() const override { return true; }
+  bool can_be_captured() const override { return true; }
 
  private:
   const Graph graph_;
@@ -125,7 +126,7 @@ class TrtProgram : public Program {
   std::int64_t source_;
 
   // The fewest rows, then the shortest cache, that have room.
-  const Bucket& smallest(const BatchSizes& asked) const {
+  const Bucket& smallest(const StepSizes& asked) const {
     const auto found = std::find_if(buckets_.begin(), buckets_.end(), [&](const Bucket& bucket) {
       return bucket.most.batch >= asked.batch && bucket.most.target >= asked.target && asked.source <= source_;
     });
@@ -136,14 +137,16 @@ class TrtProgram : public Program {
   }
 };
 
-// Inputs and outputs; an input that nothing reads may be left out.
+// Inputs and outputs; an input that nothing reads may be left out. TensorRT wants memory for every output that an
+// engine has: those that are not bound must have been removed by tx-build.
 void check_tensors(const fs::path& path, const OpenEngine& opened, const Graph& graph, const std::string& id_type) {
   std::map<std::string, std::string> listed;
   for (const auto* tensors : {&graph.inputs, &graph.outputs}) {
     for (const Tensor& tensor : *tensors) listed[tensor.name] = tensor.dtype == "int64" ? id_type : tensor.dtype;
   }
-  bool fits = std::all_of(graph.outputs.begin(), graph.outputs.end(),
-                          [&](const Tensor& tensor) { return opened.names.count(tensor.name) == 1; });
+  bool fits = std::all_of(graph.outputs.begin(), graph.outputs.end(), [&](const Tensor& tensor) {
+    return opened.names.count(tensor.name) == (is_bound(tensor) ? 1 : 0);
+  });
   for (const std::string& name : opened.names) {
     fits = fits && listed.count(name) == 1 && listed[name] == name_of(opened.engine->getTensorDataType(name.c_str()));
   }
@@ -203,7 +206,7 @@ Limits limits_of(const BuildRecord& record) {
 Built find_trt(const fs::path& directory, const Manifest& manifest) {
   const auto gpu = find_gpu();
   if (const auto* why = std::get_if<std::string>(&gpu)) {
-    throw InputError("device trt cannot be used here: " + *why + "; use device cpu");
+    throw MissingLibrary("device trt cannot be used here: " + *why + "; use device cpu");
   }
   return best(directory, manifest, std::get<Gpu>(gpu), tensorrt_version());
 }
@@ -216,8 +219,8 @@ std::unique_ptr<Engine> open_trt(const Manifest& manifest, const Built& built,
   const auto runtime = std::make_shared<Runtime>();
   runtime->runtime = make_tensorrt_runtime(runtime->log);
   if (record.version_compatible) runtime->runtime->setEngineHostCodeAllowed(true);
-  const Graph& encoder = *manifest.graph("encoder");
-  const Graph& step = *manifest.graph("decoder_step", record.lowering);
+  const Graph& encoder = manifest.encoder();
+  const Graph& step = manifest.step(record.lowering);
   const Limits limits = limits_of(record);
   // The current context is that of the device from here on.
   make_device();

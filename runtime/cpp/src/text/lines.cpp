@@ -72,7 +72,9 @@ bool write_all(int descriptor, std::string_view data) {
     } else if (errno == EPIPE) {
       return false;
     } else if (errno != EINTR) {
-      throw InputError("the output cannot be written: " + words(errno));
+      const std::string message = "the output cannot be written: " + words(errno);
+      if (errno == ENOSPC || errno == EDQUOT) throw ResourceError(message);
+      throw InputError(message);
     }
   }
   return true;

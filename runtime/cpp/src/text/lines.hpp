@@ -38,7 +38,8 @@ class Windows {
 // A translation as one line of output; a model that made a line break must not shift the lines after it.
 std::string as_line(std::string text);
 
-// Write bytes at once, past every buffer; false if nobody reads any more. Throws InputError: they cannot be written.
+// Write bytes at once, unbuffered; false if nobody reads any more. Throws InputError: they cannot be written.
+// ResourceError: the disk is full.
 bool write_all(int descriptor, std::string_view data);
 
 }  // namespace txport::core

@@ -1,0 +1,42 @@
+// The interface of the graphs (format 1): names, types, shapes and aliases of what runtimes bind as raw buffers.
+//
+// txport.runtime.bundle.interface is the same in Python; tests/data/interface.json holds both to each other.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bundle/manifest.hpp"
+
+namespace txport::core {
+
+// Added to the attention scores of padding: far below any score, yet finite in float16.
+inline constexpr float kMasked = -30000.0F;
+
+inline constexpr const char* kEncoder = "encoder";
+inline constexpr const char* kStep = "decoder_step";
+inline constexpr const char* kCrossBias = "cross_bias";
+// An input that only some lowerings need.
+inline constexpr const char* kCachePositions = "cache_positions";
+// An output that need not be bound.
+inline constexpr const char* kLogits = "logits";
+
+struct Interface {
+  std::vector<Tensor> inputs;
+  std::vector<Tensor> outputs;
+  std::vector<std::pair<std::string, std::string>> aliases;  // (input, output) pairs that share one buffer
+};
+
+// The interface of kEncoder or kStep, of `sizes.decoder_layers` layers. `floating` is the type of caches, bias and
+// logits.
+Interface interface_of(const std::string& role, const ModelSizes& sizes, const std::string& floating);
+
+// Whether a tensor is a self-attention cache, `[batch, heads, target, head_dim]`.
+bool is_cache(const std::string& name);
+// Whether a tensor is cross-attention's: an output of the encoder and an input of the step.
+bool is_cross(const std::string& name);
+// Whether engines bind this output: all but optional ones that this version does not know.
+bool is_bound(const Tensor& output);
+
+}  // namespace txport::core

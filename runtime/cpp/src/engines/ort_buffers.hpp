@@ -1,0 +1,95 @@
+// Tensors in host memory for ONNX Runtime, and which of them a decoder state allocates.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bundle/manifest.hpp"
+#include "engines/host_memory.hpp"
+#include "engines/ort_session.hpp"
+
+namespace txport::core {
+
+// Sizes of named dimensions.
+using Sizes = std::map<std::string, std::int64_t>;
+
+// One tensor in host memory. Copies share it.
+class HostTensor {
+ public:
+  // Not allocated yet. Throws std::bad_alloc: no memory is that large.
+  HostTensor(const Tensor& tensor, const Sizes& sizes);
+
+  // Begin at byte `start` of a block of memory, which lives at least as long as this.
+  void place_in(const std::shared_ptr<std::byte>& block, std::size_t start) { data_ = {block, block.get() + start}; }
+
+  // The same memory as a tensor of its first rows.
+  HostTensor front(std::size_t rows) const;
+
+  // A view of the whole tensor for ONNX Runtime.
+  Ort::Value value() const;
+
+  template <typename T>
+  T* as() const {
+    return reinterpret_cast<T*>(data_.get());
+  }
+  std::byte* data() const { return data_.get(); }
+  std::size_t bytes() const { return bytes_; }
+  std::int64_t size(std::size_t axis) const { return shape_[axis]; }
+  bool is_half() const { return type_.onnx == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16; }
+  // Bytes of one entry of the first axis.
+  std::size_t row_bytes() const { return bytes_ / static_cast<std::size_t>(shape_[0]); }
+  std::size_t item_bytes() const { return type_.bytes; }
+
+  // The following take tensors [rows, heads, tokens, head_dim].
+  // Zero the first tokens of each head of one row.
+  void clear_tokens(std::size_t row, std::int64_t tokens) const;
+  // Copy the first tokens of each head of a row of `from`.
+  void copy_tokens(std::size_t row, const HostTensor& from, std::size_t from_row, std::int64_t tokens) const;
+  // Copy a whole row of a tensor of the same row size.
+  void copy_row(std::size_t row, const HostTensor& from, std::size_t from_row) const;
+
+ private:
+  Type type_;
+  std::vector<std::int64_t> shape_;
+  std::size_t bytes_ = 0;
+  std::shared_ptr<std::byte> data_;
+};
+
+using HostTensors = std::map<std::string, HostTensor>;
+
+// What the encoder returned: cross-attention keys, values and bias by name.
+class OrtMemory : public Memory {
+ public:
+  explicit OrtMemory(HostTensors tensors) : tensors_(std::move(tensors)) {}
+  const HostTensors& tensors() const { return tensors_; }
+
+ private:
+  HostTensors tensors_;
+};
+
+// Allocates the tensors of one bundle's graphs. Every method throws ResourceError: there is not enough memory. Threads
+// may share one.
+class OrtBuffers {
+ public:
+  OrtBuffers(Graph encoder, Graph step);
+
+  const Graph& step() const { return step_; }
+
+  // Inputs and outputs of the encoder; their contents are undefined.
+  HostTensors encoder_inputs(std::int64_t batch, std::int64_t source) const;
+  HostTensors encoder_outputs(std::int64_t batch, std::int64_t source) const;
+  // What a decoder state has beside cross-attention's tensors: all rows finished, caches zero.
+  HostTensors state(std::size_t rows, std::int64_t source, std::int64_t target, bool logits) const;
+  // Cross-attention's keys, values and bias; their contents are undefined.
+  HostTensors cross(std::size_t rows, std::int64_t source) const;
+
+ private:
+  const Graph encoder_;
+  const Graph step_;
+  const std::shared_ptr<HostMemory> memory_ = std::make_shared<HostMemory>();
+};
+
+}  // namespace txport::core

@@ -1,0 +1,232 @@
+#include "engines/ort_state.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "bundle/interface.hpp"
+
+namespace txport::core {
+
+namespace {
+
+// Whether rows of this tensor are rows of the batch that move with it.
+bool moves(const std::string& name) { return name != kCachePositions && name != kLogits; }
+
+// One row of the encoder's keys or values; the rest of the row is zeroed.
+void copy_source(const HostTensor& to, std::size_t to_row, const HostTensor& from, std::size_t from_row) {
+  std::memset(to.data() + to_row * to.row_bytes(), 0, to.row_bytes());
+  to.copy_tokens(to_row, from, from_row, from.size(2));
+}
+
+// One row of the encoder's bias `[batch, 1, 1, source]`; the rest of the row is masked.
+void copy_bias(const HostTensor& to, std::size_t to_row, const HostTensor& from, std::size_t from_row) {
+  std::byte* row = to.data() + to_row * to.row_bytes();
+  std::memcpy(row, from.data() + from_row * from.row_bytes(), from.row_bytes());
+  const Ort::Float16_t half(kMasked);
+  for (std::size_t i = from.row_bytes(); i < to.row_bytes(); i += to.item_bytes()) {
+    std::memcpy(row + i, to.is_half() ? static_cast<const void*>(&half) : &kMasked, to.item_bytes());
+  }
+}
+
+}  // namespace
+
+OrtState::OrtState(const OrtSteps& steps, SharedSessions sessions, HostTensors tensors, std::size_t rows,
+                   std::int64_t source, std::int64_t target)
+    : steps_(steps), tensors_(std::move(tensors)), rows_(rows), source_(source), target_(target) {
+  bind(std::move(sessions));
+}
+
+// What earlier sentences left in a row is cleared: it is masked, but a NaN would come through the mask.
+void OrtState::place(const std::vector<std::size_t>& rows, const Memory& memory,
+                     const std::vector<std::size_t>& memory_rows, const Ids& target_limits) {
+  if (std::exchange(placed_, true)) bind(steps_.sessions.for_state(rows_));
+  const HostTensors& encoded = dynamic_cast<const OrtMemory&>(memory).tensors();
+  const bool take = rows == memory_rows && is_all(rows) && fits(encoded.at(kCrossBias));
+  if (take) {
+    use_cross(encoded);
+  } else if (tensors_.count(kCrossBias) == 0) {
+    use_cross(steps_.buffers.cross(rows_, source_));
+  }
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const std::size_t row = rows[i];
+    if (!clean_) clear_row(row);
+    if (!take) copy_memory_row(encoded, memory_rows[i], row);
+    token_ids()[row] = steps_.tokens.bos;
+    positions()[row] = 0;
+    finished()[row] = false;
+    tensors_.at("target_limits").as<std::int64_t>()[row] = target_limits[i];
+  }
+}
+
+void OrtState::step(std::int64_t count) {
+  clean_ = false;
+  for (std::int64_t i = 0; i < count; ++i) {
+    run(sessions_->step, Ort::RunOptions{nullptr}, binding_);
+    made_.insert(made_.end(), token_ids(), token_ids() + rows_);
+  }
+}
+
+StepOutput OrtState::read() {
+  StepOutput output{std::move(made_), std::vector<bool>(finished(), finished() + rows_)};
+  made_.clear();
+  return output;
+}
+
+void OrtState::override_tokens(const std::vector<std::size_t>& rows, const Ids& token_ids,
+                               const std::vector<bool>& finished) {
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const std::size_t row = rows[i];
+    if (this->finished()[row] && !finished[i]) ++positions()[row];
+    this->token_ids()[row] = token_ids[i];
+    this->finished()[row] = finished[i];
+  }
+}
+
+std::vector<float> OrtState::logits(std::size_t row) {
+  const HostTensor& tensor = tensors_.at(kLogits);
+  const auto size = static_cast<std::size_t>(tensor.size(1));
+  if (!tensor.is_half()) {
+    const float* start = tensor.as<float>() + row * size;
+    return {start, start + size};
+  }
+  std::vector<float> result(size);
+  const auto* start = tensor.as<Ort::Float16_t>() + row * size;
+  std::transform(start, start + size, result.begin(), [](Ort::Float16_t value) { return value.ToFloat(); });
+  return result;
+}
+
+std::unique_ptr<DecoderState> OrtState::moved(const std::vector<std::size_t>& rows, std::int64_t target) {
+  if (rows.size() > rows_) return widened(rows, target);
+  std::unique_ptr<OrtState> next = narrowed(rows);
+  return target == target_ ? std::move(next) : next->with_caches(target);
+}
+
+void OrtState::bind(SharedSessions sessions) {
+  if (sessions == sessions_) return;
+  sessions_ = std::move(sessions);
+  binding_ = Ort::IoBinding(sessions_->step);
+  const Graph& graph = steps_.buffers.step();
+  for (const Tensor& tensor : graph.inputs) {
+    const auto found = tensors_.find(tensor.name);
+    if (found != tensors_.end()) binding_.BindInput(tensor.name.c_str(), found->second.value());
+  }
+  for (const auto& [input, output] : graph.aliases) binding_.BindOutput(output.c_str(), tensors_.at(input).value());
+  if (has_logits()) binding_.BindOutput(kLogits, tensors_.at(kLogits).value());
+}
+
+// A state that goes on with this one's rows.
+std::unique_ptr<OrtState> OrtState::next(HostTensors tensors, std::size_t rows, std::int64_t target) const {
+  auto made = std::make_unique<OrtState>(steps_, sessions_, std::move(tensors), rows, source_, target);
+  made->placed_ = placed_;
+  made->clean_ = clean_;
+  return made;
+}
+
+// Whether these are all rows, in order.
+bool OrtState::is_all(const std::vector<std::size_t>& rows) const {
+  std::vector<std::size_t> all(rows_);
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  return rows == all;
+}
+
+// Whether encoder output, by its bias `[batch, 1, 1, source]`, has the shapes of this state's own tensors.
+bool OrtState::fits(const HostTensor& bias) const {
+  return bias.size(0) == static_cast<std::int64_t>(rows_) && bias.size(3) == source_;
+}
+
+// Use the encoder's output itself, or share another state's.
+void OrtState::use_cross(const HostTensors& others) {
+  for (const auto& [name, tensor] : others) {
+    if (!is_cross(name)) continue;
+    tensors_.insert_or_assign(name, tensor);
+    binding_.BindInput(name.c_str(), tensor.value());
+  }
+}
+
+void OrtState::clear_row(std::size_t row) const {
+  for (const auto& [name, tensor] : tensors_) {
+    if (is_cache(name)) tensor.clear_tokens(row, positions()[row] + 1);
+  }
+}
+
+void OrtState::copy_memory_row(const HostTensors& encoded, std::size_t from_row, std::size_t row) const {
+  for (const auto& [name, tensor] : tensors_) {
+    if (name == kCrossBias) {
+      copy_bias(tensor, row, encoded.at(name), from_row);
+    } else if (is_cross(name)) {
+      copy_source(tensor, row, encoded.at(name), from_row);
+    }
+  }
+}
+
+// The front of the same buffers, with these rows, no more than there are: nothing is allocated or zeroed.
+std::unique_ptr<OrtState> OrtState::narrowed(const std::vector<std::size_t>& rows) const {
+  bool from_behind = true;  // then no row is overwritten before it is copied
+  for (std::size_t i = 0; i < rows.size(); ++i) from_behind = from_behind && rows[i] >= i;
+  if (from_behind) {
+    for (std::size_t i = 0; i < rows.size(); ++i) copy_row_to(rows[i], i);
+  } else {
+    reorder(rows);
+  }
+  HostTensors front;
+  for (const auto& [name, tensor] : tensors_) {
+    front.emplace(name, name == kCachePositions ? tensor : tensor.front(rows.size()));
+  }
+  return next(std::move(front), rows.size(), target_);
+}
+
+// More rows than there are, in new buffers.
+std::unique_ptr<OrtState> OrtState::widened(const std::vector<std::size_t>& rows, std::int64_t target) const {
+  auto made = next(steps_.buffers.state(rows.size(), source_, target, has_logits()), rows.size(), target);
+  if (tensors_.count(kCrossBias) == 1) made->use_cross(steps_.buffers.cross(rows.size(), source_));
+  for (std::size_t row = 0; row < rows.size(); ++row) made->copy_state_row(*this, rows[row], row);
+  return made;
+}
+
+// All rows, with caches of another length.
+std::unique_ptr<OrtState> OrtState::with_caches(std::int64_t target) const {
+  auto made = next(steps_.buffers.state(rows_, source_, target, has_logits()), rows_, target);
+  made->use_cross(tensors_);
+  for (std::size_t row = 0; row < rows_; ++row) made->copy_state_row(*this, row, row);
+  return made;
+}
+
+// Overwrites what an earlier sentence left beyond the end of this one, too: see `place`.
+void OrtState::copy_row_to(std::size_t row, std::size_t to) const {
+  if (row == to) return;
+  const std::int64_t used = std::min(std::max(positions()[row], positions()[to]) + 1, target_);
+  for (const auto& [name, tensor] : tensors_) {
+    if (is_cache(name)) {
+      tensor.copy_tokens(to, tensor, row, used);
+    } else if (moves(name)) {
+      tensor.copy_row(to, tensor, row);
+    }
+  }
+}
+
+void OrtState::reorder(const std::vector<std::size_t>& rows) const {
+  for (const auto& [name, tensor] : tensors_) {
+    if (!moves(name)) continue;
+    const std::vector<std::byte> before(tensor.data(), tensor.data() + tensor.bytes());
+    const std::size_t bytes = tensor.row_bytes();
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      std::memcpy(tensor.data() + i * bytes, before.data() + rows[i] * bytes, bytes);
+    }
+  }
+}
+
+// Into new buffers, whose caches are zero and may have another length. Cross-attention's tensors may be shared.
+void OrtState::copy_state_row(const OrtState& from, std::size_t from_row, std::size_t row) const {
+  for (const auto& [name, tensor] : tensors_) {
+    const HostTensor& other = from.tensors_.at(name);
+    if (is_cache(name)) {
+      tensor.copy_tokens(row, other, from_row, std::min({from.positions()[from_row] + 1, from.target_, target_}));
+    } else if (moves(name) && tensor.data() != other.data()) {
+      tensor.copy_row(row, other, from_row);
+    }
+  }
+}
+
+}  // namespace txport::core
