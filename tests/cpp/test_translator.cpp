@@ -74,8 +74,9 @@ TEST_CASE("each lowering gives what the definition says, in any batch") {
         Options options;
         options.max_length = limit;
         options.min_length = minimum;
+        options.prefix = prefix;
         const auto given = sources();
-        const auto results = translator.translate_ids(given, prefix, options);
+        const auto results = translator.translate_ids(given, options);
         for (std::size_t i = 0; i < given.size(); ++i) {
           CHECK(results[i].ids ==
                 answer(given[i], static_cast<std::size_t>(limit), static_cast<std::size_t>(minimum), prefix));
@@ -149,8 +150,8 @@ TEST_CASE("sentences that are too long are cut with a warning, or refused") {
 
 TEST_CASE("bad arguments") {
   const Translator translator(kToyBundle, {});
-  const auto fault = [&](const Options& options, const Ids& source = {4, 3}, const Ids& prefix = {}) {
-    return fault_of<InputError>([&] { translator.translate_ids({source}, prefix, options); });
+  const auto fault = [&](const Options& options, const Ids& source = {4, 3}) {
+    return fault_of<InputError>([&] { translator.translate_ids({source}, options); });
   };
   Options options;
   options.max_length = 73;
@@ -162,9 +163,13 @@ TEST_CASE("bad arguments") {
   CHECK(fault({}, {4, -1}).find("id -1") != std::string::npos);
   CHECK(fault({}, {}).find("0 tokens") != std::string::npos);
   CHECK(fault({}, Ids(25, 4)).find("25 tokens") != std::string::npos);
-  CHECK(fault({}, {4, 3}, Ids(72, 5)).find("leaves no room") != std::string::npos);
   options = {};
-  options.languages.target = "fra";
+  options.prefix = Ids(72, 5);
+  CHECK(fault(options).find("leaves no room") != std::string::npos);
+  options.prefix = Ids{96};
+  CHECK(fault(options).find("the prefix has the id 96") == 0);
+  options = {};
+  options.target_language = "fra";
   CHECK(fault(options).find("no target language") != std::string::npos);
   CHECK(fault_of<InputError>([&] {
           translator.translate({"a", "b\xFF"}, {});

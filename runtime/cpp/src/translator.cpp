@@ -33,7 +33,7 @@ void check_utf8(std::string_view text, const std::string& what) {
                    "): convert the text, say with iconv -t utf-8");
 }
 
-// The smallest and largest with their bound, as messages have it.
+// A message about a value that is out of range, and what the upper bound is.
 std::string between(const std::string& what, std::int64_t value, std::int64_t low, std::int64_t high,
                     const std::string& why) {
   return "the " + what + " " + std::to_string(value) + " is not between " + std::to_string(low) + " and " +
@@ -42,7 +42,7 @@ std::string between(const std::string& what, std::int64_t value, std::int64_t lo
 
 void append(Ids& to, const Ids& more) { to.insert(to.end(), more.begin(), more.end()); }
 
-// The source ids of a text, whole.
+// The source ids of a text with everything that stands around them.
 Ids around_text(const Affixes& around, const Ids& ids) {
   Ids whole = around.source_prefix;
   append(whole, ids);
@@ -56,7 +56,7 @@ std::string show(const Ids& ids) {
   return "[" + text + "]";
 }
 
-// More workers would read the weights more often than caches and memory can serve them.
+// More workers read the weights more often than caches and memory can supply them.
 constexpr int kMostWorkers = 4;
 
 int usable_cores() {
@@ -65,7 +65,7 @@ int usable_cores() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-// Workers and the threads of each, where 0 leaves them to the machine; together they use its cores.
+// Replaces 0 by the number of workers, and of threads of each, that together use the machine's cores.
 void share_cores(int& workers, int& threads) {
   const int cores = usable_cores();
   if (workers == 0) workers = std::max(1, std::min(kMostWorkers, cores / std::max(1, threads)));
@@ -94,38 +94,35 @@ Translator::Translator(const std::filesystem::path& bundle, TranslatorOptions op
 
 std::vector<Translation> Translator::translate(const std::vector<std::string_view>& sentences, const Options& options,
                                                const std::string& what, std::size_t first) const {
-  const Ids prefix = prefix_ids(options);
+  const Call shared = call(options);
   std::vector<Translation> results(sentences.size());
   std::vector<Request> requests;
   std::vector<std::size_t> work;
   for (std::size_t i = 0; i < sentences.size(); ++i) {
     if (options.scores) results[i].scores.emplace();
     bool truncated = false;
-    auto asked = request(sentences[i], options, prefix, what + " " + std::to_string(first + i), truncated);
+    auto asked = request(sentences[i], shared, what + " " + std::to_string(first + i), truncated);
     if (!asked) continue;
     results[i].truncated = truncated;
     work.push_back(i);
     requests.push_back(std::move(*asked));
   }
-  std::vector<Result> found = decode(requests, options.scores);
+  std::vector<Result> decoded = decode(requests, options.scores);
   for (std::size_t i = 0; i < work.size(); ++i) {
-    results[work[i]] = translation(std::move(found[i]), results[work[i]].truncated);
+    results[work[i]] = translation(std::move(decoded[i]), results[work[i]].truncated);
   }
   return results;
 }
 
-std::vector<Translation> Translator::translate_ids(const std::vector<Ids>& sources, const Ids& prefix,
-                                                   const Options& options) const {
+std::vector<Translation> Translator::translate_ids(const std::vector<Ids>& sources, const Options& options) const {
   for (std::size_t i = 0; i < sources.size(); ++i) {
     check_ids(sources[i], manifest_.model.source_vocabulary, "sentence " + std::to_string(i + 1));
   }
-  check_ids(prefix, manifest_.model.target_vocabulary, "the prefix");
-  Ids whole = affixes(manifest_.tokenizer, options.languages).target_prefix;
-  append(whole, prefix);
-  check_lengths(options, whole);
+  const Call shared = call(options);
+  const Ids begin = affixes(manifest_.tokenizer, shared.languages).target_prefix;
   std::vector<Request> requests;
   requests.reserve(sources.size());
-  for (const Ids& source : sources) requests.push_back({source, options.max_length, options.min_length, whole});
+  for (const Ids& source : sources) requests.push_back(request(source, shared, begin));
   std::vector<Translation> results;
   for (Result& result : decode(requests, options.scores)) results.push_back(translation(std::move(result), false));
   return results;
@@ -146,7 +143,7 @@ std::string Translator::self_check() const {
   const auto begins = [](const Ids& found, const Ids& expected) {
     return found.size() >= expected.size() && std::equal(expected.begin(), expected.end(), found.begin());
   };
-  const std::vector<Translation> batch = translate_ids(sources, {}, options);
+  const std::vector<Translation> batch = translate_ids(sources, options);
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const auto differs = [&](const std::string& what, const Ids& expected, const Ids& found) {
       return "case " + std::to_string(i) + " of " + path.string() + " differs in the " + what + " with " +
@@ -154,7 +151,7 @@ std::string Translator::self_check() const {
     };
     const Ids& expected = cases[i].target_ids;
     if (!begins(batch[i].ids, expected)) return differs("ids of a batch", expected, batch[i].ids);
-    const Ids alone = translate_ids({sources[i]}, {}, options)[0].ids;
+    const Ids alone = translate_ids({sources[i]}, options)[0].ids;
     if (!begins(alone, expected)) return differs("ids of the sentence alone", expected, alone);
     if (manifest_.tokenizer.kind != "sentencepiece") continue;
     std::string_view text = cases[i].source;
@@ -165,11 +162,11 @@ std::string Translator::self_check() const {
   return "";
 }
 
-std::optional<Request> Translator::request(std::string_view text, const Options& options, const Ids& prefix,
-                                           const std::string& what, bool& truncated) const {
+std::optional<Request> Translator::request(std::string_view text, const Call& call, const std::string& what,
+                                           bool& truncated) const {
   check_utf8(text, what);
   if (is_blank(text)) return std::nullopt;
-  Affixes around = affixes_of(text, manifest_.tokenizer, options.languages, manifest_.tokens.unk);
+  const Affixes around = affixes_of(text, manifest_.tokenizer, call.languages, manifest_.tokens.unk);
   Ids ids = tokenizer_->encode(text);
   if (ids.empty()) return std::nullopt;
   const auto most = static_cast<std::size_t>(engine_->limits().source);
@@ -179,29 +176,35 @@ std::optional<Request> Translator::request(std::string_view text, const Options&
   if (truncated) {
     const std::string message = what + " has " + std::to_string(needed) + " tokens, more than the " +
                                 std::to_string(most) + " that this bundle takes";
-    if (options.strict) throw InputError(message + ": shorten it, or translate it cut short, without strict");
+    if (call.options.strict) throw InputError(message + ": shorten it, or translate it cut short, without strict");
     if (options_.warn) options_.warn(message + ": it was cut");
     ids.resize(most > fixed ? most - fixed : 0);
   }
-  Ids target = around.target_prefix;
-  append(target, prefix);
-  return Request{around_text(around, ids), options.max_length, options.min_length, std::move(target)};
+  return request(around_text(around, ids), call, around.target_prefix);
 }
 
-Ids Translator::prefix_ids(const Options& options) const {
-  // A language that is unknown or was not chosen is reported before any sentence is looked at.
-  Ids whole = affixes(manifest_.tokenizer, options.languages).target_prefix;
-  Ids ids;
-  if (options.prefix && !options.prefix->empty()) {
-    check_utf8(*options.prefix, "the prefix");
-    ids = tokenizer_->encode_prefix(*options.prefix);
+Request Translator::request(Ids source, const Call& call, const Ids& target_prefix) const {
+  Ids prefix = target_prefix;
+  append(prefix, call.prefix);
+  return {std::move(source), call.options.max_length, call.options.min_length, std::move(prefix)};
+}
+
+Translator::Call Translator::call(const Options& options) const {
+  Call result{options, {options.source_language, options.target_language}, {}};
+  // An unknown or missing language is reported before any sentence is read.
+  const std::size_t fixed = affixes(manifest_.tokenizer, result.languages).target_prefix.size();
+  if (const auto* ids = std::get_if<Ids>(&options.prefix)) {
+    check_ids(*ids, manifest_.model.target_vocabulary, "the prefix");
+    result.prefix = *ids;
+  } else if (const auto& text = std::get<std::string>(options.prefix); !text.empty()) {
+    check_utf8(text, "the prefix");
+    result.prefix = tokenizer_->encode_prefix(text);
   }
-  append(whole, ids);
-  check_lengths(options, whole);
-  return ids;
+  check_lengths(options, fixed + result.prefix.size());
+  return result;
 }
 
-void Translator::check_lengths(const Options& options, const Ids& prefix) const {
+void Translator::check_lengths(const Options& options, std::size_t prefix) const {
   std::int64_t most = engine_->limits().target;
   if (options.max_length && (*options.max_length < 1 || *options.max_length > most)) {
     throw InputError(between("maximum length", *options.max_length, 1, most, "the most of this bundle"));
@@ -210,8 +213,8 @@ void Translator::check_lengths(const Options& options, const Ids& prefix) const 
   if (options.min_length < 0 || options.min_length > most) {
     throw InputError(between("minimum length", options.min_length, 0, most, "the maximum length"));
   }
-  if (static_cast<std::int64_t>(prefix.size()) >= most) {
-    throw InputError("a prefix of " + std::to_string(prefix.size()) +
+  if (static_cast<std::int64_t>(prefix) >= most) {
+    throw InputError("a prefix of " + std::to_string(prefix) +
                      " tokens leaves no room for more: the maximum length is " + std::to_string(most));
   }
 }
@@ -227,9 +230,8 @@ Translation Translator::translation(Result result, bool truncated) const {
 
 PieceStream::PieceStream(const Translator& translator, std::string_view sentence, const Options& options)
     : text_(*translator.tokenizer_) {
-  const Ids prefix = translator.prefix_ids(options);
   bool truncated = false;
-  auto asked = translator.request(sentence, options, prefix, "the sentence", truncated);
+  auto asked = translator.request(sentence, translator.call(options), "the sentence", truncated);
   if (asked) tokens_.emplace(*translator.engine_, std::move(*asked), options.scores);
 }
 

@@ -12,23 +12,13 @@
 #include "bundle/manifest.hpp"
 #include "engine.hpp"
 #include "greedy.hpp"
+#include "options.hpp"
 #include "text/affixes.hpp"
 #include "text/tokenizer.hpp"
 
 namespace txport::core {
 
-// What may be asked for every sentence of a call.
-struct Options {
-  std::optional<std::int64_t>
-      max_length;                     // the most tokens to make, eos included; nothing: as many as the bundle makes
-  std::int64_t min_length = 0;        // tokens to make before eos may be
-  std::optional<std::string> prefix;  // text that each translation must begin with
-  bool scores = false;                // compute Translation::scores
-  bool strict = false;                // refuse a sentence that is too long, instead of cutting it with a warning
-  LanguageChoice languages;
-};
-
-// What came out for one sentence.
+// The translation of one sentence.
 struct Translation {
   std::string text;                           // empty for an empty sentence
   Ids ids;                                    // without bos; the last is eos unless the maximum length came first
@@ -56,7 +46,7 @@ struct TranslatorOptions {
   // Batches that run side by side on the CPU, over one set of weights: each takes a share of `batch`, `batch_tokens`
   // and, if `threads` is 0, of the cores. One is best for single sentences, one for each core for many; 0 for that.
   int workers = 1;
-  Warn warn;  // called in the thread of the call; may be empty
+  Warn warn;  // called in the thread of a call; may be empty
 };
 
 class Translator;
@@ -74,25 +64,24 @@ class PieceStream {
   std::optional<TokenStream> tokens_;  // none for a sentence in which there is nothing to translate
 };
 
-// A bundle, ready to translate. Threads may share one: nothing of a call stays in it.
+// A bundle, ready to translate. Threads may share one: calls leave no state behind.
 class Translator {
  public:
   // Throws BundleError: the bundle is damaged, incomplete or of a newer format (hashes of all files but the weights are
-  // compared here). InputError: an argument cannot be used.
+  // compared here). InputError: an argument cannot be used. MissingLibrary, EngineError, ResourceError: the device
+  // cannot be used.
   Translator(const std::filesystem::path& bundle, TranslatorOptions options);
 
   // Translate sentences in UTF-8; the results are in their order. `what` and `first` name a sentence in messages.
-  // Throws InputError: an argument cannot be used, or a sentence is not UTF-8, or too long while `strict` is set.
+  // Throws InputError: an option cannot be used, or a sentence is not UTF-8, or too long while `strict` is set.
   std::vector<Translation> translate(const std::vector<std::string_view>& sentences, const Options& options,
                                      const std::string& what = "sentence", std::size_t first = 1) const;
 
-  // As `translate`, from source ids (eos included) and a prefix of target ids, without a tokenizer; of the options,
-  // `prefix` and `strict` are not looked at.
+  // As `translate`, from source ids (eos included), without a tokenizer; `strict` makes no difference.
   // Throws InputError: a source is empty, longer than the bundle takes, or has an id outside the vocabulary.
-  std::vector<Translation> translate_ids(const std::vector<Ids>& sources, const Ids& prefix,
-                                         const Options& options) const;
+  std::vector<Translation> translate_ids(const std::vector<Ids>& sources, const Options& options) const;
 
-  // What golden.json says must come out and does not; empty if the bundle does here what it did where it was made.
+  // How the bundle's golden cases differ from what comes out here; empty if they do not.
   std::string self_check() const;
 
   const Manifest& manifest() const { return manifest_; }
@@ -107,12 +96,20 @@ class Translator {
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<Engine> engine_;
 
-  // Target ids of the option `prefix`; checks what the sentences of a call share.
-  Ids prefix_ids(const Options& options) const;
-  // What to ask for a text, nothing if there is nothing in it to translate; whether it was cut to fit.
-  std::optional<Request> request(std::string_view text, const Options& options, const Ids& prefix,
-                                 const std::string& what, bool& truncated) const;
-  void check_lengths(const Options& options, const Ids& prefix) const;
+  // What the sentences of a call share.
+  struct Call {
+    Options options;
+    LanguageChoice languages;
+    Ids prefix;  // the option, as target ids
+  };
+
+  // Throws InputError: an option cannot be used.
+  Call call(const Options& options) const;
+  // The request for a text, or nothing if there is nothing in it to translate; `truncated` says if it was cut to fit.
+  std::optional<Request> request(std::string_view text, const Call& call, const std::string& what,
+                                 bool& truncated) const;
+  Request request(Ids source, const Call& call, const Ids& target_prefix) const;
+  void check_lengths(const Options& options, std::size_t prefix) const;
   std::vector<Result> decode(const std::vector<Request>& requests, bool scores) const;
   Translation translation(Result result, bool truncated) const;
 };

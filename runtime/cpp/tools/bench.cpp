@@ -132,7 +132,7 @@ Json measure(const Arguments& arguments, const Translator& translator, double op
   };
   const auto whole = [&] {
     steps = tokens = 0;
-    for (const Translation& result : translator.translate_ids(sources, {}, options)) {
+    for (const Translation& result : translator.translate_ids(sources, options)) {
       const auto made = static_cast<std::int64_t>(result.ids.size());
       tokens += made;
       steps = std::max(steps, made);
@@ -146,7 +146,7 @@ Json measure(const Arguments& arguments, const Translator& translator, double op
   const auto begin = Clock::now();
   while (per_token.size() < arguments.calls && milliseconds_since(begin) < 1000 * arguments.seconds) {
     encoder.push_back(timed([&] { translator.engine().encode(padded, lengths); }));
-    first.push_back(timed([&] { translator.translate_ids(sources, {}, one_token); }));
+    first.push_back(timed([&] { translator.translate_ids(sources, one_token); }));
     const double call = timed(whole);
     total_ms += call;
     per_token.push_back(call / static_cast<double>(steps));
@@ -173,7 +173,7 @@ Json bench(const Arguments& arguments, Clock::time_point start) {
   check(arguments, manifest);
   Options one_token;
   one_token.max_length = 1;
-  translator.translate_ids({make_source(manifest, arguments.source, 0)}, {}, one_token);
+  translator.translate_ids({make_source(manifest, arguments.source, 0)}, one_token);
   const double startup_ms = milliseconds_since(start);
   Json figures = measure(arguments, translator, open_ms, startup_ms);
   return {{"format", "txport-bench"},

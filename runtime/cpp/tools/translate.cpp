@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <iomanip>
 #include <iostream>
@@ -80,21 +81,41 @@ int translate(const Arguments& arguments) {
   return 0;
 }
 
+const CLI::Range kPositive(std::int64_t{1}, std::numeric_limits<std::int64_t>::max());
+const CLI::Range kNatural(std::int64_t{0}, std::numeric_limits<std::int64_t>::max());
+
+// The flag of an option, by its kind.
+void add(CLI::App& app, const std::string& flag, Options::Limit& option, const char* help) {
+  app.add_option(flag, option, help)->check(kPositive);
+}
+void add(CLI::App& app, const std::string& flag, Options::Count& option, const char* help) {
+  app.add_option(flag, option, help)->check(kNatural);
+}
+void add(CLI::App& app, const std::string& flag, Options::Flag& option, const char* help) {
+  app.add_flag(flag, option, help);
+}
+void add(CLI::App& app, const std::string& flag, Options::Text& option, const char* help) {
+  app.add_option(flag, option, help);
+}
+void add(CLI::App& app, const std::string& flag, Options::Prefix& option, const char* help) {
+  app.add_option_function<std::string>(
+      flag, [&option](const std::string& text) { option = text; }, help);
+}
+
+// max_length is --max-length.
+std::string flag_of(std::string name) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  return "--" + name;
+}
+
 void declare(CLI::App& app, Arguments& arguments) {
   TranslatorOptions& opening = arguments.opening;
-  Options& options = arguments.options;
-  const CLI::Range positive(std::int64_t{1}, std::numeric_limits<std::int64_t>::max());
-  const CLI::Range natural(std::int64_t{0}, std::numeric_limits<std::int64_t>::max());
   app.add_option("bundle", arguments.bundle, "The directory that tx-export wrote.")->required();
   app.add_flag("--json", arguments.json, "Write a JSON object a line: text, ids, truncated (and scores).");
-  app.add_flag("--scores", options.scores, "With --json: the log-probability of each id.");
-  app.add_option("--max-length", options.max_length, "Most tokens to make, eos included. [default: the bundle's]")
-      ->check(positive);
-  app.add_option("--min-length", options.min_length, "Tokens to make before a translation may end.")->check(natural);
-  app.add_option("--prefix", options.prefix, "Text that every translation must begin with.");
-  app.add_flag("--strict", options.strict, "Refuse a line that is too long, instead of cutting it with a warning.");
-  app.add_option("--source-language", options.languages.source, "Of bundles that have several.");
-  app.add_option("--target-language", options.languages.target, "Of bundles that have several.");
+// NOLINTNEXTLINE(cppcoreguidelines-macro-usage): a name as text and as a member
+#define TXPORT_OPTION(kind, name, help) add(app, flag_of(#name), arguments.options.name, help);
+#include "options.inc"
+#undef TXPORT_OPTION
   app.add_option("--device", opening.device, "Where to run: auto, cpu, cuda or trt. [default: auto]");
   app.add_option("--lowering", opening.lowering,
                  "The decoder step to use: ort, scatter or tensorscatter. [default: the best here]");
@@ -103,11 +124,11 @@ void declare(CLI::App& app, Arguments& arguments) {
   opening.workers = 0;
   app.add_option("--workers", opening.workers, "Batches side by side on the CPU. [default: by the cores]")
       ->check(CLI::Range(0, std::numeric_limits<int>::max()));
-  app.add_option("--batch", opening.batch, "Most lines that run together. [default: the bundle's]")->check(positive);
+  app.add_option("--batch", opening.batch, "Most lines that run together. [default: the bundle's]")->check(kPositive);
   app.add_option("--batch-tokens", opening.batch_tokens, "Most source tokens, padding included, that run together.")
-      ->check(positive)
+      ->check(kPositive)
       ->capture_default_str();
-  app.add_option("--window", arguments.window, "Most lines to read ahead.")->check(positive)->capture_default_str();
+  app.add_option("--window", arguments.window, "Most lines to read ahead.")->check(kPositive)->capture_default_str();
   app.set_version_flag("--version", TXPORT_VERSION);
 }
 

@@ -85,7 +85,7 @@ TEST_CASE("C ABI: translate, and look at what came out") {
   const int64_t ids[] = {4, 14, 15, 17, 7, 3};
   const int64_t* sources[] = {ids};
   const size_t id_counts[] = {6};
-  REQUIRE(txport_translate_ids(translator, sources, id_counts, 1, nullptr, 0, nullptr, &result) == TXPORT_OK);
+  REQUIRE(txport_translate_ids(translator, sources, id_counts, 1, nullptr, &result) == TXPORT_OK);
   CHECK(std::string(txport_result_text(result, 0, nullptr)) == kAnswer);
   txport_result_free(result);
   REQUIRE(txport_translate(translator, nullptr, nullptr, 0, nullptr, &result) == TXPORT_OK);
@@ -161,8 +161,6 @@ TEST_CASE("C ABI: streams") {
   CHECK(score < 0);
   CHECK(txport_stream_next(stream, &id, nullptr, nullptr, nullptr) == TXPORT_END);
   txport_stream_close(stream);
-  CHECK(txport_stream_next(stream, &id, nullptr, nullptr, nullptr) == TXPORT_INPUT_ERROR);
-  CHECK(says("closed"));
 }
 
 TEST_CASE("C ABI: null pointers") {
@@ -186,10 +184,12 @@ TEST_CASE("C ABI: null pointers") {
   CHECK(refused(txport_translate(translator, nullptr, nullptr, 1, nullptr, &result)));
   CHECK(refused(txport_translate(translator, texts, nullptr, 2, nullptr, &result)));
   CHECK(refused(txport_translate(translator, texts, nullptr, 1, nullptr, nullptr)));
-  CHECK(refused(txport_translate_ids(translator, nullptr, lengths, 1, nullptr, 0, nullptr, &result)));
-  CHECK(refused(txport_translate_ids(translator, sources, nullptr, 1, nullptr, 0, nullptr, &result)));
-  CHECK(refused(txport_translate_ids(translator, sources, lengths, 1, nullptr, 0, nullptr, &result)));
-  CHECK(refused(txport_translate_ids(translator, sources, lengths, 0, nullptr, 2, nullptr, &result)));
+  CHECK(refused(txport_translate_ids(translator, nullptr, lengths, 1, nullptr, &result)));
+  CHECK(refused(txport_translate_ids(translator, sources, nullptr, 1, nullptr, &result)));
+  CHECK(refused(txport_translate_ids(translator, sources, lengths, 1, nullptr, &result)));
+  txport_options options = TXPORT_OPTIONS_INIT;
+  options.prefix_count = 2;
+  CHECK(refused(txport_translate_ids(translator, sources, lengths, 0, &options, &result)));
   CHECK(refused(txport_translate_stream(translator, nullptr, 0, nullptr, hear, nullptr)));
   CHECK(refused(txport_translate_stream(translator, kText, 3, nullptr, nullptr, nullptr)));
   CHECK(refused(txport_stream_open(translator, kText, 3, nullptr, nullptr)));
@@ -206,22 +206,15 @@ TEST_CASE("C ABI: null pointers") {
   txport_close(translator);
 }
 
-TEST_CASE("C ABI: use after close, and handles that never were") {
+TEST_CASE("C ABI: a result does not need its translator") {
   txport_translator* translator = open_toy();
   txport_result* result = nullptr;
   const char* texts[] = {kText};
   REQUIRE(txport_translate(translator, texts, nullptr, 1, nullptr, &result) == TXPORT_OK);
   txport_close(translator);
-  txport_close(translator);
-  CHECK(txport_result_count(result) == 1);  // a result does not need its translator
+  CHECK(txport_result_count(result) == 1);
+  CHECK(std::string(txport_result_text(result, 0, nullptr)) == kAnswer);
   txport_result_free(result);
-  txport_result_free(result);
-  CHECK(txport_result_text(result, 0, nullptr) == nullptr);
-  CHECK(txport_translate(translator, texts, nullptr, 1, nullptr, &result) == TXPORT_INPUT_ERROR);
-  CHECK(says("the translator is not open"));
-  int nothing = 0;
-  CHECK(txport_self_check(reinterpret_cast<txport_translator*>(&nothing)) == TXPORT_INPUT_ERROR);
-  CHECK(says("the translator is not open"));
 }
 
 TEST_CASE("C ABI: options of another size") {
@@ -230,7 +223,7 @@ TEST_CASE("C ABI: options of another size") {
     txport_translator_options known;
     int more;
   } newer{};
-  newer.known.size = sizeof newer;
+  newer.known.struct_size = sizeof newer;
   CHECK(txport_open(kBundle.c_str(), &newer.known, &translator) == TXPORT_INPUT_ERROR);
   CHECK(says("compiled for a newer txport"));
   txport_translator_options unset{};
@@ -240,10 +233,10 @@ TEST_CASE("C ABI: options of another size") {
   txport_result* result = nullptr;
   const char* texts[] = {kText};
   txport_options options{};
-  options.size = sizeof options + 8;
+  options.struct_size = sizeof options + 8;
   CHECK(txport_translate(translator, texts, nullptr, 1, &options, &result) == TXPORT_INPUT_ERROR);
-  CHECK(says("txport_options.size"));
-  options.size = 4;
+  CHECK(says("txport_options.struct_size"));
+  options.struct_size = 4;
   CHECK(txport_translate(translator, texts, nullptr, 1, &options, &result) == TXPORT_INPUT_ERROR);
   txport_close(translator);
 }
@@ -274,6 +267,13 @@ TEST_CASE("C ABI: values that cannot be") {
   options.prefix = "\xC3";
   CHECK(txport_translate(translator, texts, nullptr, 1, &options, &result) == TXPORT_INPUT_ERROR);
   CHECK(says("the prefix is not UTF-8"));
+  const int64_t ids[] = {5};
+  options = TXPORT_OPTIONS_INIT;
+  options.prefix = "a";
+  options.prefix_ids = ids;
+  options.prefix_count = 1;
+  CHECK(txport_translate(translator, texts, nullptr, 1, &options, &result) == TXPORT_INPUT_ERROR);
+  CHECK(says("both set"));
   for (int32_t* field : {&options.max_length, &options.min_length}) {
     options = TXPORT_OPTIONS_INIT;
     *field = -1;

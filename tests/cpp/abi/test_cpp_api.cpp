@@ -24,6 +24,12 @@ TEST_CASE("C++ API") {
   CHECK(translator.translate("one").ids == results[2].ids);
   CHECK(translator.translate_ids({{4, 14, 15, 17, 7, 3}})[0].ids == results[0].ids);
   CHECK(translator.translate_ids({}).empty());
+  txport::Options begun;
+  begun.prefix = "a dog";
+  const auto by_text = translator.translate("one", begun);
+  CHECK(by_text.text.rfind("a dog", 0) == 0);
+  begun.prefix = std::vector<std::int64_t>{by_text.ids[0], by_text.ids[1]};
+  CHECK(translator.translate("one", begun).ids == by_text.ids);
   std::string text;
   for (int i = 0; i < 30; ++i) text += "cat ";
   CHECK(translator.translate(text).truncated);

@@ -1,14 +1,14 @@
 /* txport: run bundles of encoder-decoder Transformers. The C ABI.
  *
- * Handles are opaque; each function that can fail returns a txport_code, and txport_message() then has one sentence
+ * Handles are opaque. Each function that can fail returns a txport_code, and txport_message() then has one sentence
  * that names the file, the value and the way out. Nothing here throws, exits or prints. Text is UTF-8.
  *
- * Threads: a translator may be used by many threads at once, over one set of weights. A result or a stream belongs to
+ * Threads: any number of threads may use a translator at once, over one set of weights. A result or a stream belongs to
  * one thread at a time.
  *
- * Handles that were closed, or never were, are recognised: functions return TXPORT_INPUT_ERROR (or nothing) for them.
- * Closing a translator while other calls or streams use it is safe: it goes when the last of them ends. What a result
- * or a translator points to is gone when it is closed.
+ * Lifetime: what a result or a translator points to is gone when it is closed. Results and streams may outlive their
+ * translator. As with free(), it is undefined to use a handle that was closed, to close one twice, or to close one
+ * while another thread uses it; NULL is always safe.
  */
 #ifndef TXPORT_TXPORT_H
 #define TXPORT_TXPORT_H
@@ -50,29 +50,33 @@ typedef enum txport_code {
 typedef void (*txport_warning)(void* user, const char* message);
 
 /* Takes one token of a stream: its id, the text that became certain by it (perhaps none; NUL-terminated, `length`
- * bytes, gone after the call), and its log-probability (0 unless scores were asked for). Return 0 to go on, anything
- * else to stop. */
+ * bytes, gone after the call), and its log-probability (0 without the option scores). Return 0 to go on, anything else
+ * to stop. */
 typedef int (*txport_token)(void* user, int64_t id, const char* text, size_t length, double score);
 
-/* How to open a bundle. Set all to zero, then `size`: every zero is the default. New fields come at the end. */
+/* How to open a bundle. Begin with TXPORT_TRANSLATOR_OPTIONS_INIT: every zero is the default. New fields come at the
+ * end, and `struct_size` says which ones the application knows. */
 typedef struct txport_translator_options {
-  size_t size;            /* sizeof(txport_translator_options) */
+  size_t struct_size;     /* sizeof(txport_translator_options) */
   const char* device;     /* "auto", "cpu", "cuda" or "trt"; NULL: auto */
   const char* lowering;   /* decoder step: "ort", "scatter" or "tensorscatter"; NULL: the best one here */
   int32_t threads;        /* threads of each operator; 0: as many as there are cores */
   int32_t batch;          /* the most sentences that run together; 0: as many as the bundle takes */
   int32_t batch_tokens;   /* the most source tokens, padding included, that run together; 0: 4096 */
   txport_warning warning; /* NULL: warnings go nowhere */
-  void* warning_user;     /* given to `warning` */
+  void* warning_user;     /* passed to `warning` */
   int32_t workers; /* batches side by side on the CPU, each with a share of the cores; 0: one, -1: by the cores */
 } txport_translator_options;
 
-/* What may be asked for every sentence of a call. Set all to zero, then `size`: every zero is the default. */
+/* Options for every sentence of a call. Begin with TXPORT_OPTIONS_INIT: every zero is the default. New fields come at
+ * the end, and `struct_size` says which ones the application knows. */
 typedef struct txport_options {
-  size_t size;                 /* sizeof(txport_options) */
+  size_t struct_size;          /* sizeof(txport_options) */
   int32_t max_length;          /* the most tokens to make, eos included; 0: as many as the bundle makes */
   int32_t min_length;          /* tokens to make before a translation may end */
   const char* prefix;          /* text that every translation must begin with; NULL: none */
+  const int64_t* prefix_ids;   /* the same as target ids, in place of `prefix`; NULL: none */
+  size_t prefix_count;         /* how many ids */
   int32_t scores;              /* not 0: compute the log-probability of each token */
   int32_t strict;              /* not 0: refuse a sentence that is too long, instead of cutting it with a warning */
   const char* source_language; /* for bundles that have languages to choose; NULL: the bundle's default */
@@ -82,48 +86,47 @@ typedef struct txport_options {
 #define TXPORT_TRANSLATOR_OPTIONS_INIT \
   { sizeof(txport_translator_options), 0, 0, 0, 0, 0, 0, 0, 0 }
 #define TXPORT_OPTIONS_INIT \
-  { sizeof(txport_options), 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(txport_options), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* The version of this library, as "0.1.0". */
 TXPORT_API const char* txport_version(void) TXPORT_NOEXCEPT;
 
-/* What went wrong in this thread's last call that failed; empty if none did. Good until the next call in this thread.
+/* What went wrong in this thread's last call that failed; empty if none did. Valid until the next call in this thread.
  */
 TXPORT_API const char* txport_message(void) TXPORT_NOEXCEPT;
 
-/* Open the directory that tx-export wrote. `options` may be NULL. On success *translator is to be closed. */
+/* Open the directory that tx-export wrote. `options` may be NULL. On success, close *translator at the end. */
 TXPORT_API txport_code txport_open(const char* bundle, const txport_translator_options* options,
                                    txport_translator** translator) TXPORT_NOEXCEPT;
 TXPORT_API void txport_close(txport_translator* translator) TXPORT_NOEXCEPT;
 
-/* The bundle's manifest.json as it was read, NUL-terminated; good until the translator is closed. */
+/* The bundle's manifest.json as it was read, NUL-terminated; valid until the translator is closed. */
 TXPORT_API txport_code txport_manifest(const txport_translator* translator, const char** json) TXPORT_NOEXCEPT;
 
-/* What runs the bundle, as "ONNX Runtime 1.23.2 on cpu, lowering ort"; good until the translator is closed. */
+/* What runs the bundle, as "ONNX Runtime 1.23.2 on cpu, lowering ort"; valid until the translator is closed. */
 TXPORT_API txport_code txport_engine(const txport_translator* translator, const char** name) TXPORT_NOEXCEPT;
 
 /* Translate all cases of the bundle's golden.json, together and each alone; TXPORT_CHECK_FAILED if any differs. */
 TXPORT_API txport_code txport_self_check(const txport_translator* translator) TXPORT_NOEXCEPT;
 
 /* Translate `count` texts; they are sorted by length and run in batches. `lengths` holds their bytes; NULL if they are
- * NUL-terminated. `options` may be NULL. On success *result is to be freed. */
+ * NUL-terminated. `options` may be NULL. On success, free *result at the end. */
 TXPORT_API txport_code txport_translate(const txport_translator* translator, const char* const* texts,
                                         const size_t* lengths, size_t count, const txport_options* options,
                                         txport_result** result) TXPORT_NOEXCEPT;
 
-/* As txport_translate, from source ids (end of sequence included) and a prefix of target ids, without a tokenizer. */
+/* As txport_translate, from source ids (end of sequence included), without a tokenizer. */
 TXPORT_API txport_code txport_translate_ids(const txport_translator* translator, const int64_t* const* sources,
-                                            const size_t* lengths, size_t count, const int64_t* prefix,
-                                            size_t prefix_length, const txport_options* options,
+                                            const size_t* lengths, size_t count, const txport_options* options,
                                             txport_result** result) TXPORT_NOEXCEPT;
 
-/* What came out, by the number of the sentence from 0. Pointers are good until the result is freed; beyond the last
+/* The translation of a sentence, by its number from 0. Pointers are valid until the result is freed; beyond the last
  * sentence they are NULL and `length` is 0. `length`, in bytes or tokens, may be NULL. */
 TXPORT_API size_t txport_result_count(const txport_result* result) TXPORT_NOEXCEPT;
 TXPORT_API const char* txport_result_text(const txport_result* result, size_t index, size_t* length) TXPORT_NOEXCEPT;
 /* Target ids without the decoder start; the last is end of sequence unless the maximum length came first. */
 TXPORT_API const int64_t* txport_result_ids(const txport_result* result, size_t index, size_t* length) TXPORT_NOEXCEPT;
-/* The natural logarithm of each id's probability; NULL unless scores were asked for. */
+/* The natural logarithm of each id's probability; NULL without the option scores. */
 TXPORT_API const double* txport_result_scores(const txport_result* result, size_t index,
                                               size_t* length) TXPORT_NOEXCEPT;
 /* 1 if the sentence was longer than the bundle takes and was cut, else 0. */
@@ -136,10 +139,10 @@ TXPORT_API txport_code txport_translate_stream(const txport_translator* translat
                                                const txport_options* options, txport_token token,
                                                void* user) TXPORT_NOEXCEPT;
 
-/* The same, with the caller asking for each token. On success *stream is to be closed, at any time. */
+/* The same, with the caller fetching each token. On success, close *stream at any time. */
 TXPORT_API txport_code txport_stream_open(const txport_translator* translator, const char* text, size_t length,
                                           const txport_options* options, txport_stream** stream) TXPORT_NOEXCEPT;
-/* The next token, or TXPORT_END after the last. `text` is good until the next call with this stream; `text`, `length`
+/* The next token, or TXPORT_END after the last. `text` is valid until the next call with this stream; `text`, `length`
  * and `score` may be NULL. */
 TXPORT_API txport_code txport_stream_next(txport_stream* stream, int64_t* id, const char** text, size_t* length,
                                           double* score) TXPORT_NOEXCEPT;

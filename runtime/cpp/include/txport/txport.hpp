@@ -17,6 +17,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "txport/txport.h"
@@ -82,22 +83,22 @@ struct TranslatorOptions {
   std::int32_t workers = 1;  // batches side by side on the CPU, each with a share of the cores; 0: by the cores
 };
 
-// What may be asked for every sentence of a call.
+// Options for every sentence of a call.
 struct Options {
   std::int32_t max_length = 0;  // the most tokens to make, eos included; 0: as many as the bundle makes
   std::int32_t min_length = 0;  // tokens to make before a translation may end
-  std::string prefix;           // text that every translation must begin with
-  bool scores = false;          // compute Translation::scores
+  std::variant<std::string, std::vector<std::int64_t>> prefix;  // text or target ids that every translation begins with
+  bool scores = false;                                          // compute Translation::scores
   bool strict = false;          // refuse a sentence that is too long, instead of cutting it with a warning
   std::string source_language;  // for bundles that have languages to choose; empty: the bundle's default
   std::string target_language;
 };
 
-// What came out for one sentence.
+// The translation of one sentence.
 struct Translation {
   std::string text;               // empty for an empty sentence
   std::vector<std::int64_t> ids;  // without the decoder start; the last is eos unless the maximum length came first
-  std::vector<double> scores;     // the natural logarithm of each id's probability, if asked for
+  std::vector<double> scores;     // the natural logarithm of each id's probability, with the option scores
   bool truncated = false;         // the sentence was longer than the bundle takes and was cut
 };
 
@@ -105,7 +106,7 @@ struct Translation {
 struct Piece {
   std::int64_t id = 0;
   std::string text;  // what became certain by this token, perhaps nothing
-  double score = 0;  // its log-probability, if asked for
+  double score = 0;  // its log-probability, with the option scores
 };
 
 namespace detail {
@@ -137,15 +138,23 @@ inline void check(txport_code code) {
 
 inline const char* null_if_empty(const std::string& text) { return text.empty() ? nullptr : text.c_str(); }
 
+// Fields of txport_options, from those of Options; these must live as long as the result.
+inline void set(const char*& field, const std::string& value) { field = null_if_empty(value); }
+inline void set(std::int32_t& field, std::int32_t value) { field = value; }
+
 inline txport_options to_c(const Options& options) {
   txport_options result = TXPORT_OPTIONS_INIT;
-  result.max_length = options.max_length;
-  result.min_length = options.min_length;
-  result.prefix = null_if_empty(options.prefix);
-  result.scores = options.scores ? 1 : 0;
-  result.strict = options.strict ? 1 : 0;
-  result.source_language = null_if_empty(options.source_language);
-  result.target_language = null_if_empty(options.target_language);
+  set(result.max_length, options.max_length);
+  set(result.min_length, options.min_length);
+  if (const auto* text = std::get_if<std::string>(&options.prefix)) set(result.prefix, *text);
+  if (const auto* ids = std::get_if<std::vector<std::int64_t>>(&options.prefix)) {
+    result.prefix_ids = ids->data();
+    result.prefix_count = ids->size();
+  }
+  set(result.scores, options.scores ? 1 : 0);
+  set(result.strict, options.strict ? 1 : 0);
+  set(result.source_language, options.source_language);
+  set(result.target_language, options.target_language);
   return result;
 }
 
@@ -180,7 +189,7 @@ inline std::vector<Translation> collect(txport_result* handle) {
 // The version of the library, as "0.1.0".
 inline std::string version() { return txport_version(); }
 
-// A sentence that is being translated, token by token. It keeps its translator's weights alive.
+// A sentence that is being translated, token by token. It may outlive its translator.
 class Stream {
  public:
   // The next token, or nothing after the last.
@@ -242,9 +251,8 @@ class Translator {
     return std::move(translate(std::vector<std::string>{sentence}, options).front());
   }
 
-  // From source ids (end of sequence included) and a prefix of target ids, without a tokenizer.
+  // From source ids (end of sequence included), without a tokenizer.
   std::vector<Translation> translate_ids(const std::vector<std::vector<std::int64_t>>& sources,
-                                         const std::vector<std::int64_t>& prefix = {},
                                          const Options& options = {}) const {
     static constexpr std::int64_t nothing = 0;  // an empty vector may have no address
     std::vector<const std::int64_t*> ids;
@@ -255,8 +263,7 @@ class Translator {
     }
     const txport_options asked = detail::to_c(options);
     txport_result* result = nullptr;
-    detail::check(txport_translate_ids(handle_.get(), ids.data(), lengths.data(), ids.size(), prefix.data(),
-                                       prefix.size(), &asked, &result));
+    detail::check(txport_translate_ids(handle_.get(), ids.data(), lengths.data(), ids.size(), &asked, &result));
     return detail::collect(result);
   }
 
@@ -270,7 +277,7 @@ class Translator {
     }
   }
 
-  // The same, with the caller asking for each token.
+  // The same, with the caller fetching each token.
   Stream stream(const std::string& sentence, const Options& options = {}) const {
     const txport_options asked = detail::to_c(options);
     txport_stream* handle = nullptr;
