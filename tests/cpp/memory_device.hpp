@@ -282,6 +282,9 @@ inline void run_step(const View& view, float eos_weight) {
   }
 }
 
+// An optional output that the runtime does not know: nothing may be bound to it.
+inline constexpr const char* kUnknownOutput = "attention";
+
 // Either graph, with buckets as tx-build makes them.
 class MemoryProgram : public Program {
  public:
@@ -300,6 +303,7 @@ class MemoryProgram : public Program {
   std::unique_ptr<BoundProgram> bind(Device& device, const DeviceTensors& tensors,
                                      const StepSizes& bucket) const override {
     ++bound;
+    require(tensors.count(kUnknownOutput) == 0, "an unknown output was bound");
     for (const auto& [name, tensor] : tensors) {
       const auto next = tensors.find("next_" + name);
       require(next == tensors.end() || next->second.address == tensor.address, "an alias at two addresses");
@@ -338,11 +342,12 @@ class MemoryProgram : public Program {
   const bool captured_;
 };
 
-// The toy bundle's graphs with the small vocabulary of the model in memory.
+// The toy bundle's graphs with the small vocabulary of the model in memory, and an output more.
 inline Manifest small_manifest() {
   Manifest manifest = Manifest::load(kToyBundle);
   manifest.tokens = kTokens;
   for (Graph& graph : manifest.graphs) {
+    graph.outputs.push_back({kUnknownOutput, "float32", {std::string("batch"), std::string("source")}, true});
     for (Tensor& tensor : graph.outputs) {
       if (tensor.name == "logits") tensor.shape = {std::string("batch"), static_cast<std::int64_t>(kVocabulary)};
     }

@@ -23,29 +23,35 @@ std::vector<std::string> layers(const std::string& start, std::int64_t count) {
 }  // namespace
 
 Interface interface_of(const std::string& role, const ModelSizes& sizes, const std::string& floating) {
-  const auto cross = [&](std::vector<Tensor>& tensors) {
-    add(tensors, {kCrossBias}, floating, {"batch", std::int64_t{1}, std::int64_t{1}, "source"});
-    add(tensors, layers("cross_", sizes.decoder_layers), floating, {"batch", sizes.heads, "source", sizes.head_dim});
-  };
+  const std::vector<std::string> cross = layers("cross_", sizes.decoder_layers);
+  const std::vector<std::string> caches = layers("self_", sizes.decoder_layers);
+  const Shape cross_shape{"batch", sizes.heads, "source", sizes.head_dim};
+  const Shape cache_shape{"batch", sizes.heads, "target", sizes.head_dim};
+  const Shape bias_shape{"batch", std::int64_t{1}, std::int64_t{1}, "source"};
   Interface result;
   if (role == kEncoder) {
     add(result.inputs, {"input_ids"}, "int64", {"batch", "source"});
     add(result.inputs, {"source_lengths"}, "int64", {"batch"});
-    cross(result.outputs);
+    add(result.outputs, cross, floating, cross_shape);
+    add(result.outputs, {kCrossBias}, floating, bias_shape);
     return result;
   }
-  add(result.inputs, {"token_ids", "positions"}, "int64", {"batch"});
-  add(result.inputs, {"finished"}, "bool", {"batch"});
-  add(result.inputs, layers("self_", sizes.decoder_layers), floating, {"batch", sizes.heads, "target", sizes.head_dim});
-  // The state so far: each of these comes out advanced, in the same buffer.
-  for (const Tensor& state : result.inputs) {
-    add(result.outputs, {"next_" + state.name}, state.dtype, state.shape);
-    result.aliases.emplace_back(state.name, result.outputs.back().name);
-  }
-  add(result.outputs, {kLogits}, floating, {"batch", sizes.target_vocabulary});
+  // The state: it comes out advanced, in the same buffers.
+  std::vector<Tensor> state;
+  add(state, {"token_ids", "positions"}, "int64", {"batch"});
+  add(state, {"finished"}, "bool", {"batch"});
+  result.inputs = state;
   add(result.inputs, {"target_limits"}, "int64", {"batch"});
   add(result.inputs, {kCachePositions}, "int64", {"target"});
-  cross(result.inputs);
+  add(result.inputs, {kCrossBias}, floating, bias_shape);
+  add(result.inputs, cross, floating, cross_shape);
+  add(result.inputs, caches, floating, cache_shape);
+  add(state, caches, floating, cache_shape);
+  for (const Tensor& tensor : state) {
+    add(result.outputs, {"next_" + tensor.name}, tensor.dtype, tensor.shape);
+    result.aliases.emplace_back(tensor.name, result.outputs.back().name);
+  }
+  add(result.outputs, {kLogits}, floating, {"batch", sizes.target_vocabulary});
   return result;
 }
 

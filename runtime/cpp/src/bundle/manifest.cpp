@@ -1,7 +1,6 @@
 #include "bundle/manifest.hpp"
 
 #include <algorithm>
-#include <array>
 #include <stdexcept>
 #include <system_error>
 
@@ -16,9 +15,6 @@ namespace txport::core {
 namespace {
 
 namespace fs = std::filesystem;
-
-// In the order in which ONNX Runtime tries them.
-constexpr std::array kLowerings{"ort", "scatter", "tensorscatter"};
 
 MadeBy decode_made_by(const Value& value) {
   value.fields({"name", "version"});

@@ -3,6 +3,7 @@
 // The structs mirror the file field by field, as txport.runtime.bundle.manifest does in Python.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -22,6 +23,8 @@ inline constexpr std::int64_t kFormatVersion = 1;
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kGoldenName = "golden.json";
 inline constexpr const char* kWeightsName = "onnx/weights.bin";
+// Of decoder steps, in the order in which ONNX Runtime should try them.
+inline constexpr std::array kLowerings{"ort", "scatter", "tensorscatter"};
 
 struct MadeBy {
   std::string name;
@@ -177,7 +180,7 @@ struct Manifest {
   // Throws BundleError: the bundle does not have this lowering.
   const Graph& step(const std::string& lowering) const;
 
-  // Those of the bundle's decoder steps: ort, scatter, tensorscatter, in this order.
+  // Those of the bundle's decoder steps, in the order of kLowerings.
   std::vector<std::string> lowerings() const;
   // The lowerings to try, in order: all, or the one that was asked for unless `asked` is empty.
   // Throws InputError: the lowering is unknown. BundleError: the bundle does not have it.

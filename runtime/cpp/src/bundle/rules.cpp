@@ -137,7 +137,7 @@ class Rules {
     for (const Graph& graph : manifest_.graphs) {
       require(names.insert(graph.name).second, "graphs has the name " + quote(graph.name) + " twice");
       require(kinds.insert({graph.role, graph.lowering}).second,
-              "graphs has the role " + quote(graph.role) + " with the lowering " + quote(graph.lowering) + " twice");
+              "graphs has the role " + quote(graph.role) + " in the lowering " + quote(graph.lowering) + " twice");
       ++roles[graph.role];
     }
     require(roles[kEncoder] == 1, "graphs must have exactly one of role 'encoder'");
@@ -147,13 +147,13 @@ class Rules {
 
   void check_role(const Graph& graph) const {
     const std::string start = "graph " + quote(graph.name);
+    const std::string role = quote(graph.role);
     if (is_known(graph)) {
-      require(!graph.optional, start + " of role " + quote(graph.role) + " must not be optional");
+      require(!graph.optional, start + " is optional, but a runtime cannot do without its role " + role);
       require((graph.role == kEncoder) == (graph.lowering == "standard"),
-              start + " has the lowering " + quote(graph.lowering) + ", unfit for its role " + quote(graph.role));
+              start + " has the lowering " + quote(graph.lowering) + ", unfit for its role " + role);
     } else {
-      require(graph.optional, start + " has the role " + quote(graph.role) +
-                                  ", which this txport does not know, and is not optional: install a newer txport");
+      require(graph.optional, start + " has the role " + role + ", which this txport lacks, and is not optional");
     }
     require(manifest_.files.count(graph.file) == 1,
             start + " names the file " + quote(graph.file) + ", which is not listed under files");

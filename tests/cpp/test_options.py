@@ -1,0 +1,54 @@
+"""Each option of a translation, set through every door: the same ids come out, and others than without it."""
+
+import os
+import re
+import shutil
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from option_doors import CASES, COptions, Case, Door, by_c, by_command, by_cpp_api, by_python, multilingual
+from toy import BUNDLE as TOY
+from txport.runtime.options import Options
+
+CPP = Path(__file__).parents[2] / "runtime" / "cpp"
+BUILD = Path(os.environ.get("TXPORT_CPP_BUILD", "/nowhere"))
+NAMES = [field.name for field in fields(Options)]
+
+needs_build = pytest.mark.skipif("TXPORT_CPP_BUILD" not in os.environ, reason="needs the C++ build: make cpp")
+DOORS = [
+    pytest.param(by_command("tx-translate"), id="tx-translate"),
+    pytest.param(by_command(BUILD / "txport-translate"), id="txport-translate", marks=needs_build),
+    pytest.param(by_c(BUILD / "libtxport.so"), id="C", marks=needs_build),
+    pytest.param(by_cpp_api(BUILD / "tests" / "txport_options_door"), id="C++", marks=needs_build),
+]
+
+
+@pytest.fixture(scope="module")
+def languages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return multilingual(Path(shutil.copytree(TOY, tmp_path_factory.mktemp("languages") / "bundle")))
+
+
+def test_the_table_has_every_option() -> None:
+    assert {case.option for case in CASES} == set(NAMES)
+
+
+def test_c_and_cpp_have_every_option_and_the_same_help() -> None:
+    listed = re.findall(r'^TXPORT_OPTION\(\w+, (\w+), "(.*)"\)', (CPP / "src" / "options.inc").read_text(), re.MULTILINE)
+    assert listed == [(field.name, field.metadata["help"]) for field in fields(Options)]
+    header = (CPP / "include" / "txport" / "txport.h").read_text()
+    members = header[header.index("typedef struct txport_options {") : header.index("} txport_options;")]
+    declared = re.findall(r"^  \w[\w ]*[ *]+(\w+);", members, re.MULTILINE)
+    assert declared == [name for name, *_ in COptions._fields_]
+    assert set(NAMES) < set(declared)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.option}={case.value}")
+@pytest.mark.parametrize("door", DOORS)
+def test_an_option_says_the_same_through_every_door(languages: Path, door: Door, case: Case) -> None:
+    if case.ids and door.__qualname__.startswith("by_command"):
+        pytest.skip("a command line takes text only")
+    options = {case.option: case.value}
+    expected = by_python(languages, options)
+    assert expected != by_python(languages, {}), "the option changes nothing: choose another value"
+    assert door(languages, options) == expected
