@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from option_doors import CASES, COptions, Case, Door, by_c, by_command, by_cpp_api, by_python, multilingual
+from option_doors import CASES, Case, COptions, Door, by_c, by_command, by_cpp_api, by_python, multilingual
 from toy import BUNDLE as TOY
 from txport.runtime.options import Options
 
@@ -34,7 +34,9 @@ def test_the_table_has_every_option() -> None:
 
 
 def test_c_and_cpp_have_every_option_and_the_same_help() -> None:
-    listed = re.findall(r'^TXPORT_OPTION\(\w+, (\w+), "(.*)"\)', (CPP / "src" / "options.inc").read_text(), re.MULTILINE)
+    listed = re.findall(
+        r'^TXPORT_OPTION\(\w+, (\w+), "(.*)"\)', (CPP / "src" / "options.inc").read_text(), re.MULTILINE
+    )
     assert listed == [(field.name, field.metadata["help"]) for field in fields(Options)]
     header = (CPP / "include" / "txport" / "txport.h").read_text()
     members = header[header.index("typedef struct txport_options {") : header.index("} txport_options;")]

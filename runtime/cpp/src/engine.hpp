@@ -71,7 +71,7 @@ class DecoderState {
                      const std::vector<std::size_t>& memory_rows, const Ids& target_limits) = 0;
   // Advance every unfinished row by up to `count` tokens; may return before the device is done.
   virtual void step(std::int64_t count) = 0;
-  // Wait for the steps since the last `read` and return what they made.
+  // Wait for the steps since the last `read` and return their tokens.
   virtual StepOutput read() = 0;
   // Replace the last token that was made for these rows (forced prefix, suppressed eos) and their flag. Taking back a
   // `finished` also advances the row's position by one, which the step had not done.
@@ -85,7 +85,7 @@ class DecoderState {
   virtual std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) = 0;
 };
 
-// A bundle made ready to run by one library on one device. Threads may share one.
+// A bundle, loaded by one library on one device. Threads may share one.
 class Engine {
  public:
   Engine() = default;

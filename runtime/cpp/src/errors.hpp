@@ -18,7 +18,7 @@ class InputError : public Error {
   using Error::Error;
 };
 
-// A bundle that is incomplete, changed, of a newer format, or not fit for the engine that was asked for.
+// A bundle that is incomplete, changed, of a newer format, or not fit for the chosen engine.
 class BundleError : public Error {
  public:
   using Error::Error;

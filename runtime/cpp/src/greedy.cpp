@@ -59,7 +59,7 @@ double log_probability(const std::vector<float>& logits, std::int64_t token) {
   return static_cast<double>(logits[static_cast<std::size_t>(token)]) - largest - std::log(sum);
 }
 
-// One decoder state and what the host knows about its rows; a null pointer for a row that is free.
+// One decoder state, and the request of each of its rows; a null pointer for a free row.
 class Batch {
  public:
   using Working = std::vector<std::shared_ptr<Slot>>;
@@ -99,7 +99,7 @@ class Batch {
   const Engine& engine_;
   std::deque<Waiting>& waiting_;
   bool scores_;
-  std::int64_t poll_;  // how many steps the device may run before the host looks
+  std::int64_t poll_;  // steps between two polls of the host
   std::deque<Encoded> encoded_;
   std::vector<std::shared_ptr<Slot>> slots_;
   bool closed_ = false;  // sentences still wait, but for the next batch
@@ -163,7 +163,7 @@ class Batch {
     return !closed_;
   }
 
-  // Move to longer caches if a row stands at their end, and to fewer rows if half of them are free for good.
+  // Move to longer caches if a row has filled them, and to fewer rows if half of them are free for good.
   void make_room(const Working& working) {
     const bool over = encoded_.empty() && (closed_ || waiting_.empty());
     const bool half_free = over && 2 * working.size() <= slots_.size();
@@ -240,7 +240,7 @@ class Batch {
     }
   }
 
-  // Take one token for each row, replaced where a prefix or the minimum length says so, with its score.
+  // Take one token for each row, with its score; a prefix or the minimum length may replace it.
   void constrain(const Ids& made) {
     const std::int64_t eos = engine_.tokens().eos;
     std::vector<std::size_t> rows;
@@ -342,7 +342,7 @@ TokenStream& TokenStream::operator=(TokenStream&& other) noexcept = default;
 
 std::optional<Token> TokenStream::next() {
   if (ended_) return std::nullopt;
-  // A step of one row makes one token; without one, the sentence had no room for any.
+  // A step of one row makes one token; there is none if the maximum length leaves no room for any.
   const auto working = work_->batch->step();
   if (working.empty()) return std::nullopt;
   const Slot& slot = *working.front();

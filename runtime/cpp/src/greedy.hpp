@@ -1,7 +1,7 @@
 // Greedy search over any engine, with continuous batching.
 //
-// Rows are independent: one that finishes takes the next waiting sentence while the others go on, so a batch never
-// waits for its longest sentence. When none waits, the rows that are left move together once they are half of the
+// Rows are independent: one that finishes is refilled with the next waiting sentence while the others go on, so a batch
+// never waits for its longest sentence. When none waits, the rows that are left move together once they are half of the
 // batch. Caches start short and double, so that a short answer does not pay for the longest cache.
 #pragma once
 
@@ -14,14 +14,14 @@
 
 namespace txport::core {
 
-// The most source tokens (padding included) that rows of one batch hold by default.
+// The default for SearchOptions::batch_tokens.
 inline constexpr std::int64_t kBatchTokens = 4096;
 
 // One sentence to translate.
 struct Request {
   Ids source_ids;                          // the encoder's input, eos included; 1 to Limits::source ids
   std::optional<std::int64_t> max_length;  // the most tokens to make, eos included; nothing is Limits::target
-  std::int64_t min_length = 0;             // tokens that must be made before eos may be
+  std::int64_t min_length = 0;             // tokens to make before eos may be made
   Ids prefix;                              // target ids that the answer must begin with
 };
 
@@ -29,10 +29,10 @@ struct Request {
 struct Result {
   std::size_t index = 0;                      // which request, counted from 0
   Ids ids;                                    // without bos; ends with eos unless the maximum length came first
-  std::optional<std::vector<double>> scores;  // the natural logarithm of each id's probability, if asked for
+  std::optional<std::vector<double>> scores;  // the natural logarithm of each id's probability, if requested
 };
 
-// One step of a stream: the id that was made, its log-probability if asked for, and whether it is the last.
+// One step of a stream: its id, its log-probability if requested, and whether it is the last.
 struct Token {
   std::int64_t id = 0;
   std::optional<double> score;
@@ -42,9 +42,9 @@ struct Token {
 struct SearchOptions {
   std::optional<std::int64_t> rows;          // the most rows of a batch; nothing is Limits::batch
   std::int64_t batch_tokens = kBatchTokens;  // the most source tokens, padding included, of a batch's rows
-  bool scores = false;                       // compute Result::scores: the host then looks at every step's logits
-  // Threads that decode side by side. Each takes a share of the sentences, of the rows and of the tokens of a batch;
-  // the engine must allow it, as those of the CPU do.
+  bool scores = false;                       // compute Result::scores: the host then reads every step's logits
+  // Threads that decode side by side. Each gets a share of the sentences, and of the rows and the tokens of a batch;
+  // the engine must allow it, as engines on the CPU do.
   std::int64_t workers = 1;
 };
 

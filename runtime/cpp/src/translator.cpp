@@ -138,7 +138,7 @@ std::string Translator::self_check() const {
     sources.push_back(item.source_ids);
     longest = std::max(longest, item.target_ids.size());
   }
-  Options options;  // no more is made than is compared
+  Options options;  // to make no more than is compared
   if (longest > 0) options.max_length = std::min(static_cast<std::int64_t>(longest), engine_->limits().target);
   const auto begins = [](const Ids& found, const Ids& expected) {
     return found.size() >= expected.size() && std::equal(expected.begin(), expected.end(), found.begin());

@@ -22,11 +22,11 @@ namespace txport::core {
 struct Translation {
   std::string text;                           // empty for an empty sentence
   Ids ids;                                    // without bos; the last is eos unless the maximum length came first
-  std::optional<std::vector<double>> scores;  // the natural logarithm of each id's probability, if asked for
+  std::optional<std::vector<double>> scores;  // the natural logarithm of each id's probability, if requested
   bool truncated = false;                     // the sentence was longer than the bundle takes and was cut
 };
 
-// One step of a stream: the id, the text that became certain by it (perhaps none), its score if asked for.
+// One step of a stream: the id, the text that became certain by it (perhaps none), its score if requested.
 struct Piece {
   std::int64_t id = 0;
   std::string text;
@@ -38,13 +38,13 @@ using Warn = std::function<void(const std::string&)>;
 
 // How to open a bundle.
 struct TranslatorOptions {
-  std::string device = "auto";               // auto, cpu, cuda or trt
-  std::string lowering;                      // ort, scatter or tensorscatter; empty for the best one here
-  int threads = 0;                           // threads of each operator; 0 for as many as there are cores
-  std::optional<std::int64_t> batch;         // the most sentences that run together; nothing: as the bundle takes
+  std::string device = "auto";        // auto, cpu, cuda or trt
+  std::string lowering;               // ort, scatter or tensorscatter; empty for the best one here
+  int threads = 0;                    // threads of each operator; 0 for as many as there are cores
+  std::optional<std::int64_t> batch;  // the most sentences that run together; without a value: the bundle's maximum
   std::int64_t batch_tokens = kBatchTokens;  // the most source tokens, padding included, that run together
-  // Batches that run side by side on the CPU, over one set of weights: each takes a share of `batch`, `batch_tokens`
-  // and, if `threads` is 0, of the cores. One is best for single sentences, one for each core for many; 0 for that.
+  // Batches that run side by side on the CPU, over one set of weights: each gets a share of `batch`, `batch_tokens`
+  // and, if `threads` is 0, of the cores. One is best for single sentences, several for many; 0: by the cores.
   int workers = 1;
   Warn warn;  // called in the thread of a call; may be empty
 };

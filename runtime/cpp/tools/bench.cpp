@@ -1,5 +1,4 @@
-// txport-bench: what a bundle costs on this machine, through the C++ runtime. README.md says what is timed and what
-// not.
+// txport-bench: measures a bundle on this machine with the C++ runtime. README.md lists what is timed.
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -53,7 +52,7 @@ Json percentiles(std::vector<double> values) {
   return {{"p50", percentile(values, 0.50)}, {"p90", percentile(values, 0.90)}, {"p99", percentile(values, 0.99)}};
 }
 
-// Ids without a meaning, the same in every run: what is measured does not depend on them.
+// Random ids, the same in every run; they do not affect the time.
 Ids make_source(const Manifest& manifest, std::int64_t length, std::uint32_t seed) {
   std::mt19937 random(seed);
   const std::int64_t vocabulary = manifest.model.source_vocabulary;
@@ -66,7 +65,7 @@ Ids make_source(const Manifest& manifest, std::int64_t length, std::uint32_t see
   return ids;
 }
 
-// Call until three calls in a row took the same time, give or take.
+// Call until three calls in a row take about the same time.
 std::size_t warm_up(const std::function<double()>& call) {
   std::vector<double> times;
   while (times.size() < kMostWarmUp) {

@@ -136,7 +136,7 @@ void declare(CLI::App& app, Arguments& arguments) {
 
 // NOLINTNEXTLINE(bugprone-exception-escape): only for want of memory to report an error
 int main(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN);  // NOLINT(cert-err33-c): then write says so
+  std::signal(SIGPIPE, SIG_IGN);  // NOLINT(cert-err33-c): write reports it instead
   CLI::App app{"Translate lines from standard input to standard output with a bundle. One line out for each line in."};
   Arguments arguments;
   try {

@@ -27,7 +27,7 @@ struct txport_result {
 struct txport_stream {
   std::shared_ptr<const txport::core::Translator> translator;
   txport::core::PieceStream pieces;
-  txport::core::Piece last{};  // what was handed out points here
+  txport::core::Piece last{};  // pointers of the last token refer to it
 };
 
 namespace {
@@ -184,7 +184,7 @@ const T* array_of(const std::vector<T>* values, std::size_t* length) noexcept {
   return values == nullptr ? nullptr : values->data();
 }
 
-// The callback's answer: whether to go on. One that throws has broken its promise; that must not end the process.
+// Whether the callback wants more. One that throws breaks its contract, which must not end the process.
 bool take(txport_token token, void* user, const txport::core::Piece& piece) {
   try {
     if (token(user, piece.id, piece.text.c_str(), piece.text.size(), piece.score.value_or(0)) == 0) return true;

@@ -9,8 +9,8 @@
 
 namespace txport::core {
 
-// A source text, its ids (with eos), and the ids to be made (without bos): whole if they end with eos or are as many as
-// the bundle makes, and otherwise an answer's beginning. Without a tokenizer the text says nothing and may be empty.
+// A source text, its ids (with eos), and the expected ids (without bos): complete if they end with eos or have the
+// bundle's maximum length, otherwise the beginning of an answer. Without a tokenizer the text may be empty.
 struct Case {
   std::string source;
   Ids source_ids;

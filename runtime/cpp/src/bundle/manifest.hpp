@@ -49,7 +49,7 @@ struct Range {
   std::int64_t max = 0;
 };
 
-// Rows of a batch, source tokens (eos included), tokens made (eos included: the cache length).
+// Rows of a batch, source tokens (eos included), target tokens (eos included: the cache length).
 struct Dimensions {
   Range batch;
   Range source;
@@ -108,7 +108,7 @@ inline constexpr const char* kTargetLanguage = "target_language";
 // An id, or one of the words above: the id of the language that was chosen.
 using Affix = std::variant<std::int64_t, std::string>;
 
-// Languages that can be chosen, by name, with the id that says so to the model.
+// Languages that can be chosen, by name, each with the id that tells the model.
 struct Languages {
   std::map<std::string, std::int64_t> source;
   std::map<std::string, std::int64_t> target;
@@ -117,7 +117,7 @@ struct Languages {
   bool in_text = false;  // a source text may begin with >>name<<, which chooses its target language
 };
 
-// The tokenizer and what stands around the ids of a text. Kind "none" takes and gives ids only; kind "tokenizers" is a
+// The tokenizer and the affixes around the ids of a text. Kind "none" works on ids only; kind "tokenizers" is a
 // tokenizer.json, which only the Python runtime reads.
 struct TokenizerDescription {
   std::string kind;
@@ -125,7 +125,7 @@ struct TokenizerDescription {
   std::optional<TokenizerSide> target;
   std::vector<Affix> source_prefix;
   std::vector<Affix> source_suffix;
-  std::vector<Affix> target_prefix;  // what each answer is forced to begin with
+  std::vector<Affix> target_prefix;  // the forced beginning of each answer
   std::optional<Languages> languages;
 };
 
@@ -166,7 +166,7 @@ struct Manifest {
   static Manifest load(const std::filesystem::path& directory);
 
   // Decode and validate the bytes of a manifest; `file` is its name in messages. Throws BundleError, as `load`, but
-  // for what only the directory can tell.
+  // for faults that only the directory shows.
   static Manifest parse(std::string_view data, const std::string& file = kManifestName);
 
   // Check that every listed file is inside the directory, of the listed size and, where `hashes` says so for its name,
@@ -182,7 +182,7 @@ struct Manifest {
 
   // Those of the bundle's decoder steps, in the order of kLowerings.
   std::vector<std::string> lowerings() const;
-  // The lowerings to try, in order: all, or the one that was asked for unless `asked` is empty.
+  // The lowerings to try, in order: all, or `asked` alone unless it is empty.
   // Throws InputError: the lowering is unknown. BundleError: the bundle does not have it.
   std::vector<std::string> usable_lowerings(const std::string& asked) const;
 

@@ -13,7 +13,7 @@ namespace txport::core {
 namespace {
 
 constexpr std::int64_t kLargestSize = (std::int64_t{1} << 31) - 1;
-// Never listed under `files`: the manifest itself, and what is made on the device.
+// Never listed under `files`: the manifest itself, and what tx-build makes on the device.
 constexpr std::array<const char*, 2> kUnlisted{"manifest.json", "engines"};
 
 using Tensors = std::map<std::string, Tensor>;
@@ -236,7 +236,8 @@ class Rules {
     }
   }
 
-  // A manifest may claim billions of layers; its graphs' tensors say how many can be true, and one more is a fault.
+  // A manifest may claim billions of layers; its graphs' tensors limit how many are believable, and one more is a
+  // fault.
   ModelSizes believable_sizes() const {
     std::size_t most = 0;
     for (const Graph& graph : manifest_.graphs) most = std::max(most, graph.inputs.size() + graph.outputs.size());

@@ -1,4 +1,4 @@
-// What must hold between the fields of a manifest, beyond their types; the same as txport.runtime.bundle.rules.
+// Constraints between the fields of a manifest, beyond their types; the same as txport.runtime.bundle.rules.
 #pragma once
 
 #include <string>

@@ -22,7 +22,7 @@ const char* name_of(const Json& value) {
   return value.is_number_integer() ? "an integer" : "a number";
 }
 
-// Looks at the events of a parse for what the parser itself lets pass.
+// Follows the events of a parse for faults that the parser itself accepts.
 class Strict : public nlohmann::json_sax<Json> {
  public:
   std::string fault;
@@ -80,7 +80,7 @@ class Strict : public nlohmann::json_sax<Json> {
 
 Json parse(std::string_view data, const std::string& file) {
   Strict strict;
-  // The parser takes a NUL for the end of its input, and skips a byte order mark.
+  // The parser treats a NUL as the end of its input, and skips a byte order mark.
   if (data.find('\0') != std::string_view::npos) strict.fault = "it has a NUL byte";
   if (data.substr(0, 3) == "\xEF\xBB\xBF") strict.fault = "it begins with a byte order mark";
   if (!strict.fault.empty() || !Json::sax_parse(data.begin(), data.end(), &strict)) {

@@ -1,7 +1,6 @@
-// JSON, strictly: every field present, no unknown one, no repeated one, no type but the declared one.
+// JSON, strictly: every field must be present exactly once and of its declared type, and unknown fields are refused.
 //
-// The Python runtime reads the same files by the same rules; tests/data/manifests holds what both must accept and
-// refuse.
+// The Python runtime applies the same rules; tests/data/manifests has files that both must accept or refuse.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +23,7 @@ Json parse(std::string_view data, const std::string& file);
 // Check that a file of ours other than the manifest is of the one format that we read. Throws BundleError.
 void check_format_version(const Json& value, const std::string& file);
 
-// A parsed value and where it stands ("manifest.json: graphs[0].name"), which messages start with. Each reader throws
+// A parsed value and its location ("manifest.json: graphs[0].name"), which messages start with. Each reader throws
 // BundleError if the value is of another type.
 class Value {
  public:

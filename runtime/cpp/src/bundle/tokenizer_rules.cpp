@@ -59,7 +59,7 @@ bool contains(const std::vector<Affix>& items, const std::string& word) {
   return std::find(items.begin(), items.end(), Affix(word)) != items.end();
 }
 
-// An id stands in the vocabulary of every list that its placeholder stands in.
+// An id must be in the vocabulary of every list that uses its placeholder.
 std::string language_fault(const Manifest& manifest, const std::string& field,
                            const std::map<std::string, std::int64_t>& table, const std::optional<std::string>& chosen) {
   const TokenizerDescription& tokenizer = manifest.tokenizer;
@@ -77,8 +77,8 @@ std::string language_fault(const Manifest& manifest, const std::string& field,
     }
   }
   if (!chosen || table.count(*chosen) == 1) return "";
-  return "tokenizer.languages." + field + "_default is " + quote(*chosen) +
-         ", which is not in tokenizer.languages." + field;
+  return "tokenizer.languages." + field + "_default is " + quote(*chosen) + ", which is not in tokenizer.languages." +
+         field;
 }
 
 }  // namespace

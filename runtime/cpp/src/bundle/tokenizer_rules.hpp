@@ -1,4 +1,4 @@
-// What must hold inside the field `tokenizer` of a manifest, beyond types; the same as
+// Constraints on the field `tokenizer` of a manifest, beyond types; the same as
 // txport.runtime.bundle.tokenizer_rules.
 #pragma once
 

@@ -8,7 +8,7 @@ namespace txport::core {
 
 namespace {
 
-// The driver's own C ABI, of which this is all that is needed: no header of CUDA.
+// The parts of the driver's C ABI that are needed here, without CUDA's headers.
 constexpr int kMajor = 75;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
 constexpr int kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR
 

@@ -1,4 +1,4 @@
-// The GPU of this machine, asked of the driver itself, so that a choice needs no other library.
+// The GPU of this machine, as the driver reports it, so that an engine can be chosen before any library is loaded.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ struct Gpu {
   std::string title() const { return name + " (" + compute_capability + ")"; }
 };
 
-// The GPU that will be used, or why there is none, in words.
+// The GPU that will be used, or the reason why there is none.
 std::variant<Gpu, std::string> find_gpu();
 
 }  // namespace txport::core

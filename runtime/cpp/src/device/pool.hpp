@@ -1,4 +1,4 @@
-// Buffers on a device that no batch uses are kept for the next batch of their sizes.
+// Buffers on a device are kept for the next batch of their sizes.
 #pragma once
 
 #include <cstddef>

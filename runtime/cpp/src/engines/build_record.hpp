@@ -1,4 +1,4 @@
-// build.json: what a directory of TensorRT engines holds, what it was built from and where it runs.
+// build.json: the contents of a directory of TensorRT engines, what they were built from and where they run.
 //
 // The structs mirror the file field by field, as txport.runtime.engines.build_record does in Python; tests/data/engines
 // holds what both must accept and refuse.
@@ -50,13 +50,13 @@ struct EnginePrecision {
   std::map<std::string, std::int64_t> layers;
 };
 
-// What the builder was told; `workspace` in bytes, nothing for its own choice.
+// Options of the builder; `workspace` in bytes, nothing for its own choice.
 struct BuildFlags {
   std::int64_t optimization_level = 0;
   std::optional<std::int64_t> workspace;
 };
 
-// Sizes that one optimization profile takes; `target` (the cache length) is nothing for an encoder.
+// Sizes that one optimization profile accepts; `target` (the cache length) is nothing for an encoder.
 struct Profile {
   Range batch;
   Range source;

@@ -30,12 +30,12 @@ struct Candidates {
 Candidates candidates(const std::filesystem::path& bundle, const Manifest& manifest, const Gpu& gpu,
                       const LibraryVersion& library);
 
-// The engines to run. Throws BundleError: none fits; the sentence says what was found, what is here, and how to build
-// them.
+// The engines to run. Throws BundleError: none fits; the message lists what was found and what is here, and how to
+// build them.
 Built best(const std::filesystem::path& bundle, const Manifest& manifest, const Gpu& gpu,
            const LibraryVersion& library);
 
-// Directories of engines in name order; what a build is still writing has a name that begins with a dot.
+// Directories of engines, sorted by name; without those that a build is still writing, whose names begin with a dot.
 std::vector<std::filesystem::path> engine_directories(const std::filesystem::path& bundle);
 
 }  // namespace txport::core

@@ -23,8 +23,8 @@ std::string library_name() {
 }
 
 const OrtApiBase* load() {
-  // From 1.29 on ONNX Runtime reports to its makers unless it is told not to before it starts. A library that
-  // translates must not; who wants the reports sets the variable to 0.
+  // ONNX Runtime has telemetry from 1.29 on, unless this variable is set before it starts. A library that translates
+  // must not report anything; to allow it, set the variable to 0.
   ::setenv("ORT_DISABLE_TELEMETRY", "1", 0);  // NOLINT(concurrency-mt-unsafe): once, before the library is there
   // For one new token its tiled attention is slower than the plain one, by 4 to 9% of a whole step.
   ::setenv("ORT_GQA_DISABLE_FLASH_ATTENTION", "1", 0);  // NOLINT(concurrency-mt-unsafe): likewise

@@ -75,7 +75,7 @@ std::unique_ptr<StartingSessions> start_sessions(const fs::path& directory, cons
   Choice same = choice;
   same.lowerings = {mapped.step_graph.lowering};
   const auto open = [directory, manifest, same, share] {
-    release(directory / kWeightsName);  // what the first sentence has read of it
+    release(directory / kWeightsName);  // pages that the first sentence has read
     return open_sessions(directory, manifest, same, share.threads, nullptr);
   };
   return std::make_unique<StartingSessions>(std::move(mapped), open, warn);

@@ -44,7 +44,7 @@ void* open_library() {
                        "): install " + kWanted + ", or name its libnvinfer in the environment variable " + kVariable);
 }
 
-// As Python has it: major.minor.patch, and the build from 10 on where the library tells it.
+// As Python has it: major.minor.patch, and the build number from 10 on where the library has it.
 std::string version_of(void* library) {
   auto* get = symbol<std::int32_t()>(library, "getInferLibVersion");
   if (get == nullptr) return "";

@@ -1,4 +1,4 @@
-// TensorRT's runtime library, opened when it is first needed, and what of it differs between its generations.
+// TensorRT's runtime library, opened on first use, and the differences between its generations.
 //
 // Its interfaces are C++ classes whose layout is that of one major version: the headers of the build and the library
 // must be of the same one. createInferRuntime_INTERNAL, the C function under createInferRuntime, is in all of them.
@@ -14,11 +14,11 @@
 
 namespace txport::core {
 
-// Keeps TensorRT's first complaint since it was last asked for; what follows is often a consequence only.
+// Keeps TensorRT's first error since the last call of `why`; later ones are often mere consequences.
 class TensorRtLog : public nvinfer1::ILogger {
  public:
   void log(Severity severity, const nvinfer1::AsciiChar* message) noexcept override;
-  // As one line; what is kept is then forgotten.
+  // The error as one line; it is then forgotten.
   std::string why();
 
  private:

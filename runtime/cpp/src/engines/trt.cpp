@@ -186,7 +186,7 @@ std::vector<Bucket> open_role(const std::shared_ptr<Runtime>& runtime, const Bui
   return buckets;
 }
 
-// The largest sizes that all engines of a directory take.
+// The largest sizes that all engines of a directory accept.
 Limits limits_of(const BuildRecord& record) {
   std::map<std::string, std::int64_t> batches;
   Limits limits{0, record.engines[0].profiles[0].source.max, 0};

@@ -1,4 +1,4 @@
-// What stands around the ids of a text: language tokens, end of sequence, and the forced beginning of an answer.
+// Ids that are added to those of a text: language tokens, end of sequence, and the forced beginning of the answer.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace txport::core {
 
-// The languages that were asked for; nothing is the bundle's default.
+// The languages that a caller chose; without a value, the bundle's default.
 struct LanguageChoice {
   std::optional<std::string> source;
   std::optional<std::string> target;
@@ -19,15 +19,15 @@ struct LanguageChoice {
 struct Affixes {
   Ids source_prefix;  // before the source text's ids
   Ids source_suffix;  // after them
-  Ids target_prefix;  // what the answer is forced to begin with
+  Ids target_prefix;  // the forced beginning of the answer
 };
 
 // The affixes for chosen languages. Throws InputError: a language is unknown, or there is none to choose, or one must
 // be chosen and was not.
 Affixes affixes(const TokenizerDescription& description, const LanguageChoice& choice);
 
-// As `affixes`, for one text, which may choose its target language by itself if the bundle has that: by >>name<< at
-// its very start, which is then taken off; `unk` stands for a name that is unknown.
+// As `affixes`, for one text, which may choose its target language itself if the bundle allows that: >>name<< at its
+// very start, which is then removed. An unknown name becomes `unk`.
 Affixes affixes_of(std::string_view& text, const TokenizerDescription& description, const LanguageChoice& choice,
                    std::int64_t unk);
 

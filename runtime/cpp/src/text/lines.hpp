@@ -28,14 +28,14 @@ class Windows {
   std::size_t most_;
   std::deque<std::string> lines_;
   std::string rest_;      // of a line whose end has not come yet
-  std::size_t size_ = 0;  // bytes that were read and not given yet
+  std::size_t size_ = 0;  // bytes read and not returned yet
   bool ended_ = false;
 
   bool ready() const;
   std::vector<std::string> take();
 };
 
-// A translation as one line of output; a model that made a line break must not shift the lines after it.
+// A translation as one line of output; a line break in it must not shift the lines after it.
 std::string as_line(std::string text);
 
 // Write bytes at once, unbuffered; false if nobody reads any more. Throws InputError: they cannot be written.

@@ -19,15 +19,15 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  // The source ids of a text alone, without what the model wants around them.
+  // The source ids of a text alone, without the affixes around them.
   virtual Ids encode(std::string_view text) const = 0;
   // The target ids that a translation shall begin with, without bos and eos.
   virtual Ids encode_prefix(std::string_view text) const = 0;
-  // The text of target ids; special ids and ids that the model has not got leave nothing.
+  // The text of target ids; special ids and ids that are not in the model produce nothing.
   virtual std::string decode(const Ids& ids) const = 0;
 };
 
-// The tokenizer of a bundle whose manifest is checked. Throws BundleError: a file is not what the manifest says.
+// The tokenizer of a bundle whose manifest was checked. Throws BundleError: a file contradicts the manifest.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::filesystem::path& directory, const Manifest& manifest);
 
 // Turns ids that arrive one by one into pieces of text whose concatenation is the text of all ids.

@@ -12,7 +12,7 @@ std::optional<std::size_t> utf8_fault(std::string_view bytes);
 // Whether valid UTF-8 is empty or white space only, as Python's str.isspace has it.
 bool is_blank(std::string_view text);
 
-// The length without what looks like the first bytes of a character: replacement characters (U+FFFD) at the end.
+// The length without replacement characters (U+FFFD) at the end, which may be the first bytes of a character.
 std::size_t certain_length(std::string_view text);
 
 }  // namespace txport::core

@@ -2,7 +2,7 @@
 //
 //   {"format_version": 1, "pieces": ["</s>", null, "▁the", ...]}
 //
-// The id of a piece is its place. null stands where an id leaves no text: special tokens, languages, padding.
+// A piece's id is its index. null marks ids that produce no text: special tokens, languages, padding.
 #pragma once
 
 #include <filesystem>
