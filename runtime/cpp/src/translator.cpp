@@ -183,7 +183,7 @@ std::optional<Request> Translator::request(std::string_view text, const Call& ca
   return request(around_text(around, ids), call, around.target_prefix);
 }
 
-Request Translator::request(Ids source, const Call& call, const Ids& target_prefix) const {
+Request Translator::request(Ids source, const Call& call, const Ids& target_prefix) {
   Ids prefix = target_prefix;
   append(prefix, call.prefix);
   return {std::move(source), call.options.max_length, call.options.min_length, std::move(prefix)};

@@ -108,7 +108,7 @@ class Translator {
   // The request for a text, or nothing if there is nothing in it to translate; `truncated` says if it was cut to fit.
   std::optional<Request> request(std::string_view text, const Call& call, const std::string& what,
                                  bool& truncated) const;
-  Request request(Ids source, const Call& call, const Ids& target_prefix) const;
+  static Request request(Ids source, const Call& call, const Ids& target_prefix);
   void check_lengths(const Options& options, std::size_t prefix) const;
   std::vector<Result> decode(const std::vector<Request>& requests, bool scores) const;
   Translation translation(Result result, bool truncated) const;

@@ -81,15 +81,14 @@ int translate(const Arguments& arguments) {
   return 0;
 }
 
-const CLI::Range kPositive(std::int64_t{1}, std::numeric_limits<std::int64_t>::max());
-const CLI::Range kNatural(std::int64_t{0}, std::numeric_limits<std::int64_t>::max());
+CLI::Range at_least(std::int64_t least) { return {least, std::numeric_limits<std::int64_t>::max()}; }
 
 // The flag of an option, by its kind.
 void add(CLI::App& app, const std::string& flag, Options::Limit& option, const char* help) {
-  app.add_option(flag, option, help)->check(kPositive);
+  app.add_option(flag, option, help)->check(at_least(1));
 }
 void add(CLI::App& app, const std::string& flag, Options::Count& option, const char* help) {
-  app.add_option(flag, option, help)->check(kNatural);
+  app.add_option(flag, option, help)->check(at_least(0));
 }
 void add(CLI::App& app, const std::string& flag, Options::Flag& option, const char* help) {
   app.add_flag(flag, option, help);
@@ -124,11 +123,11 @@ void declare(CLI::App& app, Arguments& arguments) {
   opening.workers = 0;
   app.add_option("--workers", opening.workers, "Batches side by side on the CPU. [default: by the cores]")
       ->check(CLI::Range(0, std::numeric_limits<int>::max()));
-  app.add_option("--batch", opening.batch, "Most lines that run together. [default: the bundle's]")->check(kPositive);
+  app.add_option("--batch", opening.batch, "Most lines that run together. [default: the bundle's]")->check(at_least(1));
   app.add_option("--batch-tokens", opening.batch_tokens, "Most source tokens, padding included, that run together.")
-      ->check(kPositive)
+      ->check(at_least(1))
       ->capture_default_str();
-  app.add_option("--window", arguments.window, "Most lines to read ahead.")->check(kPositive)->capture_default_str();
+  app.add_option("--window", arguments.window, "Most lines to read ahead.")->check(at_least(1))->capture_default_str();
   app.set_version_flag("--version", TXPORT_VERSION);
 }
 

@@ -117,10 +117,9 @@ void set(Options::Count& option, std::int32_t field, const txport_options& /*all
 void set(Options::Flag& option, std::int32_t field, const txport_options& /*all*/) { option = field != 0; }
 void set(Options::Text& option, const char* field, const txport_options& /*all*/) { option = unless_null(field); }
 void set(Options::Prefix& option, const char* field, const txport_options& all) {
-  if (all.prefix_count > 0 && field != nullptr)
-    throw InputError("prefix and prefix_ids are both set: give one of them");
   if (all.prefix_count > 0) {
     given(all.prefix_ids, "prefix_ids");
+    if (field != nullptr) throw InputError("prefix and prefix_ids are both set: give one of them");
     option = txport::core::Ids(all.prefix_ids, all.prefix_ids + all.prefix_count);
   } else {
     option = unless_null(field).value_or("");

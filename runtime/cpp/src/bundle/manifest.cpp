@@ -280,7 +280,7 @@ std::vector<std::string> Manifest::lowerings() const {
 }
 
 std::vector<std::string> Manifest::usable_lowerings(const std::string& asked) const {
-  const std::vector<std::string> here = lowerings();
+  std::vector<std::string> here = lowerings();
   if (asked.empty()) return here;
   if (std::find(kLowerings.begin(), kLowerings.end(), asked) == kLowerings.end()) {
     throw InputError("lowering " + quote(asked) + " is unknown: use " + joined(kLowerings));
