@@ -179,8 +179,8 @@ OrtSessions open_sessions(const fs::path& directory, const Manifest& manifest, c
                           void* stream, Weights weights) {
   environment();
   const How how{choice.device, threads, stream, weights};
-  auto encoder = std::async(std::launch::async, open_session, std::cref(directory), std::cref(manifest.encoder()),
-                            std::cref(how));
+  auto encoder =
+      std::async(std::launch::async, open_session, std::cref(directory), std::cref(manifest.encoder()), std::cref(how));
   std::exception_ptr failure;
   for (const std::string& lowering : choice.lowerings) {
     const Graph& graph = manifest.step(lowering);
