@@ -74,7 +74,7 @@ class DecoderState {
   // Wait for the steps since the last `read` and return their tokens.
   virtual StepOutput read() = 0;
   // Replace the last token that was made for these rows (forced prefix, suppressed eos) and their flag. Taking back a
-  // `finished` also advances the row's position by one, which the step had not done.
+  // `finished` also advances the row's position by one, which the step did not do.
   virtual void override_tokens(const std::vector<std::size_t>& rows, const Ids& token_ids,
                                const std::vector<bool>& finished) = 0;
   // [target_vocabulary] of one row after the last step. Only on a state that was allocated with logits.

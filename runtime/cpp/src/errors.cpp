@@ -1,17 +1,17 @@
 #include "errors.hpp"
 
+#include <regex>
+
 namespace txport::core {
 
 namespace {
 constexpr std::size_t kMost = 200;
 }
 
-void throw_failure(const std::string& message) {
-  for (const char* words :
-       {"out of memory", "OutOfMemory", "bad_alloc", "bad allocation", "Failed to allocate memory"}) {
-    if (message.find(words) != std::string::npos) throw ResourceError(message);
-  }
-  throw EngineError(message);
+bool is_out_of_memory(const std::string& message) {
+  static const std::regex words("out ?of ?memory|bad[_ ]alloc|failed to allocate|could not be allocated",
+                                std::regex::icase);
+  return std::regex_search(message, words);
 }
 
 std::string quote(const std::string& text) {

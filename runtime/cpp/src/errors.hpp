@@ -49,8 +49,15 @@ class CheckFailed : public Error {
   using Error::Error;
 };
 
-// Throw what a library reported in its own words: ResourceError if memory was exhausted, else EngineError.
-[[noreturn]] void throw_failure(const std::string& message);
+// Whether a library reports in its own words that memory is exhausted.
+bool is_out_of_memory(const std::string& message);
+
+// Throw what a library reported: ResourceError if memory is exhausted, or else another error.
+template <typename Otherwise = EngineError>
+[[noreturn]] void throw_failure(const std::string& message) {
+  if (is_out_of_memory(message)) throw ResourceError(message);
+  throw Otherwise(message);
+}
 
 // Text in quotes for a message: control characters are escaped, and a long text is cut.
 std::string quote(const std::string& text);

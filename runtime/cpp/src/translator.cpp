@@ -42,7 +42,7 @@ std::string between(const std::string& what, std::int64_t value, std::int64_t lo
 
 void append(Ids& to, const Ids& more) { to.insert(to.end(), more.begin(), more.end()); }
 
-// The source ids of a text with everything that stands around them.
+// The source ids of a text with their affixes.
 Ids around_text(const Affixes& around, const Ids& ids) {
   Ids whole = around.source_prefix;
   append(whole, ids);

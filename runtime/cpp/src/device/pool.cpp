@@ -61,8 +61,8 @@ std::string Pool::too_large(const DeviceGraph& graph, const StepSizes& sizes) co
   }
   const std::string target = sizes.target > 0 ? " and " + std::to_string(sizes.target) + " target" : "";
   return "the GPU has no room for a batch of " + std::to_string(sizes.batch) + " rows of " +
-         std::to_string(sizes.source) + " source" + target + " tokens: " + megabytes(bytes_needed(graph, sizes)) +
-         " MB are needed and " + megabytes(free) + " MB are free; " +
+         std::to_string(sizes.source) + " source" + target + " tokens: it needs " +
+         megabytes(bytes_needed(graph, sizes)) + " MB and " + megabytes(free) + " MB are free; " +
          (fits > 0 ? "a batch of " + std::to_string(fits) + " would fit" : "not even one row would fit");
 }
 

@@ -24,7 +24,7 @@ struct Choice {
   std::vector<std::string> usable;     // then: the lowerings for the CPU
 };
 
-// Choose. This loads TensorRT if it was asked for or the bundle has engines, and ONNX Runtime if there is a GPU. An
+// Choose. This loads TensorRT if `device` is trt or the bundle has engines, and ONNX Runtime if there is a GPU. An
 // empty `lowering` is the best one.
 //
 // "auto" is TensorRT where engines fit, else ONNX Runtime's CUDA provider where it is installed and there is a GPU,

@@ -88,8 +88,8 @@ void append_cuda(Ort::SessionOptions& options, const std::string& device, void* 
     Ort::ThrowOnError(Ort::GetApi().UpdateCUDAProviderOptionsWithValue(cuda.get(), "user_compute_stream", stream));
     options.AppendExecutionProvider_CUDA_V2(*cuda);
   } catch (const Ort::Exception& error) {
-    throw EngineError("ONNX Runtime cannot start its CUDA provider here (" + reason(error) +
-                      "): check the driver, or use device cpu");
+    throw MissingLibrary("ONNX Runtime cannot start its CUDA provider here (" + reason(error) +
+                         "): check the driver, or use device cpu");
   }
 }
 
@@ -132,8 +132,8 @@ Ort::Session open_session(const fs::path& directory, const Graph& graph, const H
     Ort::Session session(environment(), path.c_str(), session_options(how));
     if (fits(session, graph)) return session;
   } catch (const Ort::Exception& error) {
-    throw BundleError("ONNX Runtime " + onnxruntime_version() + " does not load " + path.string() + ": " +
-                      reason(error));
+    throw_failure<BundleError>("ONNX Runtime " + onnxruntime_version() + " does not load " + path.string() + ": " +
+                               reason(error));
   }
   throw BundleError(path.string() + " has other inputs or outputs than the manifest says: export the bundle again");
 }

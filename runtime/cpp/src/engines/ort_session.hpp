@@ -45,8 +45,8 @@ enum class Weights { packed, mapped };
 
 // Open the encoder and the first of the chosen lowerings that ONNX Runtime loads. `stream` is the cudaStream_t that its
 // CUDA provider works on; of use for device cuda only.
-// Throws BundleError: ONNX Runtime does not load one, or it is not what the manifest says. MissingLibrary: this ONNX
-// Runtime has no CUDA provider. EngineError: its CUDA provider does not start.
+// Throws BundleError: ONNX Runtime does not load one, or it contradicts the manifest. ResourceError: for want of
+// memory. MissingLibrary: this ONNX Runtime has no CUDA provider, or one that does not start.
 OrtSessions open_sessions(const std::filesystem::path& directory, const Manifest& manifest, const Choice& choice,
                           int threads, void* stream, Weights weights = Weights::packed);
 

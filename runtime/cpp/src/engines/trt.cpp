@@ -163,7 +163,8 @@ std::shared_ptr<const OpenEngine> open_file(const std::shared_ptr<Runtime>& runt
   opened->runtime = runtime;
   opened->engine.reset(runtime->runtime->deserializeCudaEngine(data.data(), data.size()));
   if (!opened->engine) {
-    throw BundleError(title() + " does not open " + path.string() + ": " + runtime->log.why() + "; run tx-build again");
+    throw_failure<BundleError>(title() + " does not open " + path.string() + ": " + runtime->log.why() +
+                               "; run tx-build again");
   }
   for (std::int32_t i = 0; i < opened->engine->getNbIOTensors(); ++i) {
     opened->names.insert(opened->engine->getIOTensorName(i));
