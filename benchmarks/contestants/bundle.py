@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 import numpy as np
-from txport.benchmarks.contestants.endless import EndlessEngine
-from txport.benchmarks.run.backend import DEFAULT, Setting, Task, padded
+from txport.benchmarks.contestants.backend import DEFAULT, Setting, Task, padded
+from txport.benchmarks.contestants.ignore_eos import EndlessEngine
 from txport.runtime import Translator
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.greedy import Request, decode_all

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from txport.benchmarks.run.backend import DEFAULT, Setting, Task
+from txport.benchmarks.contestants.backend import DEFAULT, Setting, Task
 
 FORMAT, FORMAT_VERSION = "txport-bench", 1
 STARTS = 5

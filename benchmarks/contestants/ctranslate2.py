@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import ctranslate2
-from txport.benchmarks.run.backend import Setting, Task, cut_after
+from txport.benchmarks.contestants.backend import Setting, Task, cut_after
 
 
 def token(token_id: int) -> str:

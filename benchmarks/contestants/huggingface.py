@@ -7,8 +7,8 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor
+from txport.benchmarks.contestants.backend import Setting, Task, cut_after, padded
 from txport.benchmarks.contestants.huggingface_weights import generation_config, hugging_face_model
-from txport.benchmarks.run.backend import Setting, Task, cut_after, padded
 from txport.models.checkpoint import load_checkpoint
 from txport.models.config import Config
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from txport.benchmarks.run.backend import Setting, Task, cut_after, padded
+from txport.benchmarks.contestants.backend import Setting, Task, cut_after, padded
 from txport.models.checkpoint import load_checkpoint
 
 

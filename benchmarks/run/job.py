@@ -8,7 +8,7 @@ from pathlib import Path
 
 from txport.benchmarks.report.schema import Contestant
 from txport.benchmarks.run.plans import PEERS, Place, Plan, bundle_plan, cpp_plan, peer_plans
-from txport.benchmarks.run.race import Budget
+from txport.benchmarks.run.rounds import Budget
 from txport.benchmarks.run.session import Job
 from txport.benchmarks.run.startup import REPEATS
 from txport.benchmarks.run.workloads import Work, fixed_work, text_work

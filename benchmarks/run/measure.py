@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from txport.benchmarks.machine.roofline import Shape, roofline
 from txport.benchmarks.report.schema import Agreement, Contestant, Machine, Measurement, Percentiles
 from txport.benchmarks.report.statistics import percentiles, ratio
-from txport.benchmarks.run.race import Times
+from txport.benchmarks.run.rounds import Times
 from txport.benchmarks.run.workloads import Work
 
 

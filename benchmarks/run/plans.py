@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from txport.benchmarks.contestants.backend import DEFAULT
 from txport.benchmarks.report.schema import BundleFacts, Contestant
-from txport.benchmarks.run.backend import DEFAULT
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.engines.build_record import NAME as RECORD
 from txport.runtime.engines.build_record import BuildRecord

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from txport.benchmarks.contestants.backend import Task
+from txport.benchmarks.machine.description import describe
 from txport.benchmarks.machine.energy import Meter, NvmlMeter, open_meter
-from txport.benchmarks.machine.machine import describe
 from txport.benchmarks.machine.nvml import open_nvml
 from txport.benchmarks.machine.roofline import probe, read_shape
 from txport.benchmarks.report.report import write_report
 from txport.benchmarks.report.schema import FORMAT, FORMAT_VERSION, Contestant, MadeBy, Percentiles, Report
 from txport.benchmarks.report.statistics import percentiles
-from txport.benchmarks.run.backend import Task
 from txport.benchmarks.run.measure import measurement
 from txport.benchmarks.run.plans import ANY, Place, Plan
-from txport.benchmarks.run.race import LOAD_SECONDS, Budget, Racer, race
+from txport.benchmarks.run.rounds import LOAD_SECONDS, Budget, Racer, race
 from txport.benchmarks.run.startup import startup
 from txport.benchmarks.run.worker_process import ContestantFailed, WorkerProcess, prepare
 from txport.benchmarks.run.workloads import Work

@@ -1,7 +1,7 @@
 """A process that runs one contestant: it reads requests and writes replies, one JSON object a line.
 
 In a process of its own a contestant cannot take the run with it when it crashes, its memory is its own, and it may need
-another Python or other settings of its libraries. `txport.benchmarks.run.race` is the other end.
+another Python or other settings of its libraries. `txport.benchmarks.run.rounds` is the other end.
 """
 
 import contextlib
@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
+from txport.benchmarks.contestants.backend import BACKENDS, Backend, SelfTimed, Task
 from txport.benchmarks.report.statistics import warm_up
-from txport.benchmarks.run.backend import BACKENDS, Backend, SelfTimed, Task
 
 FAST = 0.2  # of a turn: a call that is shorter than this share of it is made once untimed, when a turn begins
 

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
-from txport.benchmarks.run.backend import Task
+from txport.benchmarks.contestants.backend import Task
 
 pytest.importorskip("torch", reason="needs PyTorch: pip install 'txport[dev]'")
 import numpy as np
 import torch
+from txport.benchmarks.contestants.backend import Backend
 from txport.benchmarks.contestants.pytorch import PyTorchBackend
-from txport.benchmarks.run.backend import Backend
 from txport.models.checkpoint import load_checkpoint, save_checkpoint
 from txport.models.config import preset
 from txport.models.transformer import Transformer

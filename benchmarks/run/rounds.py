@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
+from txport.benchmarks.contestants.backend import Task
 from txport.benchmarks.machine.energy import Meter
 from txport.benchmarks.report.statistics import percentile
-from txport.benchmarks.run.backend import Task
 from txport.benchmarks.run.worker_process import ContestantFailed, WorkerProcess
 
 ROUNDS = 10  # in each everybody has a tenth of its calls or time, and one call at least

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from memory_device import MemoryDevice
 from memory_engine import TOKENS
-from txport.benchmarks.contestants.endless import EndlessEngine
+from txport.benchmarks.contestants.ignore_eos import EndlessEngine
 from txport.runtime.greedy import Request, decode_all
 
 from tests.runtime.device.test_engine import engine_on

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from txport.benchmarks.run.backend import Task
-from txport.benchmarks.run.race import ROUNDS, Budget, Racer, race
+from txport.benchmarks.contestants.backend import Task
+from txport.benchmarks.run.rounds import ROUNDS, Budget, Racer, race
 from txport.benchmarks.run.worker_process import WorkerProcess
 
 TASK = Task([[4, 5, 6, 3], [7, 8, 9, 3]], 4, True, [], 0)
