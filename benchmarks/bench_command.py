@@ -1,31 +1,31 @@
 """tx-bench: what a bundle costs here, next to peers with the same weights."""
 
-import json
 import signal
 import sys
 import tempfile
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
 from rich.console import Console
 from txport.benchmarks.report.regression import check_against
-from txport.benchmarks.report.schema import Report
+from txport.benchmarks.report.report import as_json, check_output
+from txport.benchmarks.report.schema import BenchReport
 from txport.benchmarks.report.tables import markdown, print_tables
-from txport.benchmarks.run.job import Request, make_job
+from txport.benchmarks.run.job import BenchOptions, make_job
 from txport.benchmarks.run.plans import PEERS, Place
 from txport.benchmarks.run.session import Session
 from txport.exporter.progress import Stages
-from txport.runtime.bundle.strict_json import encode
 from txport.runtime.entry import INTERRUPTED
 from txport.runtime.errors import InputError
 from txport.runtime.files import write_atomically
 
 REPORT, TEXT = "bench.json", "bench.md"
+PATH = click.Path(path_type=Path)
+POSITIVE = click.FloatRange(0, min_open=True)
 
 
-def numbers(context: click.Context, option: click.Parameter, value: str | None) -> list[int]:
+def _numbers(context: click.Context, option: click.Parameter, value: str | None) -> list[int]:
     """A list such as "1,8,32"."""
     try:
         return [int(word) for word in (value or "").split(",") if word]
@@ -37,74 +37,58 @@ def _pythons(context: click.Context, option: click.Parameter, values: tuple[str,
     pairs = [value.partition("=") for value in values]
     for name, _, path in pairs:
         if name not in PEERS or not path:
-            raise click.BadParameter(f"{name!r} is no peer: give for example optimum=/usr/bin/python3")
+            raise click.BadParameter(f"{name!r} is not a peer: give for example optimum=/usr/bin/python3")
     return {name: path for name, _, path in pairs}
 
 
 @click.command(
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Other uses: tx-bench compare A.json B.json; tx-bench scale -o DIRECTORY; each has a --help of its own.",
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+    epilog="See also: tx-bench compare A.json B.json; tx-bench scale -o DIRECTORY; each has a --help of its own.",
 )
-@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("bundle", type=PATH)
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=PATH,
     default=Path("bench"),
-    show_default=True,
     help=f"Directory for {REPORT}, {TEXT} and plots; figures of an earlier run there are replaced.",
 )
-@click.option("--batch", "batches", callback=numbers, help="Sentences that run together, by comma. [default: 1,8,32]")
-@click.option("--source", "sources", callback=numbers, help="Source tokens of a sentence, by comma. [default: 32]")
-@click.option("--target", "targets", callback=numbers, help="New tokens of a sentence, by comma. [default: 64]")
-@click.option("--text", type=click.Path(path_type=Path), help="Sentences, one a line. [default: see --lines]")
+@click.option("--batch", "batches", callback=_numbers, help="Sentences that run together, by comma. [default: 1,8,32]")
+@click.option("--source", "sources", callback=_numbers, help="Source tokens of a sentence, by comma. [default: 32]")
+@click.option("--target", "targets", callback=_numbers, help="New tokens of a sentence, by comma. [default: 64]")
+@click.option("--text", type=PATH, help="Sentences, one a line. [default: see --lines]")
 @click.option(
     "--lines",
     type=click.IntRange(0),
     default=200,
-    show_default=True,
     help="Sentences to take, from --text or the checkpoint or the bundle's self-check; 0 for no text.",
 )
 @click.option("--quick", is_flag=True, help="Leave out the curves over batch sizes and lengths.")
-@click.option("--calls", type=click.IntRange(1), default=200, show_default=True, help="Calls to time.")
-@click.option(
-    "--seconds",
-    type=click.FloatRange(0, min_open=True),
-    default=20.0,
-    show_default=True,
-    help="Stop timing a workload after this long.",
-)
-@click.option(
-    "--peer-seconds",
-    type=click.FloatRange(0, min_open=True),
-    default=2.0,
-    show_default=True,
-    help="The same for each peer.",
-)
+@click.option("--calls", type=click.IntRange(1), default=200, help="Calls to time.")
+@click.option("--seconds", type=POSITIVE, default=20.0, help="Stop timing a workload after this long.")
+@click.option("--peer-seconds", type=POSITIVE, default=2.0, help="The same for each peer.")
 @click.option("--peers", "all_peers", is_flag=True, help="Measure all peers with the same weights in the same run.")
 @click.option("--peer", "peers", multiple=True, type=click.Choice(PEERS), help="Measure this peer; may be repeated.")
 @click.option(
     "--checkpoint",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="The checkpoint that BUNDLE was exported from, for peers. [default: `checkpoint` beside BUNDLE]",
 )
-@click.option("--compute-types", default="float32,int8", show_default=True, help="CTranslate2's, by comma.")
+@click.option("--compute-types", default="float32,int8", help="CTranslate2's, by comma.")
+@click.option("--peer-python", "pythons", multiple=True, callback=_pythons, help="NAME=PYTHON: a peer's interpreter.")
+@click.option("--cpp", type=PATH, help="The program txport-bench: measure the C++ runtime too.")
+@click.option("--against", multiple=True, type=PATH, help="Another bundle; may be repeated.")
 @click.option(
-    "--peer-python", "pythons", multiple=True, callback=_pythons, help="NAME=PYTHON: another interpreter for a peer."
+    "--max-ratio", type=POSITIVE, help="Exit with 1 if BUNDLE takes more than this times a bundle of --against."
 )
-@click.option("--cpp", type=click.Path(path_type=Path), help="The program txport-bench: measure the C++ runtime too.")
-@click.option("--against", multiple=True, type=click.Path(path_type=Path), help="Another bundle; may be repeated.")
-@click.option(
-    "--max-ratio",
-    type=click.FloatRange(0, min_open=True),
-    help="Exit with 1 if BUNDLE takes more than this times a bundle of --against.",
-)
-@click.option("--device", default="auto", show_default=True, help="As of tx-translate.")
+@click.option("--device", default="auto", help="As of tx-translate.")
 @click.option("--lowering", help="As of tx-translate.")
-@click.option("--threads", type=click.IntRange(0), default=0, help="Threads, of peers too. [default: the libraries']")
+@click.option(
+    "--threads", type=click.IntRange(0), default=0, help="Threads, of peers too; 0 for the libraries' choice."
+)
 @click.option("--no-roofline", is_flag=True, help="Do not measure the machine's bandwidth and peak.")
 @click.option("--no-plots", is_flag=True, help="Write no plots.")
-@click.option("--json", "as_json", is_flag=True, help="Print the JSON instead of tables.")
+@click.option("--json", "json_only", is_flag=True, help="Print the JSON instead of tables.")
 def main(
     bundle: Path,
     output: Path,
@@ -117,28 +101,28 @@ def main(
     no_roofline: bool,
     max_ratio: float | None,
     no_plots: bool,
-    as_json: bool,
+    json_only: bool,
     **others: Any,
 ) -> None:
     """Measure BUNDLE on this machine: latency, throughput, start-up, memory, energy, and the roofline beside it.
 
-    Figures are written after each workload: what was measured survives an interruption.
+    Figures are written after each workload: those that were measured survive an interruption.
     """
-    request = Request(
+    options = BenchOptions(
         bundle=bundle,
         output=output / REPORT,
         place=Place(device, lowering, threads),
         peers=PEERS if all_peers else peers,
         compute_types=[word for word in compute_types.split(",") if word],
-        probe=not no_roofline,
+        roofline=not no_roofline,
         command=tuple(sys.argv[1:]),
         **others,
     )
-    if max_ratio is not None and not request.against:
+    if max_ratio is not None and not options.against:
         raise InputError("--max-ratio needs another bundle to compare with: give --against")
-    report = _run(request, with_plots=not no_plots)
-    if as_json:
-        click.echo(json.dumps(encode(report), indent=1, ensure_ascii=False))
+    report = _run(options, with_plots=not no_plots)
+    if json_only:
+        click.echo(as_json(report))
     else:
         print_tables(report, Console())
         click.echo(f"\nwritten: {output}")
@@ -148,14 +132,13 @@ def main(
         check_against(report, max_ratio)
 
 
-def _run(request: Request, with_plots: bool) -> Report:
-    """Measure, and write what can be written of it; an interruption leaves an incomplete report."""
-    signal.signal(signal.SIGTERM, interrupt)
-    directory = request.output.parent
-    if directory.exists() and any(directory.iterdir()) and not request.output.exists():
-        raise InputError(f"{directory} holds other files and no {REPORT}: choose another directory with --output")
+def _run(options: BenchOptions, with_plots: bool) -> BenchReport:
+    """Measure and write the results; an interruption leaves an incomplete report."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    check_output(options.output)
     with tempfile.TemporaryDirectory(prefix="txport-bench-") as scratch, Stages() as stages:
-        job = make_job(request, Path(scratch))
+        job = make_job(options, Path(scratch))
+        directory = options.output.parent
         directory.mkdir(parents=True, exist_ok=True)
         session = Session(job, stages)
         try:
@@ -170,8 +153,3 @@ def _run(request: Request, with_plots: bool) -> Report:
 
         write_plots(session.report, directory)
     return session.report
-
-
-def interrupt(number: int, frame: FrameType | None) -> None:
-    """A signal's handler: what Ctrl-C does."""
-    raise KeyboardInterrupt

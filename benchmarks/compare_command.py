@@ -4,11 +4,10 @@ import json
 from pathlib import Path
 
 import click
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
-from txport.benchmarks.report.compare import differences, read_figures
+from txport.benchmarks.report.compare import compare, read_figures
+from txport.benchmarks.report.tables import print_table
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -18,11 +17,11 @@ from txport.benchmarks.report.compare import differences, read_figures
 def main(first: Path, second: Path, as_json: bool) -> None:
     """Compare the times of SECOND with those of FIRST, files of tx-bench or txport-bench.
 
-    A ratio above 1: the second one is slower. Runs at different times are only compared as well as the machine stayed
-    the same: to decide between two bundles, measure both in one run with --against.
+    A ratio above 1: the second one is slower. Two runs can only be compared as well as the machine stayed the same
+    between them: to decide between two bundles, measure both in one run with --against.
     """
     figures = read_figures(first), read_figures(second)
-    found = differences(*figures)
+    comparisons = compare(*figures)
     if as_json:
         rows = [
             {
@@ -35,20 +34,19 @@ def main(first: Path, second: Path, as_json: bool) -> None:
                 "high": each.high,
                 "verdict": each.verdict,
             }
-            for each in found
+            for each in comparisons
         ]
         click.echo(json.dumps(rows, indent=1, ensure_ascii=False))
         return
     console = Console()
     for name, side in zip(("first", "second"), figures, strict=True):
         console.print(f"[bold]{name}[/]: {escape(side.machine)}", highlight=False, soft_wrap=True)
-    table = Table(
-        "", "workload", title="ms/token", box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0)
-    )
-    for head in ("first", "second", "ratio (low..high)", "second is"):
-        table.add_column(head, justify="right")
-    for each in found:
-        ratio = f"{each.ratio:.3f} ({each.low:.2f}..{each.high:.2f})"
-        middles = f"{each.first.middle:.3f}", f"{each.second.middle:.3f}"
-        table.add_row(escape(each.contestant), escape(each.workload), *middles, ratio, each.verdict)
-    console.print(table)
+    console.print("\nms/token", highlight=False)
+    table = [
+        [
+            *(each.contestant, each.workload, f"{each.first.middle:.3f}", f"{each.second.middle:.3f}"),
+            *(f"{each.ratio:.3f} ({each.low:.2f}..{each.high:.2f})", each.verdict),
+        ]
+        for each in comparisons
+    ]
+    print_table(["", "workload", "first", "second", "ratio (low..high)", "second is"], table, console)

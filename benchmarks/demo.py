@@ -1,8 +1,8 @@
-"""The whole of txport in a few minutes: train, export, verify, evaluate, translate, by the commands that users type.
+"""The whole of txport in a few minutes: train, export, verify, evaluate, translate, with the commands that users type.
 
     python -m txport.benchmarks.demo -o build/demo
 
-Each command runs as a process of its own, with its progress bars; what it reports as JSON is gathered into one table.
+Each command runs as a process of its own, with its progress bars; their JSON reports are gathered into one table.
 """
 
 import json
@@ -10,14 +10,16 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.markup import escape
-from txport.benchmarks.demo_summary import Figures, Verification, missed, print_summary
+from txport.benchmarks.demo_summary import DemoFigures, LoweringFigures, missed, print_summary
+from txport.runtime.bundle.manifest import WEIGHTS
 from txport.runtime.errors import CheckFailed, InputError, TxportError
 
 EXAMPLES = (
@@ -25,8 +27,6 @@ EXAMPLES = (
     "The train from Madrid arrives at 17:05 on track 3.",
     "The camera weighs 2.5 kg and costs €1,250.",
 )
-
-T = TypeVar("T")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -37,7 +37,7 @@ def main(output: Path, recipe: str, sentences: int) -> None:
     """Train, export, verify, evaluate and translate; exits with 1 if a figure misses what txport promises."""
     console = Console()
     try:
-        figures = Demo(output, recipe, sentences, console).run()
+        figures = Demo(output, recipe, sentences, console, Path(sys.executable).parent).run()
         console.print()
         print_summary(figures, console)
         if misses := missed(figures):
@@ -51,89 +51,82 @@ class Demo:
     """One run of all stages, in order.
 
     Args:
-        output: gets `checkpoint`, `bundle` and `bundle-fp16`; what an earlier run left there is replaced.
+        output: receives `checkpoint`, `bundle` and `bundle-fp16`; those of an earlier run are replaced.
         recipe: for tx-train.
         sentences: to verify on.
         console: for headings; the commands write to the same standard output and error.
+        scripts: the directory of the commands.
     """
 
-    def __init__(self, output: Path, recipe: str, sentences: int, console: Console) -> None:
+    def __init__(self, output: Path, recipe: str, sentences: int, console: Console, scripts: Path) -> None:
         self.checkpoint, self.bundle, self.half = (output / name for name in ("checkpoint", "bundle", "bundle-fp16"))
-        self.recipe, self.count, self.console = recipe, str(sentences), console
+        self.recipe, self.count, self.console, self.scripts = recipe, str(sentences), console, scripts
         self.seconds: dict[str, float] = {}
 
-    def run(self) -> Figures:
+    def run(self) -> DemoFigures:
         """Run everything.
 
         Raises:
-            CheckFailed, InputError: a command failed; it has said why.
+            CheckFailed, InputError: a command failed and has reported why.
         """
-        self._stage("train", self._train)
-        single = self._stage("export and verify, float32", lambda: self._export(self.bundle))
-        half = self._stage("export and verify, FP16", lambda: self._export(self.half, "--fp16"))
-        scores = self._stage("evaluate the bundle", self._evaluate)
-        made = self._stage("translate", self._translate)
-        weights = (self.bundle / "onnx" / "weights.bin").stat().st_size
-        return Figures(
+        with self._stage("train"):
+            self._run("tx-train", "--recipe", self.recipe, "-o", str(self.checkpoint), "--force", shown=True)
+        with self._stage("export and verify, float32"):
+            single = self._export(self.bundle)
+        with self._stage("export and verify, FP16"):
+            half = self._export(self.half, "--fp16")
+        with self._stage("evaluate the bundle"):
+            scores = json.loads(self._run("tx-evaluate", str(self.bundle), "--recipe", self.recipe, "--json"))
+        with self._stage("translate"):
+            translations = self._translate()
+        return DemoFigures(
             sentences=scores["sentences"],
             exact=scores["exact"],
             bleu=scores["bleu"],
-            float32=Verification.from_report(single),
-            float16=Verification.from_report(half),
+            verified={"float32": single, "FP16": half},
             bundle_bytes=sum(file.stat().st_size for file in self.bundle.rglob("*") if file.is_file()),
-            weight_bytes=weights,
+            weight_bytes=(self.bundle / WEIGHTS).stat().st_size,
             seconds=self.seconds,
             bundle=self.bundle,
-            translations=list(zip(EXAMPLES, made, strict=True)),
+            translations=translations,
         )
 
-    def _stage(self, name: str, work: Callable[[], T]) -> T:
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
         self.console.rule(f"[bold]{name}", align="left")
         start = time.monotonic()
-        result = work()
+        yield
         self.seconds[name] = time.monotonic() - start
-        return result
 
-    def _train(self) -> None:
-        self._run("tx-train", "--recipe", self.recipe, "-o", str(self.checkpoint), "--force", shown=True)
-
-    def _export(self, bundle: Path, *options: str) -> dict[str, Any]:
+    def _export(self, bundle: Path, *options: str) -> list[LoweringFigures]:
         common = ("-o", str(bundle), "--force", "--json", "--sentences", self.count)
         report: dict[str, Any] = json.loads(self._run("tx-export", str(self.checkpoint), *common, *options))
-        return report["verification"]  # type: ignore[no-any-return]
+        return [
+            LoweringFigures(each["lowering"], each["token_identical"], each["sentences"], each["max_logit_error"])
+            for each in report["verification"]["lowerings"]
+        ]
 
-    def _evaluate(self) -> dict[str, Any]:
-        made = self._run("tx-evaluate", str(self.bundle), "--recipe", self.recipe, "--json")
-        return json.loads(made)  # type: ignore[no-any-return]
-
-    def _translate(self) -> list[str]:
-        made = self._run("tx-translate", str(self.bundle), text="".join(f"{line}\n" for line in EXAMPLES)).splitlines()
-        for source, target in zip(EXAMPLES, made, strict=True):
+    def _translate(self) -> list[tuple[str, str]]:
+        text = "".join(f"{line}\n" for line in EXAMPLES)
+        targets = self._run("tx-translate", str(self.bundle), text=text).splitlines()
+        translations = list(zip(EXAMPLES, targets, strict=True))
+        for source, target in translations:
             self.console.print(f"{escape(source)}\n  [green]{escape(target)}", highlight=False, soft_wrap=True)
-        return made
+        return translations
 
     def _run(self, command: str, *arguments: str, text: str = "", shown: bool = False) -> str:
         """Run one of our commands and return its standard output, or let the user see it if `shown`."""
         self.console.print(f"[dim]$ {escape(' '.join([command, *arguments]))}", highlight=False, soft_wrap=True)
-        done = subprocess.run(
-            [_script(command), *arguments],
-            input=text,
-            stdout=None if shown else subprocess.PIPE,
-            encoding="utf-8",
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
+        script = self.scripts / command
+        if not script.exists():
+            raise InputError(f"{script} is missing: install txport here, pip install -e '.[dev]'")
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        stdout = None if shown else subprocess.PIPE
+        done = subprocess.run([script, *arguments], input=text, stdout=stdout, encoding="utf-8", env=environment)
         if done.returncode:
             kind = CheckFailed if done.returncode == CheckFailed.exit_code else InputError
             raise kind(f"{command} ended with exit code {done.returncode}; see above")
         return done.stdout or ""
-
-
-def _script(command: str) -> str:
-    """The command of this environment, not another one of the same name on PATH."""
-    script = Path(sys.executable).parent / command
-    if not script.exists():
-        raise InputError(f"{script} is missing: install txport here, pip install -e '.[dev]'")
-    return str(script)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The console script of the benchmarks; only the standard library is imported here."""
+"""The console script of the benchmarks; it imports only the standard library."""
 
 import sys
 from typing import NoReturn

@@ -9,41 +9,35 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from txport.benchmarks.bench_command import interrupt
-from txport.benchmarks.machine.machine import describe
+from txport.benchmarks.machine.description import describe
 from txport.benchmarks.machine.nvml import open_nvml
-from txport.benchmarks.report.schema import MadeBy
-from txport.benchmarks.scale.report import plot_scale, print_scale, scale_markdown, write_scale
+from txport.benchmarks.report.report import check_output, write_report
+from txport.benchmarks.scale.report import plot_scale, print_scale, scale_markdown
 from txport.benchmarks.scale.scale import FULL, QUICK, Study, measure_axis
-from txport.benchmarks.scale.schema import FORMAT, FORMAT_VERSION, ScaleReport
+from txport.benchmarks.scale.schema import SCALE_FORMAT, SCALE_FORMAT_VERSION, ScaleReport
 from txport.exporter.progress import Stages
 from txport.models.config import PRESETS
+from txport.runtime.bundle.schema import MadeBy
 from txport.runtime.entry import INTERRUPTED
 from txport.runtime.errors import InputError
 from txport.runtime.files import write_atomically
 from txport.runtime.version import VERSION
 
 REPORT, TEXT = "scale.json", "scale.md"
+PATH = click.Path(path_type=Path)
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    default=Path("scale"),
-    show_default=True,
-    help=f"Directory for {REPORT}, {TEXT} and the plot.",
-)
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.option("-o", "--output", type=PATH, default=Path("scale"), help=f"Directory for {REPORT}, {TEXT} and the plot.")
 @click.option("--axis", "axes", multiple=True, type=click.Choice(list(FULL)), help="Only this; may be repeated.")
 @click.option(
     "--values", multiple=True, help="AXIS=N,N,...: these sizes instead, for example target=16,64; may be repeated."
 )
 @click.option("--full", is_flag=True, help="All sizes, up to 512 tokens, 256 rows, 24 layers: ten minutes and more.")
-@click.option("--preset", type=click.Choice(list(PRESETS)), default="small", show_default=True, help="Random models.")
-@click.option("--bundle", type=click.Path(path_type=Path), help="A trained bundle, for the axis of sentences.")
-@click.option("--text", type=click.Path(path_type=Path), help="Its sentences. [default: those of its self-check]")
-@click.option("--threads", type=click.IntRange(0), default=0, help="Threads. [default: the library's]")
+@click.option("--preset", type=click.Choice(list(PRESETS)), default="small", help="Random models.")
+@click.option("--bundle", type=PATH, help="A trained bundle, for the axis of sentences.")
+@click.option("--text", type=PATH, help="Its sentences. [default: those of its self-check]")
+@click.option("--threads", type=click.IntRange(0), default=0, help="Threads; 0 for the library's choice.")
 def main(
     output: Path,
     axes: tuple[str, ...],
@@ -56,37 +50,35 @@ def main(
 ) -> None:
     """Measure how the time of a call grows with each size, the others fixed, with random weights.
 
-    Sentences are those of one text file, and need a trained bundle.
+    The axis of sentences measures one text file, and needs a trained bundle.
     """
     sizes = dict(FULL if full else QUICK) | _parse(values)
     chosen = axes or tuple(name for name in FULL if name != "sentences" or bundle is not None)
     if "sentences" in chosen and bundle is None:
         raise InputError("the axis of sentences needs a trained bundle: give one with --bundle")
-    if output.exists() and any(output.iterdir()) and not (output / REPORT).exists():
-        raise InputError(f"{output} holds other files and no {REPORT}: choose another directory with --output")
+    check_output(output / REPORT)
     output.mkdir(parents=True, exist_ok=True)
     report = ScaleReport(
-        format=FORMAT,
-        format_version=FORMAT_VERSION,
+        format=SCALE_FORMAT,
+        format_version=SCALE_FORMAT_VERSION,
         made_by=MadeBy("txport", VERSION),
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         command=tuple(sys.argv[1:]),
         complete=False,
         machine=describe(open_nvml()),
-        axes=(),
     )
-    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with tempfile.TemporaryDirectory(prefix="txport-scale-") as scratch, Stages() as stages:
             study = Study(preset, threads, Path(scratch), bundle, text)
             for name in chosen:
                 axis = measure_axis(study, name, sizes[name], stages)
                 report = replace(report, axes=(*report.axes, axis))
-                write_scale(report, output / REPORT)
+                write_report(output / REPORT, report)
         report = replace(report, complete=True)
     except KeyboardInterrupt:
         print("tx-bench scale: interrupted; the axes that were finished are kept", file=sys.stderr)
-    write_scale(report, output / REPORT)
+    write_report(output / REPORT, report)
     write_atomically(output / TEXT, scale_markdown(report).encode())
     plot_scale(report, output)
     print_scale(report, Console())
@@ -96,11 +88,11 @@ def main(
 
 
 def _parse(values: tuple[str, ...]) -> dict[str, list[int]]:
-    found = {}
+    sizes = {}
     for value in values:
         name, _, numbers = value.partition("=")
         words = [word for word in numbers.split(",") if word]
         if name not in FULL or not words or not all(word.isdigit() and int(word) > 0 for word in words):
             raise InputError(f"--values {value} cannot be used: give for example target=16,64 ({', '.join(FULL)})")
-        found[name] = sorted({int(word) for word in words})
-    return found
+        sizes[name] = sorted({int(word) for word in words})
+    return sizes

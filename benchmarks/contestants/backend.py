@@ -1,4 +1,4 @@
-"""What a contestant offers to the process that runs it, and what it is given."""
+"""What a contestant offers to the process that runs it, and the task that it receives."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ DEFAULT = "default"  # as a number of threads: the library's own choice
 
 @dataclass(frozen=True)
 class Task:
-    """A workload as a contestant's process gets it.
+    """A workload as a contestant's process receives it.
 
     Attributes:
         sources: ids of each sentence, eos included.
         target: tokens that each makes if `fixed`, else the most.
         fixed: one batch, in which eos ends nothing.
         prefix: ids that every answer begins with.
-        absent: an id that no answer holds, for contestants that must be given one that ends a sentence.
+        absent: an id that no answer contains, for contestants that need an id which ends a sentence.
     """
 
     sources: list[list[int]]
@@ -41,16 +41,17 @@ class Backend(Protocol):
     device: str  # where it really runs: "cpu" or "cuda"
 
     def prepare(self, task: Task, setting: Setting) -> None:
-        """What need not be timed: conversions of the ids."""
+        """Do what need not be timed: convert the ids."""
 
     def call(self) -> None:
-        """The whole task, timed: from ids in memory to ids in memory."""
+        """Do the whole task, timed: from ids in memory to ids in memory."""
 
     def ids(self) -> list[list[int]]:
-        """What the last `call` made, for each sentence: without bos, eos included."""
+        """The ids of the last `call`, for each sentence in order: without bos, eos included."""
 
-    def parts(self) -> dict[str, Callable[[], object]]:
-        """Parts of the task that can be timed alone: "encoder", "first_token"."""
+    def parts(self) -> Mapping[str, Callable[[], object]]:
+        """The parts of the task that can be timed alone: "encoder", "first_token". By default none."""
+        return {}
 
 
 @runtime_checkable
@@ -65,18 +66,18 @@ class SelfTimed(Protocol):
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int) -> tuple[list[list[int]], list[int]]:
-    """Rows filled up to the longest, and their lengths."""
+    """Rows padded to the longest, and their lengths."""
     width = max(len(row) for row in rows)
     return [[*row, *[pad] * (width - len(row))] for row in rows], [len(row) for row in rows]
 
 
 def cut_after(ids: Sequence[int], eos: int) -> list[int]:
-    """`ids` up to the first `eos`, which stays."""
-    found = list(ids)
-    return found[: found.index(eos) + 1] if eos in found else found
+    """`ids` up to and including the first `eos`."""
+    ids = list(ids)
+    return ids[: ids.index(eos) + 1] if eos in ids else ids
 
 
-# What each kind is loaded by: module, and the class in it, made with the keywords of the contestant's description.
+# How each kind is loaded: module, and the class in it, constructed with the keywords of the contestant's description.
 BACKENDS: dict[str, tuple[str, str]] = {
     "bundle": ("txport.benchmarks.contestants.bundle", "BundleBackend"),
     "pytorch": ("txport.benchmarks.contestants.pytorch", "PyTorchBackend"),

@@ -1,20 +1,20 @@
-"""The C++ runtime, by runs of txport-bench: it times its own calls, so a turn is one run of it."""
+"""The C++ runtime through txport-bench, which times its own calls: a turn is one run of it."""
 
 import json
 import os
 import subprocess
 import time
-from collections.abc import Callable
 from typing import Any
 
-from txport.benchmarks.contestants.backend import DEFAULT, Setting, Task
+from txport.benchmarks.contestants.backend import DEFAULT, Backend, Setting, Task
 
-FORMAT, FORMAT_VERSION = "txport-bench", 1
+CPP_FORMAT, CPP_FORMAT_VERSION = "txport-bench", 1
+CPP_NAME = "txport, C++"
 STARTS = 5
 
 
-class CppBackend:
-    """A bundle by txport-bench. Its ids are its own random ones, and a sentence ends at eos there.
+class CppBackend(Backend):
+    """A bundle by txport-bench, which makes random ids of its own and ends a sentence at eos.
 
     Args:
         tool: the program.
@@ -29,10 +29,10 @@ class CppBackend:
         self.peak_resident_bytes: int | None = None
         starts = [self._start() for _ in range(STARTS)]
         self.startup_ms = [milliseconds for milliseconds, _ in starts]
-        found = starts[-1][1]
+        printed = starts[-1][1]
         self.device = "cpu" if device == "auto" else device
-        version = found["made_by"]["version"]
-        self.engine = f"txport-bench {version}, {found['engine']}; each round is the median of its calls"
+        version = printed["made_by"]["version"]
+        self.engine = f"txport-bench {version}, {printed['engine']}; each round is the median of its calls"
 
     def prepare(self, task: Task, setting: Setting) -> None:
         """Remember the sizes, and `setting["threads"]` if there is one."""
@@ -42,30 +42,30 @@ class CppBackend:
         self._threads = setting.get("threads", self._threads).replace(DEFAULT, "0")
 
     def call(self) -> None:
-        """Nothing: see `turn`."""
+        """Does nothing: see `turn`."""
 
     def turn(self, calls: int, seconds: float) -> dict[str, list[float]]:
-        """Milliseconds of the median call and of its parts, in one run; a call as if no sentence had ended early."""
+        """Milliseconds of the median call and of its parts, from one run, as if no sentence had ended early."""
         assert self._task is not None
         task = self._task
-        found = self._run(len(task.sources), len(task.sources[0]), task.target, calls, seconds)["figures"]
-        self.peak_resident_bytes = found["peak_resident_bytes"]
+        printed = self._run(len(task.sources), len(task.sources[0]), task.target, calls, seconds)["figures"]
+        self.peak_resident_bytes = printed["peak_resident_bytes"]
         return {
-            "call": [found["ms_per_token"]["p50"] * task.target],
-            "encoder": [found["encoder_ms"]["p50"]],
-            "first_token": [found["first_token_ms"]["p50"]],
+            "call": [printed["ms_per_token"]["p50"] * task.target],
+            "encoder": [printed["encoder_ms"]["p50"]],
+            "first_token": [printed["first_token_ms"]["p50"]],
         }
 
     def _start(self) -> tuple[float, dict[str, Any]]:
-        """Milliseconds of a new process to its first token, and what it printed.
+        """Milliseconds of a new process until its first token, and the JSON that it printed.
 
-        Its own clock begins in `main`: the loading of its libraries is that of a call which only prints the version.
+        Its own clock starts in `main`: the time to load its libraries is that of a call which only prints the version.
         """
         started = time.perf_counter()
         subprocess.run([self._command[0], "--version"], check=True, capture_output=True)
         loading = (time.perf_counter() - started) * 1e3
-        found = self._run(1, 1, 1, 1, 1.0)
-        return loading + found["figures"]["startup_ms"], found
+        printed = self._run(1, 1, 1, 1, 1.0)
+        return loading + printed["figures"]["startup_ms"], printed
 
     def _run(self, batch: int, source: int, target: int, calls: int, seconds: float) -> dict[str, Any]:
         sizes = {"batch": batch, "source": source, "target": target, "calls": calls, "seconds": seconds}
@@ -74,15 +74,11 @@ class CppBackend:
         done = subprocess.run([*self._command, *options], capture_output=True, text=True, env=os.environ)
         if done.returncode:
             raise RuntimeError(done.stderr.strip() or f"txport-bench ended with exit code {done.returncode}")
-        found: dict[str, Any] = json.loads(done.stdout)
-        if found.get("format") != FORMAT or found.get("format_version") != FORMAT_VERSION:
-            raise RuntimeError("the program does not write the JSON of this version of txport-bench")
-        return found
+        printed: dict[str, Any] = json.loads(done.stdout)
+        if printed.get("format") != CPP_FORMAT or printed.get("format_version") != CPP_FORMAT_VERSION:
+            raise RuntimeError("the program writes another JSON format than that of this version of txport-bench")
+        return printed
 
     def ids(self) -> list[list[int]]:
-        """None: it does not say."""
+        """None: txport-bench does not print them."""
         return []
-
-    def parts(self) -> dict[str, Callable[[], object]]:
-        """None that could be called alone."""
-        return {}

@@ -1,19 +1,18 @@
 """CTranslate2: the same model by its own engine, in each of its compute types, at its best setting."""
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 import ctranslate2
-from txport.benchmarks.contestants.backend import Setting, Task, cut_after
+from txport.benchmarks.contestants.backend import Backend, Setting, Task, cut_after
 
 
 def token(token_id: int) -> str:
-    """The name of an id in the vocabulary of a converted model: CTranslate2 takes and gives names."""
+    """The name of an id in the vocabulary of a converted model: CTranslate2 reads and writes names."""
     return f"t{token_id}"
 
 
-class CTranslate2Backend:
+class CTranslate2Backend(Backend):
     """A converted model; a setting chooses threads and batches.
 
     Args:
@@ -26,7 +25,9 @@ class CTranslate2Backend:
     def __init__(self, model: str, device: str, compute_type: str, eos: int) -> None:
         supported = ctranslate2.get_supported_compute_types(device)
         if compute_type not in supported:
-            raise ValueError(f"{compute_type} is not one of {', '.join(sorted(supported))}, which it computes in here")
+            raise ValueError(
+                f"{compute_type} is not one of {', '.join(sorted(supported))}, the types that it supports here"
+            )
         self._open = {"model_path": model, "device": device, "compute_type": compute_type}
         wait = os.environ.get("OMP_WAIT_POLICY", "default")
         self.engine = f"CTranslate2 {ctranslate2.__version__} {compute_type} on {device}, OMP_WAIT_POLICY {wait}"
@@ -36,10 +37,10 @@ class CTranslate2Backend:
         self._task: Task | None = None
         self._tokens: list[list[str]] = []
         self._options: dict[str, Any] = {}
-        self._made: Any = []
+        self._results: Any = []
 
     def prepare(self, task: Task, setting: Setting) -> None:
-        """Names of the ids; `setting` has intra, inter, and for a text rows and batch_type."""
+        """Convert ids to names; `setting` has intra, inter, and for a text rows and batch_type."""
         if task.prefix:
             raise ValueError("answers that are forced to begin with certain ids are not compared")
         threads = (setting["intra"], setting["inter"])
@@ -53,10 +54,10 @@ class CTranslate2Backend:
         self._options = {
             "beam_size": 1,
             "max_decoding_length": task.target,
-            "min_decoding_length": 0,  # by default it makes one token before an end
+            "min_decoding_length": 0,  # by default at least one token comes before the end
             "max_input_length": 0,
             "return_end_token": True,
-            # eos cannot be told to end nothing, but another token can be told to end instead.
+            # eos cannot be ignored, but another token can take its place.
             "end_token": [token(task.absent if task.fixed else self._eos)],
             "max_batch_size": 0 if task.fixed else int(setting["rows"]),
             "batch_type": setting.get("batch_type", "examples"),
@@ -64,14 +65,10 @@ class CTranslate2Backend:
 
     def call(self) -> None:
         """The task; CTranslate2 sorts and batches by itself."""
-        self._made = self._translator.translate_batch(self._tokens, **self._options)
+        self._results = self._translator.translate_batch(self._tokens, **self._options)
 
     def ids(self) -> list[list[int]]:
         """Of the last call."""
         assert self._task is not None
-        rows = [[int(name[1:]) for name in result.hypotheses[0]] for result in self._made]
+        rows = [[int(name[1:]) for name in result.hypotheses[0]] for result in self._results]
         return rows if self._task.fixed else [cut_after(row, self._eos) for row in rows]
-
-    def parts(self) -> dict[str, Callable[[], object]]:
-        """None."""
-        return {}

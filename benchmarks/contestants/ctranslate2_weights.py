@@ -2,15 +2,14 @@
 
 `python -m txport.benchmarks.contestants.ctranslate2_weights CHECKPOINT OUTPUT`
 
-By CTranslate2's own description of a Transformer, so that our sinusoids and norms are kept; float32, which it converts
-to any compute type when it loads.
+It fills CTranslate2's own specification of a Transformer, so that our sinusoids and norms are kept, in float32, which
+CTranslate2 converts to any compute type when it loads.
 """
 
 import argparse
 from pathlib import Path
 from typing import Any
 
-import ctranslate2
 import numpy as np
 from ctranslate2.converters.utils import fuse_linear
 from ctranslate2.specs import common_spec, transformer_spec
@@ -35,7 +34,7 @@ def write_ctranslate2(model: Transformer, directory: Path) -> None:
     """
     config = model.config
     if config.norm == "post_final":
-        raise InputError("CTranslate2 has no post-norm Transformer with one more LayerNorm at its end")
+        raise InputError("CTranslate2 has no post-norm Transformer with a final LayerNorm")
     layers = (config.encoder_layers, config.decoder_layers)
     spec = transformer_spec.TransformerSpec.from_config(
         layers,
@@ -46,10 +45,14 @@ def write_ctranslate2(model: Transformer, directory: Path) -> None:
     )
     _set_side(spec.encoder, spec.encoder.embeddings[0], model.source_embedding, model.encoder_norm, config)
     _set_side(spec.decoder, spec.decoder.embeddings, model.target_embedding, model.decoder_norm, config)
+    layer: Any
     for described, layer in zip(spec.encoder.layer, model.encoder, strict=True):
-        _set_encoder_layer(described, layer)
+        _set_attention(described.self_attention, layer.attention, layer.attention_residual, fused=3)
+        _set_feed_forward(described.ffn, layer)
     for described, layer in zip(spec.decoder.layer, model.decoder, strict=True):
-        _set_decoder_layer(described, layer)
+        _set_attention(described.self_attention, layer.self_attention, layer.self_attention_residual, fused=3)
+        _set_attention(described.attention, layer.cross_attention, layer.cross_attention_residual, fused=1)
+        _set_feed_forward(described.ffn, layer)
     _set_linear(spec.decoder.projection, model.projection)
     spec.register_source_vocabulary([token(each) for each in range(config.source_vocabulary)])
     spec.register_target_vocabulary([token(each) for each in range(config.target_vocabulary)])
@@ -72,27 +75,15 @@ def _set_side(spec: Any, table: Any, embedding: Any, norm: Any, config: Config) 
         _set_norm(spec.layer_norm, norm)
 
 
-def _set_encoder_layer(spec: Any, layer: Any) -> None:
-    _set_attention(spec.self_attention, layer.attention, layer.attention_residual, own=True)
-    _set_feed_forward(spec.ffn, layer)
-
-
-def _set_decoder_layer(spec: Any, layer: Any) -> None:
-    _set_attention(spec.self_attention, layer.self_attention, layer.self_attention_residual, own=True)
-    _set_attention(spec.attention, layer.cross_attention, layer.cross_attention_residual, own=False)
-    _set_feed_forward(spec.ffn, layer)
-
-
-def _set_attention(spec: Any, attention: Any, residual: Any, own: bool) -> None:
+def _set_attention(spec: Any, attention: Any, residual: Any, fused: int) -> None:
+    """`fused`: how many of query, key and value are one layer; the others are another one."""
     parts = []
     for module in (attention.query, attention.key, attention.value):
         parts.append(common_spec.LinearSpec())
         _set_linear(parts[-1], module)
-    if own:
-        fuse_linear(spec.linear[0], parts)
-    else:
-        fuse_linear(spec.linear[0], parts[:1])
-        fuse_linear(spec.linear[1], parts[1:])
+    fuse_linear(spec.linear[0], parts[:fused])
+    if parts[fused:]:
+        fuse_linear(spec.linear[1], parts[fused:])
     _set_linear(spec.linear[-1], attention.output)
     _set_norm(spec.layer_norm, residual.norm)
 
@@ -121,9 +112,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("output", type=Path)
-    given = parser.parse_args()
-    print(f"CTranslate2 {ctranslate2.__version__}")
-    write_ctranslate2(load_checkpoint(given.checkpoint).model, given.output)
+    options = parser.parse_args()
+    write_ctranslate2(load_checkpoint(options.checkpoint).model, options.output)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
 """A txport model as one of Hugging Face's, with the same function: Marian for post-norm, Pegasus for pre-norm.
 
-Both have the sinusoids of the paper, but all sines stand before all cosines, where txport's stand in turns. Tables of
-positions are not read from files there, so the weights are brought to that order instead: the model is the same if the
-dimensions of the residual stream are permuted everywhere.
+Both have the sinusoids of the paper, but with all sines before all cosines, where txport interleaves them. Tables of
+positions are not read from files there, so the weights are reordered instead: a model whose residual stream has its
+dimensions permuted everywhere is the same function.
 """
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +15,20 @@ from txport.models.importers.marian import concatenated_sinusoids
 from txport.models.transformer import Transformer
 from txport.runtime.errors import InputError
 
-_ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
+# Parts of our parameters' names, and of theirs, replaced in this order.
+_NAMES = {
+    "self_attention": "self_attn",
+    "cross_attention": "encoder_attn",
+    ".attention": ".self_attn",
+    "feed_forward_residual.norm": "final_layer_norm",
+    "_residual.norm": "_layer_norm",
+    "coder_norm": "coder.layer_norm",
+    "feed_forward.inner": "fc1",
+    "feed_forward.outer": "fc2",
+    **{"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"},
+}
+# What reads the residual stream, by columns of its weight; all else, but for these biases, writes to it.
+_READERS = ("query", "key", "value", "inner")
 
 
 def unsupported(model: Transformer) -> str | None:
@@ -44,41 +56,35 @@ def hugging_face_model(model: Transformer) -> Any:
     if reason := unsupported(model):
         raise InputError(reason)
     config = model.config
-    pre = config.norm == "pre"
-    made = {"config": transformers.PegasusConfig, "model": transformers.PegasusForConditionalGeneration}
-    if not pre:
-        made = {"config": transformers.MarianConfig, "model": transformers.MarianMTModel}
-    theirs: Any = made["model"](made["config"](**_fields(config)))
-    state = theirs.state_dict()
-    found = _state(model)
+    theirs: Any
+    if config.norm == "pre":
+        theirs = transformers.PegasusForConditionalGeneration(transformers.PegasusConfig(**_fields(config)))
+    else:
+        theirs = transformers.MarianMTModel(transformers.MarianConfig(**_fields(config)))
+    weights, names = _weights(model), set(theirs.state_dict())
     tied = {"model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"}
-    computed = {name for name in state if "embed_positions" in name}
-    assert found.keys() <= state.keys() and state.keys() - found.keys() <= tied | computed, "another class"
-    theirs.load_state_dict(found, strict=False)
+    computed = {name for name in names if "embed_positions" in name}
+    assert weights.keys() <= names and names - weights.keys() <= tied | computed, "another class"
+    theirs.load_state_dict(weights, strict=False)
     theirs.tie_weights()
     theirs.generation_config = generation_config(config, config.eos_id)
     return theirs.eval()
 
 
 def generation_config(config: Config, eos: int | None) -> Any:
-    """Greedy search; without `eos` a sentence ends at its maximum length only."""
+    """Greedy search; without `eos` a sentence ends only at its maximum length."""
     ids = {"pad_token_id": config.pad_id, "eos_token_id": eos, "decoder_start_token_id": config.bos_id}
     return transformers.GenerationConfig(  # type: ignore[no-untyped-call]
         num_beams=1, do_sample=False, use_cache=True, **ids
     )
 
 
-def write_hugging_face(model: Transformer, directory: Path) -> None:
-    """Write the directory that `from_pretrained` reads."""
-    hugging_face_model(model).save_pretrained(directory)
-
-
 def _order(model: Transformer) -> Tensor | None:
-    """The dimensions of the residual stream in their order: sines, then cosines; None if positions are no sinusoids."""
+    """The dimensions of the residual stream in their order, sines before cosines; None if positions are learned."""
     config = model.config
     if config.positions == "sinusoidal":
         return torch.cat([torch.arange(0, config.d_model, 2), torch.arange(1, config.d_model, 2)])
-    # An imported Marian brings its tables along.
+    # An imported Marian has its own tables.
     theirs = concatenated_sinusoids(config.max_positions, config.d_model)
     tables = (model.source_embedding.positions, model.target_embedding.positions)
     return torch.arange(config.d_model) if all(torch.allclose(table, theirs, atol=1e-6) for table in tables) else None
@@ -105,39 +111,24 @@ def _fields(config: Config) -> dict[str, Any]:
     }
 
 
-def _state(model: Transformer) -> dict[str, Tensor]:
-    """Their names, our tensors, the dimensions of the residual stream permuted."""
+def _weights(model: Transformer) -> dict[str, Tensor]:
+    """Our tensors under their names, with the dimensions of the residual stream permuted."""
     config = model.config
     order = _order(model)
     assert order is not None
     bias = model.projection.bias if config.projection_bias else torch.zeros(config.target_vocabulary)
-    found = {"model.shared.weight": model.source_embedding.tokens.weight[:, order], "final_logits_bias": bias[None]}
-
-    def linear(name: str, module: Any, reads: bool, writes: bool) -> None:
-        weight, bias = module.weight, module.bias
-        weight = weight[:, order] if reads else weight
-        found[f"{name}.weight"] = weight[order] if writes else weight
-        found[f"{name}.bias"] = bias[order] if writes else bias
-
-    def norm(name: str, module: Any) -> None:
-        found[f"{name}.weight"], found[f"{name}.bias"] = module.weight[order], module.bias[order]
-
-    def attention(name: str, module: Any, residual: Any) -> None:
-        for ours, theirs in _ATTENTION.items():
-            linear(f"{name}.{theirs}", getattr(module, ours), ours != "output", ours == "output")
-        norm(f"{name}_layer_norm", residual.norm)
-
-    for side, layers in (("encoder", model.encoder), ("decoder", model.decoder)):
-        for index, layer in enumerate(layers):
-            prefix, any_layer = f"model.{side}.layers.{index}", layer  # type: tuple[str, Any]
-            if side == "encoder":
-                attention(f"{prefix}.self_attn", any_layer.attention, any_layer.attention_residual)
-            else:
-                attention(f"{prefix}.self_attn", any_layer.self_attention, any_layer.self_attention_residual)
-                attention(f"{prefix}.encoder_attn", any_layer.cross_attention, any_layer.cross_attention_residual)
-            linear(f"{prefix}.fc1", any_layer.feed_forward.inner, True, False)
-            linear(f"{prefix}.fc2", any_layer.feed_forward.outer, False, True)
-            norm(f"{prefix}.final_layer_norm", any_layer.feed_forward_residual.norm)
-        if config.norm == "pre":
-            norm(f"model.{side}.layer_norm", getattr(model, f"{side}_norm"))
-    return {name: tensor.detach().contiguous() for name, tensor in found.items()}
+    weights = {"model.shared.weight": model.source_embedding.tokens.weight[:, order], "final_logits_bias": bias[None]}
+    tensor: Tensor
+    for name, tensor in model.named_parameters():
+        *modules, _ = name.split(".")
+        if not name.startswith(("encoder", "decoder")):
+            continue  # embeddings and projection
+        if modules[-1] not in _READERS:
+            tensor = tensor[order]
+        elif tensor.dim() == 2:
+            tensor = tensor[:, order]
+        name = name.replace(".", ".layers.", 1) if len(modules) > 1 else name
+        for ours, theirs in _NAMES.items():
+            name = name.replace(ours, theirs)
+        weights[f"model.{name}"] = tensor
+    return {name: tensor.detach().contiguous() for name, tensor in weights.items()}

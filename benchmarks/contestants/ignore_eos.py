@@ -1,66 +1,59 @@
-"""An engine in which eos ends nothing: a sentence makes as many tokens as it may, by the real greedy loop.
+"""An engine in which eos ends nothing: a sentence makes as many tokens as it may, in the real greedy loop.
 
-Random ids, or a model with random weights, end anywhere: how much is computed would differ from model to model. Here
-each eos is taken back and goes on as any other token. Where looking at the ids costs nothing (`poll` is 1) these are
-the ids of a decoder without eos. Elsewhere a row that meets eos stands still until the host looks again; the steps that
-it takes cost the same, and its ids are filled up with eos.
+Random ids, or a model with random weights, end anywhere: the amount of work would differ from model to model. Here
+each eos is overridden and followed by more tokens. With an engine that is polled after every step these are the ids of
+a decoder without eos. Elsewhere a row that meets eos stands still until the next poll; the steps in between cost the
+same, and its ids are filled up with eos.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 from txport.runtime.device.engine import DeviceEngine
-from txport.runtime.engine import DecoderState, Engine, Float32, Int64, Memory, StepOutput
+from txport.runtime.engine import DecoderState, Engine, Int64, StepOutput
 
 
-class EndlessEngine:
-    """`engine`, but that eos ends nothing; see `txport.runtime.engine.Engine`."""
+class _Wrapper:
+    """Everything that is not overridden is that of the wrapped object."""
 
+    def __init__(self, wrapped: Any) -> None:
+        self._wrapped = wrapped
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wrapped, name)
+
+
+def ignore_eos(engine: Engine) -> Engine:
+    """`engine`, except that eos ends nothing."""
+    return cast(Engine, _IgnoreEosEngine(engine))
+
+
+def encode_and_wait(engine: Engine, input_ids: Int64, source_lengths: Int64) -> None:
+    """Run the encoder to its end, on a device too."""
+    engine.encode(input_ids, source_lengths)
+    if isinstance(engine, DeviceEngine):
+        engine.synchronize()
+
+
+class _IgnoreEosEngine(_Wrapper):
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self.name, self.limits, self.poll = engine.name, engine.limits, engine.poll
+        super().__init__(engine)
         self.tokens = replace(engine.tokens, eos=-1)
 
-    def encode(self, input_ids: Int64, source_lengths: Int64) -> Memory:
-        """As the engine's."""
-        return self._engine.encode(input_ids, source_lengths)
-
-    def encode_and_wait(self, input_ids: Int64, source_lengths: Int64) -> None:
-        """Run the encoder until it is done, on a device too."""
-        self._engine.encode(input_ids, source_lengths)
-        if isinstance(self._engine, DeviceEngine):
-            self._engine.synchronize()
-
-    def first_target(self, source: int) -> int:
-        """As the engine's."""
-        return self._engine.first_target(source)
-
-    def allocate(self, rows: int, source: int, target: int, *, logits: bool = False) -> "EndlessState":
-        """As the engine's."""
-        return EndlessState(self._engine.allocate(rows, source, target, logits=logits), self._engine.tokens.eos)
+    def allocate(self, rows: int, source: int, target: int, *, logits: bool = False) -> "_IgnoreEosState":
+        state = self._wrapped.allocate(rows, source, target, logits=logits)
+        return _IgnoreEosState(state, self._wrapped.tokens.eos)
 
 
-class EndlessState:
-    """A state whose rows are never finished by `eos`; see `txport.runtime.engine.DecoderState`."""
-
+class _IgnoreEosState(_Wrapper):
     def __init__(self, state: DecoderState, eos: int) -> None:
-        self._state, self._eos = state, eos
-        self.rows, self.source, self.target = state.rows, state.source, state.target
-
-    def place(
-        self, rows: Sequence[int], memory: Memory, memory_rows: Sequence[int], target_limits: Sequence[int]
-    ) -> None:
-        """As the state's."""
-        self._state.place(rows, memory, memory_rows, target_limits)
-
-    def step(self, count: int = 1) -> None:
-        """As the state's."""
-        self._state.step(count)
+        super().__init__(state)
+        self._eos = eos
 
     def read(self) -> StepOutput:
-        """What was made; rows that met eos go on from it."""
-        output = self._state.read()
+        """The ids of the steps; rows that met eos continue from it."""
+        output: StepOutput = self._wrapped.read()
         met = output.token_ids == self._eos
         if not met.any():
             return output
@@ -69,17 +62,8 @@ class EndlessState:
         for row in rows:
             ids[int(met[:, row].argmax()) :, row] = self._eos
         finished[rows] = False
-        self._state.override(rows, [self._eos] * len(rows), [False] * len(rows))
+        self._wrapped.override(rows, [self._eos] * len(rows), [False] * len(rows))
         return StepOutput(ids, finished)
 
-    def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
-        """As the state's."""
-        self._state.override(rows, token_ids, finished)
-
-    def logits(self) -> Float32:
-        """As the state's."""
-        return self._state.logits()
-
-    def moved(self, rows: Sequence[int], target: int) -> "EndlessState":
-        """As the state's."""
-        return EndlessState(self._state.moved(rows, target), self._eos)
+    def moved(self, rows: Any, target: int) -> "_IgnoreEosState":
+        return _IgnoreEosState(self._wrapped.moved(rows, target), self._eos)

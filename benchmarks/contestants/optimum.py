@@ -5,11 +5,10 @@ import tempfile
 from pathlib import Path
 
 import onnxruntime
-import torch
 from optimum.exporters.onnx import main_export
 from optimum.onnxruntime import ORTModelForSeq2SeqLM
 from txport.benchmarks.contestants.huggingface import Generator
-from txport.benchmarks.contestants.huggingface_weights import write_hugging_face
+from txport.benchmarks.contestants.huggingface_weights import hugging_face_model
 from txport.models.checkpoint import load_checkpoint
 
 
@@ -29,18 +28,12 @@ class OptimumBackend(Generator):
         provider = "CUDAExecutionProvider" if device == "cuda" else "CPUExecutionProvider"
         self._scratch = tempfile.TemporaryDirectory(prefix="txport-optimum-")
         source, exported = (Path(self._scratch.name, name) for name in ("model", "onnx"))
-        write_hugging_face(model, source)
-        main_export(
-            str(source),
-            str(exported),
-            task="text2text-generation-with-past",
-            device=device,
-            do_validation=False,
-            no_post_process=False,
-        )
+        hugging_face_model(model).save_pretrained(source)
+        task = "text2text-generation-with-past"
+        main_export(str(source), str(exported), task=task, device=device, do_validation=False, no_post_process=False)
         session = ORTModelForSeq2SeqLM.from_pretrained(
             exported, provider=provider, session_options=options, use_io_binding=device == "cuda"
         )
         version = importlib.metadata.version("optimum-onnx")
         self.engine = f"optimum-onnx {version}, ONNX Runtime {onnxruntime.__version__} on {device}"
-        super().__init__(session, model.config, torch.device(device))
+        super().__init__(session, model.config, device)

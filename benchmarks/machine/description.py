@@ -11,17 +11,7 @@ from txport.benchmarks.machine.nvml import Nvml
 from txport.benchmarks.report.schema import Machine
 from txport.runtime.workers import cores
 
-LIBRARIES = (
-    "txport",
-    "numpy",
-    "onnxruntime",
-    "onnxruntime-gpu",
-    "tensorrt",
-    "torch",
-    "transformers",
-    "ctranslate2",
-    "optimum-onnx",
-)
+LIBRARIES = "txport numpy onnxruntime onnxruntime-gpu tensorrt torch transformers ctranslate2 optimum-onnx".split()
 
 
 def describe(nvml: Nvml | None) -> Machine:
@@ -33,16 +23,14 @@ def describe(nvml: Nvml | None) -> Machine:
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         python=platform.python_version(),
         versions=_versions(),
-        gpu=nvml.gpu() if nvml else None,
+        gpu=nvml.facts() if nvml else None,
         power_mode=power_mode(),
         load_average=os.getloadavg()[0],
-        bandwidth=(),
-        peaks=(),
     )
 
 
 def power_mode() -> str | None:
-    """The power mode of a Jetson, such as "MAXN" or "15W", None elsewhere."""
+    """The power mode of a Jetson, such as "MAXN" or "15W"; None elsewhere."""
     tool = shutil.which("nvpmodel")
     if tool is None:
         return None
@@ -51,7 +39,7 @@ def power_mode() -> str | None:
 
 
 def parse_power_mode(text: str) -> str | None:
-    """The name in what `nvpmodel -q` prints: "NV Power Mode: MAXN" above the mode's number."""
+    """The name in the output of `nvpmodel -q`: "NV Power Mode: MAXN" above the mode's number."""
     for line in text.splitlines():
         name, colon, mode = line.partition(":")
         if colon and name.strip().lower().endswith("power mode"):
@@ -64,18 +52,18 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         lines = []
-    found = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    model = Path("/proc/device-tree/model")
-    if not found and model.exists():  # boards with ARM processors
-        found = [model.read_text(errors="replace").strip("\0 \n")]
-    return found[0] if found else platform.processor() or "unknown"
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    board = Path("/proc/device-tree/model")  # boards with ARM processors
+    if not names and board.exists():
+        names = [board.read_text(errors="replace").strip("\0 \n")]
+    return names[0] if names else platform.processor() or "unknown"
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    installed = {}
     for name in LIBRARIES:
         try:
-            found[name] = version(name)
+            installed[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return installed

@@ -1,12 +1,12 @@
-"""NVIDIA's management library, by `nvidia-ml-py`: the first GPU's name, memory and energy. Optional everywhere."""
+"""NVIDIA's management library through `nvidia-ml-py`: the first GPU's name, memory and energy. Always optional."""
 
 from typing import Any
 
-from txport.benchmarks.report.schema import Gpu
+from txport.benchmarks.report.schema import GpuFacts
 
 try:
     import pynvml
-except ImportError:  # without it a report says nothing of the GPU
+except ImportError:  # a report then says nothing about the GPU
     pynvml = None
 
 
@@ -16,24 +16,24 @@ class Nvml:
     def __init__(self, handle: Any) -> None:
         self._handle = handle
 
-    def gpu(self) -> Gpu:
+    def facts(self) -> GpuFacts:
         """Name, driver and memory."""
         name, driver = pynvml.nvmlDeviceGetName(self._handle), pynvml.nvmlSystemGetDriverVersion()
         try:
             total = int(pynvml.nvmlDeviceGetMemoryInfo(self._handle).total)
         except pynvml.NVMLError:  # memory that is shared with the processor
             total = 0
-        return Gpu(_text(name), _text(driver), total)
+        return GpuFacts(_text(name), _text(driver), total)
 
     def joules(self) -> float | None:
-        """Since the driver was loaded; None where the GPU has no such counter."""
+        """Energy since the driver was loaded; None where the GPU has no such counter."""
         try:
             return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1e3
         except pynvml.NVMLError:
             return None
 
     def process_bytes(self, pid: int) -> int | None:
-        """GPU memory of a process, None if it has none or the driver does not say."""
+        """GPU memory of a process; None if it has none or the driver does not say."""
         try:
             running = pynvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
         except pynvml.NVMLError:
@@ -43,7 +43,7 @@ class Nvml:
 
 
 def open_nvml() -> Nvml | None:
-    """The first GPU, None without one, its driver or the library."""
+    """The first GPU; None without a GPU, its driver or the library."""
     if pynvml is None:
         return None
     try:

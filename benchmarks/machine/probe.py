@@ -1,4 +1,4 @@
-"""What this machine can do: `python -m txport.benchmarks.machine.probe SIZE ...` prints bandwidth and peaks as JSON.
+"""The bandwidth and peak of this machine: `python -m txport.benchmarks.machine.probe SIZE ...` prints them as JSON.
 
 In a process of its own, because libraries read the number of threads when they are loaded. Bandwidth is that of reading
 a float32 matrix for a product with a vector (BLAS), or of copying it with as many threads, whichever is faster: sizes
@@ -7,22 +7,63 @@ that fit a cache are as fast as that cache. Peaks are those of a product of squa
 
 import argparse
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import dataclass
+from importlib.util import find_spec
 
 import numpy as np
+from txport.benchmarks.report.schema import Bandwidth, Peak
+from txport.runtime.bundle.strict_json import decode, encode, parse
+from txport.runtime.errors import InputError
 from txport.runtime.workers import cores
 
+SIZES = (1 << 20, 8 << 20, 64 << 20, 256 << 20, 1 << 30)
 SIDE = 2048
 SECONDS = 0.3
 
 
-def fastest(call: Callable[[], object], seconds: float = SECONDS) -> float:
-    """Seconds of the fastest call within about `seconds`, after one that is not timed."""
+@dataclass(frozen=True)
+class Probed:
+    """What a probe prints; nothing if the device cannot be probed."""
+
+    bandwidth: tuple[Bandwidth, ...] = ()
+    peaks: tuple[Peak, ...] = ()
+
+
+def probe(device: str, threads: int, memory_bytes: int) -> Probed:
+    """Probe "cpu", with as many threads as the contestants have, or "cuda"; takes some seconds.
+
+    Raises:
+        InputError: the probe failed.
+    """
+    sizes = [str(size) for size in SIZES if 4 * size < memory_bytes]
+    variables = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    environment = {**os.environ, **dict.fromkeys(variables, str(threads))}
+    command = [
+        sys.executable,
+        "-m",
+        "txport.benchmarks.machine.probe",
+        *sizes,
+        "--threads",
+        str(threads),
+        "--device",
+        device,
+    ]
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=300)
+    if done.returncode:
+        raise InputError(f"the machine could not be probed: {done.stderr.decode().strip().splitlines()[-1]}")
+    return decode(Probed, parse(done.stdout, "probe"), "probe")
+
+
+def fastest(call: Callable[[], object]) -> float:
+    """Seconds of the fastest call within about `SECONDS`, after one that is not timed."""
     call()
-    best, end = float("inf"), time.perf_counter() + seconds
+    best, end = float("inf"), time.perf_counter() + SECONDS
     while time.perf_counter() < end:
         start = time.perf_counter()
         call()
@@ -30,7 +71,21 @@ def fastest(call: Callable[[], object], seconds: float = SECONDS) -> float:
     return best
 
 
-def bandwidth(size: int, threads: int) -> float:
+def on_cpu(sizes: list[int], threads: int) -> Probed:
+    """Bandwidth by numpy; peaks by numpy and, where onnx is installed to describe a product, by ONNX Runtime."""
+    a = np.ones((SIDE, SIDE), np.float32)
+    out = np.empty_like(a)
+    peaks = [_peak("numpy", "float32", SIDE, fastest(lambda: np.matmul(a, a, out=out)))]
+    if all(map(find_spec, ("onnx", "onnxruntime"))):
+        peaks += [_peak("ONNX Runtime", kind, SIDE, _onnxruntime(kind, threads)) for kind in ("float32", "int8")]
+    return Probed(tuple(Bandwidth(size, _bandwidth(size, threads)) for size in sizes), tuple(peaks))
+
+
+def _peak(library: str, kind: str, side: int, seconds: float) -> Peak:
+    return Peak(library, kind, 2 * side**3 / seconds)
+
+
+def _bandwidth(size: int, threads: int) -> float:
     """Bytes a second, of about `size` bytes."""
     columns = 1024
     matrix = np.ones((max(threads, size // (4 * columns)), columns), np.float32)
@@ -44,63 +99,40 @@ def bandwidth(size: int, threads: int) -> float:
     return max(product, 2 * matrix.nbytes / copied)
 
 
-def peaks(threads: int) -> list[dict[str, Any]]:
-    """Operations a second of matrix products, by library and type."""
-    a = np.ones((SIDE, SIDE), np.float32)
-    out = np.empty_like(a)
-    found = [("numpy", "float32", fastest(lambda: np.matmul(a, a, out=out)))]
-    found += _onnxruntime(threads)
-    return [
-        {"library": library, "type": kind, "operations_per_second": 2 * SIDE**3 / seconds}
-        for library, kind, seconds in found
-    ]
+def _onnxruntime(kind: str, threads: int) -> float:
+    """Seconds of ONNX Runtime's own product, of float32 or of uint8 and int8."""
+    import onnxruntime
+    from onnx import TensorProto, helper, numpy_helper
+
+    wide = kind == "float32"
+    a = np.ones((SIDE, SIDE), np.float32 if wide else np.uint8)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul" if wide else "MatMulInteger", ["a", "b"], ["c"])],
+        "product",
+        [helper.make_tensor_value_info("a", TensorProto.FLOAT if wide else TensorProto.UINT8, a.shape)],
+        [helper.make_tensor_value_info("c", TensorProto.FLOAT if wide else TensorProto.INT32, a.shape)],
+        [numpy_helper.from_array(np.ones(a.shape, np.float32 if wide else np.int8), "b")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    binding = session.io_binding()
+    binding.bind_cpu_input("a", a)
+    binding.bind_output("c")
+    return fastest(lambda: session.run_with_iobinding(binding))
 
 
-def _onnxruntime(threads: int) -> list[tuple[str, str, float]]:
-    """ONNX Runtime's own products, where onnx is installed to describe one."""
-    try:
-        import onnx
-        import onnxruntime
-    except ImportError:
-        return []
-    types = {
-        "float32": ("MatMul", onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT, np.float32, np.float32),
-        "int8": ("MatMulInteger", onnx.TensorProto.UINT8, onnx.TensorProto.INT8, np.uint8, np.int8),
-    }
-    found = []
-    for kind, (operator, left, right, left_type, right_type) in types.items():
-        result = onnx.TensorProto.FLOAT if kind == "float32" else onnx.TensorProto.INT32
-        weights = onnx.numpy_helper.from_array(np.ones((SIDE, SIDE), right_type), "b")
-        assert weights.data_type == right
-        graph = onnx.helper.make_graph(
-            [onnx.helper.make_node(operator, ["a", "b"], ["c"])],
-            "product",
-            [onnx.helper.make_tensor_value_info("a", left, [SIDE, SIDE])],
-            [onnx.helper.make_tensor_value_info("c", result, [SIDE, SIDE])],
-            [weights],
-        )
-        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
-        binding = session.io_binding()
-        given = np.ones((SIDE, SIDE), left_type)
-        binding.bind_cpu_input("a", given)
-        binding.bind_output("c")
-        found.append(("ONNX Runtime", kind, fastest(lambda s=session, b=binding: s.run_with_iobinding(b))))  # type: ignore[misc]
-    return found
-
-
-def on_gpu(sizes: list[int]) -> dict[str, Any]:
+def on_gpu(sizes: list[int]) -> Probed:
     """The same of the first GPU, by PyTorch: copies, which read and write, and products. Nothing where it has none."""
     try:
         import torch
     except ImportError:
-        return {"bandwidth": [], "peaks": []}
+        return Probed()
     if not torch.cuda.is_available():
-        return {"bandwidth": [], "peaks": []}
+        return Probed()
 
-    def synchronized(call: Callable[[], object]) -> float:
+    def seconds(call: Callable[[], object]) -> float:
         def run() -> None:
             for _ in range(10):
                 call()
@@ -108,18 +140,16 @@ def on_gpu(sizes: list[int]) -> dict[str, Any]:
 
         return fastest(run) / 10
 
-    read = []
-    for size in sizes:
+    def copied(size: int) -> Bandwidth:
         source = torch.ones(size // 4, device="cuda")
         target = torch.empty_like(source)
-        seconds = synchronized(lambda s=source, t=target: t.copy_(s))  # type: ignore[misc]
-        read.append({"bytes": size, "bytes_per_second": 2 * size / seconds})
-    found = []
-    for name, kind in (("float32", torch.float32), ("float16", torch.float16)):
-        a = torch.ones(4 * SIDE, 4 * SIDE, dtype=kind, device="cuda")
-        seconds = synchronized(lambda a=a: a @ a)  # type: ignore[misc]
-        found.append({"library": "PyTorch", "type": name, "operations_per_second": 2 * (4 * SIDE) ** 3 / seconds})
-    return {"bandwidth": read, "peaks": found}
+        return Bandwidth(size, 2 * size / seconds(lambda: target.copy_(source)))
+
+    def product(kind: str) -> Peak:
+        a = torch.ones(4 * SIDE, 4 * SIDE, dtype=getattr(torch, kind), device="cuda")
+        return _peak("PyTorch", kind, 4 * SIDE, seconds(lambda: a @ a))
+
+    return Probed(tuple(map(copied, sizes)), tuple(map(product, ("float32", "float16"))))
 
 
 def main() -> None:
@@ -127,12 +157,9 @@ def main() -> None:
     parser.add_argument("sizes", type=int, nargs="+", help="Bytes of the arrays to read.")
     parser.add_argument("--threads", type=int, default=cores())
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    given = parser.parse_args()
-    if given.device == "cuda":
-        print(json.dumps(on_gpu(given.sizes)))
-        return
-    read = [{"bytes": size, "bytes_per_second": bandwidth(size, given.threads)} for size in given.sizes]
-    print(json.dumps({"bandwidth": read, "peaks": peaks(given.threads)}))
+    options = parser.parse_args()
+    probed = on_gpu(options.sizes) if options.device == "cuda" else on_cpu(options.sizes, options.threads)
+    print(json.dumps(encode(probed)))
 
 
 if __name__ == "__main__":

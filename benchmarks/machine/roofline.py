@@ -1,23 +1,18 @@
 """The least time that a call can take: bytes over bandwidth, operations over peak (Williams et al., 2009).
 
 A decoder step reads every weight of the decoder once, however many rows it has, and each row's own cache and
-cross-attention keys and values. Counted are weights of matrices, since the rest is small; embedding rows that are
-looked up are not. b rows, s source tokens, t tokens made so far.
+cross-attention keys and values. Only the weights of matrices are counted, since the rest is small; embedding rows that
+are looked up are not.
 """
 
-import os
-import subprocess
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from txport.benchmarks.report.schema import Bandwidth, Machine, Peak, Percentiles, Roofline
+from txport.benchmarks.report.schema import Machine, Percentiles, Roofline
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.bundle.strict_json import decode, parse
+from txport.runtime.bundle.strict_json import parse
 from txport.runtime.errors import InputError
 
-PROBE_SIZES = (1 << 20, 8 << 20, 64 << 20, 256 << 20, 1 << 30)
 _BYTES = {"float32": 4, "float16": 2, "int8": 1, "bfloat16": 2, "int16": 2}
 
 
@@ -51,9 +46,6 @@ class Cost:
     bytes: float
     operations: float
 
-    def __add__(self, other: "Cost") -> "Cost":
-        return Cost(self.bytes + other.bytes, self.operations + other.operations)
-
 
 def read_shape(bundle: Path, manifest: Manifest) -> Shape:
     """The shape of a bundle's model.
@@ -78,82 +70,38 @@ def encoder_cost(shape: Shape, rows: int, source: float, width: int) -> Cost:
 def step_cost(shape: Shape, rows: int, source: float, made: float, width: int, cache_width: int) -> Cost:
     """One decoder step of `rows` rows that have made `made` tokens; caches have elements of `cache_width` bytes."""
     seen = rows * (source + made + 1) * shape.d_model * shape.decoder_layers
-    return Cost(
-        shape.step_weights * width + 2 * seen * cache_width,
-        2 * shape.step_weights * rows + 4 * seen,
-    )
-
-
-def bound(costs: Sequence[tuple[Cost, int]], machine: Machine, precision: str) -> tuple[float, float] | None:
-    """Seconds that (cost, how often) take at least, by bandwidth and by peak; None if the machine was not probed.
-
-    The bandwidth is that of an array as large as what one of the costs reads: what fits a cache comes from there.
-    """
-    peak = max((each.operations_per_second for each in machine.peaks if each.type == precision), default=None)
-    if peak is None or not machine.bandwidth:
-        return None
-    by_bytes = sum(times * cost.bytes / _bandwidth(machine, cost.bytes) for cost, times in costs)
-    by_operations = sum(times * cost.operations / peak for cost, times in costs)
-    return by_bytes, by_operations
-
-
-def _bandwidth(machine: Machine, size: float) -> float:
-    """Of the smallest probed array that is at least this large, else of the largest."""
-    larger = [each for each in machine.bandwidth if each.bytes >= size]
-    return (larger[0] if larger else machine.bandwidth[-1]).bytes_per_second
+    return Cost(shape.step_weights * width + 2 * seen * cache_width, 2 * shape.step_weights * rows + 4 * seen)
 
 
 def roofline(
     shape: Shape, machine: Machine, precision: str, rows: int, source: float, steps: int, call_ms: Percentiles
 ) -> Roofline | None:
-    """Of a call: `rows` sentences of `source` tokens are encoded and make `steps` tokens each.
+    """The bound of a call that encodes `rows` sentences of `source` tokens and makes `steps` tokens of each.
 
     None if the machine was not probed in this precision (float16 on a CPU is computed as float32).
     """
+    peak = max((each.operations_per_second for each in machine.peaks if each.type == precision), default=None)
+    if peak is None or not machine.bandwidth:
+        return None
     width = _BYTES[precision]
     cache = 2 if precision in ("float16", "bfloat16") else 4
     encoder = encoder_cost(shape, rows, source, width)
-    # The mean step: what grows with the tokens made grows linearly.
+    # The mean step: costs that grow with the tokens made grow linearly.
     step = step_cost(shape, rows, source, (steps - 1) / 2, width, cache)
-    found = bound([(encoder, 1)], machine, precision), bound([(step, steps)], machine, precision)
-    if found[0] is None or found[1] is None:
-        return None
-    least = max(found[0]) + max(found[1])
-    by_bytes, by_operations = found[0][0] + found[1][0], found[0][1] + found[1][1]
-    total = encoder + Cost(steps * step.bytes, steps * step.operations)
+    parts = ((encoder, 1), (step, steps))
+    by_bytes = [count * cost.bytes / _bandwidth(machine, cost.bytes) for cost, count in parts]
+    by_operations = [count * cost.operations / peak for cost, count in parts]
+    bound_ms = 1e3 * sum(map(max, by_bytes, by_operations))
     return Roofline(
-        bytes=total.bytes,
-        operations=total.operations,
-        bound_ms=1e3 * least,
-        ratio=call_ms.p50 / (1e3 * least),
-        limit="bandwidth" if by_bytes >= by_operations else "compute",
+        bytes=encoder.bytes + steps * step.bytes,
+        operations=encoder.operations + steps * step.operations,
+        bound_ms=bound_ms,
+        ratio=call_ms.p50 / bound_ms,
+        limit="bandwidth" if sum(by_bytes) >= sum(by_operations) else "compute",
     )
 
 
-@dataclass(frozen=True)
-class Probed:
-    """What `txport.benchmarks.machine.probe` prints."""
-
-    bandwidth: tuple[Bandwidth, ...]
-    peaks: tuple[Peak, ...]
-
-
-def probe(device: str, threads: int, memory_bytes: int) -> Probed:
-    """Measure bandwidth and peaks of "cpu", with as many threads as the contestants have, or "cuda"; some seconds."""
-    sizes = [str(size) for size in PROBE_SIZES if 4 * size < memory_bytes]
-    variables = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    environment = {**os.environ, **{name: str(threads) for name in variables}}
-    command = [
-        sys.executable,
-        "-m",
-        "txport.benchmarks.machine.probe",
-        *sizes,
-        "--threads",
-        str(threads),
-        "--device",
-        device,
-    ]
-    done = subprocess.run(command, env=environment, capture_output=True, timeout=300)
-    if done.returncode:
-        raise InputError(f"the machine could not be probed: {done.stderr.decode().strip().splitlines()[-1]}")
-    return decode(Probed, parse(done.stdout, "probe"), "probe")
+def _bandwidth(machine: Machine, size: float) -> float:
+    """Of the smallest probed array that is at least this large, else of the largest: arrays may fit a cache."""
+    larger = [each for each in machine.bandwidth if each.bytes >= size]
+    return (larger[0] if larger else machine.bandwidth[-1]).bytes_per_second

@@ -1,7 +1,7 @@
-"""Two files of figures side by side: ratios, their spread, and whether that tells anything.
+"""Two files of figures side by side: ratios, their ranges, and whether the difference means anything.
 
-Runs at different times see different machines: what a round's median varies by within a run is the least that two runs
-differ by without a reason. A difference is within noise if the ranges of both runs (p10 to p90 of the rounds) overlap.
+Runs at different times see different machines: two runs differ without a reason by at least as much as the rounds of
+one run do. A difference is within noise if the ranges of both runs (p10 to p90 of the rounds' medians) overlap.
 """
 
 from collections.abc import Mapping
@@ -9,20 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from txport.benchmarks.contestants.cpp import FORMAT as CPP_FORMAT
-from txport.benchmarks.contestants.cpp import FORMAT_VERSION as CPP_VERSION
+from txport.benchmarks.contestants.cpp import CPP_FORMAT, CPP_FORMAT_VERSION, CPP_NAME
 from txport.benchmarks.report.report import read_json, report_from
-from txport.benchmarks.report.schema import FORMAT, Report
+from txport.benchmarks.report.schema import BENCH_FORMAT, BenchReport, fixed_name
 from txport.benchmarks.report.statistics import percentile
-from txport.benchmarks.run.workloads import fixed_name
 from txport.runtime.errors import InputError
-
-CPP_NAME = "txport, C++"
 
 
 @dataclass(frozen=True)
-class Figure:
-    """Milliseconds a token of one contestant on one workload: the median, and the range of the rounds' medians."""
+class Range:
+    """Milliseconds a token of one contestant on one workload: the median, and p10 and p90 of the rounds' medians."""
 
     low: float
     middle: float
@@ -30,21 +26,21 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Figures:
-    """All of a file, by (contestant, workload), and what it says of its machine."""
+class FileFigures:
+    """The figures of a file, by (contestant, workload), and its machine in words."""
 
     machine: str
-    found: Mapping[tuple[str, str], Figure]
+    ranges: Mapping[tuple[str, str], Range]
 
 
 @dataclass(frozen=True)
-class Difference:
+class Comparison:
     """The second file's time over the first one's. `low` and `high` are the ratios of opposite ends of the ranges."""
 
     contestant: str
     workload: str
-    first: Figure
-    second: Figure
+    first: Range
+    second: Range
 
     @property
     def ratio(self) -> float:
@@ -66,64 +62,64 @@ class Difference:
         return "slower" if self.ratio > 1 else "faster"
 
 
-def read_figures(path: Path) -> Figures:
-    """Figures of a bench.json, or of the JSON of txport-bench.
+def read_figures(path: Path) -> FileFigures:
+    """The figures in a bench.json, or in the JSON of txport-bench.
 
     Raises:
         InputError: the file is neither, of another version, or damaged.
     """
     value = read_json(path)
     if value.get("format") == CPP_FORMAT:
-        return _cpp(value, path)
-    if value.get("format") != FORMAT:
+        return _of_cpp(value, path)
+    if value.get("format") != BENCH_FORMAT:
         raise InputError(
-            f"{path} has the format {str(value.get('format'))[:40]!r}, neither {FORMAT!r} nor {CPP_FORMAT!r}: "
+            f"{path} has the format {str(value.get('format'))[:40]!r}, neither {BENCH_FORMAT!r} nor {CPP_FORMAT!r}: "
             "give a JSON file that tx-bench or txport-bench wrote"
         )
-    return _ours(report_from(value, path))
+    return _of_report(report_from(value, path))
 
 
-def _ours(report: Report) -> Figures:
-    found = {}
+def _of_report(report: BenchReport) -> FileFigures:
+    ranges = {}
     for each in report.measurements:
         # From milliseconds a call to milliseconds a token.
         scale = each.ms_per_token.p50 / each.call_ms.p50
         low, high = (percentile(each.rounds_ms, share) * scale for share in (0.1, 0.9))
-        found[each.contestant, each.workload] = Figure(low, each.ms_per_token.p50, high)
-    return Figures(f"{report.machine.processor}, {report.machine.cores} cores", found)
+        ranges[each.contestant, each.workload] = Range(low, each.ms_per_token.p50, high)
+    return FileFigures(f"{report.machine.processor}, {report.machine.cores} cores", ranges)
 
 
-def _cpp(value: dict[str, Any], path: Path) -> Figures:
-    """txport-bench has no rounds: as far as its p90 is above the median, the range is taken to reach below it."""
-    if value.get("format_version") != CPP_VERSION:
+def _of_cpp(value: dict[str, Any], path: Path) -> FileFigures:
+    """txport-bench has no rounds: the range is taken to reach as far below the median as its p90 is above it."""
+    if value.get("format_version") != CPP_FORMAT_VERSION:
         raise InputError(
-            f"{path} has format_version {value.get('format_version')!r}, but this txport reads {CPP_VERSION} of "
+            f"{path} has format_version {value.get('format_version')!r}, but this txport reads {CPP_FORMAT_VERSION} of "
             f"{CPP_FORMAT}: measure again with the txport-bench of this version"
         )
     try:
-        sizes, per = value["workload"], value["figures"]["ms_per_token"]
-        middle, high = float(per["p50"]), float(per["p90"])
+        sizes, times = value["workload"], value["figures"]["ms_per_token"]
+        middle, high = float(times["p50"]), float(times["p90"])
         name = fixed_name(int(sizes["batch"]), int(sizes["source"]), int(sizes["target"]))
         machine = f"{value['machine']['processor']}, {int(value['machine']['cores'])} cores"
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path} is not what txport-bench writes ({error!r}): measure again") from None
-    return Figures(machine, {(CPP_NAME, name): Figure(max(0.0, 2 * middle - high), middle, high)})
+    return FileFigures(machine, {(CPP_NAME, name): Range(max(0.0, 2 * middle - high), middle, high)})
 
 
-def differences(first: Figures, second: Figures) -> list[Difference]:
-    """Of what both have. If each has one contestant only, these are compared whatever their names are.
+def compare(first: FileFigures, second: FileFigures) -> list[Comparison]:
+    """Compare all figures that both have. If each has a single contestant, these two are compared whatever their names.
 
     Raises:
         InputError: they have nothing in common.
     """
-    names = [{contestant for contestant, _ in figures.found} for figures in (first, second)]
+    names = [{contestant for contestant, _ in figures.ranges} for figures in (first, second)]
     alone = names[0] != names[1] and all(len(each) == 1 for each in names)
-    found = []
-    for (contestant, workload), figure in first.found.items():
+    comparisons = []
+    for (contestant, workload), times in first.ranges.items():
         other = next(iter(names[1])) if alone else contestant
-        if (other, workload) in second.found:
+        if (other, workload) in second.ranges:
             title = f"{contestant} -> {other}" if alone else contestant
-            found.append(Difference(title, workload, figure, second.found[other, workload]))
-    if not found:
+            comparisons.append(Comparison(title, workload, times, second.ranges[other, workload]))
+    if not comparisons:
         raise InputError("the two files have no contestant and workload in common: measure the same workloads in both")
-    return found
+    return comparisons

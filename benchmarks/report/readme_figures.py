@@ -1,6 +1,6 @@
 """Put the figures of a run into README.md: `python -m txport.benchmarks.report.readme_figures build/bench`.
 
-The table between the two markers is written anew, and the plot against peers is copied to benchmarks/figures.
+The table between the two markers is replaced, and the plot of the peers is copied to benchmarks/figures.
 """
 
 import argparse
@@ -8,14 +8,14 @@ import shutil
 from pathlib import Path
 
 from txport.benchmarks.report.report import read_report
-from txport.benchmarks.report.schema import Measurement, Report
+from txport.benchmarks.report.schema import BenchReport, Measurement
 
 BEGIN, END = "<!-- figures of tx-bench: begin -->\n", "<!-- figures of tx-bench: end -->\n"
 PLOT = "peers.svg"
 
 
-def readme_table(report: Report) -> str:
-    """Milliseconds a token of everybody on every workload that several did, and the ids of those that differ."""
+def readme_table(report: BenchReport) -> str:
+    """Milliseconds a token of everybody on every workload that several did, and how many ids differ if some do."""
     rows = {(each.contestant, each.workload): each for each in report.measurements}
     shared = [x for x in report.workloads if sum(each.workload == x.name for each in report.measurements) > 1]
     heads = [f"batch {x.batch}" if x.batch else f"{x.sentences} sentences" for x in shared]
@@ -29,7 +29,7 @@ def readme_table(report: Report) -> str:
     facts = (
         f"{machine.processor}, {machine.cores} cores, {report.created[:10]}, load average {machine.load_average:.1f}"
     )
-    return "\n".join([*lines, "", f"{facts}; {sizes}; of the text, all tokens of all sentences count.", ""])
+    return "\n".join([*lines, "", f"{facts}; {sizes}; for the text, all tokens of all sentences count.", ""])
 
 
 def _cell(each: Measurement | None) -> str:
@@ -45,17 +45,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="The directory that tx-bench wrote.")
     parser.add_argument("--readme", type=Path, default=Path("README.md"))
-    given = parser.parse_args()
-    table = readme_table(read_report(given.run / "bench.json"))
-    text = given.readme.read_text()
-    before, _, rest = text.partition(BEGIN)
+    options = parser.parse_args()
+    table = readme_table(read_report(options.run / "bench.json"))
+    before, _, rest = options.readme.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     if not after:
-        parser.error(f"{given.readme} has not got both markers")
-    given.readme.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
-    figures = given.readme.parent / "benchmarks" / "figures"
+        parser.error(f"{options.readme} lacks one or both of the markers")
+    options.readme.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
+    figures = options.readme.parent / "benchmarks" / "figures"
     figures.mkdir(exist_ok=True)
-    shutil.copyfile(given.run / PLOT, figures / PLOT)
+    shutil.copyfile(options.run / PLOT, figures / PLOT)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""A check for continuous integration: by ratio in one run, never by absolute time."""
+"""A check for continuous integration: by ratios within one run, never by absolute times."""
 
-from txport.benchmarks.report.schema import Report
+from txport.benchmarks.report.schema import BenchReport
 from txport.runtime.errors import CheckFailed
 
 
-def check_against(report: Report, most: float) -> None:
+def check_against(report: BenchReport, most: float) -> None:
     """Compare the first bundle with the other bundles of the run.
 
     Raises:
-        CheckFailed: on some workload it took more than `most` times what another one took, median over rounds.
+        CheckFailed: on some workload its time was more than `most` times that of another one, median over rounds.
     """
     bundles = {each.name for each in report.contestants if each.kind == "bundle"}
     slower = []

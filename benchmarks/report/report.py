@@ -4,35 +4,51 @@ import json
 from pathlib import Path
 from typing import Any
 
-from txport.benchmarks.report.schema import FORMAT, FORMAT_VERSION, Contestant, Measurement, Report, Workload
+from txport.benchmarks.report.schema import BENCH_FORMAT, BENCH_FORMAT_VERSION, BenchReport
 from txport.runtime.bundle.strict_json import decode, encode, parse
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.files import write_atomically
 
 
-def write_report(path: Path, report: Report) -> None:
-    """Write `report` as JSON; readers see the old file or the new one.
+def check_output(path: Path) -> None:
+    """Refuse to write a report into a directory that holds other files, but no earlier report of this name.
+
+    Raises:
+        InputError: it is such a directory.
+    """
+    directory = path.parent
+    if directory.exists() and any(directory.iterdir()) and not path.exists():
+        raise InputError(f"{directory} holds other files and no {path.name}: choose another directory with --output")
+
+
+def as_json(report: Any) -> str:
+    """A report (any dataclass) as indented JSON."""
+    return json.dumps(encode(report), indent=1, ensure_ascii=False)
+
+
+def write_report(path: Path, report: Any) -> None:
+    """Write a report as JSON; readers see the old file or the new one.
 
     Raises:
         InputError: it cannot be written.
     """
-    write_atomically(path, (json.dumps(encode(report), indent=1, ensure_ascii=False) + "\n").encode())
+    write_atomically(path, (as_json(report) + "\n").encode())
 
 
-def read_report(path: Path) -> Report:
-    """Read what `write_report` wrote.
+def read_report(path: Path) -> BenchReport:
+    """Read a bench.json.
 
     Raises:
-        InputError: it cannot be read, or is not of this format and version, or something in it is missing or unknown.
+        InputError: it cannot be read, is of another format or version, or a field in it is missing or unknown.
     """
     return report_from(read_json(path), path)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object of a file, whatever its format.
+    """The JSON object in a file, whatever its format.
 
     Raises:
-        InputError: it cannot be read or is no such object.
+        InputError: it cannot be read or is not a JSON object.
     """
     try:
         return parse(path.read_bytes(), str(path))
@@ -42,39 +58,28 @@ def read_json(path: Path) -> dict[str, Any]:
         raise InputError(str(error)) from None
 
 
-def report_from(value: dict[str, Any], path: Path) -> Report:
+def report_from(value: dict[str, Any], path: Path) -> BenchReport:
     """Decode a parsed bench.json; `path` is its name in messages.
 
     Raises:
         InputError: as `read_report`.
     """
-    if value.get("format") != FORMAT:
-        raise InputError(
-            f"{path} has the format {str(value.get('format'))[:40]!r}, not {FORMAT!r}: give a JSON file of tx-bench"
-        )
+    if value.get("format") != BENCH_FORMAT:
+        form = str(value.get("format"))[:40]
+        raise InputError(f"{path} has the format {form!r}, not {BENCH_FORMAT!r}: give a JSON file of tx-bench")
     version = value.get("format_version")
-    if version != FORMAT_VERSION:
+    if version != BENCH_FORMAT_VERSION:
         raise InputError(
-            f"{path} has format_version {version!r}, but this txport reads {FORMAT_VERSION}: measure again with it, "
-            "or use the txport that wrote the file"
+            f"{path} has format_version {version!r}, but this txport reads {BENCH_FORMAT_VERSION}: "
+            "measure again with it, or use the txport that wrote the file"
         )
     try:
-        report = decode(Report, value, str(path))
+        report = decode(BenchReport, value, str(path))
     except BundleError as error:
         raise InputError(str(error)) from None
-    _check_names(report, path)
-    return report
-
-
-def _check_names(report: Report, path: Path) -> None:
     contestants = {contestant.name for contestant in report.contestants}
     workloads = {workload.name for workload in report.workloads}
     for each in report.measurements:
         if each.contestant not in contestants or each.workload not in workloads:
             raise InputError(f"{path} measures {each.contestant!r} on {each.workload!r}, which it does not describe")
-
-
-def of(report: Report, measurement: Measurement) -> tuple[Contestant, Workload]:
-    """The contestant and the workload of a measurement."""
-    contestant = next(each for each in report.contestants if each.name == measurement.contestant)
-    return contestant, next(each for each in report.workloads if each.name == measurement.workload)
+    return report

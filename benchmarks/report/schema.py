@@ -1,4 +1,4 @@
-"""bench.json, field by field. `txport.benchmarks.report.report` writes and reads it; nothing else may be in the file.
+"""bench.json, field by field. `txport.benchmarks.report.report` writes and reads it; unknown fields are refused.
 
 Times are milliseconds unless a name says otherwise, sizes are bytes, and null stands for what was not measured.
 """
@@ -6,21 +6,17 @@ Times are milliseconds unless a name says otherwise, sizes are bytes, and null s
 from dataclasses import dataclass
 from typing import Literal
 
-FORMAT = "tx-bench"
-FORMAT_VERSION = 1
+from txport.runtime.bundle.schema import MadeBy
+
+BENCH_FORMAT = "tx-bench"
+BENCH_FORMAT_VERSION = 1
+
+Kind = Literal["bundle", "cpp", "pytorch", "compile", "huggingface", "ctranslate2", "optimum"]
 
 
 @dataclass(frozen=True)
-class MadeBy:
-    """The program that wrote the file."""
-
-    name: str
-    version: str
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """The first graphics processor, as its driver describes it."""
+class GpuFacts:
+    """The first GPU, as its driver describes it."""
 
     name: str
     driver: str
@@ -46,7 +42,7 @@ class Peak:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where it ran.
+    """The machine of a run.
 
     Attributes:
         processor: as the system names it.
@@ -56,7 +52,7 @@ class Machine:
         python: version.
         versions: of the libraries that are installed, by name.
         gpu: null without one.
-        power_mode: of a Jetson, as `nvpmodel -q` says.
+        power_mode: of a Jetson, according to `nvpmodel -q`.
         load_average: of the minute before the run; above 0 something else was running too.
         bandwidth: of arrays of several sizes, smallest first.
         peaks: of matrix products.
@@ -68,11 +64,11 @@ class Machine:
     system: str
     python: str
     versions: dict[str, str]
-    gpu: Gpu | None
+    gpu: GpuFacts | None
     power_mode: str | None
     load_average: float
-    bandwidth: tuple[Bandwidth, ...]
-    peaks: tuple[Peak, ...]
+    bandwidth: tuple[Bandwidth, ...] = ()
+    peaks: tuple[Peak, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,7 +82,7 @@ class Percentiles:
 
 @dataclass(frozen=True)
 class BundleFacts:
-    """Which bundle: the name of its directory, the manifest's own hash, and what it computes in."""
+    """The name of a bundle's directory, the hash of its manifest, its precision and size."""
 
     name: str
     manifest_sha256: str
@@ -97,15 +93,15 @@ class BundleFacts:
 
 @dataclass(frozen=True)
 class Contestant:
-    """One of those that were measured.
+    """One of those that are compared.
 
     Attributes:
-        name: what tables call it; unique in the file.
-        kind: what it is made of.
+        name: in the tables; unique in the file.
+        kind: what runs the model.
         precision: of its weights.
-        device: where it ran, "cpu" or "cuda"; what was asked for if it was skipped.
-        threads: of each operator, as it was asked for; 0 if not: then a measurement's settings say what was best.
-        engine: what says that it runs, with versions; empty if it was skipped.
+        device: where it ran, "cpu" or "cuda"; as requested if it was skipped.
+        threads: of each operator, as requested; 0 if not: then the settings of a measurement say what was best.
+        engine: how the contestant describes itself, with versions; empty if it was skipped.
         bundle: null for a peer.
         load_ms: from the start of its process until it was ready.
         startup_ms: of a service with this bundle: from the start of a process until its first token, in fresh
@@ -115,16 +111,16 @@ class Contestant:
     """
 
     name: str
-    kind: Literal["bundle", "cpp", "pytorch", "compile", "huggingface", "ctranslate2", "optimum"]
+    kind: Kind
     precision: str
     device: str
     threads: int
-    engine: str
-    bundle: BundleFacts | None
-    load_ms: float | None
-    startup_ms: Percentiles | None
-    engine_build_seconds: float | None
-    skipped: str | None
+    engine: str = ""
+    bundle: BundleFacts | None = None
+    load_ms: float | None = None
+    startup_ms: Percentiles | None = None
+    engine_build_seconds: float | None = None
+    skipped: str | None = None
 
 
 @dataclass(frozen=True)
@@ -133,8 +129,8 @@ class Workload:
 
     Attributes:
         name: unique in the file.
-        kind: "fixed": random ids, each sentence makes `target` tokens, eos goes on as any token. "text": real
-            sentences, sorted and batched as the contestant does it best, ended by eos.
+        kind: "fixed": random ids, each sentence makes `target` tokens, eos is a token like any other. "text": real
+            sentences, sorted and batched in the contestant's best way, ended by eos.
         batch: sentences that run together; null for text.
         source: tokens of each sentence, eos included; the mean for text.
         target: tokens to make; the most for text.
@@ -147,6 +143,11 @@ class Workload:
     source: float
     target: int
     sentences: int
+
+
+def fixed_name(batch: int, source: int, target: int) -> str:
+    """The name of a fixed workload, such as "8 x 32 -> 64": sentences, source tokens, new tokens."""
+    return f"{batch} x {source} -> {target}"
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ class Roofline:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Sentences of a call whose every id is the reference's."""
+    """How many sentences of a call have exactly the ids of the reference."""
 
     identical: int
     sentences: int
@@ -192,11 +193,11 @@ class Measurement:
 
     Attributes:
         contestant, workload: by name.
-        settings: what was tried and found best before (threads, batch size ...).
+        settings: the fastest of those that it tried (threads, batch size ...).
         calls: that were timed.
-        warm_up_calls: that were not, until three in a row took the same time within 5%.
+        warm_up_calls: before them, until three in a row took the same time within 5%.
         tokens: made by one call.
-        steps: of the longest row; null if the contestant does not say (text).
+        steps: of the longest row; null for text.
         call_ms: a whole call, encoder and loop.
         encoder_ms, first_token_ms: null where a contestant has no such part.
         ms_per_token: `call_ms` over `steps`: one token of every row; over `tokens` for text.
@@ -205,9 +206,9 @@ class Measurement:
         gpu_memory_bytes: of its process after them.
         joules_per_sentence: of the whole machine (Jetson) or GPU during these calls, idle power included.
         roofline: null if the machine was not probed for it.
-        agreement: with the reference's ids; null if this is the reference.
+        agreement: with the ids of the reference; null if this is the reference.
         ratio: null for the first contestant.
-        rounds_ms: the median call of each round, in the order of time.
+        rounds_ms: the median call of each round, in chronological order.
     """
 
     contestant: str
@@ -233,14 +234,14 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Report:
+class BenchReport:
     """The whole file.
 
     Attributes:
-        format, format_version: `FORMAT` and `FORMAT_VERSION`; another one is refused.
+        format, format_version: `BENCH_FORMAT` and `BENCH_FORMAT_VERSION`; any other is refused.
         created: UTC, ISO 8601.
         command: the arguments of tx-bench.
-        complete: false if the run was interrupted: what was measured until then is in the file.
+        complete: false if the run was interrupted: the file holds what was measured until then.
         notes: what was timed and what was not, in sentences.
         reference: the contestant whose ids the others are compared with.
     """
@@ -253,7 +254,7 @@ class Report:
     complete: bool
     notes: tuple[str, ...]
     machine: Machine
-    reference: str | None
-    contestants: tuple[Contestant, ...]
-    workloads: tuple[Workload, ...]
-    measurements: tuple[Measurement, ...]
+    reference: str | None = None
+    contestants: tuple[Contestant, ...] = ()
+    workloads: tuple[Workload, ...] = ()
+    measurements: tuple[Measurement, ...] = ()

@@ -24,7 +24,7 @@ def percentiles(values: Sequence[float]) -> Percentiles:
 
 
 def is_warm(times: Sequence[float]) -> bool:
-    """Whether the last three calls took the same time within 5%, or there were 30."""
+    """Whether the last three calls took the same time within 5%, or 30 calls were made."""
     if len(times) < LEAST_WARM_UP:
         return False
     last = times[-LEAST_WARM_UP:]
@@ -32,9 +32,9 @@ def is_warm(times: Sequence[float]) -> bool:
 
 
 def warm_up(call: Callable[[], float], most_seconds: float, best: float | None = None) -> list[float]:
-    """Call until `is_warm` or `most_seconds` are over, but twice at least; the milliseconds of each call.
+    """Call until `is_warm` or for `most_seconds`, but at least twice; the milliseconds of each call.
 
-    Twice is enough if both calls took more than twice as long as `best` milliseconds: another setting will be chosen.
+    Two calls are enough if both took more than twice `best` milliseconds: another setting will be chosen.
     """
     times = [call(), call()]
     while not is_warm(times) and sum(times) < 1e3 * most_seconds:
@@ -47,9 +47,9 @@ def warm_up(call: Callable[[], float], most_seconds: float, best: float | None =
 def ratio(times: Sequence[float], first: Sequence[float]) -> Ratio | None:
     """`times` over `first` of the rounds that both have; None if there is none.
 
-    Both are of the same round, within seconds of each other: what slows the machine down for minutes cancels out.
+    Both are of the same round, within seconds of each other: a slow phase of the machine cancels out.
     """
-    found = [ours / theirs for ours, theirs in zip(times, first, strict=False)]
-    if not found:
+    ratios = [ours / theirs for ours, theirs in zip(times, first, strict=False)]
+    if not ratios:
         return None
-    return Ratio(percentile(found, 0.1), percentile(found, 0.5), percentile(found, 0.9), len(found))
+    return Ratio(percentile(ratios, 0.1), percentile(ratios, 0.5), percentile(ratios, 0.9), len(ratios))

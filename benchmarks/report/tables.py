@@ -7,28 +7,22 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from txport.benchmarks.report.schema import Contestant, Measurement, Percentiles, Report, Workload
+from txport.benchmarks.report.schema import BenchReport, Contestant, Measurement, Percentiles, Workload
 
 Column = tuple[str, Callable[[Measurement], str]]
 _NONE = "-"
 WIDE = 170  # characters that a terminal needs for every column
-# What a narrow terminal shows; Markdown and wide terminals have all.
+# What a narrow terminal shows; Markdown and wide terminals show all.
 NARROW = ("", "workload", "ms/token", "ratio", "ids", "tokens/s", "peak MB", "x roof")
+LEFT = ("", "workload", "settings")  # columns of text; the others are numbers
 
 
 def _number(value: float) -> str:
-    """Three digits that count, at least."""
+    """At least three significant digits."""
     if value >= 1000:
         return f"{value:,.0f}"
-    return (
-        f"{value:.0f}"
-        if value >= 100
-        else f"{value:.1f}"
-        if value >= 10
-        else f"{value:.2f}"
-        if value >= 1
-        else f"{value:.3f}"
-    )
+    decimals = next((digits for digits, least in ((0, 100), (1, 10), (2, 1)) if value >= least), 3)
+    return f"{value:.{decimals}f}"
 
 
 def _optional(value: float | None, scale: float = 1.0) -> str:
@@ -39,31 +33,19 @@ def _middle(value: Percentiles | None) -> str:
     return _NONE if value is None else _number(value.p50)
 
 
-def _tails(value: Percentiles) -> str:
-    return f"{_number(value.p90)} / {_optional(value.p99)}"
-
-
-def _ratio(each: Measurement) -> str:
-    return "1" if each.ratio is None else f"{each.ratio.p50:.2f}"
-
-
-def _spread(each: Measurement) -> str:
-    return _NONE if each.ratio is None else f"{each.ratio.p10:.2f}..{each.ratio.p90:.2f}"
-
-
 def _ids(each: Measurement) -> str:
-    found = each.agreement
-    if found is None:
+    same = each.agreement
+    if same is None:
         return _NONE
-    return "identical" if found.identical == found.sentences else f"{found.identical} of {found.sentences}"
+    return "identical" if same.identical == same.sentences else f"{same.identical} of {same.sentences}"
 
 
 COLUMNS: tuple[Column, ...] = (
     ("", lambda x: x.contestant),
     ("ms/token", lambda x: _number(x.ms_per_token.p50)),
-    ("p90 / p99", lambda x: _tails(x.ms_per_token)),
-    ("ratio", _ratio),
-    ("its p10..p90", _spread),
+    ("p90 / p99", lambda x: f"{_number(x.ms_per_token.p90)} / {_optional(x.ms_per_token.p99)}"),
+    ("ratio", lambda x: "1" if x.ratio is None else f"{x.ratio.p50:.2f}"),
+    ("its p10..p90", lambda x: _NONE if x.ratio is None else f"{x.ratio.p10:.2f}..{x.ratio.p90:.2f}"),
     ("ids", _ids),
     ("tokens/s", lambda x: _number(x.tokens_per_second)),
     ("sentences/s", lambda x: _number(x.sentences_per_second)),
@@ -81,73 +63,65 @@ COLUMNS: tuple[Column, ...] = (
 
 @dataclass(frozen=True)
 class Section:
-    """The rows of one workload, or of several that only the bundle did."""
+    """The rows of one workload, or of all workloads of the bundle alone."""
 
     title: str
     heads: list[str]
     rows: list[list[str]]
 
 
-def sections(report: Report) -> list[Section]:
+def sections(report: BenchReport) -> list[Section]:
     """One table for each workload that several did, and one for all that the first one did alone."""
-    found, alone = [], []
+    tables, alone = [], []
     for workload in report.workloads:
         rows = [each for each in report.measurements if each.workload == workload.name]
         if len(rows) == 1 and len(report.workloads) > 1:
             alone += rows
         elif rows:
-            found.append(_section(f"{workload.name}: {_describe(workload)}", rows, COLUMNS))
+            tables.append(_section(f"{workload.name}: {_describe(workload)}", rows, COLUMNS))
     if alone:
         columns = (("workload", lambda x: x.workload), *COLUMNS[1:])
-        found.append(_section(f"{alone[0].contestant} alone", alone, columns))
-    return found
+        tables.append(_section(f"{alone[0].contestant} alone", alone, columns))
+    return tables
 
 
 def _describe(workload: Workload) -> str:
     if workload.kind == "text":
         return f"{workload.sentences} sentences of {workload.source:.1f} tokens on average; ms/token is of all tokens"
-    return (
-        f"{workload.sentences} sentence{'s' if workload.sentences > 1 else ''} of {workload.source:.0f} tokens, "
-        f"{workload.target} new tokens each"
-    )
+    sentences = "1 sentence" if workload.sentences == 1 else f"{workload.sentences} sentences"
+    return f"{sentences} of {workload.source:.0f} tokens, {workload.target} new tokens each"
 
 
 def _section(title: str, rows: Sequence[Measurement], columns: Sequence[Column]) -> Section:
     """Columns in which nobody has a figure are left out."""
-    cells = [[show(each) for each in rows] for _, show in columns]
-    kept = [index for index, column in enumerate(cells) if set(column) != {_NONE}]
-    return Section(
-        title,
-        [columns[index][0] for index in kept],
-        [[cells[index][row] for index in kept] for row in range(len(rows))],
-    )
+    cells = [(head, [show(each) for each in rows]) for head, show in columns]
+    kept = [(head, column) for head, column in cells if set(column) != {_NONE}]
+    return Section(title, [head for head, _ in kept], [list(row) for row in zip(*(x for _, x in kept), strict=True)])
 
 
-def facts(report: Report) -> list[tuple[str, str]]:
+def facts(report: BenchReport) -> list[tuple[str, str]]:
     """What stands above the tables: the machine and the contestants."""
     machine = report.machine
-    found = [
+    load = f"load average before the run {machine.load_average:.2f}"
+    lines = [
         ("machine", f"{machine.processor}, {machine.cores} cores, {machine.memory_bytes / 1e9:.0f} GB"),
-        (
-            "system",
-            f"{machine.system}, Python {machine.python}; load average before the run {machine.load_average:.2f}",
-        ),
+        ("system", f"{machine.system}, Python {machine.python}; {load}"),
     ]
     if machine.gpu is not None:
-        found.append(("GPU", f"{machine.gpu.name}, driver {machine.gpu.driver}"))
+        lines.append(("GPU", f"{machine.gpu.name}, driver {machine.gpu.driver}"))
     if machine.power_mode is not None:
-        found.append(("power mode", machine.power_mode))
+        lines.append(("power mode", machine.power_mode))
     if machine.bandwidth:
         widths = ", ".join(f"{x.bytes_per_second / 1e9:.0f} GB/s of {x.bytes >> 20} MB" for x in machine.bandwidth)
-        found.append(("reads", widths))
+        lines.append(("reads", widths))
         peaks = ", ".join(f"{x.operations_per_second / 1e9:,.0f} G/s {x.type} ({x.library})" for x in machine.peaks)
-        found.append(("operations", peaks))
-    found += [(each.name, _contestant(each)) for each in report.contestants]
+        lines.append(("operations", peaks))
+    lines += [(each.name, _contestant(each)) for each in report.contestants]
     if report.reference:
-        found.append(("ids compared with", report.reference))
+        lines.append(("ids compared with", report.reference))
     if not report.complete:
-        found.append(("INCOMPLETE", "the run was interrupted; this is what was measured until then"))
-    return found
+        lines.append(("INCOMPLETE", "the run was interrupted; this is what was measured until then"))
+    return lines
 
 
 def _contestant(each: Contestant) -> str:
@@ -167,39 +141,39 @@ def _contestant(each: Contestant) -> str:
     return "; ".join(parts)
 
 
-def print_tables(report: Report, console: Console) -> None:
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> None:
+    """One table, for a terminal or a pipe."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for head in heads:
+        table.add_column(head, justify="left" if head in LEFT else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console.print(table)
+
+
+def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of one table in Markdown."""
+    lines = [[cell.replace("|", "\\|") for cell in row] for row in (heads, *rows)]
+    lines.insert(1, ["---" if head in LEFT else "---:" for head in heads])
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def print_tables(report: BenchReport, console: Console) -> None:
     """Everything, for a terminal or a pipe."""
     for name, text in facts(report):
         console.print(f"[bold]{escape(name)}[/]: {escape(text)}", highlight=False, soft_wrap=True)
     for section in sections(report):
-        shown = [i for i, head in enumerate(section.heads) if console.width >= WIDE or head in NARROW]
-        table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-        for index in shown:
-            head = section.heads[index]
-            table.add_column(head, justify="left" if head in ("", "workload", "settings") else "right", no_wrap=True)
-        for row in section.rows:
-            table.add_row(*(escape(row[index]) for index in shown))
         console.print(f"\n[bold]{escape(section.title)}", highlight=False, soft_wrap=True)
-        console.print(table)
+        shown = [i for i, head in enumerate(section.heads) if console.width >= WIDE or head in NARROW]
+        rows = [[row[i] for i in shown] for row in section.rows]
+        print_table([section.heads[i] for i in shown], rows, console)
 
 
-def markdown(report: Report) -> str:
+def markdown(report: BenchReport) -> str:
     """Everything, as a Markdown document."""
-    lines = [
-        "# tx-bench",
-        "",
-        f"{report.created}, txport {report.made_by.version}: `tx-bench {' '.join(report.command)}`",
-        "",
-    ]
+    command = " ".join(report.command)
+    lines = ["# tx-bench", "", f"{report.created}, txport {report.made_by.version}: `tx-bench {command}`", ""]
     lines += [f"- **{name}**: {text}" for name, text in facts(report)]
     for section in sections(report):
-        lines += ["", f"## {section.title}", "", *_markdown_table(section)]
+        lines += ["", f"## {section.title}", "", *markdown_table(section.heads, section.rows)]
     return "\n".join([*lines, "", "## How it was measured", "", *(f"- {note}" for note in report.notes), ""])
-
-
-def _markdown_table(section: Section) -> list[str]:
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-    right = ["---" if index == 0 else "---:" for index in range(len(section.heads))]
-    return [line(section.heads), line(right), *map(line, section.rows)]

@@ -1,4 +1,4 @@
-"""From the times of a race to the measurements of a report."""
+"""From the times of the rounds to the measurements of a report."""
 
 from collections.abc import Mapping, Sequence
 
@@ -20,68 +20,63 @@ def measurement(
     rows: int,
     gpu_memory_bytes: int | None,
 ) -> Measurement:
-    """What a contestant did on a workload; it has at least one round.
+    """The figures of a contestant on a workload; it has at least one round.
 
     Args:
-        times: of all contestants of the race.
-        first: whom ratios are taken to.
-        reference: whose ids are the right ones.
+        contestant, work, shape, machine: who did what, which model, and where.
+        times: of all contestants.
+        first: the contestant that ratios refer to.
+        reference: the contestant whose ids the others are compared with.
         rows: of a full batch of a text, for the roofline.
         gpu_memory_bytes: of its process.
     """
-    ours, workload = times[contestant.name], work.workload
-    call = percentiles(ours.all())
-    tokens, steps = _made(work, ours)
-    per = steps or tokens
-    seconds = sum(ours.all()) / 1e3
-    calls = len(ours.all())
-    if workload.kind == "text":
-        rows = min(rows, workload.sentences)
-        # Full batches of equal sentences are the least that there is to do.
-        line = roofline(shape, machine, contestant.precision, rows, workload.source, max(1, tokens // rows), call)
-    else:
-        line = roofline(
-            shape, machine, contestant.precision, workload.sentences, workload.source, workload.target, call
-        )
+    own, workload = times[contestant.name], work.workload
+    durations = own.all()
+    call, calls = percentiles(durations), len(durations)
+    tokens, steps = _tokens(work, own)
+    per, seconds = steps or tokens, sum(durations) / 1e3
+    # The least work that a text can be: full batches of equal sentences.
+    rows = min(rows, workload.sentences) if workload.kind == "text" else workload.sentences
+    least_steps = max(1, tokens // rows) if workload.kind == "text" else workload.target
     return Measurement(
         contestant=contestant.name,
         workload=workload.name,
-        settings=dict(ours.setting),
+        settings=dict(own.setting),
         calls=calls,
-        warm_up_calls=ours.warm_up_calls,
+        warm_up_calls=own.warm_up_calls,
         tokens=tokens,
         steps=steps,
         call_ms=call,
-        encoder_ms=_part(ours, "encoder"),
-        first_token_ms=_part(ours, "first_token"),
+        encoder_ms=_part(own, "encoder"),
+        first_token_ms=_part(own, "first_token"),
         ms_per_token=Percentiles(call.p50 / per, call.p90 / per, None if call.p99 is None else call.p99 / per),
         tokens_per_second=tokens * calls / seconds,
         sentences_per_second=workload.sentences * calls / seconds,
-        peak_resident_bytes=ours.peak_resident_bytes,
+        peak_resident_bytes=own.peak_resident_bytes,
         gpu_memory_bytes=gpu_memory_bytes,
-        joules_per_sentence=None if ours.joules is None else ours.joules / (calls * workload.sentences),
-        roofline=line,
-        agreement=agreement(ours.ids, times[reference].ids) if contestant.name != reference else None,
-        ratio=ratio(ours.medians(), times[first].medians()) if contestant.name != first else None,
-        rounds_ms=tuple(ours.medians()),
+        joules_per_sentence=None if own.joules is None else own.joules / (calls * workload.sentences),
+        roofline=roofline(shape, machine, contestant.precision, rows, workload.source, least_steps, call),
+        agreement=agreement(own.ids, times[reference].ids) if contestant.name != reference else None,
+        ratio=ratio(own.medians(), times[first].medians()) if contestant.name != first else None,
+        rounds_ms=tuple(own.medians()),
     )
 
 
-def _made(work: Work, times: Times) -> tuple[int, int | None]:
+def _tokens(work: Work, times: Times) -> tuple[int, int | None]:
     """Tokens of a call, and the steps of its longest row."""
     if work.workload.kind == "text":
         return max(1, sum(map(len, times.ids))), None
-    made = [len(row) for row in times.ids] or [work.target] * len(work.sources)
-    return max(1, sum(made)), max(1, *made)
+    lengths = [len(row) for row in times.ids] or [work.task.target] * len(work.task.sources)
+    return max(1, sum(lengths)), max(1, *lengths)
 
 
 def _part(times: Times, name: str) -> Percentiles | None:
-    found = times.all(name)
-    return percentiles(found) if found else None
+    durations = times.all(name)
+    return percentiles(durations) if durations else None
 
 
 def agreement(ids: Sequence[Sequence[int]], reference: Sequence[Sequence[int]]) -> Agreement | None:
-    """Sentences whose every id is the reference's; None if either does not say its ids."""
+    """How many sentences have exactly the ids of the reference; None if either does not report its ids."""
     if not ids or not reference:
         return None
     return Agreement(sum(a == b for a, b in zip(ids, reference, strict=True)), len(reference))

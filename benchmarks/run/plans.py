@@ -2,19 +2,19 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from txport.benchmarks.contestants.backend import DEFAULT
-from txport.benchmarks.report.schema import BundleFacts, Contestant
+from txport.benchmarks.contestants.cpp import CPP_NAME
+from txport.benchmarks.report.schema import BundleFacts, Contestant, Kind
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.engines.build_record import NAME as RECORD
 from txport.runtime.engines.build_record import BuildRecord
 from txport.runtime.errors import InputError
 from txport.runtime.workers import cores
 
-Kind = Literal["bundle", "cpp", "pytorch", "compile", "huggingface", "ctranslate2", "optimum"]
 Settings = Mapping[str, Sequence[Mapping[str, str]]]
 PEERS = ("pytorch", "compile", "huggingface", "ctranslate2", "optimum")
 TEXT_ROWS = ("64", "16")  # batch sizes that peers try on a text
@@ -23,23 +23,28 @@ ANY: Settings = {"fixed": ({},), "text": ({},)}
 
 @dataclass(frozen=True)
 class Place:
-    """Where contestants run."""
+    """Where contestants run: options of tx-bench, and keywords of the backends that run a bundle."""
 
     device: str
     lowering: str | None
     threads: int
 
+    @property
+    def width(self) -> str:
+        """Threads of a contestant that has to be told a number."""
+        return str(self.threads or cores())
+
 
 @dataclass(frozen=True)
-class Plan:
+class ContestantPlan:
     """One contestant before it is loaded.
 
     Attributes:
-        contestant: what the report will say of it.
-        description: keywords for its backend; peers also get the `device` on which the bundle really runs.
-        settings: what it tries.
+        contestant: its description in the report.
+        description: keywords for its backend; peers also receive the `device` on which the bundle really runs.
+        settings: those that it tries.
         python: another interpreter; None for this one.
-        environment: what it needs in its environment.
+        environment: added to the environment of its process.
         prepare: a module to run before, with its arguments.
     """
 
@@ -51,62 +56,48 @@ class Plan:
     prepare: tuple[str, ...] = ()
 
 
-def bundle_plan(bundle: Path, manifest: Manifest, place: Place, name: str) -> Plan:
+def bundle_plan(bundle: Path, manifest: Manifest, place: Place, name: str) -> ContestantPlan:
     """A bundle by the Python runtime."""
-    facts = BundleFacts(
-        bundle.resolve().name,
-        manifest.sha256,
-        precision(manifest),
-        manifest.files[WEIGHTS].bytes,
-        manifest.verification is not None and manifest.verification.passed,
+    precision, size = manifest.precision.weights, manifest.files[WEIGHTS].bytes
+    verified = manifest.verification is not None and manifest.verification.passed
+    contestant = Contestant(
+        name,
+        "bundle",
+        precision,
+        place.device,
+        place.threads,
+        bundle=BundleFacts(bundle.resolve().name, manifest.sha256, precision, size, verified),
+        engine_build_seconds=_build_seconds(bundle),
     )
-    contestant = _contestant(name, "bundle", precision(manifest), place, facts, build_seconds(bundle))
-    description = {
-        "bundle": str(bundle),
-        "device": place.device,
-        "lowering": place.lowering,
-        "threads": place.threads,
-    }
-    return Plan(contestant, description, _bundle_settings(place))
+    return ContestantPlan(contestant, {"bundle": str(bundle), **asdict(place)}, _bundle_settings(place))
 
 
 def _bundle_settings(place: Place) -> Settings:
-    """As for peers: the default, one thread, faster where cores are shared, and for a text a worker for each core."""
+    """As for peers: the default; one thread, faster where cores are shared; and for a text a worker for each core."""
     if place.threads or cores() == 1:
         return ANY
     each = [{"threads": DEFAULT}, {"threads": "1"}]
     return {"fixed": each, "text": [*each, {"threads": DEFAULT, "workers": DEFAULT}]}
 
 
-def cpp_plan(bundle: Path, manifest: Manifest, place: Place, tool: Path) -> Plan:
+def _build_seconds(bundle: Path) -> float | None:
+    """Of all engines that tx-build made for a bundle; None if there is none."""
+    seconds = [BuildRecord.load(file.parent).build_seconds for file in sorted(bundle.glob(f"engines/*/{RECORD}"))]
+    return sum(seconds) if seconds else None
+
+
+def cpp_plan(bundle: Path, manifest: Manifest, place: Place, tool: Path) -> ContestantPlan:
     """The same bundle by txport-bench.
 
     Raises:
         InputError: there is no such program.
     """
-    found = shutil.which(str(tool))
-    if found is None:
+    program = shutil.which(str(tool))
+    if program is None:
         raise InputError(f"{tool} is not a program: build txport-bench with make cpp, and give its path with --cpp")
-    contestant = _contestant("txport, C++", "cpp", precision(manifest), place)
-    description = {
-        "tool": found,
-        "bundle": str(bundle),
-        "device": place.device,
-        "lowering": place.lowering,
-        "threads": place.threads,
-    }
-    return Plan(contestant, description, _bundle_settings(place))
-
-
-def precision(manifest: Manifest) -> str:
-    """What a bundle's weights are computed in."""
-    return manifest.precision.weights
-
-
-def build_seconds(bundle: Path) -> float | None:
-    """Of all engines that tx-build made for a bundle, None if there is none."""
-    found = [BuildRecord.load(file.parent).build_seconds for file in sorted(bundle.glob(f"engines/*/{RECORD}"))]
-    return sum(found) if found else None
+    contestant = Contestant(CPP_NAME, "cpp", manifest.precision.weights, place.device, place.threads)
+    description = {"tool": program, "bundle": str(bundle), **asdict(place)}
+    return ContestantPlan(contestant, description, _bundle_settings(place))
 
 
 def peer_plans(
@@ -117,19 +108,20 @@ def peer_plans(
     scratch: Path,
     compute_types: Sequence[str],
     pythons: Mapping[str, str],
-) -> list[Plan]:
+) -> list[ContestantPlan]:
     """The peers by name, all from one checkpoint; `scratch` is for converted models."""
-    plans: list[Plan] = []
+    plans = []
     for name in names:
+        python = pythons.get(name)
         if name == "ctranslate2":
-            converted = str(scratch / "ctranslate2")
-            plans += [_ctranslate2(checkpoint, converted, place, eos, each, pythons) for each in compute_types]
+            model = str(scratch / "ctranslate2")
+            plans += [_ctranslate2(checkpoint, model, place, eos, each, python) for each in compute_types]
         else:
-            plans.append(_torch_peer(name, checkpoint, place, pythons))
+            plans.append(_torch_peer(name, checkpoint, place, python))
     return plans
 
 
-def _torch_peer(name: str, checkpoint: Path, place: Place, pythons: Mapping[str, str]) -> Plan:
+def _torch_peer(name: str, checkpoint: Path, place: Place, python: str | None) -> ContestantPlan:
     titles: dict[str, tuple[str, Kind]] = {
         "pytorch": ("PyTorch eager", "pytorch"),
         "compile": ("PyTorch compiled", "compile"),
@@ -141,47 +133,34 @@ def _torch_peer(name: str, checkpoint: Path, place: Place, pythons: Mapping[str,
     if kind in ("pytorch", "compile"):
         description["compiled"] = kind == "compile"
     if kind == "optimum":
-        description["threads"] = place.threads or cores()
+        description["threads"] = int(place.width)
         fixed: list[dict[str, str]] = [{}]
     else:
         # Where cores are few or shared, one thread is often faster than two that wait for each other.
-        width = str(place.threads or cores())
-        fixed = [{"threads": threads} for threads in dict.fromkeys((width, "1"))]
-    # What is compiled is compiled again for other sizes.
+        fixed = [{"threads": threads} for threads in dict.fromkeys((place.width, "1"))]
+    # A compiled model is compiled again for other sizes.
     rows = TEXT_ROWS[:1] if kind == "compile" else TEXT_ROWS
     settings: Settings = {"fixed": fixed, "text": [{**each, "rows": count} for each in fixed for count in rows]}
-    return Plan(_contestant(title, kind, "float32", place), description, settings, pythons.get(name))
-
-
-def _ctranslate2(
-    checkpoint: Path, converted: str, place: Place, eos: int, compute_type: str, pythons: Mapping[str, str]
-) -> Plan:
-    width = str(place.threads or cores())
-    # Its threads meet at barriers, which are slow where cores are few or shared: one thread may be the fastest, or as
-    # many translators as cores, which help a text only.
-    fixed = [{"intra": each, "inter": "1"} for each in dict.fromkeys(("1", width))]
-    text = [{**each, "rows": "32"} for each in fixed]
-    if width != "1":
-        text.append({"intra": "1", "inter": width, "rows": "32"})
-    text.append({**fixed[-1], "rows": "1024", "batch_type": "tokens"})
-    contestant = _contestant(f"CTranslate2 {compute_type}", "ctranslate2", compute_type, place)
-    description = {"model": converted, "compute_type": compute_type, "eos": eos}
-    return Plan(
-        contestant,
-        description,
-        {"fixed": fixed, "text": text},
-        pythons.get("ctranslate2"),
-        {"OMP_WAIT_POLICY": "ACTIVE"},  # waiting without sleeping measured fastest; others are stopped meanwhile
-        ("txport.benchmarks.contestants.ctranslate2_weights", str(checkpoint.resolve()), converted),
+    return ContestantPlan(
+        Contestant(title, kind, "float32", place.device, place.threads), description, settings, python
     )
 
 
-def _contestant(
-    name: str,
-    kind: Kind,
-    precision: str,
-    place: Place,
-    facts: BundleFacts | None = None,
-    build: float | None = None,
-) -> Contestant:
-    return Contestant(name, kind, precision, place.device, place.threads, "", facts, None, None, build, None)
+def _ctranslate2(
+    checkpoint: Path, model: str, place: Place, eos: int, compute_type: str, python: str | None
+) -> ContestantPlan:
+    # Its threads meet at barriers, which are slow where cores are few or shared: one thread may be the fastest, or as
+    # many translators as cores, which help a text only.
+    fixed = [{"intra": each, "inter": "1"} for each in dict.fromkeys(("1", place.width))]
+    text = [{**each, "rows": "32"} for each in fixed]
+    if place.width != "1":
+        text.append({"intra": "1", "inter": place.width, "rows": "32"})
+    text.append({**fixed[-1], "rows": "1024", "batch_type": "tokens"})
+    return ContestantPlan(
+        Contestant(f"CTranslate2 {compute_type}", "ctranslate2", compute_type, place.device, place.threads),
+        {"model": model, "compute_type": compute_type, "eos": eos},
+        {"fixed": fixed, "text": text},
+        python,
+        {"OMP_WAIT_POLICY": "ACTIVE"},  # busy waiting measured fastest; the others are stopped meanwhile
+        ("txport.benchmarks.contestants.ctranslate2_weights", str(checkpoint.resolve()), model),
+    )

@@ -1,4 +1,4 @@
-"""Contestants on one workload, in rounds: each has its turn in each round, so that a drift of the machine hits all.
+"""Contestants on one workload, in rounds: each has its turn in each round, so that a drift of the machine affects all.
 
 Before the rounds each contestant warms up with each of its settings, and keeps the fastest.
 """
@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass, field, replace
 from txport.benchmarks.contestants.backend import Task
 from txport.benchmarks.machine.energy import Meter
 from txport.benchmarks.report.statistics import percentile
+from txport.benchmarks.run.plans import Settings
 from txport.benchmarks.run.worker_process import ContestantFailed, WorkerProcess
 
-ROUNDS = 10  # in each everybody has a tenth of its calls or time, and one call at least
+ROUNDS = 10  # in each of them a contestant has a tenth of its calls or time, and at least one call
 WARM_UP_SECONDS = 5.0  # the most for each setting; half of the budget if that is less
 # Loading and warming up may compile something; a turn may be one call of a slow contestant.
 LOAD_SECONDS, WARM_LIMIT, TURN_LIMIT = 300.0, 300.0, 120.0
@@ -20,32 +21,32 @@ LOAD_SECONDS, WARM_LIMIT, TURN_LIMIT = 300.0, 300.0, 120.0
 
 @dataclass(frozen=True)
 class Budget:
-    """How long a contestant is measured: until it made `calls` calls, or for `seconds`, and one turn at least."""
+    """How long a contestant is measured: until it made `calls` calls, or for `seconds`, and at least one turn."""
 
     calls: int
     seconds: float
 
 
 @dataclass
-class Racer:
+class Runner:
     """A contestant that was loaded.
 
     Attributes:
         name: of the contestant.
         process: loaded.
-        settings: what it may be set to for a fixed workload and for a text.
+        settings: those to try for a fixed workload and for a text.
         budget: how long it is measured on one workload.
     """
 
     name: str
     process: WorkerProcess
-    settings: Mapping[str, Sequence[Mapping[str, str]]]
+    settings: Settings
     budget: Budget
 
 
 @dataclass
 class Times:
-    """What one contestant did on one workload.
+    """The results of one contestant on one workload.
 
     Attributes:
         setting: the one that was fastest.
@@ -79,62 +80,60 @@ class Times:
         return len(self.all()) >= budget.calls or spent >= 1e3 * budget.seconds
 
 
-def race(racers: Sequence[Racer], task: Task, meter: Meter | None, vocabulary: int) -> dict[str, Times]:
-    """Measure all on one task, in rounds; one that takes longer than its time for a few calls is done earlier.
+def run_rounds(runners: Sequence[Runner], task: Task, meter: Meter | None, vocabulary: int) -> dict[str, Times]:
+    """Measure all on one task, in rounds; one whose few calls use up its time is done earlier.
 
     `Task.absent` is replaced by an id, of a target vocabulary of this size, that the first one does not make.
-    A contestant that fails leaves the race: `Times.failed` says why, and what it did before counts.
+    A contestant that fails leaves: `Times.failed` says why, and its results until then count.
     """
-    found = {racer.name: Times() for racer in racers}
+    results = {runner.name: Times() for runner in runners}
 
-    def turn(racer: Racer, times: Times) -> None:
-        _turn(racer, times, meter)
-
-    def each(chosen: Sequence[Racer], ask: Callable[[Racer, Times], None]) -> None:
-        for racer in chosen:
-            times = found[racer.name]
+    def each(chosen: Sequence[Runner], request: Callable[[Runner, Times], None]) -> None:
+        for runner in chosen:
+            times = results[runner.name]
             if times.failed is None:
                 try:
-                    ask(racer, times)
+                    request(runner, times)
                 except ContestantFailed as failure:
                     times.failed = str(failure)
 
-    each(racers[:1], lambda racer, times: _start(racer, task, times))
-    task = replace(task, absent=_absent(found[racers[0].name].ids, vocabulary, task.absent))
-    each(racers[1:], lambda racer, times: _start(racer, task, times))
+    each(runners[:1], lambda runner, times: _start(runner, task, times))
+    task = replace(task, absent=_absent(results[runners[0].name].ids, vocabulary, task.absent))
+    each(runners[1:], lambda runner, times: _start(runner, task, times))
     for _ in range(ROUNDS):
-        each([racer for racer in racers if not found[racer.name].enough(racer.budget)], turn)
-    each(racers, _memory)
-    return found
+        unfinished = [runner for runner in runners if not results[runner.name].enough(runner.budget)]
+        each(unfinished, lambda runner, times: _turn(runner, times, meter))
+    each(runners, _memory)
+    return results
 
 
 def _absent(ids: Sequence[Sequence[int]], vocabulary: int, preferred: int) -> int:
-    made = {token for row in ids for token in row}
-    return next((token for token in (preferred, *range(vocabulary)) if token not in made), preferred)
+    present = {token for row in ids for token in row}
+    return next((token for token in (preferred, *range(vocabulary)) if token not in present), preferred)
 
 
-def _memory(racer: Racer, times: Times) -> None:
-    times.peak_resident_bytes = racer.process.ask(30, do="memory")["peak_resident_bytes"]
-
-
-def _start(racer: Racer, task: Task, times: Times) -> None:
-    racer.process.ask(60, do="task", task=asdict(task))
-    best, most = None, min(WARM_UP_SECONDS, racer.budget.seconds / 2)
-    settings = racer.settings["fixed" if task.fixed else "text"]
+def _start(runner: Runner, task: Task, times: Times) -> None:
+    runner.process.ask(60, do="task", task=asdict(task))
+    best, most = None, min(WARM_UP_SECONDS, runner.budget.seconds / 2)
+    settings = runner.settings["fixed" if task.fixed else "text"]
     for setting in settings:
-        reply = racer.process.ask(WARM_LIMIT, do="warm", setting=dict(setting), seconds=most, best=best)
+        reply = runner.process.ask(WARM_LIMIT, do="warm", setting=dict(setting), seconds=most, best=best)
         median = percentile(reply["times"][-3:], 0.5)
         if best is None or median < best:
             best, times.setting = median, setting
             times.warm_up_calls, times.ids = len(reply["times"]), reply["ids"]
     if times.setting != settings[-1]:
-        racer.process.ask(WARM_LIMIT, do="warm", setting=dict(times.setting), seconds=most, best=None)
+        runner.process.ask(WARM_LIMIT, do="warm", setting=dict(times.setting), seconds=most, best=None)
 
 
-def _turn(racer: Racer, times: Times, meter: Meter | None) -> None:
-    before = meter.joules() if meter else 0.0
-    calls, seconds = math.ceil(racer.budget.calls / ROUNDS), racer.budget.seconds / ROUNDS
-    reply = racer.process.ask(TURN_LIMIT + seconds, do="turn", calls=calls, seconds=seconds)
+def _turn(runner: Runner, times: Times, meter: Meter | None) -> None:
+    before = meter() if meter else 0.0
+    calls, seconds = math.ceil(runner.budget.calls / ROUNDS), runner.budget.seconds / ROUNDS
+    reply = runner.process.ask(TURN_LIMIT + seconds, do="turn", calls=calls, seconds=seconds)
     times.rounds.append(reply["times"])
     if meter:
-        times.joules = (times.joules or 0.0) + meter.joules() - before
+        times.joules = (times.joules or 0.0) + meter() - before
+
+
+def _memory(runner: Runner, times: Times) -> None:
+    times.peak_resident_bytes = runner.process.ask(30, do="memory")["peak_resident_bytes"]

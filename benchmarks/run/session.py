@@ -1,37 +1,40 @@
-"""A run of tx-bench: load everybody, measure workload after workload, and write after each of them."""
+"""A run of tx-bench: load all contestants, measure workload after workload, and write the report after each of them."""
 
 import datetime
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from txport.benchmarks.contestants.backend import Task
 from txport.benchmarks.machine.description import describe
-from txport.benchmarks.machine.energy import Meter, NvmlMeter, open_meter
+from txport.benchmarks.machine.energy import Meter, open_meter
 from txport.benchmarks.machine.nvml import open_nvml
-from txport.benchmarks.machine.roofline import probe, read_shape
+from txport.benchmarks.machine.probe import probe
+from txport.benchmarks.machine.roofline import read_shape
 from txport.benchmarks.report.report import write_report
-from txport.benchmarks.report.schema import FORMAT, FORMAT_VERSION, Contestant, MadeBy, Percentiles, Report
+from txport.benchmarks.report.schema import BENCH_FORMAT, BENCH_FORMAT_VERSION, BenchReport, Contestant
 from txport.benchmarks.report.statistics import percentiles
+from txport.benchmarks.run.job import Job
 from txport.benchmarks.run.measure import measurement
-from txport.benchmarks.run.plans import ANY, Place, Plan
-from txport.benchmarks.run.rounds import LOAD_SECONDS, Budget, Racer, race
-from txport.benchmarks.run.startup import startup
+from txport.benchmarks.run.plans import ANY, ContestantPlan
+from txport.benchmarks.run.rounds import LOAD_SECONDS, Budget, Runner, run_rounds
+from txport.benchmarks.run.startup import REPEATS, startup
 from txport.benchmarks.run.worker_process import ContestantFailed, WorkerProcess, prepare
 from txport.benchmarks.run.workloads import Work
 from txport.exporter.progress import Stages
 from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.schema import MadeBy
 from txport.runtime.errors import InputError
 from txport.runtime.version import VERSION
-from txport.runtime.workers import cores
 
+CURVE_SECONDS = 2.0  # the most for a workload of the bundle alone
 NOTES = (
     "Timed: whole calls from ids in memory to ids in memory, encoder and greedy loop; on a GPU until the ids are back.",
     "Not timed: loading, tokenization, conversion of ids for a library, warm-up; a bundle's text is detokenized.",
     "Warm-up: until three calls in a row take the same time within 5%, at most 30 calls or 5 s a setting (peers less).",
     "Interleaved: ten rounds, in each of which everybody has a tenth of its calls or time; the others are stopped.",
-    "Fixed workloads: random ids; every sentence makes the same number of tokens, an eos goes on as any other token.",
+    "Fixed workloads: random ids; every sentence makes the same number of tokens, an eos is a token like any other.",
     "A contestant with several settings (threads, batch size) is measured with the one that warmed up fastest.",
     "Ratios are medians over rounds of a contestant's time over the first one's: above 1 the first one is faster.",
     "The roofline counts weights, caches and products, by the bandwidth and peak that were measured before the run.",
@@ -39,191 +42,142 @@ NOTES = (
 )
 
 
-@dataclass(frozen=True)
-class Job:
-    """What to do.
+class Session:
+    """One run; `report` holds what was measured so far.
 
-    Attributes:
-        bundle: whose report it is.
-        place: where it runs.
-        plans: contestants; the first one is the bundle.
-        shared: workloads for all of them.
-        alone: workloads for the bundle only.
-        budget: of bundles.
-        peer_budget: of the others.
-        alone_budget: of the bundle on `alone`.
-        probe: measure the machine's bandwidth and peak first.
-        startups: processes to start for the start-up time; 0 for none.
-        output: the JSON file.
-        command: of the report.
-        skipped: contestants that were asked for and cannot take part.
+    Args:
+        job: contestants, workloads and options.
+        stages: shows what is going on.
     """
 
-    bundle: Path
-    place: Place
-    plans: Sequence[Plan]
-    shared: Sequence[Work]
-    alone: Sequence[Work]
-    budget: Budget
-    peer_budget: Budget
-    alone_budget: Budget
-    startups: int
-    probe: bool
-    output: Path
-    command: tuple[str, ...]
-    skipped: Sequence[Contestant] = ()
-
-
-class Session:
-    """One run."""
-
     def __init__(self, job: Job, stages: Stages) -> None:
-        self._job, self._stages = job, stages
-        self._manifest = Manifest.load(job.bundle)
-        self._shape = read_shape(job.bundle, self._manifest)
+        self._job, self._options, self._stages = job, job.options, stages
+        self._manifest = Manifest.load(self._options.bundle)
+        self._shape = read_shape(self._options.bundle, self._manifest)
         self._nvml = open_nvml()
         self._processes: dict[str, WorkerProcess] = {}
         self._settings = {plan.contestant.name: plan.settings for plan in job.plans}
-        self.report = Report(
-            format=FORMAT,
-            format_version=FORMAT_VERSION,
+        self.report = BenchReport(
+            format=BENCH_FORMAT,
+            format_version=BENCH_FORMAT_VERSION,
             made_by=MadeBy("txport", VERSION),
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            command=job.command,
+            command=self._options.command,
             complete=False,
             notes=NOTES,
             machine=describe(self._nvml),
-            reference=None,
-            contestants=(),
-            workloads=(),
-            measurements=(),
         )
 
-    def run(self) -> Report:
-        """Do everything; `self.report` holds what was done if this raises.
+    def run(self) -> BenchReport:
+        """Load and measure everything; `self.report` holds the results until then if this raises.
 
         Raises:
             InputError: the bundle itself cannot be loaded; the message says why.
         """
-        with open_meter(self._nvml) as meter:
-            try:
-                for plan in self._job.plans:
-                    self._add(self._loaded(plan))
-                self._probe()
-                self._add(*self._job.skipped)
-                self._reference()
-                if self.report.contestants[0].device == "cpu" and isinstance(meter, NvmlMeter):
-                    meter = None  # it says nothing of the processor
+        try:
+            for plan in self._job.plans:
+                self._change(contestants=(*self.report.contestants, self._loaded(plan)))
+            self._probe()
+            pytorch = [each.name for each in self.report.contestants if each.kind == "pytorch" and not each.skipped]
+            reference = (pytorch or [self.report.contestants[0].name])[0]
+            self._change(contestants=(*self.report.contestants, *self._job.skipped), reference=reference)
+            with open_meter(self._nvml if self.report.contestants[0].device != "cpu" else None) as meter:
                 for work in self._job.shared:
-                    self._measure(work, self._job.plans, meter)
+                    self._measure(work, self._runners(), meter)
                 for work in self._job.alone:
-                    self._measure(work, self._job.plans[:1], meter, alone=True)
-            finally:
-                for process in self._processes.values():
-                    process.close()
+                    self._measure(work, self._runners(alone=True), meter)
+        finally:
+            for process in self._processes.values():
+                process.close()
         self._save(complete=True)
         return self.report
 
     def _probe(self) -> None:
-        if self._job.probe:
+        if self._options.roofline:
             self._stages.stage("bandwidth and peak of this machine")
             machine, device = self.report.machine, self.report.contestants[0].device
-            found = probe(device, self._job.place.threads or cores(), machine.memory_bytes)
-            machine = replace(machine, bandwidth=found.bandwidth, peaks=found.peaks)
-            self.report = replace(self.report, machine=machine)
+            probed = probe(device, int(self._options.place.width), machine.memory_bytes)
+            self._change(machine=replace(machine, bandwidth=probed.bandwidth, peaks=probed.peaks))
 
-    def _loaded(self, plan: Plan) -> Contestant:
-        """Load a contestant; what the report says of it."""
+    def _loaded(self, plan: ContestantPlan) -> Contestant:
+        """Load a contestant and describe it for the report, with the reason if it failed."""
         contestant, first = plan.contestant, not self.report.contestants
         self._stages.stage(f"load {contestant.name}")
-        started = time.monotonic()
         process: WorkerProcess | None = None
         try:
             if plan.prepare and not Path(plan.prepare[-1]).exists():
                 prepare(list(plan.prepare), plan.python, LOAD_SECONDS)
-                started = time.monotonic()
+            started = time.monotonic()
             process = WorkerProcess(plan.python, plan.environment)
             description = dict(plan.description)
             description.setdefault("device", self.report.contestants[0].device if not first else None)
             reply = process.ask(LOAD_SECONDS, do="load", kind=contestant.kind, description=description)
             self._processes[contestant.name] = process
-            found = {"engine": reply["engine"], "device": reply["device"]}
-            contestant = replace(contestant, **found, load_ms=(time.monotonic() - started) * 1e3)
+            load_ms = (time.monotonic() - started) * 1e3
+            contestant = replace(contestant, engine=reply["engine"], device=reply["device"], load_ms=load_ms)
             if reply["startup_ms"]:
-                contestant = replace(contestant, startup_ms=percentiles(reply["startup_ms"]))
-            elif contestant.kind == "bundle":
-                contestant = replace(contestant, startup_ms=self._startup(plan))
+                return replace(contestant, startup_ms=percentiles(reply["startup_ms"]))
+            if contestant.kind == "bundle":
+                self._stages.stage(f"start-up of {contestant.name}")
+                source, repeats = self._job.shared[0].task.sources[0], min(REPEATS, self._options.calls)
+                return replace(contestant, startup_ms=startup(plan.description, source, repeats))
+            return contestant
         except ContestantFailed as failure:
             if process is not None:
                 process.close()
             if first:
-                raise InputError(f"{self._job.bundle} does not run here: {failure}") from None
-            contestant = replace(contestant, skipped=str(failure))
-        return contestant
+                raise InputError(f"{self._options.bundle} does not run here: {failure}") from None
+            return replace(contestant, skipped=str(failure))
 
-    def _startup(self, plan: Plan) -> Percentiles:
-        self._stages.stage(f"start-up of {plan.contestant.name}")
-        given, source = plan.description, [*self._job.shared, *self._job.alone][0].sources[0]
-        return startup(
-            Path(given["bundle"]), given["device"], given["lowering"], given["threads"], source, self._job.startups
-        )
-
-    def _reference(self) -> None:
-        names = [each.name for each in self.report.contestants if each.kind == "pytorch" and not each.skipped]
-        self.report = replace(self.report, reference=(names or [self.report.contestants[0].name])[0])
-
-    def _measure(self, work: Work, plans: Sequence[Plan], meter: Meter | None, alone: bool = False) -> None:
+    def _measure(self, work: Work, runners: Sequence[Runner], meter: Meter | None) -> None:
         self._stages.stage(f"measure {work.workload.name}")
-        names = [plan.contestant.name for plan in plans]
-        racers = [self._racer(name, alone) for name in names if name in self._processes]
-        task = Task(work.sources, work.target, work.workload.kind == "fixed", work.prefix, self._manifest.tokens.pad)
-        times = race(racers, task, meter, self._manifest.model.target_vocabulary)
-        reference = self.report.reference
-        assert reference is not None
-        reference = reference if reference in times else racers[0].name
-        found = []
-        for racer in racers:
-            ours = times[racer.name]
-            if ours.rounds:
-                contestant = next(each for each in self.report.contestants if each.name == racer.name)
-                gpu = self._nvml.process_bytes(racer.process.pid) if self._nvml else None
-                rows = self._manifest.limits.batch
-                found.append(
-                    measurement(
-                        contestant, work, times, racers[0].name, reference, self._shape, self.report.machine, rows, gpu
-                    )
-                )
-            if ours.failed is not None:
-                self._leave(racer, f"{work.workload.name}: {ours.failed}")
-        self.report = replace(
-            self.report,
+        times = run_rounds(runners, work.task, meter, self._manifest.model.target_vocabulary)
+        first, rows = runners[0].name, self._manifest.limits.batch
+        reference = self.report.reference or first
+        reference = reference if reference in times else first
+        measurements = []
+        for runner in runners:
+            if times[runner.name].rounds:
+                contestant = next(each for each in self.report.contestants if each.name == runner.name)
+                gpu = self._nvml.process_bytes(runner.process.pid) if self._nvml else None
+                arguments = (contestant, work, times, first, reference, self._shape, self.report.machine, rows, gpu)
+                measurements.append(measurement(*arguments))
+            if (reason := times[runner.name].failed) is not None:
+                self._leave(runner, f"{work.workload.name}: {reason}")
+        self._change(
             workloads=(*self.report.workloads, work.workload),
-            measurements=(*self.report.measurements, *found),
+            measurements=(*self.report.measurements, *measurements),
         )
         self._save(complete=False)
 
-    def _racer(self, name: str, alone: bool) -> Racer:
-        contestant = next(each for each in self.report.contestants if each.name == name)
-        budget = self._job.budget if contestant.kind == "bundle" else self._job.peer_budget
-        # Threads of the host are no matter on a device.
-        settings = ANY if contestant.kind == "bundle" and contestant.device != "cpu" else self._settings[name]
-        return Racer(name, self._processes[name], settings, self._job.alone_budget if alone else budget)
+    def _runners(self, alone: bool = False) -> list[Runner]:
+        """The contestants that are loaded, or the bundle alone, with their budgets."""
+        runners = []
+        for each in self.report.contestants[: 1 if alone else None]:
+            if each.name in self._processes:
+                options, ours = self._options, each.kind == "bundle"
+                seconds = options.seconds if ours else options.peer_seconds
+                budget = Budget(options.calls, min(seconds, CURVE_SECONDS) if alone else seconds)
+                # Threads of the host do not matter on a device.
+                settings = ANY if ours and each.device != "cpu" else self._settings[each.name]
+                runners.append(Runner(each.name, self._processes[each.name], settings, budget))
+        return runners
 
-    def _leave(self, racer: Racer, reason: str) -> None:
+    def _leave(self, runner: Runner, reason: str) -> None:
         """A contestant that failed takes part in nothing more, unless it only refused this workload."""
         changed = [
-            replace(each, skipped="; ".join(filter(None, [each.skipped, reason]))) if each.name == racer.name else each
+            replace(each, skipped="; ".join(filter(None, [each.skipped, reason]))) if each.name == runner.name else each
             for each in self.report.contestants
         ]
-        self.report = replace(self.report, contestants=tuple(changed))
-        if not racer.process.alive():
-            self._processes.pop(racer.name).close()
-            if racer.name == self.report.contestants[0].name:
-                raise InputError(f"the bundle failed on {reason}; what was measured is in {self._job.output}")
+        self._change(contestants=tuple(changed))
+        if not runner.process.alive():
+            self._processes.pop(runner.name).close()
+            if runner.name == self.report.contestants[0].name:
+                raise InputError(f"the bundle failed on {reason}; what was measured is in {self._options.output}")
 
-    def _add(self, *contestants: Contestant) -> None:
-        self.report = replace(self.report, contestants=(*self.report.contestants, *contestants))
+    def _change(self, **fields: Any) -> None:
+        self.report = replace(self.report, **fields)
 
     def _save(self, complete: bool) -> None:
-        self.report = replace(self.report, complete=complete)
-        write_report(self._job.output, self.report)
+        self._change(complete=complete)
+        write_report(self._options.output, self.report)

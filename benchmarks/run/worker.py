@@ -1,7 +1,7 @@
 """A process that runs one contestant: it reads requests and writes replies, one JSON object a line.
 
-In a process of its own a contestant cannot take the run with it when it crashes, its memory is its own, and it may need
-another Python or other settings of its libraries. `txport.benchmarks.run.rounds` is the other end.
+In a process of its own a contestant cannot crash the whole run, its memory can be measured, and it can have another
+Python or other settings of its libraries. `txport.benchmarks.run.worker_process` is the other end.
 """
 
 import contextlib
@@ -17,15 +17,16 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from txport.benchmarks.contestants.backend import BACKENDS, Backend, SelfTimed, Task
+from txport.benchmarks.machine.memory import process_memory
 from txport.benchmarks.report.statistics import warm_up
 
-FAST = 0.2  # of a turn: a call that is shorter than this share of it is made once untimed, when a turn begins
+FAST = 0.2  # of a turn: a shorter call is made once untimed when a turn begins
 
 Json = dict[str, Any]
 
 
 class Worker:
-    """What the requests do; each method is one, and its result is the reply."""
+    """The requests: each public method is one, and its result is the reply."""
 
     def __init__(self) -> None:
         self._backend: Backend | None = None
@@ -33,7 +34,7 @@ class Worker:
         self._last_call = 0.0  # seconds
 
     def load(self, kind: str, description: Json) -> Json:
-        """Load the contestant; times of its start, if it takes them itself."""
+        """Load the contestant; replies with the times of its start if it measures them itself."""
         module, name = BACKENDS[kind]
         self._backend = getattr(importlib.import_module(module), name)(**description)
         startups = self._backend.startup_ms if isinstance(self._backend, SelfTimed) else []
@@ -47,9 +48,9 @@ class Worker:
         return {}
 
     def warm(self, setting: dict[str, str], seconds: float, best: float | None) -> Json:
-        """Prepare the task by a setting and warm up for `seconds` at most; milliseconds of each call, and the ids.
+        """Prepare the task with a setting and warm up for at most `seconds`; milliseconds of each call, and the ids.
 
-        `best` is the median call by another setting: one that is much slower is given up early.
+        `best` is the median call with another setting: a much slower one is given up early.
         """
         backend, task = self._ready()
         backend.prepare(task, setting)
@@ -61,7 +62,7 @@ class Worker:
         return {"times": times, "ids": backend.ids()}
 
     def turn(self, calls: int, seconds: float) -> Json:
-        """Call for `seconds`, or `calls` times, but once at least; milliseconds of each call and of its parts."""
+        """Call for `seconds`, or `calls` times, but at least once; milliseconds of each call and of its parts."""
         backend, _ = self._ready()
         if isinstance(backend, SelfTimed):
             return {"times": backend.turn(calls, seconds)}
@@ -79,12 +80,9 @@ class Worker:
 
     def memory(self) -> Json:
         """Peak resident bytes since the task was taken."""
-        if isinstance(self._backend, SelfTimed):
-            return {"peak_resident_bytes": self._backend.peak_resident_bytes}
-        with contextlib.suppress(OSError, KeyError):
-            status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-            return {"peak_resident_bytes": int(status["VmHWM"].split()[0]) * 1024}
-        return {"peak_resident_bytes": None}
+        backend = self._backend
+        peak = backend.peak_resident_bytes if isinstance(backend, SelfTimed) else process_memory("VmHWM")
+        return {"peak_resident_bytes": peak}
 
     def _ready(self) -> tuple[Backend, Task]:
         assert self._backend is not None and self._task is not None  # the other end asks in this order
@@ -98,7 +96,7 @@ def _timed(call: Callable[[], object]) -> float:
 
 
 def serve(requests: TextIO, replies: TextIO) -> None:
-    """Answer until the requests end. An error is answered too: only the other end knows what it means."""
+    """Answer until the requests end. Errors are answered too: only the other end knows what they mean."""
     worker = Worker()
     for line in requests:
         request = json.loads(line)
@@ -118,7 +116,7 @@ def _end_with_parent() -> None:
 
 def main() -> None:
     _end_with_parent()
-    # What libraries print must not come between the replies.
+    # What libraries print must not mix with the replies.
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     serve(sys.stdin, replies)

@@ -1,4 +1,4 @@
-"""The near end of a contestant's process: asks, waits no longer than it may, and stops it while others are measured."""
+"""This end of a contestant's process: sends requests, limits the wait, and stops it while others are measured."""
 
 import contextlib
 import json
@@ -24,11 +24,11 @@ class ContestantFailed(Exception):
 
 
 class WorkerProcess:
-    """One contestant's process. Between requests it is stopped (SIGSTOP): threads that spin would slow down the others.
+    """One contestant's process. Between requests it is stopped (SIGSTOP): spinning threads would slow down the others.
 
     Args:
         python: another interpreter than this one, which need not have txport installed.
-        environment: what to add to the environment.
+        environment: added to that of this process.
     """
 
     def __init__(self, python: str | None, environment: Mapping[str, str]) -> None:
@@ -42,17 +42,17 @@ class WorkerProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env={**os.environ, **environment, "PYTHONPATH": path},
-                start_new_session=True,  # Ctrl-C is ours to answer
+                start_new_session=True,  # Ctrl-C is handled here
             )
         self._buffer = b""
-        self._lost = False  # it owes an answer that nobody waits for
+        self._lost = False  # its next reply would answer a request that timed out
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     def alive(self) -> bool:
-        """Whether it can be asked again."""
+        """Whether it can take another request."""
         return not self._lost and self._process.poll() is None
 
     def ask(self, within: float, /, **request: Any) -> dict[str, Any]:
@@ -72,8 +72,7 @@ class WorkerProcess:
         reply: dict[str, Any] = json.loads(line)
         if "error" in reply:
             raise ContestantFailed(_one_line(reply["error"]))
-        found: dict[str, Any] = reply["ok"]
-        return found
+        return dict(reply["ok"])
 
     @contextmanager
     def _running(self) -> Iterator[None]:
@@ -105,8 +104,8 @@ class WorkerProcess:
             self._process.wait(5)
         code = self._process.returncode
         how = f"by signal {-code}" if code is not None and code < 0 else f"with exit code {code}"
-        said = self._log.read_bytes().decode(errors="replace").strip().splitlines()
-        return _one_line(f"its process ended {how}" + (f": {said[-1]}" if said else ""))
+        lines = self._log.read_bytes().decode(errors="replace").strip().splitlines()
+        return _one_line(f"its process ended {how}" + (f": {lines[-1]}" if lines else ""))
 
     def close(self) -> None:
         """End the process and all that it started."""
@@ -121,7 +120,7 @@ class WorkerProcess:
 
 
 def package_path(scratch: Path) -> str:
-    """A folder in which `txport` is this installation's packages, for interpreters that have not got it."""
+    """A folder in which `txport` is this installation's packages, for interpreters without it."""
     link = scratch / "path" / "txport"
     link.parent.mkdir(exist_ok=True)
     if not link.is_symlink():
@@ -133,23 +132,18 @@ def prepare(command: list[str], python: str | None, seconds: float) -> None:
     """Run a module that a contestant needs before it is loaded.
 
     Raises:
-        ContestantFailed: it failed; the message is the last line that it said.
+        ContestantFailed: it failed; the message ends with the last line of its standard error.
     """
     with tempfile.TemporaryDirectory(prefix="txport-bench-") as scratch:
         environment = {**os.environ, "PYTHONPATH": package_path(Path(scratch))}
         try:
-            done = subprocess.run(
-                [python or sys.executable, "-m", *command],
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=seconds,
-            )
+            command = [python or sys.executable, "-m", *command]
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds)
         except subprocess.TimeoutExpired:
             raise ContestantFailed(f"its weights were not converted within {seconds:.0f} s") from None
     if done.returncode:
-        said = done.stderr.strip().splitlines()
-        raise ContestantFailed(_one_line(f"its weights were not converted: {said[-1] if said else 'no message'}"))
+        lines = done.stderr.strip().splitlines()
+        raise ContestantFailed(_one_line(f"its weights were not converted: {lines[-1] if lines else 'no message'}"))
 
 
 def _one_line(text: str) -> str:

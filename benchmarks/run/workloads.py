@@ -1,11 +1,11 @@
-"""What is measured: random ids of fixed sizes, and real sentences."""
+"""The workloads: random ids of fixed sizes, and real sentences."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from txport.benchmarks.report.schema import Workload
+from txport.benchmarks.contestants.backend import Task
+from txport.benchmarks.report.schema import Workload, fixed_name
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.errors import InputError
 from txport.runtime.golden import load_golden
@@ -15,24 +15,10 @@ from txport.runtime.text.tokenizer import open_tokenizer
 
 @dataclass(frozen=True)
 class Work:
-    """A workload with its ids.
-
-    Attributes:
-        workload: what the report says of it.
-        sources: ids of each sentence, eos included.
-        target: tokens that each sentence makes (fixed), or the most (text).
-        prefix: ids that every answer is forced to begin with.
-    """
+    """A workload as the report describes it, and as the contestants receive it."""
 
     workload: Workload
-    sources: list[list[int]]
-    target: int
-    prefix: list[int]
-
-
-def fixed_name(batch: int, source: int, target: int) -> str:
-    """For example "8 x 32 -> 64": sentences, source tokens, new tokens."""
-    return f"{batch} x {source} -> {target}"
+    task: Task
 
 
 def fixed_work(manifest: Manifest, batch: int, source: int, target: int) -> Work:
@@ -42,18 +28,15 @@ def fixed_work(manifest: Manifest, batch: int, source: int, target: int) -> Work
         InputError: larger than the bundle takes.
     """
     limits = manifest.limits
-    given = {"batch": (batch, limits.batch), "source": (source, limits.source), "target": (target, limits.target)}
-    for name, (value, most) in given.items():
+    sizes = (("batch", batch, limits.batch), ("source", source, limits.source), ("target", target, limits.target))
+    for name, value, most in sizes:
         if not 1 <= value <= most:
             raise InputError(
-                f"the workload asks for --{name} {value}, but this bundle takes 1 to {most}: choose a value in between"
+                f"the workload needs --{name} {value}, but this bundle takes 1 to {most}: choose a value in that range"
             )
-    return Work(
-        Workload(fixed_name(batch, source, target), "fixed", batch, float(source), target, batch),
-        [_random_ids(manifest, source, row) for row in range(batch)],
-        target,
-        [],
-    )
+    workload = Workload(fixed_name(batch, source, target), "fixed", batch, float(source), target, batch)
+    sources = [_random_ids(manifest, source, row) for row in range(batch)]
+    return Work(workload, Task(sources, target, True, [], manifest.tokens.pad))
 
 
 def _random_ids(manifest: Manifest, length: int, seed: int) -> list[int]:
@@ -65,29 +48,28 @@ def _random_ids(manifest: Manifest, length: int, seed: int) -> list[int]:
 
 
 def text_work(bundle: Path, manifest: Manifest, file: Path | None, lines: int) -> Work | None:
-    """Real sentences: the first `lines` of `file` that are not empty, else those of the bundle's self-check.
+    """Real sentences: the first `lines` of `file` that are not blank, else those of the bundle's self-check.
 
     None if there is no file and the self-check has no sentences.
 
     Raises:
         InputError: the file cannot be used, or the bundle has no tokenizer.
     """
-    if file is None:
-        sources = [list(case.source_ids) for case in load_golden(bundle).cases if case.source]
-        return _text(manifest, "text: the bundle's self-check", sources[:lines]) if sources else None
-    sources = _encode(bundle, manifest, read_lines(file, lines))
-    return _text(manifest, f"text: {file.name}", sources)
-
-
-def _text(manifest: Manifest, name: str, sources: list[list[int]]) -> Work:
-    mean = float(np.mean([len(source) for source in sources]))
-    target = manifest.limits.target
+    if file is not None:
+        name, sources = file.name, _encode(bundle, manifest, read_lines(file, lines))
+    else:
+        name = "the bundle's self-check"
+        sources = [list(case.source_ids) for case in load_golden(bundle).cases if case.source][:lines]
+    if not sources:
+        return None
+    mean, target = float(np.mean([len(source) for source in sources])), manifest.limits.target
+    workload = Workload(f"text: {name}", "text", None, mean, target, len(sources))
     prefix = list(affixes(manifest.tokenizer).target_prefix)
-    return Work(Workload(name, "text", None, mean, target, len(sources)), sources, target, prefix)
+    return Work(workload, Task(sources, target, False, prefix, manifest.tokens.pad))
 
 
 def read_lines(file: Path, lines: int) -> list[str]:
-    """The first `lines` lines that hold more than spaces.
+    """The first `lines` lines that are not blank.
 
     Raises:
         InputError: the file cannot be read, is not UTF-8, or has no such line.
@@ -100,19 +82,16 @@ def read_lines(file: Path, lines: int) -> list[str]:
         ) from error
     except UnicodeDecodeError as error:
         raise InputError(f"{file} is not UTF-8 ({error}): convert it first") from None
-    found = [line for line in text.split("\n") if line.strip()][:lines]
-    if not found:
+    sentences = [line for line in text.split("\n") if line.strip()][:lines]
+    if not sentences:
         raise InputError(f"{file} has no sentence: give a text file with a sentence a line")
-    return found
+    return sentences
 
 
-def _encode(bundle: Path, manifest: Manifest, sentences: Sequence[str]) -> list[list[int]]:
+def _encode(bundle: Path, manifest: Manifest, sentences: list[str]) -> list[list[int]]:
     model = manifest.model
     tokenizer = open_tokenizer(
         bundle, manifest.tokenizer, manifest.tokens.unk, model.source_vocabulary, model.target_vocabulary
     )
-    sources = []
-    for sentence in sentences:
-        ids, around = tokenizer.encode_source(sentence)
-        sources.append(around.around(ids, manifest.limits.source))
-    return sources
+    pairs = map(tokenizer.encode_source, sentences)
+    return [around.around(ids, manifest.limits.source) for ids, around in pairs]

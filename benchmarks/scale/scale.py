@@ -1,10 +1,9 @@
-"""How cost grows with each size: bundles of random weights, made on the way, and one file of more and more sentences.
+"""How cost grows with each size: of bundles with random weights, exported on the way, and of one file of sentences.
 
-Every point of an axis is measured in each of some rounds, so that a drift of the machine does not look like growth.
+Every point of an axis is measured in each of several rounds, so that a drift of the machine does not look like growth.
 """
 
 import itertools
-import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from txport.benchmarks.report.statistics import percentile
-from txport.benchmarks.run.backend import Task
-from txport.benchmarks.run.race import TURN_LIMIT, WARM_LIMIT
+from txport.benchmarks.run.rounds import TURN_LIMIT, WARM_LIMIT
 from txport.benchmarks.run.worker_process import ContestantFailed, WorkerProcess
 from txport.benchmarks.run.workloads import Work, fixed_work, read_lines
 from txport.benchmarks.scale.schema import Axis, Fit, Point
@@ -43,9 +41,10 @@ FULL: Mapping[str, Sequence[int]] = {
     "sentences": (10, 100, 1_000, 10_000, 100_000),
 }
 ROUNDS, TURN_SECONDS = 4, 0.5
-SOURCE, TARGET, BATCH, VOCABULARY = 32, 32, 1, 8_000
+SIZES: Mapping[str, int] = {"source": 32, "target": 32, "batch": 1}  # of the axes that do not grow
+VOCABULARY = 8_000
 
-# Reads and writes files as tx-translate does; prints seconds and the peak of memory.
+# Reads and writes files as tx-translate does; prints seconds and the peak memory.
 _FILE = """
 import sys, time
 from txport.runtime import Translator
@@ -55,20 +54,20 @@ translator.translate(["a"])
 start = time.perf_counter()
 translator.translate_file(source, target)
 seconds = time.perf_counter() - start
-status = dict(line.split(":", 1) for line in open("/proc/self/status"))
-print(seconds, int(status["VmHWM"].split()[0]) * 1024)
+from txport.benchmarks.machine.memory import process_memory
+print(seconds, process_memory("VmHWM"))
 """
 
 
 @dataclass(frozen=True)
 class Study:
-    """What is the same for all axes.
+    """The options that all axes share.
 
     Attributes:
         preset: of the random models.
         threads: of the engine; 0 for the default.
         scratch: for random bundles.
-        bundle: a trained one, for the axis of sentences.
+        bundle: a trained one, for the axis "sentences".
         text: its sentences, repeated as often as needed; None for those of its self-check.
     """
 
@@ -83,7 +82,7 @@ def measure_axis(study: Study, name: str, values: Sequence[int], stages: Stages)
     """Measure one axis.
 
     Raises:
-        InputError: the axis needs a bundle and has none, or a value is not possible.
+        InputError: the axis needs a bundle and there is none, or a value is not possible.
     """
     if name == "sentences":
         points = _sentences(study, values, stages)
@@ -95,8 +94,8 @@ def measure_axis(study: Study, name: str, values: Sequence[int], stages: Stages)
             points = _rounds(works, values, stages)
     except ContestantFailed as failure:
         raise InputError(f"{name} cannot be measured: {failure}; choose smaller sizes with --values") from None
-    sizes = {"source": f"{SOURCE} source tokens", "target": f"{TARGET} new tokens", "batch": f"batch {BATCH}"}
-    others = [text for axis, text in sizes.items() if axis != name]
+    words = {"source": "{} source tokens", "target": "{} new tokens", "batch": "batch {}"}
+    others = [words[axis].format(size) for axis, size in SIZES.items() if axis != name]
     return Axis(name, "ms a call", ", ".join([f"preset {study.preset}", *others]), tuple(points), fit(points))
 
 
@@ -117,33 +116,31 @@ def _works(
 ) -> list[tuple[WorkerProcess, Work]]:
     """A process with its bundle, and a workload, for each value."""
     if name in ("layers", "vocabulary"):
+        fields = ("vocabulary",) if name == "vocabulary" else ("encoder_layers", "decoder_layers")
         bundles = []
         for value in values:
             stages.stage(f"export a model with {name} {value}")
-            names = ("vocabulary",) if name == "vocabulary" else ("encoder_layers", "decoder_layers")
-            fields = dict.fromkeys(names, value)
-            bundles.append(_random_bundle(study, f"{name}-{value}", max(SOURCE, TARGET), 1, **fields))
+            bundles.append(_random_bundle(study, f"{name}-{value}", {}, **dict.fromkeys(fields, value)))
         return [(_open(study, bundle, stack), _work(bundle, {})) for bundle in bundles]
     stages.stage(f"export a model for {name}")
-    longest = max(SOURCE, TARGET, *values) if name != "batch" else max(SOURCE, TARGET)
-    bundle = _random_bundle(study, name, longest, max(values) if name == "batch" else BATCH)
+    bundle = _random_bundle(study, name, {name: max(values)})
     process = _open(study, bundle, stack)
     return [(process, _work(bundle, {name: value})) for value in values]
 
 
-def _random_bundle(study: Study, name: str, positions: int, batch: int, **fields: int) -> Path:
+def _random_bundle(study: Study, name: str, largest: Mapping[str, int], **fields: int) -> Path:
+    """A bundle for workloads up to the largest sizes; `fields` are of the model's config."""
     checkpoint, bundle = study.scratch / f"{name}-checkpoint", study.scratch / name
-    if not bundle.exists():
-        vocabulary = fields.pop("vocabulary", VOCABULARY)
-        random_checkpoint(checkpoint, study.preset, vocabulary=vocabulary, positions=positions, **fields)
-        options = ExportOptions(lowerings=("ort",), max_batch=batch, verify=False, sentences=1)
-        export_bundle(checkpoint, bundle, options)
+    sizes, vocabulary = {**SIZES, **largest}, fields.pop("vocabulary", VOCABULARY)
+    positions = max(SIZES["source"], SIZES["target"], sizes["source"], sizes["target"])
+    random_checkpoint(checkpoint, study.preset, vocabulary=vocabulary, positions=positions, **fields)
+    options = ExportOptions(lowerings=("ort",), max_batch=sizes["batch"], verify=False, sentences=1)
+    export_bundle(checkpoint, bundle, options)
     return bundle
 
 
 def _work(bundle: Path, sizes: Mapping[str, int]) -> Work:
-    given = {"batch": BATCH, "source": SOURCE, "target": TARGET} | dict(sizes)
-    return fixed_work(Manifest.load(bundle), given["batch"], given["source"], given["target"])
+    return fixed_work(Manifest.load(bundle), **{**SIZES, **sizes})
 
 
 def _open(study: Study, bundle: Path, stack: ExitStack) -> WorkerProcess:
@@ -160,7 +157,7 @@ def _rounds(works: Sequence[tuple[WorkerProcess, Work]], values: Sequence[int], 
     stages.stage("measure", ROUNDS * len(works))
     for _ in range(ROUNDS):
         for index, (process, work) in enumerate(works):
-            process.ask(60, do="task", task=asdict(Task(work.sources, work.target, True, [], 0)))
+            process.ask(60, do="task", task=asdict(work.task))
             process.ask(WARM_LIMIT, do="warm", setting={}, seconds=TURN_SECONDS, best=None)
             times[index] += process.ask(TURN_LIMIT, do="turn", calls=200, seconds=TURN_SECONDS)["times"]["call"]
             peaks[index] = process.ask(60, do="memory")["peak_resident_bytes"]
@@ -175,23 +172,23 @@ def _sentences(study: Study, values: Sequence[int], stages: Stages) -> list[Poin
     if study.bundle is None:
         raise InputError("the axis of sentences needs a trained bundle: give one with --bundle")
     lines = _lines(study.bundle, study.text)
-    found = []
+    points = []
     for value in values:
         stages.stage(f"translate {value} sentences")
         source, target = study.scratch / "source.txt", study.scratch / "target.txt"
         with source.open("w", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in itertools.islice(itertools.cycle(lines), value))
-        # Short runs are repeated: one would say more of the moment than of the runtime.
+        # Short runs are repeated: a single one would say more about the moment than about the runtime.
         runs = [_translate(study, source, target) for _ in range(3 if value <= 1000 else 1)]
         rates = [value / seconds for seconds, _ in runs]
         peak = max(peak for _, peak in runs)
-        found.append(Point(value, percentile(rates, 0.5), min(rates), max(rates), peak))
-    return found
+        points.append(Point(value, percentile(rates, 0.5), min(rates), max(rates), peak))
+    return points
 
 
 def _translate(study: Study, source: Path, target: Path) -> tuple[float, int]:
-    given = [str(study.bundle), str(source), str(target), str(study.threads)]
-    done = subprocess.run([sys.executable, "-c", _FILE, *given], capture_output=True, text=True, env=os.environ)
+    arguments = [str(study.bundle), str(source), str(target), str(study.threads)]
+    done = subprocess.run([sys.executable, "-c", _FILE, *arguments], capture_output=True, text=True)
     if done.returncode:
         raise InputError(f"{study.bundle} does not translate: {done.stderr.strip().splitlines()[-1]}")
     seconds, peak = done.stdout.split()

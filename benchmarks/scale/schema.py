@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-from txport.benchmarks.report.schema import Machine, MadeBy
+from txport.benchmarks.report.schema import Machine
+from txport.runtime.bundle.schema import MadeBy
 
-FORMAT = "tx-bench-scale"
-FORMAT_VERSION = 1
+SCALE_FORMAT = "tx-bench-scale"
+SCALE_FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class ScaleReport:
-    """The whole file; an axis that was not finished is not in it."""
+    """The whole file; it contains only axes that were finished."""
 
     format: str
     format_version: int
@@ -64,4 +65,4 @@ class ScaleReport:
     command: tuple[str, ...]
     complete: bool
     machine: Machine
-    axes: tuple[Axis, ...]
+    axes: tuple[Axis, ...] = ()

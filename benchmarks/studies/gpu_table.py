@@ -1,9 +1,9 @@
 """The step on a GPU, against its targets: `python -m txport.benchmarks.studies.gpu_table BUNDLE`.
 
-For each device that runs the bundle: the whole `translate_ids` call divided by the tokens of a row, medians; what of it
-is neither encoder nor step (host time); the encoder and the first token by themselves. Steps are timed by telling the
-device `--tokens` of them at once. Sources are random ids; rows that end before `--tokens` are counted as they are.
-With `--text`, throughput of refilled rows against fixed batches that wait for their longest row.
+For each device that runs the bundle, medians: the whole `translate_ids` call divided by the tokens of a row; the share
+of it that is neither encoder nor step (host time); the encoder and the first token alone. Steps are timed by enqueuing
+`--tokens` of them at once. Sources are random ids; rows that end before `--tokens` are counted as they are. With
+`--text`, throughput of refilled rows against fixed batches that wait for their longest row.
 """
 
 import json
@@ -17,6 +17,7 @@ from pathlib import Path
 import click
 import numpy as np
 from txport.runtime.device.engine import DeviceEngine
+from txport.runtime.engine import DecoderState
 from txport.runtime.errors import InputError, TxportError
 from txport.runtime.greedy import Request, decode_all
 from txport.runtime.translator import Translator
@@ -39,7 +40,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Throughput:
-    """Tokens a second of the same lines at the same batch size."""
+    """Tokens a second of the same lines at the same batch size, in fixed batches and with refilled rows."""
 
     engine: str
     order: str
@@ -51,16 +52,20 @@ def measure(translator: Translator, batch: int, source: int, tokens: int, rounds
     """Time one batch size, after warm-up."""
     engine = translator.engine
     if not isinstance(engine, DeviceEngine):
-        raise InputError(f"{engine.name} keeps its state on the host: nothing to measure here")
+        raise InputError(f"{engine.name} keeps its state on the host: this study measures devices only")
     ids = np.random.default_rng(batch).integers(4, translator.manifest.model.source_vocabulary, (batch, source))
     ids[:, -1] = engine.tokens.eos
     lengths = np.full(batch, source)
     sources = [row.tolist() for row in ids]
     longest = max(len(result.ids) for result in translator.translate_ids(sources, max_length=tokens))
 
-    def steps() -> float:
+    def placed() -> DecoderState:
         state = engine.allocate(batch, source, tokens)
         state.place(range(batch), engine.encode(ids, lengths), range(batch), [tokens] * batch)
+        return state
+
+    def steps() -> float:
+        state = placed()
         engine.synchronize()
         start = time.perf_counter()
         state.step(longest)
@@ -72,8 +77,7 @@ def measure(translator: Translator, batch: int, source: int, tokens: int, rounds
         engine.synchronize()
 
     def first() -> None:
-        state = engine.allocate(batch, source, tokens)
-        state.place(range(batch), engine.encode(ids, lengths), range(batch), [tokens] * batch)
+        state = placed()
         state.step()
         state.read()
 
@@ -87,7 +91,7 @@ def measure(translator: Translator, batch: int, source: int, tokens: int, rounds
 
 def refill(translator: Translator, lines: Sequence[str], rows: int, rounds: int) -> list[Throughput]:
     """Fixed batches against refilled rows, in random order and sorted by length; the loop itself sorts its window."""
-    engine, found = translator.engine, []
+    engine, results = translator.engine, []
     sources = [around.around(ids) for ids, around in map(translator.tokenizer.encode_source, lines)]
     requests = [Request(ids[: engine.limits.source]) for ids in sources]
     for order in ("random", "sorted"):
@@ -101,12 +105,12 @@ def refill(translator: Translator, lines: Sequence[str], rows: int, rounds: int)
         def refilled(ordered: Sequence[Request] = ordered) -> float:
             return _timed(lambda: decode_all(engine, ordered, rows=rows, batch_tokens=1 << 30))
 
-        found.append(Throughput(engine.name, order, made / _median(fixed, rounds), made / _median(refilled, rounds)))
-    return found
+        results.append(Throughput(engine.name, order, made / _median(fixed, rounds), made / _median(refilled, rounds)))
+    return results
 
 
 def mixed_lines(text: Path) -> list[str]:
-    """A file's lines with joins of 2 to 6 of them between, in random order."""
+    """A file's lines, and half as many joins of 2 to 6 of them, in random order."""
     lines = [line for line in text.read_text(encoding="utf-8").split("\n") if line.strip()]
     chance = random.Random(0)
     joins = [" ".join(chance.sample(lines, chance.randint(2, 6))) for _ in range(len(lines) // 2)]
@@ -131,7 +135,7 @@ def _median(call: Callable[[], float], rounds: int) -> float:
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--device", "devices", multiple=True, default=("cuda", "trt"), show_default=True, help="Repeatable.")
 @click.option("--batch", "batches", multiple=True, type=int, default=(1, 32), show_default=True, help="Repeatable.")
-@click.option("--poll", "polls", multiple=True, type=int, help="Steps between two looks. [default: the engine's]")
+@click.option("--poll", "polls", multiple=True, type=int, help="Steps between two polls. [default: the engine's]")
 @click.option("--source", default=32, show_default=True, help="Source tokens, eos included.")
 @click.option("--tokens", type=click.IntRange(1, 64), default=64, show_default=True, help="Most tokens to make.")
 @click.option("--rounds", default=20, show_default=True)
@@ -157,7 +161,7 @@ def main(
         try:
             translator = Translator(bundle, device)
         except TxportError as error:
-            click.echo(f"{device} is left out: {error}", err=True)
+            click.echo(f"{device} is skipped: {error}", err=True)
             continue
         for batch in (batch for batch in batches if batch <= translator.engine.limits.batch):
             for poll in polls or (translator.engine.poll,):

@@ -3,7 +3,7 @@
 `python -m txport.benchmarks.studies.loop_overhead BUNDLE`
 
 Both run the same session over the same bound buffers, in turns, so that a drift of the machine's speed hits both.
-Timed: all steps of one sentence. Not timed: loading, the encoder of the bare runs, tokenization. Two warm-up rounds.
+Timed: all steps of one sentence. Not timed: loading, the encoder of the bare runs, tokenization, two warm-up rounds.
 """
 
 import time

@@ -5,24 +5,24 @@ import sys
 from pathlib import Path
 
 import click
-from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 
-# Runs by itself, so that only what a service would import is in memory.
+# A process of its own: nothing but the imports of a service is in memory.
 _PROCESS = """
 import sys
 from txport.runtime import Translator
 translator = Translator(sys.argv[1])
 translator.translate_ids([[*range(4, 35), translator.manifest.tokens.eos]], max_length=64)
-status = dict(line.split(":", 1) for line in open("/proc/self/status"))
-print(status["VmRSS"].split()[0], status["VmHWM"].split()[0], status["RssAnon"].split()[0])
+from txport.benchmarks.machine.memory import process_memory
+print(*map(process_memory, ("VmRSS", "VmHWM", "RssAnon")))
 """
 
 
 def resident(bundle: Path) -> tuple[int, int, int]:
-    """Bytes resident after one sentence, at most since the start, and those that are not mapped from files."""
+    """Bytes resident after one sentence, the peak, and the resident bytes that are not mapped from files."""
     command = [sys.executable, "-c", _PROCESS, str(bundle)]
     values = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-    now, peak, anonymous = (int(value) * 1024 for value in values)
+    now, peak, anonymous = map(int, values)
     return now, peak, anonymous
 
 
@@ -30,7 +30,7 @@ def resident(bundle: Path) -> tuple[int, int, int]:
 @click.argument("bundle", type=click.Path(path_type=Path))
 def main(bundle: Path) -> None:
     """Compare resident memory with the size of the weights, batch 1, 32 source tokens, 64 new tokens."""
-    weights = Manifest.load(bundle).files["onnx/weights.bin"].bytes
+    weights = Manifest.load(bundle).files[WEIGHTS].bytes
     now, peak, anonymous = resident(bundle)
     for name, value in (("weights", weights), ("resident", now), ("peak", peak), ("not mapped from files", anonymous)):
         click.echo(f"{name:24} {value / 1e6:8.1f} MB")

@@ -13,7 +13,7 @@ from txport.models.transformer import Transformer
 def random_checkpoint(
     directory: Path, name: str, *, vocabulary: int, positions: int, seed: int = 0, **fields: Any
 ) -> None:
-    """Write a checkpoint of a preset without tokenizer, whose greedy search does not stick to one token.
+    """Write a checkpoint of a preset without tokenizer, whose greedy search does not repeat one token.
 
     Args:
         directory: must not exist.
@@ -21,7 +21,7 @@ def random_checkpoint(
         vocabulary: of both sides, tied.
         positions: longest source and target.
         seed: of the weights.
-        fields: of the config, instead of the preset's.
+        fields: of the config, in place of the preset's.
     """
     torch.manual_seed(seed)
     sizes = {"source_vocabulary": vocabulary, "target_vocabulary": vocabulary, "max_positions": positions}
@@ -31,7 +31,7 @@ def random_checkpoint(
             if parameter.dim() == 1:
                 parameter.add_(torch.randn_like(parameter) * 0.05)
             elif ".output." in parameter_name or ".outer." in parameter_name:
-                parameter.mul_(3)  # strong branches: what was said before must weigh more than the last token
+                parameter.mul_(3)  # strong branches: earlier tokens must weigh more than the last one
     save_checkpoint(directory, model, None, [], {"weights": "random", "preset": name, "seed": seed})
 
 

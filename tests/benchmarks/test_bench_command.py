@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="needs PyTorch: pip install 'txport[dev]'")
 pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'txport[bench]'")
 from bench import SMALL, assert_refused, command, tx_bench
 from txport.benchmarks.report.report import read_report
-from txport.benchmarks.report.schema import Measurement, Report
+from txport.benchmarks.report.schema import BenchReport, Measurement
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +28,11 @@ def measured(bundle: Path, checkpoint: Path, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.fixture(scope="module")
-def report(measured: tuple[Path, str]) -> Report:
+def report(measured: tuple[Path, str]) -> BenchReport:
     return read_report(measured[0] / "bench.json")
 
 
-def test_the_report_is_complete_and_says_where_it_was_made(report: Report) -> None:
+def test_the_report_is_complete_and_says_where_it_was_made(report: BenchReport) -> None:
     assert report.complete
     assert report.machine.cores >= 1 and report.machine.memory_bytes > 1e8
     assert report.machine.versions["onnxruntime"]
@@ -43,7 +43,7 @@ def test_the_report_is_complete_and_says_where_it_was_made(report: Report) -> No
     assert [each.name for each in report.workloads] == ["1 x 7 -> 6", "2 x 7 -> 6", "text: sentences.txt"]
 
 
-def test_the_figures_make_sense(report: Report) -> None:
+def test_the_figures_make_sense(report: BenchReport) -> None:
     for each in report.measurements:
         assert 0 < each.call_ms.p50 <= each.call_ms.p90
         assert each.calls >= 1 and each.call_ms.p99 is None, "of so few calls there is no p99"
@@ -59,14 +59,14 @@ def test_the_figures_make_sense(report: Report) -> None:
     assert startup is not None and startup.p50 > fixed[0].call_ms.p50
 
 
-def test_every_float32_answer_is_identical(report: Report) -> None:
+def test_every_float32_answer_is_identical(report: BenchReport) -> None:
     compared = [x for x in report.measurements if x.contestant in ("txport", "CTranslate2 float32")]
     assert len(compared) == 6
     for each in compared:
         assert each.agreement is not None and each.agreement.identical == each.agreement.sentences
 
 
-def test_a_peer_that_is_not_installed_is_skipped_with_its_reason(report: Report) -> None:
+def test_a_peer_that_is_not_installed_is_skipped_with_its_reason(report: BenchReport) -> None:
     pytest.importorskip("transformers")
     optimum = next(each for each in report.contestants if each.kind == "optimum")
     if optimum.skipped is None:
@@ -160,5 +160,5 @@ def test_files_of_others_are_not_overwritten(bundle: Path, tmp_path: Path) -> No
     assert_refused(tx_bench(bundle, "-o", tmp_path), 2, ["holds other files and no bench.json"])
 
 
-def of(report: Report, contestant: str) -> list[Measurement]:
+def of(report: BenchReport, contestant: str) -> list[Measurement]:
     return [each for each in report.measurements if each.contestant == contestant]

@@ -7,19 +7,8 @@ from txport.benchmarks.machine.roofline import Shape, encoder_cost, roofline, st
 from txport.benchmarks.report.schema import Bandwidth, Machine, Peak, Percentiles
 
 SHAPE = Shape(encoder_layers=3, decoder_layers=2, d_model=8, ffn=24, vocabulary=40)
-MACHINE = Machine(
-    "",
-    1,
-    0,
-    "",
-    "",
-    {},
-    None,
-    None,
-    0.0,
-    (Bandwidth(1 << 10, 1e9), Bandwidth(1 << 30, 1e6)),
-    (Peak("", "float32", 1e9),),
-)
+BANDWIDTH = (Bandwidth(1 << 10, 1e9), Bandwidth(1 << 30, 1e6))
+MACHINE = Machine("", 1, 0, "", "", {}, None, None, 0.0, BANDWIDTH, (Peak("", "float32", 1e9),))
 
 
 def test_weights_are_all_matrices_of_the_model_once() -> None:

@@ -5,11 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from bench_reports import CONTESTANT, measurement, report
 from txport.benchmarks.report.readme_figures import BEGIN, END
 from txport.benchmarks.report.report import write_report
 from txport.benchmarks.report.schema import Agreement
-
-from tests.benchmarks.report.test_report import CONTESTANT, measurement, report
 
 
 def run(directory: Path) -> subprocess.CompletedProcess[str]:

@@ -6,58 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from txport.benchmarks.report.compare import differences, read_figures
+from bench_reports import measurement, report
+from txport.benchmarks.report.compare import compare, read_figures
 from txport.benchmarks.report.report import read_report, write_report
-from txport.benchmarks.report.schema import (
-    FORMAT,
-    FORMAT_VERSION,
-    Contestant,
-    Machine,
-    MadeBy,
-    Measurement,
-    Percentiles,
-    Report,
-    Workload,
-)
+from txport.benchmarks.report.schema import BENCH_FORMAT_VERSION
 from txport.runtime.errors import InputError
-
-MACHINE = Machine("a processor", 2, 1, "Linux", "3.11", {"numpy": "2"}, None, None, 0.0, (), ())
-CONTESTANT = Contestant("txport", "bundle", "float32", "cpu", 0, "ort", None, 1.0, None, None, None)
-
-
-def measurement(rounds: list[float], workload: str = "1 x 8 -> 4") -> Measurement:
-    middle = sorted(rounds)[(len(rounds) - 1) // 2]
-    call, token = Percentiles(middle, max(rounds), None), Percentiles(middle / 4, max(rounds) / 4, None)
-    return Measurement(
-        "txport",
-        workload,
-        {},
-        9,
-        3,
-        4,
-        4,
-        call,
-        None,
-        None,
-        token,
-        1.0,
-        1.0,
-        1,
-        None,
-        None,
-        None,
-        None,
-        None,
-        tuple(rounds),
-    )
-
-
-def report(*measurements: Measurement) -> Report:
-    workloads = [Workload("1 x 8 -> 4", "fixed", 1, 8.0, 4, 1), Workload("8 x 8 -> 4", "fixed", 8, 8.0, 4, 8)]
-    return Report(
-        FORMAT, FORMAT_VERSION, MadeBy("txport", "0"), "2026-01-01T00:00:00+00:00", ("b",), True, ("note",), MACHINE,
-        "txport", (CONTESTANT,), tuple(workloads), measurements,
-    )  # fmt: skip
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -69,7 +22,10 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "another format": (lambda x: x.update(format="pytest-benchmark"), "has the format 'pytest-benchmark'"),
     "no format": (lambda x: x.pop("format"), "has the format 'None'"),
-    "newer": (lambda x: x.update(format_version=FORMAT_VERSION + 1), f"format_version {FORMAT_VERSION + 1}"),
+    "newer": (
+        lambda x: x.update(format_version=BENCH_FORMAT_VERSION + 1),
+        f"format_version {BENCH_FORMAT_VERSION + 1}",
+    ),
     "version as text": (lambda x: x.update(format_version="1"), "format_version '1'"),
     "missing field": (lambda x: x["machine"].pop("cores"), "misses the field 'cores'"),
     "unknown field": (lambda x: x.update(extra=1), "unknown field 'extra'"),
@@ -120,7 +76,7 @@ def test_a_difference_counts_if_the_ranges_do_not_overlap(
 ) -> None:
     for name, rounds in (("a.json", [4.0, 4.4, 4.8]), ("b.json", second)):
         write_report(tmp_path / name, report(measurement(rounds)))
-    (found,) = differences(read_figures(tmp_path / "a.json"), read_figures(tmp_path / "b.json"))
+    (found,) = compare(read_figures(tmp_path / "a.json"), read_figures(tmp_path / "b.json"))
     assert found.verdict == verdict
     assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
     assert found.ratio == pytest.approx(second[1] / 4.4)
@@ -140,7 +96,7 @@ CPP = {
 def test_figures_of_the_c_plus_plus_runtime_are_compared(tmp_path: Path) -> None:
     (tmp_path / "cpp.json").write_text(json.dumps(CPP))
     write_report(tmp_path / "bench.json", report(measurement([4.0, 4.4, 4.8])))
-    (found,) = differences(read_figures(tmp_path / "bench.json"), read_figures(tmp_path / "cpp.json"))
+    (found,) = compare(read_figures(tmp_path / "bench.json"), read_figures(tmp_path / "cpp.json"))
     assert found.contestant == "txport -> txport, C++"
     assert found.ratio == pytest.approx(0.5 / 1.1)
     assert found.verdict == "faster"
@@ -157,4 +113,4 @@ def test_files_with_nothing_in_common_are_refused(tmp_path: Path) -> None:
     write_report(tmp_path / "a.json", report(measurement([1.0])))
     write_report(tmp_path / "b.json", report(measurement([1.0], "8 x 8 -> 4")))
     with pytest.raises(InputError, match="nothing|no contestant and workload in common"):
-        differences(read_figures(tmp_path / "a.json"), read_figures(tmp_path / "b.json"))
+        compare(read_figures(tmp_path / "a.json"), read_figures(tmp_path / "b.json"))
