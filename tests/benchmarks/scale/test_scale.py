@@ -1,6 +1,9 @@
-"""tx-bench scale: the fit against numpy's, and a small study from outside."""
+"""tx-bench scale: the fit against numpy's, and a small study."""
 
 import json
+import shutil
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +11,12 @@ import pytest
 
 pytest.importorskip("torch", reason="needs PyTorch: pip install 'txport[dev]'")
 pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'txport[bench]'")
-from bench import tx_bench
+from txport.benchmarks.scale import scale
 from txport.benchmarks.scale.scale import fit
 from txport.benchmarks.scale.schema import Point
 from txport.benchmarks.scale_command import main
+from txport.exporter.export import ExportOptions
+from txport.models.checkpoint import load_checkpoint
 from txport.runtime.errors import InputError
 
 
@@ -40,11 +45,30 @@ def test_two_points_have_no_fit() -> None:
     assert fit(points([1, 2], [1.0, 2.0])) is None
 
 
-def test_a_small_study(bundle: Path, tmp_path: Path) -> None:
-    axes = ("--axis", "target", "--axis", "sentences", "--bundle", bundle)
-    values = ("--values", "target=2,4,8", "--values", "sentences=4,40")
-    done = tx_bench("scale", "-o", tmp_path / "out", "--preset", "tiny", "--threads", 1, *axes, *values)
-    assert done.returncode == 0, done.stderr
+@pytest.fixture
+def exported(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ExportOptions]]:
+    """The bundle of all tests stands for every random one; the options of the exports. SIGTERM is left as it was."""
+    exports = []
+
+    def copy(checkpoint: Path, target: Path, options: ExportOptions) -> None:
+        assert load_checkpoint(checkpoint).config.max_positions == 32
+        exports.append(options)
+        shutil.copytree(bundle, target)
+
+    monkeypatch.setattr(scale, "export_bundle", copy)
+    handler = signal.getsignal(signal.SIGTERM)
+    yield exports
+    signal.signal(signal.SIGTERM, handler)
+
+
+def test_a_small_study(
+    bundle: Path, tmp_path: Path, exported: list[ExportOptions], capsys: pytest.CaptureFixture[str]
+) -> None:
+    axes = ("--axis", "target", "--axis", "sentences", "--bundle", str(bundle))
+    values = ("--values", "target=2,4,8", "--values", "sentences=40")
+    options = ("-o", str(tmp_path / "out"), "--preset", "tiny", "--threads", "1")
+    main.main([*options, *axes, *values], standalone_mode=False)
+    assert [(each.lowerings, each.max_batch) for each in exported] == [(("ort",), 1)]
     report = json.loads((tmp_path / "out/scale.json").read_text())
     assert report["complete"]
     target, sentences = report["axes"]
@@ -53,8 +77,9 @@ def test_a_small_study(bundle: Path, tmp_path: Path) -> None:
     assert target["fit"] is not None and sentences["fit"] is None
     assert sentences["unit"] == "sentences a second"
     assert all(point["peak_resident_bytes"] > 2e7 for axis in report["axes"] for point in axis["points"])
-    for shown in ("target: preset tiny", "exponent", "too few points"):
-        assert shown in done.stdout
+    shown = capsys.readouterr().out
+    for words in ("target: preset tiny", "exponent", "too few points"):
+        assert words in shown
     assert "## sentences" in (tmp_path / "out/scale.md").read_text()
     assert (tmp_path / "out/scale.png").read_bytes().startswith(b"\x89PNG")
 
