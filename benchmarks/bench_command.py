@@ -13,7 +13,7 @@ from txport.benchmarks.report.report import as_json, check_output
 from txport.benchmarks.report.schema import BenchReport
 from txport.benchmarks.report.tables import markdown, print_tables
 from txport.benchmarks.run.job import BenchOptions, make_job
-from txport.benchmarks.run.plans import PEERS, Place
+from txport.benchmarks.run.plans import PEERS
 from txport.benchmarks.run.session import Session
 from txport.exporter.progress import Stages
 from txport.runtime.entry import INTERRUPTED
@@ -31,6 +31,10 @@ def _numbers(context: click.Context, option: click.Parameter, value: str | None)
         return [int(word) for word in (value or "").split(",") if word]
     except ValueError:
         raise click.BadParameter(f"{value!r} is not a list of numbers such as 1,8,32") from None
+
+
+def _words(context: click.Context, option: click.Parameter, value: str) -> list[str]:
+    return [word for word in value.split(",") if word]
 
 
 def _pythons(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -74,7 +78,7 @@ def _pythons(context: click.Context, option: click.Parameter, values: tuple[str,
     type=PATH,
     help="The checkpoint that BUNDLE was exported from, for peers. [default: `checkpoint` beside BUNDLE]",
 )
-@click.option("--compute-types", default="float32,int8", help="CTranslate2's, by comma.")
+@click.option("--compute-types", callback=_words, default="float32,int8", help="CTranslate2's, by comma.")
 @click.option("--peer-python", "pythons", multiple=True, callback=_pythons, help="NAME=PYTHON: a peer's interpreter.")
 @click.option("--cpp", type=PATH, help="The program txport-bench: measure the C++ runtime too.")
 @click.option("--against", multiple=True, type=PATH, help="Another bundle; may be repeated.")
@@ -92,12 +96,8 @@ def _pythons(context: click.Context, option: click.Parameter, values: tuple[str,
 def main(
     bundle: Path,
     output: Path,
-    device: str,
-    lowering: str | None,
-    threads: int,
     all_peers: bool,
     peers: tuple[str, ...],
-    compute_types: str,
     no_roofline: bool,
     max_ratio: float | None,
     no_plots: bool,
@@ -108,16 +108,8 @@ def main(
 
     Figures are written after each workload: those that were measured survive an interruption.
     """
-    options = BenchOptions(
-        bundle=bundle,
-        output=output / REPORT,
-        place=Place(device, lowering, threads),
-        peers=PEERS if all_peers else peers,
-        compute_types=[word for word in compute_types.split(",") if word],
-        roofline=not no_roofline,
-        command=tuple(sys.argv[1:]),
-        **others,
-    )
+    others |= {"peers": PEERS if all_peers else peers, "roofline": not no_roofline, "command": tuple(sys.argv[1:])}
+    options = BenchOptions(bundle, output / REPORT, **others)
     if max_ratio is not None and not options.against:
         raise InputError("--max-ratio needs another bundle to compare with: give --against")
     report = _run(options, with_plots=not no_plots)

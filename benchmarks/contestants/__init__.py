@@ -1,1 +1,1 @@
-"""Who is timed: bundles, the C++ runtime, and peers with the same weights."""
+"""The contestants: bundles, the C++ runtime, and peers with the same weights."""

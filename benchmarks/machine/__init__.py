@@ -1,1 +1,1 @@
-"""What a run was made on, and how far it is from that machine's limits."""
+"""The machine of a run: description, energy, memory, and the limits that a roofline is drawn from."""

@@ -67,9 +67,9 @@ def encoder_cost(shape: Shape, rows: int, source: float, width: int) -> Cost:
     return Cost(shape.encoder_weights * width, operations)
 
 
-def step_cost(shape: Shape, rows: int, source: float, made: float, width: int, cache_width: int) -> Cost:
-    """One decoder step of `rows` rows that have made `made` tokens; caches have elements of `cache_width` bytes."""
-    seen = rows * (source + made + 1) * shape.d_model * shape.decoder_layers
+def step_cost(shape: Shape, rows: int, source: float, tokens: float, width: int, cache_width: int) -> Cost:
+    """One decoder step of `rows` rows that have `tokens` tokens; the elements of caches are `cache_width` bytes."""
+    seen = rows * (source + tokens + 1) * shape.d_model * shape.decoder_layers
     return Cost(shape.step_weights * width + 2 * seen * cache_width, 2 * shape.step_weights * rows + 4 * seen)
 
 

@@ -1,6 +1,6 @@
 """The plots of a report, each as PNG and SVG."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import matplotlib
@@ -70,49 +70,47 @@ def _rows(report: BenchReport) -> list[tuple[Measurement, Workload]]:
     return [(each, workloads[each.workload]) for each in report.measurements]
 
 
-def _curves(
-    report: BenchReport, rows: Sequence[tuple[Measurement, Workload]], x: Callable[[Workload], int]
-) -> Iterator[tuple[str, str, list[int], list[Measurement]]]:
-    """Name, colour and points of each contestant, in the order of x."""
-    for name, colour in _colours(report).items():
-        points = sorted(((x(work), each) for each, work in rows if each.contestant == name), key=lambda point: point[0])
-        if points:
-            yield name, colour, [value for value, _ in points], [each for _, each in points]
-
-
 def _over_batch(report: BenchReport, label: str, value: Value, tail: Value | None) -> Figure | None:
     """Over the batch size, at the lengths that most workloads have."""
     fixed = [row for row in _rows(report) if row[1].kind == "fixed"]
     lengths = sorted((workload.source, workload.target) for _, workload in fixed)
     source, target = max(lengths, key=lengths.count, default=(0, 0))
-    rows = [row for row in fixed if (row[1].source, row[1].target) == (source, target)]
-    if len({workload.batch for _, workload in rows}) < 2:
-        return None
-    shade = ", shaded up to p90" if tail is not None else ""
-    title = f"{source:.0f} source tokens, {target} new tokens{shade}"
-    figure, axes = _new_figure(title, "batch: sentences that run together", label)
-    for name, colour, x, points in _curves(report, rows, lambda workload: workload.sentences):
-        y = list(map(value, points))
-        axes.plot(x, y, marker="o", markersize=4, color=colour, label=name)
-        if tail is not None:
-            axes.fill_between(x, y, list(map(tail, points)), color=colour, alpha=0.15)
-    _powers_of_two(axes, sorted({workload.sentences for _, workload in rows}))
-    axes.set_yscale("log")
-    axes.legend(fontsize=8, frameon=False)
-    return figure
+    rows = [(work.sentences, each) for each, work in fixed if (work.source, work.target) == (source, target)]
+    title = f"{source:.0f} source tokens, {target} new tokens{', shaded up to p90' if tail else ''}"
+    return _curves(report, rows, title, "batch: sentences that run together", label, value, tail)
 
 
 def _over_target(report: BenchReport) -> Figure | None:
-    rows = [row for row in _rows(report) if row[1].kind == "fixed" and row[1].batch == 1]
-    targets = sorted({workload.target for _, workload in rows})
-    if len(targets) < 2:
+    rows = [(work.target, each) for each, work in _rows(report) if work.kind == "fixed" and work.batch == 1]
+    labels = ("batch 1", "new tokens of a sentence", "ms a token, encoder included")
+    return _curves(report, rows, *labels, lambda x: x.ms_per_token.p50, None)
+
+
+def _curves(
+    report: BenchReport,
+    rows: Sequence[tuple[int, Measurement]],
+    title: str,
+    x_label: str,
+    y_label: str,
+    value: Value,
+    tail: Value | None,
+) -> Figure | None:
+    """A curve for each contestant, over the numbers that come with the measurements."""
+    ticks = sorted({x for x, _ in rows})
+    if len(ticks) < 2:
         return None
-    figure, axes = _new_figure("batch 1", "new tokens of a sentence", "ms a token, encoder included")
-    for name, colour, x, points in _curves(report, rows, lambda workload: workload.target):
-        if len(x) > 1:
-            axes.plot(x, [p.ms_per_token.p50 for p in points], marker="o", markersize=4, color=colour, label=name)
-    _powers_of_two(axes, targets)
-    axes.set_ylim(bottom=0)
+    figure, axes = _new_figure(title, x_label, y_label)
+    for name, colour in _colours(report).items():
+        points = sorted(((x, each) for x, each in rows if each.contestant == name), key=lambda point: point[0])
+        x, y = [x for x, _ in points], [value(each) for _, each in points]
+        if points:
+            axes.plot(x, y, marker="o", markersize=4, color=colour, label=name)
+        if points and tail is not None:
+            axes.fill_between(x, y, [tail(each) for _, each in points], color=colour, alpha=0.15)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    axes.minorticks_off()
     axes.legend(fontsize=8, frameon=False)
     return figure
 
@@ -189,10 +187,3 @@ def _roofs(axes: Axes, machine: Machine, precisions: set[str], low: float, high:
             roof = [min(peak, x * bandwidth.bytes_per_second) / 1e9 for x in grid]
             axes.plot(grid, roof, line, color="#888888", linewidth=1)
         axes.text(high, peak / 1e9, f"peak {kind} ", fontsize=7, ha="right", va="bottom", color="#555555")
-
-
-def _powers_of_two(axes: Axes, values: Sequence[int]) -> None:
-    """A logarithmic axis with a tick at each value."""
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(values, [str(value) for value in values])
-    axes.minorticks_off()

@@ -15,7 +15,7 @@ PLOT = "peers.svg"
 
 
 def readme_table(report: BenchReport) -> str:
-    """Milliseconds a token of everybody on every workload that several did, and how many ids differ if some do."""
+    """Milliseconds a token of each contestant on each workload that several did, and how many sentences differ."""
     rows = {(each.contestant, each.workload): each for each in report.measurements}
     shared = [x for x in report.workloads if sum(each.workload == x.name for each in report.measurements) > 1]
     heads = [f"batch {x.batch}" if x.batch else f"{x.sentences} sentences" for x in shared]

@@ -196,7 +196,7 @@ class Measurement:
         settings: the fastest of those that it tried (threads, batch size ...).
         calls: that were timed.
         warm_up_calls: before them, until three in a row took the same time within 5%.
-        tokens: made by one call.
+        tokens: of one call.
         steps: of the longest row; null for text.
         call_ms: a whole call, encoder and loop.
         encoder_ms, first_token_ms: null where a contestant has no such part.

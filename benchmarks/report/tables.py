@@ -93,7 +93,7 @@ def _describe(workload: Workload) -> str:
 
 
 def _section(title: str, rows: Sequence[Measurement], columns: Sequence[Column]) -> Section:
-    """Columns in which nobody has a figure are left out."""
+    """Columns without any figure are left out."""
     cells = [(head, [show(each) for each in rows]) for head, show in columns]
     kept = [(head, column) for head, column in cells if set(column) != {_NONE}]
     return Section(title, [head for head, _ in kept], [list(row) for row in zip(*(x for _, x in kept), strict=True)])

@@ -24,7 +24,9 @@ class BenchOptions:
 
     bundle: Path
     output: Path
-    place: Place
+    device: str
+    lowering: str | None
+    threads: int
     batches: Sequence[int]
     sources: Sequence[int]
     targets: Sequence[int]
@@ -42,6 +44,10 @@ class BenchOptions:
     against: Sequence[Path]
     roofline: bool
     command: tuple[str, ...]
+
+    @property
+    def place(self) -> Place:
+        return Place(self.device, self.lowering, self.threads)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ def measurement(
     """The figures of a contestant on a workload; it has at least one round.
 
     Args:
-        contestant, work, shape, machine: who did what, which model, and where.
+        contestant, work: what was measured.
+        shape, machine: of the model, for the roofline.
         times: of all contestants.
         first: the contestant that ratios refer to.
         reference: the contestant whose ids the others are compared with.

@@ -1,4 +1,4 @@
-"""Who is measured: the bundle, other bundles, txport-bench, and the peers, each with what it needs to be loaded."""
+"""The contestants of a run before they are loaded: the bundle, other bundles, txport-bench, and the peers."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ class Place:
 
     @property
     def width(self) -> str:
-        """Threads of a contestant that has to be told a number."""
+        """Threads, for contestants that need a number."""
         return str(self.threads or cores())
 
 

@@ -33,7 +33,7 @@ NOTES = (
     "Timed: whole calls from ids in memory to ids in memory, encoder and greedy loop; on a GPU until the ids are back.",
     "Not timed: loading, tokenization, conversion of ids for a library, warm-up; a bundle's text is detokenized.",
     "Warm-up: until three calls in a row take the same time within 5%, at most 30 calls or 5 s a setting (peers less).",
-    "Interleaved: ten rounds, in each of which everybody has a tenth of its calls or time; the others are stopped.",
+    "Interleaved: ten rounds, in each of which each has a tenth of its calls or time; the others are stopped.",
     "Fixed workloads: random ids; every sentence makes the same number of tokens, an eos is a token like any other.",
     "A contestant with several settings (threads, batch size) is measured with the one that warmed up fastest.",
     "Ratios are medians over rounds of a contestant's time over the first one's: above 1 the first one is faster.",

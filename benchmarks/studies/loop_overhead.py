@@ -19,8 +19,8 @@ from txport.runtime.greedy import Request, decode_all
 WARM_UP = 2
 
 
-def compare(bundle: Path, *, tokens: int, source: int, rounds: int) -> tuple[list[float], list[float], list[float]]:
-    """Milliseconds a token of each round: bare step, loop, and the encoder, which the loop's rounds include once."""
+def compare(bundle: Path, *, tokens: int, source: int, rounds: int) -> list[list[float]]:
+    """Milliseconds a token of each round: bare step, loop, and the encoder, which the loop runs once."""
     manifest = Manifest.load(bundle)
     engine = OrtEngine(bundle, manifest)
     ids = np.random.default_rng(0).integers(4, manifest.model.source_vocabulary, source - 1)
@@ -36,19 +36,14 @@ def compare(bundle: Path, *, tokens: int, source: int, rounds: int) -> tuple[lis
         for _ in range(made):
             session.run_with_iobinding(binding)
 
-    runs: list[Callable[[], object]] = [
-        bare,
-        lambda: decode_all(engine, [request]),
-        lambda: engine.encode(source_ids, lengths),
-    ]
-    times: tuple[list[float], list[float], list[float]] = ([], [], [])
-    for turn in range(WARM_UP + rounds):
-        for run, kept in zip(runs, times, strict=True):
-            start = time.perf_counter()
-            run()
-            if turn >= WARM_UP:
-                kept.append((time.perf_counter() - start) * 1e3 / made)
-    return times
+    def timed(run: Callable[[], object]) -> float:
+        start = time.perf_counter()
+        run()
+        return (time.perf_counter() - start) * 1e3 / made
+
+    runs = (bare, lambda: decode_all(engine, [request]), lambda: engine.encode(source_ids, lengths))
+    turns = [[timed(run) for run in runs] for _ in range(WARM_UP + rounds)]
+    return [list(times) for times in zip(*turns[WARM_UP:], strict=True)]
 
 
 @click.command()
