@@ -11,7 +11,7 @@ import onnx_ir as ir
 from txport.exporter.bundle import graph_record, write_golden, write_graphs, write_json
 from txport.exporter.graphs.interface import model_sizes
 from txport.exporter.graphs.lowerings import LOWERINGS
-from txport.exporter.graphs.trace_all import trace_all
+from txport.exporter.graphs.trace import trace_all
 from txport.exporter.precision.float16 import to_float16
 from txport.exporter.precision.int8_layers import Int8Trial
 from txport.exporter.precision.islands import choose_islands, island_nodes

@@ -3,7 +3,7 @@
 import ast
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 from txport.exporter.graphs.interface import encoder_of, step_of
-from txport.exporter.graphs.lowerings import Lowering
+from txport.exporter.graphs.lowerings import LOWERINGS, Lowering
 from txport.exporter.graphs.modules import DecoderStep, EncoderGraph
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.interface import Interface
@@ -21,6 +21,25 @@ from txport.runtime.bundle.interface import Interface
 ENCODER_OPSET = 18
 # Any sizes above 1 do: 0 and 1 would be taken for constants.
 _BATCH, _SOURCE, _TARGET = 2, 5, 7
+
+
+def trace_all(
+    model: Transformer, lowerings: Sequence[str], longest: int, advance: Callable[[], None]
+) -> dict[str, ir.Model]:
+    """The encoder and the decoder steps of `lowerings` by the names of their files.
+
+    Args:
+        model: in the dtype of the graphs.
+        lowerings: one or more.
+        longest: most tokens of a source and of an answer.
+        advance: called after each graph.
+    """
+    models = {"encoder": trace_encoder(model, longest)}
+    advance()
+    for name in lowerings:
+        models[f"decoder_step.{name}"] = trace_step(model, LOWERINGS[name], longest)
+        advance()
+    return models
 
 
 def trace_encoder(model: Transformer, max_source: int) -> ir.Model:
@@ -33,12 +52,7 @@ def trace_encoder(model: Transformer, max_source: int) -> ir.Model:
 
 def trace_step(model: Transformer, lowering: Lowering, max_target: int) -> ir.Model:
     """One lowering of the decoder step, in the model's dtype, for caches of up to `max_target` tokens."""
-    return trace_step_module(DecoderStep(model, lowering, max_target), max_target)
-
-
-def trace_step_module(step: DecoderStep, max_target: int) -> ir.Model:
-    """As `trace_step`, of the module for it."""
-    config, layers = step.config, step.config.decoder_layers
+    config, layers = model.config, model.config.decoder_layers
     batch, source, target = Dim("batch", min=1), Dim("source", min=1), Dim("target", min=1, max=max_target)
 
     def pairs(length: int) -> list[tuple[Tensor, Tensor]]:
@@ -52,7 +66,7 @@ def trace_step_module(step: DecoderStep, max_target: int) -> ir.Model:
     rows = {0: batch}
     cross, cache = ({0: batch, 2: source},) * 2, ({0: batch, 2: target},) * 2
     shapes = (rows, rows, rows, rows, {0: target}, {0: batch, 3: source}, [cross] * layers, [cache] * layers)
-    return _trace(step, example, shapes, step_of(config), step.lowering.opset)
+    return _trace(DecoderStep(model, lowering, max_target), example, shapes, step_of(config), lowering.opset)
 
 
 def _trace(module: nn.Module, example: tuple[Any, ...], shapes: Any, interface: Interface, opset: int) -> ir.Model:
