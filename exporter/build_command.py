@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 from txport.exporter.engines.builder import BuildOptions
-from txport.exporter.engines.directory import Plan, build_directory, target_gpu
+from txport.exporter.engines.directory import BuildPlan, build_directory, target_gpu
 from txport.exporter.engines.profiles import Buckets, choose_buckets
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.schema import Lowering
@@ -111,7 +111,7 @@ def main(
         inspect=not tensorrt.is_rtx,
     )
     buckets = choose_buckets(manifest, max_batch, batch_buckets, target_buckets)
-    plan = Plan(
+    plan = BuildPlan(
         bundle=bundle.resolve(),
         library=tensorrt.library.name,
         lowerings=_lowerings(bundle, manifest, tensorrt, lowering),
@@ -154,7 +154,7 @@ def _lowerings(bundle: Path, manifest: Manifest, tensorrt: TensorRt, asked: Lowe
     return found
 
 
-def _check_sources(bundle: Path, manifest: Manifest, plan: Plan) -> None:
+def _check_sources(bundle: Path, manifest: Manifest, plan: BuildPlan) -> None:
     """What is built from must be what the manifest says."""
     for graph in manifest.graphs:
         if graph.lowering in ("standard", *plan.lowerings):

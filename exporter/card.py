@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from txport.exporter.verification.report import Report
+from txport.exporter.verification.report import VerificationReport
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 
 
-def card(name: str, manifest: Manifest, report: Report | None) -> str:
+def card(name: str, manifest: Manifest, report: VerificationReport | None) -> str:
     """Markdown for the bundle called `name`."""
     model, limits = manifest.model, manifest.limits
     lowerings = ", ".join(graph.lowering for graph in manifest.graphs if graph.role == "decoder_step")
@@ -53,12 +53,12 @@ def _tokenizer(tokenizer: TokenizerDescription) -> str:
     return f"{tokenizer.kind}, {count} languages" + (f" ({chosen} by default)" if chosen else "")
 
 
-def write_card(directory: Path, name: str, manifest: Manifest, report: Report | None) -> None:
+def write_card(directory: Path, name: str, manifest: Manifest, report: VerificationReport | None) -> None:
     """Write `README.md` into a bundle."""
     (directory / "README.md").write_text(card(name, manifest, report), encoding="utf-8")
 
 
-def _verification(report: Report | None) -> list[str]:
+def _verification(report: VerificationReport | None) -> list[str]:
     if report is None:
         return ["Not verified: exported with `--no-verify`."]
     lines = [

@@ -9,16 +9,16 @@ from typing import Literal
 
 import onnx_ir as ir
 from txport.exporter.bundle import graph_record, write_golden, write_graphs, write_json
+from txport.exporter.graphs.float16 import to_float16
 from txport.exporter.graphs.interface import model_sizes
 from txport.exporter.graphs.lowerings import LOWERINGS
 from txport.exporter.graphs.trace import trace_all
-from txport.exporter.precision.float16 import to_float16
 from txport.exporter.precision.int8_layers import Int8Trial
 from txport.exporter.precision.islands import choose_islands, island_nodes
 from txport.exporter.progress import Stages
 from txport.exporter.reference import answers, greedy_batches, teacher_forced_logits
 from txport.exporter.trial import Trial, choose_trial
-from txport.exporter.verification.report import Report
+from txport.exporter.verification.report import SINGLES, VerificationReport
 from txport.exporter.verification.verify import verify_bundle, write_report
 from txport.models.checkpoint import Checkpoint, load_checkpoint
 from txport.runtime.bundle.manifest import Manifest, list_files
@@ -32,8 +32,6 @@ from txport.runtime.text.affixes import affixes
 from txport.runtime.version import VERSION
 
 CALIBRATION_SENTENCES = 64
-# Sentences that are also run alone: they cost as much time as some hundred in batches do.
-SINGLES = 10
 GOLDEN_CASES = 32
 
 
@@ -72,7 +70,7 @@ class ExportOptions:
 
 def export_bundle(
     checkpoint_directory: Path, output: Path, options: ExportOptions | None = None, stages: Stages | None = None
-) -> Report | None:
+) -> VerificationReport | None:
     """Write the bundle `output` and return its verification report, None if it was not verified.
 
     Raises:
@@ -91,13 +89,8 @@ def export_bundle(
         report = verify_bundle(directory, checkpoint, trial, options.singles, stages) if options.verify else None
         write_report(directory, output.resolve().name, manifest, report)
         if report is not None and not report.passed and not options.force:
-            raise CheckFailed(f"{output} was not written: {failure_summary(report)}; --force keeps it all the same")
+            raise CheckFailed(f"{output} was not written: {report.failure}; --force keeps it all the same")
     return report
-
-
-def failure_summary(report: Report) -> str:
-    """What failed, in one line."""
-    return "verification failed: " + "; ".join(f"{x.lowering}: {f}" for x in report.lowerings for f in x.failures)
 
 
 def _dimensions(checkpoint: Checkpoint, options: ExportOptions) -> Dimensions:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from txport.exporter.export import SINGLES, ExportOptions, export_bundle, failure_summary
+from txport.exporter.export import ExportOptions, export_bundle
 from txport.exporter.graphs.lowerings import LOWERINGS
 from txport.exporter.progress import Stages
+from txport.exporter.verification.report import SINGLES
 from txport.exporter.verification.table import print_report
 from txport.runtime.errors import CheckFailed
 
@@ -83,4 +84,4 @@ def main(
             print_report(report, Console())
         click.echo(f"bundle: {output}")
     if report is not None and not report.passed:
-        raise CheckFailed(f"{output} was kept because of --force, but {failure_summary(report)}")
+        raise CheckFailed(f"{output} was kept because of --force, but {report.failure}")

@@ -14,11 +14,12 @@ from txport.models.transformer import Transformer
 from txport.runtime.text.affixes import Affixes
 
 Ids = npt.NDArray[np.int64]
+Logits = npt.NDArray[np.float32]
 
 BATCH = 32
 MOST_SAMPLED = 64  # tokens of a random sentence: about as long as real ones get
-# Ids that a model must never choose have logits far below this one; how far is no matter of accuracy.
-BANNED = -10000.0
+# The lowest logit that counts: those of ids that a model must never choose are far below, by how much does not matter.
+LEAST = -10000.0
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,8 @@ class Batch:
     """Some sentences with what PyTorch makes of them. Arrays are padded; `targets` are not."""
 
     indices: list[int]  # which sentences these are
-    source_ids: npt.NDArray[np.int64]  # [b, s]
-    source_lengths: npt.NDArray[np.int64]  # [b]
+    source_ids: Ids  # [b, s]
+    source_lengths: Ids  # [b]
     targets: list[list[int]]  # without bos; with eos where the sentence ended before its limit
 
 
@@ -42,7 +43,7 @@ def sample_sources(config: Config, count: int, longest: int, around: Affixes) ->
     return [around.around(random.choice(ordinary, size=length).tolist()) for length in lengths]
 
 
-def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Ids, Ids]:
     """int64 ids `[b, longest]` and lengths `[b]`."""
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     ids = np.full((len(rows), int(lengths.max())), pad_id, dtype=np.int64)
@@ -63,7 +64,7 @@ class Answer:
     """
 
     batch: Batch
-    logits: npt.NDArray[np.float32]
+    logits: Logits
     cross: list[npt.NDArray[np.float32]]
 
 
@@ -166,7 +167,7 @@ def _greedy(
 
 def _are_greedy(
     targets: Sequence[Sequence[int]],
-    logits: npt.NDArray[np.float32],
+    logits: Logits,
     prefix: Sequence[int],
     eos: int,
     limits: Sequence[int],
@@ -183,7 +184,7 @@ def _are_greedy(
 
 
 @torch.inference_mode()
-def teacher_forced_logits(model: Transformer, batch: Batch) -> npt.NDArray[np.float32]:
+def teacher_forced_logits(model: Transformer, batch: Batch) -> Logits:
     """float32 `[b, longest target, vocabulary]`: logits at each step, by the whole decoder at once and no cache."""
     return _teacher_forced(
         model, _encode(model, batch.source_ids, batch.source_lengths), batch.source_lengths, batch.targets
@@ -192,7 +193,7 @@ def teacher_forced_logits(model: Transformer, batch: Batch) -> npt.NDArray[np.fl
 
 def _teacher_forced(
     model: Transformer, memory: torch.Tensor, source_lengths: Ids, targets: Sequence[Sequence[int]]
-) -> npt.NDArray[np.float32]:
+) -> Logits:
     inputs, _ = pad([[model.config.bos_id, *target[:-1]] for target in targets], model.config.pad_id)
     logits = model.decode(torch.from_numpy(inputs), memory, torch.from_numpy(source_lengths))
     return logits.numpy()

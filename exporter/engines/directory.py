@@ -41,7 +41,7 @@ _log = logging.getLogger("txport")
 
 
 @dataclass(frozen=True)
-class Plan:
+class BuildPlan:
     """What will be built, from what, for what; it travels to the process that builds."""
 
     bundle: Path
@@ -74,7 +74,7 @@ def target_gpu(tensorrt: TensorRt, gpu: Gpu | str, capabilities: tuple[str, ...]
 
 
 def build_directory(
-    plan: Plan,
+    plan: BuildPlan,
     manifest: Manifest,
     version: str,
     *,
@@ -111,7 +111,7 @@ def build_directory(
     return target
 
 
-def directory_name(plan: Plan, manifest: Manifest, version: str) -> str:
+def directory_name(plan: BuildPlan, manifest: Manifest, version: str) -> str:
     """For people: the GPU, the library and a hash of everything that was chosen."""
     chosen = {
         "bundle": _sources(plan, manifest),
@@ -125,7 +125,7 @@ def directory_name(plan: Plan, manifest: Manifest, version: str) -> str:
     return f"{gpus}-{library}{version}-{digest}"
 
 
-def _sources(plan: Plan, manifest: Manifest) -> dict[str, str]:
+def _sources(plan: BuildPlan, manifest: Manifest) -> dict[str, str]:
     graphs = [manifest.encoder, *(manifest.step(name) for name in plan.lowerings)]
     return {name: manifest.files[name].sha256 for name in [*(graph.file for graph in graphs), WEIGHTS]}
 
@@ -148,7 +148,7 @@ def _only_one(target: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _build(plan: Plan, directory: Path, known: bytes, progress: Callable[[str, float], None]) -> bytes:
+def _build(plan: BuildPlan, directory: Path, known: bytes, progress: Callable[[str, float], None]) -> bytes:
     """In the process that builds: all engines and, last, the record. Gives the timing cache."""
     start = monotonic()
     tensorrt, manifest = find_tensorrt(plan.library), Manifest.load(plan.bundle)
@@ -178,7 +178,7 @@ def _build(plan: Plan, directory: Path, known: bytes, progress: Callable[[str, f
     return builder.timing_cache
 
 
-def _build_engines(builder: EngineBuilder, plan: Plan) -> tuple[Lowering, tuple[EngineFile, ...]]:
+def _build_engines(builder: EngineBuilder, plan: BuildPlan) -> tuple[Lowering, tuple[EngineFile, ...]]:
     """The encoder, and the decoder step in the first lowering that the library builds."""
     manifest, buckets = builder.manifest, plan.buckets
     encoder = builder.build(manifest.encoder, "encoder.plan", encoder_profiles(manifest, buckets))

@@ -1,47 +1,17 @@
 """What values a graph takes on real sentences, and how far two versions of it are apart.
 
-Runs graphs by plain sessions and feeds the reference's own tokens (teacher forcing), so that two graphs see the same.
+Feeds the reference's own tokens (teacher forcing), so that two graphs see the same.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
-import onnx
 import onnxruntime
-from txport.exporter.reference import BANNED, Batch
-from txport.runtime.engines.ort_session import CPU
-
-Array = npt.NDArray[np.generic]
-Logits = npt.NDArray[np.float32]
-
-
-def session(file: Path, providers: Sequence[str] = (CPU,), *, fused: bool = True) -> onnxruntime.InferenceSession:
-    """A session for a graph file; if not `fused`, every operator is computed as it is written."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    if not fused:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(file, options, providers=list(providers))
-
-
-def outputs_of(runner: onnxruntime.InferenceSession, feed: Mapping[str, Array]) -> dict[str, Array]:
-    """All outputs of a session by name."""
-    names = [value.name for value in runner.get_outputs()]
-    return dict(zip(names, runner.run(names, dict(feed)), strict=True))
-
-
-def with_all_outputs(file: Path, copy: Path) -> None:
-    """Write `copy`, beside `file`, which gives every float tensor of the graph as an output too."""
-    model = onnx.load(file, load_external_data=False)
-    known = {value.name for value in model.graph.output}
-    floats = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)
-    inner = [v for v in model.graph.value_info if v.type.tensor_type.elem_type in floats and v.name not in known]
-    model.graph.output.extend(inner)
-    onnx.save(model, copy)
+from txport.exporter.graphs.sessions import Array, outputs_of, session
+from txport.exporter.reference import LEAST, Batch, Logits
 
 
 class TeacherForced:
@@ -122,7 +92,7 @@ def loss(graphs: TeacherForced, batches: Iterable[tuple[Batch, Logits]], bos: in
             given, wanted = found[row, : len(target)], expected[row, : len(target)]
             if not np.isfinite(given).all():
                 return Loss(math.inf, 1.0, math.inf)
-            differences = (given - wanted)[wanted > BANNED]
+            differences = (given - wanted)[wanted > LEAST]
             squares += float(np.square(differences).sum())
             values += differences.size
             steps = np.arange(len(target))

@@ -1,6 +1,6 @@
 """Which layers of an int8 bundle must stay in float32, found on real sentences.
 
-None, for most models. Where int8 costs too much quality (`txport.exporter.precision.quality`), the modules whose
+None, for most models. Where int8 costs too much quality (`txport.exporter.verification.quality`), the modules whose
 rounding alone disturbs the logits most stay in float32, twice as many each time, until it does not.
 """
 
@@ -9,11 +9,12 @@ from pathlib import Path
 
 import onnx_ir as ir
 from txport.exporter.bundle import write_graphs
-from txport.exporter.precision.calibration import Logits, TeacherForced, loss, with_all_outputs
-from txport.exporter.precision.int8 import convertible, to_int8
-from txport.exporter.precision.quality import Quality, bleu
-from txport.exporter.reference import Batch
+from txport.exporter.graphs.int8 import convertible, to_int8
+from txport.exporter.graphs.sessions import with_all_outputs
+from txport.exporter.precision.calibration import TeacherForced, loss
+from txport.exporter.reference import Batch, Logits
 from txport.exporter.trial import Trial
+from txport.exporter.verification.quality import Quality, bleu
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Island
 from txport.runtime.engines.ort import OrtEngine

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
+from txport.exporter.graphs.float16 import rounded, to_float16
+from txport.exporter.graphs.sessions import with_all_outputs
 from txport.exporter.graphs.weights import share_weights
-from txport.exporter.precision.calibration import Logits, Loss, TeacherForced, loss, with_all_outputs
-from txport.exporter.precision.float16 import rounded, to_float16
-from txport.exporter.reference import Batch
+from txport.exporter.precision.calibration import Loss, TeacherForced, loss
+from txport.exporter.reference import Batch, Logits
+from txport.exporter.verification.report import TOLERANCE
 from txport.runtime.bundle.schema import Island
 from txport.runtime.errors import CheckFailed
 
 # Half of float16's largest value: calibration sees some sentences, not all.
 OVERFLOW = 65504 / 2
-# Logits are given away up to this much (a factor of 1.1 in probability) before a choice counts as wrong.
-TOLERANCE = 0.1
 # Share of calibration tokens that may change before rounding counts as loss.
 CHANGED = 0.001
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from txport.exporter.export import SINGLES, failure_summary
 from txport.exporter.progress import Stages
 from txport.exporter.trial import choose_trial
+from txport.exporter.verification.report import SINGLES
 from txport.exporter.verification.table import print_report
 from txport.exporter.verification.verify import store_report, verify_bundle, verify_engine
 from txport.models.checkpoint import load_checkpoint
@@ -59,4 +59,4 @@ def verify_checkpoint(
     else:
         print_report(report, Console())
     if not report.passed:
-        raise CheckFailed(f"{bundle}: {failure_summary(report)}")
+        raise CheckFailed(f"{bundle}: {report.failure}")

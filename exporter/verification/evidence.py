@@ -4,10 +4,9 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from txport.exporter.precision.calibration import Logits
-from txport.exporter.precision.quality import Quality, bleu
-from txport.exporter.reference import BANNED, BATCH, Answer, pad
+from txport.exporter.reference import BATCH, LEAST, Answer, Logits, pad
 from txport.exporter.trial import Trial
+from txport.exporter.verification.quality import Quality, bleu
 from txport.exporter.verification.report import Divergence, LoweringReport, judge
 from txport.runtime.engine import DecoderState, Engine, Memory
 from txport.runtime.greedy import Request, decode_all
@@ -31,8 +30,8 @@ class Errors:
         if not math.isfinite(total):
             self.finite = False
             return
-        if float(expected.min(initial=0.0)) <= BANNED:
-            difference = difference[expected > BANNED]
+        if float(expected.min(initial=0.0)) <= LEAST:
+            difference = difference[expected > LEAST]
             total = float(difference.sum(dtype=np.float64))
         self.largest = max(self.largest, float(difference.max(initial=0.0)))
         self._total += total

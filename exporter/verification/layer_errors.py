@@ -15,8 +15,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from txport.exporter.bundle import write_graphs
-from txport.exporter.precision.calibration import Array, outputs_of, session, with_all_outputs
-from txport.exporter.precision.float16 import MOVES, rounded, widened
+from txport.exporter.graphs.float16 import MOVES, rounded, widened
+from txport.exporter.graphs.sessions import Array, outputs_of, session, with_all_outputs
 from txport.exporter.verification.layer_runners import Feed, Runner, runner_on
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, Lowering

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from txport.exporter.engines.builder import parse_graph
-from txport.exporter.precision.calibration import Array, outputs_of, session
+from txport.exporter.graphs.sessions import Array, outputs_of, session
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph
 from txport.runtime.engines.ort_session import providers_of

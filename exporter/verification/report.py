@@ -18,11 +18,11 @@ Sentences are the checkpoint's own or the user's, to the end of their answers. W
 and their answers are cut as `trial.random_limits` says: an answer to a random text need not end by itself.
 
 A float16 bundle is verified with every value of its graphs rounded to float16 (by
-`txport.exporter.precision.float16.rounded`): ONNX Runtime's CPU provider would otherwise compute it in float32 and
+`txport.exporter.graphs.float16.rounded`): ONNX Runtime's CPU provider would otherwise compute it in float32 and
 prove nothing.
 
 An int8 bundle chooses other tokens here and there. What must hold of it is that its translations are as good as
-PyTorch's (`txport.exporter.precision.quality`) and that its ids depend neither on the batch nor on padding nor on
+PyTorch's (`txport.exporter.verification.quality`) and that its ids depend neither on the batch nor on padding nor on
 refills.
 """
 
@@ -32,14 +32,17 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnxruntime
 import torch
-from txport.exporter.precision.islands import TOLERANCE
-from txport.exporter.precision.quality import Quality
+from txport.exporter.verification.quality import Quality
 
+# In float16, logits are given away up to this much (a factor of 1.1 in probability) before a choice counts as wrong.
+TOLERANCE = 0.1
 # The largest margin at which a divergence counts as a tie, by precision; float32 allows no divergence at all.
 TOLERANCES: dict[str, float | None] = {"float32": 0.0, "float16": TOLERANCE, "int8": None}
 # Share of sentences that must be identical to PyTorch's, and to the bundle's own in other batches.
 REQUIRED = {"float32": 1.0, "float16": 0.995, "int8": 0.0}
 STABLE = {"float32": 1.0, "float16": 0.995, "int8": 0.995}
+# Sentences that are also run alone: they cost as much time as some hundred in batches do.
+SINGLES = 10
 FORMAT_VERSION = 1
 _LISTED = 20
 
@@ -78,7 +81,7 @@ class LoweringReport:
 
 
 @dataclass(frozen=True)
-class Report:
+class VerificationReport:
     """The whole of `verification.json`; the counts are those of the worst lowering."""
 
     format_version: int
@@ -95,6 +98,11 @@ class Report:
     first_divergences: list[Divergence]
     lowerings: list[LoweringReport]
     versions: dict[str, str]
+
+    @property
+    def failure(self) -> str:
+        """What failed, in one line."""
+        return "verification failed: " + "; ".join(f"{x.lowering}: {f}" for x in self.lowerings for f in x.failures)
 
 
 def judge(report: LoweringReport, divergences: Sequence[Divergence], precision: str) -> Iterable[str]:
@@ -119,10 +127,10 @@ def judge(report: LoweringReport, divergences: Sequence[Divergence], precision: 
             yield f"{report.single_sentences - count} of {report.single_sentences} sentences gave other ids {name}"
 
 
-def summarise(lowerings: list[LoweringReport], precision: str, arithmetic: str, origin: str) -> Report:
+def summarise(lowerings: list[LoweringReport], precision: str, arithmetic: str, origin: str) -> VerificationReport:
     """One report over all lowerings."""
     divergences = sorted((d for each in lowerings for d in each.first_divergences), key=lambda d: -d.margin)
-    return Report(
+    return VerificationReport(
         format_version=FORMAT_VERSION,
         passed=not any(each.failures for each in lowerings),
         precision=precision,

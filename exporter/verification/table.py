@@ -2,12 +2,12 @@
 
 from rich.console import Console
 from rich.table import Table
-from txport.exporter.verification.report import Report
+from txport.exporter.verification.report import VerificationReport
 
 _SHOWN = 5
 
 
-def print_report(report: Report, console: Console) -> None:
+def print_report(report: VerificationReport, console: Console) -> None:
     """A table with a row for each lowering, then what diverged and what failed."""
     console.print(f"Verification against PyTorch float32 on {report.sentences} sentences ({report.origin})")
     table = Table()

@@ -10,12 +10,12 @@ import numpy as np
 import onnx_ir as ir
 from txport.exporter.bundle import write_graphs, write_json
 from txport.exporter.card import write_card
-from txport.exporter.precision.float16 import rounded
+from txport.exporter.graphs.float16 import rounded
 from txport.exporter.progress import Stages
 from txport.exporter.reference import BATCH, Answer, answers, batches
 from txport.exporter.trial import Trial
 from txport.exporter.verification.evidence import Errors, LoweringCheck
-from txport.exporter.verification.report import Report, summarise
+from txport.exporter.verification.report import VerificationReport, summarise
 from txport.models.checkpoint import Checkpoint
 from txport.runtime.bundle.interface import cross_names
 from txport.runtime.bundle.manifest import Manifest, list_files
@@ -28,7 +28,9 @@ from txport.runtime.files import new_directory
 REPORT = "verification.json"
 
 
-def verify_bundle(directory: Path, checkpoint: Checkpoint, trial: Trial, singles: int, stages: Stages) -> Report:
+def verify_bundle(
+    directory: Path, checkpoint: Checkpoint, trial: Trial, singles: int, stages: Stages
+) -> VerificationReport:
     """Compare every lowering of a bundle with the checkpoint's model in PyTorch, float32, on the CPU.
 
     Args:
@@ -62,7 +64,7 @@ def _verify(
     trial: Trial,
     singles: int,
     stages: Stages,
-) -> Report:
+) -> VerificationReport:
     lowerings = [graph.lowering for graph in manifest.graphs if graph.role == "decoder_step"]
     precision = manifest.precision.weights
     engines = [OrtEngine(directory, manifest, [lowering]) for lowering in lowerings]
@@ -91,7 +93,7 @@ def verify_engine(
     trial: Trial,
     singles: int,
     stages: Stages,
-) -> Report:
+) -> VerificationReport:
     """As `verify_bundle`, for the one engine that a device runs, in its own arithmetic.
 
     What the encoder gives stays on the device, so only what comes of it is compared.
@@ -152,7 +154,7 @@ def _rounded_copy(directory: Path, manifest: Manifest, copy: Path) -> Manifest:
     return dataclasses.replace(manifest, files=list_files(copy)).write(copy)
 
 
-def with_report(manifest: Manifest, report: Report) -> Manifest:
+def with_report(manifest: Manifest, report: VerificationReport) -> Manifest:
     """The manifest with the report's summary in it."""
     verification = Verification(
         passed=report.passed,
@@ -164,7 +166,7 @@ def with_report(manifest: Manifest, report: Report) -> Manifest:
     return dataclasses.replace(manifest, verification=verification)
 
 
-def write_report(directory: Path, name: str, manifest: Manifest, report: Report | None) -> None:
+def write_report(directory: Path, name: str, manifest: Manifest, report: VerificationReport | None) -> None:
     """Write `verification.json`, the card and, last, the manifest that lists them; nobody reads `directory` yet."""
     if report is not None:
         write_json(directory / REPORT, dataclasses.asdict(report))
@@ -173,7 +175,7 @@ def write_report(directory: Path, name: str, manifest: Manifest, report: Report 
     dataclasses.replace(manifest, files=list_files(directory)).write(directory)
 
 
-def store_report(directory: Path, report: Report) -> None:
+def store_report(directory: Path, report: VerificationReport) -> None:
     """Put a new report into an existing bundle, whole or not at all: a linked copy takes the bundle's place."""
     manifest = Manifest.load(directory)
     with new_directory(directory, replace=True, marker="manifest.json") as copy:

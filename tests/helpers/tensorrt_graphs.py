@@ -9,8 +9,8 @@ import onnx_ir as ir
 from numpy_runner import random_model, traced
 from txport.exporter.bundle import graph_record, write_graphs
 from txport.exporter.engines.builder import BuildOptions, EngineBuilder
+from txport.exporter.graphs.float16 import to_float16
 from txport.exporter.graphs.interface import model_sizes
-from txport.exporter.precision.float16 import to_float16
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Dimensions, Island, Precision, Range
 from txport.runtime.engines.tensorrt import find_tensorrt

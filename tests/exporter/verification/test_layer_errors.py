@@ -20,7 +20,7 @@ from hypothesis.extra import numpy as hnp
 from numpy_runner import OPTIONS, random_model
 from tensorrt_graphs import CAPABILITY, TOY, write_bundle
 from txport.exporter.bundle import write_graphs
-from txport.exporter.precision.float16 import widened
+from txport.exporter.graphs.float16 import widened
 from txport.exporter.verification.layer_errors import LayerError, _Sums, layer_errors, worst
 from txport.exporter.verification.layer_runners import network_with_config
 from txport.runtime.bundle.manifest import Manifest, list_files
@@ -144,7 +144,7 @@ def test_what_is_not_finite_stays_so() -> None:
 def test_tensorrt_builds_a_graph_whose_values_are_all_outputs(tmp_path: Path) -> None:
     """What TensorRT's runner is made of, but for the run, which needs a GPU."""
     pytest.importorskip("tensorrt_rtx_bindings", reason="needs TensorRT-RTX (x86-64): pip install 'txport[dev]'")
-    from txport.exporter.precision.calibration import with_all_outputs
+    from txport.exporter.graphs.sessions import with_all_outputs
 
     manifest = bundle_of(tmp_path, "float16")
     tensorrt = find_tensorrt("tensorrt_rtx")

@@ -9,9 +9,9 @@ import pytest
 import torch
 from numpy_runner import NumpyRunner, open_session, random_model
 from txport.exporter.bundle import write_graphs
+from txport.exporter.graphs.float16 import rounded, to_float16
 from txport.exporter.graphs.lowerings import LOWERINGS
 from txport.exporter.graphs.trace import trace_encoder, trace_step
-from txport.exporter.precision.float16 import rounded, to_float16
 from txport.exporter.precision.islands import choose_islands, island_nodes
 from txport.exporter.reference import greedy_batches, sample_sources, teacher_forced_logits
 from txport.models.transformer import Transformer

@@ -19,8 +19,8 @@ from numpy_runner import OPTIONS, NumpyRunner, open_session, random_model, trace
 from onnx import numpy_helper
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.exporter.export_command import main as command
-from txport.exporter.precision.int8 import quantised, to_int8
-from txport.exporter.precision.quality import Quality
+from txport.exporter.graphs.int8 import quantised, to_int8
+from txport.exporter.verification.quality import Quality
 from txport.models.checkpoint import load_checkpoint, save_checkpoint
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.manifest import Manifest
