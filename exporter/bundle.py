@@ -7,11 +7,9 @@ from typing import Any
 
 import onnx
 import onnx_ir as ir
-from txport.exporter.graphs.interface import step_of
 from txport.exporter.graphs.weights import share_weights
-from txport.models.config import Config
-from txport.runtime.bundle.interface import OPTIONAL_OUTPUTS
-from txport.runtime.bundle.schema import Graph, Tensor
+from txport.runtime.bundle.interface import OPTIONAL_OUTPUTS, decoder_step
+from txport.runtime.bundle.schema import Graph, ModelSizes, Tensor
 
 _DTYPES = {
     ir.DataType.FLOAT: "float32",
@@ -48,10 +46,11 @@ def write_graphs(directory: Path, models: Mapping[str, ir.Model], version: str) 
     return files
 
 
-def graph_record(name: str, model: ir.Model, config: Config) -> Graph:
+def graph_record(name: str, model: ir.Model, sizes: ModelSizes) -> Graph:
     """What the manifest says of one graph."""
     step = name != "encoder"
     inputs = {value.name for value in model.graph.inputs}
+    aliases = decoder_step(sizes, "float32").aliases if step else ()
     return Graph(
         name=name,
         role="decoder_step" if step else "encoder",
@@ -61,7 +60,7 @@ def graph_record(name: str, model: ir.Model, config: Config) -> Graph:
         opsets=dict(model.opset_imports),
         inputs=tuple(_tensor(value) for value in model.graph.inputs),
         outputs=tuple(_tensor(value) for value in model.graph.outputs),
-        aliases=tuple(pair for pair in step_of(config).aliases if pair[0] in inputs) if step else (),
+        aliases=tuple(pair for pair in aliases if pair[0] in inputs),
     )
 
 

@@ -6,11 +6,12 @@ from txport.exporter.verification.report import VerificationReport
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 
+CARD = "README.md"
+
 
 def card(name: str, manifest: Manifest, report: VerificationReport | None) -> str:
     """Markdown for the bundle called `name`."""
     model, limits = manifest.model, manifest.limits
-    lowerings = ", ".join(graph.lowering for graph in manifest.graphs if graph.role == "decoder_step")
     islands = sum(len(island.nodes) for island in manifest.precision.islands)
     lines = [
         f"# {name}",
@@ -26,7 +27,7 @@ def card(name: str, manifest: Manifest, report: VerificationReport | None) -> st
         f"| largest | batch {limits.batch}, source {limits.source} tokens, target {limits.target} tokens |",
         f"| tokenizer | {_tokenizer(manifest.tokenizer)} |",
         f"| precision | {manifest.precision.summary}, {islands} nodes kept in float32 |",
-        f"| lowerings | {lowerings} |",
+        f"| lowerings | {', '.join(manifest.lowerings)} |",
         "",
         "## Verification",
         "",
@@ -55,7 +56,7 @@ def _tokenizer(tokenizer: TokenizerDescription) -> str:
 
 def write_card(directory: Path, name: str, manifest: Manifest, report: VerificationReport | None) -> None:
     """Write `README.md` into a bundle."""
-    (directory / "README.md").write_text(card(name, manifest, report), encoding="utf-8")
+    (directory / CARD).write_text(card(name, manifest, report), encoding="utf-8")
 
 
 def _verification(report: VerificationReport | None) -> list[str]:

@@ -3,6 +3,7 @@
 import dataclasses
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -10,19 +11,18 @@ from typing import Literal
 import onnx_ir as ir
 from txport.exporter.bundle import graph_record, write_golden, write_graphs, write_json
 from txport.exporter.graphs.float16 import to_float16
-from txport.exporter.graphs.interface import model_sizes
 from txport.exporter.graphs.lowerings import LOWERINGS
-from txport.exporter.graphs.trace import trace_all
-from txport.exporter.precision.int8_layers import Int8Trial
+from txport.exporter.graphs.trace import model_sizes, trace_all
+from txport.exporter.precision.int8_layers import Int8Search
 from txport.exporter.precision.islands import choose_islands, island_nodes
 from txport.exporter.progress import Stages
 from txport.exporter.reference import answers, greedy_batches, teacher_forced_logits
-from txport.exporter.trial import Trial, choose_trial
+from txport.exporter.trial import choose_trial
 from txport.exporter.verification.report import SINGLES, VerificationReport
-from txport.exporter.verification.verify import verify_bundle, write_report
+from txport.exporter.verification.verify import Verifier, write_report
 from txport.models.checkpoint import Checkpoint, load_checkpoint
-from txport.runtime.bundle.manifest import Manifest, list_files
-from txport.runtime.bundle.schema import Dimensions, Generation, Graph, Island, MadeBy, Precision, Range
+from txport.runtime.bundle.manifest import FORMAT_VERSION, GOLDEN, NAME, Manifest, list_files
+from txport.runtime.bundle.schema import Dimensions, Generation, Island, MadeBy, Precision, Range
 from txport.runtime.engine import SpecialTokens
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.errors import CheckFailed, InputError
@@ -79,18 +79,104 @@ def export_bundle(
         CheckFailed: verification failed. No bundle is left, unless `force`.
     """
     options, stages = options or ExportOptions(), stages or Stages(enabled=False)
-    checkpoint = load_checkpoint(checkpoint_directory)
-    limits = _dimensions(checkpoint, options)
-    trial = choose_trial(
-        checkpoint, options.sentences, limits.source.max, limits.target.max, options.text, options.references
-    )
-    with new_directory(output, options.force, marker="manifest.json") as directory:
-        manifest = _write(directory, checkpoint, limits, trial, options, stages)
-        report = verify_bundle(directory, checkpoint, trial, options.singles, stages) if options.verify else None
+    export = _Export(load_checkpoint(checkpoint_directory), options, stages)
+    with new_directory(output, options.force, marker=NAME) as directory:
+        manifest = export.write(directory)
+        report = export.verify(directory) if options.verify else None
         write_report(directory, output.resolve().name, manifest, report)
         if report is not None and not report.passed and not options.force:
             raise CheckFailed(f"{output} was not written: {report.failure}; --force keeps it all the same")
     return report
+
+
+class _Export:
+    """One export: what its steps share.
+
+    Raises:
+        InputError: an option that the model cannot have.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, options: ExportOptions, stages: Stages) -> None:
+        self._checkpoint, self._options, self._stages = checkpoint, options, stages
+        self._dimensions = _dimensions(checkpoint, options)
+        longest = self._dimensions.source.max, self._dimensions.target.max
+        self._trial = choose_trial(checkpoint, options.sentences, *longest, options.text, options.references)
+
+    def write(self, directory: Path) -> Manifest:
+        """Fill `directory` with all but the verification."""
+        models = self._trace()
+        with tempfile.TemporaryDirectory(prefix="txport-") as scratch:
+            islands = self._convert(Path(scratch), models)
+            write_graphs(directory / "onnx", models, VERSION)
+        manifest = self._manifest(models, islands)
+        write_json(directory / "config.json", self._checkpoint.config.to_json())
+        _copy_tokenizer(self._checkpoint, directory)
+        self._stages.stage("self-check cases")
+        write_golden(directory / GOLDEN, self._golden(directory, manifest))
+        return dataclasses.replace(manifest, files=list_files(directory)).write(directory)
+
+    def verify(self, directory: Path) -> VerificationReport:
+        """Compare what was written with the checkpoint."""
+        verifier = Verifier(self._checkpoint, self._trial, self._options.singles, self._stages)
+        return verifier.verify_bundle(directory)
+
+    def _trace(self) -> dict[str, ir.Model]:
+        # One table of positions serves both sides where they are equal, so it is stored once.
+        longest = max(self._dimensions.source.max, self._dimensions.target.max)
+        self._stages.stage("trace", 1 + len(self._options.lowerings))
+        return trace_all(self._checkpoint.model, self._options.lowerings, longest, self._stages.advance)
+
+    def _convert(self, scratch: Path, models: dict[str, ir.Model]) -> list[Island]:
+        """Convert the models in place to the precision of the options; return the nodes that stay in float32."""
+        if not self._options.float16 and not self._options.int8:
+            return []
+        model, bos, trial = self._checkpoint.model, self._checkpoint.config.bos_id, self._trial
+        sample = trial.sources[:CALIBRATION_SENTENCES]
+        batches = [
+            (batch, teacher_forced_logits(model, batch))
+            for batch in greedy_batches(model, sample, trial.limits[: len(sample)], trial.prefix)
+        ]
+        if self._options.int8:
+            search = Int8Search(scratch, models, self._manifest(models, []), bos, trial, batches)
+            islands = search.choose(self._stages.stage) if self._options.verify else []
+            search.convert(models, islands)
+            return islands
+        islands = choose_islands(scratch, write_graphs(scratch, models, VERSION), batches, bos, self._stages.stage)
+        for name, graph in models.items():
+            to_float16(graph, island_nodes(islands, name))
+        return islands
+
+    def _manifest(self, models: dict[str, ir.Model], islands: Sequence[Island]) -> Manifest:
+        """The manifest but for files and verification; inputs and outputs are those of `models`."""
+        config, options = self._checkpoint.config, self._options
+        floating: Literal["float32", "float16"] = "float16" if options.float16 else "float32"
+        sizes = model_sizes(config)
+        return Manifest(
+            format_version=FORMAT_VERSION,
+            made_by=MadeBy("txport", VERSION),
+            model=sizes,
+            tokens=SpecialTokens(config.pad_id, config.unk_id, config.bos_id, config.eos_id),
+            dimensions=self._dimensions,
+            precision=Precision(floating, "int8" if options.int8 else floating, tuple(islands)),
+            graphs=tuple(graph_record(name, model, sizes) for name, model in models.items()),
+            tokenizer=self._checkpoint.tokenizer,
+            generation=Generation(),
+            files={},
+            verification=None,
+        )
+
+    def _golden(self, directory: Path, manifest: Manifest) -> list[tuple[str, list[int], list[int]]]:
+        """Sentences with the ids that PyTorch chooses; below float32 only those whose ids survive the rounding."""
+        rounds = manifest.precision.weights != "float32"
+        trial, count = self._trial, GOLDEN_CASES * (2 if rounds else 1)
+        sources, limits = trial.sources[:count], trial.limits[:count]
+        requests = [Request(*both, prefix=trial.prefix) for both in zip(sources, limits, strict=True)]
+        ours = [result.ids for result in decode_all(OrtEngine(directory, manifest), requests)]
+        expected: dict[int, list[int]] = {}
+        for answer in answers(self._checkpoint.model, sources, limits, trial.prefix, ours):
+            expected.update(zip(answer.batch.indices, answer.batch.targets, strict=True))
+        kept = [i for i in range(len(sources)) if not rounds or ours[i] == expected[i]]
+        return [(trial.texts[i], sources[i], expected[i]) for i in kept[:GOLDEN_CASES]]
 
 
 def _dimensions(checkpoint: Checkpoint, options: ExportOptions) -> Dimensions:
@@ -117,114 +203,8 @@ def _dimensions(checkpoint: Checkpoint, options: ExportOptions) -> Dimensions:
     return Dimensions(Range(1, opt[0], options.max_batch), Range(1, opt[1], source), Range(1, opt[2], target))
 
 
-def _write(
-    directory: Path,
-    checkpoint: Checkpoint,
-    dimensions: Dimensions,
-    trial: Trial,
-    options: ExportOptions,
-    stages: Stages,
-) -> Manifest:
-    """Fill `directory` with all but the verification."""
-    models = _trace(checkpoint, dimensions, options, stages)
-    manifest = _manifest(checkpoint, dimensions, models, options)
-    with tempfile.TemporaryDirectory(prefix="txport-") as scratch:
-        islands = _convert(Path(scratch), models, checkpoint, manifest, trial, options, stages)
-        write_graphs(directory / "onnx", models, VERSION)
-    graphs = _records(checkpoint, models)
-    manifest = dataclasses.replace(
-        manifest, precision=dataclasses.replace(manifest.precision, islands=tuple(islands)), graphs=graphs
-    )
-    write_json(directory / "config.json", checkpoint.config.to_json())
-    _copy_tokenizer(checkpoint, directory)
-    stages.stage("self-check cases")
-    write_golden(directory / "golden.json", [])
-    manifest = dataclasses.replace(manifest, files=list_files(directory)).write(directory)
-    write_golden(directory / "golden.json", _golden(directory, manifest, checkpoint, trial))
-    return dataclasses.replace(manifest, files=list_files(directory)).write(directory)
-
-
-def _manifest(
-    checkpoint: Checkpoint, dimensions: Dimensions, models: dict[str, ir.Model], options: ExportOptions
-) -> Manifest:
-    """What can be said before the graphs are converted and the files written."""
-    config = checkpoint.config
-    floating: Literal["float32", "float16"] = "float16" if options.float16 else "float32"
-    return Manifest(
-        format_version=1,
-        made_by=MadeBy("txport", VERSION),
-        model=model_sizes(config),
-        tokens=SpecialTokens(config.pad_id, config.unk_id, config.bos_id, config.eos_id),
-        dimensions=dimensions,
-        precision=Precision(floating, "int8" if options.int8 else floating, ()),
-        graphs=_records(checkpoint, models),
-        tokenizer=checkpoint.tokenizer,
-        generation=Generation(),
-        files={},
-        verification=None,
-    )
-
-
-def _records(checkpoint: Checkpoint, models: dict[str, ir.Model]) -> tuple[Graph, ...]:
-    return tuple(graph_record(name, model, checkpoint.config) for name, model in models.items())
-
-
-def _trace(
-    checkpoint: Checkpoint, dimensions: Dimensions, options: ExportOptions, stages: Stages
-) -> dict[str, ir.Model]:
-    # One table of positions serves both sides where they are equal, so it is stored once.
-    longest = max(dimensions.source.max, dimensions.target.max)
-    stages.stage("trace", 1 + len(options.lowerings))
-    return trace_all(checkpoint.model, options.lowerings, longest, stages.advance)
-
-
-def _convert(
-    scratch: Path,
-    models: dict[str, ir.Model],
-    checkpoint: Checkpoint,
-    manifest: Manifest,
-    trial: Trial,
-    options: ExportOptions,
-    stages: Stages,
-) -> list[Island]:
-    """Turn the models into the precision that was asked for, in place, and say which nodes are not."""
-    if not options.float16 and not options.int8:
-        return []
-    model, bos = checkpoint.model, checkpoint.config.bos_id
-    sample = trial.sources[:CALIBRATION_SENTENCES]
-    batches = [
-        (batch, teacher_forced_logits(model, batch))
-        for batch in greedy_batches(model, sample, trial.limits[: len(sample)], trial.prefix)
-    ]
-    if options.int8:
-        int8 = Int8Trial(scratch, models, manifest, bos, trial, batches)
-        islands = int8.choose(stages.stage) if options.verify else []
-        int8.convert(models, islands)
-        return islands
-    islands = choose_islands(scratch, write_graphs(scratch, models, VERSION), batches, bos, stages.stage)
-    for name, graph in models.items():
-        to_float16(graph, island_nodes(islands, name))
-    return islands
-
-
 def _copy_tokenizer(checkpoint: Checkpoint, directory: Path) -> None:
     sides = [side for side in (checkpoint.tokenizer.source, checkpoint.tokenizer.target) if side is not None]
     for name in {name for side in sides for name in (side.model, side.vocabulary) if name is not None}:
         (directory / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(checkpoint.directory / name, directory / name)
-
-
-def _golden(
-    directory: Path, manifest: Manifest, checkpoint: Checkpoint, trial: Trial
-) -> list[tuple[str, list[int], list[int]]]:
-    """Sentences with the ids that PyTorch gives; in other precisions only those whose ids survive the rounding."""
-    rounds = manifest.precision.weights != "float32"
-    count = GOLDEN_CASES * (2 if rounds else 1)
-    sources, limits = trial.sources[:count], trial.limits[:count]
-    requests = [Request(*both, prefix=trial.prefix) for both in zip(sources, limits, strict=True)]
-    found = [result.ids for result in decode_all(OrtEngine(directory, manifest), requests)]
-    expected: dict[int, list[int]] = {}
-    for answer in answers(checkpoint.model, sources, limits, trial.prefix, found):
-        expected.update(zip(answer.batch.indices, answer.batch.targets, strict=True))
-    kept = [i for i in range(len(sources)) if not rounds or found[i] == expected[i]]
-    return [(trial.texts[i], sources[i], expected[i]) for i in kept[:GOLDEN_CASES]]

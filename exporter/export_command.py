@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -17,7 +18,9 @@ from txport.runtime.errors import CheckFailed
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle directory to write.")
-@click.option("--fp16", is_flag=True, help="Convert to float16, with float32 islands where calibration asks for them.")
+@click.option(
+    "--fp16", "float16", is_flag=True, help="Convert to float16, with float32 islands where calibration asks for them."
+)
 @click.option(
     "--int8", is_flag=True, help="Convert weights to int8, for CPUs; layers that lose too much quality stay float32."
 )
@@ -39,44 +42,16 @@ from txport.runtime.errors import CheckFailed
 @click.option("--references", type=click.Path(path_type=Path), help="Translations of --text, for --int8.")
 @click.option("--force", is_flag=True, help="Replace an existing bundle; keep one that failed verification.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verification report as JSON.")
-def main(
-    checkpoint: Path,
-    output: Path,
-    fp16: bool,
-    int8: bool,
-    lowering: str | None,
-    max_source: int | None,
-    max_target: int | None,
-    max_batch: int,
-    no_verify: bool,
-    sentences: int,
-    singles: int,
-    text: Path | None,
-    references: Path | None,
-    force: bool,
-    as_json: bool,
-) -> None:
+def main(checkpoint: Path, output: Path, lowering: str | None, no_verify: bool, as_json: bool, **options: Any) -> None:
     """Export CHECKPOINT, a directory that tx-train wrote, as a bundle of ONNX graphs, and verify it.
 
     Exits with 1, and leaves no bundle, if the verification fails.
     """
-    every = "ort" if int8 else ",".join(LOWERINGS)
-    options = ExportOptions(
-        float16=fp16,
-        int8=int8,
-        lowerings=tuple(name for name in (every if lowering is None else lowering).split(",") if name),
-        max_source=max_source,
-        max_target=max_target,
-        max_batch=max_batch,
-        verify=not no_verify,
-        sentences=sentences,
-        singles=singles,
-        text=text,
-        references=references,
-        force=force,
-    )
+    default = "ort" if options["int8"] else ",".join(LOWERINGS)
+    lowerings = tuple(name for name in (default if lowering is None else lowering).split(",") if name)
     with Stages() as stages:
-        report = export_bundle(checkpoint, output, options, stages)
+        chosen = ExportOptions(lowerings=lowerings, verify=not no_verify, **options)
+        report = export_bundle(checkpoint, output, chosen, stages)
     if as_json:
         click.echo(json.dumps({"bundle": str(output), "verification": report and dataclasses.asdict(report)}, indent=1))
     else:

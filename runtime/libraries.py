@@ -1,5 +1,7 @@
-"""Optional dependencies: a missing one is reported in one sentence with the command that installs it."""
+"""Optional dependencies: a missing one is reported in one sentence with the install command; log noise is dropped."""
 
+import logging
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,3 +24,18 @@ def needs(extra: str) -> Iterator[None]:
         missing = isinstance(error, ModuleNotFoundError)
         fault = "is not installed" if missing else f"is installed but cannot be loaded ({error})"
         raise MissingLibrary(f"{library} {fault}: pip install 'txport[{extra}]'") from error
+
+
+@contextmanager
+def quiet(*loggers: str, module: str = "") -> Iterator[None]:
+    """Drop what these loggers say below an error, and the warnings of `module` (a regular expression; "" for all)."""
+    levels = {name: logging.getLogger(name).level for name in loggers}
+    for name in loggers:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=module)
+            yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)

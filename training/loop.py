@@ -3,9 +3,7 @@
 import logging
 import os
 import pickle
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from txport.models.checkpoint import save_checkpoint
 from txport.models.config import Config, preset
 from txport.models.transformer import Transformer
 from txport.runtime.errors import InputError
+from txport.runtime.libraries import quiet
 from txport.runtime.text.tokenizer import SentencePieceTokenizer
 from txport.training import corpora
 from txport.training.batching import Loader, TokenBatches
@@ -85,7 +84,8 @@ def train(recipe: Recipe, output: Path, data: Path, *, resume: bool = False, for
     model = Transformer(model_config(recipe, tokenizer))
     shown = corpus.validation[: options.validation_sentences]
     module = TranslationModule(model, options, tokenizer, shown)
-    with _quiet_lightning():
+    # Lightning advertises itself and gives advice on data loaders.
+    with quiet("lightning.pytorch", "lightning.fabric", module="lightning"):
         trainer = _trainer(options, run)
         _fit(trainer, module, _examples(corpus.train, tokenizer, model, options), shown, run.last if resume else None)
     if not trainer.is_global_zero:
@@ -235,19 +235,3 @@ def _finish(
         replace=True,
     )
     return Outcome(run.checkpoint, steps, seconds, test)
-
-
-@contextmanager
-def _quiet_lightning() -> Iterator[None]:
-    """Without its advertisements and its advice on data loaders."""
-    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module="lightning")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

@@ -5,11 +5,9 @@ Python or other settings of its libraries. `txport.benchmarks.run.worker_process
 """
 
 import contextlib
-import ctypes
 import importlib
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -17,8 +15,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from txport.benchmarks.contestants.backend import BACKENDS, Backend, SelfTimed, Task
-from txport.benchmarks.machine.memory import process_memory
 from txport.benchmarks.report.statistics import warm_up
+from txport.runtime.processes import end_with_parent, process_memory
 
 FAST = 0.2  # of a turn: a shorter call is made once untimed when a turn begins
 
@@ -108,14 +106,8 @@ def serve(requests: TextIO, replies: TextIO) -> None:
         replies.flush()
 
 
-def _end_with_parent() -> None:
-    """Ask the system to kill this process when its parent ends, even while it is stopped."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-
-
 def main() -> None:
-    _end_with_parent()
+    end_with_parent()
     # What libraries print must not mix with the replies.
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

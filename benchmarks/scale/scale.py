@@ -54,7 +54,7 @@ translator.translate(["a"])
 start = time.perf_counter()
 translator.translate_file(source, target)
 seconds = time.perf_counter() - start
-from txport.benchmarks.machine.memory import process_memory
+from txport.runtime.processes import process_memory
 print(seconds, process_memory("VmHWM"))
 """
 

@@ -17,7 +17,7 @@ from transformers import M2M100Config, M2M100ForConditionalGeneration
 _IMPORT = """
 import atexit, sys
 from txport.models.entry import import_
-from txport.benchmarks.machine.memory import process_memory
+from txport.runtime.processes import process_memory
 atexit.register(lambda: print(process_memory("VmHWM"), flush=True))
 sys.argv[0] = "tx-import"
 import_()

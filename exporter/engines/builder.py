@@ -17,7 +17,7 @@ from txport.exporter.engines.network import check_network
 from txport.exporter.engines.profiles import shapes
 from txport.exporter.engines.static_sizes import with_size
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.bundle.schema import Graph
+from txport.runtime.bundle.schema import Graph, Role
 from txport.runtime.engines.build_record import EngineFile, Profile
 from txport.runtime.engines.tensorrt import TensorRt
 from txport.runtime.errors import BundleError, CheckFailed
@@ -106,7 +106,8 @@ class EngineBuilder:
             counts = self._inspect(path, graph, precision, islands)
         for kind, count in counts.items():
             self.layers[kind] = self.layers.get(kind, 0) + count
-        return EngineFile(graph.role, file, path.stat().st_size, sha256(path), tuple(profiles))
+        role: Role = "encoder" if graph.role == "encoder" else "decoder_step"
+        return EngineFile(role, file, path.stat().st_size, sha256(path), tuple(profiles))
 
     def _config(self, builder: Any, network: Any, half: bool, islands: set[str], file: str) -> Any:
         trt, options = self.tensorrt.module, self.options

@@ -13,7 +13,7 @@ from pathlib import Path
 from time import monotonic
 
 from txport.exporter.engines.builder import BuildOptions, EngineBuilder
-from txport.exporter.engines.process import peak_memory, run_apart
+from txport.exporter.engines.process import run_apart
 from txport.exporter.engines.profiles import Buckets, encoder_profiles, step_profiles
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.schema import Lowering, MadeBy
@@ -35,6 +35,7 @@ from txport.runtime.engines.directories import ENGINES
 from txport.runtime.engines.tensorrt import TensorRt, find_tensorrt
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.files import new_directory, write_atomically
+from txport.runtime.processes import process_memory
 from txport.runtime.version import VERSION
 
 _log = logging.getLogger("txport")
@@ -173,7 +174,7 @@ def _build(plan: BuildPlan, directory: Path, known: bytes, progress: Callable[[s
         flags=Flags(plan.options.optimization_level, plan.options.workspace),
         engines=engines,
         build_seconds=round(monotonic() - start, 3),
-        peak_memory=peak_memory(),
+        peak_memory=process_memory("VmHWM") or 0,
     ).write(directory)
     return builder.timing_cache
 

@@ -1,6 +1,5 @@
 """A build in a process of its own: it can be stopped, it may be killed for want of memory, and its peak is its own."""
 
-import ctypes
 import multiprocessing
 import signal
 import time
@@ -9,10 +8,10 @@ from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from txport.runtime.errors import CheckFailed, TxportError
+from txport.runtime.processes import end_with_parent
 
 T = TypeVar("T")
-_PR_SET_PDEATHSIG = 1
-_LOOK = 0.2  # seconds between looks at the clock
+_POLL = 0.2  # seconds between checks of the time that is left
 
 
 def run_apart(
@@ -37,7 +36,7 @@ def run_apart(
     deadline = None if timeout is None else time.monotonic() + timeout
     try:
         answer = _listen(receiver, deadline, progress)
-        process.join(_LOOK if answer is None else None)
+        process.join(_POLL if answer is None else None)
     finally:
         if process.is_alive():
             process.kill()
@@ -61,7 +60,7 @@ def _listen(
 ) -> tuple[str, Any] | None:
     """The answer, or None if the process ended without one or the time is over."""
     while deadline is None or time.monotonic() < deadline:
-        if not receiver.poll(_LOOK):
+        if not receiver.poll(_POLL):
             continue
         try:
             kind, value = receiver.recv()
@@ -74,19 +73,9 @@ def _listen(
 
 
 def _work(work: Callable[[Callable[[str, float], None]], Any], sender: Connection) -> None:
-    # It ends with the command even if that is killed.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     try:
         answer = "done", work(lambda what, part: sender.send(("progress", (what, part))))
     except (TxportError, OSError) as error:
         answer = "raised", error
     sender.send(answer)
-
-
-def peak_memory() -> int:
-    """The most bytes that this process has held in memory at once, mapped files included (Linux)."""
-    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
-        for line in status:
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    return 0

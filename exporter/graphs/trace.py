@@ -1,10 +1,8 @@
 """From a module to a clean ONNX graph, by torch.onnx's dynamo exporter and a few passes over onnx-ir."""
 
 import ast
-import logging
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any
 
 import onnx_ir as ir
@@ -12,15 +10,22 @@ import onnx_ir.passes.common as passes
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
-from txport.exporter.graphs.interface import encoder_of, step_of
 from txport.exporter.graphs.lowerings import LOWERINGS, Lowering
 from txport.exporter.graphs.modules import DecoderStep, EncoderGraph
+from txport.models.config import Config
 from txport.models.transformer import Transformer
-from txport.runtime.bundle.interface import Interface
+from txport.runtime.bundle.interface import Interface, decoder_step, encoder
+from txport.runtime.bundle.schema import ModelSizes
+from txport.runtime.libraries import quiet
 
 ENCODER_OPSET = 18
 # Any sizes above 1 do: 0 and 1 would be taken for constants.
 _BATCH, _SOURCE, _TARGET = 2, 5, 7
+
+
+def model_sizes(config: Config) -> ModelSizes:
+    """The sizes that the graphs' interface depends on."""
+    return ModelSizes(**{field.name: getattr(config, field.name) for field in fields(ModelSizes)})
 
 
 def trace_all(
@@ -47,7 +52,8 @@ def trace_encoder(model: Transformer, max_source: int) -> ir.Model:
     batch, source = Dim("batch", min=1), Dim("source", min=1, max=max_source)
     example = (torch.ones(_BATCH, _SOURCE, dtype=torch.int64), torch.tensor([_SOURCE, 2]))
     shapes = ({0: batch, 1: source}, {0: batch})
-    return _trace(EncoderGraph(model, max_source), example, shapes, encoder_of(model.config), ENCODER_OPSET)
+    interface = encoder(model_sizes(model.config), "float32")
+    return _trace(EncoderGraph(model, max_source), example, shapes, interface, ENCODER_OPSET)
 
 
 def trace_step(model: Transformer, lowering: Lowering, max_target: int) -> ir.Model:
@@ -66,11 +72,13 @@ def trace_step(model: Transformer, lowering: Lowering, max_target: int) -> ir.Mo
     rows = {0: batch}
     cross, cache = ({0: batch, 2: source},) * 2, ({0: batch, 2: target},) * 2
     shapes = (rows, rows, rows, rows, {0: target}, {0: batch, 3: source}, [cross] * layers, [cache] * layers)
-    return _trace(DecoderStep(model, lowering, max_target), example, shapes, step_of(config), lowering.opset)
+    interface = decoder_step(model_sizes(config), "float32")
+    return _trace(DecoderStep(model, lowering, max_target), example, shapes, interface, lowering.opset)
 
 
 def _trace(module: nn.Module, example: tuple[Any, ...], shapes: Any, interface: Interface, opset: int) -> ir.Model:
-    with torch.no_grad(), _quiet():
+    # It reports its progress, and the deprecations of its own internals, on every export.
+    with torch.no_grad(), quiet("torch.onnx", "onnxscript", "torch.export"):
         program = torch.onnx.export(
             module.eval(),
             example,
@@ -125,19 +133,3 @@ def _name_nodes(graph: ir.Graph) -> None:
         name = f"{modules[-1] if modules else layer}/{node.op_type}".lstrip("/")
         taken[name] = taken.get(name, 0) + 1
         node.name = name if taken[name] == 1 else f"{name}_{taken[name]}"
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """torch.onnx reports its progress, and the deprecations of its own internals, on every export."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "torch.export")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

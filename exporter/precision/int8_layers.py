@@ -28,7 +28,7 @@ Module = tuple[str, str]  # graph and module within it
 _RANKED_ON = 1  # batches
 
 
-class Int8Trial:
+class Int8Search:
     """Two float32 graphs, and what becomes of them and of their translations in int8.
 
     Args:

@@ -10,7 +10,7 @@ from txport.exporter.progress import Stages
 from txport.exporter.trial import choose_trial
 from txport.exporter.verification.report import SINGLES
 from txport.exporter.verification.table import print_report
-from txport.exporter.verification.verify import store_report, verify_bundle, verify_engine
+from txport.exporter.verification.verify import Verifier, store_report
 from txport.models.checkpoint import load_checkpoint
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engines.choice import choose, open_engine
@@ -47,11 +47,12 @@ def verify_checkpoint(
     sentences, text, references = trial
     chosen = choose_trial(loaded, sentences, manifest.limits.source, manifest.limits.target, text, references)
     with Stages() as stages:
+        verifier = Verifier(loaded, chosen, singles or SINGLES, stages)
         if device == "cpu":
-            report = verify_bundle(bundle, loaded, chosen, singles or SINGLES, stages)
+            report = verifier.verify_bundle(bundle)
         else:
             engine = open_engine(bundle, manifest, choose(manifest, device, None, bundle))
-            report = verify_engine(bundle, manifest, engine, loaded, chosen, singles or SINGLES, stages)
+            report = verifier.verify_engine(bundle, manifest, engine)
     if write and device == "cpu":
         store_report(bundle, report)
     if as_json:

@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 from txport.exporter.engines.inspector import check_layers
-from txport.exporter.engines.process import peak_memory, run_apart
+from txport.exporter.engines.process import run_apart
 from txport.exporter.engines.profiles import choose_buckets
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.device.gpu import Gpu
 from txport.runtime.engines.build_record import BuildRecord, LibraryVersion
 from txport.runtime.engines.directories import best, directories
 from txport.runtime.errors import BundleError, CheckFailed, InputError
+from txport.runtime.processes import process_memory
 
 L4 = Gpu("NVIDIA L4", "8.9", "13.0")
 SMALL = "--compute-capability 8.9 --batch-buckets 1,2 --target-buckets 16,32 --optimization-level 0".split()
@@ -151,7 +152,7 @@ def test_buckets_end_at_the_largest_sizes(bundle: Path) -> None:
 
 def _works(progress: Callable[[str, float], None]) -> int:
     progress("half", 0.5)
-    return peak_memory()
+    return process_memory("VmHWM") or 0
 
 
 def _fails(progress: Callable[[str, float], None]) -> int:

@@ -10,7 +10,7 @@ from numpy_runner import random_model, traced
 from txport.exporter.bundle import graph_record, write_graphs
 from txport.exporter.engines.builder import BuildOptions, EngineBuilder
 from txport.exporter.graphs.float16 import to_float16
-from txport.exporter.graphs.interface import model_sizes
+from txport.exporter.graphs.trace import model_sizes
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Dimensions, Island, Precision, Range
 from txport.runtime.engines.tensorrt import find_tensorrt
@@ -47,14 +47,15 @@ def write_bundle(
             to_float16(graph, here)
         if here and listed:
             found.append(Island(name, here, "loss"))
+    sizes = model_sizes(model.config)
     floating: Literal["float16", "float32"] = "float16" if precision == "float16" else "float32"
     write_graphs(directory / "onnx", graphs, "0")
     return dataclasses.replace(
         Manifest.load(TOY),
-        model=model_sizes(model.config),
+        model=sizes,
         dimensions=Dimensions(Range(1, 2, 4), Range(1, 8, 16), Range(1, 16, 32)),
         precision=Precision(floating, floating, tuple(found)),
-        graphs=tuple(graph_record(name, graph, model.config) for name, graph in graphs.items()),
+        graphs=tuple(graph_record(name, graph, sizes) for name, graph in graphs.items()),
     )
 
 

@@ -11,10 +11,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy_runner import OPTIONS, NumpyRunner, random_model, traced
-from txport.exporter.graphs.interface import encoder_of, step_of
 from txport.exporter.graphs.lowerings import LOWERINGS, TensorScatter
-from txport.exporter.graphs.trace import trace_encoder, trace_step
+from txport.exporter.graphs.trace import model_sizes, trace_encoder, trace_step
 from txport.models.transformer import Transformer
+from txport.runtime.bundle import interface
 from txport.runtime.bundle.interface import cross_names
 
 
@@ -154,7 +154,9 @@ def test_step_is_capturable_and_fused(model: Transformer, lowering: str) -> None
 def test_interface(model: Transformer, lowering: str) -> None:
     """Names and dtypes as documented; all inputs of a kind are there; ONNX's checker and shape inference agree."""
     encoder, step = traced(model, lowering)
-    for graph, expected in ((encoder.graph, encoder_of(model.config)), (step.graph, step_of(model.config))):
+    sizes = model_sizes(model.config)
+    of_encoder, of_step = interface.encoder(sizes, "float32"), interface.decoder_step(sizes, "float32")
+    for graph, expected in ((encoder.graph, of_encoder), (step.graph, of_step)):
         assert [value.name for value in graph.inputs] == [tensor.name for tensor in expected.inputs]
         assert [value.name for value in graph.outputs] == [tensor.name for tensor in expected.outputs]
     for graph in (encoder, step):

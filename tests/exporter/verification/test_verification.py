@@ -14,7 +14,7 @@ from txport.exporter.progress import Stages
 from txport.exporter.trial import choose_trial
 from txport.exporter.verification.evidence import LOOP_SAMPLE, Errors
 from txport.exporter.verification.report import LoweringReport, judge
-from txport.exporter.verification.verify import store_report, verify_bundle
+from txport.exporter.verification.verify import Verifier, store_report
 from txport.models.checkpoint import load_checkpoint
 from txport.runtime.bundle.manifest import Manifest, list_files
 from txport.runtime.engines.ort import OrtEngine
@@ -27,7 +27,7 @@ def verify(bundle: Path, checkpoint: Path, sentences: int = 40) -> Any:
     loaded = load_checkpoint(checkpoint)
     limits = Manifest.load(bundle).limits
     trial = choose_trial(loaded, sentences, limits.source, limits.target)
-    return verify_bundle(bundle, loaded, trial, 5, SILENT)
+    return Verifier(loaded, trial, 5, SILENT).verify_bundle(bundle)
 
 
 @pytest.fixture

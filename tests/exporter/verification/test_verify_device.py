@@ -24,19 +24,20 @@ def engine_of(bundle: Path, manifest: Manifest) -> DeviceEngine:
 def test_an_engine_over_device_memory_says_what_pytorch_says(bundle: Path, checkpoint: Path) -> None:
     from txport.exporter.progress import Stages
     from txport.exporter.trial import choose_trial
-    from txport.exporter.verification.verify import verify_engine
+    from txport.exporter.verification.verify import Verifier
     from txport.models.checkpoint import load_checkpoint
 
     manifest, loaded = Manifest.load(bundle), load_checkpoint(checkpoint)
     trial = choose_trial(loaded, 48, manifest.limits.source, manifest.limits.target, None, None)
     engine = engine_of(bundle, manifest)
-    report = verify_engine(bundle, manifest, engine, loaded, trial, 5, Stages(enabled=False))
+    verifier = Verifier(loaded, trial, 5, Stages(enabled=False))
+    report = verifier.verify_engine(bundle, manifest, engine)
     assert report.passed and report.token_identical == report.sentences == 48
     assert 0 < report.max_logit_error < 1e-3
     assert "ONNX Runtime" in report.arithmetic
     engine.limits = type(engine.limits)(8, engine.limits.source, engine.limits.target)
     with pytest.raises(InputError, match="tx-build --max-batch 32"):
-        verify_engine(bundle, manifest, engine, loaded, trial, 5, Stages(enabled=False))
+        verifier.verify_engine(bundle, manifest, engine)
 
 
 def test_golden_cases_are_enough_where_there_is_no_pytorch(bundle: Path, tmp_path: Path) -> None:
