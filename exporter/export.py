@@ -13,10 +13,11 @@ from txport.exporter.bundle import graph_record, write_golden, write_graphs, wri
 from txport.exporter.graphs.float16 import to_float16
 from txport.exporter.graphs.lowerings import LOWERINGS
 from txport.exporter.graphs.trace import model_sizes, trace_all
+from txport.exporter.precision.calibration import Calibration
 from txport.exporter.precision.int8_layers import Int8Search
 from txport.exporter.precision.islands import choose_islands, island_nodes
 from txport.exporter.progress import Stages
-from txport.exporter.reference import answers, greedy_batches, teacher_forced_logits
+from txport.exporter.reference import answers
 from txport.exporter.trial import choose_trial
 from txport.exporter.verification.report import SINGLES, VerificationReport
 from txport.exporter.verification.verify import Verifier, write_report
@@ -130,18 +131,16 @@ class _Export:
         """Convert the models in place to the precision of the options; return the nodes that stay in float32."""
         if not self._options.float16 and not self._options.int8:
             return []
-        model, bos, trial = self._checkpoint.model, self._checkpoint.config.bos_id, self._trial
-        sample = trial.sources[:CALIBRATION_SENTENCES]
-        batches = [
-            (batch, teacher_forced_logits(model, batch))
-            for batch in greedy_batches(model, sample, trial.limits[: len(sample)], trial.prefix)
-        ]
+        trial = self._trial
+        sources, limits = trial.sources[:CALIBRATION_SENTENCES], trial.limits[:CALIBRATION_SENTENCES]
+        sample = list(answers(self._checkpoint.model, sources, limits, trial.prefix))
+        calibration = Calibration(sample, self._checkpoint.config.bos_id)
         if self._options.int8:
-            search = Int8Search(scratch, models, self._manifest(models, []), bos, trial, batches)
+            search = Int8Search(scratch, models, self._manifest(models, []), trial, calibration)
             islands = search.choose(self._stages.stage) if self._options.verify else []
             search.convert(models, islands)
             return islands
-        islands = choose_islands(scratch, write_graphs(scratch, models, VERSION), batches, bos, self._stages.stage)
+        islands = choose_islands(scratch, write_graphs(scratch, models, VERSION), calibration, self._stages.stage)
         for name, graph in models.items():
             to_float16(graph, island_nodes(islands, name))
         return islands

@@ -69,28 +69,6 @@ class Answer:
 
 
 @torch.inference_mode()
-def greedy_batches(
-    model: Transformer, sources: Sequence[Sequence[int]], limits: int | Sequence[int], prefix: Sequence[int] = ()
-) -> Iterator[Batch]:
-    """Greedy search over `sources`, sorted by length, in batches of `BATCH`.
-
-    Args:
-        model: the reference.
-        sources: source ids, eos included.
-        limits: the most tokens to make, of all or of each.
-        prefix: what every target begins with.
-
-    Yields:
-        batches; each is computed when it is asked for.
-    """
-    most = _of_each(limits, sources)
-    for indices in batches(sources):
-        ids, lengths = pad([sources[index] for index in indices], model.config.pad_id)
-        memory = _encode(model, ids, lengths)
-        yield Batch(indices, ids, lengths, _greedy(model, memory, lengths, [most[i] for i in indices], prefix))
-
-
-@torch.inference_mode()
 def answers(
     model: Transformer,
     sources: Sequence[Sequence[int]],
@@ -98,7 +76,7 @@ def answers(
     prefix: Sequence[int] = (),
     guesses: Sequence[Sequence[int]] | None = None,
 ) -> Iterator[Answer]:
-    """As `greedy_batches`, with all that PyTorch says of them.
+    """Greedy search over `sources`, sorted by length, in batches of `BATCH`, and all that PyTorch says of them.
 
     Args:
         model: the reference.
@@ -114,7 +92,7 @@ def answers(
     for indices in batches(guesses or sources):
         ids, lengths = pad([sources[index] for index in indices], model.config.pad_id)
         most = [every_limit[index] for index in indices]
-        memory = _encode(model, ids, lengths)
+        memory = model.encode(torch.from_numpy(ids), torch.from_numpy(lengths))
         cross = [tensor.numpy() for pair in model.cross_key_values(memory) for tensor in pair]
         targets, logits = None, None
         if guesses is not None:
@@ -136,11 +114,6 @@ def batches(rows: Sequence[Sequence[int]]) -> list[list[int]]:
 
 def _of_each(limits: int | Sequence[int], sources: Sequence[Sequence[int]]) -> Sequence[int]:
     return [limits] * len(sources) if isinstance(limits, int) else limits
-
-
-def _encode(model: Transformer, ids: Ids, lengths: Ids) -> torch.Tensor:
-    """Memory `[b, s, d]`."""
-    return model.encode(torch.from_numpy(ids), torch.from_numpy(lengths))
 
 
 def _greedy(
@@ -181,14 +154,6 @@ def _are_greedy(
         if not (ended and forced and chosen) or eos in target[:-1]:
             return False
     return True
-
-
-@torch.inference_mode()
-def teacher_forced_logits(model: Transformer, batch: Batch) -> Logits:
-    """float32 `[b, longest target, vocabulary]`: logits at each step, by the whole decoder at once and no cache."""
-    return _teacher_forced(
-        model, _encode(model, batch.source_ids, batch.source_lengths), batch.source_lengths, batch.targets
-    )
 
 
 def _teacher_forced(

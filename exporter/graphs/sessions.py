@@ -1,6 +1,6 @@
-"""Graph files run by plain sessions of ONNX Runtime, whole or with every value as an output."""
+"""Graph files run by plain sessions of ONNX Runtime: once, with every value as an output, or over given targets."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +10,7 @@ import onnxruntime
 from txport.runtime.engines.ort_session import CPU
 
 Array = npt.NDArray[np.generic]
+Values = Mapping[str, Array]
 
 
 def session(file: Path, providers: Sequence[str] = (CPU,), *, fused: bool = True) -> onnxruntime.InferenceSession:
@@ -21,17 +22,73 @@ def session(file: Path, providers: Sequence[str] = (CPU,), *, fused: bool = True
     return onnxruntime.InferenceSession(file, options, providers=list(providers))
 
 
-def outputs_of(runner: onnxruntime.InferenceSession, feed: Mapping[str, Array]) -> dict[str, Array]:
+def outputs_of(runner: onnxruntime.InferenceSession, feed: Values) -> dict[str, Array]:
     """All outputs of a session by name."""
     names = [value.name for value in runner.get_outputs()]
     return dict(zip(names, runner.run(names, dict(feed)), strict=True))
 
 
-def with_all_outputs(file: Path, copy: Path) -> None:
-    """Write `copy`, beside `file`, which gives every float tensor of the graph as an output too."""
+def with_all_outputs(file: Path) -> Path:
+    """Write a copy beside `file` that gives every float tensor of the graph as an output too; return its path."""
     model = onnx.load(file, load_external_data=False)
     known = {value.name for value in model.graph.output}
     floats = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)
     inner = [v for v in model.graph.value_info if v.type.tensor_type.elem_type in floats and v.name not in known]
     model.graph.output.extend(inner)
+    copy = file.with_suffix(".all.onnx")
     onnx.save(model, copy)
+    return copy
+
+
+class TeacherForced:
+    """The encoder and one decoder step, run over given targets, so that several versions of them see the same.
+
+    Args:
+        encoder: graph file.
+        step: graph file of any lowering.
+        fused: see `session`.
+    """
+
+    def __init__(self, encoder: Path, step: Path, *, fused: bool = True) -> None:
+        self._encoder, self._step = session(encoder, fused=fused), session(step, fused=fused)
+
+    def encode(self, source_ids: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> tuple[Values, Values]:
+        """Inputs and outputs of the encoder on int64 ids `[b, s]` of these lengths `[b]`."""
+        feed: dict[str, Array] = {"input_ids": source_ids, "source_lengths": lengths}
+        return feed, outputs_of(self._encoder, feed)
+
+    def steps(
+        self, cross: Values, targets: Sequence[Sequence[int]], bos: int, length: int
+    ) -> Iterator[tuple[Values, Values]]:
+        """Inputs and outputs of up to `length` steps, until each row has read its target; `length` is the caches' too.
+
+        Args:
+            cross: what the encoder gave for these rows.
+            targets: what each row reads after `bos`; a row beyond its target reads id 0.
+            bos: id that decoding starts from.
+            length: the most steps.
+        """
+        rows = len(targets)
+        caches = self._empty_caches(rows, length)
+        fixed: dict[str, Array] = {
+            "finished": np.zeros(rows, dtype=np.bool_),
+            "target_limits": np.full(rows, length + 1, dtype=np.int64),
+            "cache_positions": np.arange(length, dtype=np.int64),
+        }
+        names = {value.name for value in self._step.get_inputs()}
+        for position in range(min(length, max(map(len, targets)) + 1)):
+            tokens = [[bos, *target][position] if position <= len(target) else 0 for target in targets]
+            now: dict[str, Array] = {"token_ids": np.array(tokens, dtype=np.int64)}
+            now["positions"] = np.full(rows, position, dtype=np.int64)
+            feed = {k: v for k, v in {**cross, **fixed, **caches, **now}.items() if k in names}
+            outputs = outputs_of(self._step, feed)
+            yield feed, outputs
+            caches = {name: outputs[f"next_{name}"] for name in caches}
+
+    def _empty_caches(self, rows: int, length: int) -> dict[str, Array]:
+        caches: dict[str, Array] = {}
+        for value in self._step.get_inputs():
+            if value.name.startswith("self_"):
+                dtype = np.float16 if value.type == "tensor(float16)" else np.float32
+                caches[value.name] = np.zeros((rows, value.shape[1], length, value.shape[3]), dtype=dtype)
+        return caches

@@ -133,3 +133,8 @@ def _name_nodes(graph: ir.Graph) -> None:
         name = f"{modules[-1] if modules else layer}/{node.op_type}".lstrip("/")
         taken[name] = taken.get(name, 0) + 1
         node.name = name if taken[name] == 1 else f"{name}_{taken[name]}"
+
+
+def module_of(node: ir.Node) -> str:
+    """The module that a node of a traced graph comes from; "" for those of the graph itself."""
+    return (node.name or "").rpartition("/")[0]

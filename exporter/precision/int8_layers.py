@@ -4,15 +4,16 @@ None, for most models. Where int8 costs too much quality (`txport.exporter.verif
 rounding alone disturbs the logits most stay in float32, twice as many each time, until it does not.
 """
 
+import dataclasses
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
 from txport.exporter.bundle import write_graphs
 from txport.exporter.graphs.int8 import convertible, to_int8
-from txport.exporter.graphs.sessions import with_all_outputs
-from txport.exporter.precision.calibration import TeacherForced, loss
-from txport.exporter.reference import Batch, Logits
+from txport.exporter.graphs.trace import module_of
+from txport.exporter.precision.calibration import Calibration
+from txport.exporter.precision.islands import island_nodes
 from txport.exporter.trial import Trial
 from txport.exporter.verification.quality import Quality, bleu
 from txport.runtime.bundle.manifest import Manifest
@@ -24,8 +25,8 @@ from txport.runtime.version import VERSION
 
 ENCODER, STEP = "encoder", "decoder_step.ort"
 Module = tuple[str, str]  # graph and module within it
-# Sentences, of those for calibration, that modules are ranked on: each is tried alone.
-_RANKED_ON = 1  # batches
+# Batches of the calibration that modules are ranked on: each is tried alone.
+_RANKED_ON = 1
 
 
 class Int8Search:
@@ -35,9 +36,8 @@ class Int8Search:
         directory: scratch space.
         models: the encoder and the `ort` step; not changed.
         manifest: of the bundle to be, for its sizes.
-        bos: id that decoding starts from.
         trial: the sentences.
-        batches: the first of them, with the reference's targets and logits.
+        calibration: the first of them.
     """
 
     def __init__(
@@ -45,18 +45,18 @@ class Int8Search:
         directory: Path,
         models: dict[str, ir.Model],
         manifest: Manifest,
-        bos: int,
         trial: Trial,
-        batches: Sequence[tuple[Batch, Logits]],
+        calibration: Calibration,
     ) -> None:
-        self._directory, self._manifest, self._bos = directory, manifest, bos
-        self._trial, self._batches = trial, batches
+        self._directory, self._manifest = directory, manifest
+        self._trial, self._calibration = trial, calibration
         self._files = write_graphs(directory / "onnx", models, VERSION)
         self._modules = {
-            name: [(node.name or "", (name, _module(node))) for node in convertible(model)]
+            name: [(node.name or "", (name, module_of(node))) for node in convertible(model)]
             for name, model in models.items()
         }
-        self._largest = self._ranges()
+        ranges = calibration.ranges(self._files[ENCODER], self._files[STEP])
+        self._largest = dict(zip((ENCODER, STEP), ranges, strict=True))
         self._bleu_float32 = self._bleu(directory) if trial.references else None
 
     def choose(self, progress: Callable[[str], None]) -> list[Island]:
@@ -81,34 +81,24 @@ class Int8Search:
     def convert(self, models: dict[str, ir.Model], islands: Sequence[Island]) -> None:
         """Turn the two graphs into int8, in place."""
         for name, model in models.items():
-            kept = {node for island in islands if island.graph == name for node in island.nodes}
-            to_int8(model, self._largest[name], kept)
+            to_int8(model, self._largest[name], island_nodes(islands, name))
 
     def quality(self, kept: Sequence[Module]) -> Quality:
         """What int8 costs with these modules in float32."""
-        copy = self._write({name: self._nodes(name, kept) for name in self._files})
-        changed = loss(_graphs(copy), self._batches, self._bos).changed
-        found = self._bleu(copy) if self._trial.references else None
-        return Quality(len(self._trial.sources), changed, self._bleu_float32, found)
-
-    def _ranges(self) -> dict[str, dict[str, float]]:
-        """The largest magnitude of each value of each graph."""
-        copies = {name: file.with_suffix(".watched.onnx") for name, file in self._files.items()}
-        for name, file in self._files.items():
-            with_all_outputs(file, copies[name])
-        graphs = TeacherForced(copies[ENCODER], copies[STEP], watch=True)
-        for batch, _ in self._batches:
-            graphs.logits(batch, self._bos)
-        return {ENCODER: graphs.largest["encoder"], STEP: graphs.largest["step"]}
+        models = self._converted({name: self._nodes(name, kept) for name in self._files})
+        changed = self._calibration.loss(models, self._directory / "int8" / "onnx").changed
+        score = self._bleu(self._directory / "int8") if self._trial.references else None
+        return Quality(len(self._trial.sources), changed, self._bleu_float32, score)
 
     def _ranked(self) -> list[Module]:
         """All modules, the one first whose rounding alone moves the logits most."""
+        first = dataclasses.replace(self._calibration, answers=self._calibration.answers[:_RANKED_ON])
         modules = list(dict.fromkeys(module for nodes in self._modules.values() for _, module in nodes))
 
         def disturbance(module: Module) -> float:
             others = [other for other in modules if other != module]
-            copy = self._write({name: self._nodes(name, others, alone=True) for name in self._files})
-            return loss(_graphs(copy), self._batches[:_RANKED_ON], self._bos).rms
+            models = self._converted({name: self._nodes(name, others, alone=True) for name in self._files})
+            return first.loss(models, self._directory / "int8" / "onnx").rms
 
         return sorted(modules, key=disturbance, reverse=True)
 
@@ -122,12 +112,11 @@ class Int8Search:
             node for node, module in self._modules[graph] if module in kept or (tables and module[1] == "embedding")
         }
 
-    def _write(self, kept: dict[str, set[str]]) -> Path:
+    def _converted(self, kept: dict[str, set[str]]) -> dict[str, ir.Model]:
         models = {name: ir.load(file) for name, file in self._files.items()}
         for name, model in models.items():
             to_int8(model, self._largest[name], kept[name])
-        write_graphs(self._directory / "int8" / "onnx", models, VERSION)
-        return self._directory / "int8"
+        return models
 
     def _bleu(self, directory: Path) -> float:
         """Of the translations of all sentences by the graphs in a directory."""
@@ -137,11 +126,3 @@ class Int8Search:
         requests = [Request(source, most, prefix=trial.prefix) for source, most in pairs]
         targets = [result.ids for result in decode_all(engine, requests)]
         return bleu(trial.tokenizer, targets, trial.references)
-
-
-def _graphs(directory: Path) -> TeacherForced:
-    return TeacherForced(directory / "onnx" / f"{ENCODER}.onnx", directory / "onnx" / f"{STEP}.onnx")
-
-
-def _module(node: ir.Node) -> str:
-    return (node.name or "").rpartition("/")[0]

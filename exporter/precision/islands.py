@@ -11,10 +11,8 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 from txport.exporter.graphs.float16 import rounded, to_float16
-from txport.exporter.graphs.sessions import with_all_outputs
-from txport.exporter.graphs.weights import share_weights
-from txport.exporter.precision.calibration import Loss, TeacherForced, loss
-from txport.exporter.reference import Batch, Logits
+from txport.exporter.graphs.trace import module_of
+from txport.exporter.precision.calibration import Calibration, Loss
 from txport.exporter.verification.report import TOLERANCE
 from txport.runtime.bundle.schema import Island
 from txport.runtime.errors import CheckFailed
@@ -24,35 +22,32 @@ OVERFLOW = 65504 / 2
 # Share of calibration tokens that may change before rounding counts as loss.
 CHANGED = 0.001
 
-Calibration = Sequence[tuple[Batch, Logits]]
 Scope = tuple[str, str]  # graph ("encoder" or "decoder_step.<lowering>") and module within it
 
 
 def choose_islands(
-    directory: Path, files: dict[str, Path], batches: Calibration, bos: int, progress: Callable[[str], None]
+    directory: Path, files: dict[str, Path], calibration: Calibration, progress: Callable[[str], None]
 ) -> list[Island]:
     """Run float32 graphs on sentences and decide what may become float16.
 
     Args:
-        directory: scratch space on the disk of `files`.
+        directory: scratch space.
         files: float32 graph files by name: `encoder` and `decoder_step.<lowering>`.
-        batches: sentences with the reference's targets and logits.
-        bos: id that decoding starts from.
-        progress: told what is being done.
+        calibration: the sentences.
+        progress: called with the name of each stage.
 
     Raises:
         CheckFailed: a cache or another input or output of a graph would overflow: float16 cannot hold this model.
     """
-    islands = _overflow_islands(files, batches, bos, progress)
-    steps = [name for name in files if name != "encoder"]
+    islands = _overflow_islands(files, calibration, progress)
+    probe = ["encoder", list(files)[-1]]  # scopes are the same modules in every lowering: one stands for all
 
-    def tried(scopes: Sequence[Scope]) -> Loss:
-        graphs = {name: _converted(files[name], _within(files[name], scopes) | islands[name]) for name in probe}
-        return _measure(directory / "rounded", graphs, batches, bos)
+    def loss(scopes: Sequence[Scope]) -> Loss:
+        models = {name: _converted(files[name], _within(files[name], scopes) | islands[name]) for name in probe}
+        return calibration.loss(models, directory / "rounded")
 
-    probe = ["encoder", steps[-1]]  # scopes are the same modules in every lowering: one stands for all
     progress("FP16: looking for loss")
-    scopes = _lossy_scopes(tried, [(name, scope) for name in probe for scope in _scopes(files[name])])
+    scopes = _lossy_scopes(loss, [(name, scope) for name in probe for scope in _scopes(files[name])])
     result = [Island(name, tuple(sorted(nodes)), "overflow") for name, nodes in islands.items() if nodes]
     for name, file in files.items():
         if nodes := _within(file, scopes) - islands[name]:
@@ -66,29 +61,17 @@ def island_nodes(islands: Sequence[Island], graph: str) -> set[str]:
 
 
 def _overflow_islands(
-    files: dict[str, Path], batches: Calibration, bos: int, progress: Callable[[str], None]
+    files: dict[str, Path], calibration: Calibration, progress: Callable[[str], None]
 ) -> dict[str, set[str]]:
-    encoder_copy = _watched(files["encoder"])
     islands: dict[str, set[str]] = {}
-    for name, file in files.items():
-        if name == "encoder":
-            continue
-        progress(f"FP16: ranges of {name}")
-        copy = _watched(file)
-        graphs = TeacherForced(encoder_copy, copy, watch=True)
-        for batch, _ in batches:
-            graphs.logits(batch, bos)
-        islands["encoder"] = _overflowing(ir.load(files["encoder"]), graphs.largest["encoder"])
-        islands[name] = _overflowing(ir.load(file), graphs.largest["step"])
-        copy.unlink()
-    encoder_copy.unlink()
+    encoder = files["encoder"]
+    for name, step in files.items():
+        if name != "encoder":
+            progress(f"FP16: ranges of {name}")
+            of_encoder, of_step = calibration.ranges(encoder, step)
+            islands["encoder"] = _overflowing(ir.load(encoder), of_encoder)
+            islands[name] = _overflowing(ir.load(step), of_step)
     return islands
-
-
-def _watched(file: Path) -> Path:
-    copy = file.with_suffix(".watched.onnx")
-    with_all_outputs(file, copy)
-    return copy
 
 
 def _overflowing(model: ir.Model, largest: dict[str, float]) -> set[str]:
@@ -121,14 +104,10 @@ def _reads_cache(node: ir.Node) -> bool:
     return any(value is not None and (value.name or "").startswith("self_") for value in node.inputs)
 
 
-def _scope(node: ir.Node) -> str:
-    return (node.name or "").rpartition("/")[0]
-
-
 def _scopes(file: Path) -> list[str]:
     """The modules of a graph, in order, that may become islands."""
     model = ir.load(file)
-    return list(dict.fromkeys(_scope(n) for n in model.graph if _scope(n) and not _reads_cache(n)))
+    return list(dict.fromkeys(module_of(n) for n in model.graph if module_of(n) and not _reads_cache(n)))
 
 
 def _within(file: Path, scopes: Sequence[Scope]) -> set[str]:
@@ -136,7 +115,7 @@ def _within(file: Path, scopes: Sequence[Scope]) -> set[str]:
     kind = "encoder" if file.stem == "encoder" else "decoder_step"
     wanted = {scope for graph, scope in scopes if graph.split(".")[0] == kind}
     model = ir.load(file)
-    return {n.name or "" for n in model.graph if _scope(n) in wanted and not _reads_cache(n)}
+    return {n.name or "" for n in model.graph if module_of(n) in wanted and not _reads_cache(n)}
 
 
 def _converted(file: Path, islands: set[str]) -> ir.Model:
@@ -144,16 +123,6 @@ def _converted(file: Path, islands: set[str]) -> ir.Model:
     to_float16(model, islands)
     rounded(model)
     return model
-
-
-def _measure(directory: Path, graphs: dict[str, ir.Model], batches: Calibration, bos: int) -> Loss:
-    directory.mkdir(exist_ok=True)
-    share_weights(graphs.values(), directory / "weights.bin")
-    paths = {name: directory / f"{name}.onnx" for name in graphs}
-    for name, model in graphs.items():
-        ir.save(model, paths[name])
-    encoder, step = paths.values()
-    return loss(TeacherForced(encoder, step), batches, bos)
 
 
 def _lossy_scopes(measure: Callable[[Sequence[Scope]], Loss], candidates: list[Scope]) -> list[Scope]:

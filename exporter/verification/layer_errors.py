@@ -8,7 +8,6 @@ that an error is that of one encoder run or of one step. Within a run errors add
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +15,8 @@ import onnx
 import onnx_ir as ir
 from txport.exporter.bundle import write_graphs
 from txport.exporter.graphs.float16 import MOVES, rounded, widened
-from txport.exporter.graphs.sessions import Array, outputs_of, session, with_all_outputs
-from txport.exporter.verification.layer_runners import Feed, Runner, runner_on
+from txport.exporter.graphs.sessions import Array, TeacherForced, Values, with_all_outputs
+from txport.exporter.verification.layer_runners import Runner, runner_on
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, Lowering
 from txport.runtime.errors import InputError
@@ -25,6 +24,8 @@ from txport.runtime.golden import Case, load_golden
 
 # Cases, and steps of each.
 CASES, STEPS = 4, 12
+
+Pair = tuple[Values, Values]  # inputs of a run, and the reference's outputs
 
 
 @dataclass(frozen=True)
@@ -73,17 +74,16 @@ def layer_errors(bundle: Path, manifest: Manifest, device: str, lowering: Loweri
             f"{bundle} is int8, and float32 is not in it: tx-inspect lists the layers that tx-export left in float32"
         )
     cases = load_golden(bundle).cases[:CASES]
-    encoder, step = manifest.encoder, manifest.step(lowering)
-    exact = _copies(bundle, manifest, (encoder, step), scratch / "exact", widened)
+    graphs = manifest.encoder, manifest.step(lowering)
+    exact = TeacherForced(*_copies(bundle, manifest, graphs, scratch / "exact", widened), fused=False)
     if device == "cpu" and manifest.precision.type == "float16":
-        found = _copies(bundle, manifest, (encoder, step), scratch / "rounded", rounded)
+        files = _copies(bundle, manifest, graphs, scratch / "rounded", rounded)
     else:
-        found = _copies(bundle, manifest, (encoder, step), scratch / "bundle")
-    feeds = _Feeds(_exactly(exact["encoder"]), _exactly(exact[step.name]), step, cases, manifest.tokens.bos)
+        files = _copies(bundle, manifest, graphs, scratch / "bundle")
     errors = []
-    for graph, pairs in ((encoder, feeds.of_encoder()), (step, feeds.of_step())):
+    for graph, file, pairs in zip(graphs, files, _expected(exact, cases, manifest.tokens.bos), strict=True):
         shapes = [{name: array.shape for name, array in feed.items()} for feed, _ in pairs]
-        infer = runner_on(device, found[graph.name], graph, manifest, shapes)
+        infer = runner_on(device, file, graph, manifest, shapes)
         errors += _compare(graph, bundle / graph.file, infer, pairs)
     return errors
 
@@ -94,67 +94,25 @@ def _copies(
     graphs: Sequence[Graph],
     directory: Path,
     change: Callable[[ir.Model], None] | None = None,
-) -> dict[str, Path]:
-    """The graphs, changed in place, with every floating-point value as an output, by name."""
+) -> list[Path]:
+    """Write the graphs, changed, with every floating-point value as an output."""
     models = {graph.name: ir.load(bundle / graph.file) for graph in graphs}
     if change is not None:
         for model in models.values():
             change(model)
-    files = write_graphs(directory, models, manifest.made_by.version)
-    copies = {}
-    for name, file in files.items():
-        copies[name] = file.with_suffix(".all.onnx")
-        with_all_outputs(file, copies[name])
-    return copies
+    return [with_all_outputs(file) for file in write_graphs(directory, models, manifest.made_by.version).values()]
 
 
-def _exactly(file: Path) -> Runner:
-    """The graph as it is written: fusions compute otherwise."""
-    return partial(outputs_of, session(file, fused=False))
-
-
-class _Feeds:
-    """What the two graphs are given, and what the reference makes of it."""
-
-    def __init__(self, encoder: Runner, step: Runner, graph: Graph, cases: Sequence[Case], bos: int) -> None:
-        self._encoder, self._step, self._inputs = encoder, step, graph.inputs
-        self._cases, self._bos = cases, bos
-
-    def of_encoder(self) -> list[tuple[Feed, Feed]]:
-        return [(feed, self._encoder(feed)) for feed in map(_source, self._cases)]
-
-    def of_step(self) -> list[tuple[Feed, Feed]]:
-        length = max([len(case.target_ids) for case in self._cases], default=1)
-        return [pair for case in self._cases for pair in self._steps(case, max(1, min(length, STEPS)))]
-
-    def _steps(self, case: Case, length: int) -> list[tuple[Feed, Feed]]:
-        encoded = self._encoder(_source(case))
-        sizes = {"batch": 1, "target": length}
-        caches: dict[str, Array] = {
-            tensor.name: np.zeros([d if isinstance(d, int) else sizes[d] for d in tensor.shape], np.float32)
-            for tensor in self._inputs
-            if tensor.name.startswith("self_")
-        }
-        fixed: dict[str, Array] = {
-            "finished": np.zeros(1, np.bool_),
-            "target_limits": np.full(1, length + 1, np.int64),
-            "cache_positions": np.arange(length, dtype=np.int64),
-            **encoded,
-        }
-        names = {tensor.name for tensor in self._inputs}
-        pairs = []
-        for position, token in enumerate([self._bos, *case.target_ids][:length]):
-            now = {"token_ids": np.array([token], np.int64), "positions": np.array([position], np.int64)}
-            feed: Feed = {name: array for name, array in {**fixed, **caches, **now}.items() if name in names}
-            made = self._step(feed)
-            pairs.append((feed, made))
-            caches = {name: made[f"next_{name}"] for name in caches}
-        return pairs
-
-
-def _source(case: Case) -> Feed:
-    ids = np.array([case.source_ids], np.int64)
-    return {"input_ids": ids, "source_lengths": np.array([ids.shape[1]], np.int64)}
+def _expected(exact: TeacherForced, cases: Sequence[Case], bos: int) -> tuple[list[Pair], list[Pair]]:
+    """Each run of the encoder and of the step by the reference, one case at a time."""
+    length = max([1, *(min(len(case.target_ids), STEPS) for case in cases)])
+    encoder, step = [], []
+    for case in cases:
+        ids = np.array([case.source_ids], np.int64)
+        feed, cross = exact.encode(ids, np.array([ids.shape[1]], np.int64))
+        encoder.append((feed, cross))
+        step += exact.steps(cross, [case.target_ids], bos, length)
+    return encoder, step
 
 
 class _Sums:
@@ -179,7 +137,7 @@ class _Sums:
         return math.sqrt(self._differences / self._squares) if self._squares > 0 else math.inf
 
 
-def _compare(graph: Graph, file: Path, infer: Runner, pairs: Sequence[tuple[Feed, Feed]]) -> list[LayerError]:
+def _compare(graph: Graph, file: Path, infer: Runner, pairs: Sequence[Pair]) -> list[LayerError]:
     sums: dict[str, _Sums] = {}
     for feed, expected in pairs:
         found = infer(feed)

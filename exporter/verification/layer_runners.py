@@ -10,15 +10,14 @@ from typing import Any
 
 import numpy as np
 from txport.exporter.engines.builder import parse_graph
-from txport.exporter.graphs.sessions import Array, outputs_of, session
+from txport.exporter.graphs.sessions import Array, Values, outputs_of, session
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph
 from txport.runtime.engines.ort_session import providers_of
 from txport.runtime.engines.tensorrt import TensorRt, find_tensorrt
 from txport.runtime.libraries import needs
 
-Feed = Mapping[str, Array]
-Runner = Callable[[Feed], Mapping[str, Array]]
+Runner = Callable[[Values], Values]
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -37,7 +36,7 @@ def runner_on(device: str, file: Path, graph: Graph, manifest: Manifest, shapes:
     opened = session(file, providers_of(device))
     types = {value.name: np.float16 if "float16" in value.type else None for value in opened.get_inputs()}
 
-    def infer(feed: Feed) -> dict[str, Array]:
+    def infer(feed: Values) -> dict[str, Array]:
         return outputs_of(opened, {name: feed[name].astype(half or feed[name].dtype) for name, half in types.items()})
 
     return infer
@@ -53,7 +52,7 @@ def _tensorrt(tensorrt: TensorRt, file: Path, graph: Graph, manifest: Manifest, 
     runner.activate()
     inputs = runner.get_input_metadata()
 
-    def infer(feed: Feed) -> dict[str, Array]:
+    def infer(feed: Values) -> dict[str, Array]:
         given = {name: feed[name].astype(np.dtype(inputs[name].dtype)) for name in inputs}
         return {name: np.array(value) for name, value in runner.infer(given).items()}
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import sentencepiece
 import torch
-from txport.exporter.reference import greedy_batches, pad
+from txport.exporter.reference import answers, pad
 from txport.models.checkpoint import Checkpoint, load_checkpoint
 from txport.models.importers.choice import import_model
 from txport.models.importers.imported import Options, write_imported
@@ -62,8 +62,8 @@ def padded(sources: Sequence[Sequence[int]], pad_id: int) -> tuple[torch.Tensor,
 def greedy(checkpoint: Checkpoint, sources: Sequence[Sequence[int]], prefix: Sequence[int] = ()) -> list[list[int]]:
     """The ids that our model makes, at most `MADE`."""
     made: dict[int, list[int]] = {}
-    for batch in greedy_batches(checkpoint.model, sources, MADE, prefix):
-        made.update(zip(batch.indices, batch.targets, strict=True))
+    for answer in answers(checkpoint.model, sources, MADE, prefix):
+        made.update(zip(answer.batch.indices, answer.batch.targets, strict=True))
     return [made[index] for index in range(len(sources))]
 
 

@@ -12,8 +12,9 @@ from txport.exporter.bundle import write_graphs
 from txport.exporter.graphs.float16 import rounded, to_float16
 from txport.exporter.graphs.lowerings import LOWERINGS
 from txport.exporter.graphs.trace import trace_encoder, trace_step
+from txport.exporter.precision.calibration import Calibration
 from txport.exporter.precision.islands import choose_islands, island_nodes
-from txport.exporter.reference import greedy_batches, sample_sources, teacher_forced_logits
+from txport.exporter.reference import answers, sample_sources
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.tokenizer_schema import ids_only
 from txport.runtime.errors import CheckFailed
@@ -28,9 +29,9 @@ def graphs(model: Transformer, *lowerings: str) -> dict[str, ir.Model]:
     return {"encoder": trace_encoder(model, length), **steps}
 
 
-def calibration(model: Transformer) -> list[tuple[object, np.ndarray]]:
+def calibration(model: Transformer) -> Calibration:
     sources = sample_sources(model.config, 8, 12, affixes(ids_only(model.config.eos_id)))
-    return [(batch, teacher_forced_logits(model, batch)) for batch in greedy_batches(model, sources, 16)]
+    return Calibration(list(answers(model, sources, 16)), model.config.bos_id)
 
 
 def silent(_: str) -> None:
@@ -90,8 +91,8 @@ def test_overflow_makes_islands(tmp_path: Path, lowering: str) -> None:
     models = graphs(model, lowering)
     name = f"decoder_step.{lowering}"
     files = write_graphs(tmp_path, models, "0")
-    batches = calibration(model)
-    islands = choose_islands(tmp_path, files, batches, model.config.bos_id, silent)
+    sentences = calibration(model)
+    islands = choose_islands(tmp_path, files, sentences, silent)
     overflow = {node for island in islands if island.reason == "overflow" for node in island.nodes}
     assert overflow and all(node.startswith("layers.1.feed_forward") for node in overflow)
 
@@ -101,13 +102,13 @@ def test_overflow_makes_islands(tmp_path: Path, lowering: str) -> None:
             to_float16(each, island_nodes(islands, key) if kept else set())
             rounded(each)
         runner = NumpyRunner(model, half["encoder"], half[name])
-        batch = batches[0][0]
+        batch = sentences.answers[0].batch
         cross = runner.encode(batch.source_ids, batch.source_lengths)
         rows = len(batch.targets)
         state = {"token_ids": np.full(rows, model.config.bos_id), "positions": np.zeros(rows, np.int64)}
         return runner.step(cross, runner.empty_caches(rows, 4), **state)["logits"].astype(np.float32)
 
-    expected = batches[0][1][:, 0]
+    expected = sentences.answers[0].logits[:, 0]
     assert not np.isfinite(logits(set())).all(), "without islands it overflows"
     np.testing.assert_allclose(logits(overflow), expected, atol=0.1)
 
@@ -118,7 +119,7 @@ def test_a_cache_that_overflows_is_refused(tmp_path: Path) -> None:
         model.decoder[0].cross_attention.value.bias.add_(1e5)
     files = write_graphs(tmp_path, graphs(model, "scatter"), "0")
     with pytest.raises(CheckFailed, match="float16 cannot hold this model: cross_value_0 .* without --fp16"):
-        choose_islands(tmp_path, files, calibration(model), model.config.bos_id, silent)
+        choose_islands(tmp_path, files, calibration(model), silent)
 
 
 def test_loss_makes_islands(tmp_path: Path) -> None:
@@ -131,6 +132,6 @@ def test_loss_makes_islands(tmp_path: Path) -> None:
         # Not the same for all of d_model: LayerNorm would take that away.
         outer.weight[:, 1] = -outer.weight[:, 0]
     files = write_graphs(tmp_path, graphs(model, "scatter"), "0")
-    islands = choose_islands(tmp_path, files, calibration(model), model.config.bos_id, silent)
+    islands = choose_islands(tmp_path, files, calibration(model), silent)
     lossy = {node for island in islands if island.reason == "loss" for node in island.nodes}
     assert any(node.startswith("layers.1.feed_forward") for node in lossy)
