@@ -7,12 +7,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 from txport.exporter.engines.builder import BuildOptions
-from txport.exporter.engines.directory import BuildPlan, build_directory, target_gpu
+from txport.exporter.engines.directory import BuildPlan, build_directory, sources, target_gpu
 from txport.exporter.engines.profiles import Buckets, choose_buckets
-from txport.runtime.bundle.manifest import WEIGHTS, Manifest
+from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Lowering
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.device.gpu import Gpu, find_gpu
@@ -67,7 +68,7 @@ def _bytes(_context: click.Context, _option: click.Parameter, value: str | None)
     "--optimization-level", type=click.IntRange(0, 5), default=3, show_default=True, help="TensorRT's effort."
 )
 @click.option("--timing-cache", type=click.Path(path_type=Path), help="File of measurements to use and to add to.")
-@click.option("--hardware-compatible", is_flag=True, help="Engines for every GPU since Ampere; slower.")
+@click.option("--hardware-compatible", "ampere_plus", is_flag=True, help="Engines for every GPU since Ampere; slower.")
 @click.option("--version-compatible", is_flag=True, help="Engines for later versions of the same generation too.")
 @click.option("--compute-capability", multiple=True, help="GPUs to build for, as 8.9; TensorRT-RTX only. Repeatable.")
 @click.option(
@@ -81,15 +82,12 @@ def main(
     batch_buckets: tuple[int, ...] | None,
     target_buckets: tuple[int, ...] | None,
     lowering: Lowering | None,
-    workspace: int | None,
-    optimization_level: int,
     timing_cache: Path | None,
-    hardware_compatible: bool,
-    version_compatible: bool,
     compute_capability: tuple[str, ...],
     timeout: float | None,
     force: bool,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Build TensorRT engines of BUNDLE into BUNDLE/engines, for the GPU of this machine."""
     logging.basicConfig(format="%(message)s")
@@ -98,29 +96,23 @@ def main(
         raise InputError(
             f"{bundle} has int8 weights, which are for ONNX Runtime: export the checkpoint with --fp16 for TensorRT"
         )
-    # Asked for by name, only TensorRT-RTX can do it; else what is there, TensorRT first.
+    # Only TensorRT-RTX builds for a GPU that is named; otherwise the library that is installed, TensorRT first.
     tensorrt = find_tensorrt("tensorrt_rtx" if compute_capability else None)
     gpu = find_gpu()
-    target = target_gpu(tensorrt, gpu, _capabilities(compute_capability), hardware_compatible)
-    options = BuildOptions(
-        capabilities=target.compute_capabilities if tensorrt.is_rtx else (),
-        ampere_plus=hardware_compatible,
-        version_compatible=version_compatible,
-        optimization_level=optimization_level,
-        workspace=workspace,
-        inspect=not tensorrt.is_rtx,
-    )
+    target = target_gpu(tensorrt, gpu, _capabilities(compute_capability), options["ampere_plus"])
+    capabilities = target.compute_capabilities if tensorrt.is_rtx else ()
     buckets = choose_buckets(manifest, max_batch, batch_buckets, target_buckets)
     plan = BuildPlan(
         bundle=bundle.resolve(),
         library=tensorrt.library.name,
         lowerings=_lowerings(bundle, manifest, tensorrt, lowering),
         buckets=buckets,
-        options=options,
+        options=BuildOptions(capabilities=capabilities, inspect=not tensorrt.is_rtx, **options),
         gpu=target,
         driver=gpu.driver if isinstance(gpu, Gpu) else None,
     )
-    _check_sources(bundle, manifest, plan)
+    for file in sources(plan, manifest):
+        manifest.check_file(bundle, file, contents=True)
     with _bar(buckets, plan.lowerings[0]) as progress:
         directory = build_directory(
             plan,
@@ -135,31 +127,23 @@ def main(
     click.echo(json.dumps(encode(record), indent=1) if as_json else _summary(directory, record))
 
 
-def _capabilities(given: tuple[str, ...]) -> tuple[str, ...]:
-    for capability in given:
+def _capabilities(named: tuple[str, ...]) -> tuple[str, ...]:
+    for capability in named:
         if not re.fullmatch(r"\d+\.\d", capability):
             raise InputError(f"the compute capability {capability!r} is not like 8.9")
-    return tuple(sorted(set(given)))
+    return tuple(sorted(set(named)))
 
 
 def _lowerings(bundle: Path, manifest: Manifest, tensorrt: TensorRt, asked: Lowering | None) -> tuple[Lowering, ...]:
-    """The one that was asked for; else the best for this version, and the one that every version builds."""
+    """`asked`; without it the best for this version, and the one that every version builds."""
     best: tuple[Lowering, ...] = (tensorrt.lowering, "scatter")
     wanted = (asked,) if asked else tuple(dict.fromkeys(best))
-    found = tuple(name for name in wanted if name in manifest.lowerings)
-    if not found:
+    usable = tuple(name for name in wanted if name in manifest.lowerings)
+    if not usable:
         raise BundleError(
             f"{bundle} has no decoder step of the lowering {wanted[0]}: export it again with that lowering"
         )
-    return found
-
-
-def _check_sources(bundle: Path, manifest: Manifest, plan: BuildPlan) -> None:
-    """What is built from must be what the manifest says."""
-    for graph in manifest.graphs:
-        if graph.lowering in ("standard", *plan.lowerings):
-            manifest.check_file(bundle, graph.file, contents=True)
-    manifest.check_file(bundle, WEIGHTS, contents=True)
+    return usable
 
 
 @contextmanager

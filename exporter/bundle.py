@@ -1,7 +1,7 @@
-"""Writing a bundle's parts: graph files over one weights file, their records in the manifest, the self-check cases."""
+"""Writing a bundle's parts: graph files over one weights file, and their records in the manifest."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +68,6 @@ def _tensor(value: ir.Value) -> Tensor:
     assert value.name and value.dtype and value.shape is not None
     shape = tuple(dim if isinstance(dim, int) else str(dim.value) for dim in value.shape)
     return Tensor(value.name, _DTYPES[value.dtype], shape, value.name in OPTIONAL_OUTPUTS)  # type: ignore[arg-type]
-
-
-def write_golden(file: Path, cases: Sequence[tuple[str, Sequence[int], Sequence[int]]]) -> None:
-    """Write (text, source ids, target ids) cases by which a device checks itself without PyTorch."""
-    records = [{"source": text, "source_ids": list(source), "target_ids": list(ids)} for text, source, ids in cases]
-    write_json(file, {"format_version": 1, "cases": records})
 
 
 def write_json(file: Path, value: Any) -> None:

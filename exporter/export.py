@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 import onnx_ir as ir
-from txport.exporter.bundle import graph_record, write_golden, write_graphs, write_json
+from txport.exporter.bundle import graph_record, write_graphs, write_json
 from txport.exporter.graphs.float16 import to_float16
 from txport.exporter.graphs.lowerings import LOWERINGS
 from txport.exporter.graphs.trace import model_sizes, trace_all
@@ -24,10 +24,12 @@ from txport.exporter.verification.verify import Verifier, write_report
 from txport.models.checkpoint import Checkpoint, load_checkpoint
 from txport.runtime.bundle.manifest import FORMAT_VERSION, GOLDEN, NAME, Manifest, list_files
 from txport.runtime.bundle.schema import Dimensions, Generation, Island, MadeBy, Precision, Range
+from txport.runtime.bundle.strict_json import encode
 from txport.runtime.engine import SpecialTokens
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.errors import CheckFailed, InputError
 from txport.runtime.files import new_directory
+from txport.runtime.golden import Case, Golden
 from txport.runtime.greedy import Request, decode_all
 from txport.runtime.text.affixes import affixes
 from txport.runtime.version import VERSION
@@ -113,7 +115,7 @@ class _Export:
         write_json(directory / "config.json", self._checkpoint.config.to_json())
         _copy_tokenizer(self._checkpoint, directory)
         self._stages.stage("self-check cases")
-        write_golden(directory / GOLDEN, self._golden(directory, manifest))
+        write_json(directory / GOLDEN, encode(self._golden(directory, manifest)))
         return dataclasses.replace(manifest, files=list_files(directory)).write(directory)
 
     def verify(self, directory: Path) -> VerificationReport:
@@ -164,7 +166,7 @@ class _Export:
             verification=None,
         )
 
-    def _golden(self, directory: Path, manifest: Manifest) -> list[tuple[str, list[int], list[int]]]:
+    def _golden(self, directory: Path, manifest: Manifest) -> Golden:
         """Sentences with the ids that PyTorch chooses; below float32 only those whose ids survive the rounding."""
         rounds = manifest.precision.weights != "float32"
         trial, count = self._trial, GOLDEN_CASES * (2 if rounds else 1)
@@ -175,7 +177,8 @@ class _Export:
         for answer in answers(self._checkpoint.model, sources, limits, trial.prefix, ours):
             expected.update(zip(answer.batch.indices, answer.batch.targets, strict=True))
         kept = [i for i in range(len(sources)) if not rounds or ours[i] == expected[i]]
-        return [(trial.texts[i], sources[i], expected[i]) for i in kept[:GOLDEN_CASES]]
+        cases = [Case(trial.texts[i], tuple(sources[i]), tuple(expected[i])) for i in kept[:GOLDEN_CASES]]
+        return Golden(1, tuple(cases))
 
 
 def _dimensions(checkpoint: Checkpoint, options: ExportOptions) -> Dimensions:

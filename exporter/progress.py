@@ -1,18 +1,16 @@
-"""Telling a person what is going on: a bar on a terminal, nothing in a pipe."""
+"""Progress of a command: bars on a terminal, nothing in a pipe."""
 
 import sys
-from contextlib import AbstractContextManager
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 
-class Stages(AbstractContextManager["Stages"]):
+class Stages:
     """Named stages of a long command, one bar each, on standard error.
 
     Args:
-        enabled: none shows bars if standard error is a terminal.
+        enabled: whether to show bars; None for whether standard error is a terminal.
     """
 
     def __init__(self, enabled: bool | None = None) -> None:
@@ -31,10 +29,8 @@ class Stages(AbstractContextManager["Stages"]):
         self._bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if kind is None:
+    def __exit__(self, *error: object) -> None:
+        if error[0] is None:
             self._end()
         self._bars.stop()
 

@@ -139,11 +139,7 @@ def _greedy(
 
 
 def _are_greedy(
-    targets: Sequence[Sequence[int]],
-    logits: Logits,
-    prefix: Sequence[int],
-    eos: int,
-    limits: Sequence[int],
+    targets: Sequence[Sequence[int]], logits: Logits, prefix: Sequence[int], eos: int, limits: Sequence[int]
 ) -> bool:
     """Whether each target is what greedy search with these logits `[b, t, v]` makes, to its end."""
     best = logits.argmax(-1)

@@ -13,9 +13,10 @@ from typing import Any
 
 from txport.exporter.engines.caches import write_caches_by_select
 from txport.exporter.engines.inspector import check_layers, engine_layers
-from txport.exporter.engines.network import check_network
+from txport.exporter.engines.network import check_network, leave_out_unknown
 from txport.exporter.engines.profiles import shapes
 from txport.exporter.engines.static_sizes import with_size
+from txport.runtime.bundle.interface import interface
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, Role
 from txport.runtime.engines.build_record import EngineFile, Profile
@@ -91,6 +92,9 @@ class EngineBuilder:
         network, parser = parse_graph(self.tensorrt, builder, self.bundle / graph.file, target)
         if graph.lowering == "scatter" and self.tensorrt.selects_caches:
             write_caches_by_select(self.tensorrt, network)
+        known = interface(graph.role, self.manifest.model, precision)
+        if known is not None:
+            graph = leave_out_unknown(network, graph, {tensor.name for tensor in known.outputs})
         counts = check_network(self.tensorrt, network, graph, precision, islands)
         config = self._config(builder, network, precision == "float16", islands, file)
         for profile in profiles:

@@ -115,7 +115,7 @@ def build_directory(
 def directory_name(plan: BuildPlan, manifest: Manifest, version: str) -> str:
     """For people: the GPU, the library and a hash of everything that was chosen."""
     chosen = {
-        "bundle": _sources(plan, manifest),
+        "bundle": sources(plan, manifest),
         "gpu": encode(plan.gpu),
         "options": encode(plan.options),
         "buckets": encode(plan.buckets),
@@ -126,7 +126,8 @@ def directory_name(plan: BuildPlan, manifest: Manifest, version: str) -> str:
     return f"{gpus}-{library}{version}-{digest}"
 
 
-def _sources(plan: BuildPlan, manifest: Manifest) -> dict[str, str]:
+def sources(plan: BuildPlan, manifest: Manifest) -> dict[str, str]:
+    """SHA-256 of the bundle's files that are built from, by name."""
     graphs = [manifest.encoder, *(manifest.step(name) for name in plan.lowerings)]
     return {name: manifest.files[name].sha256 for name in [*(graph.file for graph in graphs), WEIGHTS]}
 
@@ -157,7 +158,6 @@ def _build(plan: BuildPlan, directory: Path, known: bytes, progress: Callable[[s
     lowering, engines = _build_engines(builder, plan)
     if builder.timing_cache:
         (directory / TIMING_CACHE).write_bytes(builder.timing_cache)
-    sources = _sources(replace(plan, lowerings=(lowering,)), manifest)
     BuildRecord(
         format_version=FORMAT_VERSION,
         made_by=MadeBy("txport", VERSION),
@@ -165,7 +165,7 @@ def _build(plan: BuildPlan, directory: Path, known: bytes, progress: Callable[[s
         gpu=plan.gpu,
         cuda=CudaVersions(plan.driver, _cuda_runtime()),
         version_compatible=plan.options.version_compatible,
-        bundle=sources,
+        bundle=sources(replace(plan, lowerings=(lowering,)), manifest),
         lowering="tensorscatter" if lowering == "tensorscatter" else "scatter",
         id_type=tensorrt.id_type,
         precision=EnginePrecision(

@@ -1,7 +1,8 @@
 """What the parser made of a graph, checked before it is built: what TensorRT drops or retypes, it does in silence."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import Any
 
 from txport.runtime.bundle.schema import Graph
@@ -28,13 +29,25 @@ def kind_of(layer: Any) -> str:
     return str(layer.type).rpartition(".")[2]
 
 
+def leave_out_unknown(network: Any, graph: Graph, known: Collection[str]) -> Graph:
+    """Unmark the optional outputs that are not `known`: a marked output must be bound, and what it takes is computed.
+
+    Returns:
+        `graph` without these outputs.
+    """
+    for output in [network.get_output(index) for index in range(network.num_outputs)]:
+        if output.name not in known:
+            network.unmark_output(output)
+    return replace(graph, outputs=tuple(tensor for tensor in graph.outputs if tensor.name in known))
+
+
 def check_network(tensorrt: TensorRt, network: Any, graph: Graph, precision: str, islands: set[str]) -> dict[str, int]:
     """See that nothing was lost: inputs, outputs, masks, and (where the network is strongly typed) precisions.
 
     Args:
         tensorrt: the library.
         network: what the parser made of `graph`.
-        graph: the manifest's word on it.
+        graph: what the manifest says of it.
         precision: "float32" or "float16".
         islands: nodes that compute in float32 in a float16 graph.
 

@@ -9,8 +9,10 @@ from collections.abc import Collection
 
 import numpy as np
 import onnx_ir as ir
+from txport.exporter.graphs.weights import remove_unused_weights
 
 HALF, SINGLE = ir.DataType.FLOAT16, ir.DataType.FLOAT
+_NAMES = {HALF: "float16", SINGLE: "float32"}
 
 # These only move values: what they are given is rounded already.
 MOVES = set(
@@ -35,7 +37,7 @@ def to_float16(model: ir.Model, islands: Collection[str]) -> None:
         for index, value in enumerate(node.inputs):
             if value is not None and value.dtype in (HALF, SINGLE) and value.dtype != wanted:
                 if (value, wanted) not in variants:
-                    variants[value, wanted] = _variant(graph, node, value, wanted)
+                    variants[value, wanted] = _variant(graph, value, wanted)
                 node.replace_input_with(index, variants[value, wanted])
         for output in node.outputs:
             if output.dtype == SINGLE:
@@ -45,8 +47,7 @@ def to_float16(model: ir.Model, islands: Collection[str]) -> None:
     for index, made in enumerate(graph.outputs):
         if made.dtype == SINGLE:
             graph.outputs[index] = _cast_at_end(graph, made, HALF)
-    for name in [name for name, value in graph.initializers.items() if not value.uses()]:
-        del graph.initializers[name]
+    remove_unused_weights(graph)
 
 
 def rounded(model: ir.Model) -> None:
@@ -60,9 +61,10 @@ def rounded(model: ir.Model) -> None:
     for value in graph.inputs:
         if value.dtype == HALF:
             users = list(value.uses())
-            single = _cast(graph, first, value, SINGLE, suffix="wide")
+            cast = _cast(value, SINGLE, f"{value.name}.wide")
+            graph.insert_before(first, cast)
             for user, index in users:
-                user.replace_input_with(index, single)
+                user.replace_input_with(index, cast.outputs[0])
     for node in list(graph):
         if node.op_type == "Cast" and node.inputs[0] is not None and node.inputs[0].is_graph_input():
             continue
@@ -99,32 +101,34 @@ def _round_output(graph: ir.Graph, node: ir.Node, output: ir.Value) -> None:
     if node.op_type in MOVES and not is_output:
         return
     output.name = f"{name}_exact"
-    half = ir.Value(name=name, type=ir.TensorType(HALF), shape=output.shape)
-    down = ir.Node("", "Cast", [output], [ir.AttrInt64("to", HALF)], outputs=[half], name=f"{name}/round")
+    down = _cast(output, HALF, str(name), "round")
+    (half,) = down.outputs
     graph.insert_after(node, down)
     if is_output:
         graph.outputs[list(graph.outputs).index(output)] = half
     if node.op_type in MOVES:
         return
-    single = ir.Value(name=f"{name}_rounded", type=ir.TensorType(SINGLE), shape=output.shape)
-    up = ir.Node("", "Cast", [half], [ir.AttrInt64("to", SINGLE)], outputs=[single], name=f"{name}/rounded")
+    up = _cast(half, SINGLE, f"{name}_rounded", "rounded")
     graph.insert_after(down, up)
     for user, index in users:
-        user.replace_input_with(index, single)
+        user.replace_input_with(index, up.outputs[0])
 
 
-def _variant(graph: ir.Graph, before: ir.Node, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+def _variant(graph: ir.Graph, value: ir.Value, dtype: ir.DataType) -> ir.Value:
     """The same value in another precision: a converted weight, or the output of a Cast."""
     if value.const_value is not None and value.producer() is None:
         return _initializer(graph, value, dtype)
-    producer = value.producer()
-    return _cast(graph, producer, value, dtype, after=True) if producer else _cast(graph, graph[0], value, dtype)
+    cast = _cast(value, dtype, f"{value.name}.{_NAMES[dtype]}")
+    if producer := value.producer():
+        graph.insert_after(producer, cast)
+    else:
+        graph.insert_before(graph[0], cast)
+    return cast.outputs[0]
 
 
 def _initializer(graph: ir.Graph, value: ir.Value, dtype: ir.DataType) -> ir.Value:
     assert value.const_value is not None and value.name is not None
-    suffix = "float16" if dtype == HALF else "float32"
-    name = f"{value.name}.{suffix}"
+    name = f"{value.name}.{_NAMES[dtype]}"
     with np.errstate(over="ignore"):  # what overflows here belongs into an island; verification shows it
         array = value.const_value.numpy().astype(np.float16 if dtype == HALF else np.float32)
     tensor = ir.tensor(array, name=name)
@@ -133,21 +137,15 @@ def _initializer(graph: ir.Graph, value: ir.Value, dtype: ir.DataType) -> ir.Val
     return converted
 
 
-def _cast(
-    graph: ir.Graph, node: ir.Node, value: ir.Value, dtype: ir.DataType, *, after: bool = False, suffix: str = ""
-) -> ir.Value:
-    suffix = suffix or ("float16" if dtype == HALF else "float32")
-    output = ir.Value(name=f"{value.name}.{suffix}", type=ir.TensorType(dtype), shape=value.shape)
-    cast = ir.Node("", "Cast", [value], [ir.AttrInt64("to", dtype)], outputs=[output], name=f"{output.name}/Cast")
-    (graph.insert_after if after else graph.insert_before)(node, cast)
-    return output
+def _cast(value: ir.Value, dtype: ir.DataType, name: str, what: str = "Cast") -> ir.Node:
+    """A node, not in the graph yet, whose output of this name is `value` in another precision."""
+    output = ir.Value(name=name, type=ir.TensorType(dtype), shape=value.shape)
+    return ir.Node("", "Cast", [value], [ir.AttrInt64("to", dtype)], outputs=[output], name=f"{name}/{what}")
 
 
 def _cast_at_end(graph: ir.Graph, value: ir.Value, dtype: ir.DataType) -> ir.Value:
     """A graph output that keeps its name while what computes it has another precision."""
-    name = value.name
-    value.name = f"{name}.float32"
-    output = ir.Value(name=name, type=ir.TensorType(dtype), shape=value.shape)
-    cast = ir.Node("", "Cast", [value], [ir.AttrInt64("to", dtype)], outputs=[output], name=f"{name}/Cast")
+    name, value.name = str(value.name), f"{value.name}.float32"
+    cast = _cast(value, dtype, name)
     graph.append(cast)
-    return output
+    return cast.outputs[0]

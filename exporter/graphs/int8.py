@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+from txport.exporter.graphs.weights import remove_unused_weights
 
 CONTRIB = "com.microsoft"
 # What calibration did not see may be this much larger before it is cut off.
@@ -51,8 +52,7 @@ def to_int8(model: ir.Model, largest: Mapping[str, float], keep: Collection[str]
         conversion.norm(node)
     for node in [node for node in model.graph if node.op_type == "Relu" and not _is_read(node.outputs[0])]:
         model.graph.remove(node, safe=True)
-    for name in [name for name, value in model.graph.initializers.items() if not value.uses()]:
-        del model.graph.initializers[name]
+    remove_unused_weights(model.graph)
 
 
 def convertible(model: ir.Model) -> list[ir.Node]:

@@ -6,8 +6,8 @@ Queries arrive already scaled by 1/sqrt(head_dim): the factor is folded into the
 """
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from txport.runtime.bundle.interface import MASKED
 
 CONTRIB = "com.microsoft"
-# Ids of a block in which the best one is looked for: fewer would not pay for the operators around it.
+# Ids of a block that is searched for the best one: fewer would not pay for the operators around it.
 LEAST_BLOCK = 16
 
 
@@ -28,32 +28,37 @@ class StepInputs:
     cross_bias: Tensor  # float [b, 1, 1, s]
 
 
-class Lowering(Protocol):
-    """How a step is spelled for one family of runtimes.
+class Lowering(ABC):
+    """How a step is spelled for one family of runtimes; what is not overridden is written in standard operators.
 
     Attributes:
         name: as in file names and the manifest.
         opset: version of the standard operators.
-        needs: what must be said where a runtime is chosen.
+        needs: which runtimes read it, in words.
     """
 
     name: str
     opset: int
     needs: str
 
+    @abstractmethod
     def self_attention(
         self, qkv: Tensor, heads: int, key_cache: Tensor, value_cache: Tensor, step: StepInputs
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Packed projections [b, 3d] and caches [b, h, c, k] -> context [b, d] and the written caches."""
 
+    @abstractmethod
     def cross_attention(self, query: Tensor, heads: int, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
         """query [b, d], key and value [b, h, s, k] -> context [b, d]."""
 
     def add_norm(self, x: Tensor, residual: Tensor, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
         """x, residual [b, d] -> (their sum, its LayerNorm), each [b, d]."""
+        total = x + residual
+        return total, norm(total)
 
     def best(self, logits: Tensor) -> Tensor:
         """logits [b, v] -> int64 [b], the id of the largest; of equal ones, the lowest."""
+        return torch.argmax(logits, dim=-1)
 
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:
@@ -74,18 +79,7 @@ def _matmul(x: Tensor, y: Tensor) -> Tensor:
     return torch.onnx.ops.symbolic("MatMul", (x, y), dtype=x.dtype, shape=(*x.shape[:-1], y.shape[-1]))
 
 
-class _Standard:
-    """What both lowerings of standard operators share."""
-
-    def add_norm(self, x: Tensor, residual: Tensor, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
-        total = x + residual
-        return total, norm(total)
-
-    def best(self, logits: Tensor) -> Tensor:
-        return torch.argmax(logits, dim=-1)
-
-
-class Scatter(_Standard):
+class Scatter(Lowering):
     """ScatterElements into a fixed cache and plain attention; opset 18, as TensorRT 8.6 and every runtime reads."""
 
     name, opset, needs = "scatter", 18, "opset 18: ONNX Runtime, TensorRT 8.6 and later"
@@ -108,7 +102,7 @@ class Scatter(_Standard):
         return _merge_heads(attend(_split_heads(query, heads), key, value, bias))
 
 
-class TensorScatter(_Standard):
+class TensorScatter(Lowering):
     """TensorScatter and Attention of opset 24, with explicit masks: TensorRT silently drops `nonpad_kv_seqlen`."""
 
     name, opset, needs = "tensorscatter", 24, "opset 24: ONNX Runtime 1.24 and later, TensorRT 10.15 and later"
@@ -186,7 +180,7 @@ class Ort(Scatter):
     def best(self, logits: Tensor) -> Tensor:
         """In two steps, the best block of ids and then the best of the block.
 
-        ONNX Runtime's ArgMax looks at one number at a time, its ReduceMax at a vector.
+        ONNX Runtime's ArgMax compares one number at a time, its ReduceMax a vector.
         """
         vocabulary = logits.shape[1]
         width = _block(vocabulary)

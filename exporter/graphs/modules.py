@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from txport.exporter.graphs.lowerings import Lowering, StepInputs, attend
-from txport.models.transformer import ACTIVATIONS, Attention, DecoderLayer, Embedding, EncoderLayer, Transformer
+from txport.models.transformer import Attention, DecoderLayer, Embedding, EncoderLayer, Transformer
 from txport.runtime.bundle.interface import MASKED
 
 KeyValue = tuple[Tensor, Tensor]
@@ -54,24 +54,10 @@ class EmbeddingGraph(nn.Module):
         return self.norm(x + F.embedding(positions, self.positions))  # type: ignore[no-any-return, arg-type]
 
 
-class FeedForwardGraph(nn.Module):
-    """The position-wise network, without dropout."""
-
-    def __init__(self, layer: EncoderLayer | DecoderLayer, activation: str) -> None:
-        super().__init__()
-        self.inner = layer.feed_forward.inner
-        self.outer = layer.feed_forward.outer
-        self.activation = ACTIVATIONS[activation]
-
-    def forward(self, x: Tensor) -> Tensor:
-        """`[..., d]` -> `[..., d]`."""
-        return self.outer(self.activation(self.inner(x)))  # type: ignore[no-any-return]
-
-
 class EncoderGraphLayer(nn.Module):
     """One encoder layer over packed projections."""
 
-    def __init__(self, layer: EncoderLayer, activation: str, pre_norm: bool) -> None:
+    def __init__(self, layer: EncoderLayer, pre_norm: bool) -> None:
         super().__init__()
         attention = layer.attention
         self.heads = attention.heads
@@ -79,7 +65,7 @@ class EncoderGraphLayer(nn.Module):
         self.qkv = _packed(attention.query, attention.key, attention.value, scale_first=_query_scale(attention))
         self.output = attention.output
         self.attention_norm = layer.attention_residual.norm
-        self.feed_forward = FeedForwardGraph(layer, activation)
+        self.feed_forward = layer.feed_forward
         self.feed_forward_norm = layer.feed_forward_residual.norm
 
     def attention(self, x: Tensor, bias: Tensor) -> Tensor:
@@ -105,7 +91,7 @@ class EncoderGraph(nn.Module):
         self.heads = config.heads
         self.embedding = EmbeddingGraph(model.source_embedding, max_source)
         self.layers = nn.ModuleList(
-            EncoderGraphLayer(layer, config.activation, config.norm == "pre")  # type: ignore[arg-type]
+            EncoderGraphLayer(layer, config.norm == "pre")  # type: ignore[arg-type]
             for layer in model.encoder
         )
         self.norm = model.encoder_norm
@@ -131,7 +117,7 @@ class EncoderGraph(nn.Module):
 class StepLayer(nn.Module):
     """The weights of one decoder layer as a step needs them; cross keys and values belong to the encoder."""
 
-    def __init__(self, layer: DecoderLayer, activation: str) -> None:
+    def __init__(self, layer: DecoderLayer) -> None:
         super().__init__()
         own, cross = layer.self_attention, layer.cross_attention
         self.self_qkv = _packed(own.query, own.key, own.value, scale_first=_query_scale(own))
@@ -140,7 +126,7 @@ class StepLayer(nn.Module):
         self.cross_query = _packed(cross.query, scale_first=_query_scale(cross))
         self.cross_output = cross.output
         self.cross_norm = layer.cross_attention_residual.norm
-        self.feed_forward = FeedForwardGraph(layer, activation)
+        self.feed_forward = layer.feed_forward
         self.feed_forward_norm = layer.feed_forward_residual.norm
 
 
@@ -157,7 +143,7 @@ class DecoderStep(nn.Module):
         self.lowering = lowering
         self.heads, self.pad_id, self.eos_id = config.heads, config.pad_id, config.eos_id
         self.embedding = EmbeddingGraph(model.target_embedding, max_target)
-        self.layers = nn.ModuleList(StepLayer(layer, config.activation) for layer in model.decoder)  # type: ignore[arg-type]
+        self.layers = nn.ModuleList(StepLayer(layer) for layer in model.decoder)  # type: ignore[arg-type]
         self.pre_norm = config.norm == "pre"
         self.norm = model.decoder_norm
         self.projection = model.projection

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 from txport.exporter.graphs.lowerings import LOWERINGS, Lowering
 from txport.exporter.graphs.modules import DecoderStep, EncoderGraph
+from txport.exporter.graphs.weights import remove_unused_weights
 from txport.models.config import Config
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.interface import Interface, decoder_step, encoder
@@ -104,8 +105,7 @@ def _clean(model: ir.Model) -> None:
     model.metadata_props.clear()
     graph.metadata_props.clear()
     model.functions.clear()
-    for name in [name for name, value in graph.initializers.items() if not value.uses()]:
-        del graph.initializers[name]
+    remove_unused_weights(graph)
     for value in [value for value in graph.inputs if not value.uses()]:
         graph.inputs.remove(value)
     for value in [*graph.inputs, *graph.initializers.values()]:

@@ -47,3 +47,9 @@ def share_weights(models: Iterable[ir.Model], file: Path) -> int:
                     file.name, offset, length, tensor.dtype, shape=shape, name=name, base_dir=file.parent
                 )
         return output.tell()
+
+
+def remove_unused_weights(graph: ir.Graph) -> None:
+    """Remove the initializers that nothing reads."""
+    for name in [name for name, value in graph.initializers.items() if not value.uses()]:
+        del graph.initializers[name]

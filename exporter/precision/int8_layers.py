@@ -41,12 +41,7 @@ class Int8Search:
     """
 
     def __init__(
-        self,
-        directory: Path,
-        models: dict[str, ir.Model],
-        manifest: Manifest,
-        trial: Trial,
-        calibration: Calibration,
+        self, directory: Path, models: dict[str, ir.Model], manifest: Manifest, trial: Trial, calibration: Calibration
     ) -> None:
         self._directory, self._manifest = directory, manifest
         self._trial, self._calibration = trial, calibration

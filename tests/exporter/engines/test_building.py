@@ -1,6 +1,7 @@
 """Every graph that TensorRT can take is parsed and built by TensorRT-RTX here, and what it made of it is looked at."""
 
 import collections
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from txport.exporter.engines.network import check_network, computing_layers, kin
 from txport.exporter.engines.profiles import Buckets, encoder_profiles, step_profiles
 from txport.exporter.engines.static_sizes import with_size
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.bundle.schema import Graph
-from txport.runtime.engines.tensorrt import find_tensorrt
+from txport.runtime.bundle.schema import Graph, Tensor
+from txport.runtime.engines.tensorrt import TensorRt, find_tensorrt
 from txport.runtime.errors import BundleError, CheckFailed
 
 pytest.importorskip("tensorrt_rtx_bindings", reason="needs TensorRT-RTX (x86-64): pip install 'txport[dev]'")
@@ -158,6 +159,38 @@ def test_an_input_or_output_that_is_lost_is_seen(plain: tuple[Path, Manifest], t
     network.unmark_output(network.get_output(0))
     with pytest.raises(CheckFailed, match="dropped the output 'next_token_ids'"):
         check_network(find_tensorrt("tensorrt_rtx"), network, graph_of(manifest, "scatter"), "float16", set())
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_an_optional_output_that_the_runtime_does_not_know_is_not_bound(
+    plain: tuple[Path, Manifest], lowering: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorRT wants every marked output bound; so the engine is built without it."""
+    bundle, manifest = plain
+    graph = graph_of(manifest, lowering)
+    model = onnx.load(bundle / graph.file, load_external_data=False)
+    inner = next(
+        v for v in model.graph.value_info if any(n.op_type == "Gemm" and v.name in n.output for n in model.graph.node)
+    )
+    model.graph.output.append(inner)
+    (tmp_path / "onnx").mkdir()
+    (tmp_path / "onnx" / "weights.bin").symlink_to(bundle / "onnx" / "weights.bin")
+    onnx.save(model, tmp_path / graph.file)
+    extra = Tensor(inner.name, "float16", ("batch", 3), optional=True)
+    more = dataclasses.replace(graph, outputs=(*graph.outputs, extra))
+    built: list[set[str]] = []
+    serialize = TensorRt.serialize_to
+
+    def spy(self: TensorRt, builder: Any, network: Any, config: Any, output: Any) -> bool:
+        built.append({network.get_output(index).name for index in range(network.num_outputs)})
+        return bool(serialize(self, builder, network, config, output))
+
+    monkeypatch.setattr(TensorRt, "serialize_to", spy)
+    profiles, target = step_profiles(manifest, [1], [32]), 32 if lowering == "tensorscatter" else None
+    rtx_builder(tmp_path, manifest, tmp_path / "engines").build(more, "step.plan", profiles, target)
+    assert built == [{tensor.name for tensor in graph.outputs}] and inner.name not in built[0]
+    network, *_alive = parsed(tmp_path, manifest, lowering)
+    assert inner.name in {network.get_output(index).name for index in range(network.num_outputs)}, "the graph has it"
 
 
 def test_a_graph_that_does_not_parse_is_reported_with_the_reason(plain: tuple[Path, Manifest], tmp_path: Path) -> None:
