@@ -1,4 +1,4 @@
-"""tx-build: a bundle becomes TensorRT engines for the GPU that is here, or for GPUs that are named."""
+"""tx-build: TensorRT engines of a bundle, for the GPU of this machine or for GPUs that are named."""
 
 import json
 import logging
@@ -29,7 +29,7 @@ def _numbers(_context: click.Context, _option: click.Parameter, value: str | Non
     if value is None:
         return None
     if not re.fullmatch(r"\d+(,\d+)*", value):
-        raise click.BadParameter(f"{value!r} is not a list of whole numbers with commas between, as 1,8,32")
+        raise click.BadParameter(f"{value!r} is not a list of whole numbers separated by commas, as 1,8,32")
     return tuple(int(number) for number in value.split(","))
 
 
@@ -44,7 +44,7 @@ def _bytes(_context: click.Context, _option: click.Parameter, value: str | None)
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--max-batch", type=int, help="The most rows of a batch. [default: as many as the bundle takes]")
+@click.option("--max-batch", type=int, help="Most rows of a batch. [default: the bundle's maximum]")
 @click.option(
     "--batch-buckets",
     metavar="N,N,...",
@@ -67,14 +67,14 @@ def _bytes(_context: click.Context, _option: click.Parameter, value: str | None)
 @click.option(
     "--optimization-level", type=click.IntRange(0, 5), default=3, show_default=True, help="TensorRT's effort."
 )
-@click.option("--timing-cache", type=click.Path(path_type=Path), help="File of measurements to use and to add to.")
+@click.option("--timing-cache", type=click.Path(path_type=Path), help="A file of measurements to use and to extend.")
 @click.option("--hardware-compatible", "ampere_plus", is_flag=True, help="Engines for every GPU since Ampere; slower.")
 @click.option("--version-compatible", is_flag=True, help="Engines for later versions of the same generation too.")
 @click.option("--compute-capability", multiple=True, help="GPUs to build for, as 8.9; TensorRT-RTX only. Repeatable.")
 @click.option(
-    "--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds after which the build is given up."
+    "--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds after which the build is stopped."
 )
-@click.option("--force", is_flag=True, help="Build again what is there already, with its timing cache.")
+@click.option("--force", is_flag=True, help="Replace engines that exist, with their timing cache.")
 @click.option("--json", "as_json", is_flag=True, help="Print the build's record as JSON.")
 def main(
     bundle: Path,
@@ -171,6 +171,6 @@ def _summary(directory: Path, record: BuildRecord) -> str:
     profiles = sum(len(engine.profiles) for engine in record.of_role("decoder_step"))
     return (
         f"{directory}: {record.library}, lowering {record.lowering}, {record.precision.type} "
-        f"(shown by the {record.precision.proof}), {profiles} buckets, {size / 1e6:.1f} MB, "
+        f"(proved by the {record.precision.proof}), {profiles} buckets, {size / 1e6:.1f} MB, "
         f"{record.build_seconds:.1f} s, {record.peak_memory / 1e6:.0f} MB of memory at most"
     )

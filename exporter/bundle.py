@@ -26,9 +26,9 @@ def write_graphs(directory: Path, models: Mapping[str, ir.Model], version: str) 
     """Save graphs as `<name>.onnx` beside one `weights.bin`, and check each with ONNX's checker and shape inference.
 
     Args:
-        directory: made if need be.
+        directory: created if it does not exist.
         models: graphs by name; their weights are replaced by references to the file.
-        version: of txport, written as the producer's.
+        version: of txport, written as the producer version.
 
     Returns:
         the file of each graph.
@@ -47,7 +47,7 @@ def write_graphs(directory: Path, models: Mapping[str, ir.Model], version: str) 
 
 
 def graph_record(name: str, model: ir.Model, sizes: ModelSizes) -> Graph:
-    """What the manifest says of one graph."""
+    """The manifest's record of one graph."""
     step = name != "encoder"
     inputs = {value.name for value in model.graph.inputs}
     aliases = decoder_step(sizes, "float32").aliases if step else ()

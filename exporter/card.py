@@ -1,4 +1,4 @@
-"""The README.md of a bundle: what it is, how it was checked and how to run it, from the manifest and the report."""
+"""The README.md of a bundle: what it is, how it was verified and how to run it, from manifest and report."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""From a checkpoint to a bundle: trace, convert, write, verify, and only then give it its name."""
+"""From a checkpoint to a bundle: trace, convert, write, verify, and only then rename into place."""
 
 import dataclasses
 import shutil
@@ -40,15 +40,15 @@ GOLDEN_CASES = 32
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What `tx-export` can be told; None for a limit means the model's own.
+    """Options of `tx-export`; None for a limit means the model's own.
 
     Attributes:
-        float16: convert to float16, with islands where calibration asks for them.
-        int8: convert weights to int8, but for the layers that lose too much quality; for the lowering `ort` alone.
+        float16: convert to float16, with float32 islands where calibration finds them necessary.
+        int8: convert weights to int8 but for the layers that lose too much quality; for the lowering `ort` only.
         lowerings: which decoder steps to write.
         max_source: most source tokens, eos included.
-        max_target: most tokens made, eos included.
-        max_batch: most rows that engines are built for.
+        max_target: most target tokens, eos included.
+        max_batch: most rows of a batch.
         verify: compare with PyTorch before the bundle appears.
         sentences: how many sentences to verify on.
         singles: how many of them to run alone and with padding as well.
@@ -77,7 +77,7 @@ def export_bundle(
     """Write the bundle `output` and return its verification report, None if it was not verified.
 
     Raises:
-        InputError: an option that the model cannot have, or `output` exists.
+        InputError: an option does not suit the model, or `output` exists.
         CheckpointError: the checkpoint cannot be read.
         CheckFailed: verification failed. No bundle is left, unless `force`.
     """
@@ -88,7 +88,7 @@ def export_bundle(
         report = export.verify(directory) if options.verify else None
         write_report(directory, output.resolve().name, manifest, report)
         if report is not None and not report.passed and not options.force:
-            raise CheckFailed(f"{output} was not written: {report.failure}; --force keeps it all the same")
+            raise CheckFailed(f"{output} was not written: {report.failure}; --force would keep it")
     return report
 
 
@@ -96,7 +96,7 @@ class _Export:
     """One export: what its steps share.
 
     Raises:
-        InputError: an option that the model cannot have.
+        InputError: an option does not suit the model.
     """
 
     def __init__(self, checkpoint: Checkpoint, options: ExportOptions, stages: Stages) -> None:
@@ -124,7 +124,7 @@ class _Export:
         return verifier.verify_bundle(directory)
 
     def _trace(self) -> dict[str, ir.Model]:
-        # One table of positions serves both sides where they are equal, so it is stored once.
+        # With one length for both sides, equal tables of positions are stored once.
         longest = max(self._dimensions.source.max, self._dimensions.target.max)
         self._stages.stage("trace", 1 + len(self._options.lowerings))
         return trace_all(self._checkpoint.model, self._options.lowerings, longest, self._stages.advance)

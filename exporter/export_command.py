@@ -18,9 +18,7 @@ from txport.runtime.errors import CheckFailed
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle directory to write.")
-@click.option(
-    "--fp16", "float16", is_flag=True, help="Convert to float16, with float32 islands where calibration asks for them."
-)
+@click.option("--fp16", "float16", is_flag=True, help="Convert to float16, with float32 islands where they are needed.")
 @click.option(
     "--int8", is_flag=True, help="Convert weights to int8, for CPUs; layers that lose too much quality stay float32."
 )
@@ -31,12 +29,16 @@ from txport.runtime.errors import CheckFailed
     + ". [default: all; with --int8, ort]",
 )
 @click.option("--max-source", type=int, help="Most source tokens, eos included. [default: the model's positions]")
-@click.option("--max-target", type=int, help="Most tokens to make, eos included. [default: the model's positions]")
+@click.option("--max-target", type=int, help="Most target tokens, eos included. [default: the model's positions]")
 @click.option("--max-batch", type=int, default=64, show_default=True, help="Most rows of a batch.")
 @click.option("--no-verify", is_flag=True, help="Do not compare with PyTorch.")
 @click.option("--sentences", type=click.IntRange(1), default=1000, show_default=True, help="Sentences to verify on.")
 @click.option(
-    "--singles", type=click.IntRange(1), default=SINGLES, show_default=True, help="How many to run alone as well."
+    "--singles",
+    type=click.IntRange(1),
+    default=SINGLES,
+    show_default=True,
+    help="How many to run alone as well.",
 )
 @click.option("--text", type=click.Path(path_type=Path), help="Sentences to verify on. [default: the checkpoint's own]")
 @click.option("--references", type=click.Path(path_type=Path), help="Translations of --text, for --int8.")

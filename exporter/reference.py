@@ -1,6 +1,6 @@
-"""What PyTorch says in float32: the ids that greedy search must give, and the logits on the way.
+"""The reference: greedy search in PyTorch, float32, with the logits of every step.
 
-Written without the runtime: this is the side that the runtime and the graphs are compared with.
+Written without the runtime, which is compared with it, as the graphs are.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ LEAST = -10000.0
 
 @dataclass(frozen=True)
 class Batch:
-    """Some sentences with what PyTorch makes of them. Arrays are padded; `targets` are not."""
+    """Some sentences and PyTorch's targets. Arrays are padded; `targets` are not."""
 
     indices: list[int]  # which sentences these are
     source_ids: Ids  # [b, s]
@@ -38,7 +38,7 @@ def sample_sources(config: Config, count: int, longest: int, around: Affixes) ->
     special = {config.pad_id, config.unk_id, config.bos_id, config.eos_id}
     ordinary = np.array([token for token in range(config.source_vocabulary) if token not in special] or [0])
     most = max(1, min(longest - len(around.around([])) + 1, MOST_SAMPLED))
-    least = 0 if around.around([]) else 1  # a source of no tokens at all is none
+    least = 0 if around.around([]) else 1  # a source of no tokens at all is not a sentence
     lengths = random.integers(least, max(least + 1, most), size=count)
     return [around.around(random.choice(ordinary, size=length).tolist()) for length in lengths]
 
@@ -47,17 +47,17 @@ def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Ids, Ids]:
     """int64 ids `[b, longest]` and lengths `[b]`."""
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     ids = np.full((len(rows), int(lengths.max())), pad_id, dtype=np.int64)
-    for row, given in zip(ids, rows, strict=True):
-        row[: len(given)] = given
+    for padded, row in zip(ids, rows, strict=True):
+        padded[: len(row)] = row
     return ids, lengths
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What PyTorch says of a batch.
+    """What PyTorch computes for a batch.
 
     Attributes:
-        batch: with PyTorch's own greedy targets.
+        batch: the sentences, with PyTorch's greedy targets.
         logits: float32 `[b, longest target, vocabulary]`, by the whole decoder at once and no cache.
         cross: cross-attention keys and values of each layer, in the order of the encoder graph's outputs,
             float32 `[b, h, s, k]`.
@@ -76,17 +76,17 @@ def answers(
     prefix: Sequence[int] = (),
     guesses: Sequence[Sequence[int]] | None = None,
 ) -> Iterator[Answer]:
-    """Greedy search over `sources`, sorted by length, in batches of `BATCH`, and all that PyTorch says of them.
+    """Greedy search over `sources` and its logits, in batches of `BATCH` sorted by length, computed lazily.
 
     Args:
         model: the reference.
         sources: source ids, eos included.
-        limits: the most tokens to make, of all or of each.
-        prefix: what every target begins with.
-        guesses: targets that another engine found. Those of a batch are taken only if PyTorch, given them whole,
-            chooses each of their tokens after the ones before it: by induction they are then its own greedy targets,
-            found without its step by step search (the argument of speculative decoding, Leviathan et al. 2023).
-            They also sort the sentences, so that those of a batch end at about the same step.
+        limits: the most target tokens, of all or of each.
+        prefix: the forced beginning of every target.
+        guesses: targets of another engine. Those of a batch are accepted only if PyTorch, reading them whole, chooses
+            each of their tokens after the ones before it: by induction they are then its own greedy targets, without
+            a search step by step (the argument of speculative decoding, Leviathan et al. 2023). The sentences are
+            sorted by their lengths, so that those of a batch end at about the same step.
     """
     every_limit = _of_each(limits, sources)
     for indices in batches(guesses or sources):
@@ -141,7 +141,7 @@ def _greedy(
 def _are_greedy(
     targets: Sequence[Sequence[int]], logits: Logits, prefix: Sequence[int], eos: int, limits: Sequence[int]
 ) -> bool:
-    """Whether each target is what greedy search with these logits `[b, t, v]` makes, to its end."""
+    """Whether each target is what greedy search with these logits `[b, t, v]` gives, to its end."""
     best = logits.argmax(-1)
     for row, (target, most) in enumerate(zip(targets, limits, strict=True)):
         ended = 0 < len(target) <= most and (target[-1] == eos or len(target) == most)

@@ -13,22 +13,22 @@ from txport.runtime.errors import InputError
 from txport.runtime.text.affixes import Affixes, affixes
 from txport.runtime.text.tokenizer import IdsOnly, TextTokenizer, Tokenizer, open_tokenizer
 
-# Tokens of an answer to a random text: more than the runtime's shortest first caches hold, so that they grow.
+# Most target tokens of a random text: more than the runtime's first caches hold, so that caches grow.
 MOST_MADE = FIRST_TARGET + 8
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What a model is tried on.
+    """Sentences to calibrate, verify and self-check a model on.
 
     Attributes:
         texts: empty where ids were drawn at random.
-        sources: their source ids, whole and cut to the longest source, in the default languages.
-        limits: the most tokens that the answer to each is made of.
-        prefix: what every answer is forced to begin with.
+        sources: their source ids with affixes, cut to the longest source, in the default languages.
+        limits: the most target tokens of each.
+        prefix: the forced beginning of every target.
         origin: where they come from, for reports.
-        tokenizer: what the ids are of.
-        references: a translation of each, by somebody who knows; empty where there are none.
+        tokenizer: that made the ids.
+        references: a reference translation of each; empty if there are none.
     """
 
     texts: list[str]
@@ -54,7 +54,7 @@ def choose_trial(
         checkpoint: the model, and its own sentences and references.
         count: the most sentences.
         max_source: the most source tokens of a sentence, eos included.
-        max_target: the most tokens of an answer, so that answers are whole; to random texts as `random_limits` says.
+        max_target: the most target tokens; for random texts see `random_limits`.
         text: a file of sentences, one a line.
         references: a file of their translations, line by line.
 
@@ -77,7 +77,7 @@ def choose_trial(
         return Trial([""] * count, sources, limits, around.target_prefix, origin, tokenizer, [])
     chosen = lines[:count] or _random_texts(tokenizer, config, count, max_source)
     if not chosen:
-        raise InputError(f"{checkpoint.directory} has no sentences to try it on: give a file of them with --text")
+        raise InputError(f"{checkpoint.directory} has no sentences to verify on: give a file of them with --text")
     encoded = [tokenizer.encode_source(line) for line in chosen]
     sources = [around.around(ids, max_source) for ids, around in encoded]
     if not lines:
@@ -89,27 +89,27 @@ def choose_trial(
 
 
 def random_limits(sources: Sequence[Sequence[int]], max_target: int, around: Affixes) -> list[int]:
-    """As many tokens as the source has, `MOST_MADE` at most; two at least after a forced beginning.
+    """As many tokens as the source has, at most `MOST_MADE`, at least two after a forced beginning.
 
-    Nothing ends the answer to a random text: many would go on to the model's last position, and prove little by it.
+    Few answers to random texts end by themselves: most would run to the model's last position and prove little.
     """
     least = len(around.target_prefix) + 2
     return [min(max_target, max(least, min(len(source), MOST_MADE))) for source in sources]
 
 
 def _random_texts(tokenizer: TextTokenizer, config: Config, count: int, longest: int) -> list[str]:
-    """Texts of random pieces, for a model that came with a tokenizer but without sentences."""
-    # More than are asked for, since ids without a piece (languages, say) leave nothing.
+    """Texts of random pieces, for a model with a tokenizer but without sentences."""
+    # More than `count`, since ids without a piece (languages, say) leave no text.
     sampled = sample_sources(config, 3 * count, longest, Affixes([], [], []))
     texts = (_text_of(tokenizer, ids) for ids in sampled)
     return list(itertools.islice((text for text in texts if tokenizer.encode_source(text)[0]), count))
 
 
 def _text_of(tokenizer: TextTokenizer, ids: Sequence[int]) -> str:
-    """A text of about as many tokens: pieces that the tokenizer would not choose by itself come apart into several."""
+    """A text of about as many tokens: the tokenizer splits pieces that it would not choose itself into several."""
     text = " ".join(tokenizer.source_text(ids).split())
-    found = len(tokenizer.encode_source(text)[0])
-    return text if found <= len(ids) else text[: max(1, len(text) * len(ids) // found)].strip()
+    count = len(tokenizer.encode_source(text)[0])
+    return text if count <= len(ids) else text[: max(1, len(text) * len(ids) // count)].strip()
 
 
 def _own_pairs(checkpoint: Checkpoint) -> list[tuple[str, str | None]]:

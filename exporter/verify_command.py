@@ -1,6 +1,6 @@
-"""tx-verify: a bundle is compared with the checkpoint that it came from, or with its own golden.json.
+"""tx-verify: compare a bundle with the checkpoint that it was exported from, or with its own golden.json.
 
-Without a checkpoint nothing of PyTorch is imported, so that a device can do it.
+Without a checkpoint PyTorch is not imported, so that this runs on a device.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ def main(
 
     On the CPU every lowering is compared, and the report becomes the bundle's verification.json. With --device cuda or
     trt the engine of that device is compared. Without CHECKPOINT it is compared with the bundle's golden.json. With
-    --layers it is shown where in the graphs a precision costs most; exits with 1 if a value is not finite.
+    --layers the values that the precision costs most are listed; exits with 1 if a value is not finite.
     """
     manifest = Manifest.load(bundle)
     manifest.check_files(bundle, hashes=lambda name: True)

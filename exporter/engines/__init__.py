@@ -1,1 +1,1 @@
-"""From a bundle's graphs to TensorRT engines."""
+"""From a bundle's graphs to TensorRT engines; in this package an engine is a built TensorRT plan."""

@@ -1,7 +1,7 @@
-"""One ONNX graph to one serialized TensorRT engine, with its profiles, checked before and after.
+"""One ONNX graph to one serialized TensorRT engine with its profiles, checked before and after the build.
 
-Weights are mapped from the bundle's file, which the library reads directly, and the engine is written to its file as it
-is made where the version can do that: neither is held in memory of ours.
+TensorRT maps the weights from the bundle's file and, where the version can, streams the engine into its file: this
+process holds a copy of neither.
 """
 
 import logging
@@ -29,7 +29,7 @@ _log = logging.getLogger("txport")
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """What the builder is told.
+    """Options of TensorRT's builder.
 
     Attributes:
         capabilities: compute capabilities to build for (TensorRT-RTX only).
@@ -37,7 +37,7 @@ class BuildOptions:
         version_compatible: for later versions of the same major version as well.
         optimization_level: 0 to 5.
         workspace: the most bytes of device memory for temporaries; None for the library's own bound.
-        inspect: open the finished engine and prove its precision, which needs the GPU that it is for.
+        inspect: open the finished engine and prove its precision, which needs the GPU that it is built for.
     """
 
     capabilities: tuple[str, ...] = ()
@@ -56,10 +56,10 @@ class EngineBuilder:
         tensorrt: the library.
         bundle: where the graphs are.
         manifest: its manifest.
-        options: what the builder is told.
+        options: for TensorRT's builder.
         directory: where engines are written.
-        timing_cache: what earlier builds have measured; `build` adds to it.
-        progress: told (file, part done from 0 to 1).
+        timing_cache: measurements of earlier builds; `build` extends it.
+        progress: called with (file, fraction done from 0 to 1).
     """
 
     tensorrt: TensorRt
@@ -78,11 +78,11 @@ class EngineBuilder:
             graph: which graph.
             file: the engine file's name.
             profiles: its optimization profiles, in order.
-            target: make the cache length this number, for layers that take no other.
+            target: fixes the cache length, for layers that need it static.
 
         Raises:
             BundleError: the library cannot parse or build the graph.
-            CheckFailed: it would compute something else than the graph says.
+            CheckFailed: the engine would not compute what the graph says.
         """
         trt = self.tensorrt.module
         islands = {n for island in self.manifest.precision.islands if island.graph == graph.name for n in island.nodes}
@@ -103,7 +103,7 @@ class EngineBuilder:
         with path.open("xb") as output:
             if not self.tensorrt.serialize_to(builder, network, config, output):
                 raise BundleError(f"{self.tensorrt.library} cannot build {graph.file}: {self.tensorrt.why()}")
-        del parser  # it holds the mapped weights, which must live as long as the network
+        del parser  # it maps the weights, which must outlive the network
         if self.tensorrt.has_timing_cache:
             self.timing_cache = bytes(memoryview(config.get_timing_cache().serialize()))
         if self.options.inspect:
@@ -126,7 +126,7 @@ class EngineBuilder:
         if self.tensorrt.has_timing_cache:
             cache = config.create_timing_cache(self.timing_cache)
             if cache is None or not config.set_timing_cache(cache, False):
-                _log.warning("%s refuses its timing cache: everything is timed again", self.tensorrt.library)
+                _log.warning("%s rejects its timing cache: every kernel is timed again", self.tensorrt.library)
                 config.set_timing_cache(config.create_timing_cache(b""), False)
         if hasattr(trt, "IProgressMonitor"):
             config.progress_monitor = _monitor(trt, lambda part: self.progress(file, part))
@@ -143,13 +143,13 @@ class EngineBuilder:
 
 
 def parse_graph(tensorrt: TensorRt, builder: Any, path: Path, target: int | None = None) -> tuple[Any, Any]:
-    """A network, and the parser that keeps its weights mapped.
+    """Parse an ONNX file into a network; the parser keeps its weights mapped.
 
     Args:
         tensorrt: the library.
         builder: its builder.
         path: an ONNX file.
-        target: make the cache length this number.
+        target: fixes the cache length.
 
     Raises:
         BundleError: the library cannot parse it.
@@ -168,16 +168,16 @@ def parse_graph(tensorrt: TensorRt, builder: Any, path: Path, target: int | None
 
 
 def _optimization_profile(builder: Any, network: Any, graph: Graph, profile: Profile) -> Any:
-    made = builder.create_optimization_profile()
+    optimization_profile = builder.create_optimization_profile()
     tensors = {tensor.name: tensor for tensor in graph.inputs}
-    for given in (network.get_input(index) for index in range(network.num_inputs)):
-        if -1 in tuple(given.shape):
-            made.set_shape(given.name, *shapes(tensors[given.name], profile))
-    return made
+    for tensor in (network.get_input(index) for index in range(network.num_inputs)):
+        if -1 in tuple(tensor.shape):
+            optimization_profile.set_shape(tensor.name, *shapes(tensors[tensor.name], profile))
+    return optimization_profile
 
 
 def _monitor(trt: Any, progress: Callable[[float], None]) -> Any:
-    """Tells how far the outermost phase is."""
+    """Reports the progress of the outermost phase."""
 
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
         def __init__(self) -> None:

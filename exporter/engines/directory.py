@@ -1,4 +1,4 @@
-"""A directory of engines: its name, its lock, what is built into it, and its record. It appears whole or not at all."""
+"""A directory of TensorRT engines: name, lock, contents and record. It appears whole or not at all."""
 
 import fcntl
 import hashlib
@@ -43,11 +43,11 @@ _log = logging.getLogger("txport")
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """What will be built, from what, for what; it travels to the process that builds."""
+    """What is built, from what and for which GPU; pickled for the process that builds."""
 
     bundle: Path
     library: LibraryName
-    lowerings: tuple[Lowering, ...]  # the first that the library can build is taken
+    lowerings: tuple[Lowering, ...]  # the first that the library can build is used
     buckets: Buckets
     options: BuildOptions
     gpu: TargetGpu
@@ -55,10 +55,10 @@ class BuildPlan:
 
 
 def target_gpu(tensorrt: TensorRt, gpu: Gpu | str, capabilities: tuple[str, ...], ampere_plus: bool) -> TargetGpu:
-    """For which GPU to build.
+    """The GPU to build for.
 
     Raises:
-        InputError: there is none here and none was named, or one was named that only TensorRT-RTX could build for.
+        InputError: there is no GPU here and none is named, or one is named and the library is not TensorRT-RTX.
     """
     if tensorrt.is_rtx:
         if not capabilities:
@@ -68,9 +68,9 @@ def target_gpu(tensorrt: TensorRt, gpu: Gpu | str, capabilities: tuple[str, ...]
         name = gpu.name if isinstance(gpu, Gpu) else None
         return TargetGpu(name, capabilities, "same_compute_capability")
     if capabilities:
-        raise InputError(f"{tensorrt.library} builds for the GPU that is here: leave --compute-capability out")
+        raise InputError(f"{tensorrt.library} builds for the GPU of this machine: leave --compute-capability out")
     if isinstance(gpu, str):
-        raise InputError(f"{gpu}: {tensorrt.library} builds engines on the GPU that they are for")
+        raise InputError(f"{gpu}: {tensorrt.library} can only build on the GPU that will run the engines")
     return TargetGpu(gpu.name, (gpu.compute_capability,), "ampere_plus" if ampere_plus else "exact")
 
 
@@ -84,7 +84,7 @@ def build_directory(
     force: bool,
     progress: Callable[[str, float], None],
 ) -> Path:
-    """Build all engines of a plan and give their directory, which appears when all are checked.
+    """Build all engines of a plan and return their directory, which appears when all are checked.
 
     Args:
         plan: what to build.
@@ -93,7 +93,7 @@ def build_directory(
         timing_cache: a file to read measurements from and write them to; None for the directory's own.
         timeout: seconds.
         force: replace a directory of the same plan.
-        progress: told (file, part done from 0 to 1).
+        progress: called with (file, fraction done from 0 to 1).
 
     Raises:
         InputError: the directory exists, or another process is building it, or cannot be written.
@@ -113,7 +113,7 @@ def build_directory(
 
 
 def directory_name(plan: BuildPlan, manifest: Manifest, version: str) -> str:
-    """For people: the GPU, the library and a hash of everything that was chosen."""
+    """A readable name: the GPU, the library and a hash of all choices."""
     chosen = {
         "bundle": sources(plan, manifest),
         "gpu": encode(plan.gpu),
@@ -127,14 +127,14 @@ def directory_name(plan: BuildPlan, manifest: Manifest, version: str) -> str:
 
 
 def sources(plan: BuildPlan, manifest: Manifest) -> dict[str, str]:
-    """SHA-256 of the bundle's files that are built from, by name."""
+    """SHA-256 of the bundle's files that the engines are built from, by name."""
     graphs = [manifest.encoder, *(manifest.step(name) for name in plan.lowerings)]
     return {name: manifest.files[name].sha256 for name in [*(graph.file for graph in graphs), WEIGHTS]}
 
 
 @contextmanager
 def _only_one(target: Path) -> Iterator[None]:
-    """Hold the lock of the bundle's engines: builds that run at once would spoil each other's timings as well."""
+    """Hold the lock of the bundle's engines: concurrent builds would also distort each other's timings."""
     lock = target.with_name(".lock")
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
@@ -151,7 +151,7 @@ def _only_one(target: Path) -> Iterator[None]:
 
 
 def _build(plan: BuildPlan, directory: Path, known: bytes, progress: Callable[[str, float], None]) -> bytes:
-    """In the process that builds: all engines and, last, the record. Gives the timing cache."""
+    """In the process that builds: write all engines and, last, the record; return the timing cache."""
     start = monotonic()
     tensorrt, manifest = find_tensorrt(plan.library), Manifest.load(plan.bundle)
     builder = EngineBuilder(tensorrt, plan.bundle, manifest, plan.options, directory, known, progress)
@@ -189,15 +189,15 @@ def _build_engines(builder: EngineBuilder, plan: BuildPlan) -> tuple[Lowering, t
         except BundleError as error:
             if lowering == plan.lowerings[-1]:
                 raise
-            # Attention layers have kernels for some sizes of heads only.
-            _log.warning("%s: the next lowering is tried", error)
+            # Attention layers have kernels for some head sizes only.
+            _log.warning("%s: trying the next lowering", error)
             for file in builder.directory.glob("decoder_step*"):
                 file.unlink()
     raise AssertionError("a plan has at least one lowering")
 
 
 def _build_steps(builder: EngineBuilder, lowering: Lowering, buckets: Buckets) -> Iterator[EngineFile]:
-    """One engine for all buckets, so that weights are stored once, or one for each cache length if that is static."""
+    """One engine for all buckets, so that weights are stored once, or one for each cache length where it is static."""
     manifest = builder.manifest
     step = manifest.step(lowering)
     if lowering != "tensorscatter":

@@ -13,12 +13,12 @@ _TYPES = (
     ("bfloat16", re.compile(r"BF16|BFloat", re.IGNORECASE)),
     ("float32", re.compile(r"FP32|\bFloat\b", re.IGNORECASE)),
 )
-# Layers that change a format or hold a constant compute nothing.
+# Layers that only convert, move or hold values.
 _MOVES = ("Reformat", "NoOp", "Constant", "Shuffle", "Cast", "Gather", "Scatter", "Slice", "Concat", "Select")
 
 
 def engine_layers(tensorrt: TensorRt, engine: Any) -> list[dict[str, Any]]:
-    """What the inspector says of each layer; the engine must have been built with detailed profiling verbosity."""
+    """The inspector's description of each layer; the engine must be built with detailed profiling verbosity."""
     formats = tensorrt.module.LayerInformationFormat
     text = engine.create_engine_inspector().get_engine_information(formats.JSON)
     layers: list[dict[str, Any]] = [layer for layer in json.loads(text)["Layers"] if isinstance(layer, dict)]
@@ -28,10 +28,10 @@ def engine_layers(tensorrt: TensorRt, engine: Any) -> list[dict[str, Any]]:
 
 
 def check_layers(layers: list[dict[str, Any]], file: str, precision: str, islands: set[str]) -> dict[str, int]:
-    """See that every layer outside the islands computes in the type that was asked for, and every island in float32.
+    """Check that every layer outside the islands computes in `precision`, and every island in float32.
 
-    A layer computes in a type if what it makes has that type, and so has something that it reads: a layer that reads
-    float16 and makes float32 (or the reverse) converts.
+    A layer computes in a type if its outputs and at least one input have that type: a layer that reads float16 and
+    writes float32 (or the reverse) converts.
 
     Returns:
         how many layers compute in each floating type.
@@ -59,7 +59,7 @@ def check_layers(layers: list[dict[str, Any]], file: str, precision: str, island
 
 
 def _holds_island(layer: dict[str, Any], islands: set[str]) -> bool:
-    """A fused layer says in its metadata which nodes went into it."""
+    """A fused layer lists in its metadata the nodes that it was fused from."""
     nodes = set(re.findall(r"\[ONNX Layer: ([^\]]+)\]", str(layer.get("Metadata", ""))))
     return bool(nodes & islands)
 
@@ -67,10 +67,10 @@ def _holds_island(layer: dict[str, Any], islands: set[str]) -> bool:
 def _computes_in(layer: dict[str, Any]) -> str | None:
     if any(str(layer.get("LayerType", "")).startswith(kind) for kind in _MOVES):
         return None
-    made = {kind for kind in map(_type_of, layer.get("Outputs", [])) if kind is not None}
+    written = {kind for kind in map(_type_of, layer.get("Outputs", [])) if kind is not None}
     read = {kind for kind in map(_type_of, layer.get("Inputs", [])) if kind is not None}
-    both = made & read
-    return next(iter(both)) if len(both) == 1 and len(made) == 1 else None
+    both = written & read
+    return next(iter(both)) if len(both) == 1 and len(written) == 1 else None
 
 
 def _type_of(tensor: dict[str, Any]) -> str | None:

@@ -1,4 +1,4 @@
-"""What the parser made of a graph, checked before it is built: what TensorRT drops or retypes, it does in silence."""
+"""The parsed network, checked before it is built: TensorRT drops and retypes without a message."""
 
 import re
 from collections.abc import Collection, Iterator
@@ -9,10 +9,10 @@ from txport.runtime.bundle.schema import Graph
 from txport.runtime.engines.tensorrt import TensorRt
 from txport.runtime.errors import CheckFailed
 
-# Query, key, value, mask. TensorRT ignores Attention's `nonpad_kv_seqlen` without a word.
+# Query, key, value, mask. TensorRT ignores Attention's `nonpad_kv_seqlen` without a message.
 _MASK = 3
 FLOATS = ("float32", "float16", "bfloat16")
-# These hold or move values; what they are given has its type already.
+# These hold, move or convert values but compute nothing.
 _MOVES = {
     "CAST", "CONCATENATION", "CONSTANT", "FILL", "GATHER", "IDENTITY", "SCATTER", "SELECT", "SHAPE", "SHUFFLE", "SLICE",
     "SQUEEZE", "UNSQUEEZE", "KV_CACHE_UPDATE",
@@ -30,7 +30,7 @@ def kind_of(layer: Any) -> str:
 
 
 def leave_out_unknown(network: Any, graph: Graph, known: Collection[str]) -> Graph:
-    """Unmark the optional outputs that are not `known`: a marked output must be bound, and what it takes is computed.
+    """Unmark the optional outputs that are not `known`: every marked output would be computed and have to be bound.
 
     Returns:
         `graph` without these outputs.
@@ -42,12 +42,12 @@ def leave_out_unknown(network: Any, graph: Graph, known: Collection[str]) -> Gra
 
 
 def check_network(tensorrt: TensorRt, network: Any, graph: Graph, precision: str, islands: set[str]) -> dict[str, int]:
-    """See that nothing was lost: inputs, outputs, masks, and (where the network is strongly typed) precisions.
+    """Check that nothing was lost: inputs, outputs, masks and, where the network is strongly typed, precisions.
 
     Args:
         tensorrt: the library.
-        network: what the parser made of `graph`.
-        graph: what the manifest says of it.
+        network: parsed from `graph`.
+        graph: the manifest's record.
         precision: "float32" or "float16".
         islands: nodes that compute in float32 in a float16 graph.
 
@@ -55,12 +55,12 @@ def check_network(tensorrt: TensorRt, network: Any, graph: Graph, precision: str
         how many layers compute in each floating type.
 
     Raises:
-        CheckFailed: what was lost.
+        CheckFailed: something was lost.
     """
     inputs = {network.get_input(index).name for index in range(network.num_inputs)}
     outputs = {network.get_output(index).name for index in range(network.num_outputs)}
-    for what, found, listed in (("input", inputs, graph.inputs), ("output", outputs, graph.outputs)):
-        if missing := sorted({tensor.name for tensor in listed} - found):
+    for what, parsed, listed in (("input", inputs, graph.inputs), ("output", outputs, graph.outputs)):
+        if missing := sorted({tensor.name for tensor in listed} - parsed):
             raise CheckFailed(
                 f"{tensorrt.library} dropped the {what} {missing[0]!r} of {graph.file}: its engine would be wrong"
             )
@@ -80,7 +80,7 @@ def check_network(tensorrt: TensorRt, network: Any, graph: Graph, precision: str
 
 
 def computing_layers(tensorrt: TensorRt, network: Any) -> Iterator[tuple[Any, str]]:
-    """Each layer that computes with floating point, and the type of what it makes."""
+    """Each layer that computes in floating point, and the type of its output."""
     for layer in layers_of(network):
         if kind_of(layer) in _MOVES:
             continue

@@ -1,4 +1,4 @@
-"""A build in a process of its own: it can be stopped, it may be killed for want of memory, and its peak is its own."""
+"""A build in its own process: it can be stopped, survives the kernel's out-of-memory killer, and has its own peak."""
 
 import multiprocessing
 import signal
@@ -17,17 +17,17 @@ _POLL = 0.2  # seconds between checks of the time that is left
 def run_apart(
     work: Callable[[Callable[[str, float], None]], T], timeout: float | None, progress: Callable[[str, float], None]
 ) -> T:
-    """Run picklable `work`, which is given a function to report progress to, in a new process.
+    """Run picklable `work`, whose argument is a function that reports progress, in a new process.
 
     Args:
         work: what to run; what it raises is raised here.
         timeout: seconds after which it is killed; None for never.
-        progress: told what the work reports.
+        progress: called with what the work reports.
 
     Raises:
-        CheckFailed: it took longer, or was killed.
+        CheckFailed: the work took longer, or was killed.
     """
-    # Not by fork: CUDA does not survive one.
+    # Not fork: CUDA does not survive it.
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(work, sender), daemon=True)
@@ -58,7 +58,7 @@ def run_apart(
 def _listen(
     receiver: Connection, deadline: float | None, progress: Callable[[str, float], None]
 ) -> tuple[str, Any] | None:
-    """The answer, or None if the process ended without one or the time is over."""
+    """The answer, or None if the process ended without one or the deadline passed."""
     while deadline is None or time.monotonic() < deadline:
         if not receiver.poll(_POLL):
             continue

@@ -1,4 +1,4 @@
-"""Buckets: the sizes that engines are tuned for, and the optimization profiles that they become."""
+"""Buckets: the sizes that TensorRT engines are tuned for, and the optimization profiles made of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Buckets:
 def choose_buckets(
     manifest: Manifest, max_batch: int | None, batches: Sequence[int] | None, targets: Sequence[int] | None
 ) -> Buckets:
-    """What was asked for, or else powers of two for caches and 1, 8, 32 ... for batches.
+    """The sizes in the arguments; by default powers of two for caches and 1, 8, 32 ... for batches.
 
     Raises:
         InputError: a bucket is larger than the bundle's graphs take, or not positive.
@@ -33,7 +33,7 @@ def choose_buckets(
     limits = manifest.limits
     most = limits.batch if max_batch is None else max_batch
     if not 1 <= most <= limits.batch:
-        raise InputError(f"the maximum batch {most} is not between 1 and {limits.batch}, the most of this bundle")
+        raise InputError(f"the maximum batch {most} is not between 1 and {limits.batch}, the bundle's maximum")
     chosen = batches or [*(size for size in _BATCHES if size < most), most]
     if not targets:
         doubled = [_SHORTEST_TARGET << index for index in range(limits.target.bit_length())]
@@ -50,7 +50,7 @@ def encoder_profiles(manifest: Manifest, buckets: Buckets) -> tuple[Profile, ...
 
 
 def step_profiles(manifest: Manifest, batches: Sequence[int], targets: Sequence[int]) -> tuple[Profile, ...]:
-    """One for each pair: exactly this many rows and this cache, which is how the runtime allocates them."""
+    """One for each pair, with exactly these rows and this cache length, as the runtime allocates them."""
     source = manifest.dimensions.source
     return tuple(
         Profile(_exactly(batch), Range(1, source.opt, source.max), _exactly(target))
@@ -60,7 +60,7 @@ def step_profiles(manifest: Manifest, batches: Sequence[int], targets: Sequence[
 
 
 def shapes(tensor: Tensor, profile: Profile) -> tuple[list[int], list[int], list[int]]:
-    """The least, the best and the largest shape of an input in a profile."""
+    """The smallest, the optimal and the largest shape of an input in a profile."""
     sizes = {"batch": profile.batch, "source": profile.source, "target": profile.target}
 
     def at(which: str) -> list[int]:

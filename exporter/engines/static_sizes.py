@@ -1,4 +1,4 @@
-"""A named dimension of an ONNX file made a number, without the onnx library, which devices do not have.
+"""Makes a named dimension of an ONNX file a number, without the onnx library, which devices lack.
 
 TensorRT's KVCacheUpdate takes caches of a static length only. An ONNX file is a protocol buffer: fields of (number,
 type) keys. What is rewritten lies at ModelProto.graph (7), its inputs, outputs and values (11, 12, 13), and there at
@@ -13,7 +13,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 def with_size(model: bytes, dimension: str, size: int) -> bytes:
-    """The same model with every dimension of this name as a number.
+    """The model with every dimension of this name as a number.
 
     Args:
         model: the bytes of an ONNX file whose weights are external.

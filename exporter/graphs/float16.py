@@ -1,4 +1,4 @@
-"""FP16 written into the graph: every float tensor becomes float16 but those of listed nodes, the FP32 islands.
+"""FP16 written into the graph: every float tensor becomes float16 except in listed nodes, the FP32 islands.
 
 Strongly typed, so that no builder flag and no runtime decides a precision: TensorRT 11 has no such flags, and elsewhere
 they silently do nothing. `rounded` makes the same arithmetic visible on a CPU: ONNX Runtime's CPU provider computes a
@@ -14,7 +14,7 @@ from txport.exporter.graphs.weights import remove_unused_weights
 HALF, SINGLE = ir.DataType.FLOAT16, ir.DataType.FLOAT
 _NAMES = {HALF: "float16", SINGLE: "float32"}
 
-# These only move values: what they are given is rounded already.
+# These only move values: their inputs are rounded already.
 MOVES = set(
     "Concat Expand Gather Reshape ScatterElements Slice Split Squeeze TensorScatter Transpose Unsqueeze Where".split()
 )
@@ -29,9 +29,9 @@ def to_float16(model: ir.Model, islands: Collection[str]) -> None:
     """
     graph = model.graph
     variants: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
-    for given in graph.inputs:
-        if given.dtype == SINGLE:
-            given.dtype = HALF
+    for value in graph.inputs:
+        if value.dtype == SINGLE:
+            value.dtype = HALF
     for node in list(graph):
         wanted = SINGLE if node.name in islands else HALF
         for index, value in enumerate(node.inputs):
@@ -44,16 +44,16 @@ def to_float16(model: ir.Model, islands: Collection[str]) -> None:
                 output.dtype = wanted
         if node.op_type == "Cast" and node.attributes["to"].as_int() == SINGLE:
             node.attributes["to"] = ir.AttrInt64("to", wanted)
-    for index, made in enumerate(graph.outputs):
-        if made.dtype == SINGLE:
-            graph.outputs[index] = _cast_at_end(graph, made, HALF)
+    for index, value in enumerate(graph.outputs):
+        if value.dtype == SINGLE:
+            graph.outputs[index] = _cast_at_end(graph, value, HALF)
     remove_unused_weights(graph)
 
 
 def rounded(model: ir.Model) -> None:
     """Make a float16 graph round on any runtime: compute in float32, Cast every result to float16 and back.
 
-    Names, dtypes and order of inputs and outputs stay, so that the graph can stand in for the one it was made from.
+    Names, dtypes and order of inputs and outputs stay, so that the graph can stand in for the original.
     """
     graph = model.graph
     _widen_weights(graph)
@@ -129,7 +129,7 @@ def _variant(graph: ir.Graph, value: ir.Value, dtype: ir.DataType) -> ir.Value:
 def _initializer(graph: ir.Graph, value: ir.Value, dtype: ir.DataType) -> ir.Value:
     assert value.const_value is not None and value.name is not None
     name = f"{value.name}.{_NAMES[dtype]}"
-    with np.errstate(over="ignore"):  # what overflows here belongs into an island; verification shows it
+    with np.errstate(over="ignore"):  # a weight that overflows belongs in an island; verification shows it
         array = value.const_value.numpy().astype(np.float16 if dtype == HALF else np.float32)
     tensor = ir.tensor(array, name=name)
     converted = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(array.shape), const_value=tensor)

@@ -1,7 +1,7 @@
 """Int8 written into the graph: weights of every matrix product and every embedding table, activations as they come.
 
 Weights are rounded per output channel, symmetrically, to -127..127 (Jacob et al. 2018, section 2; Wu et al. 2020,
-section 5). Activations are rounded per row and never across rows: what a sentence gives must not depend on the rest of
+section 5). Activations are rounded per row, never across rows: a sentence's result must not depend on the rest of
 its batch, which `quantize_dynamic`, with one scale for a whole tensor, cannot promise. After a LayerNorm all rows have
 one scale already, and one constant, taken from calibration, serves them all, with the bias in the product; elsewhere
 the graph computes each row's. After a ReLU nothing is negative, and rounding to 0..255 does the ReLU as well. Packed
@@ -93,13 +93,13 @@ class _Rows(NamedTuple):
 
 
 class _Conversion:
-    """The graph under change, and what was made for it so far."""
+    """The graph being converted, and the values added to it so far."""
 
     def __init__(self, model: ir.Model, largest: Mapping[str, float]) -> None:
         self._graph, self._largest = model.graph, largest
         self._weights: dict[tuple[str, bool], tuple[ir.Value, ir.Value]] = {}
         self._rounded: dict[str, _Rows] = {}
-        self._made = 0  # for names
+        self._count = 0  # for names
         self._tables = {node.inputs[0] for node in model.graph if _is_lookup(node)}
         model.opset_imports[CONTRIB] = 1
 
@@ -121,8 +121,8 @@ class _Conversion:
         table, ids = node.inputs[0], node.inputs[1]
         assert table is not None
         ints, scales = self._weight(table, _Columns(0, 1), rows_first=True, transposed=True)
-        found = self._node(node, "", "Gather", [ints, ids], dtype=ir.DataType.INT8)
-        wide = self._node(node, "", "Cast", [found], [ir.AttrInt64("to", ir.DataType.FLOAT)])
+        rows = self._node(node, "", "Gather", [ints, ids], dtype=ir.DataType.INT8)
+        wide = self._node(node, "", "Cast", [rows], [ir.AttrInt64("to", ir.DataType.FLOAT)])
         column = self._constant(f"{scales.name}.column", _array(scales)[:, None])
         factor = self._node(node, "", "Gather", [column, ids])
         self._replace(node.outputs[0], self._node(node, "", "Mul", [wide, factor]))
@@ -240,8 +240,8 @@ class _Conversion:
         attributes: list[ir.Attr] | None = None,
         dtype: ir.DataType = ir.DataType.FLOAT,
     ) -> ir.Value:
-        self._made += 1
-        name = f"{near.name}/{kind}.{self._made}"
+        self._count += 1
+        name = f"{near.name}/{kind}.{self._count}"
         node = ir.Node(domain, kind, inputs, attributes or [], num_outputs=1, name=name)
         (output,) = node.outputs
         output.name, output.type = name, ir.TensorType(dtype)

@@ -1,6 +1,6 @@
 """The three ways to write one decoder step in ONNX, behind one set of methods.
 
-`graphs.DecoderStep` is the one source; what differs between runtimes is how a cache is written, how attention is
+`modules.DecoderStep` is the one source; what differs between runtimes is how a cache is written, how attention is
 spelled and how a residual meets its LayerNorm. Shapes: b batch, h heads, k head_dim, d d_model, s source, c cache.
 Queries arrive already scaled by 1/sqrt(head_dim): the factor is folded into their weights.
 """
@@ -21,7 +21,7 @@ LEAST_BLOCK = 16
 
 @dataclass(frozen=True)
 class StepInputs:
-    """What every layer of one step shares."""
+    """Inputs that all layers of one step share."""
 
     positions: Tensor  # int64 [b]
     cache_positions: Tensor  # int64 [c], 0..c-1: an input, so that no Range operator is needed
@@ -94,8 +94,8 @@ class Scatter(Lowering):
         index = step.positions.reshape(-1, 1, 1, 1) + spread
         key_cache = key_cache.scatter(2, index, key)
         value_cache = value_cache.scatter(2, index, value)
-        seen = step.cache_positions.reshape(1, 1, 1, -1) <= step.positions.reshape(-1, 1, 1, 1)
-        bias = torch.where(seen, 0.0, MASKED)
+        visible = step.cache_positions.reshape(1, 1, 1, -1) <= step.positions.reshape(-1, 1, 1, 1)
+        bias = torch.where(visible, 0.0, MASKED)
         return _merge_heads(attend(query, key_cache, value_cache, bias)), key_cache, value_cache
 
     def cross_attention(self, query: Tensor, heads: int, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
@@ -113,8 +113,8 @@ class TensorScatter(Lowering):
         query, key, value = (_split_heads(part, heads) for part in qkv.chunk(3, dim=1))
         key_cache = self._write(key_cache, key, step.positions)
         value_cache = self._write(value_cache, value, step.positions)
-        seen = step.cache_positions.reshape(1, 1, 1, -1) <= step.positions.reshape(-1, 1, 1, 1)
-        context = F.scaled_dot_product_attention(query, key_cache, value_cache, attn_mask=seen, scale=1.0)
+        visible = step.cache_positions.reshape(1, 1, 1, -1) <= step.positions.reshape(-1, 1, 1, 1)
+        context = F.scaled_dot_product_attention(query, key_cache, value_cache, attn_mask=visible, scale=1.0)
         return _merge_heads(context), key_cache, value_cache
 
     def cross_attention(self, query: Tensor, heads: int, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """The two graphs of a bundle as modules to trace: the encoder, and one decoder step over caches.
 
-Built from `txport.models.Transformer`, sharing its tensors where it can. What is rearranged, once, before tracing: Q, K
-and V stand in one matrix, 1/sqrt(head_dim) is folded into the query's part, and positions are cut to what is exported.
+Built from `txport.models.Transformer`, sharing its tensors where possible. Rearranged once, before tracing: Q, K and V
+become one matrix, 1/sqrt(head_dim) is folded into the query's part, and positions are cut to the exported length.
 Shapes: b batch, h heads, k head_dim, d d_model, s source, c cache length, v vocabulary.
 """
 
@@ -96,7 +96,7 @@ class EncoderGraph(nn.Module):
         )
         self.norm = model.encoder_norm
         attentions = [layer.cross_attention for layer in model.decoder]
-        # Every layer's cross keys and values are projections of the same memory.
+        # The cross keys and values of all layers are projections of the same memory.
         self.cross_key_value = nn.ModuleList(_packed(x.key, x.value) for x in attentions)  # type: ignore[union-attr, arg-type]
 
     def forward(self, input_ids: Tensor, source_lengths: Tensor) -> tuple[list[KeyValue], Tensor]:

@@ -20,7 +20,7 @@ from txport.runtime.bundle.schema import ModelSizes
 from txport.runtime.libraries import quiet
 
 ENCODER_OPSET = 18
-# Any sizes above 1 do: 0 and 1 would be taken for constants.
+# Any sizes above 1 will do: torch.export takes 0 and 1 for constants.
 _BATCH, _SOURCE, _TARGET = 2, 5, 7
 
 
@@ -97,7 +97,7 @@ def _trace(module: nn.Module, example: tuple[Any, ...], shapes: Any, interface: 
 
 
 def _clean(model: ir.Model) -> None:
-    """Keep what a runtime needs: no traces of source lines, no unused outputs, inputs or weights, telling names."""
+    """Keep what a runtime needs: no traces of source lines, no unused outputs, inputs or weights, descriptive names."""
     graph = model.graph
     passes.CommonSubexpressionEliminationPass()(model)
     passes.RemoveUnusedNodesPass()(model)
@@ -116,9 +116,9 @@ def _clean(model: ir.Model) -> None:
         for output in node.outputs:
             output.metadata_props.clear()
             if not output.uses() and not output.is_graph_output():
-                output.name = ""  # an optional output that nobody asked for
+                output.name = ""  # an optional output that nothing reads
         if node.op_type == "Reshape":
-            node.attributes.pop("allowzero", None)  # no shape of ours holds a zero; older parsers stumble over it
+            node.attributes.pop("allowzero", None)  # no shape here holds a zero, and older parsers reject the attribute
 
 
 def _name_nodes(graph: ir.Graph) -> None:

@@ -1,6 +1,6 @@
-"""One file of weights for all graphs of a bundle, in which equal tensors stand once.
+"""One file of weights for all graphs of a bundle, in which equal tensors are stored once.
 
-Tensors are found equal by their bytes, so a tied embedding and projection, the same layer in three lowerings and the
+Tensors are compared by their bytes, so a tied embedding and projection, the same layer in three lowerings and the
 position table of encoder and decoder are each stored once. Large ones start at a page, so that a runtime can map them.
 """
 

@@ -1,6 +1,6 @@
-"""What values the graphs take on real sentences, and how far their logits are from PyTorch's.
+"""The ranges of the graphs' values on real sentences, and how far their logits are from PyTorch's.
 
-Both read the reference's own tokens, not those that the graphs would choose.
+Both are measured on the reference's tokens, not on those that the graphs would choose.
 """
 
 import math
@@ -23,7 +23,7 @@ class Loss:
     Attributes:
         rms: root mean square difference of logits; infinite where NaN or infinity appears.
         changed: share of tokens for which another id would be chosen.
-        regret: largest reference logit given away by such a choice.
+        regret: largest loss of reference logit by such a choice.
     """
 
     rms: float

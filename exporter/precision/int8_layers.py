@@ -1,6 +1,6 @@
-"""Which layers of an int8 bundle must stay in float32, found on real sentences.
+"""Which layers of an int8 bundle must stay in float32, measured on real sentences.
 
-None, for most models. Where int8 costs too much quality (`txport.exporter.verification.quality`), the modules whose
+For most models, none. Where int8 costs too much quality (`txport.exporter.verification.quality`), the modules whose
 rounding alone disturbs the logits most stay in float32, twice as many each time, until it does not.
 """
 
@@ -25,12 +25,12 @@ from txport.runtime.version import VERSION
 
 ENCODER, STEP = "encoder", "decoder_step.ort"
 Module = tuple[str, str]  # graph and module within it
-# Batches of the calibration that modules are ranked on: each is tried alone.
+# Batches of the calibration that modules are ranked on, each module alone.
 _RANKED_ON = 1
 
 
 class Int8Search:
-    """Two float32 graphs, and what becomes of them and of their translations in int8.
+    """Search for the layers of two float32 graphs that int8 would spoil.
 
     Args:
         directory: scratch space.
@@ -64,7 +64,7 @@ class Int8Search:
         failure = self.quality([]).failure
         if failure is None:
             return []
-        progress("int8: looking for the layers that lose it")
+        progress("int8: searching the layers that lose it")
         ranked, count = self._ranked(), 1
         while 2 * count <= len(ranked):
             if self.quality(ranked[:count]).failure is None:
@@ -86,7 +86,7 @@ class Int8Search:
         return Quality(len(self._trial.sources), changed, self._bleu_float32, score)
 
     def _ranked(self) -> list[Module]:
-        """All modules, the one first whose rounding alone moves the logits most."""
+        """All modules, those first whose rounding alone changes the logits most."""
         first = dataclasses.replace(self._calibration, answers=self._calibration.answers[:_RANKED_ON])
         modules = list(dict.fromkeys(module for nodes in self._modules.values() for _, module in nodes))
 

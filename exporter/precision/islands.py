@@ -1,8 +1,8 @@
-"""Which nodes of a float16 graph must stay in float32, found on real sentences.
+"""Which nodes of a float16 graph must stay in float32, measured on real sentences.
 
-Two reasons make an island. Overflow: a node reads or makes a value near the largest that float16 holds (65504). Loss:
-the graph, with every value rounded to float16, would choose other tokens; then the modules whose rounding hurts most
-are kept in float32, one after the other, until it does not.
+There are two reasons. Overflow: a node reads or writes a value near the largest of float16 (65504). Loss: with every
+value rounded to float16 the graph would choose other tokens; then the modules whose rounding costs most are kept in
+float32, one after the other, until it does not.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ def choose_islands(
         models = {name: _converted(files[name], _within(files[name], scopes) | islands[name]) for name in probe}
         return calibration.loss(models, directory / "rounded")
 
-    progress("FP16: looking for loss")
+    progress("FP16: measuring the loss")
     scopes = _lossy_scopes(loss, [(name, scope) for name in probe for scope in _scopes(files[name])])
     result = [Island(name, tuple(sorted(nodes)), "overflow") for name, nodes in islands.items() if nodes]
     for name, file in files.items():
@@ -75,7 +75,7 @@ def _overflow_islands(
 
 
 def _overflowing(model: ir.Model, largest: dict[str, float]) -> set[str]:
-    """Nodes that read or make a value beyond `OVERFLOW`."""
+    """Nodes that read or write a value beyond `OVERFLOW`."""
     values = dict(largest)
     for name, value in model.graph.initializers.items():
         if value.dtype == ir.DataType.FLOAT and value.const_value is not None:
@@ -111,7 +111,7 @@ def _scopes(file: Path) -> list[str]:
 
 
 def _within(file: Path, scopes: Sequence[Scope]) -> set[str]:
-    """Nodes of a graph file in the given (graph kind, module) pairs, but for those that write a cache."""
+    """Nodes of a graph file in these (graph kind, module) pairs, except those that write a cache."""
     kind = "encoder" if file.stem == "encoder" else "decoder_step"
     wanted = {scope for graph, scope in scopes if graph.split(".")[0] == kind}
     model = ir.load(file)

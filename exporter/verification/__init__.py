@@ -1,1 +1,1 @@
-"""Whether a bundle says what PyTorch says: the report, and how it is made."""
+"""Comparing a bundle with PyTorch: the checks and their report."""

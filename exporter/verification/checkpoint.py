@@ -1,4 +1,4 @@
-"""What tx-verify does where PyTorch is: trial, verification, report."""
+"""tx-verify with a checkpoint, which needs PyTorch."""
 
 import dataclasses
 import json
@@ -31,14 +31,14 @@ def verify_checkpoint(
     """Compare a bundle with a checkpoint and print the report.
 
     Args:
-        bundle: already checked.
+        bundle: whose files are checked already.
         checkpoint: what it was exported from.
         manifest: the bundle's.
         device: "cpu" for every lowering, or the device whose engine is compared.
         trial: how many sentences, a file of them, and a file of their translations.
         singles: how many of them to run alone as well.
-        write: keep a report of the CPU in the bundle.
-        as_json: print the report as JSON.
+        write: whether to store a report of the CPU in the bundle.
+        as_json: whether to print the report as JSON.
 
     Raises:
         CheckFailed: they differ.

@@ -1,4 +1,4 @@
-"""What one lowering is seen to do, gathered batch by batch, so that logits of all sentences are never held at once."""
+"""Accumulates one lowering's results batch by batch, so that logits of all sentences are never held at once."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,21 +11,21 @@ from txport.exporter.verification.report import Divergence, LoweringReport, judg
 from txport.runtime.engine import DecoderState, Engine, Memory
 from txport.runtime.greedy import Request, decode_all
 
-# Sentences that the runtime's loop makes of lowerings after the first.
+# Sentences that the runtime's loop decodes with each lowering after the first.
 LOOP_SAMPLE = 32
 _EXTRA_PADDING = 5
 _LISTED = 20
 
 
 class Errors:
-    """The largest and the mean absolute difference of all that is added, and whether all of it was finite."""
+    """The largest and the mean absolute difference of all arrays that were added, and whether all were finite."""
 
     def __init__(self) -> None:
         self.largest, self._total, self._count, self.finite = 0.0, 0.0, 0, True
 
-    def add(self, found: Logits, expected: Logits) -> None:
-        """Two arrays of one shape; where `expected` says that an id is banned, they need only be finite."""
-        difference = np.abs(found - expected)
+    def add(self, ours: Logits, expected: Logits) -> None:
+        """Compare two arrays of one shape; where `expected` is at most `LEAST` they only need to be finite."""
+        difference = np.abs(ours - expected)
         total = float(difference.sum(dtype=np.float64))
         if not math.isfinite(total):
             self.finite = False
@@ -43,7 +43,7 @@ class Errors:
 
 
 class LoweringCheck:
-    """Collects the evidence for one engine.
+    """Collects the results of one engine.
 
     Args:
         engine: runs one lowering of the bundle.
@@ -62,25 +62,25 @@ class LoweringCheck:
         self._ids: dict[int, list[int]] = {}
         self._expected: dict[int, list[int]] = {}
         self._divergences: list[Divergence] = []
-        self._shipped: dict[int, list[int]] = {}
+        self._loop_ids: dict[int, list[int]] = {}
 
     def loop(self) -> list[list[int]]:
-        """What the loop that ships makes of all sentences."""
+        """The runtime loop's ids of all sentences."""
         self._run_loop(range(len(self._trial.sources)))
-        return list(self._shipped.values())
+        return list(self._loop_ids.values())
 
     def _run_loop(self, indices: Sequence[int]) -> None:
         trial = self._trial
         requests = [Request(trial.sources[i], max_length=trial.limits[i], prefix=trial.prefix) for i in indices]
-        made = [result.ids for result in decode_all(self._engine, requests)]
-        self._shipped = dict(zip(indices, made, strict=True))
+        results = decode_all(self._engine, requests)
+        self._loop_ids = {index: result.ids for index, result in zip(indices, results, strict=True)}
 
     def add(self, answer: Answer, memory: Memory) -> None:
         """Run one batch in lockstep and compare each step's logits and ids with PyTorch's, up to a first divergence.
 
         Args:
-            answer: the batch, and what PyTorch says of it.
-            memory: what the bundle's encoder made of it; all lowerings share that graph.
+            answer: the batch, and what PyTorch computed for it.
+            memory: of the bundle's encoder, which all lowerings share.
         """
         batch, logits, prefix = answer.batch, answer.logits, self._trial.prefix
         rows = range(len(batch.targets))
@@ -91,46 +91,45 @@ class LoweringCheck:
         state.place(rows, memory, rows, [longest] * len(ids))
         for step in range(longest):
             state.step()
-            tokens, found = state.read().token_ids[-1].copy(), state.logits()
+            tokens, ours = state.read().token_ids[-1].copy(), state.logits()
             if step < len(prefix):
                 tokens[:] = prefix[step]
                 state.override(rows, tokens.tolist(), [False] * len(ids))
             for row, target in enumerate(batch.targets):
                 if step >= len(target) or diverged[row]:
                     continue
-                self._logits.add(found[row], logits[row, step])
+                self._logits.add(ours[row], logits[row, step])
                 ids[row].append(int(tokens[row]))
                 if ids[row][-1] != target[step]:
                     diverged[row] = True
                     margin = float(logits[row, step, target[step]] - logits[row, step, ids[row][-1]])
-                    found_at = Divergence(batch.indices[row], step, target[step], ids[row][-1], margin)
-                    self._divergences.append(found_at)
+                    self._divergences.append(Divergence(batch.indices[row], step, target[step], ids[row][-1], margin))
         self._ids.update(zip(batch.indices, ids, strict=True))
         self._expected.update(zip(batch.indices, batch.targets, strict=True))
         self._report.sentences += len(ids)
         self._report.token_identical += diverged.count(False)
 
     def finish(self, encoder: Errors, progress: Callable[[str], None]) -> LoweringReport:
-        """Run the loop that ships, single sentences and added padding, and judge.
+        """Run the runtime's loop, single sentences and added padding, and judge.
 
         Args:
             encoder: how far the encoder's outputs are from PyTorch's.
-            progress: is told what is done.
+            progress: called with the name of each stage.
         """
         report = self._report
-        if not self._shipped:
+        if not self._loop_ids:
             progress(f"{report.lowering}: the runtime's loop")
             self._run_loop(self._sample)
-        report.loop_sentences = len(self._shipped)
+        report.loop_sentences = len(self._loop_ids)
         # The lockstep run stops at a divergence.
         report.loop_identical = sum(
-            ids[: len(self._ids[index])] == self._ids[index] for index, ids in self._shipped.items()
+            ids[: len(self._ids[index])] == self._ids[index] for index, ids in self._loop_ids.items()
         )
         progress(f"{report.lowering}: {len(self._singles)} sentences alone")
         report.single_sentences = len(self._singles)
-        report.batch_identical = sum(self._as_shipped([index], 0) for index in self._singles)
+        report.batch_identical = sum(self._count_as_loop([index], 0) for index in self._singles)
         report.padded_identical = sum(
-            self._as_shipped(self._singles[start : start + BATCH], _EXTRA_PADDING)
+            self._count_as_loop(self._singles[start : start + BATCH], _EXTRA_PADDING)
             for start in range(0, len(self._singles), BATCH)
         )
         report.max_logit_error, report.mean_logit_error = self._logits.largest, self._logits.mean
@@ -142,33 +141,33 @@ class LoweringCheck:
         return report
 
     def _quality(self) -> Quality:
-        """Of the loop's translations, as against PyTorch's."""
-        trial, indices = self._trial, sorted(self._shipped)
+        """Of the loop's translations, beside PyTorch's."""
+        trial, indices = self._trial, sorted(self._loop_ids)
         compared = sum(len(ids) for ids in self._ids.values())
         changed = len(self._divergences) / max(1, compared)
         if not trial.references:
             return Quality(len(indices), changed, None, None)
         references = [trial.references[index] for index in indices]
-        expected, found = ([ids[i] for i in indices] for ids in (self._expected, self._shipped))
-        tokenizer = trial.tokenizer
-        return Quality(len(indices), changed, bleu(tokenizer, expected, references), bleu(tokenizer, found, references))
+        expected, ours = ([ids[i] for i in indices] for ids in (self._expected, self._loop_ids))
+        scores = (bleu(trial.tokenizer, targets, references) for targets in (expected, ours))
+        return Quality(len(indices), changed, *scores)
 
-    def _as_shipped(self, indices: Sequence[int], padding: int) -> int:
-        """How many of these sentences get the loop's ids in one plain batch, each padded by `padding` at least."""
+    def _count_as_loop(self, indices: Sequence[int], padding: int) -> int:
+        """How many of these sentences get the loop's ids in one plain batch, each with at least `padding` padding."""
         engine, trial = self._engine, self._trial
         ids, lengths = pad([trial.sources[index] for index in indices], engine.tokens.pad)
         width = min(ids.shape[1] + padding, engine.limits.source)
         ids = np.pad(ids, ((0, 0), (0, width - ids.shape[1])), constant_values=engine.tokens.pad)
         limits = [trial.limits[index] for index in indices]
-        # As long as the largest cache allows: the slots after a row's own must not matter.
+        # The longest caches: slots beyond a row's positions must not matter.
         state = engine.allocate(len(indices), width, engine.limits.target)
         state.place(range(len(limits)), engine.encode(ids, lengths), range(len(limits)), limits)
         made = _until_finished(state, trial.prefix)
-        return sum(row == self._shipped[index] for index, row in zip(indices, made, strict=True))
+        return sum(row == self._loop_ids[index] for index, row in zip(indices, made, strict=True))
 
 
 def _until_finished(state: DecoderState, prefix: Sequence[int]) -> list[list[int]]:
-    """Greedy ids of all rows of a state, by nothing but its steps."""
+    """Greedy ids of all rows of a state, by its steps alone."""
     rows = range(state.rows)
     made: list[list[int]] = [[] for _ in rows]
     open_rows = set(rows)

@@ -1,4 +1,4 @@
-"""A bundle checked where PyTorch is not: golden.json by the engine of a device, in batches, alone and after refills."""
+"""A bundle checked without PyTorch: golden.json by the engine of a device, in batches, alone and after refills."""
 
 import random
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ _ORDERS = 2
 
 @dataclass(frozen=True)
 class GoldenReport:
-    """What came of it; `*_identical` count cases of which every token is the one that PyTorch chose at export.
+    """The result; `*_identical` count cases in which every token is the one that PyTorch chose at export.
 
     Attributes:
-        engine: what ran.
+        engine: the engine's name.
         batch_identical: in batches and alone.
         refill_identical: in rows that are refilled, in several orders.
-        differences: the first ones, in words.
+        differences: descriptions of the first ones.
     """
 
     passed: bool
@@ -58,7 +58,7 @@ def verify_golden(bundle: Path, device: str) -> GoldenReport:
 
 
 def _refilled(translator: Translator, golden: Golden) -> list[tuple[int, list[int]]]:
-    """(case, what was made instead) in few rows, so that each takes many sentences, in shuffled orders."""
+    """(case, wrong ids) with few rows, so that each takes many sentences, in shuffled orders."""
     wrong = []
     order = list(range(len(golden.cases)))
     for seed in range(_ORDERS):

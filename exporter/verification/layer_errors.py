@@ -1,8 +1,8 @@
-"""Where a graph's values part from float32, node by node: what `tx-verify --layers` measures.
+"""How far a graph's values are from float32, node by node: what `tx-verify --layers` measures.
 
 The reference is the same graph with the same weights, computed in float32 by ONNX Runtime's plain kernels on the CPU.
 Both see the same inputs: each case of golden.json alone, and for a step the caches that the reference has filled, so
-that an error is that of one encoder run or of one step. Within a run errors add up from layer to layer.
+that an error comes from one encoder run or one step. Within a run errors accumulate from layer to layer.
 """
 
 import math
@@ -106,7 +106,8 @@ def _copies(
 def _expected(exact: TeacherForced, cases: Sequence[Case], bos: int) -> tuple[list[Pair], list[Pair]]:
     """Each run of the encoder and of the step by the reference, one case at a time."""
     length = max([1, *(min(len(case.target_ids), STEPS) for case in cases)])
-    encoder, step = [], []
+    encoder: list[Pair] = []
+    step: list[Pair] = []
     for case in cases:
         ids = np.array([case.source_ids], np.int64)
         feed, cross = exact.encode(ids, np.array([ids.shape[1]], np.int64))
@@ -116,18 +117,18 @@ def _expected(exact: TeacherForced, cases: Sequence[Case], bos: int) -> tuple[li
 
 
 class _Sums:
-    """Of one value, over all that was compared."""
+    """Of one value, over all runs."""
 
     def __init__(self) -> None:
         self.largest = self.error = self._squares = self._differences = 0.0
 
-    def add(self, found: Array, expected: Array) -> None:
-        wanted, given = expected.astype(np.float64), found.astype(np.float64)
-        self.largest = max(self.largest, float(np.abs(wanted).max(initial=0.0)))
-        difference = np.abs(given - wanted)
+    def add(self, ours: Array, expected: Array) -> None:
+        exact = expected.astype(np.float64)
+        self.largest = max(self.largest, float(np.abs(exact).max(initial=0.0)))
+        difference = np.abs(ours.astype(np.float64) - exact)
         # max() of Python would drop a NaN.
         self.error = float(np.maximum(self.error, difference.max(initial=0.0)))
-        self._squares += float(np.square(wanted).sum())
+        self._squares += float(np.square(exact).sum())
         self._differences += float(np.square(difference).sum())
 
     @property
@@ -140,9 +141,9 @@ class _Sums:
 def _compare(graph: Graph, file: Path, infer: Runner, pairs: Sequence[Pair]) -> list[LayerError]:
     sums: dict[str, _Sums] = {}
     for feed, expected in pairs:
-        found = infer(feed)
-        for name in expected.keys() & found.keys():
-            sums.setdefault(name, _Sums()).add(found[name], expected[name])
+        outputs = infer(feed)
+        for name in expected.keys() & outputs.keys():
+            sums.setdefault(name, _Sums()).add(outputs[name], expected[name])
     nodes = onnx.load(file, load_external_data=False).graph.node
     return [
         LayerError(graph.name, node.name, node.op_type, value, *_figures(sums[value]))

@@ -1,6 +1,6 @@
-"""Libraries that run a graph once, with every value of it as an output, for `tx-verify --layers`.
+"""Runs of a graph with every value as an output, by each library, for `tx-verify --layers`.
 
-An output cannot be fused away, so what is measured are a library's kernels and its precisions, not its fusions.
+An output cannot be fused away, so this measures a library's kernels and precisions, not its fusions.
 """
 
 import os
@@ -22,14 +22,14 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def runner_on(device: str, file: Path, graph: Graph, manifest: Manifest, shapes: Sequence[Shapes]) -> Runner:
-    """What runs `file` on a device; float inputs are rounded to the types that it takes.
+    """A function that runs `file` on a device; float inputs are rounded to the types that it takes.
 
     Args:
         device: "cpu", "cuda" or "trt".
         file: `graph` with all its values as outputs.
-        graph: the manifest's word on it.
+        graph: the manifest's record.
         manifest: the bundle's.
-        shapes: those of every input that will be given, by name.
+        shapes: of the inputs of every run, by name.
     """
     if device == "trt":
         return _tensorrt(find_tensorrt(), file, graph, manifest, shapes)
@@ -43,7 +43,7 @@ def runner_on(device: str, file: Path, graph: Graph, manifest: Manifest, shapes:
 
 
 def _tensorrt(tensorrt: TensorRt, file: Path, graph: Graph, manifest: Manifest, shapes: Sequence[Shapes]) -> Runner:
-    """By Polygraphy's runner, which allocates what an engine of many outputs needs."""
+    """By Polygraphy's runner, which allocates the many outputs."""
     os.environ["POLYGRAPHY_USE_TENSORRT_RTX"] = str(int(tensorrt.is_rtx))  # it reads this when it is imported
     with needs("trt"):
         from polygraphy.backend.trt import EngineFromNetwork, TrtRunner
@@ -53,8 +53,8 @@ def _tensorrt(tensorrt: TensorRt, file: Path, graph: Graph, manifest: Manifest, 
     inputs = runner.get_input_metadata()
 
     def infer(feed: Values) -> dict[str, Array]:
-        given = {name: feed[name].astype(np.dtype(inputs[name].dtype)) for name in inputs}
-        return {name: np.array(value) for name, value in runner.infer(given).items()}
+        typed = {name: feed[name].astype(np.dtype(inputs[name].dtype)) for name in inputs}
+        return {name: np.array(value) for name, value in runner.infer(typed).items()}
 
     return infer
 
@@ -62,7 +62,7 @@ def _tensorrt(tensorrt: TensorRt, file: Path, graph: Graph, manifest: Manifest, 
 def network_with_config(
     tensorrt: TensorRt, file: Path, graph: Graph, manifest: Manifest, shapes: Sequence[Shapes]
 ) -> tuple[tuple[Any, Any, Any], Callable[[Any, Any], Any]]:
-    """Builder, network and parser, and what makes the configuration: precisions as `tx-build` sets them.
+    """Builder, network and parser, and a function that configures them with precisions as `tx-build` does.
 
     Raises:
         BundleError: the library cannot parse the graph.
@@ -77,9 +77,9 @@ def network_with_config(
         config = builder.create_builder_config()
         tensorrt.set_precision(config, network, manifest.precision.type == "float16", islands)
         profile = builder.create_optimization_profile()
-        for given in (network.get_input(index) for index in range(network.num_inputs)):
-            if -1 in tuple(given.shape):
-                profile.set_shape(given.name, *_range_of([each[given.name] for each in shapes]))
+        for tensor in (network.get_input(index) for index in range(network.num_inputs)):
+            if -1 in tuple(tensor.shape):
+                profile.set_shape(tensor.name, *_range_of([each[tensor.name] for each in shapes]))
         config.add_optimization_profile(profile)
         return config
 

@@ -1,4 +1,4 @@
-"""What `tx-verify --layers` prints: the values of a bundle's graphs that a device's precision costs most."""
+"""tx-verify --layers: print the values of a bundle's graphs that a device's precision costs most."""
 
 import dataclasses
 import json

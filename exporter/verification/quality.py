@@ -1,4 +1,4 @@
-"""What rounding costs in translation quality, measured on the text that comes out.
+"""What rounding costs in translation quality, measured on the translations.
 
 Int8 changes some tokens of any model, most of them for others as good, so identical ids prove nothing about it. With
 references, the loss in BLEU (Papineni et al. 2002, by sacreBLEU) decides; without, how often another token is chosen.
@@ -18,7 +18,7 @@ MOST_CHANGED = 0.02
 
 @dataclass(frozen=True)
 class Quality:
-    """What came out in int8, and in float32.
+    """The quality of int8 beside that of float32.
 
     Attributes:
         sentences: how many were translated.
@@ -41,7 +41,7 @@ class Quality:
 
     @property
     def summary(self) -> str:
-        """The figures, in words."""
+        """The figures, as a sentence."""
         changed = f"int8 changes {self.changed:.2%} of the tokens"
         if self.lost is None:
             return changed
@@ -51,7 +51,7 @@ class Quality:
 
     @property
     def failure(self) -> str | None:
-        """What is wrong with it, in words."""
+        """What is wrong, as a sentence; None if nothing is."""
         if self.lost is not None:
             return f"int8 costs {self.lost:.2f} BLEU, at most {MOST_LOST} is allowed" if self.lost > MOST_LOST else None
         if self.changed > MOST_CHANGED:

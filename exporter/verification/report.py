@@ -1,4 +1,4 @@
-"""Proof that a bundle says what PyTorch says: token by token, in any batch, with any padding.
+"""The report of a verification: that a bundle gives PyTorch's tokens, in any batch, with any padding.
 
 Checked for every sentence, in each lowering:
 
@@ -34,14 +34,14 @@ import onnxruntime
 import torch
 from txport.exporter.verification.quality import Quality
 
-# In float16, logits are given away up to this much (a factor of 1.1 in probability) before a choice counts as wrong.
+# In float16 a choice counts as wrong if its logit is lower than the best by more (a factor of 1.1 in probability).
 TOLERANCE = 0.1
 # The largest margin at which a divergence counts as a tie, by precision; float32 allows no divergence at all.
 TOLERANCES: dict[str, float | None] = {"float32": 0.0, "float16": TOLERANCE, "int8": None}
 # Share of sentences that must be identical to PyTorch's, and to the bundle's own in other batches.
 REQUIRED = {"float32": 1.0, "float16": 0.995, "int8": 0.0}
 STABLE = {"float32": 1.0, "float16": 0.995, "int8": 0.995}
-# Sentences that are also run alone: they cost as much time as some hundred in batches do.
+# Sentences that are also run alone: they take as long as a few hundred in batches.
 SINGLES = 10
 FORMAT_VERSION = 1
 _LISTED = 20
@@ -60,7 +60,7 @@ class Divergence:
 
 @dataclass
 class LoweringReport:
-    """What was found for one lowering; `*_identical` count sentences, the largest and mean errors are absolute."""
+    """The results of one lowering; `*_identical` count sentences, the largest and mean errors are absolute."""
 
     lowering: str
     sentences: int = 0
@@ -106,7 +106,7 @@ class VerificationReport:
 
 
 def judge(report: LoweringReport, divergences: Sequence[Divergence], precision: str) -> Iterable[str]:
-    """What is wrong with one lowering, a sentence each; nothing if it passes."""
+    """The failures of one lowering, a sentence each; none if it passes."""
     total, needed, stable = report.sentences, REQUIRED[precision], STABLE[precision]
     if not report.finite:
         yield "NaN or infinity in logits or encoder outputs"

@@ -1,4 +1,4 @@
-"""A verification report as people see it."""
+"""A verification report for people."""
 
 from rich.console import Console
 from rich.table import Table

@@ -1,4 +1,4 @@
-"""Run the verification of a bundle against a checkpoint, and keep its result in the bundle."""
+"""Verify a bundle against a checkpoint, and store the report in the bundle."""
 
 import dataclasses
 import os
