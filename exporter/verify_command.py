@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 from txport.exporter.verification.golden import GoldenReport, verify_golden
 from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.engines.choice import choose, open_engine
 from txport.runtime.errors import CheckFailed, InputError
 from txport.runtime.libraries import needs
 
@@ -62,10 +63,48 @@ def main(
         if not golden.passed:
             raise CheckFailed(f"{bundle}: {golden.differences[0]}")
         return
+    texts = sentences, text, references
+    _verify_checkpoint(bundle, checkpoint, manifest, device, texts, singles, write=not no_write, as_json=as_json)
+
+
+def _verify_checkpoint(
+    bundle: Path,
+    checkpoint: Path,
+    manifest: Manifest,
+    device: str,
+    texts: tuple[int, Path | None, Path | None],
+    singles: int | None,
+    *,
+    write: bool,
+    as_json: bool,
+) -> None:
+    """Compare with PyTorch, print the report and, with `write`, store one of the CPU in the bundle."""
     with needs("export"):
-        from txport.exporter.verification.checkpoint import verify_checkpoint
-    trial = sentences, text, references
-    verify_checkpoint(bundle, checkpoint, manifest, device, trial, singles, write=not no_write, as_json=as_json)
+        from rich.console import Console
+        from txport.exporter.progress import Stages
+        from txport.exporter.trial import choose_trial
+        from txport.exporter.verification.report import SINGLES
+        from txport.exporter.verification.table import print_report
+        from txport.exporter.verification.verify import Verifier, store_report
+        from txport.models.checkpoint import load_checkpoint
+
+    loaded, (sentences, *files) = load_checkpoint(checkpoint), texts
+    trial = choose_trial(loaded, sentences, manifest.limits.source, manifest.limits.target, *files)
+    with Stages() as stages:
+        verifier = Verifier(loaded, trial, singles or SINGLES, stages)
+        if device == "cpu":
+            report = verifier.verify_bundle(bundle)
+        else:
+            engine = open_engine(bundle, manifest, choose(manifest, device, None, bundle))
+            report = verifier.verify_engine(bundle, manifest, engine)
+    if write and device == "cpu":
+        store_report(bundle, report)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report), indent=1))
+    else:
+        print_report(report, Console())
+    if not report.passed:
+        raise CheckFailed(f"{bundle}: {report.failure}")
 
 
 def _words(report: GoldenReport) -> str:
