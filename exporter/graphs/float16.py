@@ -29,9 +29,9 @@ def to_float16(model: ir.Model, islands: Collection[str]) -> None:
     """
     graph = model.graph
     variants: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
-    for value in graph.inputs:
-        if value.dtype == SINGLE:
-            value.dtype = HALF
+    for graph_input in graph.inputs:
+        if graph_input.dtype == SINGLE:
+            graph_input.dtype = HALF
     for node in list(graph):
         wanted = SINGLE if node.name in islands else HALF
         for index, value in enumerate(node.inputs):
@@ -44,9 +44,9 @@ def to_float16(model: ir.Model, islands: Collection[str]) -> None:
                 output.dtype = wanted
         if node.op_type == "Cast" and node.attributes["to"].as_int() == SINGLE:
             node.attributes["to"] = ir.AttrInt64("to", wanted)
-    for index, value in enumerate(graph.outputs):
-        if value.dtype == SINGLE:
-            graph.outputs[index] = _cast_at_end(graph, value, HALF)
+    for index, graph_output in enumerate(graph.outputs):
+        if graph_output.dtype == SINGLE:
+            graph.outputs[index] = _cast_at_end(graph, graph_output, HALF)
     remove_unused_weights(graph)
 
 
