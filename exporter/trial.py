@@ -11,6 +11,7 @@ from txport.models.config import Config
 from txport.runtime.engine import FIRST_TARGET
 from txport.runtime.errors import InputError
 from txport.runtime.text.affixes import Affixes, affixes
+from txport.runtime.text.lines import read_lines
 from txport.runtime.text.tokenizer import IdsOnly, TextTokenizer, Tokenizer, open_tokenizer
 
 # Most target tokens of a random text: more than the runtime's first caches hold, so that caches grow.
@@ -119,21 +120,11 @@ def _own_pairs(checkpoint: Checkpoint) -> list[tuple[str, str | None]]:
 
 def _pairs(text: Path, references: Path | None) -> list[tuple[str, str | None]]:
     """The sentences of a file, each with its reference, if there are any."""
-    lines = _read(text)
-    translations: list[str] | list[None] = _read(references) if references else [None] * len(lines)
+    lines = read_lines(text)
+    translations: list[str] | list[None] = read_lines(references) if references else [None] * len(lines)
     if len(translations) != len(lines):
         raise InputError(f"{references} has {len(translations)} lines, but {text} has {len(lines)}; give pairs")
     pairs = [pair for pair in zip(lines, translations, strict=True) if pair[0].strip()]
     if not pairs:
         raise InputError(f"{text} holds no sentence; give a file of sentences, one a line")
     return pairs
-
-
-def _read(file: Path) -> list[str]:
-    """All lines, empty ones too."""
-    try:
-        return file.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
-    except OSError as error:
-        raise InputError(f"{file} cannot be read ({error.strerror}); give a file of sentences, one a line") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{file} is not UTF-8 ({error}); convert it first") from None

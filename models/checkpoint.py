@@ -12,10 +12,11 @@ checkpoint/
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -25,11 +26,22 @@ from txport.models.transformer import Transformer
 from txport.runtime.bundle.strict_json import decode, encode, parse
 from txport.runtime.bundle.tokenizer_rules import tokenizer_faults
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, ids_only, plain
-from txport.runtime.errors import BundleError, CheckpointError
+from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.files import new_directory
+from txport.runtime.text.lines import read_lines
+
+T = TypeVar("T")
 
 FORMAT_VERSION = 1
 DESCRIPTION = "tokenizer/description.json"
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """config.json."""
+
+    format_version: int
+    config: Config
 
 
 @dataclass(frozen=True)
@@ -76,8 +88,7 @@ def save_checkpoint(
     Raises:
         InputError: the directory exists, or the disk is full or cannot be written.
     """
-    with new_directory(directory, replace, marker="config.json") as temporary:
-        _write_json(temporary / "config.json", {"format_version": FORMAT_VERSION, "config": model.config.to_json()})
+    with new_checkpoint(directory, model.config, training, replace=replace) as temporary:
         tensors = {name: tensor.detach().contiguous() for name, tensor in model.named_parameters()}
         save_file(tensors, temporary / "model.safetensors")
         if tokenizer is not None:
@@ -85,21 +96,28 @@ def save_checkpoint(
         _write_lines(temporary / "sentences.txt", sentences)
         if references:
             _write_lines(temporary / "references.txt", references)
+
+
+@contextmanager
+def new_checkpoint(directory: Path, config: Config, training: dict[str, Any], *, replace: bool) -> Iterator[Path]:
+    """Give a temporary directory to fill with weights, a tokenizer and sentences; see `save_checkpoint`."""
+    with new_directory(directory, replace, marker="config.json") as temporary:
+        _write_json(temporary / "config.json", encode(ConfigFile(FORMAT_VERSION, config)))
         _write_json(temporary / "training.json", training)
+        yield temporary
 
 
 def load_checkpoint(directory: Path) -> Checkpoint:
-    """Read a checkpoint and check that its tensors are those that its config asks for.
+    """Read a checkpoint and check that its tensors are those that its config needs.
 
     Raises:
-        CheckpointError: a missing or damaged file, a newer format, a missing, extra, misshapen or non-float tensor.
+        CheckpointError: a missing or damaged file, another format, a missing, extra, misshapen or non-float tensor.
     """
     if not directory.is_dir():
         raise CheckpointError(f"{directory} is not a checkpoint directory (tx-train and tx-import make one)")
     config = read_config(directory)
-    with torch.device("meta"):  # shapes only: a damaged config may ask for more than there is memory
-        shapes = {name: tuple(parameter.shape) for name, parameter in Transformer(config).named_parameters()}
-    tensors = _read_tensors(directory / "model.safetensors", shapes)
+    # Before the model itself: a damaged config may ask for more than there is memory.
+    tensors = _read_tensors(directory / "model.safetensors", parameter_shapes(config))
     model = Transformer(config)
     for name, parameter in model.named_parameters():
         parameter.data = tensors[name]
@@ -112,29 +130,39 @@ def load_checkpoint(directory: Path) -> Checkpoint:
     return Checkpoint(directory, config, model.eval(), tokenizer, sentences, references)
 
 
+def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:
+    """The shape of each parameter by its name, tied ones once; nothing is allocated."""
+    with torch.device("meta"):
+        return {name: tuple(parameter.shape) for name, parameter in Transformer(config).named_parameters()}
+
+
 def read_config(directory: Path) -> Config:
     """Only the config of a checkpoint.
 
     Raises:
-        CheckpointError: no config, not JSON, a newer format or impossible fields.
+        CheckpointError: it is missing, not JSON, of another format, or has impossible fields.
     """
     file = directory / "config.json"
     try:
-        value = json.loads(file.read_bytes())
+        return _read(ConfigFile, file).config
+    except InputError as error:
+        raise CheckpointError(f"{file}: {error}") from None
+
+
+def _read(kind: type[T], file: Path) -> T:
+    """One of a checkpoint's JSON files, as a dataclass."""
+    try:
+        value = parse(file.read_bytes(), str(file), CheckpointError)
     except FileNotFoundError:
-        raise CheckpointError(f"{file} is missing; {directory} is not a txport checkpoint") from None
+        raise CheckpointError(f"{file} is missing: {file.parent} is not a whole txport checkpoint") from None
     except OSError as error:
-        raise CheckpointError(f"{file} cannot be read ({error})") from None
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{file} is not JSON ({error}); write the checkpoint again") from None
-    version = value.get("format_version") if isinstance(value, dict) else None
-    if type(version) is not int or version < 1:
-        raise CheckpointError(f"{file} has format_version {version!r}, which no txport wrote")
-    if version > FORMAT_VERSION:
+        raise CheckpointError(f"{file} cannot be read: {error.strerror}") from None
+    version = value.get("format_version")
+    if type(version) is not int or version != FORMAT_VERSION:
         raise CheckpointError(
-            f"{file} has format_version {version}; this txport reads up to {FORMAT_VERSION}: upgrade it"
+            f"{file} has format_version {version!r}, but this txport reads {FORMAT_VERSION}: another txport wrote it"
         )
-    return Config.from_json(value.get("config"), file)
+    return decode(kind, value, str(file), CheckpointError)
 
 
 def _read_tensors(file: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
@@ -142,25 +170,25 @@ def _read_tensors(file: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, t
         with safe_open(file, framework="pt") as archive:
             names = set(archive.keys())
             if missing := sorted(shapes.keys() - names):
-                raise CheckpointError(f"{file} lacks {_some(missing)}, which its config.json asks for")
+                raise CheckpointError(f"{file} lacks {some(missing)}, which its config.json needs")
             if extra := sorted(names - shapes.keys()):
-                raise CheckpointError(f"{file} has {_some(extra)}, which its config.json does not ask for")
+                raise CheckpointError(f"{file} has {some(extra)}, which its config.json does not need")
             for name, shape in shapes.items():
-                found = tuple(archive.get_slice(name).get_shape())
-                if found != shape:
-                    raise CheckpointError(f"{file}: {name} has shape {found}, its config.json asks for {shape}")
+                stored = tuple(archive.get_slice(name).get_shape())
+                if stored != shape:
+                    raise CheckpointError(f"{file}: {name} has shape {stored}, but its config.json needs {shape}")
             tensors = {name: archive.get_tensor(name) for name in shapes}
     except FileNotFoundError:
-        raise CheckpointError(f"{file} is missing; the checkpoint is incomplete") from None
+        raise CheckpointError(f"{file} is missing: the checkpoint is incomplete") from None
     except OSError as error:
-        raise CheckpointError(f"{file} cannot be read ({error})") from None
+        raise CheckpointError(f"{file} cannot be read: {error.strerror}") from None
     except SafetensorError as error:
-        raise CheckpointError(f"{file} is not a whole safetensors file ({error}); copy it again") from None
+        raise CheckpointError(f"{file} is not a whole safetensors file ({error}): copy it again") from None
     for name, tensor in tensors.items():
         if not tensor.is_floating_point():
-            raise CheckpointError(f"{file}: {name} has dtype {tensor.dtype}; floating point is needed")
+            raise CheckpointError(f"{file}: {name} has dtype {tensor.dtype}, which is not floating point")
         if not bool(torch.isfinite(tensor).all()):
-            raise CheckpointError(f"{file}: {name} holds NaN or infinity; the training diverged")
+            raise CheckpointError(f"{file}: {name} holds NaN or infinity: the training diverged")
     return {name: tensor.float() for name, tensor in tensors.items()}
 
 
@@ -184,16 +212,7 @@ def read_tokenizer(directory: Path, config: Config) -> TokenizerDescription:
 
 def _described(directory: Path, config: Config) -> TokenizerDescription:
     file = directory / DESCRIPTION
-    try:
-        value = parse(file.read_bytes(), str(file))
-        version = value.get("format_version")
-        if type(version) is not int or version != FORMAT_VERSION:
-            raise CheckpointError(f"{file} has format_version {version}, but this txport reads {FORMAT_VERSION}")
-        tokenizer = decode(DescriptionFile, value, str(file)).tokenizer
-    except OSError as error:
-        raise CheckpointError(f"{file} cannot be read ({error})") from None
-    except BundleError as error:
-        raise CheckpointError(str(error)) from None
+    tokenizer = _read(DescriptionFile, file).tokenizer
     files = {path.relative_to(directory).as_posix() for path in (directory / "tokenizer").iterdir() if path.is_file()}
     vocabularies = {"source": config.source_vocabulary, "target": config.target_vocabulary}
     for fault in tokenizer_faults(tokenizer, files, vocabularies):
@@ -207,25 +226,18 @@ def write_description(directory: Path, tokenizer: TokenizerDescription) -> None:
 
 
 def _lines(file: Path) -> list[str]:
-    if not file.exists():
-        return []
-    try:
-        text = file.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise CheckpointError(f"{file} cannot be read ({error})") from None
-    except UnicodeDecodeError as error:
-        raise CheckpointError(f"{file} is not UTF-8 ({error})") from None
-    return text.removesuffix("\n").split("\n") if text else []
+    return read_lines(file, CheckpointError) if file.exists() else []
 
 
-def _write_lines(file: Path, lines: Sequence[str]) -> None:
+def _write_lines(file: Path, lines: Iterable[str]) -> None:
     file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
-def _some(names: list[str]) -> str:
-    rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + rest
-
-
 def _write_json(file: Path, value: object) -> None:
-    file.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    file.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def some(names: Sequence[str], most: int = 8) -> str:
+    """The first of some names, for messages."""
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest

@@ -1,11 +1,11 @@
-"""The shape of an encoder-decoder Transformer: one frozen dataclass, its presets, and strict reading from JSON."""
+"""The shape of an encoder-decoder Transformer: one frozen dataclass, and its presets."""
 
 import dataclasses
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from txport.runtime.errors import CheckpointError, InputError
+from txport.runtime.bundle.strict_json import decode
+from txport.runtime.errors import InputError
 
 NORMS = ("post", "pre", "post_final")
 POSITIONS = ("sinusoidal", "learned")
@@ -82,34 +82,6 @@ class Config:
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
-    @classmethod
-    def from_json(cls, value: object, file: Path) -> "Config":
-        """Read what `to_json` wrote: every field present, of its type, and no other.
-
-        Args:
-            value: the decoded JSON value.
-            file: where it came from, for messages.
-
-        Raises:
-            CheckpointError: a missing, unknown, mistyped or impossible field.
-        """
-        if not isinstance(value, dict):
-            raise CheckpointError(f"{file}: the config must be a JSON object, not {type(value).__name__}")
-        types: dict[str, type] = {f.name: type(f.default) for f in dataclasses.fields(cls)}
-        if missing := sorted(types.keys() - value.keys()):
-            raise CheckpointError(f"{file}: the config lacks {', '.join(missing)}; write the checkpoint again")
-        if unknown := sorted(value.keys() - types.keys()):
-            raise CheckpointError(f"{file}: the config has unknown fields ({', '.join(unknown)}); is txport too old?")
-        for name, kind in types.items():
-            given = value[name]
-            fits = type(given) is kind or (kind is float and type(given) is int)
-            if not fits:
-                raise CheckpointError(f"{file}: config field {name} must be {kind.__name__}, not {given!r}")
-        try:
-            return cls(**value)
-        except InputError as error:
-            raise CheckpointError(f"{file}: {error}") from None
-
 
 def _require(holds: bool, name: str, value: object, rule: str) -> None:
     if not holds:
@@ -131,11 +103,8 @@ def preset(name: str, **overrides: Any) -> Config:
     """A config by name, with some fields replaced.
 
     Raises:
-        InputError: an unknown preset, an unknown field or an impossible value.
+        InputError: an unknown preset, an unknown field, a value of another type or an impossible one.
     """
-    if name not in PRESETS:
-        raise InputError(f"There is no preset {name!r}; choose one of {', '.join(PRESETS)}")
-    known = {f.name for f in dataclasses.fields(Config)}
-    if unknown := sorted(overrides.keys() - known):
-        raise InputError(f"A model config has no field {', '.join(unknown)}; it has {', '.join(sorted(known))}")
-    return Config(**{**PRESETS[name], **overrides})
+    if name not in list(PRESETS):
+        raise InputError(f"there is no preset {name!r}: choose one of {', '.join(PRESETS)}")
+    return decode(Config, {**PRESETS[name], **overrides}, "model config", InputError, by_hand=True)

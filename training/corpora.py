@@ -9,6 +9,7 @@ from typing import Any
 
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
+from txport.runtime.text.lines import read_lines
 from txport.training.recipe import BuiltinOptions, CorpusOptions, DatasetsOptions, ParallelOptions, TableOptions
 from txport.training.spoken import corpus as spoken
 
@@ -122,32 +123,6 @@ def read_dataset(options: DatasetsOptions, split: str) -> list[Pair]:
     fields = options.source_field, options.target_field
     pairs = ((_field(row, fields[0], options.name), _field(row, fields[1], options.name)) for row in rows)
     return _pairs(pairs, f"data set {options.name}, split {split}, holds")
-
-
-def read_lines(file: Path) -> list[str]:
-    r"""The lines of a UTF-8 file, without "\n" or "\r\n"; a byte order mark at the start is dropped.
-
-    Raises:
-        InputError: the file cannot be read, or a line is not UTF-8; the message has its number, counted from 1.
-    """
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror}") from None
-    lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    if not lines[-1]:
-        lines.pop()
-    return [_text(line.removesuffix(b"\r"), file, number) for number, line in enumerate(lines, 1)]
-
-
-def _text(line: bytes, file: Path, number: int) -> str:
-    try:
-        return line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{file}, line {number} is not UTF-8 (byte {error.start + 1} is 0x{line[error.start]:02x}): "
-            "convert the file, for example with iconv -t utf-8"
-        ) from None
 
 
 def _read_languages(prefix: Path, options: ParallelOptions) -> list[Pair]:

@@ -1,15 +1,15 @@
 """Recipes: all that decides a training run, as a TOML file that is read strictly."""
 
 import dataclasses
+import operator
 import sys
-import types
-import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from txport.models.config import preset
+from txport.runtime.bundle.strict_json import decode
 from txport.runtime.errors import InputError
 
 if sys.version_info >= (3, 11):
@@ -17,7 +17,15 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+T = TypeVar("T")
+
 RECIPES = Path(__file__).with_name("recipes")
+# What the metadata of an option may demand of its value: the words for it, and the test.
+_RANGES: dict[str, tuple[str, Callable[[float, float], bool]]] = {
+    "least": ("at least", operator.ge),
+    "above": ("above", operator.gt),
+    "below": ("below", operator.lt),
+}
 
 
 def option(
@@ -38,41 +46,41 @@ class BuiltinOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParallelOptions:
+class Splits:
+    """What all corpora from outside say alike."""
+
+    validation: str | None = option(None, "as `train`, for validation; none: held out of the training pairs")
+    test: str | None = option(None, "as `train`, for the test; none: held out of the training pairs")
+    held_out: int = option(1_000, "about how many pairs to hold out for each split that is none", least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelOptions(Splits):
     """`kind = "parallel"`: pairs of files, `train` + "." + a language."""
 
     train: str = option("train", "file name without the language")
-    validation: str | None = option(None, "the same, for validation; none: held out of the training pairs")
-    test: str | None = option(None, "the same, for the test; none: held out of the training pairs")
     source_language: str = option("en", "ending of the source files")
     target_language: str = option("de", "ending of the target files")
-    held_out: int = option(1_000, "about how many pairs to hold out for each split that has no file", least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableOptions:
+class TableOptions(Splits):
     """`kind = "table"`: files of tab-separated columns."""
 
     train: str = option("train.tsv", "file name")
-    validation: str | None = option(None, "the same, for validation; none: held out of the training pairs")
-    test: str | None = option(None, "the same, for the test; none: held out of the training pairs")
     source_column: int = option(1, "column of the source, counted from 1", least=1)
     target_column: int = option(2, "column of the target, counted from 1", least=1)
-    held_out: int = option(1_000, "about how many pairs to hold out for each split that has no file", least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DatasetsOptions:
+class DatasetsOptions(Splits):
     """`kind = "datasets"`: a data set of the Hugging Face Hub."""
 
     name: str = option("", "name on the Hub, or a local directory")
     configuration: str | None = option(None, "configuration of the data set, for example de-en")
     train: str = option("train", "name of the training split")
-    validation: str | None = option(None, "of the validation split; none: held out of the training pairs")
-    test: str | None = option(None, "of the test split; none: held out of the training pairs")
     source_field: str = option("translation.en", "field of the source, dots lead into it")
     target_field: str = option("translation.de", "field of the target")
-    held_out: int = option(1_000, "about how many pairs to hold out for each split that has no name", least=1)
 
 
 CorpusOptions: TypeAlias = BuiltinOptions | ParallelOptions | TableOptions | DatasetsOptions
@@ -178,22 +186,25 @@ def read(name: str, overrides: Sequence[str] = ()) -> Recipe:
 
 def from_table(table: Mapping[str, Any], file: str) -> Recipe:
     """A recipe from parsed TOML or JSON; `file` is for messages. Raises InputError as `read`."""
-    _only(table, ("corpus", "tokenizer", "model", "training"), file)
-    sections = {key: table.get(key, {}) for key in ("corpus", "tokenizer", "model", "training")}
+    where = f"recipe {file}"
+    sections: dict[str, Any] = {"corpus": {}, "tokenizer": {}, "model": {}, "training": {}}
+    if unknown := sorted(table.keys() - sections.keys()):
+        raise InputError(f"{where} has the unknown section {unknown[0]}: it may have {', '.join(sections)}")
+    sections |= table
     for name, section in sections.items():
         if not isinstance(section, Mapping):
-            raise InputError(f"recipe {file}: {name} must be a table, [{name}]")
+            raise InputError(f"{where}: {name} must be a table, [{name}]")
     corpus = dict(sections["corpus"])
     kind = corpus.pop("kind", None)
-    if kind not in CORPORA:
-        raise InputError(f"recipe {file}: corpus.kind is {kind!r}, not one of {', '.join(CORPORA)}")
+    if kind not in list(CORPORA):
+        raise InputError(f"{where}: corpus.kind is {kind!r}, not one of {', '.join(CORPORA)}")
     recipe = Recipe(
-        corpus=_section(CORPORA[kind], corpus, file, "corpus"),
-        tokenizer=_section(TokenizerOptions, sections["tokenizer"], file, "tokenizer"),
-        model=_model(sections["model"], file),
-        training=_section(TrainingOptions, sections["training"], file, "training"),
+        corpus=_section(CORPORA[kind], corpus, f"{where}: corpus"),
+        tokenizer=_section(TokenizerOptions, sections["tokenizer"], f"{where}: tokenizer"),
+        model=_model(sections["model"], where),
+        training=_section(TrainingOptions, sections["training"], f"{where}: training"),
     )
-    _check_together(recipe, file)
+    _check_together(recipe, where)
     return recipe
 
 
@@ -209,79 +220,42 @@ def _override(table: dict[str, Any], text: str) -> None:
     table.setdefault(section, {})[key] = parsed
 
 
-def _section(kind: type[Any], table: Mapping[str, Any], file: str, name: str) -> Any:
-    hints = typing.get_type_hints(kind)
-    _only(table, tuple(hints), f"{file}, [{name}]")
-    for key, value in table.items():
-        if not _fits(hints[key], value):
-            wanted = _describe(hints[key])
-            raise InputError(f"recipe {file}: {name}.{key} is {value!r}, but must be {wanted}")
-    for field_ in dataclasses.fields(kind):
-        if field_.name in table:
-            _check_range(field_, table[field_.name], f"recipe {file}: {name}.{field_.name}")
-    return kind(**table)
+def _section(kind: type[T], table: Mapping[str, Any], where: str) -> T:
+    options = decode(kind, table, where, InputError, by_hand=True)
+    for item in dataclasses.fields(kind):  # type: ignore[arg-type]
+        value = getattr(options, item.name)
+        for name, (words, holds) in _RANGES.items():
+            bound = item.metadata[name]
+            if value is not None and bound is not None and not holds(value, bound):
+                raise InputError(f"{where}.{item.name} is {value}, but must be {words} {bound}")
+    return options
 
 
-def _only(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
-    if unknown := sorted(set(table) - set(known)):
-        raise InputError(f"recipe {where}: unknown {', '.join(unknown)}; known are {', '.join(known)}")
-
-
-def _fits(hint: Any, value: object) -> bool:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        return value in arguments
-    if origin in (typing.Union, types.UnionType):
-        return any(_fits(argument, value) for argument in arguments)
-    return type(value) is hint or (hint is float and type(value) is int)
-
-
-def _describe(hint: Any) -> str:
-    if typing.get_origin(hint) is Literal:
-        return "one of " + ", ".join(map(str, typing.get_args(hint)))
-    kinds = [kind for kind in typing.get_args(hint) or (hint,) if kind is not type(None)]
-    return {int: "a whole number", float: "a number", str: "text", bool: "true or false"}[kinds[0]]
-
-
-def _model(table: Mapping[str, Any], file: str) -> dict[str, Any]:
+def _model(table: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Checked by making a config of it, with vocabularies that do not matter here."""
     model = {"preset": "small", **table}
-    fixed = [key for key in ("source_vocabulary", "target_vocabulary") if key in model]
-    if fixed:
-        raise InputError(f"recipe {file}: model.{fixed[0]} comes from the tokenizer: set tokenizer.vocabulary")
+    for name in ("source_vocabulary", "target_vocabulary"):
+        if name in model:
+            raise InputError(f"{where}: model.{name} comes from the tokenizer: set tokenizer.vocabulary")
     try:
-        preset(**{"name" if key == "preset" else key: value for key, value in model.items()})
+        preset(model["preset"], **{name: value for name, value in model.items() if name != "preset"})
     except InputError as error:
-        raise InputError(f"recipe {file}, [model]: {error}") from None
-    except TypeError:
-        raise InputError(f"recipe {file}, [model]: a value has the wrong type: {model}") from None
+        raise InputError(f"{where}, [model]: {error}") from None
     return model
 
 
-def _check_range(field_: dataclasses.Field[Any], value: Any, where: str) -> None:
-    if value is None:
-        return
-    least, above, below = (field_.metadata.get(key) for key in ("least", "above", "below"))
-    if least is not None and value < least:
-        raise InputError(f"{where} is {value}, but must be at least {least}")
-    if above is not None and value <= above:
-        raise InputError(f"{where} is {value}, but must be above {above}")
-    if below is not None and value >= below:
-        raise InputError(f"{where} is {value}, but must be below {below}")
-
-
-def _check_together(recipe: Recipe, file: str) -> None:
+def _check_together(recipe: Recipe, where: str) -> None:
     """What no single value can say."""
     training = recipe.training
     if training.batch_tokens < training.max_length:
         raise InputError(
-            f"recipe {file}: training.batch_tokens ({training.batch_tokens}) must be at least training.max_length "
+            f"{where}: training.batch_tokens ({training.batch_tokens}) must be at least training.max_length "
             f"({training.max_length}), so that every pair fits a batch"
         )
     if training.max_steps is None and training.max_epochs is None and training.max_minutes is None:
-        raise InputError(f"recipe {file}: nothing ends the run: set training.max_steps, max_epochs or max_minutes")
+        raise InputError(f"{where}: nothing ends the run: set training.max_steps, max_epochs or max_minutes")
     if not recipe.tokenizer.joint and recipe.model.get("share_embeddings", True):
-        raise InputError(f"recipe {file}: separate tokenizers need model.share_embeddings = false")
+        raise InputError(f"{where}: separate tokenizers need model.share_embeddings = false")
 
 
 def _present(options: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.errors import InputError
 from txport.runtime.golden import load_golden
 from txport.runtime.text.affixes import affixes
+from txport.runtime.text.lines import read_lines
 from txport.runtime.text.tokenizer import open_tokenizer
 
 
@@ -56,7 +57,7 @@ def text_work(bundle: Path, manifest: Manifest, file: Path | None, lines: int) -
         InputError: the file cannot be used, or the bundle has no tokenizer.
     """
     if file is not None:
-        name, sources = file.name, _encode(bundle, manifest, read_lines(file, lines))
+        name, sources = file.name, _encode(bundle, manifest, first_sentences(file, lines))
     else:
         name = "the bundle's self-check"
         sources = [list(case.source_ids) for case in load_golden(bundle).cases if case.source][:lines]
@@ -68,21 +69,13 @@ def text_work(bundle: Path, manifest: Manifest, file: Path | None, lines: int) -
     return Work(workload, Task(sources, target, False, prefix, manifest.tokens.pad))
 
 
-def read_lines(file: Path, lines: int) -> list[str]:
+def first_sentences(file: Path, lines: int) -> list[str]:
     """The first `lines` lines that are not blank.
 
     Raises:
         InputError: the file cannot be read, is not UTF-8, or has no such line.
     """
-    try:
-        text = file.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise InputError(
-            f"{file} cannot be read ({error.strerror}): give a text file with a sentence a line"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{file} is not UTF-8 ({error}): convert it first") from None
-    sentences = [line for line in text.split("\n") if line.strip()][:lines]
+    sentences = [line for line in read_lines(file) if line.strip()][:lines]
     if not sentences:
         raise InputError(f"{file} has no sentence: give a text file with a sentence a line")
     return sentences

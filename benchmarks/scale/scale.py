@@ -15,7 +15,7 @@ import numpy as np
 from txport.benchmarks.report.statistics import percentile
 from txport.benchmarks.run.rounds import TURN_LIMIT, WARM_LIMIT
 from txport.benchmarks.run.worker_process import ContestantFailed, WorkerProcess
-from txport.benchmarks.run.workloads import Work, fixed_work, read_lines
+from txport.benchmarks.run.workloads import Work, first_sentences, fixed_work
 from txport.benchmarks.scale.schema import Axis, Fit, Point
 from txport.benchmarks.studies.random_checkpoint import random_checkpoint
 from txport.exporter.export import ExportOptions, export_bundle
@@ -201,4 +201,4 @@ def _lines(bundle: Path, text: Path | None) -> list[str]:
         if not lines:
             raise InputError(f"{bundle} has no sentences of its own: give a file of some with --text")
         return lines
-    return read_lines(text, max(FULL["sentences"]))
+    return first_sentences(text, max(FULL["sentences"]))

@@ -1,16 +1,13 @@
 """What an importer hands over, and how it becomes a checkpoint."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from txport.models.checkpoint import FORMAT_VERSION, write_description
+from txport.models.checkpoint import new_checkpoint, write_description
 from txport.models.config import Config
 from txport.models.importers.plan import Plan
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, ids_only
-from txport.runtime.files import new_directory
 
 
 @dataclass(frozen=True)
@@ -71,17 +68,10 @@ def write_imported(
         InputError: the directory exists, or the disk is full.
         CheckpointError: a tensor holds NaN or infinity.
     """
-    with new_directory(directory, replace, marker="config.json") as temporary:
-        _write(temporary / "config.json", {"format_version": FORMAT_VERSION, "config": imported.config.to_json()})
+    training = {"made_by": "tx-import", "kind": imported.kind, "source": source, "notes": imported.notes}
+    with new_checkpoint(directory, imported.config, training, replace=replace) as temporary:
         imported.plan.write(temporary / "model.safetensors", advance)
         (temporary / "tokenizer").mkdir()
         for name, data in imported.tokenizer.files.items():
             (temporary / "tokenizer" / name).write_bytes(data)
         write_description(temporary / "tokenizer", imported.tokenizer.description)
-        (temporary / "sentences.txt").write_text("")
-        made = {"made_by": "tx-import", "kind": imported.kind, "source": source, "notes": imported.notes}
-        _write(temporary / "training.json", made)
-
-
-def _write(file: Path, value: Any) -> None:
-    file.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,22 +1,22 @@
 """Which tensor of ours comes from which of theirs, checked before anything is written, then written one at a time."""
 
 import json
+import math
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
+from txport.models.checkpoint import parameter_shapes, some
 from txport.models.config import Config
 from txport.models.importers.weights import Stored, equal
-from txport.models.transformer import Transformer
 from txport.runtime.errors import CheckpointError
 
 # A logit that never wins: finite in float16, and far below what any model says of an id that it may choose.
 BANNED = -30000.0
 _NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
-_LISTED = 8
 _AT_ONCE = 1 << 20  # values that are held at once
 
 
@@ -103,11 +103,10 @@ class Plan:
         Raises:
             CheckpointError: it is not so; the message lists what is wrong.
         """
-        with torch.device("meta"):
-            shapes = {name: tuple(p.shape) for name, p in Transformer(config).named_parameters()}
+        shapes = parameter_shapes(config)
         if unknown := sorted(self.theirs.keys() - self._used):
             raise CheckpointError(
-                f"{self.source} has weights that this importer does not know and will not leave out: {_some(unknown)}"
+                f"{self.source} has weights that this importer does not know and will not leave out: {some(unknown)}"
             )
         assert shapes.keys() == self.parts.keys(), shapes.keys() ^ self.parts.keys()
         for name, shape in shapes.items():
@@ -130,7 +129,7 @@ class Plan:
         header: dict[str, object] = {"__metadata__": {"format": "pt"}}
         offset = 0
         for name, part in self.parts.items():
-            size = part.dtype.itemsize * _product(part.shape)
+            size = part.dtype.itemsize * math.prod(part.shape)
             header[name] = {"dtype": _NAMES[part.dtype], "shape": part.shape, "data_offsets": [offset, offset + size]}
             offset += size
         text = json.dumps(header).encode()
@@ -138,22 +137,10 @@ class Plan:
         with file.open("wb") as output:
             output.write(struct.pack("<Q", len(text)) + text)
             for part in self.parts.values():
-                rows = max(1, _AT_ONCE // max(1, _product(part.shape[1:])))
+                rows = max(1, _AT_ONCE // max(1, math.prod(part.shape[1:])))
                 for start in range(0, part.shape[0], rows):
                     tensor = part.read(start, min(start + rows, part.shape[0])).detach().to(part.dtype).contiguous()
                     if not bool(torch.isfinite(tensor).all()):
                         raise CheckpointError(f"{self.source}: {part.origin} holds NaN or infinity")
                     output.write(tensor.flatten().view(torch.uint8).numpy().data)
                 advance()
-
-
-def _product(shape: Iterable[int]) -> int:
-    product = 1
-    for size in shape:
-        product *= size
-    return product
-
-
-def _some(names: list[str]) -> str:
-    rest = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(names[:_LISTED]) + rest

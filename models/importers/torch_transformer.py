@@ -39,7 +39,7 @@ from txport.models.importers.tokenizers.own_sentencepiece import own_sentencepie
 from txport.models.importers.weights import Stored, read_safetensors, read_state_dict
 from txport.models.transformer import sinusoids
 from txport.runtime.bundle.strict_json import decode, parse
-from txport.runtime.errors import BundleError, CheckpointError, InputError
+from txport.runtime.errors import CheckpointError, InputError
 
 DESCRIPTION = "torch.json"
 _ATTENTION = {
@@ -162,11 +162,10 @@ def import_torch(directory: Path, options: Options) -> Imported:
 
 def _read(file: Path) -> TorchDescription:
     try:
-        return decode(TorchDescription, parse(file.read_bytes(), str(file)), str(file))
+        value = parse(file.read_bytes(), str(file), CheckpointError)
     except OSError:
         raise CheckpointError(f"{file} is missing: it says what a state dict does not; see the README") from None
-    except BundleError as error:
-        raise CheckpointError(f"{error}") from None
+    return decode(TorchDescription, value, str(file), CheckpointError)
 
 
 def _weights(file: Path) -> dict[str, Stored]:

@@ -1,6 +1,6 @@
 """JSON to dataclasses, strictly: every field present exactly once and of its declared type, unknown fields refused.
 
-The C++ runtime reads the same files by the same rules; `tests/data/manifests` holds what both must accept and refuse.
+The C++ runtime reads a bundle's files by the same rules; `tests/data/manifests` holds what both must accept and refuse.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ import types
 import typing
 from typing import Any, NoReturn, TypeVar
 
-from txport.runtime.errors import BundleError
+from txport.runtime.errors import BundleError, TxportError
 
 T = TypeVar("T")
 
@@ -25,7 +25,11 @@ _NAMES = {
 _LARGEST = 2**63 - 1
 
 
-def parse(data: bytes, file: str) -> dict[str, Any]:
+class _MismatchError(Exception):
+    """A value that is not of its type; the message says where and what."""
+
+
+def parse(data: bytes, file: str, error: type[TxportError] = BundleError) -> dict[str, Any]:
     """Parse a file's bytes, which must be one JSON object in UTF-8.
 
     Beyond Python's own parser this refuses repeated keys, NaN and infinities, integers beyond 64 bits and unpaired
@@ -34,9 +38,7 @@ def parse(data: bytes, file: str) -> dict[str, Any]:
     Args:
         data: the file's bytes.
         file: the name to use in messages.
-
-    Raises:
-        BundleError: the bytes are not such an object.
+        error: what to raise if the bytes are not such an object.
     """
     try:
         text = data.decode("utf-8")
@@ -45,15 +47,17 @@ def parse(data: bytes, file: str) -> dict[str, Any]:
         )
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except RecursionError:
-        raise BundleError(f"{file} is nested too deeply: it is damaged, get the file again") from None
-    except ValueError as error:  # UnicodeError and JSONDecodeError among them
-        raise BundleError(f"{file} is not valid JSON: {error}") from None
+        raise error(f"{file} is nested too deeply: it is damaged, get the file again") from None
+    except ValueError as fault:  # UnicodeError and JSONDecodeError among them
+        raise error(f"{file} is not valid JSON: {fault}") from None
     if not isinstance(value, dict):
-        raise BundleError(f"{file} must hold a JSON object, not {_name(value)}")
+        raise error(f"{file} must hold a JSON object, not {_name(value)}")
     return value
 
 
-def decode(kind: type[T], value: Any, where: str) -> T:
+def decode(
+    kind: type[T], value: Any, where: str, error: type[TxportError] = BundleError, *, by_hand: bool = False
+) -> T:
     """Turn a parsed JSON value into a dataclass (or into any type that one's field may have).
 
     Args:
@@ -61,11 +65,13 @@ def decode(kind: type[T], value: Any, where: str) -> T:
             `tuple[A, B]`, `dict[str, T]` and further dataclasses.
         value: what `parse` gave.
         where: what messages start with: the file, then the path inside it.
-
-    Raises:
-        BundleError: a field is missing, unknown or of another type; the message names its path.
+        error: what to raise if a field is missing, unknown or of another type; the message names its path.
+        by_hand: people write this file: fields that have a default may be left out.
     """
-    result: T = _decode(kind, value, where)
+    try:
+        result: T = _Decoder(by_hand).decode(kind, value, where)
+    except _MismatchError as mismatch:
+        raise error(str(mismatch)) from None
     return result
 
 
@@ -80,36 +86,67 @@ def encode(value: Any) -> Any:
     return value
 
 
-def _decode(kind: Any, value: Any, where: str) -> Any:
-    if dataclasses.is_dataclass(kind):
-        return _dataclass(kind, value, where)
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin is typing.Literal:
-        return _literal(arguments, value, where)
-    if origin in (typing.Union, types.UnionType):
-        return _union(arguments, value, where)
-    if origin is tuple:
-        return _tuple(arguments, value, where)
-    if origin is dict:
+@dataclasses.dataclass(frozen=True)
+class _Decoder:
+    by_hand: bool
+
+    def decode(self, kind: Any, value: Any, where: str) -> Any:
+        if dataclasses.is_dataclass(kind):
+            return self._dataclass(kind, value, where)
+        origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+        if origin is typing.Literal:
+            return _literal(arguments, value, where)
+        if origin in (typing.Union, types.UnionType):
+            return self._union(arguments, value, where)
+        if origin is tuple:
+            return self._tuple(arguments, value, where)
+        if origin is dict:
+            _expect(dict, value, where)
+            return {key: self.decode(arguments[1], item, f"{where}[{key!r}]") for key, item in value.items()}
+        if kind is float and type(value) is int:
+            return float(value)
+        _expect(kind, value, where)
+        return value
+
+    def _dataclass(self, kind: Any, value: Any, where: str) -> Any:
         _expect(dict, value, where)
-        return {key: _decode(arguments[1], item, f"{where}[{key!r}]") for key, item in value.items()}
-    if kind is float and type(value) is int:
-        return float(value)
-    _expect(kind, value, where)
-    return value
+        hints = typing.get_type_hints(kind)
+        fields = {field.name: field for field in dataclasses.fields(kind)}
+        for name, field in fields.items():
+            optional = self.by_hand and field.default is not dataclasses.MISSING
+            if name not in value and not optional:
+                raise _MismatchError(f"{where} misses the field {name!r}: the file is incomplete or was edited by hand")
+        for name in value:
+            if name not in fields:
+                known = (
+                    f"it may have {', '.join(fields)}" if self.by_hand else "this txport does not know what it means"
+                )
+                raise _MismatchError(f"{where} has the unknown field {name!r}: {known}")
+        present = [name for name in fields if name in value]
+        return kind(**{name: self.decode(hints[name], value[name], _join(where, name)) for name in present})
 
+    def _union(self, arguments: tuple[Any, ...], value: Any, where: str) -> Any:
+        if value is None and type(None) in arguments:
+            return None
+        others = [kind for kind in arguments if kind is not type(None)]
+        if len(others) == 1:
+            return self.decode(others[0], value, where)
+        # Of several alternatives, the JSON type says which one is meant; literals are all strings or all integers.
+        types = {type(typing.get_args(kind)[0]) if typing.get_args(kind) else kind: kind for kind in others}
+        if type(value) not in types:
+            raise _MismatchError(f"{where} must be {' or '.join(_NAMES[kind] for kind in types)}, not {_name(value)}")
+        return self.decode(types[type(value)], value, where)
 
-def _dataclass(kind: Any, value: Any, where: str) -> Any:
-    _expect(dict, value, where)
-    hints = typing.get_type_hints(kind)
-    names = [field.name for field in dataclasses.fields(kind)]
-    for name in names:
-        if name not in value:
-            raise BundleError(f"{where} misses the field {name!r}: the file is incomplete or was edited by hand")
-    for name in value:
-        if name not in names:
-            raise BundleError(f"{where} has the unknown field {name!r}: this txport does not know what it means")
-    return kind(**{name: _decode(hints[name], value[name], _join(where, name)) for name in names})
+    def _tuple(self, arguments: tuple[Any, ...], value: Any, where: str) -> Any:
+        _expect(list, value, where)
+        if arguments[-1] is Ellipsis:
+            kinds = [arguments[0]] * len(value)
+        elif len(value) != len(arguments):
+            raise _MismatchError(f"{where} must be an array of {len(arguments)}, not of {len(value)}")
+        else:
+            kinds = list(arguments)
+        items = enumerate(zip(kinds, value, strict=True))
+        return tuple(self.decode(kind, item, f"{where}[{i}]") for i, (kind, item) in items)
 
 
 def _join(where: str, name: str) -> str:
@@ -118,41 +155,18 @@ def _join(where: str, name: str) -> str:
 
 def _literal(allowed: tuple[Any, ...], value: Any, where: str) -> Any:
     if not any(type(value) is type(item) and value == item for item in allowed):
-        raise BundleError(f"{where} is {json.dumps(value)[:80]}, not one of {', '.join(map(str, allowed))}")
+        shown = json.dumps(value, default=str)[:80]
+        raise _MismatchError(f"{where} is {shown}, not one of {', '.join(map(str, allowed))}")
     return value
-
-
-def _union(arguments: tuple[Any, ...], value: Any, where: str) -> Any:
-    if value is None and type(None) in arguments:
-        return None
-    others = [kind for kind in arguments if kind is not type(None)]
-    if len(others) == 1:
-        return _decode(others[0], value, where)
-    # Of several alternatives, the JSON type says which one is meant; literals are all strings or all integers.
-    types = {type(typing.get_args(kind)[0]) if typing.get_args(kind) else kind: kind for kind in others}
-    if type(value) not in types:
-        raise BundleError(f"{where} must be {' or '.join(_NAMES[kind] for kind in types)}, not {_name(value)}")
-    return _decode(types[type(value)], value, where)
-
-
-def _tuple(arguments: tuple[Any, ...], value: Any, where: str) -> Any:
-    _expect(list, value, where)
-    if arguments[-1] is Ellipsis:
-        kinds = [arguments[0]] * len(value)
-    elif len(value) != len(arguments):
-        raise BundleError(f"{where} must be an array of {len(arguments)}, not of {len(value)}")
-    else:
-        kinds = list(arguments)
-    return tuple(_decode(kind, item, f"{where}[{i}]") for i, (kind, item) in enumerate(zip(kinds, value, strict=True)))
 
 
 def _expect(kind: type, value: Any, where: str) -> None:
     if type(value) is not kind:  # not isinstance: a bool is no int here
-        raise BundleError(f"{where} must be {_NAMES[kind]}, not {_name(value)}")
+        raise _MismatchError(f"{where} must be {_NAMES[kind]}, not {_name(value)}")
 
 
 def _name(value: Any) -> str:
-    return "null" if value is None else _NAMES[type(value)]
+    return "null" if value is None else _NAMES.get(type(value), type(value).__name__)
 
 
 def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,16 +1,18 @@
-r"""Lines of a byte stream in windows: at once when a person types, many together when a file is piped in.
+r"""Lines of text: of a stream in windows (at once when a person types, many together when a file is piped in), or of a
+whole file.
 
-Lines end at "\n" and nowhere else, so that line numbers agree with every other tool's. What a line holds is not looked
-at here: a line may have any bytes and any length.
+Lines end at "\n" and nowhere else, so that line numbers agree with every other tool's. A line of a stream may have any
+bytes and any length until `text_windows` decodes it.
 """
 
+import codecs
 import os
 import select
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from txport.runtime.errors import InputError
+from txport.runtime.errors import InputError, TxportError
 from txport.runtime.files import io_failure
 
 _CHUNK = 1 << 16
@@ -116,14 +118,36 @@ def text_windows(raw: Iterable[list[bytes]]) -> Iterator[list[str]]:
     number = 1
     for window in raw:
         texts: list[str] = []
-        for line in window:
-            try:
-                texts.append(line.decode("utf-8"))
-            except UnicodeDecodeError as error:
-                if texts:
-                    yield texts
-                byte = f"byte {error.start + 1} is 0x{line[error.start]:02x}"
-                message = f"line {number + len(texts)} is not UTF-8 ({byte}): convert the text, say with iconv -t utf-8"
-                raise InputError(message) from None
+        try:
+            for line in window:
+                texts.append(_text(line, f"line {number + len(texts)}", InputError))
+        except InputError:
+            if texts:
+                yield texts
+            raise
         yield texts
         number += len(window)
+
+
+def read_lines(file: Path, error: type[TxportError] = InputError) -> list[str]:
+    r"""All lines of a UTF-8 file, without "\n" or "\r\n"; a byte order mark at its start is dropped.
+
+    Args:
+        file: may be empty, which is no line.
+        error: what to raise if the file cannot be read or is not UTF-8; the message has the number of the line.
+    """
+    try:
+        lines = file.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n")
+    except OSError as fault:
+        raise error(f"{file} cannot be read: {fault.strerror}") from None
+    if not lines[-1]:
+        lines.pop()
+    return [_text(line.removesuffix(b"\r"), f"{file}, line {n}", error) for n, line in enumerate(lines, 1)]
+
+
+def _text(line: bytes, where: str, error: type[TxportError]) -> str:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as fault:
+        byte = f"byte {fault.start + 1} is 0x{line[fault.start]:02x}"
+        raise error(f"{where} is not UTF-8 ({byte}): convert the text, say with iconv -t utf-8") from None

@@ -188,7 +188,7 @@ def test_a_tokenizer_directory_without_models_is_refused(saved: Path) -> None:
 
 def test_sentences_that_are_not_utf8_are_refused(saved: Path) -> None:
     (saved / "sentences.txt").write_bytes(b"caf\xe9\n")
-    with pytest.raises(CheckpointError, match=r"sentences\.txt is not UTF-8"):
+    with pytest.raises(CheckpointError, match=r"sentences\.txt, line 1 is not UTF-8"):
         load_checkpoint(saved)
 
 
@@ -202,16 +202,17 @@ def test_no_checkpoint_at_all(tmp_path: Path, place: str) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"{", "is not JSON"),
-        (b"\xff\xfe", "is not JSON"),
-        (b"[" * 100_000, "is not JSON"),
-        (b"[]", "format_version None"),
+        (b"{", "is not valid JSON"),
+        (b"\xff\xfe", "is not valid JSON"),
+        (b"[" * 100_000, "is nested too deeply"),
+        (b"[]", "must hold a JSON object, not an array"),
+        (b"{}", "format_version None"),
         (b'{"format_version": "1"}', "format_version '1'"),
         (b'{"format_version": true}', "format_version True"),
         (b'{"format_version": 0}', "format_version 0"),
-        (b'{"format_version": 2}', "format_version 2; this txport reads up to 1: upgrade"),
-        (b'{"format_version": 1}', "must be a JSON object"),
-        (b'{"format_version": 1, "config": {}}', "the config lacks"),
+        (b'{"format_version": 2}', "format_version 2, but this txport reads 1: another txport wrote it"),
+        (b'{"format_version": 1}', "misses the field 'config'"),
+        (b'{"format_version": 1, "config": {}}', "config misses the field 'source_vocabulary'"),
     ],
 )
 def test_a_config_file_that_cannot_be_read(saved: Path, content: bytes, message: str) -> None:
@@ -231,7 +232,7 @@ def test_a_config_of_absurd_size_is_refused_before_memory_is_asked_for(
     absurd: Config = dataclasses.replace(model.config, **{field: size})
     document = {"format_version": 1, "config": absurd.to_json()}
     (tmp_path / "checkpoint" / "config.json").write_text(json.dumps(document))
-    with pytest.raises(CheckpointError, match=r"its config\.json asks for"):
+    with pytest.raises(CheckpointError, match=r"its config\.json needs"):
         load_checkpoint(tmp_path / "checkpoint")
 
 

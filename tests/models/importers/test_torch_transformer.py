@@ -222,7 +222,7 @@ def test_text(tmp_path: Path) -> None:
 
 
 def test_the_docstring_is_an_example() -> None:
-    from txport.models.importers.choice import torch_transformer
+    from txport.models.importers import torch_transformer
 
     text = (torch_transformer.__doc__ or "").split("the state dict:\n")[1].split("\n\nSources")[0]
     lines = [line.split("        ")[0].rstrip() for line in (raw[4:] for raw in text.splitlines())]
