@@ -121,5 +121,5 @@ def _from_config(config: Path) -> str:
 def _of_marian_itself(file: Path) -> str:
     data = file.read_bytes()
     if b"transformer-decoder-autoreg: rnn" in data or b"dec-cell: ssru" in data:
-        return f"{file} is a model of Marian itself with an SSRU decoder, which is not supported."
-    return f"{file} is a model of Marian itself: convert it with Hugging Face's convert_marian_to_pytorch.py first."
+        return f"{file} is a model of Marian itself with an SSRU decoder, which is not supported"
+    return f"{file} is a model of Marian itself: convert it with Hugging Face's convert_marian_to_pytorch.py first"

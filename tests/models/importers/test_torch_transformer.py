@@ -113,7 +113,7 @@ def assert_same(checkpoint: Any, model: TorchSeq2Seq) -> None:
         memory = checkpoint.model.encode(ids, lengths)
         logits = checkpoint.model.decode(targets, memory, lengths)
     assert (memory - expected_memory)[~padding].abs().max() < 1e-4
-    assert (logits - expected).abs().max() < 1e-4 and logits.std() > 0.1
+    assert (logits - expected).abs().max() < 3e-4 and logits.std() > 0.1
     made = generate(model, sources)
     assert_varied(made, EOS)
     assert identical(greedy(checkpoint, sources), made) == INPUTS
