@@ -1,23 +1,22 @@
 """Which importer understands a source, and how a hub id becomes a directory."""
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 from txport.models.importers.bart import import_bart
 from txport.models.importers.fairseq import import_fairseq
-from txport.models.importers.imported import Imported, Options
+from txport.models.importers.imported import Imported, ImportOptions
 from txport.models.importers.m2m100 import import_m2m100
 from txport.models.importers.marian import import_marian
 from txport.models.importers.opennmt import import_opennmt
-from txport.models.importers.settings import one_file
+from txport.models.importers.settings import one_file, read_json
 from txport.models.importers.torch_transformer import DESCRIPTION, import_torch
 from txport.models.importers.weights import read_pickle
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.libraries import needs
 
-IMPORTERS: dict[str, Callable[[Path, Options], Imported]] = {
+IMPORTERS: dict[str, Callable[[Path, ImportOptions], Imported]] = {
     "marian": import_marian,
     "m2m100": import_m2m100,
     "bart": import_bart,
@@ -26,7 +25,7 @@ IMPORTERS: dict[str, Callable[[Path, Options], Imported]] = {
     "opennmt": import_opennmt,
 }
 _MODEL_TYPES = {"marian": "marian", "m2m_100": "m2m100", "bart": "bart", "mbart": "bart"}
-# Architectures that people may well have, and why they cannot be had here.
+# Architectures that people may well have, and why they are not supported.
 _REFUSED = {
     "t5": "T5's relative positions and RMS norms",
     "mt5": "mT5's relative positions, RMS norms and gated activations",
@@ -42,13 +41,13 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _HUB_FILES = ["*.json", "*.safetensors", "*.bin", "*.spm", "*.model", "*.txt"]
 
 
-def import_model(source: str, kind: str | None, options: Options) -> Imported:
-    """Understand a model, of the kind that is named or that is found.
+def import_model(source: str, kind: str | None, options: ImportOptions) -> Imported:
+    """Understand a model, of the kind that is named or detected.
 
     Args:
         source: a directory, a file, or the id of a model on the Hugging Face hub.
-        kind: a name of `IMPORTERS`, None to find out.
-        options: see `Options`.
+        kind: a name of `IMPORTERS`, None to detect it.
+        options: see `ImportOptions`.
 
     Raises:
         CheckpointError: the source is incomplete, damaged, of an unknown kind or not supported.
@@ -58,7 +57,7 @@ def import_model(source: str, kind: str | None, options: Options) -> Imported:
     path = _local(source)
     if kind is not None and kind not in IMPORTERS:
         raise InputError(f"--from {kind} is unknown; there are {', '.join(IMPORTERS)}")
-    return IMPORTERS[kind or _found(path)](path, options)
+    return IMPORTERS[kind or _detected(path)](path, options)
 
 
 def _local(source: str) -> Path:
@@ -73,20 +72,20 @@ def _local(source: str) -> Path:
         return Path(huggingface_hub.snapshot_download(source, allow_patterns=_HUB_FILES))
     except Exception as error:  # of the network, of the hub, of the disk: each library has its own
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InputError(f"{source} is no directory here and could not be had from the hub: {reason}") from None
+        raise InputError(f"{source} is not a local directory, and its download from the hub failed: {reason}") from None
 
 
-def _found(path: Path) -> str:
+def _detected(path: Path) -> str:
     config = path / "config.json"
     if path.is_dir() and config.is_file():
         return _from_config(config)
     if path.is_dir() and (path / DESCRIPTION).is_file():
         return "torch"
-    if path.is_dir() and (found := sorted(path.glob("*.npz"))):
-        raise CheckpointError(_of_marian_itself(found[0]))
+    if path.is_dir() and (models := sorted(path.glob("*.npz"))):
+        raise CheckpointError(_of_marian_itself(models[0]))
     if path.is_file() or list(path.glob("*.pt")):
         return _from_file(one_file(path, ("checkpoint_best.pt", "model.pt")))
-    raise CheckpointError(f"{path}: its kind was not recognised; say it with --from ({', '.join(IMPORTERS)})")
+    raise CheckpointError(f"{path}: its kind was not recognised: say it with --from ({', '.join(IMPORTERS)})")
 
 
 def _from_file(file: Path) -> str:
@@ -103,14 +102,11 @@ def _from_file(file: Path) -> str:
 
 
 def _from_config(config: Path) -> str:
-    try:
-        value = json.loads(config.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{config} is not JSON ({error}); copy it again") from None
-    kind = value.get("model_type") if isinstance(value, dict) else None
+    value = read_json(config)
+    kind = value.get("model_type")
     if isinstance(kind, str) and kind in _MODEL_TYPES:
         return _MODEL_TYPES[kind]
-    if isinstance(value, dict) and "format_version" in value:
+    if "format_version" in value:
         raise CheckpointError(f"{config.parent} is a checkpoint of txport already: give it to tx-export")
     if kind in _REFUSED:
         raise CheckpointError(f"{config}: model_type {kind!r} is not supported: it has {_REFUSED[kind]}")

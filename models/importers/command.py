@@ -12,7 +12,7 @@ KINDS = ("marian", "m2m100", "bart", "torch", "fairseq", "opennmt")
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("source")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The checkpoint to write.")
-@click.option("--from", "kind", type=click.Choice(KINDS), help="What SOURCE is. [default: found out]")
+@click.option("--from", "kind", type=click.Choice(KINDS), help="What SOURCE is. [default: detected]")
 @click.option("--no-tokenizer", is_flag=True, help="Leave the tokenizer behind: the model then takes and gives ids.")
 @click.option("--source-language", help="The source language that is used unless another one is asked for.")
 @click.option("--target-language", help="The target language that is used unless another one is asked for.")
@@ -41,9 +41,9 @@ def main(
         from rich.console import Console
         from rich.progress import Progress
         from txport.models.importers.choice import import_model
-        from txport.models.importers.imported import Options, write_imported
+        from txport.models.importers.imported import ImportOptions, write_imported
 
-    options = Options(not no_tokenizer, source_language, target_language, vocabulary)
+    options = ImportOptions(not no_tokenizer, source_language, target_language, vocabulary)
     imported = import_model(source, kind, options)
     for note in imported.notes:
         click.echo(f"tx-import: {note}", err=True)

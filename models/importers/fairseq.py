@@ -9,16 +9,14 @@ from typing import Any
 
 import torch
 from txport.models.config import Config
-from txport.models.importers.fairseq_positions import OFFSET, offset_sinusoids
-from txport.models.importers.huggingface import layers
-from txport.models.importers.imported import Imported, Options, TokenizerParts, ids_only_parts
-from txport.models.importers.plan import BANNED, Plan
-from txport.models.importers.settings import Settings, one_file
-from txport.models.importers.tokenizers.dictionaries import dictionary_tokenizer, find_sentencepiece
-from txport.models.importers.tokenizers.own_sentencepiece import no_languages
-from txport.models.importers.torch_transformer import packed_attention
+from txport.models.importers.imported import Imported, ImportOptions, TokenizerParts, ids_only_parts
+from txport.models.importers.layers import FAIRSEQ, OFFSET, map_layers, offset_sinusoids
+from txport.models.importers.plan import BANNED, ImportPlan
+from txport.models.importers.settings import Settings, flat_settings, one_file
+from txport.models.importers.tokenizers.languages import refuse_languages
+from txport.models.importers.tokenizers.sentencepiece_models import dictionary_tokenizer, find_sentencepiece
 from txport.models.importers.weights import read_pickle, tensors_of
-from txport.runtime.errors import CheckpointError, InputError
+from txport.runtime.errors import CheckpointError
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 PAD, EOS, UNK = 1, 2, 3
@@ -42,7 +40,7 @@ _NORMS = {
 _COPIES = [f"{part}_{kind}" for part in ("in_proj", "out_proj", "fc1", "fc2") for kind in ("weight", "bias")]
 
 
-def import_fairseq(path: Path, options: Options) -> Imported:
+def import_fairseq(path: Path, options: ImportOptions) -> Imported:
     """Understand a checkpoint that fairseq-train wrote.
 
     Args:
@@ -56,10 +54,11 @@ def import_fairseq(path: Path, options: Options) -> Imported:
     value = read_pickle(file)
     settings, task = _settings(file, value)
     theirs = {_todays_name(name): tensor for name, tensor in tensors_of(value.get("model"), file).items()}
-    plan = Plan(theirs, file)
+    plan = ImportPlan(theirs, file)
     ours = _config(settings, plan)
     _positions(plan, settings, ours)
-    _layers(plan, ours)
+    map_layers(plan, ours, FAIRSEQ)
+    plan.ignore(*(f"encoder.layers.{number}.{name}" for number in range(ours.encoder_layers) for name in _COPIES))
     for side in ("encoder", "decoder"):
         plan.ignore(f"{side}.version", f"{side}.embed_positions._float_tensor")
         if ours.norm == "pre":
@@ -71,9 +70,9 @@ def import_fairseq(path: Path, options: Options) -> Imported:
     plan.put("projection.bias", bias)
     plan.check(ours)
     notes = [
-        "fairseq's generator never makes <pad>, which is banned here too, nor empty answers, as --min-length 1 does"
+        "fairseq's generator never makes <pad>, which is banned here too, nor empty answers, as with --min-length 1"
     ]
-    no_languages(options, file)
+    refuse_languages(options, file)
     tokenizer = _tokenizer(file, task, ours, options) if options.tokenizer else ids_only_parts(EOS)
     return Imported("fairseq", ours, plan, tokenizer, notes)
 
@@ -83,10 +82,10 @@ def _settings(file: Path, value: Any) -> tuple[Settings, Settings]:
     if not isinstance(value, dict) or not (value.get("args") or value.get("cfg")):
         raise CheckpointError(f"{file} is no checkpoint of fairseq: it has neither args nor cfg")
     if value.get("args") is not None:
-        settings = task = Settings(file, value["args"])
+        settings = task = flat_settings(file, value["args"])
         name = settings.get("arch", "transformer")
     else:
-        settings, task = (Settings(file, value["cfg"].get(part) or {}) for part in ("model", "task"))
+        settings, task = (flat_settings(file, value["cfg"].get(part) or {}) for part in ("model", "task"))
         name = settings.get("arch", settings.get("_name", "transformer"))
     if not str(name).startswith("transformer") or "lm" in str(name).split("_"):
         raise CheckpointError(f"{file}: the architecture {name!r} of fairseq is not supported; there is transformer")
@@ -103,66 +102,45 @@ def _todays_name(name: str) -> str:
     return ".".join(parts)
 
 
-def _config(settings: Settings, plan: Plan) -> Config:
-    both = {
-        name: settings.same(f"encoder_{name}", f"decoder_{name}", default)
-        for name, default in (
-            ("embed_dim", None),
-            ("ffn_embed_dim", None),
-            ("attention_heads", None),
-            ("normalize_before", False),
-            ("learned_pos", False),
-        )
-    }
+def _config(settings: Settings, plan: ImportPlan) -> Config:
+    same = settings.same
+    pre = same("encoder_normalize_before", "decoder_normalize_before", False)
+    same("encoder_learned_pos", "decoder_learned_pos", False)
     lengths = [settings.get(f"max_{side}_positions", 1024) for side in ("source", "target")]
-    share, tie = _embeddings(plan, settings)
-    source = plan.parts["source_embedding.tokens.weight"].shape[0]
-    target = source if share else plan.parts["target_embedding.tokens.weight"].shape[0]
-    try:
-        return Config(
-            source_vocabulary=source,
-            target_vocabulary=target,
-            d_model=both["embed_dim"],
-            heads=both["attention_heads"],
-            ffn=both["ffn_embed_dim"],
-            encoder_layers=settings.get("encoder_layers"),
-            decoder_layers=settings.get("decoder_layers"),
-            norm="pre" if both["normalize_before"] else "post",
-            positions="learned",
-            max_positions=min(lengths),
-            activation=settings.activation("activation_fn", {"relu": "relu", "gelu": "gelu", "swish": "silu"}),
-            share_embeddings=share,
-            tie_projection=tie,
-            projection_bias=True,
-            scale_embedding=not settings.get("no_scale_embedding", False),
-            embedding_norm=settings.get("layernorm_embedding", False),
-            pad_id=PAD,
-            unk_id=UNK,
-            bos_id=EOS,
-            eos_id=EOS,
-        )
-    except (InputError, TypeError) as error:
-        raise CheckpointError(f"{plan.source}: {error}") from None
+    return settings.config(
+        d_model=same("encoder_embed_dim", "decoder_embed_dim"),
+        heads=same("encoder_attention_heads", "decoder_attention_heads"),
+        ffn=same("encoder_ffn_embed_dim", "decoder_ffn_embed_dim"),
+        encoder_layers=settings.get("encoder_layers"),
+        decoder_layers=settings.get("decoder_layers"),
+        norm="pre" if pre else "post",
+        positions="learned",
+        max_positions=min(lengths),
+        activation=settings.activation("activation_fn", {"relu": "relu", "gelu": "gelu", "swish": "silu"}, "relu"),
+        projection_bias=True,
+        scale_embedding=not settings.get("no_scale_embedding", False),
+        embedding_norm=settings.get("layernorm_embedding", False),
+        pad_id=PAD,
+        unk_id=UNK,
+        bos_id=EOS,
+        eos_id=EOS,
+        **_embeddings(plan, settings),
+    )
 
 
-def _embeddings(plan: Plan, settings: Settings) -> tuple[bool, bool]:
+def _embeddings(plan: ImportPlan, settings: Settings) -> dict[str, Any]:
     source, target = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
     names = ("decoder.output_projection.weight", "decoder.embed_out")
     head = next((name for name in names if plan.has(name)), target)
-    share = plan.stored(source) is plan.stored(target) or plan.same(source, target)
-    tie = head == target or plan.same(target, head)
+    fields = plan.embeddings(source, target, head)
+    share, tie = fields["share_embeddings"], fields["tie_projection"]
     for one, tied in (("share_all_embeddings", share and tie), ("share_decoder_input_output_embed", tie)):
         if settings.get(one, False) and not tied:
             raise CheckpointError(f"{plan.source}: {source}, {target} and {head} differ, although {one} is set")
-    plan.take("source_embedding.tokens.weight", source)
-    if not share:
-        plan.take("target_embedding.tokens.weight", target)
-    if not tie:
-        plan.take("projection.weight", head)
-    return share, tie
+    return fields
 
 
-def _positions(plan: Plan, settings: Settings, ours: Config) -> None:
+def _positions(plan: ImportPlan, settings: Settings, ours: Config) -> None:
     learned = settings.get("encoder_learned_pos", False)
     for side, theirs in (("source", "encoder"), ("target", "decoder")):
         if learned:
@@ -172,22 +150,7 @@ def _positions(plan: Plan, settings: Settings, ours: Config) -> None:
             plan.put(f"{side}_embedding.positions", offset_sinusoids(ours.max_positions, ours.d_model))
 
 
-def _layers(plan: Plan, ours: Config) -> None:
-    plan.ignore(*(f"encoder.layers.{number}.{name}" for number in range(ours.encoder_layers) for name in _COPIES))
-    packed = [name for name in plan.theirs if name.endswith("attn.in_proj_weight")]
-    if not packed:
-        layers(plan, "", ours.encoder_layers, ours.decoder_layers, ours.d_model, ours.ffn)
-        return
-    # Files of the first versions: query, key and value in one matrix. The rest is as ever.
-    for name in packed:
-        theirs = name.removesuffix(".in_proj_weight")
-        side, _, number, module = theirs.split(".")
-        mine = {"self_attn": "attention" if side == "encoder" else "self_attention"}.get(module, "cross_attention")
-        packed_attention(plan, f"{side}.{number}.{mine}", theirs, ours.d_model)
-    layers(plan, "", ours.encoder_layers, ours.decoder_layers, ours.d_model, ours.ffn, attentions=False)
-
-
-def _tokenizer(file: Path, task: Settings, ours: Config, options: Options) -> TokenizerParts:
+def _tokenizer(file: Path, task: Settings, ours: Config, options: ImportOptions) -> TokenizerParts:
     name = str(task.get("task", task.get("_name", "translation")))
     if name != "translation":
         raise CheckpointError(
@@ -198,7 +161,7 @@ def _tokenizer(file: Path, task: Settings, ours: Config, options: Options) -> To
     languages = [task.get("source_lang", None), task.get("target_lang", None)]
     if not all(languages):
         raise CheckpointError(
-            f"{file} does not say its languages, by which dictionaries are named; give --no-tokenizer"
+            f"{file} does not say its languages, by which dictionaries are named: give --no-tokenizer"
         )
     rows = (ours.source_vocabulary, ours.target_vocabulary)
     tables = [_dictionary(place / f"dict.{language}.txt", size) for language, size in zip(languages, rows, strict=True)]

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from txport.models.checkpoint import new_checkpoint, write_description
 from txport.models.config import Config
-from txport.models.importers.plan import Plan
+from txport.models.importers.plan import ImportPlan
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, ids_only
 
 
 @dataclass(frozen=True)
-class Options:
-    """What `tx-import` can be told, beyond what and where.
+class ImportOptions:
+    """The options of `tx-import`, beyond what to import and where to.
 
     Attributes:
         tokenizer: bring the tokenizer along; without it the model takes and gives ids.
@@ -49,12 +49,12 @@ class Imported:
         config: its shape as ours.
         plan: its weights as ours, checked against `config`.
         tokenizer: its tokenizer.
-        notes: what a user should know: settings that this search has not got, ids that were banned.
+        notes: what a user should know: settings that this search does not have, ids that are banned.
     """
 
     kind: str
     config: Config
-    plan: Plan
+    plan: ImportPlan
     tokenizer: TokenizerParts
     notes: list[str]
 

@@ -6,55 +6,53 @@ Pre-norm, fairseq's sinusoids, a language token before each source text, and ans
 from pathlib import Path
 
 from txport.models.config import Config
-from txport.models.importers.fairseq_positions import offset_sinusoids
-from txport.models.importers.huggingface import (
-    HuggingFaceConfig,
-    layers,
-    one_vocabulary,
-    prefix_of,
-    read_json_if_there,
-    search_notes,
+from txport.models.importers.huggingface import HuggingFaceModel
+from txport.models.importers.imported import Imported, ImportOptions, TokenizerParts
+from txport.models.importers.layers import offset_sinusoids
+from txport.models.importers.settings import read_json
+from txport.models.importers.tokenizers.languages import CODES, default_languages
+from txport.models.importers.tokenizers.multilingual import (
+    UNK,
+    Affix,
+    described,
+    sentencepiece_files,
+    without_tokenizer,
 )
-from txport.models.importers.imported import Imported, Options, TokenizerParts
-from txport.models.importers.multilingual import CODES, UNK, Affix, defaults, described, sentencepiece_files
-from txport.models.importers.plan import Plan
-from txport.models.importers.tokenizers.none import without_tokenizer
-from txport.models.importers.weights import read_directory
 from txport.runtime.bundle.tokenizer_schema import Languages
 
 
-def import_m2m100(directory: Path, options: Options) -> Imported:
+def import_m2m100(directory: Path, options: ImportOptions) -> Imported:
     """Understand a directory that Hugging Face's M2M100ForConditionalGeneration wrote.
 
     Raises:
         CheckpointError: something is missing, damaged or not supported.
-        InputError: a language that the model has not got, or none where one is needed.
+        InputError: a language that the model does not have, or none where one is needed.
     """
-    config = HuggingFaceConfig(directory)
-    plan, notes = Plan(read_directory(directory), directory), search_notes(config)
-    prefix = prefix_of(plan)
-    ours = config.ours(norm="pre", unk_id=UNK, **one_vocabulary(plan, config, prefix, notes))
+    model = HuggingFaceModel(directory)
+    plan, ours = model.plan, model.config(norm="pre", unk_id=UNK, **model.embeddings())
     for side, theirs in (("source", "encoder"), ("target", "decoder")):
         plan.put(f"{side}_embedding.positions", offset_sinusoids(ours.max_positions, ours.d_model))
-        plan.ignore(f"{prefix}{theirs}.embed_positions.weights")  # the same table, in files of old versions
-        plan.affine(f"{theirs}_norm", f"{prefix}{theirs}.layer_norm")
-    layers(plan, prefix, ours.encoder_layers, ours.decoder_layers, ours.d_model, ours.ffn)
+        plan.ignore(f"{model.prefix}{theirs}.embed_positions.weights")  # the same table, in files of old versions
+        plan.affine(f"{theirs}_norm", f"{model.prefix}{theirs}.layer_norm")
+    model.layers(ours)
     plan.check(ours)
     if options.tokenizer:
-        tokenizer = _tokenizer(directory, config, ours, options)
+        tokenizer = _tokenizer(model, ours, options)
     else:
-        tokenizer = without_tokenizer(directory, config, ours, options, CODES["m2m100"], notes)
-    return Imported("m2m100", ours, plan, tokenizer, notes)
+        tokenizer = without_tokenizer(model, ours, options, CODES["m2m100"])
+    return Imported("m2m100", ours, plan, tokenizer, model.notes)
 
 
-def _tokenizer(directory: Path, config: HuggingFaceConfig, ours: Config, options: Options) -> TokenizerParts:
-    stated = read_json_if_there(directory / "tokenizer_config.json")
+def _tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOptions) -> TokenizerParts:
+    directory = model.directory
+    stated = read_json(directory / "tokenizer_config.json", optional=True)
     codes = CODES.get(str(stated.get("language_codes")), CODES["m2m100"])
     # NLLB's directories list their languages; these codes would be wrong for it.
-    found = sentencepiece_files(directory, ours.source_vocabulary, codes if (directory / "vocab.json").exists() else "")
-    source, target = defaults(directory, config, options, found.languages, forced=True)
-    languages = Languages(found.languages, found.languages, source, target, False)
+    codes = codes if (directory / "vocab.json").exists() else ""
+    tokenizer = sentencepiece_files(directory, ours.source_vocabulary, codes)
+    source, target = default_languages(model, options, tokenizer.languages, forced=True)
+    languages = Languages(tokenizer.languages, tokenizer.languages, source, target, False)
     legacy = stated.get("legacy_behaviour") is True
     before: Affix = () if legacy else ("source_language",)
     after: Affix = (ours.eos_id, "source_language") if legacy else (ours.eos_id,)
-    return described(found, before, after, ("target_language",), languages)
+    return described(tokenizer, before, after, ("target_language",), languages)

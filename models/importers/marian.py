@@ -10,24 +10,14 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from txport.models.importers.huggingface import (
-    HuggingFaceConfig,
-    by_id,
-    check_rows,
-    chosen,
-    embeddings,
-    layers,
-    projection_bias,
-    read_bytes,
-    read_json_if_there,
-    read_vocabulary,
-    search_notes,
-)
-from txport.models.importers.imported import Imported, Options, TokenizerParts, ids_only_parts
-from txport.models.importers.plan import Plan
-from txport.models.importers.tokenizers.files import vocabulary_bytes
+from txport.models.config import Config
+from txport.models.importers.huggingface import HuggingFaceModel
+from txport.models.importers.imported import Imported, ImportOptions, TokenizerParts, ids_only_parts
+from txport.models.importers.plan import ImportPlan
+from txport.models.importers.settings import read_json
+from txport.models.importers.tokenizers.languages import chosen_language
 from txport.models.importers.tokenizers.pieces import completed, pieces_of
-from txport.models.importers.weights import read_directory
+from txport.models.importers.tokenizers.vocabulary import by_id, read_bytes, read_vocabulary, vocabulary_bytes
 from txport.models.transformer import sinusoids
 from txport.runtime.bundle.tokenizer_schema import Languages, TokenizerDescription, TokenizerFiles
 from txport.runtime.errors import CheckpointError
@@ -37,7 +27,7 @@ _UNK = "<unk>"
 _MARIANS_UNK = 1  # in every vocabulary that Marian makes
 _LANGUAGE = re.compile(r">>(.*)<<")
 # Options of old config.json files that Hugging Face's own Marian cannot have otherwise.
-_NEUTRAL = {"normalize_before": False, "normalize_embedding": False, "add_final_layer_norm": False}
+_NEUTRAL = {name: (False, None) for name in ("normalize_before", "normalize_embedding", "add_final_layer_norm")}
 
 
 def concatenated_sinusoids(length: int, d_model: int) -> Tensor:
@@ -46,65 +36,48 @@ def concatenated_sinusoids(length: int, d_model: int) -> Tensor:
     return torch.cat([table[:, 0::2], table[:, 1::2]], dim=1)
 
 
-def import_marian(directory: Path, options: Options) -> Imported:
+def import_marian(directory: Path, options: ImportOptions) -> Imported:
     """Understand a directory that Hugging Face's MarianMTModel wrote.
 
     Raises:
         CheckpointError: something is missing, damaged or not supported.
-        InputError: a language that the model has not got.
+        InputError: a language that the model does not have.
     """
-    config = HuggingFaceConfig(directory)
-    config.refuse(_NEUTRAL)
-    plan, notes = Plan(read_directory(directory), directory), search_notes(config)
-    shared = config.get("share_encoder_decoder_embeddings", bool, True)
-    share, tie = embeddings(plan, "model.", config, shared=shared)
-    source_vocabulary = config.get("vocab_size", int)
-    target_vocabulary = source_vocabulary if shared else (config.fields.get("decoder_vocab_size") or source_vocabulary)
-    check_rows(plan, config, "source_embedding.tokens.weight", "vocab_size", source_vocabulary)
-    if not share:
-        check_rows(plan, config, "target_embedding.tokens.weight", "decoder_vocab_size", target_vocabulary)
-    ours = config.ours(
-        source_vocabulary=source_vocabulary,
-        target_vocabulary=target_vocabulary,
-        max_positions=config.get("max_position_embeddings", int),
-        share_embeddings=share,
-        tie_projection=tie,
-        projection_bias=projection_bias(plan, config, target_vocabulary, notes),
-        unk_id=_MARIANS_UNK,
-    )
-    _positions(plan, ours.max_positions, ours.d_model)
-    layers(plan, "model.", ours.encoder_layers, ours.decoder_layers, ours.d_model, ours.ffn)
-    plan.check(ours)
+    model = HuggingFaceModel(directory)
+    model.refuse(_NEUTRAL)
+    shared = model.get("share_encoder_decoder_embeddings", True, bool)
+    ours = model.config(unk_id=_MARIANS_UNK, **model.embeddings(shared=shared))
+    _positions(model.plan, model.prefix, ours)
+    model.layers(ours)
+    model.plan.check(ours)
     if not options.tokenizer:
-        return Imported("marian", ours, plan, ids_only_parts(ours.eos_id), notes)
-    tokenizer, unk = _tokenizer(directory, source_vocabulary, target_vocabulary, ours.eos_id, options)
-    return Imported("marian", replace(ours, unk_id=unk), plan, tokenizer, notes)
+        return Imported("marian", ours, model.plan, ids_only_parts(ours.eos_id), model.notes)
+    tokenizer, unk = _tokenizer(directory, ours, options)
+    return Imported("marian", replace(ours, unk_id=unk), model.plan, tokenizer, model.notes)
 
 
-def _positions(plan: Plan, length: int, d_model: int) -> None:
+def _positions(plan: ImportPlan, prefix: str, ours: Config) -> None:
     """The stored tables, which old files have, else what Marian computes."""
-    for side in ("source", "target"):
-        name = f"model.{'encoder' if side == 'source' else 'decoder'}.embed_positions.weight"
+    for side, theirs in (("source", "encoder"), ("target", "decoder")):
+        name = f"{prefix}{theirs}.embed_positions.weight"
         if plan.has(name):
             plan.take(f"{side}_embedding.positions", name)
         else:
-            plan.put(f"{side}_embedding.positions", concatenated_sinusoids(length, d_model))
+            plan.put(f"{side}_embedding.positions", concatenated_sinusoids(ours.max_positions, ours.d_model))
 
 
-def _tokenizer(
-    directory: Path, source_rows: int, target_rows: int, eos: int, options: Options
-) -> tuple[TokenizerParts, int]:
+def _tokenizer(directory: Path, ours: Config, options: ImportOptions) -> tuple[TokenizerParts, int]:
     """The tokenizer, and the id of unknown pieces."""
-    separate = bool(read_json_if_there(directory / "tokenizer_config.json").get("separate_vocabs", False))
+    separate = bool(read_json(directory / "tokenizer_config.json", optional=True).get("separate_vocabs", False))
     source_file = directory / "vocab.json"
-    source = read_vocabulary(source_file, source_rows)
-    target = read_vocabulary(directory / "target_vocab.json", target_rows) if separate else source
+    source = read_vocabulary(source_file, ours.source_vocabulary)
+    target = read_vocabulary(directory / "target_vocab.json", ours.target_vocabulary) if separate else source
     unk = source.get(_UNK)
     if unk is None or target.get(_UNK) != unk:
-        raise CheckpointError(f"{source_file} has no {_UNK}, or another one than the target's; give --no-tokenizer")
-    languages = {found[1]: token for piece, token in source.items() if (found := _LANGUAGE.fullmatch(piece))}
-    default = chosen(options.target_language, languages, "target", source_file, required=False)
-    chosen(options.source_language, {}, "source", source_file, required=False)
+        raise CheckpointError(f"{source_file} has no {_UNK}, or another one than the target's: give --no-tokenizer")
+    languages = {match[1]: token for piece, token in source.items() if (match := _LANGUAGE.fullmatch(piece))}
+    default = chosen_language(options.target_language, languages, "target", directory)
+    chosen_language(options.source_language, {}, "source", directory)
     tables = [by_id(side, {*_SPECIAL, *(f">>{name}<<" for name in languages)}) for side in (source, target)]
     models = [read_bytes(directory / f"{side}.spm") for side in ("source", "target")]
     known = [
@@ -118,7 +91,7 @@ def _tokenizer(
         source=TokenizerFiles("tokenizer/source.model", f"tokenizer/{names[0]}"),
         target=TokenizerFiles("tokenizer/target.model", f"tokenizer/{names[1]}"),
         source_prefix=("target_language",) if languages else (),
-        source_suffix=(eos,),
+        source_suffix=(ours.eos_id,),
         target_prefix=(),
         languages=Languages({}, languages, None, default, True) if languages else None,
     )

@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from txport.models.config import Config
-from txport.models.importers.imported import Imported, Options, TokenizerParts
-from txport.models.importers.plan import Plan
-from txport.models.importers.settings import Settings, one_file
-from txport.models.importers.tokenizers.dictionaries import dictionary_tokenizer, find_sentencepiece
-from txport.models.importers.tokenizers.own_sentencepiece import no_languages
+from txport.models.importers.imported import Imported, ImportOptions, TokenizerParts
+from txport.models.importers.layers import LayerNames, map_layers
+from txport.models.importers.plan import ImportPlan
+from txport.models.importers.settings import Settings, flat_settings, one_file
+from txport.models.importers.tokenizers.languages import refuse_languages
+from txport.models.importers.tokenizers.sentencepiece_models import dictionary_tokenizer, find_sentencepiece
 from txport.models.importers.weights import Stored, read_pickle, read_safetensors, tensors_of
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
-from txport.runtime.errors import CheckpointError, InputError
+from txport.runtime.errors import CheckpointError
 
 MAX_POSITIONS = 1024  # of the 5000 rows that are stored
 _PAD, _BOS, _EOS, _UNK = "<blank>", "<s>", "</s>", "<unk>"
@@ -42,11 +43,29 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "quant_layers": ([], None, ""),
     "generator_function": ("softmax", "log_softmax"),
 }
-_ATTENTION = {"query": "linear_query", "key": "linear_keys", "value": "linear_values", "output": "final_linear"}
+_FEED_FORWARD = {
+    "feed_forward.inner": "feed_forward.w_1",
+    "feed_forward.outer": "feed_forward.w_2",
+    "feed_forward_residual.norm": "feed_forward.layer_norm",
+}
+_LAYERS = LayerNames(
+    stacks={"encoder": "encoder.transformer", "decoder": "decoder.transformer_layers"},
+    parts={
+        "encoder": {"attention": "self_attn", "attention_residual.norm": "layer_norm", **_FEED_FORWARD},
+        "decoder": {
+            "self_attention": "self_attn",
+            "self_attention_residual.norm": "layer_norm_1",
+            "cross_attention": "context_attn",
+            "cross_attention_residual.norm": "layer_norm_2",
+            **_FEED_FORWARD,
+        },
+    },
+    projections=("linear_query", "linear_keys", "linear_values", "final_linear"),
+)
 _EMBEDDING = "embeddings.make_embedding.emb_luts.0.weight"
 
 
-def import_opennmt(path: Path, options: Options) -> Imported:
+def import_opennmt(path: Path, options: ImportOptions) -> Imported:
     """Understand a checkpoint that onmt_train wrote.
 
     Args:
@@ -60,17 +79,17 @@ def import_opennmt(path: Path, options: Options) -> Imported:
     value = read_pickle(file)
     if not isinstance(value, dict) or "opt" not in value:
         raise CheckpointError(f"{file} is no checkpoint of OpenNMT-py: it has no opt")
-    settings = Settings(file, value["opt"])
+    settings = flat_settings(file, value["opt"])
     settings.refuse(_NEUTRAL)
     source, target, start = _vocabularies(file, value.get("vocab"))
-    plan = Plan(_tensors(file, value), file)
+    plan = ImportPlan(_tensors(file, value), file)
     ours = _config(settings, plan, source, target, start)
     for side, theirs in (("source", "encoder"), ("target", "decoder")):
         _positions(plan, side, theirs, ours)
-        _norm(plan, f"{theirs}_norm", f"{theirs}.layer_norm")
-    _layers(plan, ours)
+        plan.affine(f"{theirs}_norm", f"{theirs}.layer_norm")
+    map_layers(plan, ours, _LAYERS)
     plan.check(ours)
-    no_languages(options, file)
+    refuse_languages(options, file)
     notes = [
         f"inputs and outputs of up to {ours.max_positions} tokens are taken; OpenNMT-py's own table has 5000 positions"
     ]
@@ -108,92 +127,49 @@ def _tensors(file: Path, value: dict[str, Any]) -> dict[str, Stored]:
         tensors |= {f"generator.{name.removeprefix('0.')}": tensor for name, tensor in parts.items()}
     # LayerNorms of the first versions were OpenNMT-py's own.
     names = {"a_2": "weight", "b_2": "bias"}
-    return {re.sub(r"(?<=\.)(a_2|b_2)$", lambda found: names[found[1]], name): t for name, t in tensors.items()}
+    return {re.sub(r"(?<=\.)(a_2|b_2)$", lambda match: names[match[1]], name): t for name, t in tensors.items()}
 
 
-def _config(settings: Settings, plan: Plan, source: list[str], target: list[str], start: str) -> Config:
+def _config(settings: Settings, plan: ImportPlan, source: list[str], target: list[str], start: str) -> Config:
     tables = [f"{side}.{_EMBEDDING}" for side in ("encoder", "decoder")]
     for name, vocabulary in zip(tables, (source, target), strict=True):
         if (rows := plan.stored(name).shape[0]) != len(vocabulary):
             raise CheckpointError(
                 f"{plan.source}: {name} has {rows} rows, but the vocabulary has {len(vocabulary)} tokens"
             )
-    share = plan.same(*tables)
-    plan.stored("generator.weight")
-    tie = plan.same(tables[1], "generator.weight")
-    plan.take("source_embedding.tokens.weight", tables[0])
-    if not share:
-        plan.take("target_embedding.tokens.weight", tables[1])
-    if not tie:
-        plan.take("projection.weight", "generator.weight")
+    embeddings = plan.embeddings(tables[0], tables[1], "generator.weight")
     plan.take("projection.bias", "generator.bias")
     dropout = settings.get("dropout", 0.1)
-    try:
-        return Config(
-            source_vocabulary=len(source),
-            target_vocabulary=len(target),
-            d_model=settings.same("enc_hid_size", "dec_hid_size"),
-            heads=settings.get("heads"),
-            ffn=settings.get("transformer_ff"),
-            encoder_layers=settings.get("enc_layers"),
-            decoder_layers=settings.get("dec_layers"),
-            norm="pre",
-            positions="learned",
-            max_positions=min(MAX_POSITIONS, plan.stored("encoder.embeddings.make_embedding.pe.pe").shape[0]),
-            activation=settings.activation("pos_ffn_activation_fn", {"relu": "relu", "gelu": "gelu"}),
-            share_embeddings=share,
-            tie_projection=tie,
-            projection_bias=True,
-            dropout=float(dropout[0] if isinstance(dropout, list) else dropout),
-            layer_norm_epsilon=settings.get("norm_eps", 1e-6),
-            pad_id=target.index(_PAD),
-            unk_id=target.index(_UNK),
-            bos_id=target.index(start),
-            eos_id=target.index(_EOS),
-        )
-    except (InputError, TypeError) as error:
-        raise CheckpointError(f"{plan.source}: {error}") from None
+    return settings.config(
+        d_model=settings.same("enc_hid_size", "dec_hid_size"),
+        heads=settings.get("heads"),
+        ffn=settings.get("transformer_ff"),
+        encoder_layers=settings.get("enc_layers"),
+        decoder_layers=settings.get("dec_layers"),
+        norm="pre",
+        positions="learned",
+        max_positions=min(MAX_POSITIONS, plan.stored("encoder.embeddings.make_embedding.pe.pe").shape[0]),
+        activation=settings.activation("pos_ffn_activation_fn", {"relu": "relu", "gelu": "gelu"}, "relu"),
+        projection_bias=True,
+        dropout=float(dropout[0] if isinstance(dropout, list) else dropout),
+        layer_norm_epsilon=settings.get("norm_eps", 1e-6),
+        pad_id=target.index(_PAD),
+        unk_id=target.index(_UNK),
+        bos_id=target.index(start),
+        eos_id=target.index(_EOS),
+        **embeddings,
+    )
 
 
-def _positions(plan: Plan, side: str, theirs: str, ours: Config) -> None:
+def _positions(plan: ImportPlan, side: str, theirs: str, ours: Config) -> None:
     """The stored table `[5000, 1, d_model]`, which embeddings are scaled for."""
     name = f"{theirs}.embeddings.make_embedding.pe.pe"
     table = plan.stored(name).read(0, ours.max_positions).detach().float()
     plan.put(f"{side}_embedding.positions", table.reshape(table.shape[0], -1), name)
 
 
-def _norm(plan: Plan, ours: str, theirs: str) -> None:
-    plan.affine(ours, theirs)
-
-
-def _layers(plan: Plan, ours: Config) -> None:
-    for index in range(ours.encoder_layers):
-        mine, theirs = f"encoder.{index}", f"encoder.transformer.{index}"
-        _attention(plan, f"{mine}.attention", f"{theirs}.self_attn", ours.d_model)
-        _norm(plan, f"{mine}.attention_residual.norm", f"{theirs}.layer_norm")
-        _feed_forward(plan, mine, theirs, ours)
-    for index in range(ours.decoder_layers):
-        mine, theirs = f"decoder.{index}", f"decoder.transformer_layers.{index}"
-        _attention(plan, f"{mine}.self_attention", f"{theirs}.self_attn", ours.d_model)
-        _norm(plan, f"{mine}.self_attention_residual.norm", f"{theirs}.layer_norm_1")
-        _attention(plan, f"{mine}.cross_attention", f"{theirs}.context_attn", ours.d_model)
-        _norm(plan, f"{mine}.cross_attention_residual.norm", f"{theirs}.layer_norm_2")
-        _feed_forward(plan, mine, theirs, ours)
-
-
-def _attention(plan: Plan, ours: str, theirs: str, d_model: int) -> None:
-    for name, module in _ATTENTION.items():
-        plan.affine(f"{ours}.{name}", f"{theirs}.{module}", bias=d_model)
-
-
-def _feed_forward(plan: Plan, mine: str, theirs: str, ours: Config) -> None:
-    plan.affine(f"{mine}.feed_forward.inner", f"{theirs}.feed_forward.w_1", bias=ours.ffn)
-    plan.affine(f"{mine}.feed_forward.outer", f"{theirs}.feed_forward.w_2", bias=ours.d_model)
-    _norm(plan, f"{mine}.feed_forward_residual.norm", f"{theirs}.feed_forward.layer_norm")
-
-
 def _tokenizer(
-    file: Path, settings: Settings, source: list[str], target: list[str], options: Options
+    file: Path, settings: Settings, source: list[str], target: list[str], options: ImportOptions
 ) -> TokenizerParts:
     place = options.vocabulary or file.parent
     stated = [settings.get(f"{side}_subword_model", None) for side in ("src", "tgt")]

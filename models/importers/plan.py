@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ class Part:
     origin: str
 
 
-class Plan:
+class ImportPlan:
     """Fills the parameters of our Transformer, by name, and sees that none is missing and none of theirs is left over.
 
     Args:
@@ -51,39 +52,67 @@ class Plan:
         """A tensor of the source, which then counts as used.
 
         Raises:
-            CheckpointError: the source has not got it, or it is no float tensor.
+            CheckpointError: the source lacks it, or it is no float tensor.
         """
         if name not in self.theirs:
-            raise CheckpointError(f"{self.source} lacks {name}, which its configuration asks for")
-        found = self.theirs[name]
-        if found.dtype is None:
+            raise CheckpointError(f"{self.source} lacks {name}, which its configuration needs")
+        stored = self.theirs[name]
+        if stored.dtype is None:
             raise CheckpointError(f"{self.source}: {name} holds no floating point numbers")
         self._used.add(name)
-        return found
+        return stored
 
     def take(self, ours: str, theirs: str, first: int = 0, rows: int | None = None) -> None:
         """Our tensor is theirs, or `rows` rows of theirs from the row `first` on."""
-        found = self.stored(theirs)
-        available = found.shape[0] if found.shape else 1
+        stored = self.stored(theirs)
+        available = stored.shape[0] if stored.shape else 1
         stop = available if rows is None else first + rows
         if stop > available:
             raise CheckpointError(f"{self.source}: {theirs} has {available} rows, but {stop} are needed")
-        shape = (stop - first, *found.shape[1:])
-        dtype = found.dtype if found.dtype in _NAMES else torch.float32
+        shape = (stop - first, *stored.shape[1:])
+        dtype = stored.dtype if stored.dtype in _NAMES else torch.float32
         assert dtype is not None
-        self.parts[ours] = Part(shape, dtype, lambda i, j: found.read(first + i, first + j), theirs)
+        self.parts[ours] = Part(shape, dtype, lambda i, j: stored.read(first + i, first + j), theirs)
 
     def put(self, ours: str, tensor: Tensor, origin: str = "computed") -> None:
         """Our tensor is this one."""
         self.parts[ours] = Part(tuple(tensor.shape), torch.float32, lambda i, j: tensor[i:j], origin)
 
-    def affine(self, ours: str, theirs: str, bias: int = 0) -> None:
-        """Weight and bias of a linear layer or a LayerNorm; `bias` zeros where the source may have none."""
+    def affine(self, ours: str, theirs: str, *, optional_bias: bool = False) -> None:
+        """Weight and bias of a linear layer or a LayerNorm; the bias is zeros where it may be missing, and is."""
         self.take(f"{ours}.weight", f"{theirs}.weight")
-        if bias and not self.has(f"{theirs}.bias"):
-            self.put(f"{ours}.bias", torch.zeros(bias))
+        if optional_bias and not self.has(f"{theirs}.bias"):
+            self.put(f"{ours}.bias", torch.zeros(self.parts[f"{ours}.weight"].shape[0]))
         else:
             self.take(f"{ours}.bias", f"{theirs}.bias")
+
+    def embeddings(self, source: str, target: str, projection: str) -> dict[str, Any]:
+        """Map both embeddings and the projection's weight, perhaps of the same names, stored once where they are equal.
+
+        Returns:
+            the fields of our config that this decides.
+
+        Raises:
+            CheckpointError: a table is missing, or is none.
+        """
+        rows = []
+        for name in (source, target, projection):
+            if len(shape := self.stored(name).shape) != 2:
+                raise CheckpointError(f"{self.source}: {name} has shape {shape}, which no embedding has")
+            rows.append(shape[0])
+        share = source == target or self.same(source, target)
+        tie = projection == target or self.same(target, projection)
+        self.take("source_embedding.tokens.weight", source)
+        if not share:
+            self.take("target_embedding.tokens.weight", target)
+        if not tie:
+            self.take("projection.weight", projection)
+        return {
+            "source_vocabulary": rows[0],
+            "target_vocabulary": rows[1],
+            "share_embeddings": share,
+            "tie_projection": tie,
+        }
 
     def ignore(self, *names: str) -> None:
         """These may be there and say nothing (tables that can be computed, version numbers)."""
@@ -91,10 +120,10 @@ class Plan:
 
     def same(self, *names: str) -> bool:
         """Whether those of these tensors that are there hold the same; they then count as used."""
-        found = [name for name in names if self.has(name)]
-        alike = all(equal(self.theirs[found[0]], self.theirs[name]) for name in found[1:])
+        there = [name for name in names if self.has(name)]
+        alike = all(equal(self.theirs[there[0]], self.theirs[name]) for name in there[1:])
         if alike:
-            self._used.update(found)
+            self._used.update(there)
         return alike
 
     def check(self, config: Config) -> None:
@@ -113,7 +142,7 @@ class Plan:
             part = self.parts[name]
             if part.shape != shape:
                 raise CheckpointError(
-                    f"{self.source}: {part.origin} has shape {part.shape}, but its configuration asks for {shape}"
+                    f"{self.source}: {part.origin} has shape {part.shape}, but its configuration needs {shape}"
                 )
 
     def write(self, file: Path, advance: Callable[[], None] = lambda: None) -> None:

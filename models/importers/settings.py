@@ -1,85 +1,132 @@
-"""The options that fairseq and OpenNMT-py keep with a model: a namespace, or a dictionary, perhaps of dictionaries."""
+"""What other toolkits say of a model by the names of fields: a config.json, or options that a checkpoint keeps."""
 
 import argparse
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from txport.runtime.errors import CheckpointError
+from txport.models.config import Config
+from txport.runtime.errors import CheckpointError, InputError
 
 _REQUIRED = object()
 
 
 class Settings:
-    """Options by name; those inside a group have the group's name before theirs (encoder.layers is encoder_layers).
+    """Fields by name.
 
     Args:
         file: for messages.
-        value: the namespace or the dictionary.
-
-    Raises:
-        CheckpointError: it is neither.
+        fields: the values.
     """
 
-    def __init__(self, file: Path, value: object) -> None:
-        self._file = file
-        self._values: dict[str, Any] = {}
-        fields = vars(value) if isinstance(value, argparse.Namespace) else value
-        if not isinstance(fields, Mapping):
-            raise CheckpointError(f"{file} keeps its options as {type(value).__name__}, which is not known here")
-        for name, item in fields.items():
-            if isinstance(item, Mapping):
-                self._values.update({f"{name}_{inner}": deep for inner, deep in item.items()})
-            else:
-                self._values[str(name)] = item
+    def __init__(self, file: Path, fields: Mapping[str, Any]) -> None:
+        self.file, self.fields = file, fields
 
-    def get(self, name: str, default: Any = _REQUIRED) -> Any:
-        """An option.
+    def get(self, name: str, default: Any = _REQUIRED, kind: type | None = None) -> Any:
+        """A field.
+
+        Args:
+            name: of the field.
+            default: its value where it is missing; without one, it is required.
+            kind: the type that it must have; None for any.
 
         Raises:
-            CheckpointError: it is missing and has no default.
+            CheckpointError: it is missing and has no default, or is of another type.
         """
-        if name not in self._values and default is _REQUIRED:
-            raise CheckpointError(f"{self._file} does not say {name}, which such a model needs")
-        return self._values.get(name, default)
+        if name not in self.fields and default is _REQUIRED:
+            raise CheckpointError(f"{self.file} lacks {name}, which such a model needs")
+        value = self.fields.get(name, default)
+        if kind is not None and type(value) is not kind:
+            raise CheckpointError(f"{self.file}: {name} must be {kind.__name__}, not {value!r}")
+        return value
 
-    def same(self, first: str, second: str, default: Any = None) -> Any:
-        """An option that our model has once for both sides.
+    def same(self, first: str, second: str, default: Any = _REQUIRED, kind: type | None = None) -> Any:
+        """A field that our model has once for both sides; arguments and errors as of `get`.
 
         Raises:
             CheckpointError: the sides differ.
         """
-        values = [self.get(name, *([] if default is None else [default])) for name in (first, second)]
+        values = [self.get(name, default, kind) for name in (first, second)]
         if values[0] != values[1]:
             raise CheckpointError(
-                f"{self._file}: {first} = {values[0]!r} and {second} = {values[1]!r} differ, "
-                "which txport's model cannot have: it has one value for both sides"
+                f"{self.file}: {first} = {values[0]!r} and {second} = {values[1]!r} differ, "
+                "but txport's model has one value for both sides"
             )
         return values[0]
 
-    def activation(self, name: str, names: Mapping[str, str]) -> str:
-        """Our name of an activation; ReLU if none is said.
+    def activation(self, name: str, names: Mapping[str, str], default: Any = _REQUIRED) -> str:
+        """Our name of an activation, from a table of theirs.
 
         Raises:
-            CheckpointError: we have not got it.
+            CheckpointError: it is missing and has no default, or our model does not have it.
         """
-        value = self.get(name, "relu")
+        value = self.get(name, default)
         if value not in names:
-            raise CheckpointError(f"{self._file}: {name} = {value!r} is not supported; there are {', '.join(names)}")
+            raise CheckpointError(f"{self.file}: {name} = {value!r} is not supported; there are {', '.join(names)}")
         return names[value]
 
     def refuse(self, neutral: Mapping[str, tuple[Any, ...]]) -> None:
-        """See that options which our model has not got have one of the values that make no difference.
+        """See that options which our model does not have are missing, or have a value that makes no difference.
 
         Raises:
             CheckpointError: one has another value.
         """
         for name, harmless in neutral.items():
-            value = self.get(name, harmless[0])
+            value = self.fields.get(name, harmless[0])
             if value not in harmless:
                 raise CheckpointError(
-                    f"{self._file}: {name} = {value!r} is not supported; only {harmless[0]!r} makes the same model"
+                    f"{self.file}: {name} = {value!r} is not supported; only {harmless[0]!r} makes the same model"
                 )
+
+    def config(self, **fields: Any) -> Config:
+        """Our config with these fields.
+
+        Raises:
+            CheckpointError: no model of ours can have them.
+        """
+        try:
+            return Config(**fields)
+        except (InputError, TypeError) as error:
+            raise CheckpointError(f"{self.file}: {error}") from None
+
+
+def flat_settings(file: Path, value: object) -> Settings:
+    """Options that fairseq and OpenNMT-py keep with a model, which may stand in groups: encoder.layers, encoder_layers.
+
+    Args:
+        file: for messages.
+        value: a namespace, or a dictionary, perhaps of dictionaries.
+
+    Raises:
+        CheckpointError: it is neither.
+    """
+    fields = vars(value) if isinstance(value, argparse.Namespace) else value
+    if not isinstance(fields, Mapping):
+        raise CheckpointError(f"{file} keeps its options as {type(value).__name__}, which is not supported")
+    flat: dict[str, Any] = {}
+    for name, item in fields.items():
+        flat |= {f"{name}_{inner}": deep for inner, deep in item.items()} if isinstance(item, Mapping) else {name: item}
+    return Settings(file, flat)
+
+
+def read_json(file: Path, *, optional: bool = False, advice: str = "or give the directory that holds it") -> Any:
+    """A JSON file that holds an object; empty if it is missing and `optional`.
+
+    Raises:
+        CheckpointError: it is missing, with `advice`, or is not JSON.
+    """
+    if optional and not file.is_file():
+        return {}
+    try:
+        value = json.loads(file.read_bytes())
+    except OSError:
+        raise CheckpointError(f"{file} is missing or cannot be read: copy it too, {advice}") from None
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file} is not JSON ({error}): copy it again") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{file} must hold a JSON object, not {type(value).__name__}")
+    return value
 
 
 def one_file(path: Path, preferred: tuple[str, ...]) -> Path:

@@ -28,24 +28,44 @@ Sources end with eos; padding stands at the end and is masked; the decoder start
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from txport.models.config import Config
-from txport.models.importers.imported import Imported, Options, ids_only_parts
-from txport.models.importers.plan import Plan
-from txport.models.importers.tokenizers.own_sentencepiece import own_sentencepiece
+from txport.models.importers.imported import Imported, ImportOptions, ids_only_parts
+from txport.models.importers.layers import LayerNames, map_layers
+from txport.models.importers.plan import ImportPlan
+from txport.models.importers.settings import Settings
+from txport.models.importers.tokenizers.sentencepiece_models import own_sentencepiece
 from txport.models.importers.weights import Stored, read_safetensors, read_state_dict
 from txport.models.transformer import sinusoids
 from txport.runtime.bundle.strict_json import decode, parse
-from txport.runtime.errors import CheckpointError, InputError
+from txport.runtime.errors import CheckpointError
 
 DESCRIPTION = "torch.json"
-_ATTENTION = {
-    "encoder": (("attention", "self_attn"),),
-    "decoder": (("self_attention", "self_attn"), ("cross_attention", "multihead_attn")),
-}
+_LAYERS = LayerNames(
+    stacks={"encoder": "encoder.layers", "decoder": "decoder.layers"},
+    parts={
+        "encoder": {
+            "attention": "self_attn",
+            "attention_residual.norm": "norm1",
+            "feed_forward.inner": "linear1",
+            "feed_forward.outer": "linear2",
+            "feed_forward_residual.norm": "norm2",
+        },
+        "decoder": {
+            "self_attention": "self_attn",
+            "self_attention_residual.norm": "norm1",
+            "cross_attention": "multihead_attn",
+            "cross_attention_residual.norm": "norm2",
+            "feed_forward.inner": "linear1",
+            "feed_forward.outer": "linear2",
+            "feed_forward_residual.norm": "norm3",
+        },
+    },
+    norm_bias=True,
+)
 
 
 @dataclass(frozen=True)
@@ -126,7 +146,7 @@ class TorchSeq2Seq(nn.Module):
         return self.projection(states)  # type: ignore[no-any-return]
 
 
-def import_torch(directory: Path, options: Options) -> Imported:
+def import_torch(directory: Path, options: ImportOptions) -> Imported:
     """Understand a directory with torch.json and a state dict.
 
     Raises:
@@ -134,26 +154,17 @@ def import_torch(directory: Path, options: Options) -> Imported:
     """
     file = directory / DESCRIPTION
     described = _read(file)
-    plan = Plan(_weights(directory / described.weights), directory / described.weights)
+    plan = ImportPlan(_weights(directory / described.weights), directory / described.weights)
     names, stack = described.names, f"{described.names.transformer}." if described.names.transformer else ""
-    source, target = plan.stored(names.source_embedding), plan.stored(names.target_embedding)
-    vocabularies = [_rows(plan, names.source_embedding, source), _rows(plan, names.target_embedding, target)]
-    both = names.source_embedding, names.target_embedding
-    share = both[0] == both[1] or plan.same(*both)
-    weight = f"{names.projection}.weight"
-    plan.stored(weight)
-    tie = plan.same(names.target_embedding, weight)
-    plan.take("source_embedding.tokens.weight", names.source_embedding)
-    if not share:
-        plan.take("target_embedding.tokens.weight", names.target_embedding)
-    if not tie:
-        plan.take("projection.weight", weight)
-    bias = plan.has(f"{names.projection}.bias")
-    if bias:
-        plan.take("projection.bias", f"{names.projection}.bias")
-    ours = _config(file, described, plan, stack, vocabularies, share=share, tie=tie, bias=bias)
+    weight, bias = f"{names.projection}.weight", f"{names.projection}.bias"
+    embeddings = plan.embeddings(names.source_embedding, names.target_embedding, weight)
+    if plan.has(bias):
+        plan.take("projection.bias", bias)
+    ours = _config(file, described, plan, stack, projection_bias=plan.has(bias), **embeddings)
     _positions(plan, described, ours)
-    _layers(plan, stack, ours)
+    map_layers(plan, ours, _LAYERS, stack)
+    for side in ("encoder", "decoder") if ours.norm != "post" else ():
+        plan.affine(f"{side}_norm", f"{stack}{side}.norm", optional_bias=True)
     plan.check(ours)
     without = not options.tokenizer
     tokenizer = ids_only_parts(ours.eos_id) if without else own_sentencepiece(directory, options, ours)
@@ -172,23 +183,7 @@ def _weights(file: Path) -> dict[str, Stored]:
     return read_safetensors(file) if file.suffix == ".safetensors" else read_state_dict(file)
 
 
-def _rows(plan: Plan, name: str, stored: Stored) -> int:
-    if len(stored.shape) != 2:
-        raise CheckpointError(f"{plan.source}: {name} has shape {stored.shape}, which no embedding has")
-    return stored.shape[0]
-
-
-def _config(
-    file: Path,
-    described: TorchDescription,
-    plan: Plan,
-    stack: str,
-    vocabularies: list[int],
-    *,
-    share: bool,
-    tie: bool,
-    bias: bool,
-) -> Config:
+def _config(file: Path, described: TorchDescription, plan: ImportPlan, stack: str, **fields: Any) -> Config:
     layers = {side: _count(plan, f"{stack}{side}.layers.") for side in ("encoder", "decoder")}
     ends = [plan.has(f"{stack}{side}.norm.weight") for side in ("encoder", "decoder")]
     if ends[0] != ends[1] or (described.norm_first and not ends[0]):
@@ -199,41 +194,34 @@ def _config(
     norm = "pre" if described.norm_first else ("post_final" if ends[0] else "post")
     inner = plan.stored(f"{stack}encoder.layers.0.linear1.weight").shape
     learned = described.names.source_positions is not None or described.names.target_positions is not None
-    try:
-        return Config(
-            source_vocabulary=vocabularies[0],
-            target_vocabulary=vocabularies[1],
-            d_model=inner[-1],
-            heads=described.heads,
-            ffn=inner[0],
-            encoder_layers=layers["encoder"],
-            decoder_layers=layers["decoder"],
-            norm=norm,
-            positions="learned" if learned else "sinusoidal",
-            max_positions=described.max_positions,
-            activation=described.activation,
-            share_embeddings=share,
-            tie_projection=tie,
-            projection_bias=bias,
-            scale_embedding=described.scale_embedding,
-            layer_norm_epsilon=described.layer_norm_epsilon,
-            pad_id=described.pad_id,
-            unk_id=described.unk_id,
-            bos_id=described.bos_id,
-            eos_id=described.eos_id,
-        )
-    except InputError as error:
-        raise CheckpointError(f"{file}: {error}") from None
+    return Settings(file, {}).config(
+        d_model=inner[-1],
+        heads=described.heads,
+        ffn=inner[0],
+        encoder_layers=layers["encoder"],
+        decoder_layers=layers["decoder"],
+        norm=norm,
+        positions="learned" if learned else "sinusoidal",
+        max_positions=described.max_positions,
+        activation=described.activation,
+        scale_embedding=described.scale_embedding,
+        layer_norm_epsilon=described.layer_norm_epsilon,
+        pad_id=described.pad_id,
+        unk_id=described.unk_id,
+        bos_id=described.bos_id,
+        eos_id=described.eos_id,
+        **fields,
+    )
 
 
-def _count(plan: Plan, prefix: str) -> int:
+def _count(plan: ImportPlan, prefix: str) -> int:
     numbers = {name[len(prefix) :].partition(".")[0] for name in plan.theirs if name.startswith(prefix)}
     if not numbers:
         raise CheckpointError(f"{plan.source} has no {prefix}0: name the nn.Transformer in {DESCRIPTION} (names)")
     return len(numbers)
 
 
-def _positions(plan: Plan, described: TorchDescription, ours: Config) -> None:
+def _positions(plan: ImportPlan, described: TorchDescription, ours: Config) -> None:
     if ours.positions == "sinusoidal":
         return
     for side, name in (("source", described.names.source_positions), ("target", described.names.target_positions)):
@@ -245,33 +233,3 @@ def _positions(plan: Plan, described: TorchDescription, ours: Config) -> None:
             raise CheckpointError(f"{plan.source}: {name} has shape {stored.shape}, too small for max_positions")
         table = stored.whole().detach().reshape(-1, ours.d_model)[: ours.max_positions].float()
         plan.put(f"{side}_embedding.positions", table, name)
-
-
-def _layers(plan: Plan, stack: str, ours: Config) -> None:
-    for side, count in (("encoder", ours.encoder_layers), ("decoder", ours.decoder_layers)):
-        for index in range(count):
-            mine, theirs = f"{side}.{index}", f"{stack}{side}.layers.{index}"
-            for number, (name, module) in enumerate(_ATTENTION[side], 1):
-                packed_attention(plan, f"{mine}.{name}", f"{theirs}.{module}", ours.d_model)
-                _norm(plan, f"{mine}.{name}_residual.norm", f"{theirs}.norm{number}", ours.d_model)
-            plan.affine(f"{mine}.feed_forward.inner", f"{theirs}.linear1", bias=ours.ffn)
-            plan.affine(f"{mine}.feed_forward.outer", f"{theirs}.linear2", bias=ours.d_model)
-            last = len(_ATTENTION[side]) + 1
-            _norm(plan, f"{mine}.feed_forward_residual.norm", f"{theirs}.norm{last}", ours.d_model)
-        if ours.norm != "post":
-            _norm(plan, f"{side}_norm", f"{stack}{side}.norm", ours.d_model)
-
-
-def _norm(plan: Plan, mine: str, theirs: str, d_model: int) -> None:
-    plan.affine(mine, theirs, bias=d_model)
-
-
-def packed_attention(plan: Plan, ours: str, theirs: str, d_model: int) -> None:
-    """Map an attention whose query, key and value stand in one matrix, in this order."""
-    for number, name in enumerate(("query", "key", "value")):
-        plan.take(f"{ours}.{name}.weight", f"{theirs}.in_proj_weight", first=number * d_model, rows=d_model)
-        if plan.has(f"{theirs}.in_proj_bias"):
-            plan.take(f"{ours}.{name}.bias", f"{theirs}.in_proj_bias", first=number * d_model, rows=d_model)
-        else:
-            plan.put(f"{ours}.{name}.bias", torch.zeros(d_model))
-    plan.affine(f"{ours}.output", f"{theirs}.out_proj", bias=d_model)

@@ -13,7 +13,7 @@ import torch
 from txport.exporter.reference import answers, pad
 from txport.models.checkpoint import Checkpoint, load_checkpoint
 from txport.models.importers.choice import import_model
-from txport.models.importers.imported import Options, write_imported
+from txport.models.importers.imported import ImportOptions, write_imported
 
 LONGEST, MADE, INPUTS = 12, 16, 200
 CROSS = ("encoder_attn", "multihead_attn", "context_attn")  # what toolkits call cross-attention
@@ -24,7 +24,7 @@ WORDS = (
 
 def import_here(source: Path, target: Path, kind: str | None = None, **options: Any) -> Checkpoint:
     """Import and load, as `tx-import` and then `tx-export` do."""
-    write_imported(import_model(str(source), kind, Options(**options)), target, str(source), replace=False)
+    write_imported(import_model(str(source), kind, ImportOptions(**options)), target, str(source), replace=False)
     return load_checkpoint(target)
 
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from txport.models.importers.huggingface import read_bytes, read_vocabulary
+from txport.models.importers.tokenizers.vocabulary import read_bytes, read_vocabulary
 from txport.runtime.errors import CheckpointError
 from txport.runtime.libraries import needs
 
@@ -27,7 +27,7 @@ def byte_level_tokenizer(directory: Path, rows: int) -> bytes:
         ids = [*value["model"]["vocab"].values(), *(token["id"] for token in value["added_tokens"])]
         largest = max(ids)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{file} is no byte-level tokenizer ({error!r}); give --no-tokenizer") from None
+        raise CheckpointError(f"{file} is no byte-level tokenizer ({error!r}): give --no-tokenizer") from None
     if largest >= rows:
         raise CheckpointError(
             f"{file} has ids up to {largest}, but the embedding has {rows} rows: "
@@ -45,7 +45,7 @@ def _made(directory: Path, rows: int) -> bytes:
         tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     except Exception as error:  # the library raises nothing more special
         raise CheckpointError(
-            f"{directory / 'merges.txt'} does not fit vocab.json ({error}); copy both again"
+            f"{directory / 'merges.txt'} does not fit vocab.json ({error}): copy both again"
         ) from None
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -58,5 +58,5 @@ def _merges(file: Path) -> list[tuple[str, str]]:
     lines = read_bytes(file).decode("utf-8", "replace").split("\n")
     pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
     if any(len(pair) != 2 for pair in pairs):
-        raise CheckpointError(f"{file} is not a list of merges; copy it again, or give --no-tokenizer")
+        raise CheckpointError(f"{file} is not a list of merges: copy it again, or give --no-tokenizer")
     return pairs  # type: ignore[return-value]

@@ -1,40 +1,106 @@
-"""SentencePiece models whose ids are the model's own, beside weights that know nothing of them."""
+"""The languages of a model: their names and ids, and those that are used unless others are chosen."""
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
-from txport.models.config import Config
-from txport.models.importers.huggingface import read_bytes
-from txport.models.importers.imported import Options, TokenizerParts
-from txport.models.importers.tokenizers.pieces import pieces_of
-from txport.runtime.bundle.tokenizer_schema import plain
-from txport.runtime.errors import CheckpointError, InputError
+from txport.models.importers.huggingface import HuggingFaceModel
+from txport.models.importers.imported import ImportOptions
+from txport.models.importers.settings import read_json
+from txport.runtime.errors import InputError
+
+# Languages in the order of their ids, for directories that do not list them.
+CODES = {
+    "m2m100": "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he "
+    "hi hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne nl "
+    "no ns oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz vi wo xh yi "
+    "yo zh zu",
+    "wmt21": "en ha is ja cs ru zh de",
+    "mbart": "ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV my_MM "
+    "ne_NP nl_XX ro_RO ru_RU si_LK tr_TR vi_VN zh_CN",
+    "mbart50": "af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN pl_PL ps_AF pt_XX sv_SE "
+    "sw_KE ta_IN te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI",  # after those of mbart
+}
+_ENGLISH = ("en", "eng_Latn", "en_XX")  # the default source language of all these tokenizers
+# NLLB says eng_Latn, mBART en_XX, M2M100 __en__.
+_CODE = re.compile(r"__([a-z_]+)__|([a-z]{3}_[A-Z][a-z]{3}|[a-z]{2}_[A-Z]{2})")
 
 
-def own_sentencepiece(directory: Path, options: Options, config: Config) -> TokenizerParts:
-    """shared.model, or source.model and target.model, in the directory or where --vocabulary says.
+def listed_languages(directory: Path) -> dict[str, int]:
+    """The languages whose ids the directory states; empty if it states none."""
+    added = read_json(directory / "tokenizer.json", optional=True).get("added_tokens", [])
+    decoder = read_json(directory / "tokenizer_config.json", optional=True).get("added_tokens_decoder") or {}
+    ids: dict[str, int] = {token["content"]: token["id"] for token in added}
+    ids |= {token["content"]: int(identifier) for identifier, token in decoder.items()}
+    ids |= read_json(directory / "added_tokens.json", optional=True)
+    return {name: token for content, token in sorted(ids.items(), key=lambda item: item[1]) if (name := _code(content))}
+
+
+def ordered_languages(directory: Path, first: int, codes: str) -> dict[str, int]:
+    """Languages of which only the order is known: the directory's own list, else `codes`, from the id `first` on."""
+    names: list[str] = []
+    for file in ("special_tokens_map.json", "tokenizer_config.json"):
+        value = read_json(directory / file, optional=True)
+        tokens = value.get("additional_special_tokens") or value.get("extra_special_tokens") or []
+        names = names or [name for token in tokens if isinstance(token, str) and (name := _code(token))]
+    return {name: first + i for i, name in enumerate(names or codes.split())}
+
+
+def _code(content: str) -> str | None:
+    match = _CODE.fullmatch(content)
+    return (match[1] or match[2]) if match else None
+
+
+def default_languages(
+    model: HuggingFaceModel, options: ImportOptions, languages: Mapping[str, int], *, forced: bool
+) -> tuple[str | None, str | None]:
+    """The default source and target language: from the options, else the directory's, else English for a source.
+
+    Args:
+        model: whose forced_bos_token_id may be that of a language.
+        options: the user's.
+        languages: the ids.
+        forced: whether answers are forced to begin with the target language, so that there must be one.
 
     Raises:
-        CheckpointError: they are missing, or have more pieces than the embeddings have rows.
-        InputError: a language was asked for, of which there is none here.
+        InputError: a language is unknown, or there must be a target language and none is stated anywhere.
     """
-    no_languages(options, directory)
-    place = options.vocabulary or directory
-    names = ["shared.model"] * 2 if (place / "shared.model").is_file() else ["source.model", "target.model"]
-    files = {name: read_bytes(place / name) for name in names}
-    for name, rows in zip(names, (config.source_vocabulary, config.target_vocabulary), strict=True):
-        if (count := len(pieces_of(files[name], place / name))) > rows:
-            raise CheckpointError(
-                f"{place / name} has {count} pieces, but its embedding has {rows} rows: it belongs to another model"
-            )
-    return TokenizerParts(plain(f"tokenizer/{names[0]}", f"tokenizer/{names[1]}", config.eos_id), files)
+    stated = read_json(model.directory / "tokenizer_config.json", optional=True)
+    english = next((name for name in _ENGLISH if name in languages), None)
+    source = options.source_language or (stated.get("src_lang") if stated.get("src_lang") in languages else english)
+    source = chosen_language(source, languages, "source", model.directory, required=True)
+    if not forced:
+        return source, None
+    bos = model.generation("forced_bos_token_id")
+    target = options.target_language or next((name for name, token in languages.items() if token == bos), None)
+    if target is None and stated.get("tgt_lang") in languages:
+        target = stated["tgt_lang"]
+    return source, chosen_language(target, languages, "target", model.directory, required=True)
 
 
-def no_languages(options: Options, source: Path) -> None:
-    """See that no language was asked for.
+def chosen_language(
+    name: str | None, table: Mapping[str, int], side: str, directory: Path, *, required: bool = False
+) -> str | None:
+    """A default language, checked.
 
     Raises:
-        InputError: one was.
+        InputError: it is unknown, or there is none although one is required.
+    """
+    some = ", ".join(list(table)[:8]) + (" ..." if len(table) > 8 else "")
+    if name is None and required:
+        raise InputError(f"{directory} has many languages: say the default with --{side}-language ({some})")
+    if name is not None and not table:
+        raise InputError(f"--{side}-language {name} means nothing for {directory}, which has none: leave it out")
+    if name is not None and name not in table:
+        raise InputError(f"--{side}-language {name} is not a {side} language of {directory}: choose from {some}")
+    return name
+
+
+def refuse_languages(options: ImportOptions, source: Path) -> None:
+    """See that no language is chosen, for a model that has none to choose.
+
+    Raises:
+        InputError: one is.
     """
     for side, name in (("source", options.source_language), ("target", options.target_language)):
-        if name is not None:
-            raise InputError(f"--{side}-language {name} means nothing for {source}: leave it out")
+        chosen_language(name, {}, side, source)

@@ -24,7 +24,7 @@ def pieces_of(model: bytes, file: object) -> list[str]:
     try:
         processor.LoadFromSerializedProto(model)
     except RuntimeError:
-        raise CheckpointError(f"{file} is not a SentencePiece model; copy it again, or give --no-tokenizer") from None
+        raise CheckpointError(f"{file} is not a SentencePiece model: copy it again, or give --no-tokenizer") from None
     return [str(processor.id_to_piece(i)) for i in range(processor.get_piece_size())]
 
 

@@ -29,7 +29,7 @@ from foreign_models import (
     until_end,
 )
 from txport.models.importers.choice import import_model
-from txport.models.importers.imported import Options
+from txport.models.importers.imported import ImportOptions
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.text.tokenizer import open_tokenizer
 
@@ -221,7 +221,7 @@ def test_files_of_the_first_versions(tmp_path: Path) -> None:
 def test_options_that_make_another_model(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     save(tmp_path / "fairseq" / "model.pt", sinusoidal(fairseq_names(fsmt())), arguments(**changes))
     with pytest.raises(CheckpointError, match=words) as caught:
-        import_model(str(tmp_path / "fairseq"), None, Options(tokenizer=False))
+        import_model(str(tmp_path / "fairseq"), None, ImportOptions(tokenizer=False))
     assert "\n" not in str(caught.value)
 
 
@@ -236,13 +236,13 @@ def test_files_that_are_something_else(tmp_path: Path) -> None:
     ):
         torch.save(value, file)
         with pytest.raises(CheckpointError, match=words):
-            import_model(str(file), None, Options())
+            import_model(str(file), None, ImportOptions())
     for name in ("a.pt", "b.pt"):
         torch.save({}, tmp_path / name)
     with pytest.raises(CheckpointError, match="3 .pt files: name one"):
-        import_model(str(tmp_path), None, Options())
+        import_model(str(tmp_path), None, ImportOptions())
     with pytest.raises(CheckpointError, match="neither args nor cfg"):
-        import_model(str(tmp_path / "a.pt"), "fairseq", Options())
+        import_model(str(tmp_path / "a.pt"), "fairseq", ImportOptions())
 
 
 # --- dictionaries ----------------------------------------------------------------------------------------------------

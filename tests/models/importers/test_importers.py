@@ -21,8 +21,8 @@ from safetensors.torch import load_file, save_file
 from txport.models.checkpoint import load_checkpoint
 from txport.models.importers.choice import import_model
 from txport.models.importers.command import main
-from txport.models.importers.imported import Options
-from txport.models.importers.plan import Plan
+from txport.models.importers.imported import ImportOptions
+from txport.models.importers.plan import ImportPlan
 from txport.models.importers.tokenizers.pieces import completed, pieces_of
 from txport.models.importers.weights import Stored
 from txport.runtime.errors import CheckpointError, InputError
@@ -52,7 +52,7 @@ def assert_refused(
 ) -> None:
     """It is refused with one sentence that has all these words."""
     with pytest.raises(error) as caught:
-        import_model(str(source), kind, Options(**options))
+        import_model(str(source), kind, ImportOptions(**options))
     message = str(caught.value)
     assert all(word in message for word in words), message
     assert "\n" not in message and not message.endswith("."), message
@@ -186,7 +186,7 @@ def test_a_layer_more_than_the_config_says(marian: Path) -> None:
     ("fields", "words"),
     [
         ({"vocab_size": 70}, ("60 rows", "vocab_size = 70")),
-        ({"d_model": 18}, ("has shape (60, 16)", "asks for (60, 18)")),
+        ({"d_model": 18}, ("has shape (60, 16)", "needs (60, 18)")),
         ({"encoder_ffn_dim": 40}, ("encoder_ffn_dim = 40", "decoder_ffn_dim = 24")),
         ({"decoder_attention_heads": 4}, ("encoder_attention_heads = 2", "decoder_attention_heads = 4")),
         ({"encoder_attention_heads": 3, "decoder_attention_heads": 3}, ("d_model", "divisible")),
@@ -373,7 +373,7 @@ def test_what_is_written_in_parts_is_what_safetensors_reads(
     def stored(tensor: torch.Tensor) -> Stored:
         return Stored(tuple(tensor.shape), tensor.dtype, lambda i, j: tensor[i:j], tensor.data_ptr())
 
-    plan = Plan({name: stored(tensor) for name, tensor in made.items()}, "source")
+    plan = ImportPlan({name: stored(tensor) for name, tensor in made.items()}, "source")
     for name in made:
         plan.take(f"our.{name}", name)
     with tempfile.TemporaryDirectory() as scratch, pytest.MonkeyPatch.context() as patch:
@@ -392,7 +392,7 @@ def test_notes(marian: Path) -> None:
     changed_json(
         marian / "generation_config.json", no_repeat_ngram_size=3, bad_words_ids=[[59], [3, 4]], suppress_tokens=[7]
     )
-    imported = import_model(str(marian), None, Options())
+    imported = import_model(str(marian), None, ImportOptions())
     notes = " | ".join(imported.notes)
     assert "no_repeat_ngram_size = 3" in notes and "num_beams = 4" in notes
     assert "7, 59" in notes and "1 sequences of several ids" in notes

@@ -26,7 +26,7 @@ from foreign_models import (
     write_json,
 )
 from txport.exporter.trial import choose_trial
-from txport.models.importers.multilingual import CODES
+from txport.models.importers.tokenizers.languages import CODES
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.text.tokenizer import open_tokenizer
 

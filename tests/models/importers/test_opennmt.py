@@ -32,7 +32,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from txport.exporter.trial import choose_trial
 from txport.models.importers.choice import import_model
-from txport.models.importers.imported import Options
+from txport.models.importers.imported import ImportOptions
 from txport.runtime.errors import CheckpointError
 from txport.runtime.text.tokenizer import open_tokenizer
 
@@ -231,14 +231,14 @@ def test_options_that_make_another_model(tmp_path: Path, changes: dict[str, Any]
     vars(value["opt"]).update(changes)
     torch.save(value, tmp_path / "onmt" / "model.pt")
     with pytest.raises(CheckpointError, match=words) as caught:
-        import_model(str(tmp_path / "onmt"), None, Options(tokenizer=False))
+        import_model(str(tmp_path / "onmt"), None, ImportOptions(tokenizer=False))
     assert "\n" not in str(caught.value)
 
 
 def test_gated_networks_are_refused(tmp_path: Path) -> None:
     make(tmp_path / "onmt" / "model.pt", pos_ffn_activation_fn="silu")
     with pytest.raises(CheckpointError, match="pos_ffn_activation_fn = 'silu' is not supported"):
-        import_model(str(tmp_path / "onmt"), None, Options(tokenizer=False))
+        import_model(str(tmp_path / "onmt"), None, ImportOptions(tokenizer=False))
 
 
 @pytest.mark.parametrize(
@@ -260,14 +260,14 @@ def test_vocabularies_that_do_not_fit(tmp_path: Path, vocab: Any, words: str) ->
         vocab = {"src": {"fields": []}, "tgt": []}
     torch.save({**value, "vocab": vocab}, tmp_path / "onmt" / "model.pt")
     with pytest.raises(CheckpointError, match=words):
-        import_model(str(tmp_path / "onmt"), None, Options(tokenizer=False))
+        import_model(str(tmp_path / "onmt"), None, ImportOptions(tokenizer=False))
 
 
 def test_weights_that_are_not_beside_it(tmp_path: Path) -> None:
     make(tmp_path / "onmt" / "model.pt", split=True)
     (tmp_path / "onmt" / "model.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"model\.safetensors is not beside it"):
-        import_model(str(tmp_path / "onmt" / "model.pt"), None, Options(tokenizer=False))
+        import_model(str(tmp_path / "onmt" / "model.pt"), None, ImportOptions(tokenizer=False))
 
 
 @pytest.mark.parametrize("named", [False, True])

@@ -1,16 +1,36 @@
-"""Tokenizers of toolkits that keep a dictionary of tokens, made by SentencePiece, apart from SentencePiece's model."""
+"""SentencePiece models beside a checkpoint: their ids are the model's own, or those of dictionaries of tokens."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from txport.models.importers.huggingface import read_bytes
-from txport.models.importers.imported import TokenizerParts
-from txport.models.importers.tokenizers.files import vocabulary_bytes
+from txport.models.config import Config
+from txport.models.importers.imported import ImportOptions, TokenizerParts
+from txport.models.importers.tokenizers.languages import refuse_languages
 from txport.models.importers.tokenizers.pieces import completed, pieces_of
-from txport.runtime.bundle.tokenizer_schema import Placeholder, TokenizerDescription, TokenizerFiles
+from txport.models.importers.tokenizers.vocabulary import read_bytes, vocabulary_bytes
+from txport.runtime.bundle.tokenizer_schema import Placeholder, TokenizerDescription, TokenizerFiles, plain
 from txport.runtime.errors import CheckpointError
 
 _SHARED = ("shared.model", "sentencepiece.bpe.model", "spm.model")
+
+
+def own_sentencepiece(directory: Path, options: ImportOptions, config: Config) -> TokenizerParts:
+    """shared.model, or source.model and target.model, in the directory or where --vocabulary says.
+
+    Raises:
+        CheckpointError: they are missing, or have more pieces than the embeddings have rows.
+        InputError: a language is chosen, of which there is none here.
+    """
+    refuse_languages(options, directory)
+    place = options.vocabulary or directory
+    names = ["shared.model"] * 2 if (place / "shared.model").is_file() else ["source.model", "target.model"]
+    files = {name: read_bytes(place / name) for name in names}
+    for name, rows in zip(names, (config.source_vocabulary, config.target_vocabulary), strict=True):
+        if (count := len(pieces_of(files[name], place / name))) > rows:
+            raise CheckpointError(
+                f"{place / name} has {count} pieces, but its embedding has {rows} rows: it belongs to another model"
+            )
+    return TokenizerParts(plain(f"tokenizer/{names[0]}", f"tokenizer/{names[1]}", config.eos_id), files)
 
 
 def find_sentencepiece(place: Path, source: str, target: str) -> tuple[Path, Path]:
@@ -27,13 +47,13 @@ def find_sentencepiece(place: Path, source: str, target: str) -> tuple[Path, Pat
     for pair in ((f"spm.{source}.model", f"spm.{target}.model"), ("source.model", "target.model")):
         if all((place / name).is_file() for name in pair):
             return place / pair[0], place / pair[1]
-    found = [place / name for name in _SHARED if (place / name).is_file()] or sorted(place.glob("*.model"))
-    if len(found) != 1:
+    models = [place / name for name in _SHARED if (place / name).is_file()] or sorted(place.glob("*.model"))
+    if len(models) != 1:
         raise CheckpointError(
-            f"{place} has {len(found) or 'no'} SentencePiece models: there must be one for both sides (shared.model), "
+            f"{place} has {len(models) or 'no'} SentencePiece models: there must be one for both sides (shared.model), "
             "or source.model and target.model; if the model's tokens are not SentencePiece's, give --no-tokenizer"
         )
-    return found[0], found[0]
+    return models[0], models[0]
 
 
 def dictionary_tokenizer(
@@ -50,13 +70,12 @@ def dictionary_tokenizer(
         CheckpointError: a dictionary holds something else than the model's pieces, or a token twice.
     """
     files: dict[str, bytes] = {}
-    described = []
     for side, table, file in zip(("source", "target"), tables, models, strict=True):
         model = read_bytes(file)
         known = pieces_of(model, file)
         tokens = [token for token in table if token is not None]
         if len(set(tokens)) != len(tokens):
-            raise CheckpointError(f"the dictionary of the {side} side has a token twice; give --no-tokenizer")
+            raise CheckpointError(f"the dictionary of the {side} side has a token twice: give --no-tokenizer")
         if len(set(tokens) & set(known)) * 2 < len(known):
             raise CheckpointError(
                 f"{file} has {len(known)} pieces, of which few are in the {side} dictionary: the model's tokens are "
@@ -64,6 +83,7 @@ def dictionary_tokenizer(
             )
         files[f"{side}.model"] = completed(model, known, tokens)
         files[f"{side}.vocabulary.json"] = vocabulary_bytes(table)
-        described.append(TokenizerFiles(f"tokenizer/{side}.model", f"tokenizer/{side}.vocabulary.json"))
-    description = TokenizerDescription("sentencepiece", described[0], described[1], (), suffix, (), None)
-    return TokenizerParts(description, files)
+    source, target = (
+        TokenizerFiles(f"tokenizer/{s}.model", f"tokenizer/{s}.vocabulary.json") for s in ("source", "target")
+    )
+    return TokenizerParts(TokenizerDescription("sentencepiece", source, target, (), suffix, (), None), files)
