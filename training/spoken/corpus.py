@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterator
 from typing import Literal
 
-from txport.training.spoken.slots import SLOTS, Pair, weighted
+from txport.training.spoken.numbers import Pair, weighted
+from txport.training.spoken.slots import SLOTS
 from txport.training.spoken.templates import CLAUSES, OPENERS, TAILS
 from txport.training.spoken.words import WORDS
 

@@ -1,4 +1,4 @@
-"""The words of the built-in corpus: vocabulary lists and sentence templates.
+"""The words and units of the built-in corpus.
 
 In a template, `{slot}` is filled from `txport.training.spoken.slots.SLOTS` and `{list}` from WORDS. All other words are
 said as they are written. Words that are not said as written stand as `written|spoken`.
@@ -8,6 +8,31 @@ said as they are written. Words that are not said as written stand as `written|s
 def _listed(text: str) -> tuple[str, ...]:
     """The entries of a list that is separated by commas; lines may break anywhere."""
     return tuple(" ".join(entry.split()) for entry in text.split(","))
+
+
+def _units(text: str) -> tuple[tuple[str, str, str], ...]:
+    """Entries of `written|singular|plural`; the plural may be left out where it is the singular and an "s"."""
+    entries = [entry.split("|") for entry in _listed(text)]
+    return tuple((written, singular, *(plural or [f"{singular}s"])) for written, singular, *plural in entries)  # type: ignore[misc]
+
+
+# Whether people put a space before a unit varies, so the corpus does both.
+UNITS: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "length": _units("km|kilometer, m|meter, cm|centimeter, mm|millimeter, mi|mile, ft|foot|feet, yd|yard"),
+    "mass": _units("kg|kilogram, g|gram, mg|milligram, lb|pound, oz|ounce"),
+    "volume": _units("l|liter, ml|milliliter, tbsp|tablespoon, tsp|teaspoon, gal|gallon"),
+    "speed": _units(
+        """km/h|kilometer per hour|kilometers per hour, mph|mile per hour|miles per hour,
+        m/s|meter per second|meters per second"""
+    ),
+    "data": _units("KB|kilobyte, MB|megabyte, GB|gigabyte, TB|terabyte"),
+    "electric": _units(
+        """W|watt, kW|kilowatt, kWh|kilowatt hour, V|volt, Hz|hertz|hertz, MHz|megahertz|megahertz,
+        GHz|gigahertz|gigahertz"""
+    ),
+    "duration": _units("hrs|hour, min|minute, sec|second, ms|millisecond"),
+    "area": _units("m²|square meter, km²|square kilometer, sq ft|square foot|square feet, ha|hectare"),
+}
 
 
 WORDS: dict[str, tuple[str, ...]] = {
@@ -103,15 +128,7 @@ WORDS: dict[str, tuple[str, ...]] = {
         Blvd.|washington boulevard, River Road|river road, Station Street|station street, Market Sq.|market square,
         Ocean Dr.|ocean drive, Chestnut St.|chestnut street, Bridge St.|bridge street"""
     ),
-    "title": (
-        "Mr.|mister",
-        "Mrs.|missus",
-        "Dr.|doctor",
-        "Prof.|professor",
-        "Capt.|captain",
-        "Sen.|senator",
-        "Gen.|general",
-    ),
+    "title": _listed("Mr.|mister, Mrs.|missus, Dr.|doctor, Prof.|professor, Capt.|captain, Sen.|senator, Gen.|general"),
     "monarch": _listed("Henry, Charles, Louis, Edward, George, William, James, Philip, Frederick, Ferdinand, Napoleon"),
     "letters": tuple(
         f"{name}|{' '.join(name.lower())}"

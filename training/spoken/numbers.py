@@ -1,0 +1,188 @@
+"""Slots that are amounts: counts, decimals, fractions, money, measures, ranges and scores."""
+
+import random
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from txport.training.spoken import verbalise
+from txport.training.spoken.words import UNITS
+
+T = TypeVar("T")
+
+# Written form, spoken form.
+Pair = tuple[str, str]
+Slot = Callable[[random.Random], Pair]
+
+# Symbol, name and plural of the unit and of its hundredth.
+CURRENCIES = {
+    "$": (("dollar", "dollars"), ("cent", "cents")),
+    "€": (("euro", "euros"), ("cent", "cents")),
+    "£": (("pound", "pounds"), ("penny", "pence")),
+}
+MAGNITUDES = ("million", "billion", "trillion")
+
+
+def weighted(rng: random.Random, choices: Sequence[tuple[float, T]]) -> T:
+    """One of the choices, by its weight."""
+    return rng.choices([choice for _, choice in choices], [weight for weight, _ in choices])[0]
+
+
+def magnitude(rng: random.Random, largest_digits: int) -> int:
+    """A whole number of 1 to `largest_digits` digits, each length alike: short numbers are as frequent as long ones."""
+    length = rng.randint(1, largest_digits)
+    return rng.randrange(10 ** (length - 1), 10**length)
+
+
+def round_or_not(rng: random.Random, number: int) -> int:
+    """The number, or a third of the time the number with trailing zeros, as people like to quote them."""
+    zeros = rng.randint(0, max(0, len(str(number)) - 1))
+    return number // 10**zeros * 10**zeros if rng.random() < 0.33 else number
+
+
+def written_number(number: int) -> str:
+    """With thousands commas."""
+    return f"{number:,}"
+
+
+def written_decimal(rng: random.Random, whole_below: int) -> str:
+    """A whole number or a decimal of one or two places, below `whole_below`."""
+    whole = min(magnitude(rng, 3), whole_below - 1)
+    places = rng.choice([0, 1, 1, 2])
+    return str(whole) + (f".{rng.randrange(10**places):0{places}}" if places else "")
+
+
+def cardinal(rng: random.Random) -> Pair:
+    """A count of 2 or more, up to seven digits: "4,823"."""
+    largest = weighted(rng, [(6, 3), (3, 5), (1, 7)])
+    number = max(2, round_or_not(rng, magnitude(rng, largest)))
+    return written_number(number), verbalise.cardinal(number)
+
+
+def small(rng: random.Random) -> Pair:
+    """A count from 2 to 99."""
+    number = rng.randint(2, 99)
+    return str(number), verbalise.cardinal(number)
+
+
+def few(rng: random.Random) -> Pair:
+    """A count from 2 to 12."""
+    number = rng.randint(2, 12)
+    return str(number), verbalise.cardinal(number)
+
+
+def ordinal(rng: random.Random) -> Pair:
+    """ "21st", "112th"."""
+    number = weighted(rng, [(3, rng.randint(1, 31)), (2, rng.randint(1, 99)), (1, rng.randint(100, 999))])
+    return f"{number}{ordinal_suffix(number)}", verbalise.ordinal(number)
+
+
+def ordinal_suffix(number: int) -> str:
+    """The letters after the digits: "st", "nd", "rd" or "th"."""
+    if number % 100 in (11, 12, 13):
+        return "th"
+    return {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+
+
+def decimal(rng: random.Random) -> Pair:
+    """ "3.14", "-0.5": one to three places."""
+    places = rng.randint(1, 3)
+    whole = 0 if rng.random() < 0.2 else magnitude(rng, 3)
+    written = f"{'-' if rng.random() < 0.15 else ''}{whole}.{rng.randrange(10**places):0{places}}"
+    return written, verbalise.decimal(written)
+
+
+def magnitude_words(rng: random.Random) -> Pair:
+    """ "3.5 million"."""
+    number, scale = written_decimal(rng, 1000), rng.choice(MAGNITUDES)
+    return f"{number} {scale}", f"{verbalise.decimal(number)} {scale}"
+
+
+def percentage(rng: random.Random) -> Pair:
+    """ "12%", "3.5 %"."""
+    number = written_decimal(rng, whole_below=101)
+    return f"{number}{rng.choice(['%', '%', ' %'])}", f"{verbalise.decimal(number)} percent"
+
+
+def fraction(rng: random.Random) -> Pair:
+    """ "3/4", "2 1/2": denominators up to 10."""
+    denominator = weighted(rng, [(3, 2), (3, 4), (2, 3), (2, rng.randint(5, 10))])
+    numerator = rng.randrange(1, denominator)
+    if rng.random() < 0.5:
+        whole = rng.randint(1, 20)
+        return f"{whole} {numerator}/{denominator}", verbalise.mixed_fraction(whole, numerator, denominator)
+    return f"{numerator}/{denominator}", verbalise.fraction(numerator, denominator)
+
+
+def money(rng: random.Random) -> Pair:
+    """ "$12.50", "€3", "£0.99", "$4,800", "$3.5 million"."""
+    symbol = weighted(rng, [(3, "$"), (1, "€"), (1, "£")])
+    unit, part = CURRENCIES[symbol]
+    kind = rng.random()
+    if kind < 0.5:
+        whole, hundredths = magnitude(rng, weighted(rng, [(3, 2), (2, 3), (1, 4)])), rng.randint(1, 99)
+        whole = 0 if rng.random() < 0.1 else whole
+        return f"{symbol}{written_number(whole)}.{hundredths:02}", verbalise.money(whole, hundredths, unit, part)
+    if kind < 0.85:
+        whole = round_or_not(rng, magnitude(rng, weighted(rng, [(3, 3), (2, 5), (1, 6)])))
+        zeros = ".00" if rng.random() < 0.15 else ""
+        return f"{symbol}{written_number(whole)}{zeros}", verbalise.money(whole, 0, unit, part)
+    scale, amount = rng.choice(MAGNITUDES), written_decimal(rng, whole_below=1000)
+    return f"{symbol}{amount} {scale}", f"{verbalise.decimal(amount)} {scale} {unit[1]}"
+
+
+def measure(kind: str) -> Slot:
+    """The slot of one kind of unit: "12.5 km", "3kg"."""
+    units = UNITS[kind]
+
+    def slot(rng: random.Random) -> Pair:
+        symbol, singular, plural = rng.choice(units)
+        number = weighted(
+            rng, [(2, str(max(2, magnitude(rng, 3)))), (1, written_decimal(rng, 1000)), (1, large_count(rng))]
+        )
+        space = rng.choice(["", " ", " "])
+        return f"{number}{space}{symbol}", f"{verbalise.decimal(number)} {singular if number == '1' else plural}"
+
+    return slot
+
+
+def large_count(rng: random.Random) -> str:
+    """A whole number of up to five digits as written."""
+    return written_number(round_or_not(rng, magnitude(rng, 5)))
+
+
+def temperature(rng: random.Random) -> Pair:
+    """ "-5°C", "72 °F", "20°"."""
+    number = rng.randint(-40, 110)
+    letter, name = rng.choice([("C", " celsius"), ("F", " fahrenheit"), ("", "")])
+    unit = "degree" if abs(number) == 1 else "degrees"
+    return f"{number}{rng.choice(['', ' '])}°{letter}", f"{verbalise.cardinal(number)} {unit}{name}"
+
+
+def small_range(rng: random.Random) -> Pair:
+    """ "10-15", "3–4": rising."""
+    low = rng.randint(1, 60)
+    high = low + rng.randint(1, 40)
+    return f"{low}{rng.choice('-–')}{high}", f"{verbalise.cardinal(low)} to {verbalise.cardinal(high)}"
+
+
+def score(rng: random.Random) -> Pair:
+    """ "3-2": the winner's goals first."""
+    low = rng.randint(0, 30)
+    high = low + rng.randint(1, 9)
+    return f"{high}-{low}", f"{verbalise.cardinal(high)} to {verbalise.cardinal(low)}"
+
+
+def ratio(rng: random.Random) -> Pair:
+    """ "3:1"."""
+    left, right = rng.sample(range(1, 20), 2)
+    return f"{left}:{right}", f"{verbalise.cardinal(left)} to {verbalise.cardinal(right)}"
+
+
+def equation(rng: random.Random) -> Pair:
+    """ "12 + 7 = 19"."""
+    left, right = rng.randint(1, 99), rng.randint(1, 99)
+    sign, word, result = rng.choice([("+", "plus", left + right), ("-", "minus", left - right)])
+    return (
+        f"{left} {sign} {right} = {result}",
+        f"{verbalise.cardinal(left)} {word} {verbalise.cardinal(right)} equals {verbalise.cardinal(result)}",
+    )
