@@ -70,8 +70,7 @@ def choose_trial(
     lines = [line for line, _ in pairs]
     if checkpoint.tokenizer.kind == "none" and text:
         raise InputError(f"{text} cannot be used: {checkpoint.directory} has no tokenizer; leave --text out")
-    sizes = config.source_vocabulary, config.target_vocabulary
-    tokenizer = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, config.unk_id, *sizes)
+    tokenizer = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, config.vocabularies)
     if isinstance(tokenizer, IdsOnly):
         sources = sample_sources(config, count, max_source, around)
         limits, origin = random_limits(sources, max_target, around), "random ids, answers as long as these"

@@ -214,8 +214,7 @@ def _described(directory: Path, config: Config) -> TokenizerDescription:
     file = directory / DESCRIPTION
     tokenizer = _read(DescriptionFile, file).tokenizer
     files = {path.relative_to(directory).as_posix() for path in (directory / "tokenizer").iterdir() if path.is_file()}
-    vocabularies = {"source": config.source_vocabulary, "target": config.target_vocabulary}
-    for fault in tokenizer_faults(tokenizer, files, vocabularies):
+    for fault in tokenizer_faults(tokenizer, files, config.vocabularies):
         raise CheckpointError(f"{file}: {fault}")
     return tokenizer
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from txport.runtime.bundle.strict_json import decode
+from txport.runtime.bundle.tokenizer_schema import Vocabularies
 from txport.runtime.errors import InputError
 
 NORMS = ("post", "pre", "post_final")
@@ -55,6 +56,10 @@ class Config:
     @property
     def head_dim(self) -> int:
         return self.d_model // self.heads
+
+    @property
+    def vocabularies(self) -> Vocabularies:
+        return Vocabularies(self.source_vocabulary, self.target_vocabulary, self.unk_id)
 
     def __post_init__(self) -> None:
         sizes = ("d_model", "heads", "ffn", "encoder_layers", "decoder_layers", "max_positions")

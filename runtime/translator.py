@@ -89,13 +89,7 @@ class Translator:
             raise InputError("threads and workers must be 0 or more, batch and batch_tokens 1 or more")
         self.manifest = Manifest.load(directory)
         self.manifest.check_files(directory, hashes=lambda name: name != WEIGHTS)
-        self.tokenizer = open_tokenizer(
-            directory,
-            self.manifest.tokenizer,
-            self.manifest.tokens.unk,
-            self.manifest.model.source_vocabulary,
-            self.manifest.model.target_vocabulary,
-        )
+        self.tokenizer = open_tokenizer(directory, self.manifest.tokenizer, self.manifest.vocabularies)
         choice = choose(self.manifest, device, lowering, directory)
         self._workers, threads = shares(workers, threads, cores()) if choice.device == "cpu" else (1, threads)
         self._engine: Engine | None = open_engine(directory, self.manifest, choice, threads)

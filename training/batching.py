@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from torch.utils.data import DataLoader, Sampler
-from txport.training.examples import Batch, Examples, Lengths
+from txport.training.examples import Examples, Lengths, TrainingBatch
 
 
 def token_batches(lengths: Lengths, most_tokens: int, multiple: int, rng: np.random.Generator) -> list[list[int]]:
@@ -72,7 +72,7 @@ class TokenBatches(Sampler[list[int]]):
         yield from self._batches[start:]
 
 
-class Loader(DataLoader[Batch]):
+class Loader(DataLoader[TrainingBatch]):
     """A loader whose place in the epoch is saved with a checkpoint, so that a resumed run sees what it would have seen.
 
     No worker processes: a batch is some slices of arrays in memory, made in less time than handing it over would take.

@@ -89,8 +89,6 @@ def translate_with(model: Path, sentences: Sequence[str]) -> list[str]:
     checkpoint = load_checkpoint(model)
     if checkpoint.tokenizer.kind == "none":
         raise CheckpointError(f"{model} has no tokenizer: it can only be evaluated on ids")
-    config = checkpoint.config
-    sizes = config.source_vocabulary, config.target_vocabulary
-    tokenizer = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, config.unk_id, *sizes)
+    tokenizer = open_tokenizer(model, checkpoint.tokenizer, checkpoint.config.vocabularies)
     prefix = affixes(checkpoint.tokenizer).target_prefix
     return translate(TorchEngine(checkpoint.model), tokenizer, sentences, prefix)

@@ -18,7 +18,7 @@ Ids = npt.NDArray[np.int32]
 Lengths = npt.NDArray[np.int64]
 
 
-class Batch(NamedTuple):
+class TrainingBatch(NamedTuple):
     """Padded pairs.
 
     Attributes:
@@ -61,8 +61,8 @@ class Ragged:
         return torch.from_numpy(result)
 
 
-class Examples(Dataset[Batch]):
-    """Tokenised pairs; indexed by a list of rows, which gives their `Batch`."""
+class Examples(Dataset[TrainingBatch]):
+    """Tokenised pairs; indexed by a list of rows, which gives their `TrainingBatch`."""
 
     def __init__(self, sources: Ragged, targets: Ragged) -> None:
         self.sources, self.targets = sources, targets
@@ -87,9 +87,9 @@ class Examples(Dataset[Batch]):
     def __len__(self) -> int:
         return len(self.sources.starts) - 1
 
-    def __getitem__(self, rows: Sequence[int]) -> Batch:
+    def __getitem__(self, rows: Sequence[int]) -> TrainingBatch:
         lengths = torch.from_numpy(self.sources.lengths[np.asarray(rows)])
-        return Batch(self.sources.padded(rows), lengths, self.targets.padded(rows))
+        return TrainingBatch(self.sources.padded(rows), lengths, self.targets.padded(rows))
 
     @property
     def lengths(self) -> Lengths:

@@ -13,7 +13,7 @@ from txport.models.transformer import Transformer
 from txport.runtime.text.tokenizer import Tokenizer
 from txport.training.corpora import Pair
 from txport.training.evaluation import Scores, score, translate
-from txport.training.examples import Batch
+from txport.training.examples import TrainingBatch
 from txport.training.loss import smoothed_cross_entropy
 from txport.training.recipe import TrainingOptions
 from txport.training.schedule import cooldown, noam
@@ -65,7 +65,7 @@ class TranslationModule(LightningModule):
         fused = self.options.precision != "16-mixed"
         return torch.optim.Adam(self.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=fused)
 
-    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+    def on_train_batch_start(self, batch: TrainingBatch, batch_idx: int) -> None:
         """Set the learning rate, and seed dropout by the step: a resumed run draws what it would have drawn."""
         options, step, progress = self.options, self.global_step, self.progress()
         rate = noam(step + 1, options.learning_rate, options.warmup_steps) * cooldown(progress, options.cooldown)
@@ -76,13 +76,13 @@ class TranslationModule(LightningModule):
             self.trainer.should_stop = True
         self.log("learning_rate", rate)
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+    def training_step(self, batch: TrainingBatch, batch_idx: int) -> Tensor:
         """Mean smoothed cross-entropy of one batch, in nats per token."""
         loss = self._loss(batch, self.options.label_smoothing)
         self.log("training/loss", loss)
         return loss
 
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+    def validation_step(self, batch: TrainingBatch, batch_idx: int) -> None:
         """Cross-entropy without smoothing, so that runs with other smoothing compare."""
         tokens = int((batch.target_ids[:, 1:] != 0).sum())
         self.log("validation/loss", self._loss(batch, 0.0), batch_size=tokens, sync_dist=True)
@@ -102,7 +102,7 @@ class TranslationModule(LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._seconds_before = float(checkpoint["txport_seconds"])
 
-    def _loss(self, batch: Batch, smoothing: float) -> Tensor:
+    def _loss(self, batch: TrainingBatch, smoothing: float) -> Tensor:
         logits = self.model(batch.source_ids, batch.source_lengths, batch.target_ids[:, :-1])
         return smoothed_cross_entropy(logits, batch.target_ids[:, 1:], smoothing)
 

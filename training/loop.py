@@ -28,7 +28,7 @@ from txport.training.lightning_module import TranslationModule
 from txport.training.progress import RunProgress
 from txport.training.recipe import Recipe, TrainingOptions
 from txport.training.run_directory import RunDirectory
-from txport.training.tokenizers import open_tokenizer, padded_vocabulary, train_tokenizer
+from txport.training.tokenizers import load_tokenizer, padded_vocabulary, train_tokenizer
 from txport.training.torch_engine import TorchEngine
 
 _log = logging.getLogger("txport")
@@ -78,7 +78,7 @@ def train(recipe: Recipe, output: Path, data: Path, *, resume: bool = False, for
     if first and not run.tokenizer.exists():
         train_tokenizer(corpus.train, recipe.tokenizer, run.tokenizer)
     run.wait_for_tokenizer()
-    tokenizer = open_tokenizer(run.tokenizer)
+    tokenizer = load_tokenizer(run.tokenizer)
     options = recipe.training
     torch.manual_seed(options.seed)
     model = Transformer(model_config(recipe, tokenizer))

@@ -40,7 +40,7 @@ def train_tokenizer(pairs: Sequence[Pair], options: TokenizerOptions, directory:
             (temporary / f"{name}.model").write_bytes(model)
 
 
-def open_tokenizer(directory: Path) -> SentencePieceTokenizer:
+def load_tokenizer(directory: Path) -> SentencePieceTokenizer:
     """The tokenizer that `train_tokenizer` wrote."""
     shared = directory / "shared.model"
     if shared.exists():

@@ -82,9 +82,6 @@ def first_sentences(file: Path, lines: int) -> list[str]:
 
 
 def _encode(bundle: Path, manifest: Manifest, sentences: list[str]) -> list[list[int]]:
-    model = manifest.model
-    tokenizer = open_tokenizer(
-        bundle, manifest.tokenizer, manifest.tokens.unk, model.source_vocabulary, model.target_vocabulary
-    )
+    tokenizer = open_tokenizer(bundle, manifest.tokenizer, manifest.vocabularies)
     pairs = map(tokenizer.encode_source, sentences)
     return [around.around(ids, manifest.limits.source) for ids, around in pairs]

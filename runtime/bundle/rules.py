@@ -58,8 +58,7 @@ def _file_faults(manifest: ManifestFields) -> Iterator[str]:
             yield f"files names {name!r}, which must not be listed"
         if entry.bytes < 0 or not HEX.fullmatch(entry.sha256):
             yield f"files[{name!r}] has a negative size or a sha256 that is not 64 lower-case hexadecimal digits"
-    vocabularies = {"source": manifest.model.source_vocabulary, "target": manifest.model.target_vocabulary}
-    yield from tokenizer_faults(manifest.tokenizer, manifest.files, vocabularies)
+    yield from tokenizer_faults(manifest.tokenizer, manifest.files, manifest.vocabularies)
 
 
 def _is_inside(name: str) -> bool:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
+from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, Vocabularies
 from txport.runtime.engine import Limits, SpecialTokens
 from txport.runtime.errors import BundleError, InputError
 
@@ -160,6 +160,11 @@ class ManifestFields:
     generation: Generation
     files: dict[str, FileEntry]
     verification: Verification | None
+
+    @property
+    def vocabularies(self) -> Vocabularies:
+        """The ids that the model has."""
+        return Vocabularies(self.model.source_vocabulary, self.model.target_vocabulary, self.tokens.unk)
 
     @property
     def limits(self) -> Limits:

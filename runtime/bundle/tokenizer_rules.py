@@ -1,21 +1,21 @@
 """What must hold inside the field `tokenizer` of a manifest, beyond types. The C++ runtime checks the same."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 
-from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
+from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, Vocabularies
 
 _LISTS = ("source_prefix", "source_suffix", "target_prefix")
 
 
 def tokenizer_faults(
-    tokenizer: TokenizerDescription, files: Collection[str], vocabularies: Mapping[str, int]
+    tokenizer: TokenizerDescription, files: Collection[str], vocabularies: Vocabularies
 ) -> Iterator[str]:
     """What the fields contradict.
 
     Args:
         tokenizer: the field.
         files: the names of the bundle's files.
-        vocabularies: the number of ids of the sides "source" and "target".
+        vocabularies: the ids that the model has.
     """
     yield from _file_faults(tokenizer, files)
     yield from _list_faults(tokenizer, vocabularies)
@@ -35,7 +35,7 @@ def _file_faults(tokenizer: TokenizerDescription, listed: Collection[str]) -> It
                 yield f"tokenizer.{side}.{field} names {name!r}, which is not listed under files"
 
 
-def _list_faults(tokenizer: TokenizerDescription, vocabularies: Mapping[str, int]) -> Iterator[str]:
+def _list_faults(tokenizer: TokenizerDescription, vocabularies: Vocabularies) -> Iterator[str]:
     languages = tokenizer.languages
     tables = {
         "source_language": languages.source if languages else {},
@@ -47,11 +47,11 @@ def _list_faults(tokenizer: TokenizerDescription, vocabularies: Mapping[str, int
             if isinstance(item, str):
                 if not tables[item]:
                     yield f"tokenizer.{field} has {item!r}, but tokenizer.languages has no such language"
-            elif not 0 <= item < vocabularies[side]:
-                yield f"tokenizer.{field} has the id {item}, outside the {side} vocabulary of {vocabularies[side]}"
+            elif not 0 <= item < (size := getattr(vocabularies, side)):
+                yield f"tokenizer.{field} has the id {item}, outside the {side} vocabulary of {size}"
 
 
-def _language_faults(tokenizer: TokenizerDescription, vocabularies: Mapping[str, int]) -> Iterator[str]:
+def _language_faults(tokenizer: TokenizerDescription, vocabularies: Vocabularies) -> Iterator[str]:
     languages = tokenizer.languages
     if languages is None:
         return
@@ -64,7 +64,7 @@ def _language_faults(tokenizer: TokenizerDescription, vocabularies: Mapping[str,
         sides = {"source"} if field == "source" or f"{field}_language" in of_text else set()
         sides |= {"target"} if f"{field}_language" in tokenizer.target_prefix else set()
         for side in sorted(sides):
-            size = vocabularies[side]
+            size = getattr(vocabularies, side)
             for name, token in table.items():
                 if not 0 <= token < size:
                     yield f"tokenizer.languages.{field}[{name!r}] is {token}, outside the {side} vocabulary of {size}"

@@ -10,6 +10,15 @@ TARGET_LANGUAGE: Placeholder = "target_language"
 
 
 @dataclass(frozen=True)
+class Vocabularies:
+    """The ids that a model has: how many on each side, and the one that stands for unknown pieces on both."""
+
+    source: int
+    target: int
+    unk: int
+
+
+@dataclass(frozen=True)
 class TokenizerFiles:
     """The files of one side, by their names in the bundle.
 

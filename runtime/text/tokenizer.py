@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import sentencepiece
-from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, TokenizerFiles, plain
+from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, TokenizerFiles, Vocabularies, plain
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.libraries import needs
 from txport.runtime.text.affixes import Affixes, affixes, split_marker, with_unknown_target
@@ -197,16 +197,14 @@ class IdsOnly:
 
 
 def open_tokenizer(
-    directory: Path, description: TokenizerDescription, unk: int, source_vocabulary: int, target_vocabulary: int
+    directory: Path, description: TokenizerDescription, vocabularies: Vocabularies
 ) -> TextTokenizer | IdsOnly:
     """The tokenizer that the field `tokenizer` of a manifest describes.
 
     Args:
         directory: where its files lie, by the names in the description.
         description: the field.
-        unk: the id of unknown pieces.
-        source_vocabulary: the number of ids of the source side.
-        target_vocabulary: that of the target side.
+        vocabularies: the ids that the model has.
 
     Raises:
         BundleError: a file is missing, damaged, or has more pieces than the model has ids.
@@ -214,9 +212,10 @@ def open_tokenizer(
     """
     if description.source is None or description.target is None:
         return IdsOnly()
-    source = _side(directory, description.kind, description.source, unk, source_vocabulary)
-    same = description.source == description.target and source_vocabulary == target_vocabulary
-    target = source if same else _side(directory, description.kind, description.target, unk, target_vocabulary)
+    unk = vocabularies.unk
+    source = _side(directory, description.kind, description.source, unk, vocabularies.source)
+    same = description.source == description.target and vocabularies.source == vocabularies.target
+    target = source if same else _side(directory, description.kind, description.target, unk, vocabularies.target)
     return TextTokenizer(source, target, description, unk)
 
 

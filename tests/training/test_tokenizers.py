@@ -8,7 +8,7 @@ import sentencepiece
 from txport.runtime.errors import InputError
 from txport.training.recipe import TokenizerOptions
 from txport.training.spoken import corpus as spoken
-from txport.training.tokenizers import open_tokenizer, padded_vocabulary, train_tokenizer
+from txport.training.tokenizers import load_tokenizer, padded_vocabulary, train_tokenizer
 
 PAIRS = list(itertools.islice(spoken.sentences(1, "train"), 800))
 
@@ -25,7 +25,7 @@ def test_joint(tmp_path: Path, algorithm: str) -> None:
     model = pieces(tmp_path / "tokenizer" / "shared.model")
     assert (model.pad_id(), model.unk_id(), model.bos_id(), model.eos_id()) == (0, 1, 2, 3)
     assert model.get_piece_size() == 300
-    tokenizer = open_tokenizer(tmp_path / "tokenizer")
+    tokenizer = load_tokenizer(tmp_path / "tokenizer")
     for source, target in PAIRS[:100]:
         assert tokenizer.encode(source)[-1] == 3
         assert tokenizer.decode(tokenizer.encode_prefix(target)) == target
@@ -42,8 +42,8 @@ def test_digits_are_single_pieces(tmp_path: Path) -> None:
 def test_case_is_kept_unless_folded(tmp_path: Path) -> None:
     for lower in (False, True):
         train_tokenizer(PAIRS, TokenizerOptions(vocabulary=300, lower_case=lower), tmp_path / str(lower))
-    assert open_tokenizer(tmp_path / "True").encode("Anna") == open_tokenizer(tmp_path / "True").encode("anna")
-    assert open_tokenizer(tmp_path / "False").encode("Anna") != open_tokenizer(tmp_path / "False").encode("anna")
+    assert load_tokenizer(tmp_path / "True").encode("Anna") == load_tokenizer(tmp_path / "True").encode("anna")
+    assert load_tokenizer(tmp_path / "False").encode("Anna") != load_tokenizer(tmp_path / "False").encode("anna")
 
 
 def test_separate(tmp_path: Path) -> None:
@@ -51,13 +51,13 @@ def test_separate(tmp_path: Path) -> None:
     assert {file.name for file in (tmp_path / "tokenizer").iterdir()} == {"source.model", "target.model"}
     target = pieces(tmp_path / "tokenizer" / "target.model")
     assert not any(target.id_to_piece(number).lstrip("▁").isdigit() for number in range(target.get_piece_size()))
-    tokenizer = open_tokenizer(tmp_path / "tokenizer")
+    tokenizer = load_tokenizer(tmp_path / "tokenizer")
     assert tokenizer.decode(tokenizer.encode_prefix("twelve dollars")) == "twelve dollars"
 
 
 def test_byte_fallback_spells_unseen_characters(tmp_path: Path) -> None:
     train_tokenizer(PAIRS, TokenizerOptions(vocabulary=600, byte_fallback=True), tmp_path / "tokenizer")
-    tokenizer = open_tokenizer(tmp_path / "tokenizer")
+    tokenizer = load_tokenizer(tmp_path / "tokenizer")
     assert tokenizer.decode(tokenizer.encode_prefix("smile 🙂")) == "smile 🙂"
     assert 1 not in tokenizer.encode("smile 🙂")
 

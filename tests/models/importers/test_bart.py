@@ -137,7 +137,7 @@ def test_bart_texts(byte_level: tuple[Path, Any], tmp_path: Path, fast: bool) ->
         assert (directory / "tokenizer.json").is_file()
     checkpoint = import_here(directory, tmp_path / "checkpoint")
     assert checkpoint.tokenizer.kind == "tokenizers" and checkpoint.tokenizer.target_prefix == (BOS,)
-    ours = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, 3, 304, 304)
+    ours = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, checkpoint.config.vocabularies)
     for text in TEXTS:
         expected = list(theirs(text).input_ids)
         assert ours.encode(text) == expected
@@ -192,7 +192,7 @@ def test_mbart_texts(tmp_path: Path, fifty: bool) -> None:
     theirs = kind.from_pretrained(str(tmp_path / "mbart"), src_lang="de_DE")
     checkpoint = import_here(tmp_path / "mbart", tmp_path / "checkpoint", target_language="ro_RO")
     config, description = checkpoint.config, checkpoint.tokenizer
-    ours = open_tokenizer(checkpoint.directory, description, 3, config.source_vocabulary, config.target_vocabulary)
+    ours = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, checkpoint.config.vocabularies)
     romanian = theirs.convert_tokens_to_ids("ro_RO")
     assert config.bos_id == (EOS if fifty else romanian)
     for text in ("the cat sees a bird", "le chat"):

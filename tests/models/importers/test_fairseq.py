@@ -272,7 +272,7 @@ def test_texts(with_dictionaries: Path, tmp_path: Path) -> None:
         for i, line in enumerate((with_dictionaries / "dict.de.txt").read_text().splitlines())
     }
     rows = checkpoint.config.source_vocabulary
-    ours = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, 3, rows, rows)
+    ours = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, checkpoint.config.vocabularies)
     for text in ("the cat sees", "le chat 漢"):
         expected = [order.get(piece, 3) for piece in processor.encode(text, out_type=str)]
         assert ours.encode(text) == [*expected, EOS]

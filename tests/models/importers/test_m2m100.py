@@ -130,8 +130,7 @@ def test_m2m100_texts(m2m100: tuple[Path, Any], tmp_path: Path) -> None:
     assert description.languages is not None
     assert description.languages.target == theirs.lang_code_to_id
     assert (description.languages.source_default, description.languages.target_default) == ("en", "fr")
-    sizes = config.source_vocabulary, config.target_vocabulary
-    ours = open_tokenizer(checkpoint.directory, description, config.unk_id, *sizes)
+    ours = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, checkpoint.config.vocabularies)
     for language in ("en", "de", "zu"):
         theirs.src_lang = language
         for text in TEXTS:
@@ -208,13 +207,12 @@ def test_nllb_texts(nllb: tuple[Path, bytes], tmp_path: Path, legacy: bool) -> N
 
     changed_json(nllb[0] / "tokenizer_config.json", legacy_behaviour=legacy)
     checkpoint = import_here(nllb[0], tmp_path / "checkpoint", target_language="fra_Latn")
-    languages, config = checkpoint.tokenizer.languages, checkpoint.config
+    languages = checkpoint.tokenizer.languages
     processor = sentencepiece.SentencePieceProcessor(model_proto=nllb[1])
     first = processor.get_piece_size() + 1
     assert languages is not None and languages.target == {name: first + i for i, name in enumerate(NLLB)}
     assert languages.source_default == "eng_Latn"
-    sizes = config.source_vocabulary, config.target_vocabulary
-    ours = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, config.unk_id, *sizes)
+    ours = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, checkpoint.config.vocabularies)
     for text in TEXTS:
         own = [token + 1 if token else 3 for token in processor.encode(text)]
         ids, around = ours.encode_source(text, "zul_Latn")
@@ -277,9 +275,7 @@ def test_nllb_gives_the_same_numbers_and_ids_from_texts(
     model = make(tmp_path / "nllb", vocabulary=len(theirs) + 3, **NLLB_GRID[name])
     shutil.copytree(files, tmp_path / "nllb", dirs_exist_ok=True)
     checkpoint = import_here(tmp_path / "nllb", tmp_path / "checkpoint", target_language="fra_Latn")
-    config = checkpoint.config
-    sizes = config.source_vocabulary, config.target_vocabulary
-    ours = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, config.unk_id, *sizes)
+    ours = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, checkpoint.config.vocabularies)
     draw = random.Random(1)
     texts = [" ".join(draw.choices(WORDS, k=draw.randrange(1, 8))) for _ in range(INPUTS)]
     sources = [ours.encode(text) for text in texts]
@@ -304,9 +300,7 @@ def test_only_tokenizer_json(tmp_path: Path) -> None:
     theirs.save_pretrained(tmp_path / "nllb")
     checkpoint = import_here(tmp_path / "nllb", tmp_path / "checkpoint", target_language="zul_Latn")
     assert checkpoint.tokenizer.kind == "tokenizers"
-    config = checkpoint.config
-    sizes = config.source_vocabulary, config.target_vocabulary
-    ours = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, config.unk_id, *sizes)
+    ours = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, checkpoint.config.vocabularies)
     for text in TEXTS:
         expected = list(theirs(text).input_ids)
         assert ours.encode(text) == expected

@@ -282,7 +282,7 @@ def test_texts(tmp_path: Path, named: bool) -> None:
     (tmp_path / "models" / ("joint.spm" if named else "shared.model")).write_bytes(spm)
     checkpoint = import_here(tmp_path / "onmt", tmp_path / "checkpoint", vocabulary=tmp_path / "models")
     processor = sentencepiece.SentencePieceProcessor(model_proto=spm)
-    ours = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, UNK, len(tokens), len(tokens))
+    ours = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, checkpoint.config.vocabularies)
     for text in ("the cat sees", "le chat 漢"):
         expected = [tokens.index(p) if p in tokens else UNK for p in processor.encode(text, out_type=str)]
         assert ours.encode(text) == expected

@@ -211,7 +211,7 @@ def test_text(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "shared.model").write_bytes(model)
     checkpoint = import_here(tmp_path / "torch", tmp_path / "checkpoint", vocabulary=tmp_path / "models")
-    ours = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, UNK, 50, 55)
+    ours = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, checkpoint.config.vocabularies)
     ids = ours.encode("the cat")
     assert ours.decode(ids[:-1]) == "the cat" and ids[-1] == EOS
     with pytest.raises(InputError, match="--target-language fr means nothing"):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from txport.runtime.bundle.strict_json import decode
-from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
+from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, Vocabularies
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.text.affixes import Affixes
 from txport.runtime.text.tokenizer import TextTokenizer, open_tokenizer
@@ -17,6 +17,7 @@ from txport.runtime.text.vocabulary import Vocabulary, load_vocabulary
 
 DIRECTORY = make_tokenizer_cases.DIRECTORY
 INDEX: dict[str, Any] = json.loads((DIRECTORY / "index.json").read_text(encoding="utf-8"))
+VOCABULARIES = Vocabularies(INDEX["vocabulary"], INDEX["vocabulary"], INDEX["unk"])
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,7 @@ def tokenizers() -> dict[str, TextTokenizer]:
     opened = {}
     for name, value in INDEX["tokenizers"].items():
         description = decode(TokenizerDescription, value, "index.json")
-        tokenizer = open_tokenizer(DIRECTORY, description, INDEX["unk"], INDEX["vocabulary"], INDEX["vocabulary"])
+        tokenizer = open_tokenizer(DIRECTORY, description, VOCABULARIES)
         assert isinstance(tokenizer, TextTokenizer)
         opened[name] = tokenizer
     return opened
