@@ -1,4 +1,4 @@
-"""The reference Transformer, its configuration and its checkpoints, and importers of other people's.
+"""The reference Transformer, its configuration and its checkpoints, and importers of other toolkits' models.
 
 The names are imported when they are first used, so that `tx-import --help` need not wait for PyTorch.
 """

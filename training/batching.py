@@ -18,7 +18,7 @@ def token_batches(lengths: Lengths, most_tokens: int, multiple: int, rng: np.ran
         lengths: int64 `[rows]`, none above `most_tokens`.
         most_tokens: rows times the longest of them stays within this.
         multiple: the number of batches is a multiple of it: the largest are halved until that is so. Only where no
-            batch has two rows are some given twice.
+            batch has two rows do some appear twice.
         rng: decides all that is random.
     """
     assert len(lengths) and lengths.max() <= most_tokens
@@ -55,7 +55,7 @@ class TokenBatches(Sampler[list[int]]):
         self._lengths, self._most_tokens, self._seed = lengths, most_tokens, seed
         self._rank, self._world, self._shuffle = rank, world, shuffle
         self._batches: list[list[int]] = []
-        self.skip = 0  # batches of the next pass that were had before an interruption
+        self.skip = 0  # batches of the next epoch consumed before an interruption
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
@@ -75,25 +75,25 @@ class TokenBatches(Sampler[list[int]]):
 class Loader(DataLoader[TrainingBatch]):
     """A loader whose place in the epoch is saved with a checkpoint, so that a resumed run sees what it would have seen.
 
-    No worker processes: a batch is some slices of arrays in memory, made in less time than handing it over would take.
+    No worker processes: a batch is some slices of arrays in memory, copied faster than another process could hand it over.
     """
 
     def __init__(self, examples: Examples, batches: TokenBatches) -> None:
         # batch_size=None: each item of the sampler is a whole batch.
         super().__init__(examples, sampler=batches, batch_size=None)
         self.batches = batches
-        self._given = 0
+        self._consumed = 0
 
     def __iter__(self) -> Any:
-        self._given = self.batches.skip
+        self._consumed = self.batches.skip
         for batch in super().__iter__():
-            self._given += 1
+            self._consumed += 1
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
         """Called by Lightning when it saves."""
-        return {"given": self._given if self._given < len(self.batches) else 0}
+        return {"consumed": self._consumed if self._consumed < len(self.batches) else 0}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Called by Lightning when it resumes, before it asks for batches."""
-        self.batches.skip = int(state["given"])
+        """Called by Lightning when it resumes, before it takes batches."""
+        self.batches.skip = int(state["consumed"])

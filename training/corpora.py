@@ -27,7 +27,7 @@ class Corpus:
 
 
 def load(options: CorpusOptions, data: Path) -> Corpus:
-    """Read the corpus that a recipe asks for.
+    """Read the corpus of a recipe.
 
     Args:
         options: the recipe's `[corpus]`.
@@ -39,18 +39,18 @@ def load(options: CorpusOptions, data: Path) -> Corpus:
     """
     if isinstance(options, BuiltinOptions):
         return builtin(options)
-    if isinstance(options, ParallelOptions):
-        names = (options.train, options.validation, options.test)
-        splits = [None if name is None else _read_languages(data / name, options) for name in names]
-    elif isinstance(options, TableOptions):
-        columns = options.source_column, options.target_column
-        names = (options.train, options.validation, options.test)
-        splits = [None if name is None else read_table(data / name, *columns) for name in names]
-    else:
-        names = (options.train, options.validation, options.test)
-        splits = [None if name is None else read_dataset(options, name) for name in names]
-    train, validation, test = splits
+    names = (options.train, options.validation, options.test)
+    train, validation, test = (None if name is None else _read_split(options, data, name) for name in names)
     return _with_held_out(train or [], validation, test, options.held_out)
+
+
+def _read_split(options: ParallelOptions | TableOptions | DatasetsOptions, data: Path, name: str) -> list[Pair]:
+    if isinstance(options, ParallelOptions):
+        source, target = (data / f"{name}.{end}" for end in (options.source_language, options.target_language))
+        return read_parallel(source, target)
+    if isinstance(options, TableOptions):
+        return read_table(data / name, options.source_column, options.target_column)
+    return read_dataset(options, name)
 
 
 def load_test(options: CorpusOptions, data: Path) -> list[Pair]:
@@ -99,7 +99,7 @@ def read_table(file: Path, source_column: int = 1, target_column: int = 2) -> li
         cells = line.split("\t")
         if line and len(cells) < last:
             raise InputError(
-                f"{file}, line {number} has {len(cells)} tab-separated columns, but column {last} was asked for: "
+                f"{file}, line {number} has {len(cells)} tab-separated columns, but column {last} is needed: "
                 "repair the line or choose other columns"
             )
         if line:
@@ -125,14 +125,6 @@ def read_dataset(options: DatasetsOptions, split: str) -> list[Pair]:
     return _pairs(pairs, f"data set {options.name}, split {split}, holds")
 
 
-def _read_languages(prefix: Path, options: ParallelOptions) -> list[Pair]:
-    """`prefix.en` and `prefix.de`."""
-    source, target = (
-        prefix.with_name(f"{prefix.name}.{language}") for language in (options.source_language, options.target_language)
-    )
-    return read_parallel(source, target)
-
-
 def _field(row: Any, path: str, name: str) -> str:
     """A field of a row, by a path such as "translation.en"."""
     value = row
@@ -153,7 +145,7 @@ def _pairs(rows: Iterator[Pair], what: str) -> list[Pair]:
 
 
 def _with_held_out(train: list[Pair], validation: list[Pair] | None, test: list[Pair] | None, held_out: int) -> Corpus:
-    """Splits that were not given are taken from the training pairs, by sentence."""
+    """Splits that have no files of their own are taken from the training pairs, by sentence."""
     if validation is None:
         train, validation = hold_out(train, held_out, "validation")
     if test is None:

@@ -1,16 +1,20 @@
-"""tx-evaluate: how good a checkpoint or a bundle is."""
+"""tx-evaluate: how good a checkpoint or a bundle is. PyTorch is imported when there is something to translate."""
 
 import json
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from txport.runtime.errors import InputError
 from txport.runtime.files import write_atomically
+from txport.runtime.libraries import needs
 from txport.runtime.text.lines import as_line
 from txport.training.corpora import Pair, load_test, read_parallel
-from txport.training.evaluation import Scores, score, translate_with
 from txport.training.recipe import read
+
+if TYPE_CHECKING:
+    from txport.training.evaluation import Scores
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -34,6 +38,8 @@ def main(
     A checkpoint runs by PyTorch, a bundle by its runtime.
     """
     pairs = _pairs(source, reference, recipe, data or Path(os.environ.get("TXPORT_DATA", ".")))
+    with needs("train"):
+        from txport.training.evaluation import score, translate_with
     hypotheses = translate_with(model, [text for text, _ in pairs])
     if output is not None:
         write_atomically(output, b"".join(map(as_line, hypotheses)))
@@ -51,7 +57,7 @@ def _pairs(source: Path | None, reference: Path | None, recipe: str | None, data
     return read_parallel(source, reference)
 
 
-def _table(model: Path, scores: Scores) -> str:
+def _table(model: Path, scores: "Scores") -> str:
     return "\n".join(
         [
             f"{model}: {scores.sentences} sentences",

@@ -46,7 +46,7 @@ def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
     """Compare translations with one reference each."""
     assert len(hypotheses) == len(references) and hypotheses
     bleu, chrf = BLEU(), CHRF()
-    equal = sum(made == wanted for made, wanted in zip(hypotheses, references, strict=True))
+    equal = sum(hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True))
     return Scores(
         len(hypotheses),
         equal / len(hypotheses),
@@ -70,8 +70,8 @@ def translate(engine: Engine, tokenizer: Tokenizer, sentences: Sequence[str], pr
     for start in range(0, len(sentences), WINDOW):
         encoded = [tokenizer.encode_source(text) for text in sentences[start : start + WINDOW]]
         sources = [around.around(ids, engine.limits.source) if ids else [] for ids, around in encoded]
-        made = iter(greedy.decode_all(engine, [greedy.Request(ids, prefix=prefix) for ids in sources if ids]))
-        results += [tokenizer.decode(next(made).ids) if ids else "" for ids in sources]
+        answers = iter(greedy.decode_all(engine, [greedy.Request(ids, prefix=prefix) for ids in sources if ids]))
+        results += [tokenizer.decode(next(answers).ids) if ids else "" for ids in sources]
     return results
 
 

@@ -91,8 +91,8 @@ class TranslationModule(LightningModule):
         """Decode with the loop that ships, each device its share, and score all of it."""
         if self.trainer.sanity_checking:
             return
-        made = self._decode([source for source, _ in self._validation])
-        self.scores = score(made, [target for _, target in self._validation])
+        hypotheses = self._decode([source for source, _ in self._validation])
+        self.scores = score(hypotheses, [target for _, target in self._validation])
         figures = {"exact": self.scores.exact, "bleu": self.scores.bleu, "chrf": self.scores.chrf}
         self.log_dict({f"validation/{name}": value for name, value in figures.items()}, rank_zero_only=False)
 

@@ -129,7 +129,7 @@ class TrainingOptions:
     average: float = option(0.0, "decay of the exponential moving average of the weights; 0 for none", least=0, below=1)
     validate_every: int | None = option(None, "steps between validations; none: once an epoch", above=0)
     validation_sentences: int = option(1_000, "most sentences to decode at each validation", least=1)
-    monitor: Literal["bleu", "chrf", "exact", "loss"] = option("bleu", "what early stopping and `keep` look at")
+    monitor: Literal["bleu", "chrf", "exact", "loss"] = option("bleu", "what decides early stopping and `keep`")
     patience: int = option(0, "validations without improvement before the run stops; 0 for never", least=0)
     keep: Literal["best", "last"] = option("best", "which weights become the checkpoint")
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = option("32-true", "arithmetic, as Lightning names it")

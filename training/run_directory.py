@@ -21,19 +21,10 @@ from txport.training.recipe import Recipe, from_table
 # How long processes on other machines wait for the first one to write the tokenizer, in seconds.
 PATIENCE = 3_600.0
 # The values of [training] that may change when a run is resumed.
-FREE = {
-    *(
-        "max_steps",
-        "max_epochs",
-        "max_minutes",
-        "validate_every",
-        "validation_sentences",
-        "patience",
-        "monitor",
-        "keep",
-    ),
-    *("accelerator", "devices", "nodes", "strategy"),
-}
+FREE = frozenset(
+    "max_steps max_epochs max_minutes validate_every validation_sentences patience monitor keep "
+    "accelerator devices nodes strategy".split()
+)
 
 
 @dataclass(frozen=True)
@@ -87,7 +78,7 @@ class RunDirectory:
         write_atomically(self.recipe, (json.dumps(recipe.to_json(), indent=1) + "\n").encode())
 
     def resume(self, recipe: Recipe) -> None:
-        """Go on with a run, which may be given other limits, but no other task.
+        """Go on with a run, whose limits may change but not its task.
 
         Raises:
             InputError: there is no such run, or its recipe is another.
@@ -108,11 +99,13 @@ class RunDirectory:
         write_atomically(self.recipe, (json.dumps(recipe.to_json(), indent=1) + "\n").encode())
 
     def wait_for_tokenizer(self) -> None:
-        """Until the process that makes it has made it. Raises InputError when that takes too long."""
+        """Wait until the first process has written it. Raises InputError when that takes too long."""
         end = time.monotonic() + PATIENCE
         while not self.tokenizer.exists():
             if time.monotonic() > end:
-                raise InputError(f"{self.tokenizer} did not appear: is it on a disk that all machines share?")
+                raise InputError(
+                    f"{self.tokenizer} did not appear within an hour: put the output on a disk that all machines share"
+                )
             time.sleep(0.2)
 
 

@@ -10,7 +10,7 @@ def noam(step: int, peak: float, warmup: int) -> float:
     `peak = factor * (d_model * warmup) ** -0.5`.
 
     Args:
-        step: the step to be made, counted from 1.
+        step: the number of the step, counted from 1.
         peak: the rate at step `warmup`.
         warmup: steps.
     """

@@ -61,7 +61,7 @@ def _train(sentences: Iterator[str], options: TokenizerOptions, name: str) -> by
             model_writer=model,
             model_type=options.algorithm,
             vocab_size=options.vocabulary,
-            # A corpus of few words gives fewer pieces than asked for, not an error (unigram only; BPE says so below).
+            # A corpus of few words gives fewer pieces than options.vocabulary, no error (unigram; BPE raises one).
             hard_vocab_limit=False,
             pad_id=PAD,
             unk_id=UNK,

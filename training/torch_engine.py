@@ -63,7 +63,7 @@ class TorchState:
         self._cross = model.new_caches(rows, source)
         self._caches = model.new_caches(rows, target)
         self._logits: Tensor | None = None
-        self._made: list[Tensor] = []
+        self._unread: list[Tensor] = []
 
     def place(
         self, rows: Sequence[int], memory: Memory, memory_rows: Sequence[int], target_limits: Sequence[int]
@@ -94,11 +94,11 @@ class TorchState:
         self._finished = self._finished | (chosen == self._tokens.eos) | at_end
         self._positions = self._positions + (~self._finished).long()
         self._token_ids, self._logits = chosen, logits
-        self._made.append(chosen)
+        self._unread.append(chosen)
 
     def read(self) -> StepOutput:
-        made, self._made = self._made, []
-        ids = torch.stack(made) if made else torch.zeros((0, self.rows), dtype=torch.int64)
+        steps, self._unread = self._unread, []
+        ids = torch.stack(steps) if steps else torch.zeros((0, self.rows), dtype=torch.int64)
         return StepOutput(ids.cpu().numpy(), self._finished.cpu().numpy())
 
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
@@ -109,7 +109,7 @@ class TorchState:
             self._finished[row] = done
 
     def logits(self) -> Float32:
-        assert self._logits is not None, "no step was made"
+        assert self._logits is not None, "no step was computed"
         return cast(Float32, self._logits.float().cpu().numpy())
 
     def moved(self, rows: Sequence[int], target: int) -> "TorchState":

@@ -1,5 +1,6 @@
 """tx-train: a recipe in, a checkpoint out. PyTorch and Lightning are imported when there is something to do."""
 
+import json
 import logging
 import os
 from pathlib import Path
@@ -8,25 +9,8 @@ from typing import Any
 import click
 from txport.runtime.libraries import needs
 
-# Options that stand for one value of the recipe each.
-SHORTCUTS = {
-    "preset": "model.preset",
-    "seed": "training.seed",
-    "max_steps": "training.max_steps",
-    "max_epochs": "training.max_epochs",
-    "max_minutes": "training.max_minutes",
-    "batch_tokens": "training.batch_tokens",
-    "learning_rate": "training.learning_rate",
-    "precision": "training.precision",
-    "accelerator": "training.accelerator",
-    "devices": "training.devices",
-    "nodes": "training.nodes",
-    "strategy": "training.strategy",
-    "source_language": "corpus.source_language",
-    "target_language": "corpus.target_language",
-    "vocabulary": "tokenizer.vocabulary",
-}
-TEXTS = {"preset", "precision", "accelerator", "devices", "strategy", "source_language", "target_language"}
+# Options that stand for one value of the recipe each, by its section; those that are not here stand for [training]'s.
+SECTIONS = {"preset": "model", "vocabulary": "tokenizer", "source_language": "corpus", "target_language": "corpus"}
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -70,8 +54,11 @@ def main(
     logging.getLogger("txport").setLevel(logging.INFO)
     if resume and force:
         raise click.UsageError("--resume goes on with a run and --force throws it away: give one of them")
-    given = {name: value for name, value in shortcuts.items() if value is not None}
-    overrides = [f"{SHORTCUTS[name]}={_toml(name, value)}" for name, value in given.items()]
+    overrides = [
+        f"{SECTIONS.get(name, 'training')}.{name}={json.dumps(value)}"
+        for name, value in shortcuts.items()
+        if value is not None
+    ]
     with needs("train"):
         from txport.training.recipe import read
 
@@ -85,7 +72,3 @@ def main(
         f"{outcome.checkpoint}: {outcome.steps} steps in {outcome.seconds:.0f} s; on {test.sentences} test sentences "
         f"BLEU {test.bleu:.2f}, chrF {test.chrf:.2f}, exact match {100 * test.exact:.1f}%"
     )
-
-
-def _toml(name: str, value: Any) -> str:
-    return f'"{value}"' if name in TEXTS else str(value)

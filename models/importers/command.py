@@ -13,9 +13,9 @@ KINDS = ("marian", "m2m100", "bart", "torch", "fairseq", "opennmt")
 @click.argument("source")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The checkpoint to write.")
 @click.option("--from", "kind", type=click.Choice(KINDS), help="What SOURCE is. [default: detected]")
-@click.option("--no-tokenizer", is_flag=True, help="Leave the tokenizer behind: the model then takes and gives ids.")
-@click.option("--source-language", help="The source language that is used unless another one is asked for.")
-@click.option("--target-language", help="The target language that is used unless another one is asked for.")
+@click.option("--no-tokenizer", is_flag=True, help="Leave the tokenizer out: the model then takes and returns ids.")
+@click.option("--source-language", help="The default source language of the checkpoint.")
+@click.option("--target-language", help="The default target language of the checkpoint.")
 @click.option(
     "--vocabulary",
     type=click.Path(path_type=Path),
@@ -34,8 +34,8 @@ def main(
 ) -> None:
     """Import SOURCE, a directory, a file or the id of a model on the Hugging Face hub, as a checkpoint for tx-export.
 
-    Nothing in SOURCE is run. What would make the model another one is refused; what its own generation would do
-    otherwise is said on standard error.
+    Nothing in SOURCE is run. What would make it a different model is refused; how its own generation differs
+    from greedy search is reported on standard error.
     """
     with needs("import"):  # here, so that --help need not wait for PyTorch
         from rich.console import Console

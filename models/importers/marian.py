@@ -1,6 +1,6 @@
 """Hugging Face Marian (OPUS-MT): Junczys-Dowmunt et al. (2018), arXiv:1804.00344.
 
-Post-norm, sinusoids whose cosines stand behind the sines, perhaps two vocabularies. Ids are those of vocab.json, not
+Post-norm, sinusoids whose cosines stand behind the sines, one vocabulary or two. Ids are those of vocab.json, not
 SentencePiece's; the decoder starts from pad, whose embedding is zero, and pad is banned from answers.
 """
 

@@ -87,7 +87,7 @@ class ImportPlan:
             self.take(f"{ours}.bias", f"{theirs}.bias")
 
     def embeddings(self, source: str, target: str, projection: str) -> dict[str, Any]:
-        """Map both embeddings and the projection's weight, perhaps of the same names, stored once where they are equal.
+        """Map both embeddings and the projection's weight; equal ones are stored once.
 
         Returns:
             the fields of our config that this decides.

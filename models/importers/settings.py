@@ -96,7 +96,7 @@ def flat_settings(file: Path, value: object) -> Settings:
 
     Args:
         file: for messages.
-        value: a namespace, or a dictionary, perhaps of dictionaries.
+        value: a namespace or a dictionary, whose values may be dictionaries.
 
     Raises:
         CheckpointError: it is neither.

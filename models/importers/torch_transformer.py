@@ -44,6 +44,11 @@ from txport.runtime.bundle.strict_json import decode, parse
 from txport.runtime.errors import CheckpointError
 
 DESCRIPTION = "torch.json"
+# What torch.json calls as our config does.
+_SAME = (
+    *("heads", "max_positions", "activation", "scale_embedding", "layer_norm_epsilon"),
+    *("pad_id", "unk_id", "bos_id", "eos_id"),
+)
 _LAYERS = LayerNames(
     stacks={"encoder": "encoder.layers", "decoder": "decoder.layers"},
     parts={
@@ -196,20 +201,12 @@ def _config(file: Path, described: TorchDescription, plan: ImportPlan, stack: st
     learned = described.names.source_positions is not None or described.names.target_positions is not None
     return Settings(file, {}).config(
         d_model=inner[-1],
-        heads=described.heads,
         ffn=inner[0],
         encoder_layers=layers["encoder"],
         decoder_layers=layers["decoder"],
         norm=norm,
         positions="learned" if learned else "sinusoidal",
-        max_positions=described.max_positions,
-        activation=described.activation,
-        scale_embedding=described.scale_embedding,
-        layer_norm_epsilon=described.layer_norm_epsilon,
-        pad_id=described.pad_id,
-        unk_id=described.unk_id,
-        bos_id=described.bos_id,
-        eos_id=described.eos_id,
+        **{name: getattr(described, name) for name in _SAME},
         **fields,
     )
 

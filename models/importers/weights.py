@@ -182,10 +182,11 @@ def _reported(file: Path) -> Iterator[None]:
     try:
         yield
     except pickle.UnpicklingError as error:
-        found = next((line for line in str(error).splitlines() if "GLOBAL" in line or "Unsupported" in line), "")
-        what = found.split("Please")[0].strip(" .") or str(error).splitlines()[0]
+        lines = str(error).splitlines()
+        reason = next((line for line in lines if "GLOBAL" in line or "Unsupported" in line), lines[0])
+        reason = reason.split("Please")[0].strip(" .")
         raise CheckpointError(
-            f"{file} was not read, since it holds more than weights ({what}), which may run code: "
+            f"{file} was not read, since it holds more than weights ({reason}), which may run code: "
             "save only the state dict, or convert it to safetensors where you trust it"
         ) from None
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, AttributeError, TypeError, IndexError) as error:

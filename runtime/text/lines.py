@@ -73,7 +73,7 @@ def open_lines(path: Path) -> Iterator[Iterator[list[bytes]]]:
 
 
 def as_line(text: str) -> bytes:
-    """A translation as one line of output; a model that made a line break must not shift the lines after it."""
+    """A translation as one line of output; a line break in it must not shift the lines after it."""
     return text.replace("\n", " ").encode() + b"\n"
 
 
@@ -110,7 +110,7 @@ def _ready(descriptor: int) -> bool:
 
 
 def text_windows(raw: Iterable[list[bytes]]) -> Iterator[list[str]]:
-    """The same windows as text; the lines before a bad one are given before the error is raised.
+    """The same windows as text; the lines before a bad one are yielded before the error is raised.
 
     Raises:
         InputError: a line is not UTF-8; the message has its number, counted from 1.

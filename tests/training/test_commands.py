@@ -1,4 +1,4 @@
-"""tx-train and tx-evaluate as people run them: in a process of their own."""
+"""tx-train and tx-evaluate as people run them: in a process of their own, but where that takes seconds for nothing."""
 
 import json
 import os
@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from txport.training.evaluate_command import main as evaluate
 from txport.training.loop import train
 from txport.training.recipe import Recipe
 
@@ -55,17 +57,17 @@ def test_help_of_training_imports_nothing_heavy(command: Command) -> None:
 
 
 def test_train_reports_figures_and_evaluate_agrees(command: Command, tmp_path: Path) -> None:
-    small = ("--set", "corpus.train=300", "--set", "corpus.test=20", "--set", "model.max_positions=128")
+    values = ("corpus.train=300", "corpus.validation=10", "corpus.test=10", "training.max_length=64")
+    small = [word for value in values for word in ("--set", value)]
     arguments = ("--recipe", "tiny", "-o", "out/checkpoint", "--max-steps", 4, "--vocabulary", 300, *small)
     done = command("train", *arguments, "--set", "training.validate_every=4")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("out/checkpoint: 4 steps in") and "on 20 test sentences BLEU" in done.stdout
+    assert done.stdout.startswith("out/checkpoint: 4 steps in") and "on 10 test sentences BLEU" in done.stdout
     assert "tx-train: step 4, " in done.stderr and "Warning" not in done.stderr
-    (tmp_path / "own.toml").write_text('[corpus]\nkind = "builtin"\ntest = 20\n[training]\nmax_steps = 1\n')
-    judged = command("evaluate", "out/checkpoint", "--recipe", "own.toml", "--json")
-    assert judged.returncode == 0, judged.stderr
-    report = json.loads((tmp_path / "out" / "checkpoint" / "training.json").read_text())
-    assert json.loads(judged.stdout) == report["test"]
+    (tmp_path / "own.toml").write_text('[corpus]\nkind = "builtin"\ntest = 10\n[training]\nmax_steps = 1\n')
+    checkpoint = tmp_path / "out" / "checkpoint"
+    judged = CliRunner().invoke(evaluate, [str(checkpoint), "--recipe", str(tmp_path / "own.toml"), "--json"])
+    assert json.loads(judged.stdout) == json.loads((checkpoint / "training.json").read_text())["test"]
 
 
 def test_evaluate_files(command: Command, checkpoint: Path, tmp_path: Path) -> None:
@@ -85,12 +87,12 @@ def test_evaluate_files(command: Command, checkpoint: Path, tmp_path: Path) -> N
         (("--recipe", "tiny"), ("Missing option '-o'",)),
         (("--recipe", "nonsense", "-o", "x"), ("tx-train: recipe nonsense cannot be read",)),
         (("--recipe", "tiny", "-o", "x", "--seed", "-3"), ("training.seed is -3, but must be at least 0",)),
-        (("--recipe", "tiny", "-o", "x", "--preset", "huge"), ("There is no preset 'huge'",)),
-        (("--recipe", "tiny", "-o", "x", "--source-language", "en"), ("unknown source_language",)),
-        (("--recipe", "tiny", "-o", "x", "--resume"), ("holds no run to resume",)),
+        (("--recipe", "tiny", "-o", "x", "--preset", "huge"), ("there is no preset 'huge'",)),
+        (
+            ("--recipe", "tiny", "-o", "x", "--source-language", "en"),
+            ("corpus has the unknown field 'source_language'",),
+        ),
         (("--recipe", "tiny", "-o", "x", "--resume", "--force"), ("give one of them",)),
-        (("--recipe", "tiny", "-o", "."), ("exists: choose another name",)),
-        (("--recipe", "multi30k", "-o", "x", "--data", "no"), ("no/train.en cannot be read: No such file",)),
     ],
 )
 def test_bad_use_of_train(command: Command, arguments: tuple[str, ...], texts: tuple[str, ...]) -> None:
@@ -100,7 +102,6 @@ def test_bad_use_of_train(command: Command, arguments: tuple[str, ...], texts: t
 @pytest.mark.parametrize(
     ("arguments", "texts"),
     [
-        (("nowhere",), ("nowhere is neither a bundle (manifest.json) nor a checkpoint (config.json)",)),
         ((".", "--source", "s"), ("--source and --reference belong together",)),
         ((".", "--source", "s", "--reference", "r", "--recipe", "demo"), ("give one of them",)),
         ((".", "--source", "s", "--reference", "r"), ("s cannot be read: No such file",)),

@@ -34,7 +34,7 @@ def own_sentencepiece(directory: Path, options: ImportOptions, config: Config) -
 
 
 def find_sentencepiece(place: Path, source: str, target: str) -> tuple[Path, Path]:
-    """The models of both sides, perhaps the same file, by the names that people give them.
+    """The models of both sides, which may be one file, by their usual names.
 
     Args:
         place: the directory.
