@@ -75,7 +75,7 @@ class TokenBatches(Sampler[list[int]]):
 class Loader(DataLoader[TrainingBatch]):
     """A loader whose place in the epoch is saved with a checkpoint, so that a resumed run sees what it would have seen.
 
-    No worker processes: a batch is some slices of arrays in memory, copied faster than another process could hand it over.
+    No worker processes: a batch is some slices of arrays in memory, copied faster than a process could hand it over.
     """
 
     def __init__(self, examples: Examples, batches: TokenBatches) -> None:

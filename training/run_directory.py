@@ -10,7 +10,7 @@ NAME.run/
 import json
 import shutil
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,36 +27,15 @@ FREE = frozenset(
 )
 
 
-@dataclass(frozen=True)
 class RunDirectory:
-    """The files of one run."""
+    """The files of one run; `checkpoint` is what it will write."""
 
-    checkpoint: Path
-
-    @property
-    def path(self) -> Path:
-        whole = self.checkpoint.absolute()  # "." has no name
-        return whole.with_name(whole.name + ".run")
-
-    @property
-    def recipe(self) -> Path:
-        return self.path / "recipe.json"
-
-    @property
-    def tokenizer(self) -> Path:
-        return self.path / "tokenizer"
-
-    @property
-    def state(self) -> Path:
-        return self.path / "state"
-
-    @property
-    def last(self) -> Path:
-        return self.state / "last.ckpt"
-
-    @property
-    def logs(self) -> Path:
-        return self.path / "logs"
+    def __init__(self, checkpoint: Path) -> None:
+        whole = checkpoint.absolute()  # "." has no name
+        self.checkpoint, self.path = checkpoint, whole.with_name(whole.name + ".run")
+        self.recipe, self.tokenizer, self.logs = (self.path / name for name in ("recipe.json", "tokenizer", "logs"))
+        self.state = self.path / "state"
+        self.last = self.state / "last.ckpt"
 
     def start(self, recipe: Recipe, force: bool) -> None:
         """Begin anew.

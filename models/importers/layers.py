@@ -1,7 +1,6 @@
 """What importers share: layers by the names that other toolkits give their parts, and fairseq's positions."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -15,55 +14,52 @@ OFFSET = 2
 
 @dataclass(frozen=True)
 class LayerNames:
-    """What a toolkit calls the layers and what is in them.
+    """What a toolkit calls its layers and their parts.
 
     Attributes:
-        stacks: what stands before the number of a layer, for "encoder" and "decoder".
-        parts: for each of them, our names of the parts of a layer and theirs.
+        stacks: what stands before the number of an encoder layer, and of a decoder layer.
+        attentions: self-attention and cross-attention.
+        feed_forward: the inner and the outer linear layer.
+        encoder_norms: the LayerNorms of self-attention and of the feed-forward layers.
+        decoder_norms: those of self-attention, of cross-attention and of the feed-forward layers.
         projections: those of an attention's query, key, value and output, where each has a matrix of its own.
         norm_bias: whether LayerNorms may lack biases, as linear layers always may.
     """
 
-    stacks: Mapping[str, str]
-    parts: Mapping[str, Mapping[str, str]]
+    stacks: tuple[str, str]
+    attentions: tuple[str, str]
+    feed_forward: tuple[str, str]
+    encoder_norms: tuple[str, str]
+    decoder_norms: tuple[str, str, str]
     projections: tuple[str, str, str, str] = ("q_proj", "k_proj", "v_proj", "out_proj")
     norm_bias: bool = False
 
 
 # Those of fairseq, and of what descends from its BART.
 FAIRSEQ = LayerNames(
-    stacks={"encoder": "encoder.layers", "decoder": "decoder.layers"},
-    parts={
-        "encoder": {
-            "attention": "self_attn",
-            "attention_residual.norm": "self_attn_layer_norm",
-            "feed_forward.inner": "fc1",
-            "feed_forward.outer": "fc2",
-            "feed_forward_residual.norm": "final_layer_norm",
-        },
-        "decoder": {
-            "self_attention": "self_attn",
-            "self_attention_residual.norm": "self_attn_layer_norm",
-            "cross_attention": "encoder_attn",
-            "cross_attention_residual.norm": "encoder_attn_layer_norm",
-            "feed_forward.inner": "fc1",
-            "feed_forward.outer": "fc2",
-            "feed_forward_residual.norm": "final_layer_norm",
-        },
-    },
+    stacks=("encoder.layers", "decoder.layers"),
+    attentions=("self_attn", "encoder_attn"),
+    feed_forward=("fc1", "fc2"),
+    encoder_norms=("self_attn_layer_norm", "final_layer_norm"),
+    decoder_norms=("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
 )
 
 
 def map_layers(plan: ImportPlan, config: Config, names: LayerNames, prefix: str = "") -> None:
     """Map all layers; `prefix` stands before the names of their stacks."""
-    for side, count in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
+    sides = (
+        ("encoder", config.encoder_layers, ("attention",), names.encoder_norms),
+        ("decoder", config.decoder_layers, ("self_attention", "cross_attention"), names.decoder_norms),
+    )
+    for (side, count, attentions, norms), stack in zip(sides, names.stacks, strict=True):
         for index in range(count):
-            for part, theirs in names.parts[side].items():
-                ours, theirs = f"{side}.{index}.{part}", f"{prefix}{names.stacks[side]}.{index}.{theirs}"
-                if part.endswith("attention"):
-                    _attention(plan, ours, theirs, config.d_model, names)
-                else:
-                    plan.affine(ours, theirs, optional_bias=names.norm_bias or not part.endswith("norm"))
+            ours, theirs = f"{side}.{index}", f"{prefix}{stack}.{index}"
+            for part, name in zip(attentions, names.attentions, strict=False):
+                _attention(plan, f"{ours}.{part}", f"{theirs}.{name}", config.d_model, names)
+            for part, name in zip((*attentions, "feed_forward"), norms, strict=True):
+                plan.affine(f"{ours}.{part}_residual.norm", f"{theirs}.{name}", optional_bias=names.norm_bias)
+            for part, name in zip(("inner", "outer"), names.feed_forward, strict=True):
+                plan.affine(f"{ours}.feed_forward.{part}", f"{theirs}.{name}", optional_bias=True)
 
 
 def _attention(plan: ImportPlan, ours: str, theirs: str, d_model: int, names: LayerNames) -> None:

@@ -43,23 +43,12 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "quant_layers": ([], None, ""),
     "generator_function": ("softmax", "log_softmax"),
 }
-_FEED_FORWARD = {
-    "feed_forward.inner": "feed_forward.w_1",
-    "feed_forward.outer": "feed_forward.w_2",
-    "feed_forward_residual.norm": "feed_forward.layer_norm",
-}
 _LAYERS = LayerNames(
-    stacks={"encoder": "encoder.transformer", "decoder": "decoder.transformer_layers"},
-    parts={
-        "encoder": {"attention": "self_attn", "attention_residual.norm": "layer_norm", **_FEED_FORWARD},
-        "decoder": {
-            "self_attention": "self_attn",
-            "self_attention_residual.norm": "layer_norm_1",
-            "cross_attention": "context_attn",
-            "cross_attention_residual.norm": "layer_norm_2",
-            **_FEED_FORWARD,
-        },
-    },
+    stacks=("encoder.transformer", "decoder.transformer_layers"),
+    attentions=("self_attn", "context_attn"),
+    feed_forward=("feed_forward.w_1", "feed_forward.w_2"),
+    encoder_norms=("layer_norm", "feed_forward.layer_norm"),
+    decoder_norms=("layer_norm_1", "layer_norm_2", "feed_forward.layer_norm"),
     projections=("linear_query", "linear_keys", "linear_values", "final_linear"),
 )
 _EMBEDDING = "embeddings.make_embedding.emb_luts.0.weight"

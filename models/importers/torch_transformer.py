@@ -50,25 +50,11 @@ _SAME = (
     *("pad_id", "unk_id", "bos_id", "eos_id"),
 )
 _LAYERS = LayerNames(
-    stacks={"encoder": "encoder.layers", "decoder": "decoder.layers"},
-    parts={
-        "encoder": {
-            "attention": "self_attn",
-            "attention_residual.norm": "norm1",
-            "feed_forward.inner": "linear1",
-            "feed_forward.outer": "linear2",
-            "feed_forward_residual.norm": "norm2",
-        },
-        "decoder": {
-            "self_attention": "self_attn",
-            "self_attention_residual.norm": "norm1",
-            "cross_attention": "multihead_attn",
-            "cross_attention_residual.norm": "norm2",
-            "feed_forward.inner": "linear1",
-            "feed_forward.outer": "linear2",
-            "feed_forward_residual.norm": "norm3",
-        },
-    },
+    stacks=("encoder.layers", "decoder.layers"),
+    attentions=("self_attn", "multihead_attn"),
+    feed_forward=("linear1", "linear2"),
+    encoder_norms=("norm1", "norm2"),
+    decoder_norms=("norm1", "norm2", "norm3"),
     norm_bias=True,
 )
 

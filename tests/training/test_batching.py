@@ -118,4 +118,4 @@ def test_a_loader_goes_on_where_it_was_saved() -> None:
     assert begun + [batch.source_ids.tolist() for batch in second] == whole
     # And the epoch after it is whole again.
     assert [batch.source_ids.tolist() for batch in second] == whole
-    assert second.state_dict() == {"given": 0}
+    assert second.state_dict() == {"consumed": 0}

@@ -70,14 +70,15 @@ def test_train_reports_figures_and_evaluate_agrees(command: Command, tmp_path: P
     assert json.loads(judged.stdout) == json.loads((checkpoint / "training.json").read_text())["test"]
 
 
-def test_evaluate_files(command: Command, checkpoint: Path, tmp_path: Path) -> None:
-    (tmp_path / "s").write_text("It cost $5.\n\nCall me.\n")
-    (tmp_path / "r").write_text("it cost five dollars\nnothing\ncall me\n")
-    done = command("evaluate", checkpoint, "--source", "s", "--reference", "r", "--output", "h")
-    assert done.returncode == 0, done.stderr
+def test_evaluate_files(checkpoint: Path, tmp_path: Path) -> None:
+    source, reference, output = (tmp_path / name for name in ("s", "r", "h"))
+    source.write_text("It cost $5.\n\nCall me.\n")
+    reference.write_text("it cost five dollars\nnothing\ncall me\n")
+    arguments = [str(checkpoint), "--source", str(source), "--reference", str(reference), "--output", str(output)]
+    done = CliRunner().invoke(evaluate, arguments)
     # The pair with an empty source is left out.
     assert "2 sentences" in done.stdout and "nrefs:1" in done.stdout
-    assert len((tmp_path / "h").read_text().splitlines()) == 2
+    assert len(output.read_text().splitlines()) == 2
 
 
 @pytest.mark.parametrize(

@@ -39,11 +39,6 @@ def round_or_not(rng: random.Random, number: int) -> int:
     return number // 10**zeros * 10**zeros if rng.random() < 0.33 else number
 
 
-def written_number(number: int) -> str:
-    """With thousands commas."""
-    return f"{number:,}"
-
-
 def written_decimal(rng: random.Random, whole_below: int) -> str:
     """A whole number or a decimal of one or two places, below `whole_below`."""
     whole = min(magnitude(rng, 3), whole_below - 1)
@@ -55,19 +50,17 @@ def cardinal(rng: random.Random) -> Pair:
     """A count of 2 or more, up to seven digits: "4,823"."""
     largest = weighted(rng, [(6, 3), (3, 5), (1, 7)])
     number = max(2, round_or_not(rng, magnitude(rng, largest)))
-    return written_number(number), verbalise.cardinal(number)
+    return f"{number:,}", verbalise.cardinal(number)
 
 
-def small(rng: random.Random) -> Pair:
-    """A count from 2 to 99."""
-    number = rng.randint(2, 99)
-    return str(number), verbalise.cardinal(number)
+def count(largest: int) -> Slot:
+    """The slot of counts from 2 to `largest`."""
 
+    def slot(rng: random.Random) -> Pair:
+        number = rng.randint(2, largest)
+        return str(number), verbalise.cardinal(number)
 
-def few(rng: random.Random) -> Pair:
-    """A count from 2 to 12."""
-    number = rng.randint(2, 12)
-    return str(number), verbalise.cardinal(number)
+    return slot
 
 
 def ordinal(rng: random.Random) -> Pair:
@@ -121,11 +114,11 @@ def money(rng: random.Random) -> Pair:
     if kind < 0.5:
         whole, hundredths = magnitude(rng, weighted(rng, [(3, 2), (2, 3), (1, 4)])), rng.randint(1, 99)
         whole = 0 if rng.random() < 0.1 else whole
-        return f"{symbol}{written_number(whole)}.{hundredths:02}", verbalise.money(whole, hundredths, unit, part)
+        return f"{symbol}{whole:,}.{hundredths:02}", verbalise.money(whole, hundredths, unit, part)
     if kind < 0.85:
         whole = round_or_not(rng, magnitude(rng, weighted(rng, [(3, 3), (2, 5), (1, 6)])))
         zeros = ".00" if rng.random() < 0.15 else ""
-        return f"{symbol}{written_number(whole)}{zeros}", verbalise.money(whole, 0, unit, part)
+        return f"{symbol}{whole:,}{zeros}", verbalise.money(whole, 0, unit, part)
     scale, amount = rng.choice(MAGNITUDES), written_decimal(rng, whole_below=1000)
     return f"{symbol}{amount} {scale}", f"{verbalise.decimal(amount)} {scale} {unit[1]}"
 
@@ -147,7 +140,7 @@ def measure(kind: str) -> Slot:
 
 def large_count(rng: random.Random) -> str:
     """A whole number of up to five digits as written."""
-    return written_number(round_or_not(rng, magnitude(rng, 5)))
+    return f"{round_or_not(rng, magnitude(rng, 5)):,}"
 
 
 def temperature(rng: random.Random) -> Pair:

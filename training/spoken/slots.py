@@ -10,13 +10,15 @@ from txport.training.spoken.numbers import Slot
 from txport.training.spoken.words import UNITS
 
 _BY_THEIR_NAMES = (
-    *(numbers.cardinal, numbers.small, numbers.few, numbers.ordinal, numbers.money, numbers.decimal),
+    *(numbers.cardinal, numbers.ordinal, numbers.money, numbers.decimal),
     *(numbers.percentage, numbers.fraction, numbers.temperature, numbers.score, numbers.ratio, numbers.equation),
     *(dates.year, dates.years, dates.decade, dates.date, dates.day, dates.month_year, dates.time),
     *(codes.phone, codes.code, codes.plate, codes.room, codes.house, codes.roman_ordinal, codes.version),
 )
 SLOTS: dict[str, Slot] = {
     **{slot.__name__: slot for slot in _BY_THEIR_NAMES},
+    "few": numbers.count(12),
+    "small": numbers.count(99),
     "range": numbers.small_range,
     "millions": numbers.magnitude_words,
     "zip": codes.zip_code,
