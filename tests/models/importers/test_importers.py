@@ -18,6 +18,7 @@ from foreign_models import changed_json, import_here, write_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
+from tiny_marian import tiny_marian
 from txport.models.checkpoint import load_checkpoint
 from txport.models.importers.choice import import_model
 from txport.models.importers.command import main
@@ -29,15 +30,13 @@ from txport.runtime.errors import CheckpointError, InputError
 
 pytest.importorskip("transformers", reason="needs transformers: pip install 'txport[dev]'")
 
-from tests.models.importers.test_marian import make  # noqa: E402
-
 VOCABULARY = 60
 
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("original") / "opus-mt"
-    make(directory, vocabulary=VOCABULARY, tokenizer=True)
+    tiny_marian(directory, vocabulary=VOCABULARY, tokenizer=True)
     return directory
 
 
