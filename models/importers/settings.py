@@ -62,7 +62,7 @@ class Settings:
             CheckpointError: it is missing and has no default, or our model does not have it.
         """
         value = self.get(name, default)
-        if value not in names:
+        if value not in list(names):
             raise CheckpointError(f"{self.file}: {name} = {value!r} is not supported; there are {', '.join(names)}")
         return names[value]
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from txport.runtime.errors import InputError, MissingLibrary
+from txport.runtime.text.lines import read_lines
 from txport.training.corpora import (
     Corpus,
     hold_out,
     load,
     load_test,
     read_dataset,
-    read_lines,
     read_parallel,
     read_table,
 )

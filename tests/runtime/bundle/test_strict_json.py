@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from txport.runtime.bundle.strict_json import decode, encode, parse
-from txport.runtime.errors import BundleError
+from txport.runtime.errors import BundleError, CheckpointError, InputError
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,29 @@ def test_faults_are_named(field: str, bad: object, words: str) -> None:
     with pytest.raises(BundleError) as caught:
         decode(Outer, GOOD | {field: bad}, "x.json")
     assert words in str(caught.value)
+
+
+@dataclass(frozen=True)
+class ByHand:
+    """A record that people write."""
+
+    name: str
+    size: int = 3
+
+
+def test_files_that_people_write_may_leave_out_defaults() -> None:
+    assert decode(ByHand, {"name": "n"}, "x", InputError, by_hand=True) == ByHand("n", 3)
+    for value, words in (({}, "x misses the field 'name'"), ({"name": "n", "sise": 1}, "it may have name, size")):
+        with pytest.raises(InputError, match=words):
+            decode(ByHand, value, "x", InputError, by_hand=True)
+    with pytest.raises(BundleError, match="misses the field 'size'"):
+        decode(ByHand, {"name": "n"}, "x")
+
+
+def test_the_error_is_the_callers() -> None:
+    for data in (b"[", b"[]", b"[" * 100_000):
+        with pytest.raises(CheckpointError, match=r"^x\.json"):
+            parse(data, "x.json", CheckpointError)
 
 
 JSON = st.recursive(

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from txport.runtime.errors import InputError
-from txport.runtime.text.lines import as_line, open_lines, text_windows, windows
+from txport.runtime.errors import CheckpointError, InputError
+from txport.runtime.text.lines import as_line, open_lines, read_lines, text_windows, windows
 
 
 @contextmanager
@@ -119,3 +119,20 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_a_line_break_in_a_translation_stays_in_its_line() -> None:
     assert as_line("a\nb\r") == b"a b\r\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "lines"),
+    [(b"", []), (b"\n", [""]), (b"a\n\nb", ["a", "", "b"]), (b"\xef\xbb\xbfa\r\nb\x0b\n", ["a", "b\x0b"])],
+)
+def test_the_lines_of_a_whole_file(tmp_path: Path, data: bytes, lines: list[str]) -> None:
+    (tmp_path / "x").write_bytes(data)
+    assert read_lines(tmp_path / "x") == lines
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"a\nb\xe9\n")
+    with pytest.raises(CheckpointError, match=r"x, line 2 is not UTF-8 \(byte 2 is 0xe9\)"):
+        read_lines(tmp_path / "x", CheckpointError)
+    with pytest.raises(InputError, match="none cannot be read: No such file"):
+        read_lines(tmp_path / "none")
