@@ -155,7 +155,7 @@ cpp-sanitize: cpp-clang
 	  TSAN_OPTIONS=suppressions=$(CURDIR)/tests/cpp/tsan.txt ctest --test-dir $(CPP)/$$kind --output-on-failure || exit 2; \
 	done
 
-# $(call fuzz,TARGET,CORPUS): what is found new stays under build/, the committed corpus is only read.
+# $(call fuzz,TARGET,CORPUS): what is found new stays under build/, the seeds are only read.
 fuzz = { mkdir -p $(CPP)/corpus/$(1); $(CPP)/fuzz/tests/fuzz_$(1) -max_total_time=$(FUZZ_SECONDS) -timeout=20 \
   -rss_limit_mb=4096 -print_final_stats=1 -artifact_prefix=$(CPP)/fuzz/ $(CPP)/corpus/$(1) $(2) > $(CPP)/fuzz-$(1).log 2>&1 \
   || { cat $(CPP)/fuzz-$(1).log; exit 2; }; }
@@ -164,10 +164,12 @@ cpp-fuzz: cpp-clang
 	@CXX=clang++ CC=clang $(CPP_CMAKE) -B $(CPP)/fuzz -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTXPORT_FUZZERS=ON -DTXPORT_TOOLS=OFF \
 	  -DTXPORT_EXAMPLES=OFF -DTXPORT_SANITIZE=address,undefined > $(CPP)/fuzz.log || { cat $(CPP)/fuzz.log; exit 2; }
 	@cmake --build $(CPP)/fuzz --target fuzz_manifest fuzz_golden fuzz_text fuzz_build
-	@$(call fuzz,manifest,tests/data/manifests/good tests/data/manifests/bad) & first=$$!; \
+	@rm -rf $(CPP)/seeds
+	@$(VENV)/bin/python tests/helpers/patches.py $(CPP)/seeds
+	@$(call fuzz,manifest,$(CPP)/seeds/manifest) & first=$$!; \
 	$(call fuzz,golden,tests/cpp/fuzz/corpus/golden) & second=$$!; \
 	$(call fuzz,text,tests/cpp/fuzz/corpus/text) & third=$$!; \
-	$(call fuzz,build,tests/data/engines/good tests/data/engines/bad) & fourth=$$!; \
+	$(call fuzz,build,$(CPP)/seeds/build) & fourth=$$!; \
 	wait $$first && wait $$second && wait $$third && wait $$fourth
 	@grep -h number_of_executed_units $(CPP)/fuzz-*.log
 

@@ -40,8 +40,10 @@ def _size_faults(manifest: ManifestFields) -> Iterator[str]:
         if not 1 <= size <= _LARGEST_SIZE:
             yield f"model.{name} is {size}, which is not between 1 and {_LARGEST_SIZE}"
     for name, sizes in encode(manifest.dimensions).items():
-        if not 1 <= sizes["min"] <= sizes["opt"] <= sizes["max"] <= _LARGEST_SIZE:
-            yield f"dimensions.{name} must rise from min over opt to max, from 1 to {_LARGEST_SIZE}, but is {sizes}"
+        least, best, most = sizes.values()
+        if not 1 <= least <= best <= most <= _LARGEST_SIZE:
+            span = f"must rise from min over opt to max, from 1 to {_LARGEST_SIZE}"
+            yield f"dimensions.{name} {span}, but is {least}, {best}, {most}"
     for name, token in encode(manifest.tokens).items():
         if not 0 <= token < manifest.model.target_vocabulary:
             yield f"tokens.{name} is {token}, outside the target vocabulary of {manifest.model.target_vocabulary}"

@@ -47,7 +47,7 @@ def parse(data: bytes, file: str, error: type[TxportError] = BundleError) -> dic
         )
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except RecursionError:
-        raise error(f"{file} is nested too deeply: it is damaged, get the file again") from None
+        raise error(f"{file} is not valid JSON: it is nested too deeply") from None
     except ValueError as fault:  # UnicodeError and JSONDecodeError among them
         raise error(f"{file} is not valid JSON: {fault}") from None
     if not isinstance(value, dict):
@@ -155,8 +155,7 @@ def _join(where: str, name: str) -> str:
 
 def _literal(allowed: tuple[Any, ...], value: Any, where: str) -> Any:
     if not any(type(value) is type(item) and value == item for item in allowed):
-        shown = json.dumps(value, default=str)[:80]
-        raise _MismatchError(f"{where} is {shown}, not one of {', '.join(map(str, allowed))}")
+        raise _MismatchError(f"{where} is {value!r:.80}, not one of {', '.join(map(str, allowed))}")
     return value
 
 

@@ -67,9 +67,9 @@ class TokenizerDescription:
     kind: Literal["sentencepiece", "tokenizers", "none"]
     source: TokenizerFiles | None
     target: TokenizerFiles | None
-    source_prefix: tuple[int | Placeholder, ...]
-    source_suffix: tuple[int | Placeholder, ...]
-    target_prefix: tuple[int | Placeholder, ...]
+    source_prefix: tuple[Placeholder | int, ...]
+    source_suffix: tuple[Placeholder | int, ...]
+    target_prefix: tuple[Placeholder | int, ...]
     languages: Languages | None
 
 

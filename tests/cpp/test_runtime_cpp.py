@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from parity import by_cpp, by_python
+from patches import manifests
 from toy import BUNDLE as TOY
 from txport.runtime.bundle.manifest import WEIGHTS
 from txport.training.spoken import corpus as spoken
@@ -140,8 +141,7 @@ def test_two_processes_on_one_bundle(bundle: Path, lines: list[str]) -> None:
 
 def test_a_bundle_whose_tokenizer_is_only_in_python(tmp_path: Path) -> None:
     directory = Path(shutil.copytree(TOY, tmp_path / "bundle"))
-    fixture = SOURCE.parents[1] / "tests" / "data" / "manifests" / "good" / "without_tokenizer.json"
-    (directory / "manifest.json").write_bytes(fixture.read_bytes())
+    (directory / "manifest.json").write_bytes(manifests().data("without_tokenizer"))
     done = run(TOOL, directory, input=b"one\n")
     assert done.returncode == 2
     assert b"give it ids" in done.stderr

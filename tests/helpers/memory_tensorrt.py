@@ -29,13 +29,15 @@ class Context:
 
     def set_optimization_profile_async(self, profile_index: int, stream_handle: int) -> bool:
         assert stream_handle == self.engine.library.model.device.stream
-        gc.collect()
-        taken = [context.profile for context in self.engine.contexts if context is not self]
-        if profile_index in taken and not self.engine.library.shares_profiles:
+        if not self.engine.library.shares_profiles and self._is_taken(profile_index):
             self.engine.library.messages.append(f"Profile {profile_index} is in use by another execution context")
             return False
         self.profile = profile_index
         return 0 <= profile_index < len(self.engine.file.profiles)
+
+    def _is_taken(self, profile_index: int) -> bool:
+        gc.collect()  # slow where much is loaded
+        return profile_index in [context.profile for context in self.engine.contexts if context is not self]
 
     def set_input_shape(self, name: str, shape: list[int]) -> bool:
         assert self.profile is not None, "a shape before the profile"

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from device_contract import check_any_thread, check_copies
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.engines.build_record import BuildRecord
@@ -19,16 +20,17 @@ from txport.runtime.golden import load_golden, run_golden
 from txport.runtime.greedy import Request, decode_all
 from txport.runtime.translator import Translator
 
-pytest.importorskip("cuda.bindings", reason="needs cuda-python: pip install 'txport[trt]'")
-from cuda_device_checks import (  # noqa: E402
-    test_any_thread_may_use_a_device as test_any_thread_may_use_a_device,
-)
-from cuda_device_checks import (  # noqa: E402
-    test_copies_clearing_and_capture_do_what_they_say as test_copies_clearing_and_capture_do_what_they_say,
-)
-
+cuda = pytest.importorskip("txport.runtime.device.cuda", reason="needs cuda-python: pip install 'txport[trt]'")
 pytestmark = pytest.mark.gpu
 COMMAND = "import sys; sys.argv[0] = 'tx-build'; from txport.exporter.entry import build; build()"
+
+
+def test_copies_clearing_and_capture_do_what_they_say() -> None:
+    check_copies(cuda.CudaDevice())
+
+
+def test_any_thread_may_use_a_device() -> None:
+    check_any_thread(cuda.CudaDevice())
 
 
 @pytest.fixture(scope="module")

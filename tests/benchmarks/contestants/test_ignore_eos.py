@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
+from device_engines import engine_on
 from memory_device import MemoryDevice
 from memory_engine import TOKENS
 from txport.benchmarks.contestants.ignore_eos import encode_and_wait, ignore_eos
 from txport.runtime.greedy import Request, decode_all
-
-from tests.runtime.device.test_engine import engine_on
 
 SOURCES = [[4, 5, 6, TOKENS.eos], [7, TOKENS.eos], [8, 9, 4, 5, 11, TOKENS.eos]]
 

@@ -30,7 +30,7 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "missing field": (lambda x: x["machine"].pop("cores"), "misses the field 'cores'"),
     "unknown field": (lambda x: x.update(extra=1), "unknown field 'extra'"),
     "text for a number": (lambda x: x["measurements"][0].update(calls="many"), "must be an integer"),
-    "unknown kind": (lambda x: x["workloads"][0].update(kind="video"), '"video"'),
+    "unknown kind": (lambda x: x["workloads"][0].update(kind="video"), "'video'"),
     "unknown contestant": (lambda x: x["measurements"][0].update(contestant="who"), "'who'"),
 }
 

@@ -1,42 +1,36 @@
-// The shared manifests of tests/data/manifests: what Python accepts and refuses, C++ does too, in the same words.
+// The manifests that tests/data/manifests describes: what Python accepts and refuses, C++ does too, in the same words.
 
 #include <doctest/doctest.h>
 
 #include <cstdlib>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "bundle/manifest.hpp"
 #include "errors.hpp"
+#include "patches.hpp"
 #include "repository.hpp"
 
 using namespace txport::core;
 
 namespace {
 
-const std::filesystem::path kManifests = kTests / "data" / "manifests";
-
 bool contains(const std::string& text, const std::string& words) { return text.find(words) != std::string::npos; }
 
 }  // namespace
 
 TEST_CASE("shared manifests") {
-  const auto index = nlohmann::json::parse(contents(kManifests / "index.json"));
-  REQUIRE(index["good"].size() > 10);
-  REQUIRE(index["bad"].size() > 80);
-  for (const std::string name : index["good"]) {
+  const Patches manifests(kTests / "data" / "manifests" / "patches.json");
+  for (const std::string& name : manifests.good) {
     CAPTURE(name);
-    CHECK_NOTHROW(Manifest::parse(contents(kManifests / "good" / (name + ".json"))));
+    CHECK_NOTHROW(Manifest::parse(manifests.data(name)));
   }
-  for (const auto& item : index["bad"].items()) {
-    const std::string name = item.key();
+  for (const std::string& name : manifests.bad) {
     CAPTURE(name);
-    const std::string data = contents(kManifests / "bad" / (name + ".json"));
-    const std::string fault = fault_of<BundleError>([&] { Manifest::parse(data); });
-    CHECK(fault != "accepted");
-    CHECK(contains(fault, item.value().get<std::string>()));
-    CHECK(contains(fault, "manifest.json"));
+    const std::string fault = fault_of<BundleError>([&] { Manifest::parse(manifests.data(name), "a/manifest.json"); });
+    CAPTURE(fault);
+    CHECK(manifests.says(name, "a/manifest.json", fault));
   }
+  CHECK(manifests.data("toy") == contents(kToyBundle / "manifest.json"));
 }
 
 TEST_CASE("the fields of the toy bundle") {

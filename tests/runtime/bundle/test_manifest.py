@@ -5,42 +5,35 @@ import os
 import shutil
 from pathlib import Path
 
-import make_manifests
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from patches import fits, manifests
 from toy import BUNDLE
 from txport.runtime.bundle.manifest import Manifest, list_files
 from txport.runtime.bundle.schema import FileEntry
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.errors import BundleError
 
-INDEX = json.loads((make_manifests.DIRECTORY / "index.json").read_text())
 TOY = (BUNDLE / "manifest.json").read_bytes()
 
 
-@pytest.mark.parametrize("name", INDEX["good"])
+@pytest.mark.parametrize("name", manifests().good)
 def test_good_manifests_are_accepted(name: str) -> None:
-    data = (make_manifests.DIRECTORY / "good" / f"{name}.json").read_bytes()
+    data = manifests().data(name)
     manifest = Manifest.parse(data)
     assert encode(manifest) == json.loads(data), "nothing is lost or made up"
 
 
-@pytest.mark.parametrize("name", INDEX["bad"])
+@pytest.mark.parametrize("name", manifests().bad)
 def test_bad_manifests_are_refused_with_the_reason(name: str) -> None:
-    data = (make_manifests.DIRECTORY / "bad" / f"{name}.json").read_bytes()
     with pytest.raises(BundleError) as caught:
-        Manifest.parse(data, "somewhere/manifest.json")
-    message = str(caught.value)
-    assert INDEX["bad"][name] in message
-    assert message.startswith("somewhere/manifest.json") and "\n" not in message
+        Manifest.parse(manifests().data(name), "somewhere/manifest.json")
+    assert fits(str(caught.value), "somewhere/manifest.json", manifests().bad[name])
 
 
-def test_the_files_are_those_of_the_script(tmp_path: Path) -> None:
-    make_manifests.write(tmp_path)
-    written = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*.json")}
-    directory = make_manifests.DIRECTORY
-    assert written == {path.relative_to(directory): path.read_bytes() for path in directory.rglob("*.json")}
+def test_patches_are_written_as_bundles_are() -> None:
+    assert manifests().data("toy") == TOY
 
 
 @given(st.integers(0, len(TOY) - 1), st.integers(1, 255))

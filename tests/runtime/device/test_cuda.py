@@ -36,7 +36,7 @@ def test_over_a_driver_in_host_memory(kind: str, driver: Path, bundle: Path) -> 
         "TXPORT_TEST_CUDA": kind,
         "TXPORT_TEST_BUNDLE": str(bundle),
     }
-    checks = str(ROOT / "tests" / "helpers" / "cuda_device_checks.py")
+    checks = str(Path(__file__).with_name("cuda_checks.py"))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", checks]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr

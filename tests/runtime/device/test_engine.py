@@ -2,66 +2,18 @@
 
 import dataclasses
 import gc
-import threading
 
 import numpy as np
 import pytest
+from device_engines import REQUEST, check_threads, engine_on, expected, ids_of, manifest_of, sources
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_device import BOUND, HashProgram, MemoryDevice
+from memory_device import BOUND, MemoryDevice
 from memory_engine import TOKENS, MemoryEngine
-from toy import BUNDLE
-from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.bundle.schema import Graph, Precision, Tensor
 from txport.runtime.device.buffers import StepSizes, bytes_needed, stack_bytes
-from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.engine import Limits
 from txport.runtime.errors import EngineError, ResourceError
 from txport.runtime.greedy import Request, decode_all, stream
-
-WORD = st.integers(4, 11)
-SOURCE = st.lists(WORD, max_size=39).map(lambda ids: [*ids, TOKENS.eos])
-REQUEST = st.builds(
-    Request, SOURCE, st.none() | st.integers(1, 100), st.integers(0, 40), st.lists(st.integers(3, 11), max_size=5)
-)
-
-
-def manifest_of(precision: str = "float32") -> Manifest:
-    """The toy bundle's manifest, or that of the same model in another precision."""
-    manifest = Manifest.load(BUNDLE)
-    if precision == "float32":
-        return manifest
-
-    def half(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return tuple(dataclasses.replace(t, dtype="float16") if t.dtype == "float32" else t for t in tensors)
-
-    graphs = tuple(dataclasses.replace(g, inputs=half(g.inputs), outputs=half(g.outputs)) for g in manifest.graphs)
-    return dataclasses.replace(manifest, graphs=graphs, precision=Precision("float16", "float16", ()))
-
-
-def step_of(manifest: Manifest) -> Graph:
-    return manifest.step("scatter")
-
-
-def engine_on(
-    device: MemoryDevice,
-    poll: int = 4,
-    batches: tuple[int, ...] = (1, 4),
-    targets: tuple[int, ...] = (32, 100),
-    precision: str = "float32",
-) -> tuple[DeviceEngine, HashProgram]:
-    manifest = manifest_of(precision)
-    program = HashProgram(device, manifest, step_of(manifest), batches, targets)
-    return DeviceEngine(device, manifest, program, poll), program
-
-
-def expected(requests: list[Request], eos_weight: float = 0.0) -> list[list[int]]:
-    """By the loop over the engine that it is proven on."""
-    return [result.ids for result in decode_all(MemoryEngine(BOUND, eos_weight=eos_weight), requests)]
-
-
-def ids_of(engine: DeviceEngine, requests: list[Request]) -> list[list[int]]:
-    return [result.ids for result in decode_all(engine, requests)]
 
 
 @settings(max_examples=60, deadline=None)
@@ -99,11 +51,6 @@ def test_scores_are_those_of_the_step(requests: list[Request], lazy: bool) -> No
     for found, right in zip(decode_all(engine, requests, scores=True), wanted, strict=True):
         assert found.ids == right.ids
         assert found.scores == pytest.approx(right.scores, abs=1e-5)
-
-
-def sources(count: int, limit: int) -> list[Request]:
-    """Distinct sources that nothing ends before their limit."""
-    return [Request([4 + i % 8, 4 + i // 8, 5, TOKENS.eos], limit) for i in range(count)]
 
 
 def test_the_host_waits_once_for_some_steps_and_copies_nothing_else() -> None:
@@ -165,18 +112,6 @@ def test_two_states_at_once_have_their_own_buffers() -> None:
         for tokens, ids in zip(both, found, strict=True):
             ids.extend(token.id for token in [next(tokens, None)] if token is not None)
     assert found == expected(requests)
-
-
-def check_threads(engine: DeviceEngine) -> None:
-    """Four threads at once get what one alone gets."""
-    requests = sources(6, 30)
-    answers: list[list[list[int]]] = []
-    threads = [threading.Thread(target=lambda: answers.append(ids_of(engine, requests))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert answers == [expected(requests)] * 4
 
 
 def test_threads_share_an_engine() -> None:

@@ -4,51 +4,40 @@ import dataclasses
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
 
-import make_build_records
 import pytest
+from patches import DATA, Value, fits, records
 from toy import BUNDLE
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import FileEntry
 from txport.runtime.bundle.strict_json import encode
-from txport.runtime.device.gpu import Gpu, dotted, find_gpu
+from txport.runtime.device.gpu import Gpu
 from txport.runtime.engines.build_record import BuildRecord, LibraryVersion
 from txport.runtime.engines.directories import best, candidates
 from txport.runtime.errors import BundleError
 
-DATA = make_build_records.DIRECTORY
-INDEX = json.loads((DATA / "index.json").read_text())
-CHOICES = json.loads((DATA / "choice.json").read_text())
+CHOICES = json.loads((DATA / "engines" / "choices.json").read_bytes())
 
 
-@pytest.mark.parametrize("name", INDEX["good"])
+@pytest.mark.parametrize("name", records().good)
 def test_good_records_are_accepted(name: str) -> None:
-    data = (DATA / "good" / f"{name}.json").read_bytes()
+    data = records().data(name)
     assert encode(BuildRecord.parse(data)) == json.loads(data), "nothing is lost or made up"
 
 
-@pytest.mark.parametrize("name", INDEX["bad"])
+@pytest.mark.parametrize("name", records().bad)
 def test_bad_records_are_refused_with_the_reason(name: str) -> None:
     with pytest.raises(BundleError) as caught:
-        BuildRecord.parse((DATA / "bad" / f"{name}.json").read_bytes(), "somewhere/build.json")
-    message = str(caught.value)
-    assert INDEX["bad"][name] in message
-    assert message.startswith("somewhere/build.json") and "\n" not in message
+        BuildRecord.parse(records().data(name), "somewhere/build.json")
+    assert fits(str(caught.value), "somewhere/build.json", records().bad[name])
 
 
-def test_the_files_are_those_of_the_script(tmp_path: Path) -> None:
-    make_build_records.write(tmp_path)
-    written = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*.json")}
-    assert written == {path.relative_to(DATA): path.read_bytes() for path in DATA.rglob("*.json")}
-
-
-@pytest.mark.parametrize("case", CHOICES, ids=[case["name"] for case in CHOICES])
-def test_the_choice_among_engines(case: dict[str, Any], tmp_path: Path) -> None:
-    for name, record in case["builds"].items():
+@pytest.mark.parametrize("case", CHOICES["cases"], ids=[case["name"] for case in CHOICES["cases"]])
+def test_the_choice_among_engines(case: Value, tmp_path: Path) -> None:
+    for name, patch in case["builds"].items():
         (tmp_path / "engines" / name).mkdir(parents=True)
-        (tmp_path / "engines" / name / "build.json").write_text(json.dumps(record))
-    files = {name: FileEntry(1, digest) for name, digest in case["files"].items()}
+        (tmp_path / "engines" / name / "build.json").write_text(json.dumps(records().patched(patch)))
+    files = {name: FileEntry(1, digest) for name, digest in CHOICES["files"].items()}
     manifest = dataclasses.replace(Manifest.load(BUNDLE), files=files)
     where = tmp_path, manifest, Gpu(**case["gpu"], driver="13.0"), LibraryVersion(**case["library"])
     assert dict(candidates(*where).refused) == case["reasons"]
@@ -64,7 +53,7 @@ def test_the_choice_among_engines(case: dict[str, Any], tmp_path: Path) -> None:
 
 
 def test_an_engine_file_that_was_changed_is_refused(tmp_path: Path) -> None:
-    record = make_build_records.base()
+    record = records().value("tensorrt_8_6")
     contents = {"encoder.plan": b"first", "decoder_step.plan": b"second"}
     for engine in record["engines"]:
         data = contents[engine["file"]]
@@ -80,9 +69,3 @@ def test_an_engine_file_that_was_changed_is_refused(tmp_path: Path) -> None:
     (tmp_path / "decoder_step.plan").unlink()
     with pytest.raises(BundleError, match="is missing"):
         read.check_files(tmp_path)
-
-
-def test_a_machine_without_gpu_says_why_and_one_with_a_gpu_names_it() -> None:
-    found = find_gpu()
-    assert isinstance(found, Gpu) or "NVIDIA" in found or "driver" in found
-    assert dotted(12040) == "12.4" and dotted(13000) == "13.0"

@@ -5,68 +5,23 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-import make_build_records
 import pytest
+from device_engines import REQUEST, expected, ids_of, sources
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from make_build_records import sizes
-from memory_device import BOUND, HashProgram, MemoryDevice
+from memory_device import BOUND, MemoryDevice
 from memory_engine import TOKENS
-from memory_tensorrt import Context, Engine, MemoryTensorRt
+from memory_tensorrt import Context, Engine
+from patches import records
+from tensorrt_programs import open_program, trt_engine
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.device.engine import DeviceEngine
+from txport.runtime.engine import Limits
 from txport.runtime.engines.build_record import BuildRecord, LibraryName, LibraryVersion
 from txport.runtime.engines.tensorrt import TensorRt
-from txport.runtime.engines.trt import TrtProgram
+from txport.runtime.engines.trt import TrtProgram, limits_of, smallest_bucket, step_buckets
 from txport.runtime.errors import BundleError, EngineError
 from txport.runtime.greedy import Request, decode_all, stream
-
-from tests.runtime.device.test_engine import REQUEST, expected, ids_of, manifest_of, sources, step_of
-
-BATCHES, TARGETS = (1, 4), (32, 100)
-
-
-def profile(batch: int, target: int | None) -> make_build_records.Value:
-    wide = make_build_records.profile(batch, target)
-    return wide | {"source": sizes(1, 32, BOUND.source)}
-
-
-def record_in(directory: Path, one_file: bool = True, version: str = "8.6.0") -> BuildRecord:
-    """Engine files, each of which holds its own name, and what was built."""
-    engine = make_build_records.engine
-    steps = [profile(batch, target) for batch in BATCHES for target in TARGETS]
-    value = make_build_records.base() | {
-        "library": {"name": "tensorrt", "version": version},
-        "id_type": "int32" if version.startswith("8") else "int64",
-        "engines": [engine("encoder", "encoder.plan", [profile(batch, None) for batch in BATCHES])],
-    }
-    if one_file:
-        value["engines"].append(engine("decoder_step", "decoder_step.plan", steps))
-    else:  # as for layers whose cache length is fixed
-        for target in TARGETS:
-            profiles = [profile(batch, target) for batch in BATCHES]
-            value["engines"].append(engine("decoder_step", f"decoder_step.{target}.plan", profiles))
-    for file in value["engines"]:
-        plan = file["file"].encode()
-        (directory / file["file"]).write_bytes(plan)
-        file |= {"bytes": len(plan), "sha256": hashlib.sha256(plan).hexdigest()}
-    return BuildRecord.parse(make_build_records.text(value))
-
-
-def open_program(
-    directory: Path, device: MemoryDevice | None = None, shared: bool = True, one_file: bool = True, **changes: str
-) -> tuple[TrtProgram, MemoryTensorRt]:
-    manifest = manifest_of()
-    record = record_in(directory, one_file, **changes)
-    device = MemoryDevice() if device is None else device
-    model = HashProgram(device, manifest, step_of(manifest), BATCHES, TARGETS)
-    model.id_type = record.id_type
-    library = MemoryTensorRt(model, manifest, record, shared)
-    return TrtProgram(directory, record, manifest, library, device), library  # type: ignore[arg-type]
-
-
-def engine_on(program: TrtProgram, library: MemoryTensorRt) -> DeviceEngine:
-    return DeviceEngine(library.model.device, library.manifest, program)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -74,7 +29,7 @@ def engine_on(program: TrtProgram, library: MemoryTensorRt) -> DeviceEngine:
 def test_any_batch_gives_what_each_sentence_gives_alone(
     tmp_path: Path, requests: list[Request], lazy: bool, one_file: bool, version: str
 ) -> None:
-    engine = engine_on(*open_program(tmp_path, MemoryDevice(lazy), one_file=one_file, version=version))
+    engine = trt_engine(*open_program(tmp_path, MemoryDevice(lazy), one_file=one_file, version=version))
     wanted = expected(requests)
     assert ids_of(engine, requests) == wanted
     assert ids_of(engine, requests) == wanted
@@ -86,7 +41,7 @@ def test_batches_of_one_size_run_at_the_same_time_because_profiles_are_shared(tm
     def open_engine(shared: bool) -> DeviceEngine:
         program, library = open_program(tmp_path, shared=shared)
         library.model.eos_weight = -99.0  # none ends before its limit
-        return engine_on(program, library)
+        return trt_engine(program, library)
 
     requests = [Request([4, 5, 6, TOKENS.eos], 9), Request([7, 8, TOKENS.eos], 9)]
     engine = open_engine(shared=True)
@@ -130,14 +85,14 @@ def test_a_step_that_cannot_be_captured_is_launched_one_by_one(
         def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
             raise EngineError("operation not permitted when stream is capturing")
 
-    engine = engine_on(*open_program(tmp_path, NoGraphs()))
+    engine = trt_engine(*open_program(tmp_path, NoGraphs()))
     assert ids_of(engine, sources(4, 20)) == expected(sources(4, 20))
     assert "steps are launched one by one, without CUDA graphs: operation not permitted" in caplog.text
 
 
 def test_steps_are_captured_once_and_the_encoder_runs_at_its_own_sizes(tmp_path: Path) -> None:
     program, library = open_program(tmp_path)
-    device, engine = library.model.device, engine_on(program, library)
+    device, engine = library.model.device, trt_engine(program, library)
     library.model.eos_weight = -99.0
     for _ in range(3):
         ids_of(engine, sources(4, 20))
@@ -177,7 +132,7 @@ def test_engines_that_are_not_what_the_record_says(tmp_path: Path) -> None:
 
 def test_what_fails_on_the_way_ends_the_engine(tmp_path: Path) -> None:
     program, library = open_program(tmp_path)
-    engine = engine_on(program, library)
+    engine = trt_engine(program, library)
     tokens = stream(engine, sources(1, 90)[0])
     next(tokens)
     library.fails = True
@@ -188,6 +143,21 @@ def test_what_fails_on_the_way_ends_the_engine(tmp_path: Path) -> None:
     library.no_contexts = True
     with pytest.raises(EngineError, match="makes no execution context"):
         TrtProgram(tmp_path, library.record, library.manifest, library, library.model.device)
+
+
+def test_a_request_takes_the_smallest_profile_with_room() -> None:
+    record = BuildRecord.parse(records().data("tensorrt_8_6"))
+    (step,) = record.of_role("decoder_step")
+    buckets = dict.fromkeys(step_buckets(step))
+    assert list(buckets) == [(1, 32), (1, 128), (32, 32), (32, 128)]
+    assert smallest_bucket(buckets, 1, 20) == (1, 32)
+    assert smallest_bucket(buckets, 1, 33) == (1, 128)
+    assert smallest_bucket(buckets, 2, 32) == (32, 32)
+    assert smallest_bucket(buckets, 32, 128) == (32, 128)
+    for rows, target in ((33, 10), (1, 129)):
+        with pytest.raises(BundleError, match=f"no profile for {rows} rows of {target} target tokens.*run tx-build"):
+            smallest_bucket(buckets, rows, target)
+    assert limits_of(record) == Limits(32, 256, 128)
 
 
 def test_the_names_are_those_of_tensorrt() -> None:

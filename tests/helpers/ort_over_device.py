@@ -1,0 +1,42 @@
+"""ONNX Runtime's CPU provider, bound to the addresses of a device in host memory."""
+
+from pathlib import Path
+
+import pytest
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.schema import Lowering
+from txport.runtime.device.device import Device
+from txport.runtime.device.engine import DeviceEngine
+from txport.runtime.engines.ort import OrtEngine
+from txport.runtime.engines.ort_cuda import OrtProgram
+from txport.runtime.errors import BundleError
+from txport.runtime.golden import load_golden
+from txport.runtime.greedy import Request, decode_all
+
+
+def over(device: Device, bundle: Path, lowering: Lowering | None = None, poll: int = 4) -> DeviceEngine:
+    """The engine over a device that does everything at once."""
+    manifest = Manifest.load(bundle)
+    program = OrtProgram(bundle, manifest, manifest.usable_lowerings(lowering), device, where="cpu")
+    return DeviceEngine(device, manifest, program, poll)
+
+
+def golden_requests(bundle: Path) -> list[Request]:
+    """Its golden cases, three times."""
+    return [Request(case.source_ids) for case in load_golden(bundle).cases] * 3
+
+
+def check_like_host(device: Device, bundle: Path, lowering: Lowering) -> DeviceEngine:
+    """An engine over a device gives the ids and scores of the one in host memory; it is returned."""
+    try:
+        host = OrtEngine(bundle, Manifest.load(bundle), [lowering])
+    except BundleError as error:
+        pytest.skip(f"needs a newer ONNX Runtime: {error}")
+    engine, requests = over(device, bundle, lowering), golden_requests(bundle)
+    expected = decode_all(host, requests, scores=True)
+    assert [result.ids for result in decode_all(engine, requests)] == [result.ids for result in expected]
+    found = decode_all(engine, requests, rows=3, scores=True)
+    for result, right in zip(found, expected, strict=True):
+        assert result.ids == right.ids
+        assert result.scores == pytest.approx(right.scores, abs=1e-3)
+    return engine

@@ -1,0 +1,159 @@
+"""The device layer on CUDA's driver, over one in host memory.
+
+`test_cuda.py` runs this file in processes of its own whose libcuda.so.1 is tests/cpp/cuda_driver.cpp; its name keeps it
+out of every other run. What a real GPU can show is in `tests/runtime/test_gpu.py`.
+"""
+
+import ctypes
+import functools
+import gc
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from device_contract import check_any_thread, check_copies
+from device_engines import REQUEST, check_threads, expected, ids_of, manifest_of, sources, step_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_device import HashProgram
+from moved_rows import LIMITS, SOURCES, WALK, Turn, after, check_moves
+from ort_over_device import check_like_host
+from tensorrt_programs import open_program, trt_engine
+from txport.runtime.device.device import Buffer
+from txport.runtime.device.engine import DeviceEngine
+from txport.runtime.errors import EngineError
+from txport.runtime.greedy import Request, stream
+
+cuda = pytest.importorskip("txport.runtime.device.cuda", reason="needs cuda-python: pip install 'txport[trt]'")
+
+KIND = os.environ.get("TXPORT_TEST_CUDA", "")
+lazy = pytest.mark.skipif(KIND != "lazy", reason="needs the driver in host memory, as late as may be")
+eager = pytest.mark.skipif(KIND != "eager", reason="needs the driver in host memory, at once")
+
+
+def test_copies_clearing_and_capture_do_what_they_say() -> None:
+    check_copies(cuda.CudaDevice())
+
+
+def test_any_thread_may_use_a_device() -> None:
+    check_any_thread(cuda.CudaDevice())
+
+
+class HostDevice(cuda.CudaDevice):  # type: ignore[misc,name-defined]
+    """A device whose memory this process can see, for a model that computes in it, in the order of the stream."""
+
+    CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._callbacks: list[Any] = []
+        self.faults: list[BaseException] = []
+
+    def enqueue(self, work: Callable[[], None]) -> None:
+        def call(_: object) -> None:
+            try:
+                work()
+            except BaseException as fault:  # nothing may leave a callback of C
+                self.faults.append(fault)
+
+        self._callbacks.append(self.CALLBACK(call))  # stays: what was captured is called again and again
+        launch = ctypes.CDLL("libcuda.so.1").cuLaunchHostFunc
+        assert launch(ctypes.c_void_p(self.stream), self._callbacks[-1], None) == 0
+
+    def synchronize(self) -> None:
+        super().synchronize()
+        assert self.faults == []
+
+    @staticmethod
+    def view(address: int, size: int) -> npt.NDArray[np.uint8]:
+        return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+
+
+def engine_of(poll: int = 4) -> tuple[DeviceEngine, HashProgram]:
+    device, manifest = HostDevice(), manifest_of()
+    program = HashProgram(device, manifest, step_of(manifest), (1, 4), (32, 100))  # type: ignore[arg-type]
+    return DeviceEngine(device, manifest, program, poll), program
+
+
+@lazy
+@settings(max_examples=25, deadline=None)
+@given(st.lists(REQUEST, min_size=1, max_size=8), st.sampled_from([1, 4, 7]))
+def test_any_batch_gives_what_each_sentence_gives_alone(requests: list[Request], poll: int) -> None:
+    engine, program = engine_of(poll)
+    wanted = expected(requests)
+    assert ids_of(engine, requests) == wanted
+    assert ids_of(engine, requests) == wanted, "buffers that are used again hold nothing of before"
+    assert program.launched, "the model ran"
+
+
+@lazy
+@settings(max_examples=25, deadline=None)
+@given(SOURCES, LIMITS, WALK)
+def test_rows_move_and_repeat(sources: list[list[int]], limits: list[int], walk: list[Turn]) -> None:
+    check_moves(engine_of()[0], sources, limits[: len(sources)], walk, after)
+
+
+@lazy
+def test_engines_of_tensorrt_run_over_it(tmp_path: Path) -> None:
+    engine = trt_engine(*open_program(tmp_path, HostDevice()))
+    requests = sources(6, 90)
+    assert ids_of(engine, requests) == expected(requests)
+    assert [token.id for token in stream(engine, requests[0])] == expected(requests)[0]
+
+
+@lazy
+def test_threads_share_an_engine() -> None:
+    check_threads(engine_of()[0])
+
+
+@lazy
+def test_nothing_is_left_when_an_engine_is_gone() -> None:
+    driver = ctypes.CDLL("libcuda.so.1")
+
+    def run() -> int:
+        engine, _ = engine_of()
+        ids_of(engine, sources(6, 90))
+        del engine
+        gc.collect()
+        return int(driver.txport_test_cuda_left())
+
+    left = run()
+    assert [run() for _ in range(3)] == [left] * 3
+
+
+@lazy
+def test_what_cannot_be_captured_is_said_and_the_stream_goes_on() -> None:
+    device = cuda.CudaDevice()
+    address = device.allocate(256)
+    with pytest.raises(EngineError, match=r"cuEventSynchronize.*STREAM_CAPTURE_UNSUPPORTED"):
+        device.capture(device.synchronize)
+    with pytest.raises(EngineError, match=r"cuMemAlloc.*STREAM_CAPTURE_UNSUPPORTED"):
+        device.capture(functools.partial(device.allocate, 10))
+    found = np.ones(256, np.uint8)
+    device.fill(Buffer(address), 0, 256)
+    device.download(found, address)
+    device.synchronize()
+    assert not found.any()
+
+
+@eager
+@pytest.mark.parametrize("lowering", ["ort", "scatter", "tensorscatter"])
+def test_a_real_bundle_gives_the_ids_of_the_host_engine(bundle: Path, lowering: str) -> None:
+    check_like_host(cuda.CudaDevice(), bundle, lowering)
+
+
+@lazy
+def test_a_wild_address_breaks_the_device_for_good() -> None:
+    """The last test: the driver of this process is of no use afterwards, as with CUDA."""
+    engine, _ = engine_of()
+    assert ids_of(engine, sources(2, 5)) == expected(sources(2, 5))
+    device = engine._device
+    device.copy(Buffer(64), Buffer(128), 32)
+    with pytest.raises(EngineError, match=r"CUDA failed in cu\w+: .*ILLEGAL_ADDRESS"):
+        ids_of(engine, sources(2, 5))
+    with pytest.raises(EngineError, match=r"failed before .*ILLEGAL_ADDRESS.* create the Translator again"):
+        ids_of(engine, sources(2, 5))
