@@ -165,7 +165,7 @@ cpp-fuzz: cpp-clang
 	  -DTXPORT_EXAMPLES=OFF -DTXPORT_SANITIZE=address,undefined > $(CPP)/fuzz.log || { cat $(CPP)/fuzz.log; exit 2; }
 	@cmake --build $(CPP)/fuzz --target fuzz_manifest fuzz_golden fuzz_text fuzz_build
 	@rm -rf $(CPP)/seeds
-	@$(VENV)/bin/python tests/helpers/patches.py $(CPP)/seeds
+	@$(VENV)/bin/python tests/data/patches.py $(CPP)/seeds
 	@$(call fuzz,manifest,$(CPP)/seeds/manifest) & first=$$!; \
 	$(call fuzz,golden,tests/cpp/fuzz/corpus/golden) & second=$$!; \
 	$(call fuzz,text,tests/cpp/fuzz/corpus/text) & third=$$!; \

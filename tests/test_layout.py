@@ -1,5 +1,6 @@
-"""Which module may import what, as a user meets it: with libraries really missing, in a fresh interpreter."""
+"""Where files are, and which module may import what: with libraries really missing, in a fresh interpreter."""
 
+import ast
 import importlib.metadata
 import importlib.util
 import pkgutil
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parent.parent
 PACKAGES = ["benchmarks", "exporter", "models", "runtime", "training"]
 
 # Refuses modules by their full name or that of a package above them, then imports what it is told to.
@@ -58,6 +60,37 @@ def test_modules_are_looked_for_in_sub_packages_too() -> None:
     for package, places in folders.items():
         files = [file for file in Path(list(places)[0]).rglob("*.py") if (file.parent / "__init__.py").exists()]
         assert len(files) == len(modules_of(package)) > 5
+
+
+def source_files() -> list[Path]:
+    found = [file for folder in [*PACKAGES, "tests"] for file in (ROOT / folder).rglob("*")]
+    return [file for file in found if file.suffix in (".py", ".c", ".h", ".cpp", ".hpp")]
+
+
+def test_every_folder_can_be_taken_in_at_a_glance() -> None:
+    """At most 16 concepts a folder: a header and its source are one, and `__init__.py` is the folder itself."""
+    concepts: dict[Path, set[str]] = {}
+    for file in source_files():
+        if file.stem != "__init__":
+            concepts.setdefault(file.parent.relative_to(ROOT), set()).add(file.stem)
+    assert len(concepts) > 30
+    assert {str(folder): len(names) for folder, names in concepts.items() if len(names) > 16} == {}
+
+
+def test_what_tests_share_is_in_helpers_or_data() -> None:
+    """These two folders are on the path; no test module imports from another one, or from a package `tests`."""
+    shared = {file.stem for folder in ("helpers", "data") for file in (ROOT / "tests" / folder).glob("*.py")}
+    assert shared and not any(name.startswith("test_") for name in shared), "pytest would collect it"
+    wrong = []
+    for file in (ROOT / "tests").rglob("*.py"):
+        if file.parent.name != "helpers" and file.parent.name != "data":
+            assert file.stem.startswith("test_") or file.name in ("conftest.py", "cuda_checks.py"), file
+        for node in ast.walk(ast.parse(file.read_text())):
+            modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            modules += [name.name for name in node.names] if isinstance(node, ast.Import) else []
+            tops = {module.partition(".")[0] for module in modules}
+            wrong += [f"{file.relative_to(ROOT)}: {top}" for top in tops if top == "tests" or top.startswith("test_")]
+    assert wrong == []
 
 
 def needs_everything() -> None:

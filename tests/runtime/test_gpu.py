@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from device_contract import check_any_thread, check_copies
+from device_engines import check_any_thread, check_copies
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.engines.build_record import BuildRecord

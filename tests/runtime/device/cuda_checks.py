@@ -15,8 +15,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from device_contract import check_any_thread, check_copies
-from device_engines import REQUEST, check_threads, expected, ids_of, manifest_of, sources, step_of
+from device_engines import (
+    REQUEST,
+    check_any_thread,
+    check_copies,
+    check_threads,
+    expected,
+    ids_of,
+    manifest_of,
+    sources,
+    step_of,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_device import HashProgram

@@ -17,7 +17,7 @@ applied in this order:
 - `file`: instead of all this, the whole file, as pieces and how often each is repeated.
 
 A file with a field `sha256` (a manifest) gets its own hash, unless the patch sets that field itself.
-`python tests/helpers/patches.py DIRECTORY` writes all files, as seeds for fuzzing.
+`python tests/data/patches.py DIRECTORY` writes all files, as seeds for fuzzing.
 """
 
 import copy
@@ -29,7 +29,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parent
 MANIFESTS, RECORDS = DATA / "manifests" / "patches.json", DATA / "engines" / "patches.json"
 ZEROS = "0" * 64
 STYLES: dict[str, dict[str, Any]] = {
