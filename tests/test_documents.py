@@ -1,0 +1,124 @@
+"""What the documents promise: commands, options, files, recipes and code that they show."""
+
+import functools
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ["benchmarks", "exporter", "models", "runtime", "training"]
+FOUND = [*ROOT.glob("*.md"), *(file for folder in FOLDERS for file in (ROOT / folder).rglob("README.md"))]
+DOCUMENTS = sorted(str(file.relative_to(ROOT)) for file in FOUND)
+SUBCOMMANDS = ("compare", "scale")  # of tx-bench
+
+
+def blocks(document: str, *languages: str) -> list[str]:
+    """The code blocks of a document in these languages."""
+    text = (ROOT / document).read_text()
+    return re.findall(rf"^```(?:{'|'.join(languages)})\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def commands_in(document: str) -> list[list[str]]:
+    """The commands in the code blocks, in words; continued lines joined, pipes taken apart."""
+    lines = "\n".join(blocks(document, "bash", "sh", "console")).replace("\\\n", " ").splitlines()
+    parts = [part for line in lines for part in re.split(r"\|\|?|&&|;", re.sub(r"(^|\s)#.*", "", line))]
+    return [part.removeprefix("build/venv/bin/").split() for part in map(str.strip, parts) if part]
+
+
+@functools.cache
+def help_of(*command: str) -> str:
+    """What a command of ours says to --help, without a Python before it if it is installed as a script."""
+    return subprocess.run([*command, "--help"], capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def documented_help(words: list[str]) -> str | None:
+    """The help of a command that is ours, or None."""
+    if words[:2] == ["python", "-m"] and words[2].startswith("txport."):
+        return help_of(sys.executable, "-m", words[2])
+    if not words[0].startswith("tx-"):
+        return None
+    script = Path(sys.executable).parent / words[0]
+    assert script.exists(), f"there is no command {words[0]}"
+    return help_of(str(script), *(word for word in words[1:2] if word in SUBCOMMANDS))
+
+
+def test_these_are_the_documents() -> None:
+    assert {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "runtime/cpp/README.md"} < set(DOCUMENTS)
+    assert {f"{folder}/README.md" for folder in FOLDERS} < set(DOCUMENTS)
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
+
+
+def test_the_readme_starts_with_the_two_commands() -> None:
+    makes = [words for words in commands_in("README.md") if words[0] == "make"]
+    assert makes[:2] == [["make", "demo"], ["make", "test"]]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_documented_commands_and_options_exist(document: str) -> None:
+    pytest.importorskip("torch", reason="needs PyTorch: pip install 'txport[dev]'")
+    found = commands_in(document)
+    assert found or document == "CHANGELOG.md", f"{document} shows no command"
+    for words in found:
+        text = documented_help(words)
+        options = [word.partition("=")[0] for word in words[1:] if re.match(r"--?[a-z]", word) and word != "-m"]
+        for option in options if text is not None else []:
+            assert re.search(rf"(?<![\w-]){option}(?![\w-])", text), f"{' '.join(words)}: no option {option}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_documented_make_targets_and_options_of_cmake_exist(document: str) -> None:
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    folder = ROOT / "runtime" / "cpp"
+    cmake = "".join(file.read_text() for file in [folder / "CMakeLists.txt", *(folder / "cmake").glob("*.cmake")])
+    for words in commands_in(document):
+        if words[0] == "make":
+            assert words[1] in targets, " ".join(words)
+        if words[0] == "cmake":
+            for option in re.findall(r"-D(\w+)", " ".join(words)):
+                assert option in cmake, " ".join(words)
+
+
+def anchors(document: Path) -> set[str]:
+    """What GitHub makes of a document's headings."""
+    headings = re.findall(r"^#+ +(.*)", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_documented_files_and_sections_exist(document: str) -> None:
+    text = re.sub(r"^```.*?^```", "", (ROOT / document).read_text(), flags=re.MULTILINE | re.DOTALL)
+    for link in re.findall(r"\]\((?!https?:)([^)]+)\)", text):
+        file, _, section = link.partition("#")
+        target = (ROOT / document).parent / file if file else ROOT / document
+        assert target.exists(), link
+        assert not section or section in anchors(target), link
+
+
+@pytest.mark.parametrize("document", [document for document in DOCUMENTS if blocks(document, "toml")])
+def test_documented_recipes_can_be_read(document: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="needs PyTorch: pip install 'txport[dev]'")
+    from txport.training.recipe import read
+
+    for block in blocks(document, "toml"):
+        (tmp_path / "recipe.toml").write_text(block)
+        read(str(tmp_path / "recipe.toml"))
+
+
+@pytest.mark.parametrize("document", [document for document in DOCUMENTS if blocks(document, "python")])
+def test_documented_python_compiles_and_its_names_exist(document: str) -> None:
+    imports = []
+    for block in blocks(document, "python"):
+        compile(block, document, "exec")
+        imports += [line for line in block.splitlines() if re.match(r"(from|import) ", line)]
+    assert imports
+    subprocess.run([sys.executable, "-I", "-c", "\n".join(imports)], check=True)
+
+
+def test_there_are_recipes_and_code_to_read() -> None:
+    assert blocks("README.md", "toml") and blocks("README.md", "python")
