@@ -12,13 +12,22 @@ OLDEST ?= $(shell for p in python3.10 "$$HOME"/.pyenv/versions/3.10*/bin/python3
 # The tests of the first run export a bundle here; the tests of the runtime without PyTorch use it.
 TEST_BUNDLE := $(CURDIR)/build/test/bundle
 WHEEL = $(wildcard build/dist/txport-*.whl)
-# Tests run side by side, one worker a core.
+# Tests run side by side, one worker a core. Whole files, since fixtures are theirs, in the order of tests/conftest.py.
 WORKERS ?= $(shell nproc)
+SIDE_BY_SIDE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 PIP := -m pip --disable-pip-version-check
 # The C++ runtime. ONNX Runtime's headers and library are put together here, unless ONNXRUNTIME_ROOT names a folder.
 CPP := build/cpp
 CPP_ONNXRUNTIME := $(or $(ONNXRUNTIME_ROOT),$(CURDIR)/$(CPP)/onnxruntime)
 CPP_CMAKE = cmake -S runtime/cpp -G Ninja -DTXPORT_STRICT=ON -DONNXRUNTIME_ROOT=$(CPP_ONNXRUNTIME)
+# $(call sanitized,FOLDER,OPTIONS): configured for clang's sanitizers, with assertions and with line numbers in reports.
+sanitized = { CXX=clang++ CC=clang $(CPP_CMAKE) -B $(CPP)/$(1) -DCMAKE_BUILD_TYPE=Sanitized \
+  -DCMAKE_CXX_FLAGS='-O1 -gline-tables-only' -DTXPORT_TESTS=ON -DTXPORT_TOOLS=OFF -DTXPORT_EXAMPLES=OFF $(2) > $(CPP)/$(1).log \
+  || { cat $(CPP)/$(1).log; exit 2; }; }
+# Tests and fuzz targets share what is compiled.
+sanitized_address = $(call sanitized,address,-DTXPORT_SANITIZE=address$(comma)undefined -DTXPORT_FUZZERS=ON)
+sanitized_thread = $(call sanitized,thread,-DTXPORT_SANITIZE=thread)
+comma := ,
 FUZZ_SECONDS ?= 60
 
 .PHONY: help venv demo bench test test-gpu lint types unit unit-runtime wheel clean
@@ -58,18 +67,18 @@ lint: $(VENV)/.ready
 
 types: wheel
 	@echo '== Types (mypy --strict), against the installed wheel'
-	@$(VENV)/bin/mypy --python-executable $(WHEEL_VENV)/bin/python --cache-dir build/mypy
+	@$(VENV)/bin/mypy --num-workers $(WORKERS) --python-executable $(WHEEL_VENV)/bin/python --cache-dir build/mypy
 
 unit: wheel
 	@echo '== Tests, with the wheel installed'
 	@rm -rf build/test
-	@TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) $(WHEEL_VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m 'not gpu'
+	@TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) $(WHEEL_VENV)/bin/python -m pytest $(SIDE_BY_SIDE) -m 'not gpu'
 
 unit-runtime: $(RUNTIME_VENV)/.ready wheel
 	@$(RUNTIME_VENV)/bin/python $(PIP) install -q --no-deps --force-reinstall $(WHEEL)
 	@test -e $(TEST_BUNDLE)/manifest.json || { echo 'Run `make unit` first: it exports the bundle to test with.'; exit 2; }
 	@echo "== Tests of the runtime where there is no PyTorch, on $$($(RUNTIME_VENV)/bin/python --version)"
-	@TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) $(RUNTIME_VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m 'not gpu' \
+	@TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) $(RUNTIME_VENV)/bin/python -m pytest $(SIDE_BY_SIDE) -m 'not gpu' \
 	  tests/runtime tests/test_layout.py
 
 # GPU_BUNDLE: what the table measures; without it the base preset is exported with random weights, float16.
@@ -129,7 +138,7 @@ cpp: cpp-dependencies
 	@grep -o 'TensorRT: .*' $(CPP)/release.log
 	@cmake --build $(CPP)/release
 	@echo '== Tests of the C++ runtime'
-	@ctest --test-dir $(CPP)/release --output-on-failure
+	@ctest --test-dir $(CPP)/release -j $(WORKERS) --output-on-failure
 	@PATH=$(CURDIR)/$(VENV)/bin:$$PATH TXPORT_CPP_BUILD=$(CURDIR)/$(CPP)/release ONNXRUNTIME_ROOT=$(CPP_ONNXRUNTIME) \
 	  $(if $(wildcard $(TEST_BUNDLE)/manifest.json),TXPORT_TEST_BUNDLE=$(TEST_BUNDLE)) python -m pytest tests/cpp
 	@echo '== The example of runtime/cpp/README.md, with the toy bundle of the tests'
@@ -148,22 +157,20 @@ cpp-clang: $(VENV)/.ready
 # ONNX Runtime is not instrumented: what ThreadSanitizer sees inside of it says nothing.
 cpp-sanitize: cpp-clang
 	@echo '== The C++ tests under sanitizers (clang): address and undefined, then thread'
-	@for kind in address,undefined thread; do \
-	  CXX=clang++ CC=clang $(CPP_CMAKE) -B $(CPP)/$$kind -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTXPORT_TESTS=ON \
-	    -DTXPORT_TOOLS=OFF -DTXPORT_EXAMPLES=OFF -DTXPORT_SANITIZE=$$kind > $(CPP)/$$kind.log || { cat $(CPP)/$$kind.log; exit 2; }; \
+	@$(sanitized_address) && $(sanitized_thread)
+	@for kind in address thread; do \
 	  cmake --build $(CPP)/$$kind --target txport_tests && \
-	  TSAN_OPTIONS=suppressions=$(CURDIR)/tests/cpp/tsan.txt ctest --test-dir $(CPP)/$$kind --output-on-failure || exit 2; \
+	  TSAN_OPTIONS=suppressions=$(CURDIR)/tests/cpp/tsan.txt ctest --test-dir $(CPP)/$$kind -j $(WORKERS) --output-on-failure || exit 2; \
 	done
 
 # $(call fuzz,TARGET,CORPUS): what is found new stays under build/, the seeds are only read.
-fuzz = { mkdir -p $(CPP)/corpus/$(1); $(CPP)/fuzz/tests/fuzz_$(1) -max_total_time=$(FUZZ_SECONDS) -timeout=20 \
-  -rss_limit_mb=4096 -print_final_stats=1 -artifact_prefix=$(CPP)/fuzz/ $(CPP)/corpus/$(1) $(2) > $(CPP)/fuzz-$(1).log 2>&1 \
+fuzz = { mkdir -p $(CPP)/corpus/$(1); $(CPP)/address/tests/fuzz_$(1) -max_total_time=$(FUZZ_SECONDS) -timeout=20 \
+  -rss_limit_mb=4096 -print_final_stats=1 -artifact_prefix=$(CPP)/corpus/$(1)- $(CPP)/corpus/$(1) $(2) > $(CPP)/fuzz-$(1).log 2>&1 \
   || { cat $(CPP)/fuzz-$(1).log; exit 2; }; }
 cpp-fuzz: cpp-clang
 	@echo '== Fuzz the C++ runtime, $(FUZZ_SECONDS) seconds a target'
-	@CXX=clang++ CC=clang $(CPP_CMAKE) -B $(CPP)/fuzz -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTXPORT_FUZZERS=ON -DTXPORT_TOOLS=OFF \
-	  -DTXPORT_EXAMPLES=OFF -DTXPORT_SANITIZE=address,undefined > $(CPP)/fuzz.log || { cat $(CPP)/fuzz.log; exit 2; }
-	@cmake --build $(CPP)/fuzz --target fuzz_manifest fuzz_golden fuzz_text fuzz_build
+	@$(sanitized_address)
+	@cmake --build $(CPP)/address --target fuzz_manifest fuzz_golden fuzz_text fuzz_build
 	@rm -rf $(CPP)/seeds
 	@$(VENV)/bin/python tests/data/patches.py $(CPP)/seeds
 	@$(call fuzz,manifest,$(CPP)/seeds/manifest) & first=$$!; \

@@ -5,6 +5,7 @@ one is exported for each session. The tests of the runtime run so where there is
 """
 
 import fcntl
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 
 BARE = {"exporter", "runtime", "training", "models", "benchmarks"}
+TESTS = Path(__file__).parent
+LONG = ("exporter", "benchmarks", "training", "models")
 GPUS = ("/dev/nvidia0", "/dev/nvhost-gpu")  # of a graphics card, of a Jetson
 
 
@@ -26,12 +29,25 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=_when)  # a stable sort: the order within a folder stays
     if any(os.path.exists(gpu) for gpu in GPUS):
         return
     skip = pytest.mark.skip(reason=f"needs an NVIDIA GPU: there is neither {GPUS[0]} nor {GPUS[1]}")
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(skip)
+
+
+def _when(item: pytest.Item) -> int:
+    """Folders of long files first: workers that take whole files (--dist loadfile) then end at about the same time."""
+    folder = item.path.relative_to(TESTS).parts[0]
+    return LONG.index(folder) if folder in LONG else len(LONG)
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: collecting garbage would otherwise walk through all of PyTorch each time."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionfinish() -> None:

@@ -4,6 +4,7 @@ import ast
 import importlib.metadata
 import importlib.util
 import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -77,19 +78,17 @@ def test_every_folder_can_be_taken_in_at_a_glance() -> None:
     assert {str(folder): len(names) for folder, names in concepts.items() if len(names) > 16} == {}
 
 
-def test_what_tests_share_is_in_helpers_or_data() -> None:
-    """These two folders are on the path; no test module imports from another one, or from a package `tests`."""
-    shared = {file.stem for folder in ("helpers", "data") for file in (ROOT / "tests" / folder).glob("*.py")}
-    assert shared and not any(name.startswith("test_") for name in shared), "pytest would collect it"
+def test_what_tests_share_is_in_folders_of_its_own() -> None:
+    """These are on the path; no test module imports from another one, or from a package `tests`."""
     wrong = []
     for file in (ROOT / "tests").rglob("*.py"):
-        if file.parent.name != "helpers" and file.parent.name != "data":
-            assert file.stem.startswith("test_") or file.name in ("conftest.py", "cuda_checks.py"), file
+        name = str(file.relative_to(ROOT))
+        is_test = file.stem.startswith("test_") or file.name in ("conftest.py", "cuda_checks.py")
+        assert is_test != (file.parent.name in ("helpers", "fakes", "data")), name
         for node in ast.walk(ast.parse(file.read_text())):
             modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            modules += [name.name for name in node.names] if isinstance(node, ast.Import) else []
-            tops = {module.partition(".")[0] for module in modules}
-            wrong += [f"{file.relative_to(ROOT)}: {top}" for top in tops if top == "tests" or top.startswith("test_")]
+            modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            wrong += [f"{name}: {module}" for module in modules if re.match(r"(tests|test_\w+|conftest)\b", module)]
     assert wrong == []
 
 

@@ -1,5 +1,5 @@
 // A decoder that runs in memory and checks that it is used by the rules of engine.hpp; see
-// tests/helpers/memory_engine.py.
+// tests/fakes/memory_engine.py.
 //
 // The "model" is a hash: the logits of a step depend on the source ids and on every token that was fed to the row so
 // far, so that a token in the wrong row, at the wrong position, or read from a stale cache changes all that follows.
