@@ -1,5 +1,5 @@
-// Files as patches of one base: the manifests and the records of builds that every runtime must accept or refuse. What a
-// patch may hold is said in tests/data/patches.py, which reads the same files by the same rules.
+// Files as patches of one base: the manifests and the records of builds that every runtime must accept or refuse. What
+// a patch may hold is said in tests/data/patches.py, which reads the same files by the same rules.
 #pragma once
 
 #include <algorithm>
