@@ -15,7 +15,9 @@ WHEEL = $(wildcard build/dist/txport-*.whl)
 # Tests run side by side, one worker a core. Whole files, since fixtures are theirs, in the order of tests/conftest.py.
 WORKERS ?= $(shell nproc)
 SIDE_BY_SIDE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# What is never imported need not be compiled: most of what PyTorch brings along.
 PIP := -m pip --disable-pip-version-check
+INSTALL := $(PIP) install --no-compile
 # The C++ runtime. ONNX Runtime's headers and library are put together here, unless ONNXRUNTIME_ROOT names a folder.
 CPP := build/cpp
 CPP_ONNXRUNTIME := $(or $(ONNXRUNTIME_ROOT),$(CURDIR)/$(CPP)/onnxruntime)
@@ -75,7 +77,7 @@ unit: wheel
 	@TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) $(WHEEL_VENV)/bin/python -m pytest $(SIDE_BY_SIDE) -m 'not gpu'
 
 unit-runtime: $(RUNTIME_VENV)/.ready wheel
-	@$(RUNTIME_VENV)/bin/python $(PIP) install -q --no-deps --force-reinstall $(WHEEL)
+	@$(RUNTIME_VENV)/bin/python $(INSTALL) -q --no-deps --force-reinstall $(WHEEL)
 	@test -e $(TEST_BUNDLE)/manifest.json || { echo 'Run `make unit` first: it exports the bundle to test with.'; exit 2; }
 	@echo "== Tests of the runtime where there is no PyTorch, on $$($(RUNTIME_VENV)/bin/python --version)"
 	@TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) $(RUNTIME_VENV)/bin/python -m pytest $(SIDE_BY_SIDE) -m 'not gpu' \
@@ -97,7 +99,7 @@ wheel: $(VENV)/.ready $(WHEEL_VENV)/.ready
 	@rm -rf build/lib build/bdist.* build/dist
 	@$(VENV)/bin/python $(PIP) wheel -q --no-deps --no-build-isolation -w build/dist .
 	@rm -rf build/lib build/bdist.*
-	@$(WHEEL_VENV)/bin/python $(PIP) install -q --no-deps --ignore-installed build/dist/txport-*.whl
+	@$(WHEEL_VENV)/bin/python $(INSTALL) -q --no-deps --ignore-installed build/dist/txport-*.whl
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
@@ -106,11 +108,11 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	  echo "$(PYTHON) has no venv; on Debian and Ubuntu: apt install python3-venv"; exit 2; }
 	@echo '== Set up $(VENV) (once; PyTorch makes it 1 GB or, where pip chooses the CUDA build, several)'
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	@$(VENV)/bin/python $(PIP) install -c constraints.txt -e '.[dev]'
+	@$(VENV)/bin/python $(INSTALL) -c constraints.txt -e '.[dev]'
 	@# Oracles of the tests of importers. They ask for a PyTorch of years ago, and run with today's. fairseq's setup.py
 	@# compiles nothing where documentation is built, and what it would compile is not for its Transformer.
-	@$(VENV)/bin/python $(PIP) install -q --no-deps -c constraints.txt OpenNMT-py
-	@READTHEDOCS=1 $(VENV)/bin/python $(PIP) install -q --no-deps --no-build-isolation -c constraints.txt fairseq
+	@$(VENV)/bin/python $(INSTALL) -q --no-deps -c constraints.txt OpenNMT-py
+	@READTHEDOCS=1 $(VENV)/bin/python $(INSTALL) -q --no-deps --no-build-isolation -c constraints.txt fairseq
 	@touch $@
 
 # A second environment that finds its libraries in the first one, by a .pth file, so that nothing is installed twice.
@@ -126,7 +128,7 @@ $(RUNTIME_VENV)/.ready: $(VENV)/.ready | wheel
 	@test -n '$(OLDEST)' || echo 'There is no Python 3.10 here: the tests of the runtime run on $(PYTHON) instead.'
 	@rm -rf $(RUNTIME_VENV)
 	@$(or $(OLDEST),$(PYTHON)) -m venv $(RUNTIME_VENV)
-	@$(RUNTIME_VENV)/bin/python $(PIP) install -q "$$(echo build/dist/txport-*.whl)[ort,trt,test]"
+	@$(RUNTIME_VENV)/bin/python $(INSTALL) -q "$$(echo build/dist/txport-*.whl)[ort,trt,test]"
 	@touch $@
 
 clean:
