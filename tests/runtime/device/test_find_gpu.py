@@ -42,7 +42,7 @@ class Driver:
         (Driver(cuInit=100), "there is no NVIDIA GPU"),
         (Driver(cuInit=35), "the driver is too old"),
         (Driver(cuDeviceGetCount=3), "the driver is not initialised"),
-        (Driver(cuDriverGetVersion=999), "the NVIDIA driver answers with error 999"),
+        (Driver(cuDriverGetVersion=999), "the NVIDIA driver reports error 999"),
         (Driver(cuDeviceGet=101), "there is no NVIDIA GPU"),
     ],
 )
