@@ -73,5 +73,8 @@ TEST_CASE("output") {
   CHECK(as_line("a\nb") == "a b\n");
   Pipe pipe;
   CHECK_THROWS_AS(write_all(pipe.reader(), "x"), InputError);
+  const int full = ::open("/dev/full", O_WRONLY);
+  CHECK_THROWS_AS(write_all(full, "x"), ResourceError);
+  ::close(full);
   CHECK_THROWS_AS(Windows(-1, 10).next(), InputError);
 }

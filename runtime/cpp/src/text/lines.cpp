@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <iterator>
 #include <system_error>
@@ -17,7 +18,13 @@ namespace {
 constexpr std::size_t kChunk = std::size_t{1} << 16;
 constexpr std::size_t kWindowBytes = std::size_t{1} << 20;
 
-std::string words(int code) { return std::generic_category().message(code); }
+// ResourceError for a disk that is full or fails, and the like; else InputError.
+[[noreturn]] void fail(const std::string& what, int code) {
+  constexpr std::array kExhausted{ENOSPC, EDQUOT, ENOMEM, EMFILE, ENFILE, EIO};
+  const std::string message = what + ": " + std::generic_category().message(code);
+  if (std::find(kExhausted.begin(), kExhausted.end(), code) != kExhausted.end()) throw ResourceError(message);
+  throw InputError(message);
+}
 
 }  // namespace
 
@@ -27,7 +34,7 @@ std::vector<std::string> Windows::next() {
     if (!lines_.empty() && (lines_.size() >= most_ || size_ >= kWindowBytes || !ready())) return take();
     const ssize_t count = ::read(descriptor_, chunk.data(), chunk.size());
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw InputError("the input cannot be read: " + words(errno));
+    if (count < 0) fail("the input cannot be read", errno);
     if (count == 0) {
       ended_ = true;
       if (!rest_.empty()) lines_.push_back(std::move(rest_));
@@ -72,9 +79,7 @@ bool write_all(int descriptor, std::string_view data) {
     } else if (errno == EPIPE) {
       return false;
     } else if (errno != EINTR) {
-      const std::string message = "the output cannot be written: " + words(errno);
-      if (errno == ENOSPC || errno == EDQUOT) throw ResourceError(message);
-      throw InputError(message);
+      fail("the output cannot be written", errno);
     }
   }
   return true;

@@ -39,7 +39,7 @@ class Windows {
 std::string as_line(std::string text);
 
 // Write bytes at once, unbuffered; false if nobody reads any more. Throws InputError: they cannot be written.
-// ResourceError: the disk is full.
+// ResourceError: the disk is full or fails.
 bool write_all(int descriptor, std::string_view data);
 
 }  // namespace txport::core
