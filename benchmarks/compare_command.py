@@ -49,4 +49,4 @@ def main(first: Path, second: Path, as_json: bool) -> None:
         ]
         for each in comparisons
     ]
-    print_table(["", "workload", "first", "second", "ratio (low..high)", "second is"], table, console)
+    print_table(["", "workload", "first", "second", "ratio (low..high)", "second is"], table, console, wrap=True)

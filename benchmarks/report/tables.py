@@ -141,11 +141,11 @@ def _contestant(each: Contestant) -> str:
     return "; ".join(parts)
 
 
-def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> None:
-    """One table, for a terminal or a pipe."""
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], console: Console, wrap: bool = False) -> None:
+    """One table, for a terminal or a pipe; what is too wide for it is cut, or wrapped if `wrap`."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for head in heads:
-        table.add_column(head, justify="left" if head in LEFT else "right", no_wrap=True)
+        table.add_column(head, justify="left" if head in LEFT else "right", no_wrap=not wrap)
     for row in rows:
         table.add_row(*map(escape, row))
     console.print(table)
