@@ -19,7 +19,7 @@ from importlib.util import find_spec
 import numpy as np
 from txport.benchmarks.report.schema import Bandwidth, Peak
 from txport.runtime.bundle.strict_json import decode, encode, parse
-from txport.runtime.errors import InputError
+from txport.runtime.errors import EngineError
 from txport.runtime.workers import cores
 
 SIZES = (1 << 20, 8 << 20, 64 << 20, 256 << 20, 1 << 30)
@@ -39,7 +39,7 @@ def probe(device: str, threads: int, memory_bytes: int) -> Probed:
     """Probe "cpu", with as many threads as the contestants have, or "cuda"; takes some seconds.
 
     Raises:
-        InputError: the probe failed.
+        EngineError: the probe failed.
     """
     sizes = [str(size) for size in SIZES if 4 * size < memory_bytes]
     variables = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -56,7 +56,7 @@ def probe(device: str, threads: int, memory_bytes: int) -> Probed:
     ]
     done = subprocess.run(command, env=environment, capture_output=True, timeout=300)
     if done.returncode:
-        raise InputError(f"the machine could not be probed: {done.stderr.decode().strip().splitlines()[-1]}")
+        raise EngineError(f"the machine could not be probed: {done.stderr.decode().strip().splitlines()[-1]}")
     return decode(Probed, parse(done.stdout, "probe"), "probe")
 
 

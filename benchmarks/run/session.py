@@ -25,7 +25,7 @@ from txport.benchmarks.run.workloads import Work
 from txport.exporter.progress import Stages
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import MadeBy
-from txport.runtime.errors import InputError
+from txport.runtime.errors import EngineError, InputError
 from txport.runtime.version import VERSION
 
 CURVE_SECONDS = 2.0  # the most for a workload of the bundle alone
@@ -73,6 +73,7 @@ class Session:
 
         Raises:
             InputError: the bundle itself cannot be loaded; the message says why.
+            EngineError: it failed later.
         """
         try:
             for plan in self._job.plans:
@@ -173,7 +174,7 @@ class Session:
         if not runner.process.alive():
             self._processes.pop(runner.name).close()
             if runner.name == self.report.contestants[0].name:
-                raise InputError(f"the bundle failed on {reason}; what was measured is in {self._options.output}")
+                raise EngineError(f"the bundle failed on {reason}; what was measured is in {self._options.output}")
 
     def _change(self, **fields: Any) -> None:
         self.report = replace(self.report, **fields)
