@@ -8,6 +8,9 @@ import torch
 from txport.models.config import Config, preset
 from txport.models.transformer import Transformer
 
+# At these sizes more threads only wait for each other.
+torch.set_num_threads(1)
+
 VOCABULARY = 40
 
 
