@@ -51,8 +51,8 @@ def main(checkpoint: Path, output: Path, lowering: str | None, no_verify: bool, 
     """
     default = "ort" if options["int8"] else ",".join(LOWERINGS)
     lowerings = tuple(name for name in (default if lowering is None else lowering).split(",") if name)
+    chosen = ExportOptions(lowerings=lowerings, verify=not no_verify, **options)
     with Stages() as stages:
-        chosen = ExportOptions(lowerings=lowerings, verify=not no_verify, **options)
         report = export_bundle(checkpoint, output, chosen, stages)
     if as_json:
         click.echo(json.dumps({"bundle": str(output), "verification": report and dataclasses.asdict(report)}, indent=1))

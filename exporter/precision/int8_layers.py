@@ -64,7 +64,7 @@ class Int8Search:
         failure = self.quality([]).failure
         if failure is None:
             return []
-        progress("int8: searching the layers that lose it")
+        progress("int8: searching for the layers that lose it")
         ranked, count = self._ranked(), 1
         while 2 * count <= len(ranked):
             if self.quality(ranked[:count]).failure is None:
