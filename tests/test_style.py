@@ -9,7 +9,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ["benchmarks", "exporter", "models", "runtime", "training"]
-SOURCES = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py") if "cpp" not in path.parts]
+SOURCES = [
+    path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py") if "cpp" not in path.relative_to(ROOT).parts
+]
 
 SAYS = re.compile(r"(Error|MissingLibrary|CheckFailed|BadParameter)$")
 LOGS = ("warning", "error")
