@@ -75,17 +75,18 @@ def test_the_wheel_holds_every_module_and_its_data(built: tuple[list[str], list[
     _, wheel = built
     found = [path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
     sources = [path for path in found if path.parts[:2] != ("runtime", "cpp")]  # an example of the C library
-    recipes = [path.relative_to(ROOT) for path in (ROOT / "training/recipes").glob("*.toml")]
+    data = [*(ROOT / "training/recipes").glob("*.toml"), *(ROOT / "training/spoken").glob("*.txt")]
     typed = [Path(folder, "py.typed") for folder in FOLDERS]
-    assert recipes, "there are no recipes"
-    missing = {f"txport/{path.as_posix()}" for path in sources + recipes + typed} - set(wheel)
+    assert {path.suffix for path in data} == {".toml", ".txt"}
+    data = [path.relative_to(ROOT) for path in data]
+    missing = {f"txport/{path.as_posix()}" for path in sources + data + typed} - set(wheel)
     assert not missing
 
 
 def test_the_wheel_holds_neither_tests_nor_sources_of_other_languages(built: tuple[list[str], list[str]]) -> None:
     _, wheel = built
     shipped = {Path(name).suffix for name in wheel if name.startswith("txport/")}
-    assert shipped <= {".py", ".typed", ".toml"}
+    assert shipped <= {".py", ".typed", ".toml", ".txt"}
     assert not [name for name in wheel if re.search(r"(^|/)tests?(_|/|\.)", name)]
 
 

@@ -46,7 +46,7 @@ def test_defaults(write: Callable[..., Path]) -> None:
         (BASE + "learning_rate = 0\n", "training.learning_rate is 0.0, but must be above 0"),
         (BASE + "learning_rate = nan\n", "training.learning_rate is nan, but must be above 0"),
         (BASE + "label_smoothing = 1\n", "training.label_smoothing is 1.0, but must be below 1"),
-        (BASE + 'precision = "8"\n', 'training.precision is "8", not one of 32-true, bf16-mixed, 16-mixed'),
+        (BASE + 'precision = "8"\n', "training.precision is '8', not one of 32-true, bf16-mixed, 16-mixed"),
         (BASE + "batch_tokens = 100\n", r"batch_tokens \(100\) must be at least training.max_length \(256\)"),
         (BASE.replace("max_steps = 5", ""), "nothing ends the run"),
         (BASE + "[tokenizer]\njoint = false\n", "need model.share_embeddings = false"),
