@@ -16,7 +16,7 @@ import pytest
 
 BARE = {"exporter", "runtime", "training", "models", "benchmarks"}
 TESTS = Path(__file__).parent
-LONG = ("exporter", "benchmarks", "training", "models")
+LONG = ("exporter", "benchmarks", "training", "models", "test_layout.py", "test_documents.py", "test_packaging.py")
 GPUS = ("/dev/nvidia0", "/dev/nvhost-gpu")  # of a graphics card, of a Jetson
 
 
@@ -39,9 +39,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _when(item: pytest.Item) -> int:
-    """Folders of long files first: workers that take whole files (--dist loadfile) then end at about the same time."""
-    folder = item.path.relative_to(TESTS).parts[0]
-    return LONG.index(folder) if folder in LONG else len(LONG)
+    """What is long first: workers that take whole files (--dist loadfile) then end at about the same time."""
+    first = item.path.relative_to(TESTS).parts[0]
+    return LONG.index(first) if first in LONG else len(LONG)
 
 
 def pytest_collection_finish() -> None:
