@@ -93,14 +93,14 @@ ifndef GPU_BUNDLE
 endif
 	@$(VENV)/bin/python -m txport.benchmarks.studies.gpu_table $(or $(GPU_BUNDLE),build/gpu/bundle)
 
-# build/lib is setuptools' own leftover: what was deleted from the repository would still be packed from there, and what
-# an earlier wheel installed would stay beside the new one.
+# build/lib is setuptools' own leftover: what was deleted from the repository would still be packed from there. And what
+# was deleted would stay installed, since pip looks for the old version in the first environment.
 wheel: $(VENV)/.ready $(WHEEL_VENV)/.ready
 	@echo '== Build the wheel and install it'
 	@rm -rf build/lib build/bdist.* build/dist
 	@$(VENV)/bin/python $(PIP) wheel -q --no-deps --no-build-isolation -w build/dist .
 	@rm -rf build/lib build/bdist.*
-	@rm -rf $(WHEEL_VENV)/lib/python*/site-packages/txport
+	@rm -rf $(WHEEL_VENV)/lib/python*/site-packages/txport*
 	@$(WHEEL_VENV)/bin/python $(INSTALL) -q --no-deps --ignore-installed build/dist/txport-*.whl
 
 $(VENV)/.ready: pyproject.toml constraints.txt
