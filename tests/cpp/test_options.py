@@ -3,11 +3,12 @@
 import os
 import re
 import shutil
+import sys
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from option_doors import CASES, Case, COptions, Door, by_c, by_command, by_cpp_api, by_python, multilingual
+from option_doors import CASES, Case, COptions, Door, by_c, by_command, by_cpp_api, by_python, by_stream, multilingual
 from toy import BUNDLE as TOY
 from txport.runtime.options import Options
 
@@ -17,7 +18,8 @@ NAMES = [field.name for field in fields(Options)]
 
 needs_build = pytest.mark.skipif("TXPORT_CPP_BUILD" not in os.environ, reason="needs the C++ build: make cpp")
 DOORS = [
-    pytest.param(by_command("tx-translate"), id="tx-translate"),
+    pytest.param(by_stream, id="stream"),
+    pytest.param(by_command(Path(sys.executable).with_name("tx-translate")), id="tx-translate"),
     pytest.param(by_command(BUILD / "txport-translate"), id="txport-translate", marks=needs_build),
     pytest.param(by_c(BUILD / "libtxport.so"), id="C", marks=needs_build),
     pytest.param(by_cpp_api(BUILD / "tests" / "txport_options_door"), id="C++", marks=needs_build),

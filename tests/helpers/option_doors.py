@@ -79,6 +79,17 @@ def by_python(bundle: Path, options: Mapping[str, Any]) -> Outcome:
     return _outcome([(result.ids, result.scores) for result in results])
 
 
+def by_stream(bundle: Path, options: Mapping[str, Any]) -> Outcome:
+    """`Translator.stream`, each text by itself."""
+    translator = Translator(bundle, "cpu")
+    try:
+        streams = [list(translator.stream(text, **options)) for text in TEXTS]
+    except InputError as error:
+        return _refused(str(error))
+    scores = [[piece.score for piece in pieces] if options.get("scores") else None for pieces in streams]
+    return _outcome([([piece.id for piece in pieces], of) for pieces, of in zip(streams, scores, strict=True)])
+
+
 def by_command(command: str | Path) -> Door:
     """tx-translate or txport-translate."""
 
