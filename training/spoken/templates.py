@@ -3,17 +3,17 @@
 from pathlib import Path
 
 
-def _sections(text: str) -> dict[str, tuple[str, ...]]:
-    """The lines below each `[name]`, without empty ones and comments."""
-    sections: dict[str, tuple[str, ...]] = {}
-    name = ""
-    for line in text.splitlines():
+def sections(name: str) -> dict[str, tuple[str, ...]]:
+    """The lines below each `[section]` of a text file in this directory, without empty ones and comments."""
+    found: dict[str, tuple[str, ...]] = {}
+    section = ""
+    for line in Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines():
         if line.startswith("["):
-            name = line.strip("[]")
+            section = line.strip("[]")
         elif line and not line.startswith("#"):
-            sections[name] = (*sections.get(name, ()), line)
-    return sections
+            found[section] = (*found.get(section, ()), line)
+    return found
 
 
-_SECTIONS = _sections(Path(__file__).with_suffix(".txt").read_text(encoding="utf-8"))
+_SECTIONS = sections("templates.txt")
 CLAUSES, OPENERS, TAILS = (_SECTIONS[name] for name in ("clauses", "openers", "tails"))
