@@ -1,4 +1,4 @@
-"""tx-build: TensorRT engines of a bundle, for the GPU of this machine or for GPUs that are named."""
+"""tx-build: builds TensorRT engines from a bundle, for this machine's GPU or for GPUs given by name."""
 
 import json
 import logging
@@ -67,14 +67,16 @@ def _bytes(_context: click.Context, _option: click.Parameter, value: str | None)
 @click.option(
     "--optimization-level", type=click.IntRange(0, 5), default=3, show_default=True, help="TensorRT's effort."
 )
-@click.option("--timing-cache", type=click.Path(path_type=Path), help="A file of measurements to use and to extend.")
+@click.option("--timing-cache", type=click.Path(path_type=Path), help="Timing cache to read and update.")
 @click.option("--hardware-compatible", "ampere_plus", is_flag=True, help="Engines for every GPU since Ampere; slower.")
 @click.option("--version-compatible", is_flag=True, help="Engines for later versions of the same generation too.")
-@click.option("--compute-capability", multiple=True, help="GPUs to build for, as 8.9; TensorRT-RTX only. Repeatable.")
 @click.option(
-    "--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds after which the build is stopped."
+    "--compute-capability",
+    multiple=True,
+    help="Compute capability of a GPU to build for, for example 8.9; TensorRT-RTX only. Repeatable.",
 )
-@click.option("--force", is_flag=True, help="Replace engines that exist, with their timing cache.")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Stop the build after this many seconds.")
+@click.option("--force", is_flag=True, help="Rebuild engines that exist, using their timing cache.")
 @click.option("--json", "as_json", is_flag=True, help="Print the build's record as JSON.")
 def main(
     bundle: Path,

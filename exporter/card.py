@@ -1,7 +1,5 @@
 """The README.md of a bundle: what it is, how it was verified and how to run it, from manifest and report."""
 
-from pathlib import Path
-
 from txport.exporter.verification.report import VerificationReport
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
@@ -52,11 +50,6 @@ def _tokenizer(tokenizer: TokenizerDescription) -> str:
     count = len(languages.source or languages.target)
     chosen = ", ".join(name for name in (languages.source_default, languages.target_default) if name)
     return f"{tokenizer.kind}, {count} languages" + (f" ({chosen} by default)" if chosen else "")
-
-
-def write_card(directory: Path, name: str, manifest: Manifest, report: VerificationReport | None) -> None:
-    """Write `README.md` into a bundle."""
-    (directory / CARD).write_text(card(name, manifest, report), encoding="utf-8")
 
 
 def _verification(report: VerificationReport | None) -> list[str]:

@@ -30,7 +30,7 @@ from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.errors import CheckFailed, InputError
 from txport.runtime.files import new_directory
 from txport.runtime.golden import Case, Golden
-from txport.runtime.greedy import Request, decode_all
+from txport.runtime.greedy import decode_all
 from txport.runtime.text.affixes import affixes
 from txport.runtime.version import VERSION
 
@@ -171,7 +171,7 @@ class _Export:
         rounds = manifest.precision.weights != "float32"
         trial, count = self._trial, GOLDEN_CASES * (2 if rounds else 1)
         sources, limits = trial.sources[:count], trial.limits[:count]
-        requests = [Request(*both, prefix=trial.prefix) for both in zip(sources, limits, strict=True)]
+        requests = trial.requests(range(len(sources)))
         ours = [result.ids for result in decode_all(OrtEngine(directory, manifest), requests)]
         expected: dict[int, list[int]] = {}
         for answer in answers(self._checkpoint.model, sources, limits, trial.prefix, ours):

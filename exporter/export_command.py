@@ -20,11 +20,11 @@ from txport.runtime.errors import CheckFailed
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle directory to write.")
 @click.option("--fp16", "float16", is_flag=True, help="Convert to float16, with float32 islands where they are needed.")
 @click.option(
-    "--int8", is_flag=True, help="Convert weights to int8, for CPUs; layers that lose too much quality stay float32."
+    "--int8", is_flag=True, help="Convert weights to int8, for CPUs; layers that lose too much quality stay in float32."
 )
 @click.option(
     "--lowering",
-    help="Which decoder steps to write, by comma: "
+    help="Decoder steps to write, separated by commas: "
     + "; ".join(f"{lowering.name} ({lowering.needs})" for lowering in LOWERINGS.values())
     + ". [default: all; with --int8, ort]",
 )
@@ -38,7 +38,7 @@ from txport.runtime.errors import CheckFailed
     type=click.IntRange(1),
     default=SINGLES,
     show_default=True,
-    help="How many to run alone as well.",
+    help="How many of them to decode alone as well.",
 )
 @click.option("--text", type=click.Path(path_type=Path), help="Sentences to verify on. [default: the checkpoint's own]")
 @click.option("--references", type=click.Path(path_type=Path), help="Translations of --text, for --int8.")

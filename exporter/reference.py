@@ -1,6 +1,6 @@
 """The reference: greedy search in PyTorch, float32, with the logits of every step.
 
-Written without the runtime, which is compared with it, as the graphs are.
+Written without the runtime, because the runtime and the graphs are compared with it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -88,7 +88,7 @@ def answers(
             a search step by step (the argument of speculative decoding, Leviathan et al. 2023). The sentences are
             sorted by their lengths, so that those of a batch end at about the same step.
     """
-    every_limit = _of_each(limits, sources)
+    every_limit = [limits] * len(sources) if isinstance(limits, int) else limits
     for indices in batches(guesses or sources):
         ids, lengths = pad([sources[index] for index in indices], model.config.pad_id)
         most = [every_limit[index] for index in indices]
@@ -110,10 +110,6 @@ def batches(rows: Sequence[Sequence[int]]) -> list[list[int]]:
     """The indices of `rows`, sorted by length, `BATCH` at a time."""
     order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
     return [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
-
-
-def _of_each(limits: int | Sequence[int], sources: Sequence[Sequence[int]]) -> Sequence[int]:
-    return [limits] * len(sources) if isinstance(limits, int) else limits
 
 
 def _greedy(

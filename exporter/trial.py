@@ -10,6 +10,7 @@ from txport.models.checkpoint import Checkpoint
 from txport.models.config import Config
 from txport.runtime.engine import FIRST_TARGET
 from txport.runtime.errors import InputError
+from txport.runtime.greedy import Request
 from txport.runtime.text.affixes import Affixes, affixes
 from txport.runtime.text.lines import read_lines
 from txport.runtime.text.tokenizer import IdsOnly, TextTokenizer, Tokenizer, open_tokenizer
@@ -40,6 +41,11 @@ class Trial:
     tokenizer: Tokenizer
     references: list[str]
 
+    def requests(self, indices: Sequence[int] | None = None) -> list[Request]:
+        """What the runtime's loop is to decode: all of the sentences, or those of these indices."""
+        chosen = range(len(self.sources)) if indices is None else indices
+        return [Request(self.sources[i], max_length=self.limits[i], prefix=self.prefix) for i in chosen]
+
 
 def choose_trial(
     checkpoint: Checkpoint,
@@ -66,7 +72,7 @@ def choose_trial(
     config, around = checkpoint.config, affixes(checkpoint.tokenizer)
     if references and not text:
         raise InputError(f"{references} needs the sentences that it translates: give them with --text")
-    pairs = _pairs(text, references) if text else _own_pairs(checkpoint)
+    pairs = _pairs(text, references) if text else _paired(checkpoint.sentences, checkpoint.references)
     lines = [line for line, _ in pairs]
     if checkpoint.tokenizer.kind == "none" and text:
         raise InputError(f"{text} cannot be used: {checkpoint.directory} has no tokenizer; leave --text out")
@@ -112,18 +118,17 @@ def _text_of(tokenizer: TextTokenizer, ids: Sequence[int]) -> str:
     return text if count <= len(ids) else text[: max(1, len(text) * len(ids) // count)].strip()
 
 
-def _own_pairs(checkpoint: Checkpoint) -> list[tuple[str, str | None]]:
-    references: list[str] | list[None] = checkpoint.references or [None] * len(checkpoint.sentences)
-    return [pair for pair in zip(checkpoint.sentences, references, strict=True) if pair[0].strip()]
+def _paired(lines: Sequence[str], references: Sequence[str]) -> list[tuple[str, str | None]]:
+    """The lines with text, each with its reference, if there are any."""
+    return [pair for pair in zip(lines, references or [None] * len(lines), strict=True) if pair[0].strip()]
 
 
 def _pairs(text: Path, references: Path | None) -> list[tuple[str, str | None]]:
-    """The sentences of a file, each with its reference, if there are any."""
     lines = read_lines(text)
-    translations: list[str] | list[None] = read_lines(references) if references else [None] * len(lines)
-    if len(translations) != len(lines):
+    translations = read_lines(references) if references else []
+    if references and len(translations) != len(lines):
         raise InputError(f"{references} has {len(translations)} lines, but {text} has {len(lines)}; give pairs")
-    pairs = [pair for pair in zip(lines, translations, strict=True) if pair[0].strip()]
+    pairs = _paired(lines, translations)
     if not pairs:
         raise InputError(f"{text} holds no sentence; give a file of sentences, one a line")
     return pairs

@@ -6,6 +6,7 @@ Without a checkpoint PyTorch is not imported, so that this runs on a device.
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 from txport.exporter.verification.golden import GoldenReport, verify_golden
@@ -20,7 +21,9 @@ from txport.runtime.libraries import needs
 @click.argument("checkpoint", type=click.Path(path_type=Path), required=False)
 @click.option("--device", default="cpu", show_default=True, help="What to verify: cpu (every lowering), cuda or trt.")
 @click.option("--sentences", type=click.IntRange(1), default=1000, show_default=True, help="Sentences to verify on.")
-@click.option("--singles", type=click.IntRange(1), help="How many to run alone as well. [default: as tx-export]")
+@click.option(
+    "--singles", type=click.IntRange(1), help="How many of them to decode alone as well. [default: as tx-export]"
+)
 @click.option("--text", type=click.Path(path_type=Path), help="Sentences to verify on. [default: the checkpoint's own]")
 @click.option("--references", type=click.Path(path_type=Path), help="Translations of --text, for int8 bundles.")
 @click.option("--no-write", is_flag=True, help="Leave the bundle's verification.json as it is.")
@@ -29,42 +32,34 @@ from txport.runtime.libraries import needs
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def main(
-    bundle: Path,
-    checkpoint: Path | None,
-    device: str,
-    sentences: int,
-    singles: int | None,
-    text: Path | None,
-    references: Path | None,
-    no_write: bool,
-    layers: bool,
-    as_json: bool,
+    bundle: Path, checkpoint: Path | None, device: str, no_write: bool, layers: bool, as_json: bool, **trial: Any
 ) -> None:
     """Compare BUNDLE with CHECKPOINT in PyTorch float32, token by token; exits with 1 if they differ.
 
     On the CPU every lowering is compared, and the report becomes the bundle's verification.json. With --device cuda or
     trt the engine of that device is compared. Without CHECKPOINT it is compared with the bundle's golden.json. With
-    --layers the values that the precision costs most are listed; exits with 1 if a value is not finite.
+    --layers it shows where in the graphs accuracy is lost, and exits with 1 if a value is not finite.
     """
     manifest = Manifest.load(bundle)
     manifest.check_files(bundle, hashes=lambda name: True)
+    texts = trial["text"] is not None or trial["references"] is not None
     if layers:
-        if checkpoint is not None or text is not None or references is not None:
+        if checkpoint is not None or texts:
             raise InputError("--layers compares the bundle with itself in float32: leave the checkpoint and texts out")
         with needs("export"):
             from txport.exporter.verification.layers import verify_layers
         verify_layers(bundle, manifest, device, as_json=as_json)
         return
     if checkpoint is None:
-        if text is not None or references is not None:
+        if texts:
             raise InputError("--text and --references need a CHECKPOINT to compare with: name it after the bundle")
         golden = verify_golden(bundle, device)
         click.echo(json.dumps(dataclasses.asdict(golden), indent=1) if as_json else _words(golden))
         if not golden.passed:
             raise CheckFailed(f"{bundle}: {golden.differences[0]}")
         return
-    texts = sentences, text, references
-    _verify_checkpoint(bundle, checkpoint, manifest, device, texts, singles, write=not no_write, as_json=as_json)
+    write = not no_write and device == "cpu"
+    _verify_checkpoint(bundle, checkpoint, manifest, device, write=write, as_json=as_json, **trial)
 
 
 def _verify_checkpoint(
@@ -72,13 +67,15 @@ def _verify_checkpoint(
     checkpoint: Path,
     manifest: Manifest,
     device: str,
-    texts: tuple[int, Path | None, Path | None],
-    singles: int | None,
     *,
+    sentences: int,
+    singles: int | None,
+    text: Path | None,
+    references: Path | None,
     write: bool,
     as_json: bool,
 ) -> None:
-    """Compare with PyTorch, print the report and, with `write`, store one of the CPU in the bundle."""
+    """Compare with PyTorch, print the report and, with `write`, store it in the bundle."""
     with needs("export"):
         from rich.console import Console
         from txport.exporter.progress import Stages
@@ -88,8 +85,8 @@ def _verify_checkpoint(
         from txport.exporter.verification.verify import Verifier, store_report
         from txport.models.checkpoint import load_checkpoint
 
-    loaded, (sentences, *files) = load_checkpoint(checkpoint), texts
-    trial = choose_trial(loaded, sentences, manifest.limits.source, manifest.limits.target, *files)
+    loaded = load_checkpoint(checkpoint)
+    trial = choose_trial(loaded, sentences, manifest.limits.source, manifest.limits.target, text, references)
     with Stages() as stages:
         verifier = Verifier(loaded, trial, singles or SINGLES, stages)
         if device == "cpu":
@@ -97,7 +94,7 @@ def _verify_checkpoint(
         else:
             engine = open_engine(bundle, manifest, choose(manifest, device, None, bundle))
             report = verifier.verify_engine(bundle, manifest, engine)
-    if write and device == "cpu":
+    if write:
         store_report(bundle, report)
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(report), indent=1))

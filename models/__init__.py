@@ -1,6 +1,6 @@
 """The reference Transformer, its configuration and its checkpoints, and importers of other toolkits' models.
 
-The names are imported when they are first used, so that `tx-import --help` need not wait for PyTorch.
+Names are imported on first use, so that `tx-import --help` does not load PyTorch.
 """
 
 import importlib
@@ -13,15 +13,10 @@ if TYPE_CHECKING:
 
 __all__ = ["PRESETS", "Checkpoint", "Config", "Transformer", "load_checkpoint", "preset", "save_checkpoint"]
 
-_MODULES = {
-    "checkpoint": ("Checkpoint", "load_checkpoint", "save_checkpoint"),
-    "config": ("PRESETS", "Config", "preset"),
-    "transformer": ("Transformer",),
-}
+_MODULES = {"PRESETS": "config", "Config": "config", "preset": "config", "Transformer": "transformer"}
 
 
 def __getattr__(name: str) -> object:
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"txport.models.{module}"), name)
+    if name in __all__:
+        return getattr(importlib.import_module(f"txport.models.{_MODULES.get(name, 'checkpoint')}"), name)
     raise AttributeError(f"module 'txport.models' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Batches by token count: pairs of like length together, so that little is padding; any number of devices."""
+"""Batches by token count: pairs of similar length are grouped to keep padding small; for any number of devices."""
 
 from collections.abc import Iterator
 from typing import Any

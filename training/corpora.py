@@ -39,9 +39,15 @@ def load(options: CorpusOptions, data: Path) -> Corpus:
     """
     if isinstance(options, BuiltinOptions):
         return builtin(options)
-    names = (options.train, options.validation, options.test)
-    train, validation, test = (None if name is None else _read_split(options, data, name) for name in names)
-    return _with_held_out(train or [], validation, test, options.held_out)
+    train = _read_split(options, data, options.train)
+    splits: list[list[Pair]] = []
+    for salt, name in (("validation", options.validation), ("test", options.test)):
+        if name is not None:
+            splits.append(_read_split(options, data, name))
+        else:  # no file of its own: taken from the training pairs, by sentence
+            train, held_out = hold_out(train, options.held_out, salt)
+            splits.append(held_out)
+    return Corpus(train, *splits)
 
 
 def _read_split(options: ParallelOptions | TableOptions | DatasetsOptions, data: Path, name: str) -> list[Pair]:
@@ -56,18 +62,17 @@ def _read_split(options: ParallelOptions | TableOptions | DatasetsOptions, data:
 def load_test(options: CorpusOptions, data: Path) -> list[Pair]:
     """Only the test pairs of a recipe's corpus; raises as `load`."""
     if isinstance(options, BuiltinOptions):
-        return list(itertools.islice(spoken.sentences(options.seed, "test"), options.test))
+        return _generated(options, "test")
     return load(options, data).test
 
 
 def builtin(options: BuiltinOptions) -> Corpus:
     """The generated corpus of `txport.training.spoken.corpus`; its splits share no sentence."""
-    sizes: list[tuple[spoken.Split, int]] = [
-        ("train", options.train),
-        ("validation", options.validation),
-        ("test", options.test),
-    ]
-    return Corpus(*(list(itertools.islice(spoken.sentences(options.seed, split), size)) for split, size in sizes))
+    return Corpus(_generated(options, "train"), _generated(options, "validation"), _generated(options, "test"))
+
+
+def _generated(options: BuiltinOptions, split: spoken.Split) -> list[Pair]:
+    return list(itertools.islice(spoken.sentences(options.seed, split), getattr(options, split)))
 
 
 def read_parallel(source: Path, target: Path) -> list[Pair]:
@@ -142,15 +147,6 @@ def _pairs(rows: Iterator[Pair], what: str) -> list[Pair]:
     if not pairs:
         raise InputError(f"{what} no pair of sentences: at least one line with text on both sides is needed")
     return pairs
-
-
-def _with_held_out(train: list[Pair], validation: list[Pair] | None, test: list[Pair] | None, held_out: int) -> Corpus:
-    """Splits that have no files of their own are taken from the training pairs, by sentence."""
-    if validation is None:
-        train, validation = hold_out(train, held_out, "validation")
-    if test is None:
-        train, test = hold_out(train, held_out, "test")
-    return Corpus(train, validation, test)
 
 
 def hold_out(pairs: Sequence[Pair], count: int, salt: str) -> tuple[list[Pair], list[Pair]]:

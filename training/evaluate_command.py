@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
-    help="Where relative file names of the recipe's corpus are. [default: $TXPORT_DATA, or here]",
+    help="Directory of the corpus files that the recipe names. [default: $TXPORT_DATA, else the current directory]",
 )
 @click.option("--output", type=click.Path(path_type=Path), help="Write the translations to this file.")
 @click.option("--json", "as_json", is_flag=True, help="Write the figures as JSON.")
@@ -35,7 +35,7 @@ def main(
 ) -> None:  # fmt: skip
     """Translate a test set greedily, with the loop that ships, and compare: BLEU and chrF by sacreBLEU, exact match.
 
-    A checkpoint runs by PyTorch, a bundle by its runtime.
+    A checkpoint runs in PyTorch, a bundle in txport's runtime.
     """
     pairs = _pairs(source, reference, recipe, data or Path(os.environ.get("TXPORT_DATA", ".")))
     with needs("train"):

@@ -76,7 +76,7 @@ def translate(engine: Engine, tokenizer: Tokenizer, sentences: Sequence[str], pr
 
 
 def translate_with(model: Path, sentences: Sequence[str]) -> list[str]:
-    """Translate with what a directory holds: a bundle by its runtime, a checkpoint by PyTorch.
+    """Translate with what a directory holds: a bundle in txport's runtime, a checkpoint in PyTorch.
 
     Raises:
         InputError: the directory is neither.

@@ -1,4 +1,4 @@
-"""A corpus as ids: tokenised once, kept flat, so that millions of pairs cost their tokens and no more."""
+"""A corpus as ids: tokenised once and stored in flat arrays, so that memory grows with the tokens only."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

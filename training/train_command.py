@@ -21,9 +21,9 @@ SECTIONS = {"preset": "model", "vocabulary": "tokenizer", "source_language": "co
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
-    help="Where relative file names of the recipe's corpus are. [default: $TXPORT_DATA, or here]",
+    help="Directory of the corpus files that the recipe names. [default: $TXPORT_DATA, else the current directory]",
 )
-@click.option("--resume", is_flag=True, help="Go on with the run in OUTPUT.run.")
+@click.option("--resume", is_flag=True, help="Continue the run in OUTPUT.run.")
 @click.option("--force", is_flag=True, help="Replace a checkpoint or a run that exists.")
 @click.option(
     "--set", "values", multiple=True, metavar="KEY=VALUE", help="Any value of the recipe: training.clip_norm=0.5"
@@ -31,11 +31,13 @@ SECTIONS = {"preset": "model", "vocabulary": "tokenizer", "source_language": "co
 @click.option("--preset", help="Model: tiny, small, base, big or deep_shallow.")
 @click.option("--vocabulary", type=int, help="Pieces of each SentencePiece model.")
 @click.option("--seed", type=int, help="For initial weights, order of batches and dropout.")
-@click.option("--max-steps", type=int, help="End after so many optimizer steps.")
-@click.option("--max-epochs", type=int, help="End after so many passes over the training pairs.")
-@click.option("--max-minutes", type=float, help="End after so much time; the learning rate cools down towards it.")
+@click.option("--max-steps", type=int, help="Stop after this many optimizer steps.")
+@click.option("--max-epochs", type=int, help="Stop after this many passes over the training pairs.")
+@click.option(
+    "--max-minutes", type=float, help="Stop after this many minutes; the learning rate cools down towards it."
+)
 @click.option("--batch-tokens", type=int, help="Most tokens of a batch on one device.")
-@click.option("--learning-rate", type=float, help="Its peak.")
+@click.option("--learning-rate", type=float, help="Peak learning rate.")
 @click.option("--precision", help="32-true, bf16-mixed or 16-mixed.")
 @click.option("--accelerator", help="auto, cpu, gpu ...")
 @click.option("--devices", help="How many devices of each machine, or which: 2, or 0,1.")

@@ -1,7 +1,7 @@
 """One ONNX graph to one serialized TensorRT engine with its profiles, checked before and after the build.
 
-TensorRT maps the weights from the bundle's file and, where the version can, streams the engine into its file: this
-process holds a copy of neither.
+TensorRT reads the weights from the mapped file of the bundle and, where its version can, streams the engine to disk:
+neither is copied into memory.
 """
 
 import logging
@@ -98,7 +98,8 @@ class EngineBuilder:
         counts = check_network(self.tensorrt, network, graph, precision, islands)
         config = self._config(builder, network, precision == "float16", islands, file)
         for profile in profiles:
-            config.add_optimization_profile(_optimization_profile(builder, network, graph, profile))
+            sizes = {tensor.name: shapes(tensor, profile) for tensor in graph.inputs}
+            config.add_optimization_profile(optimization_profile(builder, network, sizes.__getitem__))
         path = self.directory / file
         with path.open("xb") as output:
             if not self.tensorrt.serialize_to(builder, network, config, output):
@@ -167,13 +168,13 @@ def parse_graph(tensorrt: TensorRt, builder: Any, path: Path, target: int | None
     return network, parser
 
 
-def _optimization_profile(builder: Any, network: Any, graph: Graph, profile: Profile) -> Any:
-    optimization_profile = builder.create_optimization_profile()
-    tensors = {tensor.name: tensor for tensor in graph.inputs}
+def optimization_profile(builder: Any, network: Any, shapes_of: Callable[[str], Sequence[Sequence[int]]]) -> Any:
+    """A profile in which each input of variable size has its smallest, optimal and largest shape, found by its name."""
+    profile = builder.create_optimization_profile()
     for tensor in (network.get_input(index) for index in range(network.num_inputs)):
         if -1 in tuple(tensor.shape):
-            optimization_profile.set_shape(tensor.name, *shapes(tensors[tensor.name], profile))
-    return optimization_profile
+            profile.set_shape(tensor.name, *shapes_of(tensor.name))
+    return profile
 
 
 def _monitor(trt: Any, progress: Callable[[float], None]) -> Any:

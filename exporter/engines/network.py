@@ -1,4 +1,4 @@
-"""The parsed network, checked before it is built: TensorRT drops and retypes without a message."""
+"""Checks the parsed network before it is built, because TensorRT drops and retypes tensors silently."""
 
 import re
 from collections.abc import Collection, Iterator

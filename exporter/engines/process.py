@@ -1,4 +1,4 @@
-"""A build in its own process: it can be stopped, survives the kernel's out-of-memory killer, and has its own peak."""
+"""Runs a build in its own process: it can be stopped or run out of memory harmlessly, and its peak can be measured."""
 
 import multiprocessing
 import signal

@@ -1,4 +1,4 @@
-"""Makes a named dimension of an ONNX file a number, without the onnx library, which devices lack.
+"""Replaces a named dimension of an ONNX file with a number, without the onnx library, which devices lack.
 
 TensorRT's KVCacheUpdate takes caches of a static length only. An ONNX file is a protocol buffer: fields of (number,
 type) keys. What is rewritten lies at ModelProto.graph (7), its inputs, outputs and values (11, 12, 13), and there at

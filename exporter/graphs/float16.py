@@ -21,7 +21,7 @@ MOVES = set(
 
 
 def to_float16(model: ir.Model, islands: Collection[str]) -> None:
-    """Convert in place. Graph inputs and outputs become float16; Casts stand where an island begins and ends.
+    """Convert in place. Graph inputs and outputs become float16; Casts mark where an island begins and ends.
 
     Args:
         model: a float32 graph in topological order, whose values all have their dtype set.
@@ -46,7 +46,11 @@ def to_float16(model: ir.Model, islands: Collection[str]) -> None:
             node.attributes["to"] = ir.AttrInt64("to", wanted)
     for index, graph_output in enumerate(graph.outputs):
         if graph_output.dtype == SINGLE:
-            graph.outputs[index] = _cast_at_end(graph, graph_output, HALF)
+            # It keeps its name, and what computes it another one.
+            name, graph_output.name = str(graph_output.name), f"{graph_output.name}.float32"
+            cast = _cast(graph_output, HALF, name)
+            graph.append(cast)
+            graph.outputs[index] = cast.outputs[0]
     remove_unused_weights(graph)
 
 
@@ -141,11 +145,3 @@ def _cast(value: ir.Value, dtype: ir.DataType, name: str, what: str = "Cast") ->
     """A node, not in the graph yet, whose output of this name is `value` in another precision."""
     output = ir.Value(name=name, type=ir.TensorType(dtype), shape=value.shape)
     return ir.Node("", "Cast", [value], [ir.AttrInt64("to", dtype)], outputs=[output], name=f"{name}/{what}")
-
-
-def _cast_at_end(graph: ir.Graph, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-    """A graph output that keeps its name while what computes it has another precision."""
-    name, value.name = str(value.name), f"{value.name}.float32"
-    cast = _cast(value, dtype, name)
-    graph.append(cast)
-    return cast.outputs[0]

@@ -1,13 +1,13 @@
-"""Int8 written into the graph: weights of every matrix product and every embedding table, activations as they come.
+"""Int8 written into the graph: weights of all matrix products and embedding tables at export, activations at run time.
 
 Weights are rounded per output channel, symmetrically, to -127..127 (Jacob et al. 2018, section 2; Wu et al. 2020,
 section 5). Activations are rounded per row, never across rows: a sentence's result must not depend on the rest of
-its batch, which `quantize_dynamic`, with one scale for a whole tensor, cannot promise. After a LayerNorm all rows have
+its batch, which `quantize_dynamic`, with one scale per tensor, cannot guarantee. After a LayerNorm all rows have
 one scale already, and one constant, taken from calibration, serves them all, with the bias in the product; elsewhere
 the graph computes each row's. After a ReLU nothing is negative, and rounding to 0..255 does the ReLU as well. Packed
 projections that the graph would split become products of their own.
 
-An embedding table that is also the output projection stands once, as `[vocabulary, d_model]` with a scale for each
+An embedding table that is also the output projection is stored once, as `[vocabulary, d_model]` with a scale for each
 token: a channel of the projection, a row of the table.
 """
 
@@ -82,7 +82,7 @@ class _Rows(NamedTuple):
     Attributes:
         rounded: uint8 `[..., k]`.
         scale: of them all, a constant.
-        zero: what stands for 0, a constant.
+        zero: the integer that represents 0, a constant.
         factor: float32 `[..., 1]`, by which products of each row must still be multiplied; None if all rows have one.
     """
 

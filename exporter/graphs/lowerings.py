@@ -1,17 +1,17 @@
 """The three ways to write one decoder step in ONNX, behind one set of methods.
 
-`modules.DecoderStep` is the one source; what differs between runtimes is how a cache is written, how attention is
-spelled and how a residual meets its LayerNorm. Shapes: b batch, h heads, k head_dim, d d_model, s source, c cache.
+`modules.DecoderStep` is the one source; runtimes differ in how a cache is written, which operators compute attention,
+and how a residual and its LayerNorm are combined. Shapes: b batch, h heads, k head_dim, d d_model, s source, c cache.
 Queries arrive already scaled by 1/sqrt(head_dim): the factor is folded into their weights.
 """
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from txport.models.transformer import KeyValue
 from txport.runtime.bundle.interface import MASKED
 
 CONTRIB = "com.microsoft"
@@ -26,39 +26,6 @@ class StepInputs:
     positions: Tensor  # int64 [b]
     cache_positions: Tensor  # int64 [c], 0..c-1: an input, so that no Range operator is needed
     cross_bias: Tensor  # float [b, 1, 1, s]
-
-
-class Lowering(ABC):
-    """How a step is spelled for one family of runtimes; what is not overridden is written in standard operators.
-
-    Attributes:
-        name: as in file names and the manifest.
-        opset: version of the standard operators.
-        needs: which runtimes read it, in words.
-    """
-
-    name: str
-    opset: int
-    needs: str
-
-    @abstractmethod
-    def self_attention(
-        self, qkv: Tensor, heads: int, key_cache: Tensor, value_cache: Tensor, step: StepInputs
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Packed projections [b, 3d] and caches [b, h, c, k] -> context [b, d] and the written caches."""
-
-    @abstractmethod
-    def cross_attention(self, query: Tensor, heads: int, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
-        """query [b, d], key and value [b, h, s, k] -> context [b, d]."""
-
-    def add_norm(self, x: Tensor, residual: Tensor, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
-        """x, residual [b, d] -> (their sum, its LayerNorm), each [b, d]."""
-        total = x + residual
-        return total, norm(total)
-
-    def best(self, logits: Tensor) -> Tensor:
-        """logits [b, v] -> int64 [b], the id of the largest; of equal ones, the lowest."""
-        return torch.argmax(logits, dim=-1)
 
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:
@@ -79,27 +46,51 @@ def _matmul(x: Tensor, y: Tensor) -> Tensor:
     return torch.onnx.ops.symbolic("MatMul", (x, y), dtype=x.dtype, shape=(*x.shape[:-1], y.shape[-1]))
 
 
-class Scatter(Lowering):
-    """ScatterElements into a fixed cache and plain attention; opset 18, as TensorRT 8.6 and every runtime reads."""
+class Lowering:
+    """How a step is written for one family of runtimes; this one is `scatter`, for TensorRT 8.6 and every other.
+
+    It has ScatterElements into a fixed cache, plain attention and only standard operators; others override some.
+
+    Attributes:
+        name: as in file names and the manifest.
+        opset: version of the standard operators.
+        needs: which runtimes read it, in words.
+    """
 
     name, opset, needs = "scatter", 18, "opset 18: ONNX Runtime, TensorRT 8.6 and later"
 
-    def self_attention(
-        self, qkv: Tensor, heads: int, key_cache: Tensor, value_cache: Tensor, step: StepInputs
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def self_attention(self, qkv: Tensor, heads: int, cache: KeyValue, step: StepInputs) -> tuple[Tensor, KeyValue]:
+        """Packed projections [b, 3d] and a cache, each [b, h, c, k] -> context [b, d] and the written cache."""
         query, key, value = (_split_heads(part, heads) for part in qkv.chunk(3, dim=1))
-        # ScatterElements wants an index for each element written. Adding zeros spreads the position over heads and
-        # head_dim; Expand would need the batch size, and with it a Shape operator.
-        spread = torch.zeros(1, heads, 1, key.shape[3], dtype=torch.int64)
-        index = step.positions.reshape(-1, 1, 1, 1) + spread
-        key_cache = key_cache.scatter(2, index, key)
-        value_cache = value_cache.scatter(2, index, value)
+        cache = self.write(cache, (key, value), step.positions)
         visible = step.cache_positions.reshape(1, 1, 1, -1) <= step.positions.reshape(-1, 1, 1, 1)
-        bias = torch.where(visible, 0.0, MASKED)
-        return _merge_heads(attend(query, key_cache, value_cache, bias)), key_cache, value_cache
+        return _merge_heads(self.attend(query, *cache, visible)), cache
 
     def cross_attention(self, query: Tensor, heads: int, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
-        return _merge_heads(attend(_split_heads(query, heads), key, value, bias))
+        """query [b, d], key and value [b, h, s, k], bias [b, 1, 1, s] -> context [b, d]."""
+        return _merge_heads(self.attend(_split_heads(query, heads), key, value, bias))
+
+    def write(self, cache: KeyValue, new: KeyValue, positions: Tensor) -> KeyValue:
+        """A cache, each [b, h, c, k], with the new key and value, each [b, h, 1, k], at positions [b]."""
+        # ScatterElements wants an index for each element written. Adding zeros spreads the position over heads and
+        # head_dim; Expand would need the batch size, and with it a Shape operator.
+        _, heads, _, head_dim = new[0].shape
+        spread = torch.zeros(1, heads, 1, head_dim, dtype=torch.int64)
+        index = positions.reshape(-1, 1, 1, 1) + spread
+        return cache[0].scatter(2, index, new[0]), cache[1].scatter(2, index, new[1])
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        """Attention of [b, h, 1, k] over [b, h, n, k]; a bool mask is true where seen, a float mask is added."""
+        return attend(query, key, value, torch.where(mask, 0.0, MASKED) if mask.dtype == torch.bool else mask)
+
+    def add_norm(self, x: Tensor, residual: Tensor, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
+        """x, residual [b, d] -> (their sum, its LayerNorm), each [b, d]."""
+        total = x + residual
+        return total, norm(total)
+
+    def best(self, logits: Tensor) -> Tensor:
+        """logits [b, v] -> int64 [b], the id of the largest; of equal ones, the lowest."""
+        return torch.argmax(logits, dim=-1)
 
 
 class TensorScatter(Lowering):
@@ -107,52 +98,43 @@ class TensorScatter(Lowering):
 
     name, opset, needs = "tensorscatter", 24, "opset 24: ONNX Runtime 1.24 and later, TensorRT 10.15 and later"
 
-    def self_attention(
-        self, qkv: Tensor, heads: int, key_cache: Tensor, value_cache: Tensor, step: StepInputs
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        query, key, value = (_split_heads(part, heads) for part in qkv.chunk(3, dim=1))
-        key_cache = self._write(key_cache, key, step.positions)
-        value_cache = self._write(value_cache, value, step.positions)
-        visible = step.cache_positions.reshape(1, 1, 1, -1) <= step.positions.reshape(-1, 1, 1, 1)
-        context = F.scaled_dot_product_attention(query, key_cache, value_cache, attn_mask=visible, scale=1.0)
-        return _merge_heads(context), key_cache, value_cache
-
-    def cross_attention(self, query: Tensor, heads: int, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
-        query = _split_heads(query, heads)
-        return _merge_heads(F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=1.0))
-
-    @staticmethod
-    def _write(cache: Tensor, new: Tensor, positions: Tensor) -> Tensor:
-        return torch.onnx.ops.symbolic(
-            "TensorScatter", (cache, new, positions), {"axis": 2}, dtype=cache.dtype, shape=cache.shape, version=24
+    def write(self, cache: KeyValue, new: KeyValue, positions: Tensor) -> KeyValue:
+        key, value = (
+            torch.onnx.ops.symbolic(
+                "TensorScatter", (old, part, positions), {"axis": 2}, dtype=old.dtype, shape=old.shape, version=24
+            )
+            for old, part in zip(cache, new, strict=True)
         )
+        return key, value
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=1.0)
 
 
-class Ort(Scatter):
+class Ort(Lowering):
     """ONNX Runtime's fused operators: it reads only the part of a cache that a row has reached.
 
-    Its GroupQueryAttention takes heads of a multiple of 8 only; others keep `Scatter`'s self-attention.
+    Its GroupQueryAttention takes heads of a multiple of 8 only; others keep the standard self-attention.
     """
 
     name, opset, needs = "ort", 18, "ONNX Runtime's own operators: ONNX Runtime only"
 
-    def self_attention(
-        self, qkv: Tensor, heads: int, key_cache: Tensor, value_cache: Tensor, step: StepInputs
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        if key_cache.shape[3] % 8:
-            return super().self_attention(qkv, heads, key_cache, value_cache, step)
+    def self_attention(self, qkv: Tensor, heads: int, cache: KeyValue, step: StepInputs) -> tuple[Tensor, KeyValue]:
+        key, value = cache
+        if key.shape[3] % 8:
+            return super().self_attention(qkv, heads, cache, step)
         # seqlens_k is, in its documentation's words, "total sequence lengths minus 1" of each row: the position.
         lengths = step.positions.to(torch.int32)
         total = torch.onnx.ops.symbolic("Shape", (step.cache_positions,), dtype=torch.int64, shape=(1,))
-        context, key_cache, value_cache = torch.onnx.ops.symbolic_multi_out(
+        context, *written = torch.onnx.ops.symbolic_multi_out(
             f"{CONTRIB}::GroupQueryAttention",
-            (qkv[:, None], None, None, key_cache, value_cache, lengths, total.to(torch.int32)),
+            (qkv[:, None], None, None, key, value, lengths, total.to(torch.int32)),
             {"num_heads": heads, "kv_num_heads": heads, "scale": 1.0},
-            dtypes=(qkv.dtype, key_cache.dtype, value_cache.dtype),
-            shapes=((qkv.shape[0], 1, qkv.shape[1] // 3), key_cache.shape, value_cache.shape),
+            dtypes=(qkv.dtype, key.dtype, value.dtype),
+            shapes=((qkv.shape[0], 1, qkv.shape[1] // 3), key.shape, value.shape),
             version=1,
         )
-        return context.reshape(-1, qkv.shape[1] // 3), key_cache, value_cache
+        return context.reshape(-1, qkv.shape[1] // 3), (written[0], written[1])
 
     def cross_attention(self, query: Tensor, heads: int, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
         query = query[:, None]
@@ -199,4 +181,4 @@ def _block(vocabulary: int) -> int:
     return max(width for width in range(1, math.isqrt(vocabulary) + 1) if vocabulary % width == 0)
 
 
-LOWERINGS: dict[str, Lowering] = {lowering.name: lowering for lowering in (Ort(), Scatter(), TensorScatter())}
+LOWERINGS: dict[str, Lowering] = {lowering.name: lowering for lowering in (Ort(), Lowering(), TensorScatter())}

@@ -11,10 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from txport.exporter.graphs.lowerings import Lowering, StepInputs, attend
-from txport.models.transformer import Attention, DecoderLayer, Embedding, EncoderLayer, Transformer
+from txport.models.transformer import Attention, DecoderLayer, Embedding, EncoderLayer, KeyValue, Transformer
 from txport.runtime.bundle.interface import MASKED
-
-KeyValue = tuple[Tensor, Tensor]
 
 
 def _packed(*linears: nn.Linear, scale_first: float = 1.0) -> nn.Linear:
@@ -184,8 +182,8 @@ class DecoderStep(nn.Module):
         residual, y = x, (layers[0].self_norm(x) if self.pre_norm else x)
         remaining = iter(norms)
         for layer, key_value, cache in zip(layers, cross, caches, strict=True):
-            context, key, value = self.lowering.self_attention(layer.self_qkv(y), self.heads, *cache, inputs)
-            written.append((key, value))
+            context, cache = self.lowering.self_attention(layer.self_qkv(y), self.heads, cache, inputs)
+            written.append(cache)
             residual, y = self._add_norm(layer.self_output(context), residual, next(remaining))
             query = layer.cross_query(y)
             context = self.lowering.cross_attention(query, self.heads, *key_value, inputs.cross_bias)

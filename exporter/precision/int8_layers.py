@@ -1,7 +1,7 @@
 """Which layers of an int8 bundle must stay in float32, measured on real sentences.
 
-For most models, none. Where int8 costs too much quality (`txport.exporter.verification.quality`), the modules whose
-rounding alone disturbs the logits most stay in float32, twice as many each time, until it does not.
+For most models there are none. Where int8 costs too much quality (`txport.exporter.verification.quality`), the modules
+whose rounding alone changes the logits most stay in float32; their number is doubled until the quality suffices.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ import onnx_ir as ir
 from txport.exporter.bundle import write_graphs
 from txport.exporter.graphs.int8 import convertible, to_int8
 from txport.exporter.graphs.trace import module_of
-from txport.exporter.precision.calibration import Calibration
+from txport.exporter.precision.calibration import Calibration, Loss
 from txport.exporter.precision.islands import island_nodes
 from txport.exporter.trial import Trial
 from txport.exporter.verification.quality import Quality, bleu
@@ -20,7 +20,7 @@ from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Island
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.errors import CheckFailed
-from txport.runtime.greedy import Request, decode_all
+from txport.runtime.greedy import decode_all
 from txport.runtime.version import VERSION
 
 ENCODER, STEP = "encoder", "decoder_step.ort"
@@ -80,8 +80,8 @@ class Int8Search:
 
     def quality(self, kept: Sequence[Module]) -> Quality:
         """What int8 costs with these modules in float32."""
-        models = self._converted({name: self._nodes(name, kept) for name in self._files})
-        changed = self._calibration.loss(models, self._directory / "int8" / "onnx").changed
+        kept_nodes = {name: self._nodes(name, kept) for name in self._files}
+        changed = self._loss(self._calibration, kept_nodes).changed
         score = self._bleu(self._directory / "int8") if self._trial.references else None
         return Quality(len(self._trial.sources), changed, self._bleu_float32, score)
 
@@ -92,8 +92,7 @@ class Int8Search:
 
         def disturbance(module: Module) -> float:
             others = [other for other in modules if other != module]
-            models = self._converted({name: self._nodes(name, others, alone=True) for name in self._files})
-            return first.loss(models, self._directory / "int8" / "onnx").rms
+            return self._loss(first, {name: self._nodes(name, others, alone=True) for name in self._files}).rms
 
         return sorted(modules, key=disturbance, reverse=True)
 
@@ -107,17 +106,14 @@ class Int8Search:
             node for node, module in self._modules[graph] if module in kept or (tables and module[1] == "embedding")
         }
 
-    def _converted(self, kept: dict[str, set[str]]) -> dict[str, ir.Model]:
+    def _loss(self, calibration: Calibration, kept: dict[str, set[str]]) -> Loss:
+        """Write both graphs in int8 but for the nodes `kept`, and measure them."""
         models = {name: ir.load(file) for name, file in self._files.items()}
         for name, model in models.items():
             to_int8(model, self._largest[name], kept[name])
-        return models
+        return calibration.loss(models, self._directory / "int8" / "onnx")
 
     def _bleu(self, directory: Path) -> float:
         """Of the translations of all sentences by the graphs in a directory."""
-        engine = OrtEngine(directory, self._manifest, ["ort"])
-        trial = self._trial
-        pairs = zip(trial.sources, trial.limits, strict=True)
-        requests = [Request(source, most, prefix=trial.prefix) for source, most in pairs]
-        targets = [result.ids for result in decode_all(engine, requests)]
-        return bleu(trial.tokenizer, targets, trial.references)
+        results = decode_all(OrtEngine(directory, self._manifest, ["ort"]), self._trial.requests())
+        return bleu(self._trial.tokenizer, [result.ids for result in results], self._trial.references)

@@ -1,8 +1,8 @@
 """Which nodes of a float16 graph must stay in float32, measured on real sentences.
 
-There are two reasons. Overflow: a node reads or writes a value near the largest of float16 (65504). Loss: with every
-value rounded to float16 the graph would choose other tokens; then the modules whose rounding costs most are kept in
-float32, one after the other, until it does not.
+A node becomes an island for one of two reasons. Overflow: it reads or writes a value near the largest of float16
+(65504). Loss: with every value rounded to float16 the graph would choose other tokens; then the modules whose rounding
+costs most are kept in float32, one after the other, until the tokens agree.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,7 +43,10 @@ def choose_islands(
     probe = ["encoder", list(files)[-1]]  # scopes are the same modules in every lowering: one stands for all
 
     def loss(scopes: Sequence[Scope]) -> Loss:
-        models = {name: _converted(files[name], _within(files[name], scopes) | islands[name]) for name in probe}
+        models = {name: ir.load(files[name]) for name in probe}
+        for name, model in models.items():
+            to_float16(model, _within(files[name], scopes) | islands[name])
+            rounded(model)
         return calibration.loss(models, directory / "rounded")
 
     progress("FP16: measuring the loss")
@@ -116,13 +119,6 @@ def _within(file: Path, scopes: Sequence[Scope]) -> set[str]:
     wanted = {scope for graph, scope in scopes if graph.split(".")[0] == kind}
     model = ir.load(file)
     return {n.name or "" for n in model.graph if module_of(n) in wanted and not _reads_cache(n)}
-
-
-def _converted(file: Path, islands: set[str]) -> ir.Model:
-    model = ir.load(file)
-    to_float16(model, islands)
-    rounded(model)
-    return model
 
 
 def _lossy_scopes(measure: Callable[[Sequence[Scope]], Loss], candidates: list[Scope]) -> list[Scope]:

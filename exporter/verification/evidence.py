@@ -1,4 +1,4 @@
-"""Accumulates one lowering's results batch by batch, so that logits of all sentences are never held at once."""
+"""Accumulates one lowering's results batch by batch, so that memory never holds the logits of all sentences."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from txport.exporter.trial import Trial
 from txport.exporter.verification.quality import Quality, bleu
 from txport.exporter.verification.report import Divergence, LoweringReport, judge
 from txport.runtime.engine import DecoderState, Engine, Memory
-from txport.runtime.greedy import Request, decode_all
+from txport.runtime.greedy import decode_all
 
 # Sentences that the runtime's loop decodes with each lowering after the first.
 LOOP_SAMPLE = 32
@@ -70,9 +70,7 @@ class LoweringCheck:
         return list(self._loop_ids.values())
 
     def _run_loop(self, indices: Sequence[int]) -> None:
-        trial = self._trial
-        requests = [Request(trial.sources[i], max_length=trial.limits[i], prefix=trial.prefix) for i in indices]
-        results = decode_all(self._engine, requests)
+        results = decode_all(self._engine, self._trial.requests(indices))
         self._loop_ids = {index: result.ids for index, result in zip(indices, results, strict=True)}
 
     def add(self, answer: Answer, memory: Memory) -> None:

@@ -132,10 +132,11 @@ class _Sums:
         self._differences += float(np.square(difference).sum())
 
     @property
-    def relative(self) -> float:
-        if self._differences == 0:
-            return 0.0
-        return math.sqrt(self._differences / self._squares) if self._squares > 0 else math.inf
+    def figures(self) -> tuple[float, float, float]:
+        """The largest magnitude, the error and the relative error, as in `LayerError`."""
+        relative = math.sqrt(self._differences / self._squares) if self._squares > 0 else math.inf
+        error = self.error if math.isfinite(self.error) else math.nan
+        return self.largest, error, relative if self._differences != 0 else 0.0
 
 
 def _compare(graph: Graph, file: Path, infer: Runner, pairs: Sequence[Pair]) -> list[LayerError]:
@@ -146,15 +147,11 @@ def _compare(graph: Graph, file: Path, infer: Runner, pairs: Sequence[Pair]) -> 
             sums.setdefault(name, _Sums()).add(outputs[name], expected[name])
     nodes = onnx.load(file, load_external_data=False).graph.node
     return [
-        LayerError(graph.name, node.name, node.op_type, value, *_figures(sums[value]))
+        LayerError(graph.name, node.name, node.op_type, value, *sums[value].figures)
         for node in nodes
         for value in node.output
         if value in sums
     ]
-
-
-def _figures(sums: _Sums) -> tuple[float, float, float]:
-    return sums.largest, sums.error if math.isfinite(sums.error) else math.nan, sums.relative
 
 
 def worst(errors: Sequence[LayerError], count: int) -> list[LayerError]:

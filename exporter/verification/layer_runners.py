@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from txport.exporter.engines.builder import parse_graph
+from txport.exporter.engines.builder import optimization_profile, parse_graph
 from txport.exporter.graphs.sessions import Array, Values, outputs_of, session
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph
@@ -76,10 +76,7 @@ def network_with_config(
     def configure(builder: Any, network: Any) -> Any:
         config = builder.create_builder_config()
         tensorrt.set_precision(config, network, manifest.precision.type == "float16", islands)
-        profile = builder.create_optimization_profile()
-        for tensor in (network.get_input(index) for index in range(network.num_inputs)):
-            if -1 in tuple(tensor.shape):
-                profile.set_shape(tensor.name, *_range_of([each[tensor.name] for each in shapes]))
+        profile = optimization_profile(builder, network, lambda name: _range_of([each[name] for each in shapes]))
         config.add_optimization_profile(profile)
         return config
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 from txport.exporter.bundle import write_graphs, write_json
-from txport.exporter.card import CARD, write_card
+from txport.exporter.card import CARD, card
 from txport.exporter.graphs.float16 import rounded
 from txport.exporter.progress import Stages
 from txport.exporter.reference import BATCH, Answer, answers, batches
@@ -144,7 +144,7 @@ def write_report(directory: Path, name: str, manifest: Manifest, report: Verific
         written.append(REPORT)
         summary = {field.name: getattr(report, field.name) for field in dataclasses.fields(Verification)}
         manifest = dataclasses.replace(manifest, verification=Verification(**summary))
-    write_card(directory, name, manifest, report)
+    (directory / CARD).write_text(card(name, manifest, report), encoding="utf-8")
     files = manifest.files.copy()
     for path in (directory / name for name in written):
         files[path.name] = FileEntry(path.stat().st_size, sha256(path))

@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 from txport.models.config import Config
-from txport.models.importers.imported import Imported, ImportOptions, TokenizerParts, ids_only_parts
+from txport.models.importers.imported import Imported, ImportOptions, TokenizerParts
 from txport.models.importers.layers import FAIRSEQ, OFFSET, map_layers, offset_sinusoids
 from txport.models.importers.plan import BANNED, ImportPlan
 from txport.models.importers.settings import Settings, flat_settings, one_file
 from txport.models.importers.tokenizers.languages import refuse_languages
 from txport.models.importers.tokenizers.sentencepiece_models import dictionary_tokenizer, find_sentencepiece
 from txport.models.importers.weights import read_pickle, tensors_of
+from txport.runtime.bundle.tokenizer_schema import ids_only
 from txport.runtime.errors import CheckpointError
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
@@ -73,7 +74,7 @@ def import_fairseq(path: Path, options: ImportOptions) -> Imported:
         "fairseq's generator never makes <pad>, which is banned here too, nor empty answers, as with --min-length 1"
     ]
     refuse_languages(options, file)
-    tokenizer = _tokenizer(file, task, ours, options) if options.tokenizer else ids_only_parts(EOS)
+    tokenizer = _tokenizer(file, task, ours, options) if options.tokenizer else TokenizerParts(ids_only(EOS))
     return Imported("fairseq", ours, plan, tokenizer, notes)
 
 

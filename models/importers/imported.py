@@ -7,7 +7,7 @@ from pathlib import Path
 from txport.models.checkpoint import new_checkpoint, write_description
 from txport.models.config import Config
 from txport.models.importers.plan import ImportPlan
-from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, ids_only
+from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 
 
 @dataclass(frozen=True)
@@ -15,10 +15,10 @@ class ImportOptions:
     """The options of `tx-import`, beyond what to import and where to.
 
     Attributes:
-        tokenizer: bring the tokenizer along; without it the model takes and gives ids.
+        tokenizer: import the tokenizer too; without it the model takes and returns ids.
         source_language: the default, for a model of many languages.
         target_language: likewise.
-        vocabulary: where dictionaries or a tokenizer lie that are not beside the model.
+        vocabulary: directory of dictionaries or tokenizer files that are not next to the model.
     """
 
     tokenizer: bool = True
@@ -33,11 +33,6 @@ class TokenizerParts:
 
     description: TokenizerDescription
     files: Mapping[str, bytes] = field(default_factory=dict)
-
-
-def ids_only_parts(eos: int) -> TokenizerParts:
-    """No tokenizer at all."""
-    return TokenizerParts(ids_only(eos))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Hugging Face Marian (OPUS-MT): Junczys-Dowmunt et al. (2018), arXiv:1804.00344.
 
-Post-norm, sinusoids whose cosines stand behind the sines, one vocabulary or two. Ids are those of vocab.json, not
+Post-norm; in the position table all sines precede all cosines; one vocabulary or two. Ids are those of vocab.json, not
 SentencePiece's; the decoder starts from pad, whose embedding is zero, and pad is banned from answers.
 """
 
@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 from txport.models.config import Config
 from txport.models.importers.huggingface import HuggingFaceModel
-from txport.models.importers.imported import Imported, ImportOptions, TokenizerParts, ids_only_parts
+from txport.models.importers.imported import Imported, ImportOptions, TokenizerParts
 from txport.models.importers.plan import ImportPlan
 from txport.models.importers.settings import read_json
 from txport.models.importers.tokenizers.languages import chosen_language
 from txport.models.importers.tokenizers.pieces import completed, pieces_of
 from txport.models.importers.tokenizers.vocabulary import by_id, read_bytes, read_vocabulary, vocabulary_bytes
 from txport.models.transformer import sinusoids
-from txport.runtime.bundle.tokenizer_schema import Languages, TokenizerDescription, TokenizerFiles
+from txport.runtime.bundle.tokenizer_schema import Languages, TokenizerDescription, TokenizerFiles, ids_only
 from txport.runtime.errors import CheckpointError
 
 _SPECIAL = ("</s>", "<unk>", "<pad>")
@@ -51,7 +51,7 @@ def import_marian(directory: Path, options: ImportOptions) -> Imported:
     model.layers(ours)
     model.plan.check(ours)
     if not options.tokenizer:
-        return Imported("marian", ours, model.plan, ids_only_parts(ours.eos_id), model.notes)
+        return Imported("marian", ours, model.plan, TokenizerParts(ids_only(ours.eos_id)), model.notes)
     tokenizer, unk = _tokenizer(directory, ours, options)
     return Imported("marian", replace(ours, unk_id=unk), model.plan, tokenizer, model.notes)
 

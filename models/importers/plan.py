@@ -1,4 +1,4 @@
-"""Which tensor of ours comes from which of theirs, checked before anything is written, then written one at a time."""
+"""Maps the source's tensors to our parameters: checked as a whole before anything is written, one tensor at a time."""
 
 import json
 import math

@@ -1,7 +1,7 @@
-"""Models around PyTorch's own `torch.nn.Transformer`: a state dict, and torch.json that says what it does not.
+"""Models around PyTorch's own `torch.nn.Transformer`: a state dict, and torch.json with what it does not contain.
 
 `TorchSeq2Seq` is such a model, written to be copied; its state dict has the names of `DEFAULT_NAMES`. A module with
-other names says them in torch.json, which lies beside the state dict:
+other names lists them in torch.json, next to the state dict:
 
     {
      "weights": "model.pt",              a state dict, by torch.save or as .safetensors
@@ -22,7 +22,7 @@ other names says them in torch.json, which lies beside the state dict:
      }
     }
 
-Sources end with eos; padding stands at the end and is masked; the decoder starts from bos.
+Sources end with eos; padding is at the end and masked; the decoder starts from bos.
 """
 
 import math
@@ -33,18 +33,19 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from txport.models.config import Config
-from txport.models.importers.imported import Imported, ImportOptions, ids_only_parts
+from txport.models.importers.imported import Imported, ImportOptions, TokenizerParts
 from txport.models.importers.layers import LayerNames, map_layers
 from txport.models.importers.plan import ImportPlan
 from txport.models.importers.settings import Settings
 from txport.models.importers.tokenizers.sentencepiece_models import own_sentencepiece
-from txport.models.importers.weights import Stored, read_safetensors, read_state_dict
+from txport.models.importers.weights import read_safetensors, read_state_dict
 from txport.models.transformer import sinusoids
 from txport.runtime.bundle.strict_json import decode, parse
+from txport.runtime.bundle.tokenizer_schema import ids_only
 from txport.runtime.errors import CheckpointError
 
 DESCRIPTION = "torch.json"
-# What torch.json calls as our config does.
+# Fields that torch.json and our config name alike.
 _SAME = (
     *("heads", "max_positions", "activation", "scale_embedding", "layer_norm_epsilon"),
     *("pad_id", "unk_id", "bos_id", "eos_id"),
@@ -93,7 +94,7 @@ class TorchDescription:
 
 
 class TorchSeq2Seq(nn.Module):
-    """What `nn.Transformer` leaves out: embeddings, sinusoidal positions (Vaswani et al. 2017, 3.5), a projection.
+    """What `nn.Transformer` lacks: embeddings, sinusoidal positions (Vaswani et al. 2017, 3.5), a projection.
 
     Args:
         source_vocabulary: rows of the source embedding.
@@ -144,8 +145,14 @@ def import_torch(directory: Path, options: ImportOptions) -> Imported:
         CheckpointError: something is missing, damaged or not supported.
     """
     file = directory / DESCRIPTION
-    described = _read(file)
-    plan = ImportPlan(_weights(directory / described.weights), directory / described.weights)
+    try:
+        value = parse(file.read_bytes(), str(file), CheckpointError)
+    except OSError:
+        raise CheckpointError(f"{file} is missing: it says what a state dict does not; see the README") from None
+    described = decode(TorchDescription, value, str(file), CheckpointError)
+    weights = directory / described.weights
+    theirs = read_safetensors(weights) if weights.suffix == ".safetensors" else read_state_dict(weights)
+    plan = ImportPlan(theirs, weights)
     names, stack = described.names, f"{described.names.transformer}." if described.names.transformer else ""
     weight, bias = f"{names.projection}.weight", f"{names.projection}.bias"
     embeddings = plan.embeddings(names.source_embedding, names.target_embedding, weight)
@@ -157,21 +164,9 @@ def import_torch(directory: Path, options: ImportOptions) -> Imported:
     for side in ("encoder", "decoder") if ours.norm != "post" else ():
         plan.affine(f"{side}_norm", f"{stack}{side}.norm", optional_bias=True)
     plan.check(ours)
-    without = not options.tokenizer
-    tokenizer = ids_only_parts(ours.eos_id) if without else own_sentencepiece(directory, options, ours)
+    ids = TokenizerParts(ids_only(ours.eos_id))
+    tokenizer = own_sentencepiece(directory, options, ours) if options.tokenizer else ids
     return Imported("torch", ours, plan, tokenizer, [])
-
-
-def _read(file: Path) -> TorchDescription:
-    try:
-        value = parse(file.read_bytes(), str(file), CheckpointError)
-    except OSError:
-        raise CheckpointError(f"{file} is missing: it says what a state dict does not; see the README") from None
-    return decode(TorchDescription, value, str(file), CheckpointError)
-
-
-def _weights(file: Path) -> dict[str, Stored]:
-    return read_safetensors(file) if file.suffix == ".safetensors" else read_state_dict(file)
 
 
 def _config(file: Path, described: TorchDescription, plan: ImportPlan, stack: str, **fields: Any) -> Config:

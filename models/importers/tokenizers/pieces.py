@@ -31,20 +31,13 @@ def pieces_of(model: bytes, file: object) -> list[str]:
 def completed(model: bytes, known: Iterable[str], wanted: Iterable[str]) -> bytes:
     """The model file with those of `wanted` that are not `known` appended; existing ids stay what they are."""
     missing = sorted(set(wanted) - set(known))
-    # Fields of a repeated message may stand anywhere in a protobuf file, also at its end.
-    return model + b"".join(_field(1, _field(1, piece.encode()) + _score() + _type()) for piece in missing)
+    score_and_type = bytes([2 << 3 | 5]) + struct.pack("<f", 0.0) + bytes([3 << 3, _UNUSED])
+    # Fields of a repeated message may be anywhere in a protobuf file, also at its end.
+    return model + b"".join(_field(1, _field(1, piece.encode()) + score_and_type) for piece in missing)
 
 
 def _field(number: int, data: bytes) -> bytes:
     return bytes([number << 3 | 2]) + _varint(len(data)) + data
-
-
-def _score() -> bytes:
-    return bytes([2 << 3 | 5]) + struct.pack("<f", 0.0)
-
-
-def _type() -> bytes:
-    return bytes([3 << 3, _UNUSED])
 
 
 def _varint(value: int) -> bytes:
