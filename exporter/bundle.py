@@ -23,7 +23,7 @@ _IR_VERSIONS = {18: 8, 24: 12}
 
 
 def write_graphs(directory: Path, models: Mapping[str, ir.Model], version: str) -> dict[str, Path]:
-    """Save graphs as `<name>.onnx` beside one `weights.bin`, and check each with ONNX's checker and shape inference.
+    """Save graphs as `<name>.onnx` next to one `weights.bin`, and check each with ONNX's checker and shape inference.
 
     Args:
         directory: created if it does not exist.

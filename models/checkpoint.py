@@ -193,7 +193,7 @@ def _read_tensors(file: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, t
 
 
 def read_tokenizer(directory: Path, config: Config) -> TokenizerDescription:
-    """What a checkpoint says of its tokenizer.
+    """The description of a checkpoint's tokenizer.
 
     Raises:
         CheckpointError: files are missing, or the description is damaged, newer or not fit for the config.

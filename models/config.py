@@ -22,7 +22,7 @@ def _option(default: Any, help: str) -> Any:
 class Config:
     """Everything that decides the shapes and the arithmetic of a model; defaults: "base" of Vaswani et al. (2017).
 
-    The text beside each field is what command lines show as its help.
+    The text of each field is the help that command lines show.
 
     Raises:
         InputError: a value that no model can have; the message names the field.

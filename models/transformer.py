@@ -1,7 +1,7 @@
 """The Transformer of "Attention Is All You Need" (Vaswani et al., 2017), written to be read.
 
 Shapes: b batch, s source tokens, t target tokens, c cache length, d d_model, h heads, k head_dim, v target vocabulary.
-Lengths count tokens that are not padding; padding stands only at the end of a row.
+Lengths count tokens that are not padding; padding is only at the end of a row.
 """
 
 import math
@@ -215,7 +215,7 @@ class Transformer(nn.Module):
     def decode(self, target_ids: Tensor, memory: Tensor, source_lengths: Tensor) -> Tensor:
         """Teacher forcing: int64 `[b, t]` ids that start with bos -> logits `[b, t, v]`; logits at i see ids 0..i.
 
-        Target padding needs no mask: it stands at the end, where no earlier position can see it.
+        Target padding needs no mask: it is at the end, where no earlier position can see it.
         """
         mask = valid_mask(source_lengths, memory.shape[1])
         x = self.target_embedding(target_ids, torch.arange(target_ids.shape[1], device=target_ids.device))

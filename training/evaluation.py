@@ -1,4 +1,4 @@
-"""How good translations are: BLEU and chrF by sacreBLEU, and the share that is exactly right."""
+"""How good translations are: BLEU and chrF from sacreBLEU, and the share that is exactly right."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

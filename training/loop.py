@@ -59,9 +59,9 @@ def train(recipe: Recipe, output: Path, data: Path, *, resume: bool = False, for
 
     Args:
         recipe: what to do.
-        output: the checkpoint directory to write; `output`.run beside it holds logs and what `resume` needs.
+        output: the checkpoint directory to write; `output`.run next to it holds logs and what `resume` needs.
         data: where relative file names of the recipe's corpus are.
-        resume: go on with an interrupted run.
+        resume: continue an interrupted run.
         force: replace a checkpoint or a run that exists.
 
     Returns:

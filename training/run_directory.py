@@ -1,9 +1,9 @@
-"""Where a run keeps what it needs to be resumed: `NAME.run` beside the checkpoint `NAME` that it will write.
+"""Where a run keeps what it needs to be resumed: `NAME.run` next to the checkpoint `NAME` that it will write.
 
 NAME.run/
   recipe.json     the recipe, with all overrides
   tokenizer/      as it will be in the checkpoint
-  state/          last.ckpt and the best, by Lightning
+  state/          last.ckpt and the best, written by Lightning
   logs/           csv/version_N/metrics.csv and tensorboard/
 """
 
@@ -57,7 +57,7 @@ class RunDirectory:
         write_atomically(self.recipe, (json.dumps(recipe.to_json(), indent=1) + "\n").encode())
 
     def resume(self, recipe: Recipe) -> None:
-        """Go on with a run, whose limits may change but not its task.
+        """Continue a run, whose limits may change but not its task.
 
         Raises:
             InputError: there is no such run, or its recipe is another.

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from txport.runtime.libraries import needs
 
-# Options that stand for one value of the recipe each, by its section; those that are not here stand for [training]'s.
+# The recipe's section of each option that sets one of its values; options that are not listed here set [training]'s.
 SECTIONS = {"preset": "model", "vocabulary": "tokenizer", "source_language": "corpus", "target_language": "corpus"}
 
 
@@ -50,7 +50,7 @@ def main(
 ) -> None:
     """Train a Transformer and write a checkpoint.
 
-    OUTPUT.run beside it keeps logs (CSV, TensorBoard) and what --resume needs.
+    OUTPUT.run next to it keeps logs (CSV, TensorBoard) and what --resume needs.
     """
     logging.basicConfig(format="tx-train: %(message)s", level=logging.WARNING)
     logging.getLogger("txport").setLevel(logging.INFO)

@@ -91,5 +91,5 @@ def computing_layers(tensorrt: TensorRt, network: Any) -> Iterator[tuple[Any, st
 
 
 def is_island(layer: str, islands: set[str]) -> bool:
-    """Whether a layer stands for one of these nodes; the parser adds numbers where a node becomes several layers."""
+    """Whether a layer comes from one of these nodes; the parser adds numbers where a node becomes several layers."""
     return layer in islands or re.sub(r"_\d+$", "", layer) in islands

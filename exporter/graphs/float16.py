@@ -57,7 +57,7 @@ def to_float16(model: ir.Model, islands: Collection[str]) -> None:
 def rounded(model: ir.Model) -> None:
     """Make a float16 graph round on any runtime: compute in float32, Cast every result to float16 and back.
 
-    Names, dtypes and order of inputs and outputs stay, so that the graph can stand in for the original.
+    Names, dtypes and order of inputs and outputs stay, so that the graph can replace the original.
     """
     graph = model.graph
     _widen_weights(graph)

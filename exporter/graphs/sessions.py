@@ -29,7 +29,7 @@ def outputs_of(runner: onnxruntime.InferenceSession, feed: Values) -> dict[str, 
 
 
 def with_all_outputs(file: Path) -> Path:
-    """Write a copy beside `file` that gives every float tensor of the graph as an output too; return its path."""
+    """Write a copy next to `file` that has every float tensor of the graph as an output too; return its path."""
     model = onnx.load(file, load_external_data=False)
     known = {value.name for value in model.graph.output}
     floats = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)

@@ -40,7 +40,7 @@ def choose_islands(
         CheckFailed: a cache or another input or output of a graph would overflow: float16 cannot hold this model.
     """
     islands = _overflow_islands(files, calibration, progress)
-    probe = ["encoder", list(files)[-1]]  # scopes are the same modules in every lowering: one stands for all
+    probe = ["encoder", list(files)[-1]]  # scopes are the same modules in every lowering: one represents all
 
     def loss(scopes: Sequence[Scope]) -> Loss:
         models = {name: ir.load(files[name]) for name in probe}

@@ -139,7 +139,7 @@ class LoweringCheck:
         return report
 
     def _quality(self) -> Quality:
-        """Of the loop's translations, beside PyTorch's."""
+        """Of the loop's translations, compared with PyTorch's."""
         trial, indices = self._trial, sorted(self._loop_ids)
         compared = sum(len(ids) for ids in self._ids.values())
         changed = len(self._divergences) / max(1, compared)

@@ -1,7 +1,7 @@
 """What rounding costs in translation quality, measured on the translations.
 
 Int8 changes some tokens of any model, most of them for others as good, so identical ids prove nothing about it. With
-references, the loss in BLEU (Papineni et al. 2002, by sacreBLEU) decides; without, how often another token is chosen.
+references, the loss in BLEU (Papineni et al. 2002, in sacreBLEU) decides; without, how often another token is chosen.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ MOST_CHANGED = 0.02
 
 @dataclass(frozen=True)
 class Quality:
-    """The quality of int8 beside that of float32.
+    """The quality of int8 and that of float32.
 
     Attributes:
         sentences: how many were translated.

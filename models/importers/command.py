@@ -34,8 +34,8 @@ def main(
 ) -> None:
     """Import SOURCE, a directory, a file or the id of a model on the Hugging Face hub, as a checkpoint for tx-export.
 
-    Nothing in SOURCE is run. What would make it a different model is refused; how its own generation differs
-    from greedy search is reported on standard error.
+    Nothing in SOURCE is run. Anything that would change the model is refused. Where its own generation settings
+    differ from greedy search, standard error says so.
     """
     with needs("import"):  # here, so that --help need not wait for PyTorch
         from rich.console import Console

@@ -1,4 +1,4 @@
-"""fairseq's transformers (Ott et al. 2019, arXiv:1904.01038): a checkpoint file, and dictionaries beside it.
+"""fairseq's transformers (Ott et al. 2019, arXiv:1904.01038): a checkpoint file, and dictionaries next to it.
 
 The layers have the names of BART's family. Positions are fairseq's sinusoids or learned ones; the decoder starts from
 </s>; pad is never chosen, as in fairseq's own generator.
@@ -79,7 +79,7 @@ def import_fairseq(path: Path, options: ImportOptions) -> Imported:
 
 
 def _settings(file: Path, value: Any) -> tuple[Settings, Settings]:
-    """What the checkpoint says of the model, and of the task."""
+    """The settings of the model, and of the task."""
     if not isinstance(value, dict) or not (value.get("args") or value.get("cfg")):
         raise CheckpointError(f"{file} is no checkpoint of fairseq: it has neither args nor cfg")
     if value.get("args") is not None:

@@ -35,7 +35,7 @@ class HuggingFaceModel(Settings):
     Attributes:
         directory: the directory.
         plan: its weights, of which none is mapped yet.
-        prefix: what stands before the names of the model without its head; nothing where it was saved without one.
+        prefix: the prefix of the names of the model without its head; empty where it was saved without one.
         notes: sentences for the user.
 
     Raises:

@@ -17,7 +17,7 @@ class LayerNames:
     """What a toolkit calls its layers and their parts.
 
     Attributes:
-        stacks: what stands before the number of an encoder layer, and of a decoder layer.
+        stacks: the prefix of the number of an encoder layer, and of a decoder layer.
         attentions: self-attention and cross-attention.
         feed_forward: the inner and the outer linear layer.
         encoder_norms: the LayerNorms of self-attention and of the feed-forward layers.
@@ -46,7 +46,7 @@ FAIRSEQ = LayerNames(
 
 
 def map_layers(plan: ImportPlan, config: Config, names: LayerNames, prefix: str = "") -> None:
-    """Map all layers; `prefix` stands before the names of their stacks."""
+    """Map all layers; `prefix` precedes the names of their stacks."""
     sides = (
         ("encoder", config.encoder_layers, ("attention",), names.encoder_norms),
         ("decoder", config.decoder_layers, ("self_attention", "cross_attention"), names.decoder_norms),
@@ -80,7 +80,7 @@ def _attention(plan: ImportPlan, ours: str, theirs: str, d_model: int, names: La
 def offset_sinusoids(length: int, d_model: int) -> Tensor:
     """float32 `[length, d_model]`: row i is what the token at i gets, which fairseq calls position i + 2.
 
-    All sines stand before all cosines, and frequencies fall to 1/10000 exactly at the last one: tensor2tensor's
+    All sines precede all cosines, and frequencies fall to 1/10000 exactly at the last one: tensor2tensor's
     version, in float32 as there, since at far positions rounding shows.
     """
     half = d_model // 2

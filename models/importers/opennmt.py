@@ -58,7 +58,7 @@ def import_opennmt(path: Path, options: ImportOptions) -> Imported:
     """Understand a checkpoint that onmt_train wrote.
 
     Args:
-        path: the file (weights in it, or in the .safetensors beside it), or a directory with one.
+        path: the file (weights in it, or in the .safetensors next to it), or a directory with one.
         options: `vocabulary` names the directory of SentencePiece models.
 
     Raises:

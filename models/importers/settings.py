@@ -92,7 +92,7 @@ class Settings:
 
 
 def flat_settings(file: Path, value: object) -> Settings:
-    """Options that fairseq and OpenNMT-py keep with a model, which may stand in groups: encoder.layers, encoder_layers.
+    """Options that fairseq and OpenNMT-py keep with a model, which may be grouped: encoder.layers, encoder_layers.
 
     Args:
         file: for messages.

@@ -13,7 +13,7 @@ other names lists them in torch.json, next to the state dict:
      "max_positions": 512,
      "pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3,
      "names": {
-      "transformer": "transformer",      the nn.Transformer; empty where its state dict stands alone
+      "transformer": "transformer",      the nn.Transformer; empty for a state dict of its own
       "source_embedding": "source_embedding.weight",
       "target_embedding": "target_embedding.weight",
       "source_positions": null,          null: the sinusoids of the paper; else a table [length, d_model]

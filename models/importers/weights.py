@@ -1,4 +1,4 @@
-"""Other people's weights, read tensor by tensor: safetensors, or PyTorch's own files without running code in them."""
+"""Weights of other toolkits, read by tensor: safetensors, or PyTorch's own files without running code in them."""
 
 import argparse
 import json
@@ -160,7 +160,7 @@ def _loaded(tensor: Tensor) -> Stored:
 
 
 def read_pickle(file: Path, stand_ins: Iterable[tuple[type, str]] = ()) -> Any:
-    """A PyTorch file, by PyTorch's restricted unpickler: plain values, tensors and namespaces, and nothing that runs.
+    """A PyTorch file, in PyTorch's restricted unpickler: plain values, tensors and namespaces, and nothing that runs.
 
     The tensors of a file in today's format stay on the disk until they are used.
 

@@ -2,7 +2,7 @@
 
 One function a semiotic class (Sproat and Jaitly 2016, section 2), with the written forms that people use for it. What a
 written form means may hang on its place in the sentence ("in 1905" against "1905 people"): the templates know which
-class stands where, the model has to learn it.
+class belongs where, the model has to learn it.
 """
 
 from txport.training.spoken import codes, dates, numbers

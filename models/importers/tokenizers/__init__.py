@@ -1,1 +1,1 @@
-"""Tokenizers that come along with an imported model."""
+"""Tokenizers of imported models."""

@@ -1,4 +1,4 @@
-"""SentencePiece models beside a checkpoint: their ids are the model's own, or those of dictionaries of tokens."""
+"""SentencePiece models next to a checkpoint: their ids are the model's own, or those of dictionaries of tokens."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,7 +64,7 @@ def dictionary_tokenizer(
     Args:
         tables: tokens by id of the source and of the target; None for special ones.
         models: the files.
-        suffix: what stands after the ids of a source text.
+        suffix: what follows the ids of a source text.
 
     Raises:
         CheckpointError: a dictionary holds something else than the model's pieces, or a token twice.
