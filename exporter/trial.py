@@ -120,7 +120,8 @@ def _text_of(tokenizer: TextTokenizer, ids: Sequence[int]) -> str:
 
 def _paired(lines: Sequence[str], references: Sequence[str]) -> list[tuple[str, str | None]]:
     """The lines with text, each with its reference, if there are any."""
-    return [pair for pair in zip(lines, references or [None] * len(lines), strict=True) if pair[0].strip()]
+    each: Sequence[str | None] = references or [None] * len(lines)
+    return [pair for pair in zip(lines, each, strict=True) if pair[0].strip()]
 
 
 def _pairs(text: Path, references: Path | None) -> list[tuple[str, str | None]]:
