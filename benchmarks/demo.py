@@ -37,7 +37,7 @@ def main(output: Path, recipe: str, sentences: int) -> None:
     """Train, export, verify, evaluate and translate; exits with 1 if a figure misses what txport promises."""
     console = Console()
     try:
-        figures = Demo(output, recipe, sentences, console, Path(sys.executable).parent).run()
+        figures = Demo(output, recipe, sentences, console).run()
         console.print()
         print_summary(figures, console)
         if misses := missed(figures):
@@ -55,12 +55,11 @@ class Demo:
         recipe: for tx-train.
         sentences: to verify on.
         console: for headings; the commands write to the same standard output and error.
-        scripts: the directory of the commands.
     """
 
-    def __init__(self, output: Path, recipe: str, sentences: int, console: Console, scripts: Path) -> None:
+    def __init__(self, output: Path, recipe: str, sentences: int, console: Console) -> None:
         self.checkpoint, self.bundle, self.half = (output / name for name in ("checkpoint", "bundle", "bundle-fp16"))
-        self.recipe, self.count, self.console, self.scripts = recipe, str(sentences), console, scripts
+        self.recipe, self.count, self.console = recipe, str(sentences), console
         self.seconds: dict[str, float] = {}
 
     def run(self) -> DemoFigures:
@@ -117,7 +116,7 @@ class Demo:
     def _run(self, command: str, *arguments: str, text: str = "", shown: bool = False) -> str:
         """Run one of our commands and return its standard output, or let the user see it if `shown`."""
         self.console.print(f"[dim]$ {escape(' '.join([command, *arguments]))}", highlight=False, soft_wrap=True)
-        script = self.scripts / command
+        script = Path(sys.executable).with_name(command)
         if not script.exists():
             raise InputError(f"{script} is missing: install txport here, pip install -e '.[dev]'")
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
