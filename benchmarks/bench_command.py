@@ -57,15 +57,15 @@ def _pythons(context: click.Context, option: click.Parameter, values: tuple[str,
     default=Path("bench"),
     help=f"Directory for {REPORT}, {TEXT} and plots; figures of an earlier run there are replaced.",
 )
-@click.option("--batch", "batches", callback=_numbers, help="Sentences that run together, by comma. [default: 1,8,32]")
-@click.option("--source", "sources", callback=_numbers, help="Source tokens of a sentence, by comma. [default: 32]")
-@click.option("--target", "targets", callback=_numbers, help="New tokens of a sentence, by comma. [default: 64]")
+@click.option("--batch", "batches", callback=_numbers, help="Batch sizes, separated by commas. [default: 1,8,32]")
+@click.option("--source", "sources", callback=_numbers, help="Source tokens, separated by commas. [default: 32]")
+@click.option("--target", "targets", callback=_numbers, help="New tokens, separated by commas. [default: 64]")
 @click.option("--text", type=PATH, help="Sentences, one a line. [default: see --lines]")
 @click.option(
     "--lines",
     type=click.IntRange(0),
     default=200,
-    help="Sentences to take, from --text or the checkpoint or the bundle's self-check; 0 for no text.",
+    help="Number of sentences to take from --text, else the checkpoint, else the bundle's self-check; 0 for none.",
 )
 @click.option("--quick", is_flag=True, help="Leave out the curves over batch sizes and lengths.")
 @click.option("--calls", type=click.IntRange(1), default=200, help="Calls to time.")
@@ -78,15 +78,20 @@ def _pythons(context: click.Context, option: click.Parameter, values: tuple[str,
     type=PATH,
     help="The checkpoint that BUNDLE was exported from, for peers. [default: `checkpoint` beside BUNDLE]",
 )
-@click.option("--compute-types", callback=_words, default="float32,int8", help="CTranslate2's, by comma.")
+@click.option(
+    "--compute-types",
+    callback=_words,
+    default="float32,int8",
+    help="Compute types of CTranslate2, separated by commas.",
+)
 @click.option("--peer-python", "pythons", multiple=True, callback=_pythons, help="NAME=PYTHON: a peer's interpreter.")
 @click.option("--cpp", type=PATH, help="The program txport-bench: measure the C++ runtime too.")
-@click.option("--against", multiple=True, type=PATH, help="Another bundle; may be repeated.")
+@click.option("--against", multiple=True, type=PATH, help="Another bundle to measure in the same run; may be repeated.")
 @click.option(
     "--max-ratio", type=POSITIVE, help="Exit with 1 if BUNDLE takes more than this times a bundle of --against."
 )
-@click.option("--device", default="auto", help="As of tx-translate.")
-@click.option("--lowering", help="As of tx-translate.")
+@click.option("--device", default="auto", help="As for tx-translate.")
+@click.option("--lowering", help="As for tx-translate.")
 @click.option(
     "--threads", type=click.IntRange(0), default=0, help="Threads, of peers too; 0 for the libraries' choice."
 )

@@ -17,8 +17,8 @@ from txport.benchmarks.report.tables import print_table
 def main(first: Path, second: Path, as_json: bool) -> None:
     """Compare the times of SECOND with those of FIRST, files of tx-bench or txport-bench.
 
-    A ratio above 1: the second one is slower. Two runs can only be compared as well as the machine stayed the same
-    between them: to decide between two bundles, measure both in one run with --against.
+    A ratio above 1 means that SECOND is slower. Runs made at different times are comparable only if the machine has not
+    changed: to decide between two bundles, measure both in one run with --against.
     """
     figures = read_figures(first), read_figures(second)
     comparisons = compare(*figures)

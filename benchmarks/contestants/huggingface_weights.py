@@ -1,8 +1,8 @@
 """A txport model as one of Hugging Face's, with the same function: Marian for post-norm, Pegasus for pre-norm.
 
-Both have the sinusoids of the paper, but with all sines before all cosines, where txport interleaves them. Tables of
-positions are not read from files there, so the weights are reordered instead: a model whose residual stream has its
-dimensions permuted everywhere is the same function.
+Both use the paper's sinusoids with all sines before all cosines, where txport interleaves them. Their position tables
+are computed, not loaded, so the weights are permuted instead: a model whose residual stream has its dimensions permuted
+everywhere is the same function.
 """
 
 from typing import Any

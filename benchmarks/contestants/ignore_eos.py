@@ -1,9 +1,9 @@
-"""An engine in which eos ends nothing: a sentence makes as many tokens as it may, in the real greedy loop.
+"""An engine that ignores eos: every sentence makes the maximum number of tokens, in the real greedy loop.
 
-Random ids, or a model with random weights, end anywhere: the amount of work would differ from model to model. Here
-each eos is overridden and followed by more tokens. With an engine that is polled after every step these are the ids of
-a decoder without eos. Elsewhere a row that meets eos stands still until the next poll; the steps in between cost the
-same, and its ids are filled up with eos.
+With random ids or random weights a sentence may end anywhere, so the amount of work would differ between models. Here
+each eos is undone and treated as any other token. Where polling is free (`poll` is 1) the ids are those of a decoder
+without eos. Elsewhere a row that made eos idles until the next poll; the steps in between cost the same, and its ids
+are filled up with eos.
 """
 
 from dataclasses import replace
@@ -25,7 +25,7 @@ class _Wrapper:
 
 
 def ignore_eos(engine: Engine) -> Engine:
-    """`engine`, except that eos ends nothing."""
+    """`engine`, except that it ignores eos."""
     return cast(Engine, _IgnoreEosEngine(engine))
 
 

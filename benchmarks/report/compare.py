@@ -1,7 +1,7 @@
 """Two files of figures side by side: ratios, their ranges, and whether the difference means anything.
 
-Runs at different times see different machines: two runs differ without a reason by at least as much as the rounds of
-one run do. A difference is within noise if the ranges of both runs (p10 to p90 of the rounds' medians) overlap.
+Two runs made at different times differ at least as much as the medians of rounds vary within one run, without any
+cause. A difference is within noise if the ranges of both runs (p10 to p90 of the rounds' medians) overlap.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""From the options of tx-bench to the contestants and workloads of a run; bad options are refused here."""
+"""Turns the options of tx-bench into the job of a session; all checks of input are made here."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""This end of a contestant's process: sends requests, limits the wait, and stops it while others are measured."""
+"""The parent's side of a contestant's process: sends requests with a timeout, and suspends it while others run."""
 
 import contextlib
 import json

@@ -2,7 +2,7 @@
 
 For each device that runs the bundle, medians: the whole `translate_ids` call divided by the tokens of a row; the share
 of it that is neither encoder nor step (host time); the encoder and the first token alone. Steps are timed by enqueuing
-`--tokens` of them at once. Sources are random ids; rows that end before `--tokens` are counted as they are. With
+`--tokens` of them at once. Sources are random ids; rows that end earlier count with the tokens that they made. With
 `--text`, throughput of refilled rows against fixed batches that wait for their longest row.
 """
 

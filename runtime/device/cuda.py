@@ -1,6 +1,6 @@
 """The device layer on CUDA's driver, by cuda-python. Errors say which call failed and why.
 
-The context is the device's primary one, in which CUDA's runtime, and with it TensorRT and ONNX Runtime, works too.
+It uses the device's primary context, as CUDA's runtime does, and so TensorRT and ONNX Runtime.
 """
 
 import ctypes

@@ -1,6 +1,6 @@
 """An engine whose state stays on a device, over any library that runs on one: TensorRT or ONNX Runtime.
 
-All work is enqueued on one stream, in one order, so the host waits only when it polls.
+All work is enqueued on one stream, in order, so the host waits only when it polls.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""The GPU of this machine, by the driver itself, so that a choice needs no library."""
+"""The GPU of this machine, as the driver reports it, so that an engine can be chosen before any library is loaded."""
 
 import ctypes
 from dataclasses import dataclass

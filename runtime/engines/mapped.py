@@ -1,4 +1,4 @@
-"""Memory that a file mapping holds without need."""
+"""Returns the pages of a mapped file that are no longer needed."""
 
 import ctypes
 import re

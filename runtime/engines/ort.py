@@ -1,7 +1,7 @@
 """The engine on ONNX Runtime's CPU provider; `txport.runtime.engines.ort_cuda` runs the CUDA provider.
 
-A state binds every buffer of its step once, by raw pointer, caches and ids in = out: a step is then one call that
-allocates nothing of ours. Both sessions map the bundle's one weights file into memory.
+A state binds every buffer of its step once, by raw pointer; caches and ids are input and output in one buffer. A step
+is then one call, for which txport allocates nothing. Both sessions map the bundle's one weights file into memory.
 """
 
 import math

@@ -1,8 +1,7 @@
 """ONNX Runtime's CUDA provider as a program of `txport.runtime.device.engine`: it runs on the device's own buffers.
 
-It works on our stream, so nothing waits between a copy and a step. It captures the step over each set of buffers as a
-CUDA graph by itself, and replays it. Where that is impossible, a warning says so once, and steps are launched one by
-one.
+It runs on txport's stream, so that copies and steps need no synchronisation. ONNX Runtime captures the step over each
+set of buffers as a CUDA graph and replays it; where it cannot, one warning says so and steps are launched one by one.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Sessions of ONNX Runtime: which provider, which decoder step, and its errors in one sentence."""
+"""Opens ONNX Runtime sessions: chooses the provider and the decoder step, and reduces errors to one sentence."""
 
 import logging
 import os
