@@ -97,7 +97,7 @@ def _from_file(file: Path) -> str:
         return "fairseq"
     raise CheckpointError(
         f"{file} is neither of fairseq nor of OpenNMT-py; a state dict around torch.nn.Transformer needs {DESCRIPTION} "
-        "beside it (see the README), and its directory is then the source"
+        "beside it (see models/README.md), and its directory is then the source"
     )
 
 

@@ -1,28 +1,7 @@
 """Models around PyTorch's own `torch.nn.Transformer`: a state dict, and torch.json with what it does not contain.
 
-`TorchSeq2Seq` is such a model, written to be copied; its state dict has the names of `DEFAULT_NAMES`. A module with
-other names lists them in torch.json, next to the state dict:
-
-    {
-     "weights": "model.pt",              a state dict, by torch.save or as .safetensors
-     "heads": 8,                         nhead
-     "norm_first": false,
-     "activation": "relu",               or "gelu", "silu"
-     "layer_norm_epsilon": 1e-5,
-     "scale_embedding": true,            embeddings are multiplied by sqrt(d_model)
-     "max_positions": 512,
-     "pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3,
-     "names": {
-      "transformer": "transformer",      the nn.Transformer; empty for a state dict of its own
-      "source_embedding": "source_embedding.weight",
-      "target_embedding": "target_embedding.weight",
-      "source_positions": null,          null: the sinusoids of the paper; else a table [length, d_model]
-      "target_positions": null,          (dimensions of 1 do not matter)
-      "projection": "projection"         an nn.Linear of d_model to the vocabulary
-     }
-    }
-
-Sources end with eos; padding is at the end and masked; the decoder starts from bos.
+`models/README.md` documents the file. Sources end with eos; padding is at the end and masked; the decoder starts from
+bos.
 """
 
 import math
@@ -30,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-from torch import Tensor, nn
 from txport.models.config import Config
 from txport.models.importers.imported import Imported, ImportOptions, TokenizerParts
 from txport.models.importers.layers import LayerNames, map_layers
@@ -72,9 +49,6 @@ class Names:
     projection: str
 
 
-DEFAULT_NAMES = Names("transformer", "source_embedding.weight", "target_embedding.weight", None, None, "projection")
-
-
 @dataclass(frozen=True)
 class TorchDescription:
     """torch.json."""
@@ -93,51 +67,6 @@ class TorchDescription:
     names: Names
 
 
-class TorchSeq2Seq(nn.Module):
-    """What `nn.Transformer` lacks: embeddings, sinusoidal positions (Vaswani et al. 2017, 3.5), a projection.
-
-    Args:
-        source_vocabulary: rows of the source embedding.
-        target_vocabulary: rows of the target embedding and of the projection.
-        max_positions: the longest source or target.
-        transformer: made with `batch_first=True`.
-        scale_embedding: multiply embeddings by sqrt(d_model).
-    """
-
-    def __init__(
-        self,
-        source_vocabulary: int,
-        target_vocabulary: int,
-        max_positions: int,
-        transformer: nn.Transformer,
-        scale_embedding: bool = True,
-    ) -> None:
-        super().__init__()
-        d_model = transformer.d_model
-        self.source_embedding = nn.Embedding(source_vocabulary, d_model)
-        self.target_embedding = nn.Embedding(target_vocabulary, d_model)
-        self.transformer = transformer
-        self.projection = nn.Linear(d_model, target_vocabulary)
-        self.scale = math.sqrt(d_model) if scale_embedding else 1.0
-        self.positions: Tensor
-        self.register_buffer("positions", sinusoids(max_positions, d_model), persistent=False)
-
-    def forward(self, source_ids: Tensor, source_padding: Tensor, target_ids: Tensor) -> Tensor:
-        """int64 `[b, s]`, bool `[b, s]` true where padding is, int64 `[b, t]` that start with bos -> logits."""
-        source = self.source_embedding(source_ids) * self.scale + self.positions[: source_ids.shape[1]]
-        target = self.target_embedding(target_ids) * self.scale + self.positions[: target_ids.shape[1]]
-        length = target_ids.shape[1]
-        future = torch.ones(length, length, dtype=torch.bool, device=target_ids.device).triu(1)
-        states = self.transformer(
-            source,
-            target,
-            tgt_mask=future,
-            src_key_padding_mask=source_padding,
-            memory_key_padding_mask=source_padding,
-        )
-        return self.projection(states)  # type: ignore[no-any-return]
-
-
 def import_torch(directory: Path, options: ImportOptions) -> Imported:
     """Understand a directory with torch.json and a state dict.
 
@@ -148,7 +77,7 @@ def import_torch(directory: Path, options: ImportOptions) -> Imported:
     try:
         value = parse(file.read_bytes(), str(file), CheckpointError)
     except OSError:
-        raise CheckpointError(f"{file} is missing: it says what a state dict does not; see the README") from None
+        raise CheckpointError(f"{file} is missing: it says what a state dict does not; see models/README.md") from None
     described = decode(TorchDescription, value, str(file), CheckpointError)
     weights = directory / described.weights
     theirs = read_safetensors(weights) if weights.suffix == ".safetensors" else read_state_dict(weights)

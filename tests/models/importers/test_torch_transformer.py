@@ -24,7 +24,7 @@ from foreign_models import (
 )
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from txport.models.importers.torch_transformer import TorchSeq2Seq
+from torch_seq2seq import TorchSeq2Seq
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.text.tokenizer import open_tokenizer
 
