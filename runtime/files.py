@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import fcntl
+import glob
 import hashlib
 import os
 import secrets
@@ -175,7 +176,7 @@ def _try_lock(descriptor: int) -> bool:
 
 def _remove_leftovers(target: Path) -> None:
     """Remove the temporary siblings of runs that were killed: those whose lock nobody holds."""
-    for leftover in target.parent.glob(f"{_glob_escape(_prefix(target))}*"):
+    for leftover in target.parent.glob(f"{glob.escape(_prefix(target))}*"):
         try:
             lock = os.open(leftover, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except OSError:
@@ -185,10 +186,6 @@ def _remove_leftovers(target: Path) -> None:
                 shutil.rmtree(leftover, ignore_errors=True)
         finally:
             os.close(lock)
-
-
-def _glob_escape(text: str) -> str:
-    return "".join(f"[{character}]" if character in "*?[" else character for character in text)
 
 
 def _publish(directory: Path, target: Path, replace: bool) -> None:

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from txport.runtime.bundle.manifest import GOLDEN
-from txport.runtime.bundle.strict_json import decode, parse
-from txport.runtime.errors import BundleError
+from txport.runtime.bundle.strict_json import read_versioned
 from txport.runtime.translator import Translator
 
 
@@ -47,14 +46,7 @@ def load_golden(directory: Path) -> Golden:
     Raises:
         BundleError: it is missing, damaged, or of a newer format.
     """
-    path = directory / GOLDEN
-    try:
-        value = parse(path.read_bytes(), str(path))
-    except OSError as error:
-        raise BundleError(f"{path} is missing or cannot be read: copy or export the bundle again") from error
-    if value.get("format_version") != 1:
-        raise BundleError(f"{path} has format_version {value.get('format_version')}, but this txport reads 1")
-    return decode(Golden, value, str(path))
+    return read_versioned(Golden, directory / GOLDEN, 1)
 
 
 def run_golden(translator: Translator, golden: Golden) -> list[Difference]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from txport.benchmarks.report.schema import BENCH_FORMAT, BENCH_FORMAT_VERSION, BenchReport
 from txport.runtime.bundle.strict_json import decode, encode, parse
-from txport.runtime.errors import BundleError, InputError
+from txport.runtime.errors import InputError
 from txport.runtime.files import write_atomically
 
 
@@ -51,11 +51,9 @@ def read_json(path: Path) -> dict[str, Any]:
         InputError: it cannot be read or is not a JSON object.
     """
     try:
-        return parse(path.read_bytes(), str(path))
+        return parse(path.read_bytes(), str(path), InputError)
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}): give a JSON file that tx-bench wrote") from error
-    except BundleError as error:
-        raise InputError(str(error)) from None
 
 
 def report_from(value: dict[str, Any], path: Path) -> BenchReport:
@@ -73,10 +71,7 @@ def report_from(value: dict[str, Any], path: Path) -> BenchReport:
             f"{path} has format_version {version!r}, but this txport reads {BENCH_FORMAT_VERSION}: "
             "measure again with it, or use the txport that wrote the file"
         )
-    try:
-        report = decode(BenchReport, value, str(path))
-    except BundleError as error:
-        raise InputError(str(error)) from None
+    report = decode(BenchReport, value, str(path), InputError)
     contestants = {contestant.name for contestant in report.contestants}
     workloads = {workload.name for workload in report.workloads}
     for each in report.measurements:

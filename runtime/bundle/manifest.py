@@ -13,7 +13,7 @@ from pathlib import Path
 
 from txport.runtime.bundle.rules import HEX, UNLISTED, faults
 from txport.runtime.bundle.schema import FileEntry, ManifestFields
-from txport.runtime.bundle.strict_json import decode, encode, parse
+from txport.runtime.bundle.strict_json import check_version, decode, encode, parse
 from txport.runtime.errors import BundleError
 from txport.runtime.files import sha256, write_atomically
 
@@ -63,7 +63,9 @@ class Manifest(ManifestFields):
         if len(data) > _LARGEST_FILE:
             raise BundleError(f"{file} is larger than {_LARGEST_FILE} bytes: it is not a manifest")
         value = parse(data, file)
-        _check_version(value.get("format_version"), file)
+        check_version(
+            value.get("format_version"), FORMAT_VERSION, file, "the manifest of a bundle", "export the bundle"
+        )
         _check_own_hash(data, value.get("sha256"), file)
         manifest = decode(Manifest, value, file)
         for fault in faults(manifest):
@@ -123,17 +125,6 @@ def list_files(directory: Path) -> dict[str, FileEntry]:
     names = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
     listed = [name for name in names if name.split("/")[0] not in UNLISTED]
     return {name: FileEntry((directory / name).stat().st_size, sha256(directory / name)) for name in listed}
-
-
-def _check_version(version: object, file: str) -> None:
-    """Before anything else, since a newer format may differ in everything else."""
-    if type(version) is not int or version < 1:
-        raise BundleError(f"{file} has no usable format_version: it is not the manifest of a bundle")
-    if version > FORMAT_VERSION:
-        raise BundleError(
-            f"{file} has format_version {version}, but this txport reads up to {FORMAT_VERSION}: "
-            "install a newer txport or export the bundle again with this one"
-        )
 
 
 def _check_own_hash(data: bytes, stated: object, file: str) -> None:

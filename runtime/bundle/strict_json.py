@@ -8,6 +8,7 @@ import json
 import math
 import types
 import typing
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from txport.runtime.errors import BundleError, TxportError
@@ -73,6 +74,37 @@ def decode(
     except _MismatchError as mismatch:
         raise error(str(mismatch)) from None
     return result
+
+
+def read_versioned(kind: type[T], path: Path, version: int) -> T:
+    """Decode a file of a bundle, whose `format_version` must be this one.
+
+    Raises:
+        BundleError: it is missing, damaged, or of another format version.
+    """
+    try:
+        value = parse(path.read_bytes(), str(path))
+    except OSError as error:
+        raise BundleError(f"{path} is missing or cannot be read: copy or export the bundle again") from error
+    found = value.get("format_version")
+    if type(found) is not int or found != version:
+        raise BundleError(f"{path} has format_version {found}, but this txport reads {version}")
+    return decode(kind, value, str(path))
+
+
+def check_version(version: object, newest: int, file: str, what: str, again: str) -> None:
+    """Check a `format_version` before anything else, since a newer format may differ in everything else.
+
+    Raises:
+        BundleError: it is not a version, or newer than `newest`.
+    """
+    if type(version) is not int or version < 1:
+        raise BundleError(f"{file} has no usable format_version: it is not {what}")
+    if version > newest:
+        raise BundleError(
+            f"{file} has format_version {version}, but this txport reads up to {newest}: "
+            f"install a newer txport or {again} again with this one"
+        )
 
 
 def encode(value: Any) -> Any:

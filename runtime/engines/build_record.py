@@ -13,7 +13,7 @@ from typing import Literal
 
 from txport.runtime.bundle.rules import HEX
 from txport.runtime.bundle.schema import MadeBy, Range, Role
-from txport.runtime.bundle.strict_json import decode, encode, parse
+from txport.runtime.bundle.strict_json import check_version, decode, encode, parse
 from txport.runtime.errors import BundleError
 from txport.runtime.files import sha256, write_atomically
 
@@ -166,13 +166,7 @@ class BuildRecord:
             raise BundleError(f"{file} is larger than {_LARGEST_FILE} bytes: it is not the record of a build")
         value = parse(data, file)
         version = value.get("format_version")
-        if type(version) is not int or version < 1:
-            raise BundleError(f"{file} has no usable format_version: it is not the record of a build")
-        if version > FORMAT_VERSION:
-            raise BundleError(
-                f"{file} has format_version {version}, but this txport reads up to {FORMAT_VERSION}: "
-                "install a newer txport or build the engines again with this one"
-            )
+        check_version(version, FORMAT_VERSION, file, "the record of a build", "build the engines")
         record = decode(BuildRecord, value, file)
         for fault in _faults(record):
             raise BundleError(f"{file}: {fault}")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from txport.runtime.bundle.strict_json import decode, parse
+from txport.runtime.bundle.strict_json import read_versioned
 from txport.runtime.errors import BundleError
 
 FORMAT_VERSION = 1
@@ -56,14 +56,7 @@ def load_vocabulary(path: Path, size: int, unk: int) -> Vocabulary:
     Raises:
         BundleError: it is missing, damaged, of a newer format, has a piece twice, or has more than `size`.
     """
-    try:
-        value = parse(path.read_bytes(), str(path))
-    except OSError as error:
-        raise BundleError(f"{path} is missing or cannot be read: copy or export the bundle again") from error
-    if value.get("format_version") != FORMAT_VERSION or value.get("format_version") is True:
-        version = value.get("format_version")
-        raise BundleError(f"{path} has format_version {version}, but this txport reads {FORMAT_VERSION}")
-    pieces = decode(VocabularyFile, value, str(path)).pieces
+    pieces = read_versioned(VocabularyFile, path, FORMAT_VERSION).pieces
     if len(pieces) > size:
         raise BundleError(
             f"{path} has {len(pieces)} pieces, more than the vocabulary of {size}: "
