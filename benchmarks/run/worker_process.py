@@ -124,7 +124,7 @@ def package_path(scratch: Path) -> str:
     link = scratch / "path" / "txport"
     link.parent.mkdir(exist_ok=True)
     if not link.is_symlink():
-        link.symlink_to(Path(worker.__file__).resolve().parent.parent)
+        link.symlink_to(Path(worker.__file__).resolve().parents[2])
     return str(link.parent)
 
 
