@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from txport.runtime.bundle.manifest import GOLDEN
-from txport.runtime.bundle.strict_json import read_versioned
+from txport.runtime.bundle.strict_json import load
 from txport.runtime.translator import Translator
 
 
@@ -46,7 +46,7 @@ def load_golden(directory: Path) -> Golden:
     Raises:
         BundleError: it is missing, damaged, or of a newer format.
     """
-    return read_versioned(Golden, directory / GOLDEN, 1)
+    return load(Golden, directory / GOLDEN, 1)
 
 
 def run_golden(translator: Translator, golden: Golden) -> list[Difference]:

@@ -93,7 +93,13 @@ def decode_all(
     ordered = sorted(enumerate(requests), key=lambda numbered: -len(numbered[1].source_ids))
 
     def share(first: int) -> list[Result]:
-        return list(_decode(engine, deque(ordered[first::count]), rows, batch_tokens, scores))
+        waiting, results = deque(ordered[first::count]), list[Result]()
+        while waiting:  # one batch after the other
+            source = len(waiting[0][1].source_ids)
+            most = max(1, min(rows, engine.limits.batch, batch_tokens // source, len(waiting)))
+            logits = scores or any(request.min_length > 0 for _, request in waiting)
+            results += _Batch(engine, waiting, most, source, logits, scores).run()
+        return results
 
     if count == 1:
         results = share(0)
@@ -101,17 +107,6 @@ def decode_all(
         with ThreadPoolExecutor(count) as pool:
             results = list(chain.from_iterable(pool.map(share, range(count))))
     return sorted(results, key=lambda result: result.index)
-
-
-def _decode(
-    engine: Engine, waiting: deque[tuple[int, Request]], rows: int, batch_tokens: int, scores: bool
-) -> Iterator[Result]:
-    """Answer numbered requests, sorted by falling length, batch by batch; each as it is finished."""
-    while waiting:
-        source = len(waiting[0][1].source_ids)
-        most = max(1, min(rows, engine.limits.batch, batch_tokens // source))
-        logits = scores or any(request.min_length > 0 for _, request in waiting)
-        yield from _Batch(engine, waiting, min(most, len(waiting)), source, logits, scores).run()
 
 
 def stream(engine: Engine, request: Request, *, scores: bool = False) -> Iterator[Token]:

@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 from txport.runtime.bundle.manifest import GOLDEN, Manifest
-from txport.runtime.bundle.schema import Graph
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 from txport.runtime.engines.build_record import BuildRecord
@@ -99,8 +98,9 @@ def _rows(manifest: Manifest) -> Iterator[tuple[str, str]]:
     for island in precision.islands:
         yield "in float32", f"{len(island.nodes)} nodes of {island.graph}: {island.reason}"
     for graph in manifest.graphs:
-        optional = ", optional" if graph.optional else ""
-        yield "graph", f"{graph.name}: {graph.file}, {_opsets(graph)}{optional}"
+        opsets = [f"{domain or 'ONNX'} opset {version}" for domain, version in graph.opsets.items()]
+        optional = ["optional"] if graph.optional else []
+        yield "graph", f"{graph.name}: {', '.join([graph.file, *opsets, *optional])}"
     yield from _tokenizer_rows(manifest.tokenizer)
     yield "files", f"{len(manifest.files)}, {sum(entry.bytes for entry in manifest.files.values()):,} bytes"
     if verification is None:
@@ -137,19 +137,13 @@ def _tokenizer_rows(tokenizer: TokenizerDescription) -> Iterator[tuple[str, str]
     yield "tokenizer", f"{tokenizer.kind} {' and '.join(dict.fromkeys(names))}".strip()
     if (languages := tokenizer.languages) is None:
         return
-    for side, table, default in (
-        ("source", languages.source, languages.source_default),
-        ("target", languages.target, languages.target_default),
-    ):
+    for side in ("source", "target"):
+        table, default = languages.of(side)
         if table:
             shown = [f"{name} (default)" if name == default else name for name in table]
             yield f"{side} languages", f"{len(table)}: {', '.join(shown)}"
     if languages.in_text:
         yield "", "a text may begin with >>language<<"
-
-
-def _opsets(graph: Graph) -> str:
-    return ", ".join(f"{domain or 'ONNX'} opset {version}" for domain, version in graph.opsets.items())
 
 
 def _table(rows: list[tuple[str, str]]) -> str:

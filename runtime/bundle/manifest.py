@@ -63,9 +63,7 @@ class Manifest(ManifestFields):
         if len(data) > _LARGEST_FILE:
             raise BundleError(f"{file} is larger than {_LARGEST_FILE} bytes: it is not a manifest")
         value = parse(data, file)
-        check_version(
-            value.get("format_version"), FORMAT_VERSION, file, "the manifest of a bundle", "export the bundle"
-        )
+        check_version(value, FORMAT_VERSION, file, "the manifest of a bundle", "export the bundle")
         _check_own_hash(data, value.get("sha256"), file)
         manifest = decode(Manifest, value, file)
         for fault in faults(manifest):
@@ -105,19 +103,29 @@ class Manifest(ManifestFields):
         Raises:
             BundleError: the file is missing, leads out of the directory, or was changed.
         """
-        path, entry = directory / name, self.files[name]
+        path = directory / name
         try:
             if not path.resolve(strict=True).is_relative_to(directory.resolve()):
                 raise BundleError(f"{path} is a link that leaves the bundle: copy the bundle with cp -rL")
             if not path.is_file():
                 raise BundleError(f"{path} is not a file: the bundle is damaged, copy or export it again")
-            size = path.stat().st_size
-            if size != entry.bytes:
-                raise BundleError(f"{path} has {size} bytes instead of {entry.bytes}: copy or export the bundle again")
-            if contents and sha256(path) != entry.sha256:
-                raise BundleError(f"{path} was changed (its SHA-256 differs): copy or export the bundle again")
+            check_contents(path, self.files[name], "copy or export the bundle again", hashed=contents)
         except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, before Python 3.13
             raise BundleError(f"{path} is missing or cannot be read: copy or export the bundle again") from error
+
+
+def check_contents(path: Path, entry: FileEntry, remedy: str, hashed: bool = True) -> None:
+    """Compare a file's size and, if `hashed`, its hash; `remedy` is the way out in messages.
+
+    Raises:
+        BundleError: the file was changed.
+        OSError: it cannot be read.
+    """
+    size = path.stat().st_size
+    if size != entry.bytes:
+        raise BundleError(f"{path} has {size} bytes instead of {entry.bytes}: {remedy}")
+    if hashed and sha256(path) != entry.sha256:
+        raise BundleError(f"{path} was changed (its SHA-256 differs): {remedy}")
 
 
 def list_files(directory: Path) -> dict[str, FileEntry]:

@@ -1,5 +1,6 @@
 """The parts of manifest.json, field by field; `txport.runtime.bundle.manifest` puts them together."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -92,6 +93,10 @@ class Tensor:
     dtype: DType
     shape: tuple[Dimension | int, ...]
     optional: bool
+
+    def sizes(self, named: Mapping[str, int]) -> list[int]:
+        """The shape in numbers, by the size of each named dimension."""
+        return [named[each] if isinstance(each, str) else each for each in self.shape]
 
 
 @dataclass(frozen=True)

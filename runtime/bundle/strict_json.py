@@ -56,6 +56,45 @@ def parse(data: bytes, file: str, error: type[TxportError] = BundleError) -> dic
     return value
 
 
+def check_version(value: dict[str, Any], newest: int, file: str, what: str, remedy: str) -> None:
+    """Refuse a `format_version` that is not 1 to `newest`. Before all else: a newer format may differ in all else.
+
+    Args:
+        value: the parsed file.
+        newest: the version that this txport writes.
+        file: its name in messages.
+        what: what the file is if it has a version.
+        remedy: the way out if the version is newer, besides a newer txport.
+
+    Raises:
+        BundleError: it has no version or a newer one.
+    """
+    version = value.get("format_version")
+    if type(version) is not int or version < 1:
+        raise BundleError(f"{file} has no usable format_version: it is not {what}")
+    if version > newest:
+        raise BundleError(
+            f"{file} has format_version {version}, but this txport reads up to {newest}: "
+            f"install a newer txport or {remedy} again with this one"
+        )
+
+
+def load(kind: type[T], path: Path, version: int) -> T:
+    """Read a small JSON file of a bundle, of exactly this `format_version`.
+
+    Raises:
+        BundleError: it is missing, damaged, or of another version.
+    """
+    try:
+        value = parse(path.read_bytes(), str(path))
+    except OSError as error:
+        raise BundleError(f"{path} is missing or cannot be read: copy or export the bundle again") from error
+    found = value.get("format_version")
+    if type(found) is not int or found != version:
+        raise BundleError(f"{path} has format_version {found}, but this txport reads {version}")
+    return decode(kind, value, str(path))
+
+
 def decode(
     kind: type[T], value: Any, where: str, error: type[TxportError] = BundleError, *, by_hand: bool = False
 ) -> T:
@@ -74,37 +113,6 @@ def decode(
     except _MismatchError as mismatch:
         raise error(str(mismatch)) from None
     return result
-
-
-def read_versioned(kind: type[T], path: Path, version: int) -> T:
-    """Decode a file of a bundle, whose `format_version` must be this one.
-
-    Raises:
-        BundleError: it is missing, damaged, or of another format version.
-    """
-    try:
-        value = parse(path.read_bytes(), str(path))
-    except OSError as error:
-        raise BundleError(f"{path} is missing or cannot be read: copy or export the bundle again") from error
-    found = value.get("format_version")
-    if type(found) is not int or found != version:
-        raise BundleError(f"{path} has format_version {found}, but this txport reads {version}")
-    return decode(kind, value, str(path))
-
-
-def check_version(version: object, newest: int, file: str, what: str, again: str) -> None:
-    """Check a `format_version` before anything else, since a newer format may differ in everything else.
-
-    Raises:
-        BundleError: it is not a version, or newer than `newest`.
-    """
-    if type(version) is not int or version < 1:
-        raise BundleError(f"{file} has no usable format_version: it is not {what}")
-    if version > newest:
-        raise BundleError(
-            f"{file} has format_version {version}, but this txport reads up to {newest}: "
-            f"install a newer txport or {again} again with this one"
-        )
 
 
 def encode(value: Any) -> Any:

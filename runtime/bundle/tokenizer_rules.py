@@ -37,15 +37,11 @@ def _file_faults(tokenizer: TokenizerDescription, listed: Collection[str]) -> It
 
 def _list_faults(tokenizer: TokenizerDescription, vocabularies: Vocabularies) -> Iterator[str]:
     languages = tokenizer.languages
-    tables = {
-        "source_language": languages.source if languages else {},
-        "target_language": languages.target if languages else {},
-    }
     for field in _LISTS:
         side = field.partition("_")[0]
         for item in getattr(tokenizer, field):
             if isinstance(item, str):
-                if not tables[item]:
+                if languages is None or not languages.of(item.partition("_")[0])[0]:
                     yield f"tokenizer.{field} has {item!r}, but tokenizer.languages has no such language"
             elif not 0 <= item < (size := getattr(vocabularies, side)):
                 yield f"tokenizer.{field} has the id {item}, outside the {side} vocabulary of {size}"
@@ -56,10 +52,8 @@ def _language_faults(tokenizer: TokenizerDescription, vocabularies: Vocabularies
     if languages is None:
         return
     of_text = {*tokenizer.source_prefix, *tokenizer.source_suffix}
-    for field, table, default in (
-        ("source", languages.source, languages.source_default),
-        ("target", languages.target, languages.target_default),
-    ):
+    for field in ("source", "target"):
+        table, default = languages.of(field)
         # An id stands in the vocabulary of every list that its placeholder stands in.
         sides = {"source"} if field == "source" or f"{field}_language" in of_text else set()
         sides |= {"target"} if f"{field}_language" in tokenizer.target_prefix else set()

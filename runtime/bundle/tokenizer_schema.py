@@ -49,6 +49,10 @@ class Languages:
     target_default: str | None
     in_text: bool
 
+    def of(self, side: str) -> tuple[dict[str, int], str | None]:
+        """The languages of "source" or "target", and the default."""
+        return (self.source, self.source_default) if side == "source" else (self.target, self.target_default)
+
 
 @dataclass(frozen=True)
 class TokenizerDescription:

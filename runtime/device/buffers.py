@@ -105,10 +105,6 @@ class HostState:
         self.target_limits, self.finished = view("target_limits", id_type), view("finished", "bool")
         self.ring = self.array[at:].view(id_type).reshape(RING, rows)
 
-    def reset(self, pad: int) -> None:
-        """Finish every row."""
-        self.token_ids[:], self.positions[:], self.target_limits[:], self.finished[:] = pad, 0, 1, True
-
 
 class StepBuffers:
     """All device memory of one batch, allocated once and reused for later batches of the same sizes.
@@ -174,7 +170,8 @@ class StepBuffers:
 
     def reset(self, pad: int) -> None:
         """Finish every row, as in new buffers."""
-        self.host.reset(pad)
+        host = self.host
+        host.token_ids[:], host.positions[:], host.target_limits[:], host.finished[:] = pad, 0, 1, True
         self.upload_state()
 
     def upload_state(self) -> None:

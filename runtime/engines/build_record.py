@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from txport.runtime.bundle.manifest import check_contents
 from txport.runtime.bundle.rules import HEX
-from txport.runtime.bundle.schema import MadeBy, Range, Role
+from txport.runtime.bundle.schema import FileEntry, MadeBy, Range, Role
 from txport.runtime.bundle.strict_json import check_version, decode, encode, parse
 from txport.runtime.errors import BundleError
-from txport.runtime.files import sha256, write_atomically
+from txport.runtime.files import write_atomically
 
 FORMAT_VERSION = 1
 NAME = "build.json"
@@ -165,8 +166,7 @@ class BuildRecord:
         if len(data) > _LARGEST_FILE:
             raise BundleError(f"{file} is larger than {_LARGEST_FILE} bytes: it is not the record of a build")
         value = parse(data, file)
-        version = value.get("format_version")
-        check_version(version, FORMAT_VERSION, file, "the record of a build", "build the engines")
+        check_version(value, FORMAT_VERSION, file, "the record of a build", "build the engines")
         record = decode(BuildRecord, value, file)
         for fault in _faults(record):
             raise BundleError(f"{file}: {fault}")
@@ -195,14 +195,9 @@ class BuildRecord:
         for engine in self.engines:
             path = directory / engine.file
             try:
-                size = path.stat().st_size
-                changed = size == engine.bytes and sha256(path) != engine.sha256
+                check_contents(path, FileEntry(engine.bytes, engine.sha256), "run tx-build again")
             except OSError as error:
                 raise BundleError(f"{path} is missing or cannot be read: run tx-build again") from error
-            if size != engine.bytes:
-                raise BundleError(f"{path} has {size} bytes instead of {engine.bytes}: run tx-build again")
-            if changed:
-                raise BundleError(f"{path} was changed (its SHA-256 differs): run tx-build again")
 
 
 def _faults(record: BuildRecord) -> Iterator[str]:

@@ -5,7 +5,8 @@ is then one call, for which txport allocates nothing. Both sessions map the bund
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -275,7 +276,7 @@ def is_cross(name: str) -> bool:
 
 def _buffers(memory: HostMemory, tensors: Sequence[Tensor], sizes: dict[str, int]) -> tuple[Buffers, bool]:
     """Buffers by name, in one allocation, and whether they are zeroed; see `HostMemory.allocate`."""
-    shapes = {tensor.name: [sizes[d] if isinstance(d, str) else d for d in tensor.shape] for tensor in tensors}
+    shapes = {tensor.name: tensor.sizes(sizes) for tensor in tensors}
     dtypes = {tensor.name: np.dtype(tensor.dtype) for tensor in tensors}
     lengths = {name: math.prod(shape) * dtypes[name].itemsize for name, shape in shapes.items()}
     ends = dict(zip(lengths, accumulate(-(-length // ALIGNED) * ALIGNED for length in lengths.values()), strict=True))
@@ -287,18 +288,14 @@ def _buffers(memory: HostMemory, tensors: Sequence[Tensor], sizes: dict[str, int
     return buffers, zero
 
 
-class _enough_memory:
+@contextmanager
+def _enough_memory(rows: int, length: int) -> Iterator[None]:
     """Turns a failed allocation into a `ResourceError`."""
-
-    def __init__(self, rows: int, length: int) -> None:
-        self._what = f"a batch of {rows} rows of {length} tokens"
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, MemoryError):
-            raise ResourceError(f"not enough memory for {self._what}: use a smaller batch") from error
+    try:
+        yield
+    except MemoryError as error:
+        message = f"not enough memory for a batch of {rows} rows of {length} tokens: use a smaller batch"
+        raise ResourceError(message) from error
 
 
 def _bind(bind: Callable[..., None], name: str, array: Array) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.bundle.schema import Graph, Lowering, Tensor
+from txport.runtime.bundle.schema import Graph, Lowering
 from txport.runtime.device.buffers import StepSizes
 from txport.runtime.device.device import Device
 from txport.runtime.engine import Limits
@@ -102,7 +102,8 @@ class OrtProgram:
         for tensors, bind in ((graph.inputs, binding.bind_input), (graph.outputs, binding.bind_output)):
             for tensor in tensors:
                 if tensor.name in addresses:
-                    bind(tensor.name, self._where, 0, *_form(tensor, shape), addresses[tensor.name])
+                    kind = np.dtype(tensor.dtype).type
+                    bind(tensor.name, self._where, 0, kind, tensor.sizes(shape), addresses[tensor.name])
         owner = threading.get_ident()
         if self._where == "cuda":
             # The stream orders everything; only a poll waits.
@@ -121,8 +122,3 @@ class OrtProgram:
         if self._graphs:
             _log.warning("steps are launched one by one, without CUDA graphs: %s", reason)
         self._graphs = False
-
-
-def _form(tensor: Tensor, shape: Mapping[str, int]) -> tuple[Any, list[int]]:
-    sizes = [dim if isinstance(dim, int) else shape[dim] for dim in tensor.shape]
-    return np.dtype(tensor.dtype).type, sizes

@@ -12,7 +12,7 @@ from typing import Any
 
 from txport.runtime.bundle.interface import OPTIONAL_OUTPUTS
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.bundle.schema import Graph, Tensor
+from txport.runtime.bundle.schema import Graph
 from txport.runtime.device.buffers import StepSizes
 from txport.runtime.device.device import Device
 from txport.runtime.engine import Limits
@@ -57,7 +57,8 @@ class TrtProgram:
                 self._steps[bucket] = engine, index
         (file,) = record.of_role("encoder")
         engine = self._open(directory, file, record.version_compatible, encoder)
-        self._encoders = [(p.batch.max, self._context(engine, index)) for index, p in enumerate(file.profiles)]
+        contexts = [(p.batch.max, self._context(engine, index)) for index, p in enumerate(file.profiles)]
+        self._encoders = sorted(contexts, key=lambda each: each[0])
         self.limits = limits_of(record)
         self.name = f"{tensorrt.library}, lowering {record.lowering}, {directory.name}"
 
@@ -88,7 +89,7 @@ class TrtProgram:
 
     def encode(self, addresses: Mapping[str, int], batch: int, width: int) -> None:
         """Enqueue a run of the encoder."""
-        context = next(context for most, context in sorted(self._encoders, key=_most) if most >= batch)
+        context = next(context for most, context in self._encoders if most >= batch)
         self._bind(context, self._encoder_graph, addresses, {"batch": batch, "source": width})
         self._enqueue(context)
 
@@ -105,15 +106,13 @@ class TrtProgram:
 
     def _check_tensors(self, path: Path, engine: Any, graph: Graph) -> None:
         """All tensors of an engine are bound: it must not have an optional output that this version does not know."""
-        expected = {tensor.name: self._type(tensor) for tensor in (*graph.inputs, *graph.outputs)}
+        types = {"int64": self.id_type}
+        expected = {tensor.name: types.get(tensor.dtype, tensor.dtype) for tensor in (*graph.inputs, *graph.outputs)}
         found = {name: self._tensorrt.type_name(engine.get_tensor_dtype(name)) for name in _names(engine)}
         outputs = {tensor.name for tensor in graph.outputs if not tensor.optional or tensor.name in OPTIONAL_OUTPUTS}
         inputs = {tensor.name for tensor in graph.inputs}
         if not (found.items() <= expected.items() and outputs <= found.keys() <= outputs | inputs):
             raise BundleError(f"{path} has other inputs or outputs than the manifest says: run tx-build again")
-
-    def _type(self, tensor: Tensor) -> str:
-        return self.id_type if tensor.dtype == "int64" else tensor.dtype
 
     def _context(self, engine: Any, profile: int) -> Any:
         context = self._tensorrt.new_context(engine)
@@ -125,7 +124,7 @@ class TrtProgram:
     def _bind(self, context: Any, graph: Graph, addresses: Mapping[str, int], shape: Mapping[str, int]) -> None:
         names = _names(context.engine)
         for tensor in (tensor for tensor in graph.inputs if tensor.name in names):
-            sizes = [dim if isinstance(dim, int) else shape[dim] for dim in tensor.shape]
+            sizes = tensor.sizes(shape)
             if not context.set_input_shape(tensor.name, sizes):
                 raise EngineError(f"{self._tensorrt.library} refuses the shape {sizes} of {tensor.name}")
         for name in names:
@@ -140,10 +139,6 @@ class TrtProgram:
 def _names(engine: Any) -> set[str]:
     """Inputs and outputs of an engine; an input that nothing reads may be left out."""
     return {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
-
-
-def _most(encoder: tuple[int, Any]) -> int:
-    return encoder[0]
 
 
 def step_buckets(file: EngineFile) -> list[tuple[int, int]]:

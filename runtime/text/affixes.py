@@ -81,8 +81,7 @@ def with_unknown_target(description: TokenizerDescription, unk: int) -> Tokenize
 def _language_id(side: str, name: str | None, languages: Languages | None) -> int | None:
     table: dict[str, int] = {}
     if languages is not None:
-        table = languages.source if side == "source" else languages.target
-        default = languages.source_default if side == "source" else languages.target_default
+        table, default = languages.of(side)
         name = default if name is None else name
     if name is None:
         return None
@@ -95,7 +94,7 @@ def _language_id(side: str, name: str | None, languages: Languages | None) -> in
 
 def _must_choose(side: str, languages: Languages | None) -> InputError:
     assert languages is not None  # the manifest's rules say so
-    table = languages.source if side == "source" else languages.target
+    table, _ = languages.of(side)
     return InputError(f"choose a {side} language of this bundle with --{side}-language: {_some(table)}")
 
 

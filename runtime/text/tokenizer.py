@@ -16,7 +16,9 @@ class Tokenizer(Protocol):
     """What the translator needs of a tokenizer."""
 
     def encode(self, text: str) -> list[int]:
-        """All source ids of one line: those of the text, with prefix and suffix (eos)."""
+        """All source ids of one line in the default languages: those of the text, with prefix and suffix (eos)."""
+        ids, around = self.encode_source(text)
+        return around.around(ids)
 
     def encode_source(
         self, text: str, source_language: str | None = None, target_language: str | None = None
@@ -40,7 +42,7 @@ class Side(Protocol):
         """The text of ids."""
 
 
-class Pieces:
+class Pieces(Side):
     """A SentencePiece model (Kudo and Richardson 2018, arXiv:1808.06226), whose ids may be reordered by a vocabulary.
 
     Args:
@@ -56,7 +58,6 @@ class Pieces:
         self.size = int(self._processor.get_piece_size())
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text alone. Unpaired surrogates count as unseen characters."""
         if self._vocabulary is None:
             return list(self._processor.encode(_valid(text), out_type=int))
         return self._vocabulary.ids(self._processor.encode(_valid(text), out_type=str))
@@ -72,7 +73,7 @@ class Pieces:
         return str(self._processor.decode_pieces(self._vocabulary.pieces(ids)))
 
 
-class FromTokenizers:
+class FromTokenizers(Side):
     """A tokenizer.json of the `tokenizers` library, without the special tokens that it would add by itself.
 
     Raises:
@@ -94,7 +95,6 @@ class FromTokenizers:
         self.size = int(self._tokenizer.get_vocab_size())
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text alone. Unpaired surrogates count as unseen characters."""
         return list(self._tokenizer.encode(_valid(text), add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -102,7 +102,7 @@ class FromTokenizers:
         return str(self._tokenizer.decode([int(i) for i in ids if 0 <= i], skip_special_tokens=True))
 
 
-class TextTokenizer:
+class TextTokenizer(Tokenizer):
     """Two sides, and the affixes of a text.
 
     Args:
@@ -115,11 +115,6 @@ class TextTokenizer:
     def __init__(self, source: Side, target: Side, description: TokenizerDescription, unk: int) -> None:
         self._source, self._target = source, target
         self._description, self._unk = description, unk
-
-    def encode(self, text: str) -> list[int]:
-        """The source ids of one line in the default languages, whole."""
-        ids, around = self.encode_source(text)
-        return around.around(ids)
 
     def encode_source(
         self, text: str, source_language: str | None = None, target_language: str | None = None
@@ -143,7 +138,6 @@ class TextTokenizer:
         return self._source.encode(text), affixes(description, source_language, target_language)
 
     def encode_prefix(self, text: str) -> list[int]:
-        """The target ids of a prefix that a translation must begin with, without bos and eos."""
         return self._target.encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -174,12 +168,8 @@ class SentencePieceTokenizer(TextTokenizer):
         self.source_pieces, self.target_pieces = pieces.size, target_pieces.size
 
 
-class IdsOnly:
+class IdsOnly(Tokenizer):
     """The tokenizer of a bundle that has none."""
-
-    def encode(self, text: str) -> list[int]:
-        """Raises InputError: there is nothing to encode with."""
-        raise InputError("this bundle has no tokenizer: give it ids (Translator.translate_ids)")
 
     def encode_source(
         self, text: str, source_language: str | None = None, target_language: str | None = None
@@ -223,7 +213,7 @@ def _side(directory: Path, kind: str, files: TokenizerFiles, unk: int, size: int
     path = directory / files.model
     if kind == "sentencepiece" and files.vocabulary is not None:
         return Pieces(path, load_vocabulary(directory / files.vocabulary, size, unk))
-    side = FromTokenizers(path) if kind == "tokenizers" else Pieces(path)
+    side: FromTokenizers | Pieces = FromTokenizers(path) if kind == "tokenizers" else Pieces(path)
     if side.size > size:
         raise BundleError(
             f"{path} has {side.size} pieces, more than the vocabulary of {size}: "

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from txport.runtime.bundle.strict_json import read_versioned
+from txport.runtime.bundle.strict_json import load
 from txport.runtime.errors import BundleError
 
 FORMAT_VERSION = 1
@@ -56,7 +56,7 @@ def load_vocabulary(path: Path, size: int, unk: int) -> Vocabulary:
     Raises:
         BundleError: it is missing, damaged, of a newer format, has a piece twice, or has more than `size`.
     """
-    pieces = read_versioned(VocabularyFile, path, FORMAT_VERSION).pieces
+    pieces = load(VocabularyFile, path, FORMAT_VERSION).pieces
     if len(pieces) > size:
         raise BundleError(
             f"{path} has {len(pieces)} pieces, more than the vocabulary of {size}: "
