@@ -88,11 +88,8 @@ def print_summary(figures: DemoFigures, console: Console) -> None:
     table.add_section()
     table.add_row("bundle", escape(str(figures.bundle)))
     console.print(table)
-    command = f"{_command()} {figures.bundle}"
-    console.print(f"Try it: echo 'It cost $12.50.' | {escape(command)}", highlight=False, soft_wrap=True)
-
-
-def _command() -> Path:
-    """tx-translate of this environment, as a user in this directory can type it."""
     script = Path(sys.executable).parent / "tx-translate"
-    return script.relative_to(Path.cwd()) if script.is_relative_to(Path.cwd()) else script
+    if script.is_relative_to(Path.cwd()):  # as a user in this directory can type it
+        script = script.relative_to(Path.cwd())
+    command = f"{script} {figures.bundle}"
+    console.print(f"Try it: echo 'It cost $12.50.' | {escape(command)}", highlight=False, soft_wrap=True)

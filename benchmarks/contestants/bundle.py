@@ -40,7 +40,8 @@ class BundleBackend(Backend):
         if wanted != self._opened:
             self._open(*wanted)
         if not task.fixed:
-            self._call, self._parts = lambda: self._text(task), {}
+            translate, most = self._translator.translate_ids, task.target
+            self._call, self._parts = lambda: [x.ids for x in translate(task.sources, max_length=most)], {}
             return
         plain, rows = self._translator.engine, len(task.sources)
         engine = ignore_eos(plain)
@@ -56,9 +57,6 @@ class BundleBackend(Backend):
             "encoder": lambda: encode_and_wait(plain, source_ids, lengths),
             "first_token": lambda: decode(1),
         }
-
-    def _text(self, task: Task) -> list[list[int]]:
-        return [result.ids for result in self._translator.translate_ids(task.sources, max_length=task.target)]
 
     def call(self) -> None:
         """The task."""

@@ -77,10 +77,9 @@ def _set_side(spec: Any, table: Any, embedding: Any, norm: Any, config: Config) 
 
 def _set_attention(spec: Any, attention: Any, residual: Any, fused: int) -> None:
     """`fused`: how many of query, key and value are one layer; the others are another one."""
-    parts = []
-    for module in (attention.query, attention.key, attention.value):
-        parts.append(common_spec.LinearSpec())
-        _set_linear(parts[-1], module)
+    parts = [common_spec.LinearSpec() for _ in range(3)]
+    for part, module in zip(parts, (attention.query, attention.key, attention.value), strict=True):
+        _set_linear(part, module)
     fuse_linear(spec.linear[0], parts[:fused])
     if parts[fused:]:
         fuse_linear(spec.linear[1], parts[fused:])

@@ -31,11 +31,9 @@ def describe(nvml: Nvml | None) -> Machine:
 
 def power_mode() -> str | None:
     """The power mode of a Jetson, such as "MAXN" or "15W"; None elsewhere."""
-    tool = shutil.which("nvpmodel")
-    if tool is None:
+    if (tool := shutil.which("nvpmodel")) is None:
         return None
-    done = subprocess.run([tool, "-q"], capture_output=True, text=True, timeout=30)
-    return parse_power_mode(done.stdout)
+    return parse_power_mode(subprocess.run([tool, "-q"], capture_output=True, text=True, timeout=30).stdout)
 
 
 def parse_power_mode(text: str) -> str | None:

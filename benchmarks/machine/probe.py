@@ -44,17 +44,9 @@ def probe(device: str, threads: int, memory_bytes: int) -> Probed:
     sizes = [str(size) for size in SIZES if 4 * size < memory_bytes]
     variables = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     environment = {**os.environ, **dict.fromkeys(variables, str(threads))}
-    command = [
-        sys.executable,
-        "-m",
-        "txport.benchmarks.machine.probe",
-        *sizes,
-        "--threads",
-        str(threads),
-        "--device",
-        device,
-    ]
-    done = subprocess.run(command, env=environment, capture_output=True, timeout=300)
+    command = [sys.executable, "-m", "txport.benchmarks.machine.probe", *sizes]
+    options = ["--threads", str(threads), "--device", device]
+    done = subprocess.run([*command, *options], env=environment, capture_output=True, timeout=300)
     if done.returncode:
         raise EngineError(f"the machine could not be probed: {done.stderr.decode().strip().splitlines()[-1]}")
     return decode(Probed, parse(done.stdout, "probe"), "probe")

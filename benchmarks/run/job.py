@@ -113,8 +113,7 @@ def _texts(options: BenchOptions, manifest: Manifest) -> list[Work]:
         sentences = checkpoint / "sentences.txt"
         if sentences.is_file() and sentences.stat().st_size:
             file = sentences
-    work = text_work(options.bundle, manifest, file, options.lines)
-    return [work] if work is not None else []
+    return text_work(options.bundle, manifest, file, options.lines)
 
 
 def _plans(

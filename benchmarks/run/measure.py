@@ -48,8 +48,8 @@ def measurement(
         tokens=tokens,
         steps=steps,
         call_ms=call,
-        encoder_ms=_part(own, "encoder"),
-        first_token_ms=_part(own, "first_token"),
+        encoder_ms=percentiles(encoder) if (encoder := own.all("encoder")) else None,
+        first_token_ms=percentiles(first_token) if (first_token := own.all("first_token")) else None,
         ms_per_token=Percentiles(call.p50 / per, call.p90 / per, None if call.p99 is None else call.p99 / per),
         tokens_per_second=tokens * calls / seconds,
         sentences_per_second=workload.sentences * calls / seconds,
@@ -69,11 +69,6 @@ def _tokens(work: Work, times: Times) -> tuple[int, int | None]:
         return max(1, sum(map(len, times.ids))), None
     lengths = [len(row) for row in times.ids] or [work.task.target] * len(work.task.sources)
     return max(1, sum(lengths)), max(1, *lengths)
-
-
-def _part(times: Times, name: str) -> Percentiles | None:
-    durations = times.all(name)
-    return percentiles(durations) if durations else None
 
 
 def agreement(ids: Sequence[Sequence[int]], reference: Sequence[Sequence[int]]) -> Agreement | None:

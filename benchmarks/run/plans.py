@@ -10,13 +10,19 @@ from txport.benchmarks.contestants.backend import DEFAULT
 from txport.benchmarks.contestants.cpp import CPP_NAME
 from txport.benchmarks.report.schema import BundleFacts, Contestant, Kind
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
-from txport.runtime.engines.build_record import NAME as RECORD
 from txport.runtime.engines.build_record import BuildRecord
+from txport.runtime.engines.directories import directories
 from txport.runtime.errors import InputError
 from txport.runtime.workers import cores
 
 Settings = Mapping[str, Sequence[Mapping[str, str]]]
-PEERS = ("pytorch", "compile", "huggingface", "ctranslate2", "optimum")
+PEERS: tuple[Kind, ...] = ("pytorch", "compile", "huggingface", "ctranslate2", "optimum")
+_TITLES: Mapping[Kind, str] = {
+    "pytorch": "PyTorch eager",
+    "compile": "PyTorch compiled",
+    "huggingface": "Hugging Face",
+    "optimum": "optimum-onnx",
+}
 TEXT_ROWS = ("64", "16")  # batch sizes that peers try on a text
 ANY: Settings = {"fixed": ({},), "text": ({},)}
 
@@ -60,6 +66,7 @@ def bundle_plan(bundle: Path, manifest: Manifest, place: Place, name: str) -> Co
     """A bundle by the Python runtime."""
     precision, size = manifest.precision.weights, manifest.files[WEIGHTS].bytes
     verified = manifest.verification is not None and manifest.verification.passed
+    built = [BuildRecord.load(directory).build_seconds for directory in directories(bundle)]
     contestant = Contestant(
         name,
         "bundle",
@@ -67,7 +74,7 @@ def bundle_plan(bundle: Path, manifest: Manifest, place: Place, name: str) -> Co
         place.device,
         place.threads,
         bundle=BundleFacts(bundle.resolve().name, manifest.sha256, precision, size, verified),
-        engine_build_seconds=_build_seconds(bundle),
+        engine_build_seconds=sum(built) if built else None,
     )
     return ContestantPlan(contestant, {"bundle": str(bundle), **asdict(place)}, _bundle_settings(place))
 
@@ -78,12 +85,6 @@ def _bundle_settings(place: Place) -> Settings:
         return ANY
     each = [{"threads": DEFAULT}, {"threads": "1"}]
     return {"fixed": each, "text": [*each, {"threads": DEFAULT, "workers": DEFAULT}]}
-
-
-def _build_seconds(bundle: Path) -> float | None:
-    """Of all engines that tx-build made for a bundle; None if there is none."""
-    seconds = [BuildRecord.load(file.parent).build_seconds for file in sorted(bundle.glob(f"engines/*/{RECORD}"))]
-    return sum(seconds) if seconds else None
 
 
 def cpp_plan(bundle: Path, manifest: Manifest, place: Place, tool: Path) -> ContestantPlan:
@@ -101,7 +102,7 @@ def cpp_plan(bundle: Path, manifest: Manifest, place: Place, tool: Path) -> Cont
 
 
 def peer_plans(
-    names: Sequence[str],
+    names: Sequence[Kind],
     checkpoint: Path,
     place: Place,
     eos: int,
@@ -121,14 +122,7 @@ def peer_plans(
     return plans
 
 
-def _torch_peer(name: str, checkpoint: Path, place: Place, python: str | None) -> ContestantPlan:
-    titles: dict[str, tuple[str, Kind]] = {
-        "pytorch": ("PyTorch eager", "pytorch"),
-        "compile": ("PyTorch compiled", "compile"),
-        "huggingface": ("Hugging Face", "huggingface"),
-        "optimum": ("optimum-onnx", "optimum"),
-    }
-    title, kind = titles[name]
+def _torch_peer(kind: Kind, checkpoint: Path, place: Place, python: str | None) -> ContestantPlan:
     description: dict[str, Any] = {"checkpoint": str(checkpoint.resolve())}
     if kind in ("pytorch", "compile"):
         description["compiled"] = kind == "compile"
@@ -142,7 +136,7 @@ def _torch_peer(name: str, checkpoint: Path, place: Place, python: str | None) -
     rows = TEXT_ROWS[:1] if kind == "compile" else TEXT_ROWS
     settings: Settings = {"fixed": fixed, "text": [{**each, "rows": count} for each in fixed for count in rows]}
     return ContestantPlan(
-        Contestant(title, kind, "float32", place.device, place.threads), description, settings, python
+        Contestant(_TITLES[kind], kind, "float32", place.device, place.threads), description, settings, python
     )
 
 

@@ -68,7 +68,7 @@ class Session:
             machine=describe(self._nvml),
         )
 
-    def run(self) -> BenchReport:
+    def run(self) -> None:
         """Load and measure everything; `self.report` holds the results until then if this raises.
 
         Raises:
@@ -91,7 +91,6 @@ class Session:
             for process in self._processes.values():
                 process.close()
         self._save(complete=True)
-        return self.report
 
     def _probe(self) -> None:
         if self._options.roofline:
@@ -166,11 +165,10 @@ class Session:
 
     def _leave(self, runner: Runner, reason: str) -> None:
         """A contestant that failed takes part in nothing more, unless it only refused this workload."""
-        changed = [
-            replace(each, skipped="; ".join(filter(None, [each.skipped, reason]))) if each.name == runner.name else each
-            for each in self.report.contestants
-        ]
-        self._change(contestants=tuple(changed))
+        contestants = {each.name: each for each in self.report.contestants}
+        left = contestants[runner.name]
+        contestants[left.name] = replace(left, skipped="; ".join(filter(None, [left.skipped, reason])))
+        self._change(contestants=tuple(contestants.values()))
         if not runner.process.alive():
             self._processes.pop(runner.name).close()
             if runner.name == self.report.contestants[0].name:

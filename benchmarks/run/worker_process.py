@@ -142,8 +142,8 @@ def prepare(command: list[str], python: str | None, seconds: float) -> None:
         except subprocess.TimeoutExpired:
             raise ContestantFailed(f"its weights were not converted within {seconds:.0f} s") from None
     if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        raise ContestantFailed(_one_line(f"its weights were not converted: {lines[-1] if lines else 'no message'}"))
+        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise ContestantFailed(_one_line(f"its weights were not converted: {reason}"))
 
 
 def _one_line(text: str) -> str:

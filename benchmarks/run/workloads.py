@@ -48,10 +48,10 @@ def _random_ids(manifest: Manifest, length: int, seed: int) -> list[int]:
     return [*chosen.tolist(), tokens.eos]
 
 
-def text_work(bundle: Path, manifest: Manifest, file: Path | None, lines: int) -> Work | None:
+def text_work(bundle: Path, manifest: Manifest, file: Path | None, lines: int) -> list[Work]:
     """Real sentences: the first `lines` of `file` that are not blank, else those of the bundle's self-check.
 
-    None if there is no file and the self-check has no sentences.
+    One workload, or none if there is no file and the self-check has no sentences.
 
     Raises:
         InputError: the file cannot be used, or the bundle has no tokenizer.
@@ -62,11 +62,11 @@ def text_work(bundle: Path, manifest: Manifest, file: Path | None, lines: int) -
         name = "the bundle's self-check"
         sources = [list(case.source_ids) for case in load_golden(bundle).cases if case.source][:lines]
     if not sources:
-        return None
+        return []
     mean, target = float(np.mean([len(source) for source in sources])), manifest.limits.target
     workload = Workload(f"text: {name}", "text", None, mean, target, len(sources))
     prefix = list(affixes(manifest.tokenizer).target_prefix)
-    return Work(workload, Task(sources, target, False, prefix, manifest.tokens.pad))
+    return [Work(workload, Task(sources, target, False, prefix, manifest.tokens.pad))]
 
 
 def first_sentences(file: Path, lines: int) -> list[str]:

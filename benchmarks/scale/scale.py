@@ -90,8 +90,7 @@ def measure_axis(study: Study, name: str, values: Sequence[int], stages: Stages)
         return Axis(name, "sentences a second", fixed, tuple(points), fit(points))
     try:
         with ExitStack() as stack:
-            works = _works(study, name, values, stack, stages)
-            points = _rounds(works, values, stages)
+            points = _rounds(_works(study, name, values, stack, stages), values, stages)
     except ContestantFailed as failure:
         raise InputError(f"{name} cannot be measured: {failure}; choose smaller sizes with --values") from None
     words = {"source": "{} source tokens", "target": "{} new tokens", "batch": "batch {}"}
@@ -171,7 +170,10 @@ def _rounds(works: Sequence[tuple[WorkerProcess, Work]], values: Sequence[int], 
 def _sentences(study: Study, values: Sequence[int], stages: Stages) -> list[Point]:
     if study.bundle is None:
         raise InputError("the axis of sentences needs a trained bundle: give one with --bundle")
-    lines = _lines(study.bundle, study.text)
+    if study.text is not None:
+        lines = first_sentences(study.text, max(FULL["sentences"]))
+    elif not (lines := [case.source for case in load_golden(study.bundle).cases if case.source]):
+        raise InputError(f"{study.bundle} has no sentences of its own: give a file of some with --text")
     points = []
     for value in values:
         stages.stage(f"translate {value} sentences")
@@ -193,12 +195,3 @@ def _translate(study: Study, source: Path, target: Path) -> tuple[float, int]:
         raise InputError(f"{study.bundle} does not translate: {done.stderr.strip().splitlines()[-1]}")
     seconds, peak = done.stdout.split()
     return float(seconds), int(peak)
-
-
-def _lines(bundle: Path, text: Path | None) -> list[str]:
-    if text is None:
-        lines = [case.source for case in load_golden(bundle).cases if case.source]
-        if not lines:
-            raise InputError(f"{bundle} has no sentences of its own: give a file of some with --text")
-        return lines
-    return first_sentences(text, max(FULL["sentences"]))

@@ -124,10 +124,8 @@ def _fitting(manifest: Manifest, bundle: Path, gpu: Gpu) -> tuple[Built, TensorR
 
 def installed() -> str | None:
     """Name and version of the installed ONNX Runtime, or None; it is not loaded."""
-    for package in ("onnxruntime", "onnxruntime-gpu"):
-        if (found := _installed_version(package)) is not None:
-            return f"ONNX Runtime {found}"
-    return None
+    found = _installed_version("onnxruntime") or _installed_version("onnxruntime-gpu")
+    return f"ONNX Runtime {found}" if found else None
 
 
 def _installed_version(package: str) -> str | None:

@@ -39,7 +39,10 @@ class HostMemory:
         size_of_pages = -(-size // _PAGE) * _PAGE
         idle = self._take(size_of_pages)
         mapping = idle or _map(size_of_pages)
-        self._count(len(mapping))
+        with self._lock:
+            self._used += len(mapping)
+            self._most_used = max(self._most_used, self._used)
+            self._drop()
         array = np.frombuffer(mapping, np.uint8)
         # Views refer to this array as their base, so it lives until the last of them is gone.
         weakref.finalize(array, self._give_back, mapping).atexit = False
@@ -53,12 +56,6 @@ class HostMemory:
             if best is not None:
                 self._idle.remove(best)
             return best
-
-    def _count(self, size: int) -> None:
-        with self._lock:
-            self._used += size
-            self._most_used = max(self._most_used, self._used)
-            self._drop()
 
     def _give_back(self, mapping: mmap.mmap) -> None:
         with self._lock:

@@ -235,13 +235,10 @@ class TextStream:
         self._ids.append(token_id)
         text = self._tokenizer.decode(self._ids)
         # A trailing replacement character is what the first bytes of a character look like.
-        return self._advance(text if last else text.rstrip("\ufffd"))
-
-    def _advance(self, text: str) -> str:
+        text = text if last else text.rstrip("\ufffd")
         if not text.startswith(self._given):
             return ""
-        added = text[len(self._given) :]
-        self._given = text
+        added, self._given = text[len(self._given) :], text
         return added
 
 
