@@ -1,6 +1,7 @@
 """Imports of state dicts around torch.nn.Transformer, against that module itself."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from foreign_models import (
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch_seq2seq import TorchSeq2Seq
+from txport.models.importers.torch_transformer import TorchDescription
+from txport.runtime.bundle.strict_json import decode
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.text.tokenizer import open_tokenizer
 
@@ -221,10 +224,9 @@ def test_text(tmp_path: Path) -> None:
         import_here(tmp_path / "torch", tmp_path / "other", vocabulary=tmp_path / "models")
 
 
-def test_the_docstring_is_an_example() -> None:
-    from txport.models.importers import torch_transformer
-
-    text = (torch_transformer.__doc__ or "").split("the state dict:\n")[1].split("\n\nSources")[0]
-    lines = [line.split("        ")[0].rstrip() for line in (raw[4:] for raw in text.splitlines())]
-    fields = json.loads("\n".join(line.split(",  ")[0] + ("," if ",  " in line else "") for line in lines))
-    assert fields["names"] == NAMES
+def test_the_documented_file_is_an_example() -> None:
+    readme = (Path(__file__).parents[3] / "models" / "README.md").read_text()
+    (block,) = re.findall(r"^```json\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
+    assert json.loads(block)["names"] == NAMES
+    description = decode(TorchDescription, json.loads(block), "torch.json")
+    assert description.weights == "model.pt" and description.names.projection == NAMES["projection"]
