@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 from rich.console import Console
-from txport.benchmarks.report.regression import check_against
+from txport.benchmarks.report.compare import check_against
 from txport.benchmarks.report.report import as_json, check_output
 from txport.benchmarks.report.schema import BenchReport
 from txport.benchmarks.report.tables import markdown, print_tables

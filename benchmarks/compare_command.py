@@ -23,20 +23,7 @@ def main(first: Path, second: Path, as_json: bool) -> None:
     figures = read_figures(first), read_figures(second)
     comparisons = compare(*figures)
     if as_json:
-        rows = [
-            {
-                "contestant": each.contestant,
-                "workload": each.workload,
-                "first_ms_per_token": each.first.middle,
-                "second_ms_per_token": each.second.middle,
-                "ratio": each.ratio,
-                "low": each.low,
-                "high": each.high,
-                "verdict": each.verdict,
-            }
-            for each in comparisons
-        ]
-        click.echo(json.dumps(rows, indent=1, ensure_ascii=False))
+        click.echo(json.dumps([each.to_json() for each in comparisons], indent=1, ensure_ascii=False))
         return
     console = Console()
     for name, side in zip(("first", "second"), figures, strict=True):

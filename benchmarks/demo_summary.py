@@ -4,6 +4,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -15,16 +16,6 @@ LEAST_IDENTICAL = {"float32": 1.0, "FP16": 0.995}
 
 
 @dataclass(frozen=True)
-class LoweringFigures:
-    """Of one decoder step: sentences with exactly PyTorch's tokens, of how many, and the largest error of a logit."""
-
-    lowering: str
-    identical: int
-    sentences: int
-    max_logit_error: float
-
-
-@dataclass(frozen=True)
 class DemoFigures:
     """All figures of a demo.
 
@@ -32,7 +23,7 @@ class DemoFigures:
         sentences: held-out sentences that were translated.
         exact: the share of them that equals the reference, 0 to 1.
         bleu: of the whole set, 0 to 100.
-        verified: of the bundles "float32" and "FP16", each lowering.
+        verified: of the bundles "float32" and "FP16", the `lowerings` of tx-export's report.
         bundle_bytes: of every file of the float32 bundle.
         weight_bytes: of its weights alone.
         seconds: for each stage, in order.
@@ -43,7 +34,7 @@ class DemoFigures:
     sentences: int
     exact: float
     bleu: float
-    verified: Mapping[str, Sequence[LoweringFigures]]
+    verified: Mapping[str, Sequence[Mapping[str, Any]]]
     bundle_bytes: int
     weight_bytes: int
     seconds: Mapping[str, float]
@@ -58,9 +49,9 @@ def missed(figures: DemoFigures) -> list[str]:
         misses.append(f"exact match is {figures.exact:.1%}, below {LEAST_EXACT:.0%}")
     for name, lowerings in figures.verified.items():
         for each in lowerings:
-            if each.identical < LEAST_IDENTICAL[name] * each.sentences:
-                counts = f"{each.identical} of {each.sentences}"
-                misses.append(f"{name}, lowering {each.lowering}: only {counts} sentences are identical")
+            if each["token_identical"] < LEAST_IDENTICAL[name] * each["sentences"]:
+                counts = f"{each['token_identical']} of {each['sentences']}"
+                misses.append(f"{name}, lowering {each['lowering']}: only {counts} sentences are identical")
     return misses
 
 
@@ -75,7 +66,8 @@ def print_summary(figures: DemoFigures, console: Console) -> None:
         table.add_section()
         table.add_row(f"verified, {name}", "sentences identical to PyTorch; largest logit error")
         for each in lowerings:
-            table.add_row(f"  {each.lowering}", f"{each.identical}/{each.sentences}; {each.max_logit_error:.1e}")
+            counts = f"{each['token_identical']}/{each['sentences']}"
+            table.add_row(f"  {each['lowering']}", f"{counts}; {each['max_logit_error']:.1e}")
     table.add_section()
     ratio = figures.bundle_bytes / figures.weight_bytes
     table.add_row("bundle size", f"{figures.bundle_bytes / 1e6:.2f} MB, {ratio:.3f} times its weights")

@@ -1,6 +1,5 @@
 """tx-bench scale: how cost grows with lengths, batches, layers, vocabulary and sentences."""
 
-import datetime
 import signal
 import sys
 import tempfile
@@ -11,17 +10,15 @@ import click
 from rich.console import Console
 from txport.benchmarks.machine.description import describe
 from txport.benchmarks.machine.nvml import open_nvml
-from txport.benchmarks.report.report import check_output, write_report
+from txport.benchmarks.report.report import check_output, header, write_report
 from txport.benchmarks.scale.report import plot_scale, print_scale, scale_markdown
 from txport.benchmarks.scale.scale import FULL, QUICK, Study, measure_axis
 from txport.benchmarks.scale.schema import SCALE_FORMAT, SCALE_FORMAT_VERSION, ScaleReport
 from txport.exporter.progress import Stages
 from txport.models.config import PRESETS
-from txport.runtime.bundle.schema import MadeBy
 from txport.runtime.entry import INTERRUPTED
 from txport.runtime.errors import InputError
 from txport.runtime.files import write_atomically
-from txport.runtime.version import VERSION
 
 REPORT, TEXT = "scale.json", "scale.md"
 PATH = click.Path(path_type=Path)
@@ -58,15 +55,7 @@ def main(
         raise InputError("the axis of sentences needs a trained bundle: give one with --bundle")
     check_output(output / REPORT)
     output.mkdir(parents=True, exist_ok=True)
-    report = ScaleReport(
-        format=SCALE_FORMAT,
-        format_version=SCALE_FORMAT_VERSION,
-        made_by=MadeBy("txport", VERSION),
-        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        command=tuple(sys.argv[1:]),
-        complete=False,
-        machine=describe(open_nvml()),
-    )
+    report = ScaleReport(**header(SCALE_FORMAT, SCALE_FORMAT_VERSION, sys.argv[1:], describe(open_nvml())))
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with tempfile.TemporaryDirectory(prefix="txport-scale-") as scratch, Stages() as stages:

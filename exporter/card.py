@@ -11,36 +11,32 @@ def card(name: str, manifest: Manifest, report: VerificationReport | None) -> st
     """Markdown for the bundle called `name`."""
     model, limits = manifest.model, manifest.limits
     islands = sum(len(island.nodes) for island in manifest.precision.islands)
-    lines = [
-        f"# {name}",
-        "",
-        "An encoder-decoder Transformer as ONNX graphs, made by "
-        f"txport {manifest.made_by.version}. `manifest.json` is the contract.",
-        "",
-        "| | |",
-        "|---|---|",
-        f"| layers | {model.encoder_layers} encoder, {model.decoder_layers} decoder |",
-        f"| width | d_model {model.d_model}, {model.heads} heads of {model.head_dim} |",
-        f"| vocabulary | {model.source_vocabulary} source, {model.target_vocabulary} target |",
-        f"| largest | batch {limits.batch}, source {limits.source} tokens, target {limits.target} tokens |",
-        f"| tokenizer | {_tokenizer(manifest.tokenizer)} |",
-        f"| precision | {manifest.precision.summary}, {islands} nodes kept in float32 |",
-        f"| lowerings | {', '.join(manifest.lowerings)} |",
-        "",
-        "## Verification",
-        "",
-        *_verification(report),
-        "",
-        "## Use",
-        "",
-        "```sh",
-        "pip install 'txport[ort]'",
-        f'echo "..." | tx-translate {name}',
-        f"tx-inspect {name} --check",
-        "```",
-        "",
-    ]
-    return "\n".join(lines)
+    return f"""# {name}
+
+ONNX graphs of an encoder-decoder Transformer, by txport {manifest.made_by.version}. `manifest.json` is the contract.
+
+| | |
+|---|---|
+| layers | {model.encoder_layers} encoder, {model.decoder_layers} decoder |
+| width | d_model {model.d_model}, {model.heads} heads of {model.head_dim} |
+| vocabulary | {model.source_vocabulary} source, {model.target_vocabulary} target |
+| largest | batch {limits.batch}, source {limits.source} tokens, target {limits.target} tokens |
+| tokenizer | {_tokenizer(manifest.tokenizer)} |
+| precision | {manifest.precision.summary}, {islands} nodes kept in float32 |
+| lowerings | {", ".join(manifest.lowerings)} |
+
+## Verification
+
+{_verification(report)}
+
+## Use
+
+```sh
+pip install 'txport[ort]'
+echo "..." | tx-translate {name}
+tx-inspect {name} --check
+```
+"""
 
 
 def _tokenizer(tokenizer: TokenizerDescription) -> str:
@@ -52,9 +48,9 @@ def _tokenizer(tokenizer: TokenizerDescription) -> str:
     return f"{tokenizer.kind}, {count} languages" + (f" ({chosen} by default)" if chosen else "")
 
 
-def _verification(report: VerificationReport | None) -> list[str]:
+def _verification(report: VerificationReport | None) -> str:
     if report is None:
-        return ["Not verified: exported with `--no-verify`."]
+        return "Not verified: exported with `--no-verify`."
     lines = [
         f"{'Passed' if report.passed else '**FAILED**'} against PyTorch in float32 ({report.arithmetic}).",
         "",
@@ -65,4 +61,4 @@ def _verification(report: VerificationReport | None) -> list[str]:
         errors = f"{each.max_logit_error:.2e} | {each.mean_logit_error:.2e}"
         lines.append(f"| {each.lowering} | {each.sentences} | {each.token_identical} | {errors} |")
     qualities = [each.quality.summary for each in report.lowerings if each.quality is not None]
-    return [*lines, *(line for quality in qualities for line in ("", f"{quality}."))]
+    return "\n".join([*lines, *(f"\n{quality}." for quality in qualities)])

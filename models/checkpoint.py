@@ -16,24 +16,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from txport.models.config import Config
 from txport.models.transformer import Transformer
-from txport.runtime.bundle.strict_json import decode, encode, parse
+from txport.runtime.bundle.strict_json import encode, load
 from txport.runtime.bundle.tokenizer_rules import tokenizer_faults
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, ids_only, plain
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.files import new_directory
 from txport.runtime.text.lines import read_lines
 
-T = TypeVar("T")
-
 FORMAT_VERSION = 1
 DESCRIPTION = "tokenizer/description.json"
+WHOLE = "give a whole checkpoint of this version of txport"
 
 
 @dataclass(frozen=True)
@@ -144,25 +143,9 @@ def read_config(directory: Path) -> Config:
     """
     file = directory / "config.json"
     try:
-        return _read(ConfigFile, file).config
+        return load(ConfigFile, file, FORMAT_VERSION, WHOLE, CheckpointError).config
     except InputError as error:
         raise CheckpointError(f"{file}: {error}") from None
-
-
-def _read(kind: type[T], file: Path) -> T:
-    """One of a checkpoint's JSON files, as a dataclass."""
-    try:
-        value = parse(file.read_bytes(), str(file), CheckpointError)
-    except FileNotFoundError:
-        raise CheckpointError(f"{file} is missing: {file.parent} is not a whole txport checkpoint") from None
-    except OSError as error:
-        raise CheckpointError(f"{file} cannot be read: {error.strerror}") from None
-    version = value.get("format_version")
-    if type(version) is not int or version != FORMAT_VERSION:
-        raise CheckpointError(
-            f"{file} has format_version {version!r}, but this txport reads {FORMAT_VERSION}: another txport wrote it"
-        )
-    return decode(kind, value, str(file), CheckpointError)
 
 
 def _read_tensors(file: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
@@ -212,7 +195,7 @@ def read_tokenizer(directory: Path, config: Config) -> TokenizerDescription:
 
 def _described(directory: Path, config: Config) -> TokenizerDescription:
     file = directory / DESCRIPTION
-    tokenizer = _read(DescriptionFile, file).tokenizer
+    tokenizer = load(DescriptionFile, file, FORMAT_VERSION, WHOLE, CheckpointError).tokenizer
     files = {path.relative_to(directory).as_posix() for path in (directory / "tokenizer").iterdir() if path.is_file()}
     for fault in tokenizer_faults(tokenizer, files, config.vocabularies):
         raise CheckpointError(f"{file}: {fault}")

@@ -2,9 +2,10 @@
 
 import os
 import platform
+import re
 import shutil
 import subprocess
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 
 from txport.benchmarks.machine.nvml import Nvml
@@ -22,7 +23,7 @@ def describe(nvml: Nvml | None) -> Machine:
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         python=platform.python_version(),
-        versions=_versions(),
+        versions={each.name: each.version for each in distributions() if each.name in LIBRARIES},
         gpu=nvml.facts() if nvml else None,
         power_mode=power_mode(),
         load_average=os.getloadavg()[0],
@@ -46,22 +47,7 @@ def parse_power_mode(text: str) -> str | None:
 
 
 def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    board = Path("/proc/device-tree/model")  # boards with ARM processors
-    if not names and board.exists():
-        names = [board.read_text(errors="replace").strip("\0 \n")]
-    return names[0] if names else platform.processor() or "unknown"
-
-
-def _versions() -> dict[str, str]:
-    installed = {}
-    for name in LIBRARIES:
-        try:
-            installed[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return installed
+    processors, board = Path("/proc/cpuinfo"), Path("/proc/device-tree/model")  # the latter of ARM boards
+    if processors.exists() and (name := re.search(r"^model name\s*: (.*)", processors.read_text(), re.MULTILINE)):
+        return name[1].strip()
+    return (board.exists() and board.read_text(errors="replace").strip("\0 \n")) or platform.processor() or "unknown"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from txport.benchmarks.report.schema import Machine, Percentiles, Roofline
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.bundle.strict_json import parse
+from txport.runtime.bundle.strict_json import read
 from txport.runtime.errors import InputError
 
 _BYTES = {"float32": 4, "float16": 2, "int8": 1, "bfloat16": 2, "int16": 2}
@@ -54,7 +54,7 @@ def read_shape(bundle: Path, manifest: Manifest) -> Shape:
         InputError: its config.json is damaged.
     """
     sizes = manifest.model
-    ffn = parse((bundle / "config.json").read_bytes(), str(bundle / "config.json")).get("ffn")
+    ffn = read(bundle / "config.json").get("ffn")
     if type(ffn) is not int:
         raise InputError(f"{bundle / 'config.json'} has no field ffn: export the bundle again")
     return Shape(sizes.encoder_layers, sizes.decoder_layers, sizes.d_model, ffn, sizes.target_vocabulary)

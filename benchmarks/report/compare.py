@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from txport.benchmarks.contestants.cpp import CPP_FORMAT, CPP_FORMAT_VERSION, CPP_NAME
-from txport.benchmarks.report.report import read_json, report_from
-from txport.benchmarks.report.schema import BENCH_FORMAT, BenchReport, fixed_name
+from txport.benchmarks.report.report import read_figures_file, report_from
+from txport.benchmarks.report.schema import BENCH_FORMAT, BENCH_FORMAT_VERSION, BenchReport, fixed_name
 from txport.benchmarks.report.statistics import percentile
-from txport.runtime.errors import InputError
+from txport.runtime.errors import CheckFailed, InputError
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,12 @@ class Comparison:
             return "within noise"
         return "slower" if self.ratio > 1 else "faster"
 
+    def to_json(self) -> dict[str, Any]:
+        """The fields of `tx-bench compare --json`."""
+        names = ("contestant", "workload", "ratio", "low", "high", "verdict")
+        times = {"first_ms_per_token": self.first.middle, "second_ms_per_token": self.second.middle}
+        return {name: getattr(self, name) for name in names} | times
+
 
 def read_figures(path: Path) -> FileFigures:
     """The figures in a bench.json, or in the JSON of txport-bench.
@@ -68,15 +74,8 @@ def read_figures(path: Path) -> FileFigures:
     Raises:
         InputError: the file is neither, of another version, or damaged.
     """
-    value = read_json(path)
-    if value.get("format") == CPP_FORMAT:
-        return _of_cpp(value, path)
-    if value.get("format") != BENCH_FORMAT:
-        raise InputError(
-            f"{path} has the format {str(value.get('format'))[:40]!r}, neither {BENCH_FORMAT!r} nor {CPP_FORMAT!r}: "
-            "give a JSON file that tx-bench or txport-bench wrote"
-        )
-    return _of_report(report_from(value, path))
+    value = read_figures_file(path, {BENCH_FORMAT: BENCH_FORMAT_VERSION, CPP_FORMAT: CPP_FORMAT_VERSION})
+    return _of_cpp(value, path) if value["format"] == CPP_FORMAT else _of_report(report_from(value, path))
 
 
 def _of_report(report: BenchReport) -> FileFigures:
@@ -91,11 +90,6 @@ def _of_report(report: BenchReport) -> FileFigures:
 
 def _of_cpp(value: dict[str, Any], path: Path) -> FileFigures:
     """txport-bench has no rounds: the range is taken to reach as far below the median as its p90 is above it."""
-    if value.get("format_version") != CPP_FORMAT_VERSION:
-        raise InputError(
-            f"{path} has format_version {value.get('format_version')!r}, but this txport reads {CPP_FORMAT_VERSION} of "
-            f"{CPP_FORMAT}: measure again with the txport-bench of this version"
-        )
     try:
         sizes, times = value["workload"], value["figures"]["ms_per_token"]
         middle, high = float(times["p50"]), float(times["p90"])
@@ -123,3 +117,19 @@ def compare(first: FileFigures, second: FileFigures) -> list[Comparison]:
     if not comparisons:
         raise InputError("the two files have no contestant and workload in common: measure the same workloads in both")
     return comparisons
+
+
+def check_against(report: BenchReport, most: float) -> None:
+    """For continuous integration: compare the first bundle with the others, by ratios within one run.
+
+    Raises:
+        CheckFailed: on some workload its time was more than `most` times that of another one, median over rounds.
+    """
+    bundles = {each.name for each in report.contestants if each.kind == "bundle"}
+    slower = [
+        f"{1 / each.ratio.p50:.3f} times {each.contestant} on {each.workload}"
+        for each in report.measurements
+        if each.contestant in bundles and each.ratio is not None and each.ratio.p50 * most < 1
+    ]
+    if slower:
+        raise CheckFailed(f"the bundle takes {'; '.join(slower)}: more than {most:g} times was not allowed")

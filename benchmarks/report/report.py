@@ -1,13 +1,17 @@
 """bench.json: written atomically after each measurement, read strictly."""
 
+import datetime
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from txport.benchmarks.report.schema import BENCH_FORMAT, BENCH_FORMAT_VERSION, BenchReport
-from txport.runtime.bundle.strict_json import decode, encode, parse
+from txport.benchmarks.report.schema import BENCH_FORMAT, BENCH_FORMAT_VERSION, BenchReport, Machine
+from txport.runtime.bundle.schema import MadeBy
+from txport.runtime.bundle.strict_json import decode, encode, read
 from txport.runtime.errors import InputError
 from txport.runtime.files import write_atomically
+from txport.runtime.version import VERSION
 
 
 def check_output(path: Path) -> None:
@@ -19,6 +23,13 @@ def check_output(path: Path) -> None:
     directory = path.parent
     if directory.exists() and any(directory.iterdir()) and not path.exists():
         raise InputError(f"{directory} holds other files and no {path.name}: choose another directory with --output")
+
+
+def header(form: str, version: int, command: Sequence[str], machine: Machine) -> dict[str, Any]:
+    """The fields that every report begins with; it is not yet complete."""
+    created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    facts = {"made_by": MadeBy("txport", VERSION), "created": created, "command": tuple(command), "machine": machine}
+    return {"format": form, "format_version": version, "complete": False, **facts}
 
 
 def as_json(report: Any) -> str:
@@ -41,19 +52,26 @@ def read_report(path: Path) -> BenchReport:
     Raises:
         InputError: it cannot be read, is of another format or version, or a field in it is missing or unknown.
     """
-    return report_from(read_json(path), path)
+    return report_from(read_figures_file(path, {BENCH_FORMAT: BENCH_FORMAT_VERSION}), path)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file, whatever its format.
+def read_figures_file(path: Path, versions: Mapping[str, int]) -> dict[str, Any]:
+    """The JSON object in a file of one of these formats, whose versions are given.
 
     Raises:
-        InputError: it cannot be read or is not a JSON object.
+        InputError: it cannot be read, or is of another format or version.
     """
-    try:
-        return parse(path.read_bytes(), str(path), InputError)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}): give a JSON file that tx-bench wrote") from error
+    value = read(path, "give a JSON file that tx-bench wrote", InputError)
+    form, version = value.get("format"), value.get("format_version")
+    if form not in versions:
+        known = " or ".join(versions)
+        raise InputError(f"{path} has the format {str(form)[:40]!r}, not {known}: give a JSON file of such a program")
+    if version != versions[form]:
+        raise InputError(
+            f"{path} has format_version {version!r}, but this txport reads {versions[form]} of {form}: "
+            "measure again with it, or use the txport that wrote the file"
+        )
+    return value
 
 
 def report_from(value: dict[str, Any], path: Path) -> BenchReport:
@@ -62,15 +80,6 @@ def report_from(value: dict[str, Any], path: Path) -> BenchReport:
     Raises:
         InputError: as `read_report`.
     """
-    if value.get("format") != BENCH_FORMAT:
-        form = str(value.get("format"))[:40]
-        raise InputError(f"{path} has the format {form!r}, not {BENCH_FORMAT!r}: give a JSON file of tx-bench")
-    version = value.get("format_version")
-    if version != BENCH_FORMAT_VERSION:
-        raise InputError(
-            f"{path} has format_version {version!r}, but this txport reads {BENCH_FORMAT_VERSION}: "
-            "measure again with it, or use the txport that wrote the file"
-        )
     report = decode(BenchReport, value, str(path), InputError)
     contestants = {contestant.name for contestant in report.contestants}
     workloads = {workload.name for workload in report.workloads}

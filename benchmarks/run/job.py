@@ -1,7 +1,6 @@
 """Turns the options of tx-bench into the job of a session; all checks of input are made here."""
 
 import itertools
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from txport.benchmarks.report.schema import Contestant
 from txport.benchmarks.run.plans import PEERS, ContestantPlan, Place, bundle_plan, cpp_plan, peer_plans
 from txport.benchmarks.run.workloads import Work, fixed_work, text_work
 from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.strict_json import read
 from txport.runtime.errors import InputError
 
 BATCHES, SOURCE, TARGET = (1, 8, 32), 32, 64
@@ -153,7 +153,8 @@ def _checkpoint(options: BenchOptions) -> Path | None:
 
 def _check_checkpoint(bundle: Path, checkpoint: Path) -> None:
     """Refuse a directory that is not a checkpoint, or that of another model than the bundle's."""
-    ours, theirs = _config(bundle / "config.json"), _config(checkpoint / "config.json").get("config")
+    ours = read(bundle / "config.json")
+    theirs = read(checkpoint / "config.json", "give the right one with --checkpoint", InputError).get("config")
     if not isinstance(theirs, dict):
         raise InputError(
             f"{checkpoint / 'config.json'} is not that of a checkpoint: give the right one with --checkpoint"
@@ -164,11 +165,3 @@ def _check_checkpoint(bundle: Path, checkpoint: Path) -> None:
             f"{checkpoint} is not what {bundle} was exported from ({different[0]} differs): "
             "give the right one with --checkpoint"
         )
-
-
-def _config(file: Path) -> dict[str, object]:
-    try:
-        value = json.loads(file.read_bytes())
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file} cannot be read ({error}): give another checkpoint with --checkpoint") from None
-    return value if isinstance(value, dict) else {}

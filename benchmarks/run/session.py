@@ -1,6 +1,5 @@
 """A run of tx-bench: load all contestants, measure workload after workload, and write the report after each of them."""
 
-import datetime
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +11,7 @@ from txport.benchmarks.machine.energy import Meter, open_meter
 from txport.benchmarks.machine.nvml import open_nvml
 from txport.benchmarks.machine.probe import probe
 from txport.benchmarks.machine.roofline import read_shape
-from txport.benchmarks.report.report import write_report
+from txport.benchmarks.report.report import header, write_report
 from txport.benchmarks.report.schema import BENCH_FORMAT, BENCH_FORMAT_VERSION, BenchReport, Contestant
 from txport.benchmarks.report.statistics import percentiles
 from txport.benchmarks.run.job import Job
@@ -24,9 +23,7 @@ from txport.benchmarks.run.worker_process import ContestantFailed, WorkerProcess
 from txport.benchmarks.run.workloads import Work
 from txport.exporter.progress import Stages
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.bundle.schema import MadeBy
 from txport.runtime.errors import EngineError, InputError
-from txport.runtime.version import VERSION
 
 CURVE_SECONDS = 2.0  # the most for a workload of the bundle alone
 NOTES = (
@@ -57,16 +54,8 @@ class Session:
         self._nvml = open_nvml()
         self._processes: dict[str, WorkerProcess] = {}
         self._settings = {plan.contestant.name: plan.settings for plan in job.plans}
-        self.report = BenchReport(
-            format=BENCH_FORMAT,
-            format_version=BENCH_FORMAT_VERSION,
-            made_by=MadeBy("txport", VERSION),
-            created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            command=self._options.command,
-            complete=False,
-            notes=NOTES,
-            machine=describe(self._nvml),
-        )
+        start = header(BENCH_FORMAT, BENCH_FORMAT_VERSION, self._options.command, describe(self._nvml))
+        self.report = BenchReport(**start, notes=NOTES)
 
     def run(self) -> None:
         """Load and measure everything; `self.report` holds the results until then if this raises.

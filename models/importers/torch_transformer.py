@@ -17,7 +17,7 @@ from txport.models.importers.settings import Settings
 from txport.models.importers.tokenizers.sentencepiece_models import own_sentencepiece
 from txport.models.importers.weights import read_safetensors, read_state_dict
 from txport.models.transformer import sinusoids
-from txport.runtime.bundle.strict_json import decode, parse
+from txport.runtime.bundle.strict_json import decode, read
 from txport.runtime.bundle.tokenizer_schema import ids_only
 from txport.runtime.errors import CheckpointError
 
@@ -74,10 +74,7 @@ def import_torch(directory: Path, options: ImportOptions) -> Imported:
         CheckpointError: something is missing, damaged or not supported.
     """
     file = directory / DESCRIPTION
-    try:
-        value = parse(file.read_bytes(), str(file), CheckpointError)
-    except OSError:
-        raise CheckpointError(f"{file} is missing: it says what a state dict does not; see models/README.md") from None
+    value = read(file, "it says what a state dict does not; see models/README.md", CheckpointError)
     described = decode(TorchDescription, value, str(file), CheckpointError)
     weights = directory / described.weights
     theirs = read_safetensors(weights) if weights.suffix == ".safetensors" else read_state_dict(weights)

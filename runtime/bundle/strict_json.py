@@ -24,6 +24,7 @@ _NAMES = {
     float: "a number",
 }
 _LARGEST = 2**63 - 1
+EXPORT_AGAIN = "copy or export the bundle again"
 
 
 class _MismatchError(Exception):
@@ -79,20 +80,23 @@ def check_version(value: dict[str, Any], newest: int, file: str, what: str, reme
         )
 
 
-def load(kind: type[T], path: Path, version: int) -> T:
-    """Read a small JSON file of a bundle, of exactly this `format_version`.
-
-    Raises:
-        BundleError: it is missing, damaged, or of another version.
-    """
+def read(path: Path, remedy: str = EXPORT_AGAIN, error: type[TxportError] = BundleError) -> dict[str, Any]:
+    """Parse a file; `error` is raised if it is damaged, or missing: then `remedy` is the way out."""
     try:
-        value = parse(path.read_bytes(), str(path))
-    except OSError as error:
-        raise BundleError(f"{path} is missing or cannot be read: copy or export the bundle again") from error
+        return parse(path.read_bytes(), str(path), error)
+    except OSError as fault:
+        raise error(f"{path} is missing or cannot be read: {remedy}") from fault
+
+
+def load(
+    kind: type[T], path: Path, version: int, remedy: str = EXPORT_AGAIN, error: type[TxportError] = BundleError
+) -> T:
+    """Read a file of exactly this `format_version` into a dataclass; otherwise as `read`."""
+    value = read(path, remedy, error)
     found = value.get("format_version")
     if type(found) is not int or found != version:
-        raise BundleError(f"{path} has format_version {found}, but this txport reads {version}")
-    return decode(kind, value, str(path))
+        raise error(f"{path} has format_version {found!r}, but this txport reads {version}: {remedy}")
+    return decode(kind, value, str(path), error)
 
 
 def decode(

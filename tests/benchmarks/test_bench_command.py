@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch", reason="needs PyTorch: pip install 'txport[dev]'")
 pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'txport[bench]'")
 from bench import SMALL, assert_refused, command, tx_bench
-from txport.benchmarks.report.regression import check_against
+from txport.benchmarks.report.compare import check_against
 from txport.benchmarks.report.report import read_report
 from txport.benchmarks.report.schema import BenchReport, Measurement
 from txport.runtime.errors import CheckFailed
@@ -140,7 +140,7 @@ def test_an_interrupted_run_keeps_what_was_measured(bundle: Path, tmp_path: Path
         (("--max-ratio", 1.1), ["--against"]),
         (("--cpp", "no-such-program"), ["no-such-program is not a program"]),
         (("--against", "nothing"), ["nothing is not a directory"]),
-        (("--peers", "--checkpoint", "nothing"), ["config.json cannot be read", "--checkpoint"]),
+        (("--peers", "--checkpoint", "nothing"), ["config.json is missing or cannot be read", "--checkpoint"]),
     ],
 )
 def test_bad_use_is_one_sentence(bundle: Path, tmp_path: Path, options: tuple[object, ...], words: list[str]) -> None:

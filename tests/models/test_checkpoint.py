@@ -210,7 +210,10 @@ def test_no_checkpoint_at_all(tmp_path: Path, place: str) -> None:
         (b'{"format_version": "1"}', "format_version '1'"),
         (b'{"format_version": true}', "format_version True"),
         (b'{"format_version": 0}', "format_version 0"),
-        (b'{"format_version": 2}', "format_version 2, but this txport reads 1: another txport wrote it"),
+        (
+            b'{"format_version": 2}',
+            "format_version 2, but this txport reads 1: give a whole checkpoint of this version",
+        ),
         (b'{"format_version": 1}', "misses the field 'config'"),
         (b'{"format_version": 1, "config": {}}', "config misses the field 'source_vocabulary'"),
     ],

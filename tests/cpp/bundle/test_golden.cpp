@@ -12,7 +12,8 @@ TEST_CASE("golden.json") {
   CHECK(cases[0].source == "the cat sees a bird");
   CHECK(cases[0].source_ids == Ids{4, 14, 15, 17, 7, 3});
   CHECK_THROWS_WITH_AS(parse_golden(R"({"format_version": 2, "cases": []})", "g.json"),
-                       "g.json has format_version 2, but this txport reads 1", BundleError);
+                       "g.json has format_version 2, but this txport reads 1: copy or export the bundle again",
+                       BundleError);
   CHECK_THROWS_AS(parse_golden(R"({"format_version": 1.0, "cases": []})", "g.json"), BundleError);
   CHECK_THROWS_AS(parse_golden(R"({"format_version": true, "cases": []})", "g.json"), BundleError);
   CHECK_THROWS_AS(parse_golden(R"({"format_version": 1})", "g.json"), BundleError);

@@ -95,7 +95,8 @@ void check_format_version(const Json& value, const std::string& file) {
   const auto version = value.find("format_version");
   if (version != value.end() && version->is_number_integer() && *version == 1) return;
   const std::string found = version == value.end() ? "no" : version->dump().substr(0, 40);
-  throw BundleError(file + " has format_version " + found + ", but this txport reads 1");
+  throw BundleError(file + " has format_version " + found +
+                    ", but this txport reads 1: copy or export the bundle again");
 }
 
 void Value::refuse(const char* expected) const {
