@@ -4,6 +4,8 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
 
 from txport.runtime.errors import MissingLibrary
 
@@ -39,3 +41,10 @@ def quiet(*loggers: str, module: str = "") -> Iterator[None]:
     finally:
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)
+
+
+def cuda_provider() -> Path | None:
+    """The file of ONNX Runtime's CUDA provider, whatever the package is called that has it; nothing is loaded."""
+    found = find_spec("onnxruntime")
+    file = Path(found.origin if found and found.origin else "").with_name("capi") / "libonnxruntime_providers_cuda.so"
+    return file if file.is_file() else None

@@ -162,7 +162,9 @@ class Ort(Lowering):
     def best(self, logits: Tensor) -> Tensor:
         """In two steps, the best block of ids and then the best of the block.
 
-        ONNX Runtime's ArgMax compares one number at a time, its ReduceMax a vector.
+        ONNX Runtime's ArgMax compares one number at a time, its ReduceMax a vector. The block is taken by
+        GatherElements: GatherND copies its offsets from the host's stack, which a captured step would read again when
+        they are long gone (ONNX Runtime before 1.31, microsoft/onnxruntime#32120).
         """
         vocabulary = logits.shape[1]
         width = _block(vocabulary)
@@ -170,10 +172,8 @@ class Ort(Lowering):
             return super().best(logits)
         blocks = logits.reshape(-1, vocabulary // width, width)
         block = torch.argmax(torch.amax(blocks, dim=-1), dim=-1)
-        chosen = torch.onnx.ops.symbolic(
-            "GatherND", (blocks, block[:, None]), {"batch_dims": 1}, dtype=logits.dtype, shape=(block.shape[0], width)
-        )
-        return block * width + torch.argmax(chosen, dim=-1)
+        index = block.reshape(-1, 1, 1) + torch.zeros(1, 1, width, dtype=torch.int64)
+        return block * width + torch.argmax(blocks.gather(1, index).reshape(-1, width), dim=-1)
 
 
 def _block(vocabulary: int) -> int:

@@ -7,13 +7,13 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime
-from txport.runtime.engines.ort_session import CPU
+from txport.runtime.engines.ort_session import CPU, Provider
 
 Array = npt.NDArray[np.generic]
 Values = Mapping[str, Array]
 
 
-def session(file: Path, providers: Sequence[str] = (CPU,), *, fused: bool = True) -> onnxruntime.InferenceSession:
+def session(file: Path, providers: Sequence[Provider] = (CPU,), *, fused: bool = True) -> onnxruntime.InferenceSession:
     """A session for a graph file; if not `fused`, every operator is computed as it is written."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3

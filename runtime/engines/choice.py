@@ -14,7 +14,7 @@ from txport.runtime.engines.build_record import BuildRecord, LibraryName
 from txport.runtime.engines.directories import Built, best, candidates, directories
 from txport.runtime.engines.tensorrt import TensorRt, find_tensorrt
 from txport.runtime.errors import BundleError, InputError, TxportError
-from txport.runtime.libraries import needs
+from txport.runtime.libraries import cuda_provider, needs
 
 DEVICES = ("auto", "cpu", "cuda", "trt")
 _TENSORRTS: tuple[LibraryName, ...] = ("tensorrt", "tensorrt_rtx")
@@ -62,36 +62,44 @@ def choose(manifest: Manifest, device: str = "auto", lowering: str | None = None
     """
     if device not in DEVICES:
         raise InputError(f"device {device!r} is not supported by this version of txport: use {', '.join(DEVICES)}")
-    lowerings = manifest.usable_lowerings(lowering)
+    if device == "auto":
+        return _fastest(manifest, bundle, lowering)
     if device == "trt":
+        manifest.usable_lowerings(lowering)  # refuses one that the bundle lacks
         return _tensorrt(manifest, bundle, lowering)
-    why = f"lowering {lowering} was requested"
-    if lowering is None:
-        why = f"ONNX Runtime runs {lowerings[0]} best of the bundle's lowerings"
-    if device != "auto":
-        return Choice("ort", device, lowerings, f"device {device} was requested; {why}")
-    return _fastest(manifest, bundle, lowering, Choice("ort", "cpu", lowerings, why))
+    return _on_ort(manifest, device, lowering, f"device {device} was requested")
 
 
-def _fastest(manifest: Manifest, bundle: Path | None, lowering: str | None, cpu: Choice) -> Choice:
+def _on_ort(manifest: Manifest, device: str, lowering: str | None, reason: str) -> Choice:
+    """ONNX Runtime, and the lowerings in the order in which it runs them best there."""
+    lowerings = manifest.usable_lowerings(lowering)
+    if device == "cuda" and manifest.precision.type == "float32":
+        # GroupQueryAttention has kernels for 16 bits only: all caches would go to the CPU and back in each step.
+        lowerings = tuple(sorted(lowerings, key=lambda name: name == "ort"))
+    why = f"ONNX Runtime runs {lowerings[0]} best of the bundle's lowerings"
+    return Choice("ort", device, lowerings, f"{reason}; {f'lowering {lowering} was requested' if lowering else why}")
+
+
+def _fastest(manifest: Manifest, bundle: Path | None, lowering: str | None) -> Choice:
     """TensorRT, ONNX Runtime on the GPU, or the CPU; the reason names what rules out those before it."""
 
-    def on_ort(choice: Choice, reason: str) -> Choice:
-        return replace(choice, reason=f"auto is {reason}; {cpu.reason}")
+    def on_cpu(reason: str) -> Choice:
+        return _on_ort(manifest, "cpu", lowering, f"auto is the CPU: {reason}")
 
     if manifest.precision.weights == "int8":
-        return on_ort(cpu, "the CPU: int8 weights are for it")
+        return on_cpu("int8 weights are for it")
     if isinstance(gpu := find_gpu(), str):
-        return on_ort(cpu, f"the CPU: {gpu}")
+        return on_cpu(gpu)
     against = "the bundle has no TensorRT engines"
     if bundle is not None and directories(bundle):
         try:
-            return replace(_tensorrt(manifest, bundle, lowering), fallback=cpu)
+            return replace(_tensorrt(manifest, bundle, lowering), fallback=on_cpu("TensorRT cannot be used"))
         except TxportError as error:
             against = str(error)
-    if _installed_version("onnxruntime-gpu") is None:
-        return on_ort(cpu, f"the CPU: {against}, and onnxruntime-gpu is not installed for {gpu}")
-    return on_ort(replace(cpu, device="cuda", fallback=cpu), f"ONNX Runtime on {gpu}: {against}")
+    if cuda_provider() is None:
+        return on_cpu(f"{against}, and onnxruntime-gpu is not installed for {gpu}")
+    on_gpu = _on_ort(manifest, "cuda", lowering, f"auto is ONNX Runtime on {gpu}: {against}")
+    return replace(on_gpu, fallback=on_cpu("ONNX Runtime cannot use the GPU"))
 
 
 def _tensorrt(manifest: Manifest, bundle: Path | None, lowering: str | None) -> Choice:

@@ -1,5 +1,9 @@
 """Opens ONNX Runtime sessions: chooses the provider and the decoder step, and reduces errors to one sentence."""
 
+import contextlib
+import ctypes
+import functools
+import io
 import logging
 import os
 import re
@@ -11,8 +15,13 @@ import onnxruntime
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, Lowering
 from txport.runtime.errors import BundleError, MissingLibrary, failure
+from txport.runtime.libraries import cuda_provider
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+Provider = str | tuple[str, dict[str, str]]
+# Full float32 products, since ids must be those of PyTorch: TF32, the default, keeps 10 bits of each factor. And memory
+# in the sizes that are asked for, instead of powers of two.
+CUDA_OPTIONS = {"use_tf32": "0", "arena_extend_strategy": "kSameAsRequested"}
 _TYPES = {"float32": "float", "float16": "float16", "int64": "int64", "int32": "int32", "bool": "bool"}
 # Microseconds that threads wait actively for the next run or operator: longer than the host takes between steps.
 SPIN_US = "500"
@@ -37,8 +46,13 @@ def run(session: Any, binding: Any, options: Any = None) -> None:
         raise failure(f"ONNX Runtime failed: {reason_of(error)}") from error
 
 
-def providers_of(device: str) -> list[str]:
-    """ONNX Runtime's names of what runs the graphs, the device's own first."""
+def providers_of(device: str, **cuda: str) -> list[Provider]:
+    """What runs the graphs, in ONNX Runtime's terms, the device's own provider first; its libraries are loaded.
+
+    Args:
+        device: "cpu" or "cuda".
+        cuda: more options of the CUDA provider.
+    """
     if device == "cpu":
         return [CPU]
     if CUDA not in onnxruntime.get_available_providers():
@@ -46,7 +60,27 @@ def providers_of(device: str) -> list[str]:
             f"device {device} needs ONNX Runtime with its CUDA provider, which is not installed: "
             "pip install 'txport[ort-gpu]' instead of txport[ort], or use --device cpu"
         )
-    return [CUDA, CPU]
+    _load_cuda()
+    return [(CUDA, {**CUDA_OPTIONS, **cuda}), CPU]
+
+
+@functools.cache
+def _load_cuda() -> None:
+    """Load CUDA's libraries from their pip packages, where the provider, which has no search path, would not look."""
+    if hasattr(onnxruntime, "preload_dlls"):  # from 1.21 on
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not find, which may not be needed
+            onnxruntime.preload_dlls(directory="")
+
+
+def _why_no_cuda() -> str:
+    """Why ONNX Runtime could not start its CUDA provider: the library that is missing, if that is it."""
+    try:
+        ctypes.CDLL(str(cuda_provider()))
+    except OSError as error:
+        missing = re.match(r"(\S+): cannot open shared object file", str(error))
+        if missing and not missing[1].startswith("libcuda.so"):  # which is the driver's
+            return f"{missing[1]} is missing, pip install 'onnxruntime-gpu[cuda,cudnn]' brings it"
+    return "check the driver with nvidia-smi"
 
 
 def open_step(
@@ -64,17 +98,14 @@ def open_step(
     raise failures[0]
 
 
-def open_session(
-    directory: Path, graph: Graph, *, threads: int, providers: list[str], cuda: dict[str, str] | None = None
-) -> Any:
+def open_session(directory: Path, graph: Graph, *, threads: int, providers: Sequence[Provider]) -> Any:
     """Load one graph of a bundle.
 
     Args:
         directory: the bundle.
         graph: which of its graphs.
         threads: threads of each operator; 0 for as many as there are cores.
-        providers: ONNX Runtime's names of what runs it, the first one first.
-        cuda: options of its CUDA provider.
+        providers: of `providers_of`.
 
     Raises:
         BundleError: ONNX Runtime does not load it, or it is not what the manifest says.
@@ -91,7 +122,8 @@ def open_session(
     # Each session has threads of its own. By default they wait actively for about 10 ms after a run, in which they
     # take a core from the other session, as at each change between the encoder and the steps.
     options.add_session_config_entry("session.intra_op.spin_duration_us", SPIN_US)
-    if providers[0] == CPU:
+    first = providers[0] if isinstance(providers[0], str) else providers[0][0]
+    if first == CPU:
         # On the CPU, Add and LayerNormalization are three times as fast as SkipLayerNormalization, which sums one
         # element after the other (Welford 1962) and divides at each.
         options.add_session_config_entry("optimization.disable_specified_optimizers", "SkipLayerNormFusion")
@@ -100,14 +132,12 @@ def open_session(
         # VNNI this would only cost the time that it and AMX save.
         options.add_session_config_entry("session.x64quantprecision", "1")
     try:
-        session = onnxruntime.InferenceSession(
-            str(path), options, providers=[(name, cuda) if cuda and name == CUDA else name for name in providers]
-        )
+        session = onnxruntime.InferenceSession(str(path), options, providers=list(providers))
     except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
         version = onnxruntime.__version__
         raise failure(f"ONNX Runtime {version} does not load {path}: {reason_of(error)}", BundleError) from error
-    if session.get_providers()[0] != providers[0]:  # ONNX Runtime goes on without a provider that it cannot start
-        raise MissingLibrary("ONNX Runtime cannot start its CUDA provider here: check the driver, or use --device cpu")
+    if session.get_providers()[0] != first:  # ONNX Runtime goes on without a provider that it cannot start
+        raise MissingLibrary(f"ONNX Runtime cannot start its CUDA provider: {_why_no_cuda()}; or use --device cpu")
     for given, listed in ((session.get_inputs(), graph.inputs), (session.get_outputs(), graph.outputs)):
         found = {(tensor.name, tensor.type, tuple(tensor.shape)) for tensor in given}
         if found != {(tensor.name, f"tensor({_TYPES[tensor.dtype]})", tensor.shape) for tensor in listed}:

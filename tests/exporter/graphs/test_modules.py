@@ -125,13 +125,25 @@ def test_eos_finishes_a_row(lowering: str, wanted: int) -> None:
     assert output["next_positions"].tolist() == [0 if wanted == 3 else 1]
 
 
+# Operators whose CUDA kernels in ONNX Runtime take their arguments by value. Others copy sizes or pointers from host
+# memory that is freed or reused after the run, and that a replayed CUDA graph would read again: GatherND (before 1.31),
+# Concat, ScatterND, Pad, Slice, Tile, Expand, Split into unequal parts. Shape runs on the host, once.
+CAPTURABLE = set(
+    "Add ArgMax Attention Cast Div Equal Erf Gather GatherElements Gemm GreaterOrEqual GroupQueryAttention "
+    "LayerNormalization LessOrEqual MatMul Mul MultiHeadAttention Not Or ReduceMax Relu Reshape ScatterElements Shape "
+    "Sigmoid SkipLayerNormalization Softmax Split TensorScatter Transpose Unsqueeze Where".split()
+)
+
+
 def test_step_is_capturable_and_fused(model: Transformer, lowering: str) -> None:
     """No control flow, no shape that depends on data, one operator for LayerNorm, packed Q, K and V, Gemm only."""
     encoder, step = traced(model, lowering)
     config = model.config
     count = collections.Counter(node.op_type for node in step.graph)
-    forbidden = {"If", "Loop", "Scan", "NonZero", "Range", "Expand", "Pow", "Sqrt", "ReduceMean", "Concat", "Slice"}
-    assert not forbidden & set(count)
+    assert set(count) <= CAPTURABLE
+    assert all(
+        len({tuple(output.shape) for output in node.outputs}) == 1 for node in step.graph if node.op_type == "Split"
+    )
     assert not {"If", "Loop", "Scan", "NonZero", "Pow", "Sqrt", "ReduceMean"} & {n.op_type for n in encoder.graph}
     norms = 3 * config.decoder_layers + (config.norm != "post") + config.embedding_norm
     assert count["LayerNormalization"] + count["SkipLayerNormalization"] == norms
@@ -197,7 +209,7 @@ def test_ort_finds_the_first_of_the_best_ids(vocabulary: int) -> None:
     )
     assert program is not None
     model = program.model_proto
-    assert ("GatherND" in {node.op_type for node in model.graph.node}) == (vocabulary != 521)
+    assert ("GatherElements" in {node.op_type for node in model.graph.node}) == (vocabulary != 521)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     logits = np.random.default_rng(0).integers(-3, 3, (50, vocabulary)).astype(np.float32)
     (found,) = session.run(None, {session.get_inputs()[0].name: logits})
