@@ -32,7 +32,7 @@ sanitized_thread = $(call sanitized,thread,-DTXPORT_SANITIZE=thread)
 comma := ,
 FUZZ_SECONDS ?= 60
 
-.PHONY: help venv demo bench test test-gpu lint types unit unit-runtime wheel clean
+.PHONY: help venv demo bench test test-gpu gpu-report lint types unit unit-runtime wheel clean
 .PHONY: cpp cpp-dependencies cpp-clang cpp-sanitize cpp-fuzz cpp-tidy
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
@@ -43,7 +43,7 @@ help:
 	@echo 'make test      lint, types, import layers and all tests'
 	@echo 'make lint      only style and import layers'
 	@echo 'make venv      only the virtual environment, build/venv'
-	@echo 'make test-gpu  the tests that need an NVIDIA GPU'
+	@echo 'make test-gpu  the tests that need an NVIDIA GPU; make gpu-report: what only a GPU can show, and figures'
 	@echo 'make cpp       build, test and try the C++ runtime (Debian, Ubuntu)'
 	@echo 'make cpp-sanitize, cpp-fuzz, cpp-tidy   more checks of it, with clang'
 	@echo 'make clean     remove build/'
@@ -83,15 +83,16 @@ unit-runtime: $(RUNTIME_VENV)/.ready wheel
 	@TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) $(RUNTIME_VENV)/bin/python -m pytest $(SIDE_BY_SIDE) -m 'not gpu' \
 	  tests/runtime tests/test_layout.py
 
-# GPU_BUNDLE: what the table measures; without it the base preset is exported with random weights, float16.
 test-gpu: $(VENV)/.ready
 	@$(VENV)/bin/python -m pytest -m gpu
-ifndef GPU_BUNDLE
-	@test -e build/gpu/bundle/manifest.json || { \
-	  $(VENV)/bin/python -m txport.benchmarks.studies.random_checkpoint --preset base -o build/gpu/checkpoint && \
-	  $(VENV)/bin/tx-export build/gpu/checkpoint -o build/gpu/bundle --fp16 --no-verify --sentences 32 --max-target 128; }
+
+# BUNDLES: a directory of bundles to run; without it presets with random weights are exported, and the demo's are taken.
+gpu-report: $(VENV)/.ready
+ifndef BUNDLES
+	@$(VENV)/bin/python -m txport.benchmarks.gpu.bundles -o build/gpu/bundles
 endif
-	@$(VENV)/bin/python -m txport.benchmarks.studies.gpu_table $(or $(GPU_BUNDLE),build/gpu/bundle)
+	@$(VENV)/bin/python -m txport.benchmarks.gpu.report --bundles $(or $(BUNDLES),build/gpu/bundles) \
+	  $(if $(wildcard $(CPP)/release/txport-bench),--programs $(CPP)/release) -o build/gpu/report
 
 # build/lib is setuptools' own leftover: what was deleted from the repository would still be packed from there. And what
 # was deleted would stay installed, since pip looks for the old version in the first environment.

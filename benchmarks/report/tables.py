@@ -1,6 +1,6 @@
 """A report as tables, on a terminal and in Markdown: the same rows for both."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
@@ -151,10 +151,10 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], console: Co
     console.print(table)
 
 
-def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of one table in Markdown."""
+def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: Container[str] = LEFT) -> list[str]:
+    """The lines of one table in Markdown, with the columns `left` aligned to the left."""
     lines = [[cell.replace("|", "\\|") for cell in row] for row in (heads, *rows)]
-    lines.insert(1, ["---" if head in LEFT else "---:" for head in heads])
+    lines.insert(1, ["---" if head in left else "---:" for head in heads])
     return [f"| {' | '.join(line)} |" for line in lines]
 
 

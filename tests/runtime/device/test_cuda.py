@@ -2,29 +2,19 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from host_driver import build_driver
 
 ROOT = Path(__file__).parents[3]
-SOURCE = ROOT / "tests" / "cpp" / "cuda_driver.cpp"
 
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a libcuda.so.1."""
-    compiler = shutil.which("g++") or shutil.which("clang++")
-    if compiler is None:
-        pytest.skip("needs a C++ compiler: apt install g++")
-    library = tmp_path_factory.mktemp("driver") / "libcuda.so.1"
-    command = [compiler, "-std=c++17", "-O1", "-fPIC", "-Wall", "-Wextra", "-Werror", str(SOURCE)]
-    subprocess.run([*command, "-shared", "-o", str(library), "-ldl"], check=True)
-    for header in Path("/usr/local").glob("cuda*/include/cuda.h"):  # its prototypes must be those
-        subprocess.run([*command, "-fsyntax-only", "-DWITH_CUDA_H", f"-I{header.parent}"], check=True)
-    return library.parent
+    return build_driver(tmp_path_factory.mktemp("driver"))
 
 
 @pytest.mark.parametrize("kind", ["lazy", "eager"])

@@ -1,0 +1,1 @@
+"""gpu-report: everything that only a GPU can show, in one command."""

@@ -1,0 +1,72 @@
+"""Engines for the stages, and what their answers must be."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from txport.benchmarks.gpu.notebook import Notebook
+from txport.runtime.bundle.manifest import WEIGHTS, Manifest
+from txport.runtime.bundle.schema import Lowering
+from txport.runtime.device.engine import DeviceEngine
+from txport.runtime.engine import Engine
+from txport.runtime.engines.choice import choose, open_engine
+from txport.runtime.engines.directories import directories
+from txport.runtime.errors import TxportError
+from txport.runtime.golden import load_golden
+from txport.runtime.greedy import Request, decode_all
+
+
+def on_onnxruntime(
+    notebook: Notebook, bundle: Path, lowering: Lowering | None = None, *, captured: bool = True
+) -> DeviceEngine:
+    """The bundle on ONNX Runtime's CUDA provider, with its state on the device."""
+    from txport.runtime.device.cuda import CudaDevice
+    from txport.runtime.engines.ort_cuda import OrtProgram
+
+    manifest, device = Manifest.load(bundle), CudaDevice()
+    lowerings = choose(manifest, "cuda", lowering).lowerings
+    program = OrtProgram(bundle, manifest, lowerings, device, where=notebook.where)
+    program.captured &= captured
+    return DeviceEngine(device, manifest, program)
+
+
+def on_tensorrt(bundle: Path) -> Engine:
+    """The bundle on the TensorRT engines that fit."""
+    manifest = Manifest.load(bundle)
+    return open_engine(bundle, manifest, dataclasses.replace(choose(manifest, "trt", bundle=bundle), fallback=None))
+
+
+def largest(notebook: Notebook, precision: str = "float16") -> Path:
+    """The bundle with the largest weights in this precision, or in any if there is none."""
+    manifests = {path: Manifest.load(path) for path in notebook.bundles.values()}
+    alike = [path for path in manifests if manifests[path].precision.type == precision] or list(manifests)
+    return max(alike, key=lambda path: manifests[path].files[WEIGHTS].bytes)
+
+
+def engines(notebook: Notebook, bundle: Path) -> Iterator[tuple[str, DeviceEngine]]:
+    """Every device that runs the bundle here; one that does not is noted."""
+    openers: list[tuple[str, Callable[[], Engine]]] = [("cuda", lambda: on_onnxruntime(notebook, bundle))]
+    if directories(bundle):
+        openers.append(("trt", lambda: on_tensorrt(bundle)))
+    for device, opener in openers:
+        try:
+            engine = opener()
+        except TxportError as error:
+            notebook.check(f"{bundle.name} on {device}", False, str(error))
+            continue
+        assert isinstance(engine, DeviceEngine)
+        yield device, engine
+
+
+def golden_fault(engine: Engine, bundle: Path, rows: int | None = None) -> str:
+    """How the answers differ from the bundle's golden cases, in rows that are refilled; empty if they do not."""
+    cases = load_golden(bundle).cases
+    longest = max(len(case.target_ids) for case in cases)
+    requests = [Request(case.source_ids, min(longest, engine.limits.target)) for case in cases]
+    answers = decode_all(engine, requests, rows=rows and min(rows, engine.limits.batch))
+    wrong = [
+        f"case {number}: {list(case.target_ids)[:12]} became {answer.ids[:12]}"
+        for number, (case, answer) in enumerate(zip(cases, answers, strict=True))
+        if answer.ids[: len(case.target_ids)] != list(case.target_ids)
+    ]
+    return f"{len(wrong)} of {len(cases)} differ; {wrong[0]}" if wrong else ""

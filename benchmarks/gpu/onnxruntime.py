@@ -1,0 +1,67 @@
+"""Stages "onnxruntime" and "threads": each precision, lowering and way to launch, and several threads at once."""
+
+import threading
+
+from txport.benchmarks.gpu.engines import golden_fault, on_onnxruntime
+from txport.benchmarks.gpu.notebook import Notebook
+from txport.benchmarks.gpu.timing import BATCHES, step_seconds
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.errors import BundleError
+
+
+def matrix(notebook: Notebook) -> None:
+    """Golden ids, capture and the time of a step, by bundle, lowering and launch."""
+    for name, bundle in notebook.bundles.items():
+        manifest = Manifest.load(bundle)
+        for lowering in manifest.lowerings:
+            for captured in (True, False):
+                title = f"{name}, {lowering}, {'captured' if captured else 'plain'}"
+                try:
+                    engine = on_onnxruntime(notebook, bundle, lowering, captured=captured)
+                except BundleError as error:  # an opset or a kernel that this version lacks
+                    notebook.row("left out", bundle=name, lowering=lowering, reason=str(error))
+                    break
+                with notebook.checking(title):
+                    fault = golden_fault(engine, bundle, rows=3)
+                    notebook.check(title, not fault, fault or "golden ids")
+                    if captured and not notebook.rehearsal:
+                        program = engine._program  # the report looks inside
+                        notebook.check(f"{title}: a CUDA graph", bool(getattr(program, "captured", False)))
+                    for batch in BATCHES:
+                        if batch <= engine.limits.batch:
+                            seconds = step_seconds(
+                                engine, batch, 32, min(64, engine.limits.target), rounds=notebook.rounds
+                            )
+                            row = {"bundle": name, "lowering": lowering, "captured": captured, "batch": batch}
+                            notebook.row("microseconds a step", **row, microseconds=round(1e6 * seconds, 1))
+
+
+def threads(notebook: Notebook) -> None:
+    """Threads one after the other, whose identifiers repeat, two engines at once, and threads that share one."""
+    bundle = next(iter(notebook.bundles.values()))
+    engine = on_onnxruntime(notebook, bundle)
+    faults: list[str] = []
+
+    def work(own: bool, times: int) -> None:
+        try:
+            mine = on_onnxruntime(notebook, bundle) if own else engine
+            faults.extend(golden_fault(mine, bundle, rows=1 + turn % 5) for turn in range(times))
+        except Exception as error:
+            faults.append(f"{type(error).__name__}: {error}")
+
+    for _ in range(6):
+        _together([threading.Thread(target=work, args=(False, 1))])
+    notebook.check("six threads, one after the other", not any(faults), next(filter(None, faults), "golden ids"))
+    faults.clear()
+    _together([threading.Thread(target=work, args=(True, 5)) for _ in range(2)])
+    notebook.check("two engines at once", not any(faults), next(filter(None, faults), "golden ids"))
+    faults.clear()
+    _together([threading.Thread(target=work, args=(False, 5)) for _ in range(4)])
+    notebook.check("four threads on one engine", not any(faults), next(filter(None, faults), "golden ids"))
+
+
+def _together(workers: list[threading.Thread]) -> None:
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
