@@ -45,11 +45,12 @@ def with_overflow(checkpoint: Path, output: Path) -> None:
     ReLU lets a positive factor through, so the outer weights can take it back.
     """
     loaded = load_checkpoint(checkpoint)
-    layer = loaded.model.decoder[-1].feed_forward
+    parameters = dict(loaded.model.named_parameters())
+    layer = f"decoder.{loaded.config.decoder_layers - 1}.feed_forward"
     with torch.no_grad():
-        for parameter in (layer.inner.weight, layer.inner.bias):
-            parameter.mul_(_FACTOR)
-        layer.outer.weight.div_(_FACTOR)
+        for name in ("inner.weight", "inner.bias"):
+            parameters[f"{layer}.{name}"].mul_(_FACTOR)
+        parameters[f"{layer}.outer.weight"].div_(_FACTOR)
     save_checkpoint(output, loaded.model, None, [], {"weights": "random, with values that overflow in float16"})
 
 
