@@ -35,7 +35,7 @@ class Options:
     max_length: int | None = _option(None, "Most tokens to make, eos included. [default: the bundle's]", least=1)
     min_length: int = _option(0, "Tokens to make before a translation may end.", least=0)
     prefix: str | Sequence[int] | None = _option(None, "Text that every translation must begin with.")
-    scores: bool = _option(False, "With --json: the log-probability of each id.")
+    scores: bool = _option(False, "The log-probability of each id; needs --json.")
     strict: bool = _option(False, "Refuse a line that is too long, instead of cutting it with a warning.")
     source_language: str | None = _option(
         None, "Language of the input, for models with several. [default: the bundle's]"

@@ -59,7 +59,7 @@ class Translator:
         device: "auto", "cpu", "cuda" (ONNX Runtime) or "trt" (TensorRT engines of tx-build).
         lowering: the decoder step to use: "ort", "scatter" or "tensorscatter"; None for the best one here.
         threads: threads of each operator; 0 for as many as there are cores.
-        batch: the most sentences that run together; None for as many as the bundle takes.
+        batch: the most sentences that run together, up to what the bundle takes; None for that.
         batch_tokens: the most source tokens, padding included, that run together.
         workers: batches that run side by side on the CPU, over one set of weights: each takes a share of `batch` and
             `batch_tokens`, and of the cores if `threads` is 0. One is best for single sentences, one for each core for
@@ -93,6 +93,9 @@ class Translator:
         choice = choose(self.manifest, device, lowering, directory)
         self._workers, threads = shares(workers, threads, cores()) if choice.device == "cpu" else (1, threads)
         self._engine: Engine | None = open_engine(directory, self.manifest, choice, threads)
+        most = self._engine.limits.batch
+        if batch is not None and batch > most:
+            raise InputError(f"the batch {batch} is not between 1 and {most}, the most of this bundle")
         self._batch, self._batch_tokens = batch, batch_tokens
 
     @property
@@ -137,13 +140,14 @@ class Translator:
         return self._translate(sentences, self._call(options, changes), "sentence", 1)
 
     def translate_windows(
-        self, windows: Iterable[Sequence[str]], options: Options = DEFAULTS, **changes: Any
+        self, windows: Iterable[Sequence[str]], options: Options = DEFAULTS, *, what: str = "line", **changes: Any
     ) -> Iterator[list[Translation]]:
         """Translate a text of any length, some lines at a time.
 
         Args:
             windows: lines in portions of a size that is worth sorting, some hundred (see `txport.runtime.text.lines`).
             options, changes: as for `translate`.
+            what: names a line in messages, before its number.
 
         Yields:
             the results of each window, in order.
@@ -153,7 +157,7 @@ class Translator:
         """
         call, first = self._call(options, changes), 1
         for window in windows:
-            yield self._translate(window, call, "line", first)
+            yield self._translate(window, call, what, first)
             first += len(window)
 
     def translate_file(
@@ -161,11 +165,19 @@ class Translator:
         source: str | os.PathLike[str],
         target: str | os.PathLike[str],
         options: Options = DEFAULTS,
+        *,
+        errors: str = "strict",
         **changes: Any,
     ) -> int:
         r"""Translate a UTF-8 file line by line into another one, which is written whole or not at all.
 
         Lines end at "\n". Memory does not grow with the file.
+
+        Args:
+            source, target: the files.
+            options, changes: as for `translate`.
+            errors: what becomes of a line that is not UTF-8: "strict" raises, "replace" puts U+FFFD where the bytes are
+                wrong, "skip" takes the line as empty.
 
         Returns:
             the number of lines.
@@ -175,7 +187,8 @@ class Translator:
         """
         count = 0
         with open_lines(Path(source)) as windows, new_file(Path(target)) as output:
-            for results in self.translate_windows(text_windows(windows), options, **changes):
+            texts = text_windows(windows, errors, what := f"{source}, line")
+            for results in self.translate_windows(texts, options, what=what, **changes):
                 output.writelines(as_line(result.text) for result in results)
                 count += len(results)
         return count

@@ -183,6 +183,12 @@ def test_arguments_that_cannot_be(arguments: dict[str, int]) -> None:
         Translator(BUNDLE, **arguments)  # type: ignore[arg-type]
 
 
+def test_a_batch_is_within_the_bundles(toy: Translator) -> None:
+    with pytest.raises(InputError, match="the batch 9 is not between 1 and 8, the most of this bundle"):
+        Translator(BUNDLE, batch=9)
+    assert Translator(BUNDLE, batch=8).translate(TEXTS) == toy.translate(TEXTS)
+
+
 @pytest.mark.parametrize("device", ["tpu", ""])
 def test_devices_of_later_versions(device: str) -> None:
     with pytest.raises(InputError, match="not supported by this version of txport: use auto, cpu, cuda"):
@@ -240,9 +246,11 @@ def test_files(toy: Translator, tmp_path: Path) -> None:
 def test_a_file_that_fails_leaves_the_old_one(toy: Translator, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"one\n\xff\n")
     (tmp_path / "out").write_text("old")
-    with pytest.raises(InputError, match="line 2 is not UTF-8"):
+    with pytest.raises(InputError, match="in, line 2 is not UTF-8"):
         toy.translate_file(tmp_path / "in", tmp_path / "out")
     assert (tmp_path / "out").read_text() == "old"
+    assert toy.translate_file(tmp_path / "in", tmp_path / "out", errors="skip") == 2
+    assert (tmp_path / "out").read_text() == f"{expected(toy, 'one').text}\n\n"
     with pytest.raises(InputError, match="cannot be read"):
         toy.translate_file(tmp_path / "nowhere", tmp_path / "out")
 
