@@ -30,7 +30,7 @@ def _numbers(context: click.Context, option: click.Parameter, value: str | None)
     try:
         return [int(word) for word in (value or "").split(",") if word]
     except ValueError:
-        raise click.BadParameter(f"{value!r} is not a list of numbers such as 1,8,32") from None
+        raise click.BadParameter(f"{value!r} is not a list of whole numbers: give for example 1,8,32") from None
 
 
 def _words(context: click.Context, option: click.Parameter, value: str) -> list[str]:
