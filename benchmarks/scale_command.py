@@ -20,7 +20,7 @@ from txport.models.config import PRESETS
 from txport.runtime.bundle.schema import MadeBy
 from txport.runtime.entry import INTERRUPTED
 from txport.runtime.errors import InputError
-from txport.runtime.files import write_atomically
+from txport.runtime.files import make_directory, write_atomically
 from txport.runtime.version import VERSION
 
 REPORT, TEXT = "scale.json", "scale.md"
@@ -57,7 +57,7 @@ def main(
     if "sentences" in chosen and bundle is None:
         raise InputError("the axis of sentences needs a trained bundle: give one with --bundle")
     check_output(output / REPORT)
-    output.mkdir(parents=True, exist_ok=True)
+    make_directory(output)
     report = ScaleReport(
         format=SCALE_FORMAT,
         format_version=SCALE_FORMAT_VERSION,

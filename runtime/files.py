@@ -107,6 +107,21 @@ def new_directory(target: Path, replace: bool = False, *, marker: str | None = N
         os.close(lock)
 
 
+def make_directory(path: Path) -> None:
+    """Make a directory for files that are written one by one, with its parents; it may be there already.
+
+    Raises:
+        InputError: it is a file, or cannot be made, or nothing may be written into it.
+        ResourceError: the disk is full or fails.
+    """
+    if os.path.lexists(path) and not path.is_dir():
+        raise InputError(f"{path} exists and is not a directory: choose another path")
+    with _reported(path, ours=True):
+        path.mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
 def _check_target(target: Path, replace: bool, marker: str | None) -> None:
     if not os.path.lexists(target):
         return

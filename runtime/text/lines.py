@@ -48,8 +48,8 @@ def windows(descriptor: int, most: int = WINDOW_LINES, first: int = WINDOW_LINES
         if not chunk:
             break
         size += len(chunk)
-        first, *more = chunk.split(b"\n")
-        rest.append(first)
+        start, *more = chunk.split(b"\n")
+        rest.append(start)
         if more:
             lines += [b"".join(rest), *more[:-1]]
             rest = [more[-1]]
