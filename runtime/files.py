@@ -55,9 +55,9 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
     if path.exists() and not path.is_file():
         raise InputError(f"{path} exists and is not a file: choose another path")
     sibling = path.with_name(f"{_prefix(path)}{secrets.token_hex(4)}")
-    with _reported(path, ours=True):
-        file = sibling.open("xb")
     try:
+        with _reported(path, ours=True):
+            file = sibling.open("xb")
         with _reported(path, ours=False), file:
             yield file
             file.flush()

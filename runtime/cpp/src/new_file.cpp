@@ -34,13 +34,15 @@ std::string sibling_of(const fs::path& path) {
 
 }  // namespace
 
-NewFile::NewFile(const std::string& path)
-    : path_(resolved(path).string()), temporary_(sibling_of(path_)), descriptor_(-1) {
+NewFile::NewFile(const std::string& path) : path_(resolved(path).string()), temporary_(sibling_of(path_)) {
   std::error_code fault;
   const fs::file_status status = fs::status(path_, fault);
   if (fs::exists(status) && !fs::is_regular_file(status)) {
     throw InputError(path_ + " exists and is not a file: choose another path");
   }
+}
+
+void NewFile::open() {
   constexpr mode_t kMode = 0666;
   // NOLINTNEXTLINE(cppcoreguidelines-pro-type-vararg)
   descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kMode);
@@ -49,7 +51,7 @@ NewFile::NewFile(const std::string& path)
 
 NewFile::~NewFile() {
   ::close(descriptor_);
-  ::unlink(temporary_.c_str());  // is not there any more if it was published
+  ::unlink(temporary_.c_str());  // is not there if it was published
 }
 
 void NewFile::publish() {

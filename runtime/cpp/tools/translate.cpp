@@ -125,7 +125,8 @@ class Output {
   explicit Output(const std::string& path) {
     if (path.empty()) return;
     file_.emplace(path);
-    unfinished_file = file_->temporary_path().c_str();
+    unfinished_file = file_->temporary_path().c_str();  // before there is one: Ctrl-C may come at once
+    file_->open();
   }
   ~Output() { unfinished_file = nullptr; }
   Output(const Output&) = delete;
