@@ -83,12 +83,12 @@ def open_lines(path: Path, most: int = WINDOW_LINES, first: int = WINDOW_LINES) 
     Raises:
         InputError: it cannot be read.
     """
-    check_file(path)
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError as error:
         raise io_failure(error, f"{path} cannot be read: {error.strerror}") from error
     try:
+        check_file(path)
         yield windows(descriptor, most, first)
     finally:
         os.close(descriptor)
