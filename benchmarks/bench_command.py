@@ -18,7 +18,7 @@ from txport.benchmarks.run.session import Session
 from txport.exporter.progress import Stages
 from txport.runtime.entry import INTERRUPTED
 from txport.runtime.errors import InputError
-from txport.runtime.files import write_atomically
+from txport.runtime.files import make_directory, write_atomically
 
 REPORT, TEXT = "bench.json", "bench.md"
 PATH = click.Path(path_type=Path)
@@ -30,7 +30,7 @@ def _numbers(context: click.Context, option: click.Parameter, value: str | None)
     try:
         return [int(word) for word in (value or "").split(",") if word]
     except ValueError:
-        raise click.BadParameter(f"{value!r} is not a list of numbers such as 1,8,32") from None
+        raise click.BadParameter(f"{value!r} is not a list of whole numbers: give for example 1,8,32") from None
 
 
 def _words(context: click.Context, option: click.Parameter, value: str) -> list[str]:
@@ -136,7 +136,7 @@ def _run(options: BenchOptions, with_plots: bool) -> BenchReport:
     with tempfile.TemporaryDirectory(prefix="txport-bench-") as scratch, Stages() as stages:
         job = make_job(options, Path(scratch))
         directory = options.output.parent
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         session = Session(job, stages)
         try:
             session.run()

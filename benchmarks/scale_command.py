@@ -18,7 +18,7 @@ from txport.exporter.progress import Stages
 from txport.models.config import PRESETS
 from txport.runtime.entry import INTERRUPTED
 from txport.runtime.errors import InputError
-from txport.runtime.files import write_atomically
+from txport.runtime.files import make_directory, write_atomically
 
 REPORT, TEXT = "scale.json", "scale.md"
 PATH = click.Path(path_type=Path)
@@ -54,7 +54,7 @@ def main(
     if "sentences" in chosen and bundle is None:
         raise InputError("the axis of sentences needs a trained bundle: give one with --bundle")
     check_output(output / REPORT)
-    output.mkdir(parents=True, exist_ok=True)
+    make_directory(output)
     report = ScaleReport(**header(SCALE_FORMAT, SCALE_FORMAT_VERSION, sys.argv[1:], describe(open_nvml())))
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -29,7 +29,7 @@ def _numbers(_context: click.Context, _option: click.Parameter, value: str | Non
     if value is None:
         return None
     if not re.fullmatch(r"\d+(,\d+)*", value):
-        raise click.BadParameter(f"{value!r} is not a list of whole numbers separated by commas, as 1,8,32")
+        raise click.BadParameter(f"{value!r} is not a list of whole numbers: give for example 1,8,32")
     return tuple(int(number) for number in value.split(","))
 
 
@@ -38,7 +38,7 @@ def _bytes(_context: click.Context, _option: click.Parameter, value: str | None)
         return None
     match = re.fullmatch(r"(\d+)([KMG]?)", value)
     if match is None:
-        raise click.BadParameter(f"{value!r} is not a number of bytes, as 512M or 4G")
+        raise click.BadParameter(f"{value!r} is not a number of bytes: give for example 512M or 4G")
     return int(match[1]) * _UNITS[match[2]]
 
 

@@ -30,7 +30,7 @@ def run_command(module: str, extra: str) -> NoReturn:
     """Import a module, run its click command `main` on the arguments of this process, and exit.
 
     Errors that a user can cause end in one sentence on standard error and the error's exit code: 2 for bad use, 1 for a
-    failed check. Ctrl-C, and a closed pipe as by `| head`, end the process silently.
+    failed check. Ctrl-C ends in one word, a closed pipe, as by `| head`, silently.
 
     Args:
         module: the module of the command.
@@ -47,11 +47,16 @@ def run_command(module: str, extra: str) -> NoReturn:
         print(f"{_program()}: there is not enough memory", file=sys.stderr)
         code = ResourceError.exit_code
     except KeyboardInterrupt:
+        print(f"{_program()}: interrupted", file=sys.stderr)
         code = INTERRUPTED
     except BrokenPipeError:
         # Buffered output has nowhere to go; without this the interpreter would report it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = CLOSED_PIPE
+    except SystemExit as leaving:
+        if not isinstance(leaving.__context__, BrokenPipeError):
+            raise
+        code = CLOSED_PIPE  # met by rich, which has done the same
     sys.exit(code)
 
 

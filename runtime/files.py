@@ -55,9 +55,9 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
     if path.exists() and not path.is_file():
         raise InputError(f"{path} exists and is not a file: choose another path")
     sibling = path.with_name(f"{_prefix(path)}{secrets.token_hex(4)}")
-    with _reported(path, ours=True):
-        file = sibling.open("xb")
     try:
+        with _reported(path, ours=True):
+            file = sibling.open("xb")
         with _reported(path, ours=False), file:
             yield file
             file.flush()
@@ -105,6 +105,21 @@ def new_directory(target: Path, replace: bool = False, *, marker: str | None = N
         # After an exchange this is the old directory; after a failure, the unfinished new one.
         shutil.rmtree(directory, ignore_errors=True)
         os.close(lock)
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory for files that are written one by one, with its parents; it may be there already.
+
+    Raises:
+        InputError: it is a file, or cannot be made, or nothing may be written into it.
+        ResourceError: the disk is full or fails.
+    """
+    if os.path.lexists(path) and not path.is_dir():
+        raise InputError(f"{path} exists and is not a directory: choose another path")
+    with _reported(path, ours=True):
+        path.mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def _check_target(target: Path, replace: bool, marker: str | None) -> None:

@@ -92,20 +92,29 @@ def decode_all(
     rows, batch_tokens = max(1, (rows or engine.limits.batch) // count), max(1, batch_tokens // count)
     ordered = sorted(enumerate(requests), key=lambda numbered: -len(numbered[1].source_ids))
 
+    given_up = False
+
     def share(first: int) -> list[Result]:
         waiting, results = deque(ordered[first::count]), list[Result]()
-        while waiting:  # one batch after the other
+        while waiting and not given_up:  # one batch after the other
             source = len(waiting[0][1].source_ids)
             most = max(1, min(rows, engine.limits.batch, batch_tokens // source, len(waiting)))
             logits = scores or any(request.min_length > 0 for _, request in waiting)
-            results += _Batch(engine, waiting, most, source, logits, scores).run()
+            for result in _Batch(engine, waiting, most, source, logits, scores).run():
+                results.append(result)
+                if given_up:
+                    break
         return results
 
     if count == 1:
         results = share(0)
     else:
         with ThreadPoolExecutor(count) as pool:
-            results = list(chain.from_iterable(pool.map(share, range(count))))
+            try:
+                results = list(chain.from_iterable(pool.map(share, range(count))))
+            except BaseException:  # an error, or Ctrl-C: nobody will take what the other threads would make
+                given_up = True
+                raise
     return sorted(results, key=lambda result: result.index)
 
 

@@ -7,6 +7,7 @@ decoded (`txport.runtime.greedy`).
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from numbers import Integral
 from typing import Any
 
 from txport.runtime.errors import InputError
@@ -30,12 +31,15 @@ class Options:
         source_language: the language of the sentences, for a bundle that has several; None for its default.
         target_language: the language to translate into, likewise. A sentence may choose another one by its beginning
             if the bundle has that (`>>name<<`).
+
+    Raises:
+        InputError: a length is not a whole number.
     """
 
     max_length: int | None = _option(None, "Most tokens to make, eos included. [default: the bundle's]", least=1)
     min_length: int = _option(0, "Tokens to make before a translation may end.", least=0)
     prefix: str | Sequence[int] | None = _option(None, "Text that every translation must begin with.")
-    scores: bool = _option(False, "With --json: the log-probability of each id.")
+    scores: bool = _option(False, "The log-probability of each id; needs --json.")
     strict: bool = _option(False, "Refuse a line that is too long, instead of cutting it with a warning.")
     source_language: str | None = _option(
         None, "Language of the input, for models with several. [default: the bundle's]"
@@ -43,6 +47,12 @@ class Options:
     target_language: str | None = _option(
         None, "Language to translate into, for models with several; tx-inspect lists them."
     )
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if option.metadata["least"] is not None and not (isinstance(value, Integral) or value is option.default):
+                raise InputError(f"{option.name} {value!r} is not a whole number")
 
     def changed(self, changes: Mapping[str, Any]) -> "Options":
         """These options with some fields replaced.

@@ -1,21 +1,36 @@
-"""tx-translate: standard input to standard output, line by line."""
+"""tx-translate: files or standard input to standard output or a file, line by line."""
 
 import json
 import logging
+import os
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TextIO, TypeVar, get_type_hints
 
 import click
 from txport.runtime.errors import InputError
+from txport.runtime.files import new_file
 from txport.runtime.greedy import BATCH_TOKENS
 from txport.runtime.options import Options
-from txport.runtime.text.lines import WINDOW_LINES, as_line, text_windows, windows, write_all
+from txport.runtime.text.lines import (
+    FIRST_LINES,
+    ON_ERROR,
+    WINDOW_LINES,
+    as_line,
+    check_file,
+    open_lines,
+    text_windows,
+    windows,
+    write_all,
+)
 from txport.runtime.translator import Translation, Translator
 
 F = TypeVar("F", bound=Callable[..., Any])
+STANDARD_INPUT = "-"
 
 
 def _of_options(command: F) -> F:
@@ -33,6 +48,20 @@ def _of_options(command: F) -> F:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("files", metavar="[FILE]...", nargs=-1)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="File to write, whole or not at all. [default: standard output]",
+)
+@click.option(
+    "--errors",
+    type=click.Choice(ON_ERROR),
+    default=ON_ERROR[0],
+    show_default=True,
+    help="For a line that is not UTF-8: stop, put U+FFFD where it is wrong, or write an empty line.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON object a line: text, ids, truncated (and scores).")
 @_of_options
 @click.option("--device", default="auto", show_default=True, help="Where to run: auto, cpu, cuda or trt.")
@@ -59,6 +88,9 @@ def _of_options(command: F) -> F:
 )
 def main(
     bundle: Path,
+    files: Sequence[str],
+    output: Path | None,
+    errors: str,
     as_json: bool,
     device: str,
     lowering: str | None,
@@ -69,18 +101,58 @@ def main(
     window: int,
     **options: Any,
 ) -> None:
-    r"""Translate lines from standard input to standard output with BUNDLE.
+    r"""Translate lines with BUNDLE, from each FILE in turn, or from standard input ("-"), to standard output.
 
     One line out for each line in. A single line is translated at once; many lines are sorted by length and run in
-    batches. Lines are UTF-8 and end at "\n" only; empty ones stay empty.
+    batches, the first of them small. Lines are UTF-8 and end at "\n" only; empty ones stay empty.
     """
-    logging.basicConfig(format="tx-translate: %(message)s", level=logging.WARNING)
-    source, target = _descriptor(sys.stdin, "input"), _descriptor(sys.stdout, "output")
+    files = files or [STANDARD_INPUT]
+    _check(files, output, options["scores"] and not as_json)
+    progress = _Progress(shown=_is_watched(files, output))
+    logging.basicConfig(format=f"{progress.clear}tx-translate: %(message)s", level=logging.WARNING)
     translator = Translator(bundle, device, lowering, threads, batch, batch_tokens, workers)
-    texts = text_windows(windows(source, window))
-    for results in translator.translate_windows(texts, **options | {"scores": options["scores"] and as_json}):
-        lines = (as_json_line(result) if as_json else as_line(result.text) for result in results)
-        write_all(target, b"".join(lines))
+    first = FIRST_LINES if output is None else window
+    with _writer(output) as target, progress:
+        for file in files:
+            with _reader(file, window, first) as (raw, what):
+                texts = text_windows(raw, errors, what)
+                for results in translator.translate_windows(texts, what=what, **options):
+                    lines = (as_json_line(result) if as_json else as_line(result.text) for result in results)
+                    write_all(target, b"".join(lines))
+                    progress.add(len(results))
+
+
+def _check(files: Sequence[str], output: Path | None, scores_unseen: bool) -> None:
+    """Refuse what could only fail after the work was done."""
+    if scores_unseen:
+        raise InputError("--scores needs --json: lines of text have no place for scores")
+    for file in files:
+        if file == STANDARD_INPUT:
+            _descriptor(sys.stdin, "input")
+        else:
+            check_file(Path(file))
+    if output is None:
+        _descriptor(sys.stdout, "output")
+
+
+@contextmanager
+def _reader(file: str, most: int, first: int) -> Iterator[tuple[Iterator[list[bytes]], str]]:
+    """Windows of a file's lines, and what a line of it is called in messages."""
+    if file == STANDARD_INPUT:
+        yield windows(_descriptor(sys.stdin, "input"), most, first), "line"
+    else:
+        with open_lines(Path(file), most, first) as found:
+            yield found, f"{file}, line"
+
+
+@contextmanager
+def _writer(output: Path | None) -> Iterator[int]:
+    """The descriptor to write to."""
+    if output is None:
+        yield _descriptor(sys.stdout, "output")
+    else:
+        with new_file(output) as file:
+            yield file.fileno()
 
 
 def _descriptor(stream: TextIO | None, name: str) -> int:
@@ -88,6 +160,43 @@ def _descriptor(stream: TextIO | None, name: str) -> int:
     if stream is None:
         raise InputError(f"standard {name} is closed: give a file or a pipe")
     return stream.fileno()
+
+
+def _is_watched(files: Sequence[str], output: Path | None) -> bool:
+    """Whether somebody sits before standard error who sees no lines come or go."""
+    seen = [0] if STANDARD_INPUT in files else []
+    seen += [1] if output is None else []
+    return os.isatty(2) and not any(map(os.isatty, seen))
+
+
+class _Progress:
+    """Lines done and lines a second on standard error, in one line that is written anew.
+
+    Args:
+        shown: whether at all.
+
+    Attributes:
+        clear: what must precede anything else that is written there meanwhile.
+    """
+
+    def __init__(self, shown: bool) -> None:
+        self.clear = "\r\x1b[K" if shown else ""
+        self._lines, self._start = 0, time.monotonic()
+
+    def __enter__(self) -> None:
+        self._start = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        if self.clear and self._lines:
+            print(file=sys.stderr, flush=True)
+
+    def add(self, lines: int) -> None:
+        """So many more are done."""
+        self._lines += lines
+        if self.clear:
+            rate = self._lines / max(time.monotonic() - self._start, 1e-3)
+            sys.stderr.write(f"{self.clear}{self._lines} lines, {rate:.0f} a second")
+            sys.stderr.flush()
 
 
 def as_json_line(result: Translation) -> bytes:

@@ -1,11 +1,13 @@
 """Text in, text out: the one class that an application needs."""
 
 import logging
+import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from txport.runtime import greedy
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
@@ -22,6 +24,7 @@ from txport.runtime.workers import cores, shares
 with needs("ort"):
     from txport.runtime.text.tokenizer import TextStream, open_tokenizer
 
+T = TypeVar("T")
 _log = logging.getLogger("txport")
 
 
@@ -59,7 +62,7 @@ class Translator:
         device: "auto", "cpu", "cuda" (ONNX Runtime) or "trt" (TensorRT engines of tx-build).
         lowering: the decoder step to use: "ort", "scatter" or "tensorscatter"; None for the best one here.
         threads: threads of each operator; 0 for as many as there are cores.
-        batch: the most sentences that run together; None for as many as the bundle takes.
+        batch: the most sentences that run together, up to what the bundle takes; None for that.
         batch_tokens: the most source tokens, padding included, that run together.
         workers: batches that run side by side on the CPU, over one set of weights: each takes a share of `batch` and
             `batch_tokens`, and of the cores if `threads` is 0. One is best for single sentences, one for each core for
@@ -85,7 +88,8 @@ class Translator:
         workers: int = 1,
     ) -> None:
         directory = Path(bundle)
-        if threads < 0 or workers < 0 or (batch is not None and batch < 1) or batch_tokens < 1:
+        numbers = threads, workers, 1 if batch is None else batch, batch_tokens
+        if not all(isinstance(n, Integral) and n >= least for n, least in zip(numbers, (0, 0, 1, 1), strict=True)):
             raise InputError("threads and workers must be 0 or more, batch and batch_tokens 1 or more")
         self.manifest = Manifest.load(directory)
         self.manifest.check_files(directory, hashes=lambda name: name != WEIGHTS)
@@ -93,6 +97,9 @@ class Translator:
         choice = choose(self.manifest, device, lowering, directory)
         self._workers, threads = shares(workers, threads, cores()) if choice.device == "cpu" else (1, threads)
         self._engine: Engine | None = open_engine(directory, self.manifest, choice, threads)
+        most = self._engine.limits.batch
+        if batch is not None and batch > most:
+            raise InputError(f"the batch {batch} is not between 1 and {most}, the most of this bundle")
         self._batch, self._batch_tokens = batch, batch_tokens
 
     @property
@@ -119,7 +126,7 @@ class Translator:
     def __reduce__(self) -> NoReturn:
         raise InputError("a Translator cannot be pickled: open the bundle in each process")
 
-    def translate(self, sentences: Sequence[str], options: Options = DEFAULTS, **changes: Any) -> list[Translation]:
+    def translate(self, sentences: Iterable[str], options: Options = DEFAULTS, **changes: Any) -> list[Translation]:
         """Translate sentences; the results are in their order. Empty ones, and ones of spaces only, stay empty.
 
         Args:
@@ -132,18 +139,17 @@ class Translator:
             ResourceError: there is not enough memory for the batch; a later call, or a smaller `batch`, may succeed.
             EngineError: the library or the GPU failed.
         """
-        if isinstance(sentences, str):
-            raise InputError("translate takes a list of sentences: put the one sentence in a list")
         return self._translate(sentences, self._call(options, changes), "sentence", 1)
 
     def translate_windows(
-        self, windows: Iterable[Sequence[str]], options: Options = DEFAULTS, **changes: Any
+        self, windows: Iterable[Sequence[str]], options: Options = DEFAULTS, *, what: str = "line", **changes: Any
     ) -> Iterator[list[Translation]]:
         """Translate a text of any length, some lines at a time.
 
         Args:
             windows: lines in portions of a size that is worth sorting, some hundred (see `txport.runtime.text.lines`).
             options, changes: as for `translate`.
+            what: names a line in messages, before its number.
 
         Yields:
             the results of each window, in order.
@@ -153,7 +159,7 @@ class Translator:
         """
         call, first = self._call(options, changes), 1
         for window in windows:
-            yield self._translate(window, call, "line", first)
+            yield self._translate(window, call, what, first)
             first += len(window)
 
     def translate_file(
@@ -161,11 +167,19 @@ class Translator:
         source: str | os.PathLike[str],
         target: str | os.PathLike[str],
         options: Options = DEFAULTS,
+        *,
+        errors: str = "strict",
         **changes: Any,
     ) -> int:
         r"""Translate a UTF-8 file line by line into another one, which is written whole or not at all.
 
         Lines end at "\n". Memory does not grow with the file.
+
+        Args:
+            source, target: the files.
+            options, changes: as for `translate`.
+            errors: what becomes of a line that is not UTF-8: "strict" raises, "replace" puts U+FFFD where the bytes are
+                wrong, "skip" takes the line as empty.
 
         Returns:
             the number of lines.
@@ -175,13 +189,14 @@ class Translator:
         """
         count = 0
         with open_lines(Path(source)) as windows, new_file(Path(target)) as output:
-            for results in self.translate_windows(text_windows(windows), options, **changes):
+            texts = text_windows(windows, errors, what := f"{source}, line")
+            for results in self.translate_windows(texts, options, what=what, **changes):
                 output.writelines(as_line(result.text) for result in results)
                 count += len(results)
         return count
 
     def translate_ids(
-        self, sources: Sequence[Sequence[int]], options: Options = DEFAULTS, **changes: Any
+        self, sources: Iterable[Iterable[int]], options: Options = DEFAULTS, **changes: Any
     ) -> list[Translation]:
         """As `translate`, from source ids, without a tokenizer unless `prefix` is text.
 
@@ -191,10 +206,10 @@ class Translator:
         Raises:
             InputError: a source is empty, longer than the bundle takes, or has an id outside the vocabulary.
         """
-        for number, source in enumerate(sources, 1):
-            _check_ids(source, self.manifest.model.source_vocabulary, f"sentence {number}")
+        most = self.manifest.model.source_vocabulary
+        listed = [_ids(source, most, f"sentence {n}") for n, source in enumerate(_listed(sources), 1)]
         call = self._call(options, changes)
-        requests = [call.request(source, call.target_prefix) for source in sources]
+        requests = [call.request(source, call.target_prefix) for source in listed]
         return [self._translation(result, truncated=False) for result in self._decode(requests, call.options.scores)]
 
     def stream(self, sentence: str, options: Options = DEFAULTS, **changes: Any) -> Iterator[Piece]:
@@ -210,7 +225,8 @@ class Translator:
         for token in greedy.stream(self.engine, request, scores=call.options.scores):
             yield Piece(token.id, text.add(token.id, token.last), token.score)
 
-    def _translate(self, sentences: Sequence[str], call: "_Call", what: str, first: int) -> list[Translation]:
+    def _translate(self, texts: Iterable[str], call: "_Call", what: str, first: int) -> list[Translation]:
+        sentences = _listed(texts)
         found = [self._request(text, call, f"{what} {number}") for number, text in enumerate(sentences, first)]
         scores = call.options.scores
         work = [(index, request, cut) for index, (request, cut) in enumerate(found) if request is not None]
@@ -254,12 +270,18 @@ class Translator:
 
     def _call(self, options: Options, changes: Mapping[str, Any]) -> "_Call":
         # Languages are checked before any sentence is encoded.
+        if not isinstance(options, Options):
+            raise InputError(
+                f"options are of type {type(options).__name__}: give Options(...), or fields of it by name"
+            )
         options = options.changed(changes)
         around = affixes(self.manifest.tokenizer, options.source_language, options.target_language)
-        prefix = options.prefix or []
-        if isinstance(prefix, str):
-            prefix = self.tokenizer.encode_prefix(prefix)
-        _check_ids(prefix, self.manifest.model.target_vocabulary, "the prefix")
+        prefix: list[int] = []
+        if isinstance(options.prefix, str):
+            _check_text(options.prefix, "the prefix")
+            prefix = self.tokenizer.encode_prefix(options.prefix) if options.prefix else []
+        elif options.prefix is not None:
+            prefix = _ids(options.prefix, self.manifest.model.target_vocabulary, "the prefix")
         self._check_lengths(options.max_length, options.min_length, [*around.target_prefix, *prefix])
         return _Call(options, around.target_prefix, prefix)
 
@@ -303,7 +325,21 @@ def _check_text(text: object, what: str) -> None:
         raise InputError(f"{what} is not valid text ({error.reason} at {error.start}): decode it anew") from None
 
 
-def _check_ids(ids: Sequence[int], vocabulary: int, what: str) -> None:
-    for token in ids:
+def _listed(items: Iterable[T]) -> list[T]:
+    if isinstance(items, (str, bytes)):
+        raise InputError("sentences come as a list: put the one sentence in a list")
+    try:
+        return list(items)
+    except TypeError:
+        raise InputError(f"sentences come as a list, and this is of type {type(items).__name__}") from None
+
+
+def _ids(ids: Iterable[int], vocabulary: int, what: str) -> list[int]:
+    try:
+        found = [operator.index(token) for token in ids]
+    except TypeError as error:
+        raise InputError(f"{what} is not a list of ids, which are whole numbers ({error})") from None
+    for token in found:
         if not 0 <= token < vocabulary:
             raise InputError(f"{what} has the id {token}, which is not between 0 and {vocabulary - 1}")
+    return found

@@ -15,7 +15,7 @@ class Task:
     Attributes:
         sources: ids of each sentence, eos included.
         target: tokens that each makes if `fixed`, else the most.
-        fixed: one batch, in which eos ends nothing.
+        fixed: one batch, in which every sentence gets all its tokens, also after eos.
         prefix: ids that every answer begins with.
         absent: an id that no answer contains, for contestants that need an id which ends a sentence.
     """

@@ -14,7 +14,7 @@ class BundleBackend(Backend):
     """A bundle.
 
     Args:
-        bundle, device, lowering, threads: as of `txport.runtime.translator.Translator`.
+        bundle, device, lowering, threads: as for `txport.runtime.translator.Translator`.
     """
 
     def __init__(self, bundle: str, device: str, lowering: str | None, threads: int) -> None:

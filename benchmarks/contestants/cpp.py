@@ -18,7 +18,7 @@ class CppBackend(Backend):
 
     Args:
         tool: the program.
-        bundle, device, lowering, threads: as of `txport.runtime.translator.Translator`.
+        bundle, device, lowering, threads: as for `txport.runtime.translator.Translator`.
     """
 
     def __init__(self, tool: str, bundle: str, device: str, lowering: str | None, threads: int) -> None:

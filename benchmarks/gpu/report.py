@@ -25,7 +25,7 @@ from txport.benchmarks.machine.nvml import open_nvml
 from txport.benchmarks.report.report import check_output, header, write_report
 from txport.runtime.bundle.strict_json import decode, read
 from txport.runtime.errors import CheckFailed, InputError, TxportError
-from txport.runtime.files import write_atomically
+from txport.runtime.files import make_directory, write_atomically
 
 REPORT, PAGE = "gpu-report.json", "gpu-report.md"
 PATH = click.Path(path_type=Path)
@@ -63,7 +63,7 @@ def run_stages(
     if not any(bundles.glob("*/manifest.json")):
         raise InputError(f"{bundles} holds no bundles: give a directory of directories that tx-export wrote")
     check_output(output / REPORT)
-    output.mkdir(parents=True, exist_ok=True)
+    make_directory(output)
     start = header(GPU_FORMAT, GPU_FORMAT_VERSION, sys.argv[1:], describe(open_nvml()))
     report = GpuReport(**start, rehearsal=driver is not None)
     options = ["--bundles", str(bundles), "--scratch", str(output)]

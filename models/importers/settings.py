@@ -42,7 +42,7 @@ class Settings:
         return value
 
     def same(self, first: str, second: str, default: Any = _REQUIRED, kind: type | None = None) -> Any:
-        """A field that our model has once for both sides; arguments and errors as of `get`.
+        """A field that our model has once for both sides; arguments and errors as for `get`.
 
         Raises:
             CheckpointError: the sides differ.

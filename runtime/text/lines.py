@@ -6,8 +6,10 @@ bytes and any length until `text_windows` decodes it.
 """
 
 import codecs
+import errno
 import os
 import select
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,44 +20,65 @@ from txport.runtime.files import io_failure
 _CHUNK = 1 << 16
 # A window is translated together: enough lines to sort by length and to keep a batch full.
 WINDOW_LINES = 1024
+# Where somebody waits for the first lines, windows begin with this many, and double.
+FIRST_LINES = 32
 _WINDOW_BYTES = 1 << 20
+# What may become of a line that is not UTF-8.
+ON_ERROR = ("strict", "replace", "skip")
 
 
-def windows(descriptor: int, most: int = WINDOW_LINES) -> Iterator[list[bytes]]:
+def windows(descriptor: int, most: int = WINDOW_LINES, first: int = WINDOW_LINES) -> Iterator[list[bytes]]:
     """Read a file descriptor to its end; yield lists of whole lines, without their ends, as soon as there are any.
 
     Args:
         descriptor: open for reading; files, pipes and terminals will do.
         most: lines of a window. A window of large lines has fewer.
+        first: lines of the first window, if that is less; each one after it may have twice as many as the one before.
     """
     lines: list[bytes] = []
     rest: list[bytes] = []  # pieces of a line whose end has not come yet
-    size = 0
+    size, now = 0, min(first, most)
     while True:
-        if lines and (len(lines) >= most or size >= _WINDOW_BYTES or not _ready(descriptor)):
-            yield lines[:most]
-            lines = lines[most:]
-            size = sum(map(len, lines))
+        if lines and (len(lines) >= now or size >= _WINDOW_BYTES or not _ready(descriptor)):
+            yield lines[:now]
+            lines = lines[now:]
+            size, now = sum(map(len, lines)), min(2 * now, most)
             continue
         chunk = _read(descriptor)
         if not chunk:
             break
         size += len(chunk)
-        first, *more = chunk.split(b"\n")
-        rest.append(first)
+        start, *more = chunk.split(b"\n")
+        rest.append(start)
         if more:
             lines += [b"".join(rest), *more[:-1]]
             rest = [more[-1]]
     if last := b"".join(rest):
         lines.append(last)
     while lines:
-        yield lines[:most]
-        lines = lines[most:]
+        yield lines[:now]
+        lines, now = lines[now:], min(2 * now, most)
+
+
+def check_file(path: Path) -> None:
+    """See that a file can be read, without opening it: a pipe of that name could be opened once only.
+
+    Raises:
+        InputError: it cannot.
+    """
+    try:
+        directory = stat.S_ISDIR(path.stat().st_mode)
+        if not os.access(path, os.R_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise io_failure(error, f"{path} cannot be read: {error.strerror}") from error
+    if directory:
+        raise InputError(f"{path} is a directory: give a text file")
 
 
 @contextmanager
-def open_lines(path: Path) -> Iterator[Iterator[list[bytes]]]:
-    """The windows of a file.
+def open_lines(path: Path, most: int = WINDOW_LINES, first: int = WINDOW_LINES) -> Iterator[Iterator[list[bytes]]]:
+    """The windows of a file, as `windows` has them.
 
     Raises:
         InputError: it cannot be read.
@@ -65,9 +88,8 @@ def open_lines(path: Path) -> Iterator[Iterator[list[bytes]]]:
     except OSError as error:
         raise io_failure(error, f"{path} cannot be read: {error.strerror}") from error
     try:
-        if path.is_dir():
-            raise InputError(f"{path} is a directory: give a text file")
-        yield windows(descriptor)
+        check_file(path)
+        yield windows(descriptor, most, first)
     finally:
         os.close(descriptor)
 
@@ -109,24 +131,43 @@ def _ready(descriptor: int) -> bool:
     return bool(poll.poll(0))
 
 
-def text_windows(raw: Iterable[list[bytes]]) -> Iterator[list[str]]:
-    """The same windows as text; the lines before a bad one are yielded before the error is raised.
+def text_windows(raw: Iterable[list[bytes]], errors: str = "strict", what: str = "line") -> Iterator[list[str]]:
+    """The same windows as text, with one text for each line.
+
+    Args:
+        raw: windows of bytes.
+        errors: for a line that is not UTF-8: "strict" raises, after the lines before it were yielded; "replace" puts
+            U+FFFD where the bytes are wrong, as Unicode recommends (chapter 3.9); "skip" makes the line empty.
+        what: names a line in messages, before its number.
 
     Raises:
-        InputError: a line is not UTF-8; the message has its number, counted from 1.
+        InputError: a line is not UTF-8; the message has its number, counted from 1. Or there is no such `errors`.
     """
+    if errors not in ON_ERROR:
+        raise InputError(f"errors {errors!r} is not known: use {', '.join(ON_ERROR)}")
     number = 1
     for window in raw:
         texts: list[str] = []
         try:
             for line in window:
-                texts.append(_text(line, f"line {number + len(texts)}", InputError))
+                texts.append(_line_text(line, errors, f"{what} {number + len(texts)}"))
         except InputError:
             if texts:
                 yield texts
             raise
         yield texts
         number += len(window)
+
+
+def _line_text(line: bytes, errors: str, where: str) -> str:
+    if errors == "replace":
+        return line.decode("utf-8", "replace")
+    try:
+        return _text(line, where, InputError)
+    except InputError as error:
+        if errors == "skip":
+            return ""
+        raise InputError(f"{error}, or choose --errors replace or skip") from None
 
 
 def read_lines(file: Path, error: type[TxportError] = InputError) -> list[str]:

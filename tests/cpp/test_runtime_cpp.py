@@ -3,8 +3,10 @@
 import itertools
 import json
 import os
+import pty
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -70,6 +72,7 @@ def test_python_and_cpp_give_the_same_bytes(bundle: Path, lines: list[str], lowe
         ["--json", "--scores", "--max-length", "7"],
         ["--scores", "--min-length", "30", "--json", "--max-length", "40"],
         ["--prefix", "a dog", "--window", "2"],
+        ["-", str(SOURCE / "README.md"), "-", "--max-length", "3"],
         ["--batch", "3", "--batch-tokens", "50", "--threads", "1", "--lowering", "scatter"],
     ],
     ids=" ".join,
@@ -89,6 +92,13 @@ def test_the_tools_write_the_same_bytes(options: list[str]) -> None:
     [
         ([TOY], b"one\ntwo\nbad \xff line\nfour\n"),
         ([TOY, "--strict"], b"one\n" + b"cat " * 40 + b"\n"),
+        ([TOY, "--scores"], b"one\n"),
+        ([TOY, "--batch", "9"], b"one\n"),
+        ([TOY, "-", "/nothing/here"], b"one\n"),
+        ([TOY, TOY], b"one\n"),
+        ([TOY, "-o", "/nothing/here"], b"one\n"),
+        ([TOY, "-o", "/dev/null"], b"one\n"),
+        ([TOY, TOY / "onnx" / "weights.bin", "--max-length", "2"], b""),
         ([TOY, "--max-length", "1000"], b"one\n"),
         ([TOY, "--device", "tpu"], b""),
         ([TOY, "--lowering", "fused"], b""),
@@ -103,6 +113,71 @@ def test_the_tools_refuse_alike(arguments: list[object], text: bytes) -> None:
     assert expected.returncode == found.returncode == 2
     assert found.stdout == expected.stdout
     assert found.stderr.replace(b"txport-translate", b"tx-translate") == expected.stderr
+
+
+@pytest.mark.parametrize("errors", ["replace", "skip"])
+def test_lines_that_are_not_utf8(tmp_path: Path, errors: str) -> None:
+    """Every pair of kinds of bytes, between others, and Python's decoder for what they become."""
+    kinds = [0x41, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC1, 0xC2, 0xE0, 0xE1, 0xED, 0xEF, 0xF0, 0xF1, 0xF4, 0xF5, 0xFF]
+    cases = [bytes(case) for length in (1, 2, 3) for case in itertools.product(kinds, repeat=length)]
+    assert sum(case.decode("utf-8", "replace") != case.decode("utf-8", "ignore") for case in cases) > 5000
+    (tmp_path / "in").write_bytes(b"".join(b"one " + case + b" two\n" for case in cases))
+    options = ["--errors", errors, "--json", "--max-length", "2"]
+    expected, found = (run(tool, TOY, tmp_path / "in", *options) for tool in ("tx-translate", TOOL))
+    assert (found.returncode, found.stderr) == (0, b"")
+    assert found.stdout.count(b"\n") == len(cases) and found.stdout == expected.stdout
+
+
+def test_the_tools_have_the_same_flags_and_words() -> None:
+    def flags(tool: object) -> set[str]:
+        return set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", check(tool, "--help")))
+
+    assert flags(TOOL) == flags("tx-translate")
+    said = check(TOOL, "--help") + check(BUILD / "txport-bench", "--help")
+    assert "9223372036854775807" not in said and "2147483647" not in said
+    assert "--window INT at least 1" in said and "--threads INT at least 0" in said
+    done = run(TOOL, TOY, "--window", "0", input=b"")
+    assert b"--window: 0 is not a whole number, at least 1" in done.stderr
+
+
+def test_an_output_file_is_whole_or_not_there(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run(TOOL, TOY, "-o", out, input=b"one\n\xff\n").returncode == 2
+    assert not list(tmp_path.iterdir())
+    assert run(TOOL, TOY, "-o", out, input=b"one\ntwo\n").stdout == b""
+    assert out.read_bytes() == run(TOOL, TOY, input=b"one\ntwo\n").stdout
+    (tmp_path / "link").symlink_to(out)
+    assert run(TOOL, TOY, "-o", tmp_path / "link", input=b"a cat\n").returncode == 0
+    assert (tmp_path / "link").is_symlink() and out.read_bytes() == run("tx-translate", TOY, input=b"a cat\n").stdout
+
+
+def test_control_c_is_one_line_and_130(tmp_path: Path) -> None:
+    def listen() -> None:
+        """Jobs in the background of a shell ignore Ctrl-C, and so would what they start."""
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    pipe = subprocess.PIPE
+    command = [TOOL, TOY, "-o", tmp_path / "out"]
+    with subprocess.Popen(command, stdin=pipe, stderr=pipe, preexec_fn=listen) as process:
+        assert process.stderr is not None
+        while not list(tmp_path.iterdir()):
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == b"txport-translate: interrupted\n"
+    assert process.returncode == 130 and not list(tmp_path.iterdir())
+
+
+def test_progress_on_a_terminal(tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("one\n" * 40 + "one two " * 40)
+    ours, theirs = pty.openpty()
+    done = subprocess.run([TOOL, TOY, tmp_path / "in"], stdout=subprocess.DEVNULL, stderr=theirs)
+    os.close(theirs)
+    shown = [part for part in os.read(ours, 1 << 16).decode().split("\r\x1b[K") if part]
+    os.close(ours)
+    assert done.returncode == 0
+    assert re.fullmatch(r"32 lines, \d+ a second", shown[0])
+    assert shown[1].startswith(f"txport-translate: {tmp_path}/in, line 41 has")
+    assert re.fullmatch(r"41 lines, \d+ a second\s+", shown[2])
 
 
 def test_bad_options_and_closed_pipes() -> None:

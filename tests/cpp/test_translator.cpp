@@ -182,6 +182,9 @@ TEST_CASE("bad arguments") {
   how = {};
   how.batch = 0;
   CHECK(fault_of<InputError>([&] { Translator(kToyBundle, how); }).find("batch") != std::string::npos);
+  how.batch = 9;
+  CHECK(fault_of<InputError>([&] { Translator(kToyBundle, how); }) ==
+        "the batch 9 is not between 1 and 8, the most of this bundle");
 }
 
 TEST_CASE("graphs that ONNX Runtime does not load, and weights that fit no graph, are errors of the bundle") {

@@ -6,12 +6,14 @@ that both can run, by the Python runtime and by TOOL (txport-translate), and pri
 
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from txport.runtime.errors import BundleError
 from txport.runtime.options import Options
-from txport.runtime.text.lines import WINDOW_LINES
+from txport.runtime.text.lines import FIRST_LINES, open_lines, text_windows
 from txport.runtime.translate_command import as_json_line
 from txport.runtime.translator import Translator
 
@@ -19,17 +21,23 @@ from txport.runtime.translator import Translator
 def by_python(bundle: Path, lines: Sequence[str], lowering: str, batch: int) -> list[bytes]:
     """What `tx-translate --json --scores` writes, a line each."""
     translator = Translator(bundle, "cpu", lowering, batch=batch, workers=0)  # as the tools
-    windows = [lines[start : start + WINDOW_LINES] for start in range(0, len(lines), WINDOW_LINES)]
-    results = translator.translate_windows(windows, Options(scores=True))
-    return [as_json_line(result) for window in results for result in window]
+    with tempfile.NamedTemporaryFile() as file, open_lines(_filled(file, lines), first=FIRST_LINES) as windows:
+        results = translator.translate_windows(text_windows(windows), Options(scores=True))
+        return [as_json_line(result) for window in results for result in window]
 
 
 def by_cpp(tool: Path, bundle: Path, lines: Sequence[str], lowering: str, batch: int) -> list[bytes]:
     """What `txport-translate --json --scores` writes, a line each."""
-    arguments = [tool, bundle, "--json", "--scores", "--lowering", lowering, "--batch", str(batch)]
-    text = "".join(f"{line}\n" for line in lines).encode()
-    done = subprocess.run(arguments, input=text, capture_output=True, check=True)
+    with tempfile.NamedTemporaryFile() as file:  # not a pipe: its windows would depend on who is faster
+        arguments = [tool, bundle, _filled(file, lines), "--json", "--scores", "--lowering", lowering]
+        done = subprocess.run([*arguments, "--batch", str(batch)], capture_output=True, check=True)
     return done.stdout.splitlines(keepends=True)
+
+
+def _filled(file: Any, lines: Sequence[str]) -> Path:
+    file.write("".join(f"{line}\n" for line in lines).encode())
+    file.flush()
+    return Path(file.name)
 
 
 def main() -> int:

@@ -90,7 +90,7 @@ def test_an_answer_comes_before_the_next_question() -> None:
 
 def test_bytes_that_are_not_utf8(toy: Translator) -> None:
     done = run("translate", BUNDLE, stdin=b"one\n\ntwo\nthr\xffee\nfour\n")
-    assert_one_sentence(done, 2, "line 4 is not UTF-8", "byte 4 is 0xff")
+    assert_one_sentence(done, 2, "line 4 is not UTF-8", "byte 4 is 0xff", "--errors replace or skip")
     assert done.stdout.decode().split("\n")[:-1] == [r.text for r in toy.translate(["one", "", "two"])]
 
 
@@ -108,6 +108,11 @@ def test_long_lines() -> None:
         ([BUNDLE, "--device", "tpu"], ["'tpu'", "auto, cpu, cuda"]),
         ([BUNDLE, "--lowering", "fused"], ["'fused'", "ort, scatter, tensorscatter"]),
         ([BUNDLE, "--max-length", 73], ["73", "72"]),
+        ([BUNDLE, "--batch", 9], ["the batch 9 is not between 1 and 8, the most of this bundle"]),
+        ([BUNDLE, "--scores"], ["--scores needs --json"]),
+        ([BUNDLE, "nowhere.txt"], ["nowhere.txt cannot be read: No such file"]),
+        ([BUNDLE, BUNDLE], ["toy_bundle is a directory: give a text file"]),
+        ([BUNDLE, "-o", "/nowhere/x"], ["/nowhere/x cannot be written"]),
         ([BUNDLE.parent], ["has no manifest.json"]),
         (["nowhere"], ["nowhere is not a directory"]),
     ],
@@ -154,7 +159,7 @@ def test_closed_streams() -> None:
         assert done.stderr.decode().startswith(f"tx-translate: {words}: ") and done.stderr.count(b"\n") == 1
 
 
-def test_control_c_ends_it_silently() -> None:
+def test_control_c_ends_it_in_one_word() -> None:
     def listen() -> None:
         """Jobs in the background of a shell ignore Ctrl-C, and so would what they start."""
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -167,7 +172,7 @@ def test_control_c_ends_it_silently() -> None:
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
-        assert process.stderr.read() == b""
+        assert process.stderr.read() == b"tx-translate: interrupted\n"
 
 
 @pytest.mark.parametrize("library", ["onnxruntime", "sentencepiece", "click"])

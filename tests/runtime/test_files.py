@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from txport.runtime import files
 from txport.runtime.errors import InputError, ResourceError
-from txport.runtime.files import new_directory, new_file, sha256, write_atomically
+from txport.runtime.files import make_directory, new_directory, new_file, sha256, write_atomically
 
 
 def names(directory: Path) -> list[str]:
@@ -210,3 +211,26 @@ def test_many_runs_at_once(tmp_path: Path) -> None:
     assert sum("exists already" in error for error in errors) == 3, errors
     assert names(tmp_path) == ["new"]
     assert time.monotonic() - started < 60
+
+
+# Root may write anywhere: it has to give that up.
+ORDINARY = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
+
+
+@pytest.mark.skipif(bool(ORDINARY) and not shutil.which("setpriv"), reason="needs setpriv, or a user who is not root")
+def test_places_that_may_not_be_written(tmp_path: Path) -> None:
+    calls = ["make_directory(Path('locked/new'))", "make_directory(Path('locked'))"]
+    calls.append("write_atomically(Path('locked/x'), b'')")
+    script = "from pathlib import Path\nfrom txport.runtime.files import *\n" + "".join(
+        f"try:\n    {call}\nexcept InputError as error:\n    print(error)\n" for call in calls
+    )
+    (tmp_path / "locked").mkdir(0o555)
+    done = subprocess.run([*ORDINARY, sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    said = done.stdout.splitlines()
+    assert len(said) == 3, done.stderr
+    assert all("cannot be written (Permission denied): choose another path" in line for line in said)
+    with pytest.raises(InputError, match="exists and is not a directory"):
+        (tmp_path / "file").touch()
+        make_directory(tmp_path / "file")
+    make_directory(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()

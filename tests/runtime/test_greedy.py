@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_engine import LIMITS, TOKENS, MemoryEngine, logits_after
-from txport.runtime.engine import Limits
-from txport.runtime.errors import InputError
+from txport.runtime.engine import Int64, Limits
+from txport.runtime.errors import EngineError, InputError
 from txport.runtime.greedy import Request, decode_all, stream
 
 
@@ -138,3 +138,19 @@ def test_bad_requests(request_: Request, words: str) -> None:
         decode_all(MemoryEngine(), [request_])
     with pytest.raises(InputError, match=words):
         list(stream(MemoryEngine(), request_))
+
+
+def test_other_workers_stop_when_one_fails() -> None:
+    """Or when Ctrl-C comes, which is raised at the same place: nobody would take what they make."""
+
+    class Failing(MemoryEngine):
+        def encode(self, input_ids: Int64, source_lengths: Int64) -> list[tuple[int, ...]]:
+            if input_ids[0, 0] == 4:
+                raise EngineError("as planned")
+            return super().encode(input_ids, source_lengths)
+
+    engine = Failing(Limits(2, 12, 100))
+    requests = [Request([4 if i == 40 else 5, TOKENS.eos], 20) for i in range(3000)]
+    with pytest.raises(EngineError, match="as planned"):
+        decode_all(engine, requests, workers=2)
+    assert len(engine.encoded) < 1000

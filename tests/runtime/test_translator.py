@@ -1,14 +1,18 @@
 """Text in, text out: order, odd input, limits, files; on the toy bundle, and what needs a real one on that."""
 
+import gc
+import itertools
 import json
 import logging
+import multiprocessing
 import pickle
 import re
 import tracemalloc
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import patches
 import pytest
 from hypothesis import given, settings
@@ -54,6 +58,33 @@ def test_any_text(toy: Translator, text: str) -> None:
 def test_one_string_is_not_a_list(toy: Translator) -> None:
     with pytest.raises(InputError, match="put the one sentence in a list"):
         toy.translate("the cat")
+    with pytest.raises(InputError, match="put the one sentence in a list"):
+        list(toy.translate_windows(["the cat"]))
+
+
+def test_sentences_may_come_from_anywhere(toy: Translator) -> None:
+    assert toy.translate(text for text in TEXTS) == toy.translate(TEXTS)
+    ids = [toy.tokenizer.encode(text) for text in TEXTS]
+    for listed in ((iter(source) for source in ids), map(np.array, ids)):
+        assert toy.translate_ids(listed) == toy.translate_ids(ids)
+    assert toy.translate(["one"], prefix=np.array([5, 6])) == toy.translate(["one"], prefix=[5, 6])
+    assert toy.translate(["one"], max_length=np.int64(5)) == toy.translate(["one"], max_length=5)
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "words"),
+    [
+        ("translate", [None], "come as a list, and this is of type NoneType"),
+        ("translate_ids", [5], "come as a list, and this is of type int"),
+        ("translate_ids", [[5, 3]], "sentence 1 is not a list of ids"),
+        ("translate_ids", [[[5, 3], "one"]], "sentence 2 is not a list of ids"),
+        ("translate_ids", [[[5.5, 3]]], "sentence 1 is not a list of ids"),
+        ("translate", [["one"], {"max_length": 5}], r"options are of type dict: give Options"),
+    ],
+)
+def test_arguments_of_other_kinds(toy: Translator, method: str, arguments: list[object], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        getattr(toy, method)(*arguments)
 
 
 def test_options_reach_the_search(toy: Translator) -> None:
@@ -78,6 +109,12 @@ def test_scores_of_an_empty_line(toy: Translator) -> None:
         ({"min_length": -1}, "minimum length -1"),
         ({"min_length": 10, "max_length": 9}, "minimum length 10"),
         ({"prefix": "one two three four", "max_length": 4}, "no room"),
+        ({"max_length": "5"}, "max_length '5' is not a whole number"),
+        ({"max_length": 2.5}, r"max_length 2\.5 is not a whole number"),
+        ({"min_length": None}, "min_length None is not a whole number"),
+        ({"prefix": 5}, "the prefix is not a list of ids"),
+        ({"prefix": ["a"]}, "the prefix is not a list of ids"),
+        ({"prefix": "\ud800"}, "the prefix is not valid text"),
     ],
 )
 def test_options_that_cannot_be(toy: Translator, options: dict[str, object], words: str) -> None:
@@ -177,10 +214,20 @@ def test_a_translator_says_that_it_cannot_be_pickled(toy: Translator) -> None:
         pickle.dumps(toy)
 
 
-@pytest.mark.parametrize("arguments", [{"threads": -1}, {"workers": -1}, {"batch": 0}, {"batch_tokens": 0}])
-def test_arguments_that_cannot_be(arguments: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [{"threads": -1}, {"workers": -1}, {"batch": 0}, {"batch_tokens": 0}, {"threads": "2"}, {"batch": 2.5}],
+    ids=str,
+)
+def test_arguments_that_cannot_be(arguments: dict[str, object]) -> None:
     with pytest.raises(InputError, match="must be"):
         Translator(BUNDLE, **arguments)  # type: ignore[arg-type]
+
+
+def test_a_batch_is_within_the_bundles(toy: Translator) -> None:
+    with pytest.raises(InputError, match="the batch 9 is not between 1 and 8, the most of this bundle"):
+        Translator(BUNDLE, batch=9)
+    assert Translator(BUNDLE, batch=8).translate(TEXTS) == toy.translate(TEXTS)
 
 
 @pytest.mark.parametrize("device", ["tpu", ""])
@@ -223,6 +270,47 @@ def test_workers_share_the_cores(workers: int, threads: int, cores: int, expecte
     assert shares(workers, threads, cores) == expected
 
 
+@pytest.mark.parametrize(("threads", "workers"), [(1, 1), (2, 1), (3, 2), (1, 4)])
+def test_threads_change_no_ids(bundle: Path, threads: int, workers: int) -> None:
+    """Of a model that was trained, whose products are large enough to be divided."""
+    texts = [f"It cost ${n}.{n % 100:02}." for n in range(40)]
+    expected_ids = [result.ids for result in Translator(bundle).translate(texts)]
+    other = Translator(bundle, threads=threads, workers=workers)
+    assert [result.ids for result in other.translate(texts)] == expected_ids
+
+
+def test_processes_open_a_bundle_each(toy: Translator) -> None:
+    """Processes that begin anew, two at once, as of multiprocessing's start method spawn."""
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn"), _open_toy) as pool:
+        answers = list(pool.map(_translate_toy, [TEXTS] * 4))
+    assert answers == [toy.translate(TEXTS)] * 4
+
+
+def _open_toy() -> None:
+    global _in_this_process
+    _in_this_process = Translator(BUNDLE, threads=1)
+
+
+def _translate_toy(texts: list[str]) -> list[Translation]:
+    return _in_this_process.translate(texts)
+
+
+def test_a_stream_may_be_left_alone(toy: Translator) -> None:
+    whole = [piece.id for piece in toy.stream("the cat sees a bird")]
+    for count in range(3):
+        stream = toy.stream("the cat sees a bird")
+        assert [piece.id for piece in itertools.islice(stream, count)] == whole[:count]
+        del stream
+        gc.collect()
+        assert [piece.id for piece in toy.stream("the cat sees a bird")] == whole
+    with Translator(BUNDLE, threads=1) as translator:
+        stream = translator.stream("the cat sees a bird")
+        first = next(stream)
+    del translator
+    gc.collect()
+    assert [first.id, *(piece.id for piece in stream)] == whole, "it goes on after close()"
+
+
 def test_threads_share_a_translator(toy: Translator) -> None:
     alone = toy.translate(TEXTS * 3)
     with ThreadPoolExecutor(4) as pool:
@@ -240,9 +328,11 @@ def test_files(toy: Translator, tmp_path: Path) -> None:
 def test_a_file_that_fails_leaves_the_old_one(toy: Translator, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"one\n\xff\n")
     (tmp_path / "out").write_text("old")
-    with pytest.raises(InputError, match="line 2 is not UTF-8"):
+    with pytest.raises(InputError, match="in, line 2 is not UTF-8"):
         toy.translate_file(tmp_path / "in", tmp_path / "out")
     assert (tmp_path / "out").read_text() == "old"
+    assert toy.translate_file(tmp_path / "in", tmp_path / "out", errors="skip") == 2
+    assert (tmp_path / "out").read_text() == f"{expected(toy, 'one').text}\n\n"
     with pytest.raises(InputError, match="cannot be read"):
         toy.translate_file(tmp_path / "nowhere", tmp_path / "out")
 

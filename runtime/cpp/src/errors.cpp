@@ -1,5 +1,8 @@
 #include "errors.hpp"
 
+#include <algorithm>
+#include <array>
+#include <cerrno>
 #include <regex>
 
 namespace txport::core {
@@ -12,6 +15,12 @@ bool is_out_of_memory(const std::string& message) {
   static const std::regex words("out ?of ?memory|bad[_ ]alloc|failed to allocate|could not be allocated",
                                 std::regex::icase);
   return std::regex_search(message, words);
+}
+
+void throw_io_failure(const std::string& what, int code) {
+  constexpr std::array kExhausted{ENOSPC, EDQUOT, ENOMEM, EMFILE, ENFILE, EIO};
+  if (std::find(kExhausted.begin(), kExhausted.end(), code) != kExhausted.end()) throw ResourceError(what);
+  throw InputError(what);
 }
 
 std::string quote(const std::string& text) {

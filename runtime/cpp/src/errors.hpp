@@ -59,6 +59,10 @@ template <typename Otherwise = EngineError>
   throw Otherwise(message);
 }
 
+// Throw what the system reported by errno: ResourceError for a disk that is full or fails, and the like; else
+// InputError.
+[[noreturn]] void throw_io_failure(const std::string& what, int code);
+
 // Text in quotes for a message: control characters are escaped, and a long text is cut.
 std::string quote(const std::string& text);
 

@@ -24,15 +24,6 @@ void check_ids(const Ids& ids, std::int64_t vocabulary, const std::string& what)
   }
 }
 
-void check_utf8(std::string_view text, const std::string& what) {
-  const auto fault = utf8_fault(text);
-  if (!fault) return;
-  const auto byte = static_cast<unsigned char>(text[*fault]);
-  const std::string digits = {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};
-  throw InputError(what + " is not UTF-8 (byte " + std::to_string(*fault + 1) + " is 0x" + digits +
-                   "): convert the text, say with iconv -t utf-8");
-}
-
 // A message about a value that is out of range, and what the upper bound is.
 std::string between(const std::string& what, std::int64_t value, std::int64_t low, std::int64_t high,
                     const std::string& why) {
@@ -90,6 +81,10 @@ Translator::Translator(const std::filesystem::path& bundle, TranslatorOptions op
     options_.workers = 1;
   }
   engine_ = open_engine(bundle, manifest_, choice, {options_.threads, many}, options_.warn);
+  const std::int64_t most = engine_->limits().batch;
+  if (options_.batch && *options_.batch > most) {
+    throw InputError(between("batch", *options_.batch, 1, most, "the most of this bundle"));
+  }
 }
 
 std::vector<Translation> Translator::translate(const std::vector<std::string_view>& sentences, const Options& options,

@@ -38,10 +38,10 @@ using Warn = std::function<void(const std::string&)>;
 
 // How to open a bundle.
 struct TranslatorOptions {
-  std::string device = "auto";        // auto, cpu, cuda or trt
-  std::string lowering;               // ort, scatter or tensorscatter; empty for the best one here
-  int threads = 0;                    // threads of each operator; 0 for as many as there are cores
-  std::optional<std::int64_t> batch;  // the most sentences that run together; without a value: the bundle's maximum
+  std::string device = "auto";               // auto, cpu, cuda or trt
+  std::string lowering;                      // ort, scatter or tensorscatter; empty for the best one here
+  int threads = 0;                           // threads of each operator; 0 for as many as there are cores
+  std::optional<std::int64_t> batch;         // the most sentences that run together; without a value: the bundle's most
   std::int64_t batch_tokens = kBatchTokens;  // the most source tokens, padding included, that run together
   // Batches that run side by side on the CPU, over one set of weights: each gets a share of `batch`, `batch_tokens`
   // and, if `threads` is 0, of the cores. One is best for single sentences, several for many; 0: by the cores.

@@ -13,12 +13,14 @@
 #include <random>
 #include <thread>
 
+#include "at_least.hpp"
 #include "errors.hpp"
 #include "translator.hpp"
 
 namespace {
 
 using namespace txport::core;
+using txport::tools::at_least;
 using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
@@ -187,20 +189,18 @@ Json bench(const Arguments& arguments, Clock::time_point start) {
 }
 
 void declare(CLI::App& app, Arguments& arguments) {
-  const CLI::Range positive(std::int64_t{1}, std::numeric_limits<std::int64_t>::max());
   app.add_option("bundle", arguments.bundle, "The directory that tx-export wrote.")->required();
   app.add_option("-o,--output", arguments.output, "Write the JSON to this file. [default: standard output]");
-  app.add_option("--batch", arguments.batch, "Sentences of a call.")->check(positive)->capture_default_str();
-  app.add_option("--source", arguments.source, "Source tokens of a sentence.")->check(positive)->capture_default_str();
-  app.add_option("--target", arguments.target, "Tokens to make.")->check(positive)->capture_default_str();
-  app.add_option("--calls", arguments.calls, "Calls to time.")->check(positive)->capture_default_str();
+  at_least(app.add_option("--batch", arguments.batch, "Sentences of a call."), 1)->capture_default_str();
+  at_least(app.add_option("--source", arguments.source, "Source tokens of a sentence."), 1)->capture_default_str();
+  at_least(app.add_option("--target", arguments.target, "Tokens to make."), 1)->capture_default_str();
+  at_least(app.add_option("--calls", arguments.calls, "Calls to time."), 1)->capture_default_str();
   app.add_option("--seconds", arguments.seconds, "Stop timing after this long.")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--device", arguments.opening.device, "Where to run: auto, cpu, cuda or trt. [default: auto]");
   app.add_option("--lowering", arguments.opening.lowering, "The decoder step to use. [default: the best here]");
-  app.add_option("--threads", arguments.opening.threads, "Threads to use. [default: one for each core]")
-      ->check(CLI::Range(0, std::numeric_limits<int>::max()));
+  at_least(app.add_option("--threads", arguments.opening.threads, "Threads to use. [default: one for each core]"), 0);
   app.set_version_flag("--version", TXPORT_VERSION);
 }
 

@@ -1,16 +1,23 @@
-// txport-translate: standard input to standard output, line by line; the same bytes as tx-translate writes.
+// txport-translate: files or standard input to standard output or a file, line by line; the same bytes as tx-translate
+// writes.
 
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <csignal>
+#include <cstring>
 #include <iomanip>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 
+#include "at_least.hpp"
 #include "errors.hpp"
+#include "new_file.hpp"
 #include "text/lines.hpp"
 #include "text/utf8.hpp"
 #include "translator.hpp"
@@ -18,9 +25,12 @@
 namespace {
 
 using namespace txport::core;
+using txport::tools::at_least;
 
-// As shells report a program that a closed pipe ended.
+// As shells report a program that Ctrl-C or a closed pipe ended.
+constexpr int kInterrupted = 130;
 constexpr int kClosedPipe = 141;
+constexpr const char* kStandardInput = "-";
 
 // A log-probability with six decimals, never as minus zero.
 std::string show(double score) {
@@ -45,50 +55,162 @@ std::string as_json_line(const Translation& result) {
 
 struct Arguments {
   std::string bundle;
+  std::vector<std::string> files;
+  std::string output;
+  std::string errors = "strict";
   bool json = false;
   std::size_t window = kWindowLines;
   TranslatorOptions opening;
   Options options;
 };
 
-// Lines up to the first that is not UTF-8 are translated before it is refused.
-std::size_t valid_lines(const std::vector<std::string>& lines) {
+// Whether somebody sits before standard error who sees no lines come or go.
+bool is_watched(const Arguments& arguments) {
+  const bool reads = std::count(arguments.files.begin(), arguments.files.end(), kStandardInput) > 0;
+  return ::isatty(STDERR_FILENO) != 0 && !(reads && ::isatty(STDIN_FILENO) != 0) &&
+         !(arguments.output.empty() && ::isatty(STDOUT_FILENO) != 0);
+}
+
+// What is left to tidy up if Ctrl-C comes: an unfinished file, null for none, and an unfinished line of progress.
+// NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables): a signal handler has nothing else
+const char* volatile unfinished_file = nullptr;
+volatile std::sig_atomic_t unfinished_line = 0;
+// NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
+
+extern "C" void on_interrupt(int /*signal*/) {
+  constexpr const char* kWords = "\ntxport-translate: interrupted\n";
+  const char* words = kWords + (unfinished_line != 0 ? 0 : 1);
+  if (unfinished_file != nullptr) ::unlink(unfinished_file);
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, words, std::strlen(words));
+  ::_exit(kInterrupted);
+}
+
+// Lines done and lines a second on standard error, in one line that is written anew.
+class Progress {
+ public:
+  explicit Progress(bool shown) : clear(shown ? "\r\x1b[K" : "") {}
+  ~Progress() {
+    if (!clear.empty() && lines_ > 0) std::cerr << std::endl;
+  }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  void start() { start_ = Clock::now(); }
+
+  void add(std::size_t lines) {
+    lines_ += lines;
+    if (clear.empty()) return;
+    unfinished_line = 1;
+    const double seconds = std::max(std::chrono::duration<double>(Clock::now() - start_).count(), 1e-3);
+    std::cerr << clear << lines_ << " lines, " << std::lround(static_cast<double>(lines_) / seconds) << " a second"
+              << std::flush;
+  }
+
+  const std::string clear;  // what must precede anything else that is written there meanwhile
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point start_ = Clock::now();
+  std::size_t lines_ = 0;
+};
+
+// A job in the background of a shell ignores Ctrl-C, and goes on doing so.
+void listen_for_interrupts() {
+  if (std::signal(SIGINT, on_interrupt) == SIG_IGN) std::signal(SIGINT, SIG_IGN);  // NOLINT(cert-err33-c)
+}
+
+// Where lines go.
+class Output {
+ public:
+  explicit Output(const std::string& path) {
+    if (path.empty()) return;
+    file_.emplace(path);
+    unfinished_file = file_->temporary_path().c_str();  // before there is one: Ctrl-C may come at once
+    file_->open();
+  }
+  ~Output() { unfinished_file = nullptr; }
+  Output(const Output&) = delete;
+  Output& operator=(const Output&) = delete;
+
+  // False if nobody reads any more.
+  bool write(const std::string& data) const { return write_all(file_ ? file_->descriptor() : STDOUT_FILENO, data); }
+  void finish() {
+    if (file_) file_->publish();
+  }
+
+ private:
+  std::optional<NewFile> file_;
+};
+
+// Refuse what could only fail after the work was done.
+void check(const Arguments& arguments) {
+  if (arguments.options.scores && !arguments.json) {
+    throw InputError("--scores needs --json: lines of text have no place for scores");
+  }
+  for (const std::string& file : arguments.files) {
+    if (file != kStandardInput) InputFile::check(file);
+  }
+}
+
+// How many lines may be translated: those up to the first that is not UTF-8 unless something else becomes of such.
+std::size_t usable_lines(std::vector<std::string>& lines, const std::string& errors) {
   for (std::size_t i = 0; i < lines.size(); ++i) {
-    if (utf8_fault(lines[i])) return i;
+    if (!utf8_fault(lines[i])) continue;
+    if (errors == "strict") return i;
+    lines[i] = errors == "replace" ? replace_faults(lines[i]) : "";
   }
   return lines.size();
 }
 
-int translate(const Arguments& arguments) {
-  const Translator translator(arguments.bundle, arguments.opening);
-  Windows windows(STDIN_FILENO, arguments.window);
+// Translate one file; false if nobody reads any more.
+bool translate_file(const Arguments& arguments, const Translator& translator, const std::string& path,
+                    const Output& output, Progress& progress) {
+  std::optional<InputFile> file;
+  if (path != kStandardInput) file.emplace(path);
+  const std::string what = file ? path + ", line" : "line";
+  Windows windows(file ? file->descriptor() : STDIN_FILENO, arguments.window,
+                  arguments.output.empty() ? kFirstLines : arguments.window);
   std::size_t first = 1;
-  const auto give = [&](const std::vector<std::string>& lines, std::size_t begin, std::size_t end) {
-    const std::vector<std::string_view> texts(lines.begin() + static_cast<std::ptrdiff_t>(begin),
-                                              lines.begin() + static_cast<std::ptrdiff_t>(end));
-    std::string output;
-    for (const Translation& result : translator.translate(texts, arguments.options, "line", first + begin)) {
-      output += arguments.json ? as_json_line(result) : as_line(result.text);
-    }
-    return write_all(STDOUT_FILENO, output);
-  };
   for (auto lines = windows.next(); !lines.empty(); lines = windows.next()) {
-    const std::size_t valid = valid_lines(lines);
-    if (valid > 0 && !give(lines, 0, valid)) return kClosedPipe;
-    if (valid < lines.size()) give(lines, valid, valid + 1);  // throws
+    const std::size_t usable = usable_lines(lines, arguments.errors);
+    const std::vector<std::string_view> texts(lines.begin(), lines.begin() + static_cast<std::ptrdiff_t>(usable));
+    std::string written;
+    for (const Translation& result : translator.translate(texts, arguments.options, what, first)) {
+      written += arguments.json ? as_json_line(result) : as_line(result.text);
+    }
+    if (!output.write(written)) return false;
+    progress.add(usable);
+    if (usable < lines.size()) {
+      check_utf8(lines[usable], what + " " + std::to_string(first + usable), ", or choose --errors replace or skip");
+    }
     first += lines.size();
   }
+  return true;
+}
+
+int translate(Arguments& arguments) {
+  if (arguments.files.empty()) arguments.files.emplace_back(kStandardInput);
+  check(arguments);
+  Progress progress(is_watched(arguments));
+  arguments.opening.warn = [&progress](const std::string& words) {
+    std::cerr << progress.clear << "txport-translate: " << words << std::endl;
+  };
+  const Translator translator(arguments.bundle, arguments.opening);
+  Output output(arguments.output);
+  progress.start();
+  for (const std::string& path : arguments.files) {
+    if (!translate_file(arguments, translator, path, output, progress)) return kClosedPipe;
+  }
+  output.finish();
   return 0;
 }
 
-CLI::Range at_least(std::int64_t least) { return {least, std::numeric_limits<std::int64_t>::max()}; }
-
 // The flag of an option, by its kind.
 void add(CLI::App& app, const std::string& flag, Options::Limit& option, const char* help) {
-  app.add_option(flag, option, help)->check(at_least(1));
+  at_least(app.add_option(flag, option, help), 1);
 }
 void add(CLI::App& app, const std::string& flag, Options::Count& option, const char* help) {
-  app.add_option(flag, option, help)->check(at_least(0));
+  at_least(app.add_option(flag, option, help), 0);
 }
 void add(CLI::App& app, const std::string& flag, Options::Flag& option, const char* help) {
   app.add_flag(flag, option, help);
@@ -110,6 +232,12 @@ std::string flag_of(std::string name) {
 void declare(CLI::App& app, Arguments& arguments) {
   TranslatorOptions& opening = arguments.opening;
   app.add_option("bundle", arguments.bundle, "The directory that tx-export wrote.")->required();
+  app.add_option("files", arguments.files, "Files to translate, one after the other. [default: -, standard input]");
+  app.add_option("-o,--output", arguments.output, "File to write, whole or not at all. [default: standard output]");
+  app.add_option("--errors", arguments.errors,
+                 "For a line that is not UTF-8: stop, put U+FFFD where it is wrong, or write an empty line.")
+      ->check(CLI::IsMember({"strict", "replace", "skip"}))
+      ->capture_default_str();
   app.add_flag("--json", arguments.json, "Write a JSON object a line: text, ids, truncated (and scores).");
 // NOLINTNEXTLINE(cppcoreguidelines-macro-usage): a name as text and as a member
 #define TXPORT_OPTION(kind, name, help) add(app, flag_of(#name), arguments.options.name, help);
@@ -118,16 +246,15 @@ void declare(CLI::App& app, Arguments& arguments) {
   app.add_option("--device", opening.device, "Where to run: auto, cpu, cuda or trt. [default: auto]");
   app.add_option("--lowering", opening.lowering,
                  "The decoder step to use: ort, scatter or tensorscatter. [default: the best here]");
-  app.add_option("--threads", opening.threads, "Threads of a batch. [default: the cores, shared]")
-      ->check(CLI::Range(0, std::numeric_limits<int>::max()));
+  at_least(app.add_option("--threads", opening.threads, "Threads of a batch. [default: the cores, shared]"), 0);
   opening.workers = 0;
-  app.add_option("--workers", opening.workers, "Batches side by side on the CPU. [default: by the cores]")
-      ->check(CLI::Range(0, std::numeric_limits<int>::max()));
-  app.add_option("--batch", opening.batch, "Most lines that run together. [default: the bundle's]")->check(at_least(1));
-  app.add_option("--batch-tokens", opening.batch_tokens, "Most source tokens, padding included, that run together.")
-      ->check(at_least(1))
+  at_least(app.add_option("--workers", opening.workers, "Batches side by side on the CPU. [default: by the cores]"), 0);
+  at_least(app.add_option("--batch", opening.batch, "Most lines that run together. [default: the bundle's]"), 1);
+  at_least(app.add_option("--batch-tokens", opening.batch_tokens,
+                          "Most source tokens, padding included, that run together."),
+           1)
       ->capture_default_str();
-  app.add_option("--window", arguments.window, "Most lines to read ahead.")->check(at_least(1))->capture_default_str();
+  at_least(app.add_option("--window", arguments.window, "Most lines to read ahead."), 1)->capture_default_str();
   app.set_version_flag("--version", TXPORT_VERSION);
 }
 
@@ -136,13 +263,13 @@ void declare(CLI::App& app, Arguments& arguments) {
 // NOLINTNEXTLINE(bugprone-exception-escape): only for want of memory to report an error
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // NOLINT(cert-err33-c): write reports it instead
-  CLI::App app{"Translate lines from standard input to standard output with a bundle. One line out for each line in."};
+  listen_for_interrupts();
+  CLI::App app{
+      "Translate lines with a bundle, from files or standard input to standard output. One line out for each line in."};
   Arguments arguments;
   try {
     declare(app, arguments);
     app.parse(argc, argv);
-    arguments.options.scores = arguments.options.scores && arguments.json;
-    arguments.opening.warn = [](const std::string& words) { std::cerr << "txport-translate: " << words << std::endl; };
     return translate(arguments);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;

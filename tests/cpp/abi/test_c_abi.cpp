@@ -106,6 +106,10 @@ TEST_CASE("C ABI: options reach the search") {
   how.warning_user = &warnings;
   txport_translator* translator = nullptr;
   REQUIRE(txport_open(kBundle.c_str(), &how, &translator) == TXPORT_OK);
+  txport_translator_options too_many = how;
+  too_many.batch = 9;
+  txport_translator* refused = nullptr;
+  CHECK(txport_open(kBundle.c_str(), &too_many, &refused) == TXPORT_INPUT_ERROR);
   txport_options options = TXPORT_OPTIONS_INIT;
   options.max_length = 5;
   options.prefix = "a dog";

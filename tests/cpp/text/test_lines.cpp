@@ -53,6 +53,21 @@ TEST_CASE("a line that stands alone is given at once, and what is ready comes to
   CHECK(windows.next().empty());
 }
 
+TEST_CASE("windows grow where somebody waits") {
+  Pipe pipe;
+  for (int i = 0; i < 100; ++i) pipe.write("x\n");
+  Windows windows(pipe.reader(), 20, 4);
+  for (const std::size_t size : {4, 8, 16, 20, 20, 20}) CHECK(windows.next().size() == size);
+  CHECK(windows.next().size() == 12);
+}
+
+TEST_CASE("files that cannot be read") {
+  CHECK_THROWS_WITH_AS(InputFile::check("/nothing/here"), "/nothing/here cannot be read: No such file or directory",
+                       InputError);
+  CHECK_THROWS_WITH_AS(InputFile::check("/dev"), "/dev is a directory: give a text file", InputError);
+  CHECK_THROWS_AS(InputFile("/nothing/here"), InputError);
+}
+
 TEST_CASE("a window of large lines has fewer, and a line may have any length") {
   Pipe pipe;
   std::thread writer([&] {

@@ -22,6 +22,17 @@ TEST_CASE("the first byte that is not UTF-8, as Python's decoder names it") {
   CHECK(utf8_fault("\xE6\xBC\xA2\xE6\xBC") == 3);
 }
 
+TEST_CASE("what is wrong becomes U+FFFD, as in the Unicode standard's tables 3-8 to 3-11") {
+#define FFFD "\xEF\xBF\xBD"
+  CHECK(replace_faults("").empty());
+  CHECK(replace_faults("caf\xC3\xA9") == "caf\xC3\xA9");
+  CHECK(replace_faults("\xC0\xAF\xE0\x80\xBF\xF0\x81\x82\x41") == FFFD FFFD FFFD FFFD FFFD FFFD FFFD FFFD "A");
+  CHECK(replace_faults("\xED\xA0\x80\xED\xBF\xBF\xED\xAF\x41") == FFFD FFFD FFFD FFFD FFFD FFFD FFFD FFFD "A");
+  CHECK(replace_faults("\xF4\x91\x92\x93\xFF\x41\x80\xBF\x42") == FFFD FFFD FFFD FFFD FFFD "A" FFFD FFFD "B");
+  CHECK(replace_faults("\xE1\x80\xE2\xF0\x91\x92\xF1\xBF\x41") == FFFD FFFD FFFD FFFD "A");
+#undef FFFD
+}
+
 TEST_CASE("white space, as Python's str.isspace has it") {
   for (const char* text :
        {"", " ", "\t\n\r\v\f", "\x1C\x1D\x1E\x1F", "\xC2\x85\xC2\xA0", "\xE1\x9A\x80", "\xE2\x80\x80\xE2\x80\x8A",

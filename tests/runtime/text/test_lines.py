@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from txport.runtime.errors import CheckpointError, InputError
-from txport.runtime.text.lines import as_line, open_lines, read_lines, text_windows, windows
+from txport.runtime.text.lines import FIRST_LINES, as_line, open_lines, read_lines, text_windows, windows
 
 
 @contextmanager
@@ -40,12 +40,16 @@ def split(data: bytes) -> list[bytes]:
 
 
 @settings(deadline=None)
-@given(st.lists(st.binary(max_size=20) | st.just(b"\n") | st.just(b"ab\ncd\n"), max_size=20), st.integers(1, 5))
-def test_lines_are_those_of_the_bytes(chunks: list[bytes], most: int) -> None:
+@given(
+    st.lists(st.binary(max_size=20) | st.just(b"\n") | st.just(b"ab\ncd\n"), max_size=20),
+    st.integers(1, 5),
+    st.integers(1, 6),
+)
+def test_lines_are_those_of_the_bytes(chunks: list[bytes], most: int, first: int) -> None:
     with pipe(*chunks) as descriptor:
-        found = list(windows(descriptor, most))
+        found = list(windows(descriptor, most, first))
     assert [line for window in found for line in window] == split(b"".join(chunks))
-    assert all(1 <= len(window) <= most for window in found)
+    assert all(1 <= len(window) <= min(most, first * 2**i) for i, window in enumerate(found))
 
 
 def test_other_line_ends_are_text(tmp_path: Path) -> None:
@@ -59,6 +63,14 @@ def test_a_file_comes_in_full_windows(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"line\n" * 2500)
     with open_lines(tmp_path / "x") as found:
         assert [len(window) for window in found] == [1024, 1024, 452]
+
+
+def test_windows_grow_where_somebody_waits(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"line\n" * 2500)
+    with open_lines(tmp_path / "x", first=FIRST_LINES) as found:
+        assert [len(window) for window in found] == [32, 64, 128, 256, 512, 1024, 484]
+    with open_lines(tmp_path / "x", 1000, 2000) as found:
+        assert [len(window) for window in found] == [1000, 1000, 500]
 
 
 def test_large_lines_come_in_small_windows(tmp_path: Path) -> None:
@@ -104,6 +116,27 @@ def test_bytes_that_are_not_utf8() -> None:
 def test_all_that_is_not_utf8(data: bytes) -> None:
     with pytest.raises(InputError, match="line 1 is not UTF-8"):
         list(text_windows([[data]]))
+
+
+@given(st.lists(st.binary(max_size=8) | st.sampled_from([b"", b"a\xff", "é🙂".encode(), b"\xe2\x82"]), max_size=9))
+def test_lines_that_are_not_utf8_need_not_end_it(lines: list[bytes]) -> None:
+    def strictly(line: bytes) -> str:
+        try:
+            return line.decode()
+        except UnicodeDecodeError:
+            return ""
+
+    (replaced,) = text_windows([lines], "replace")
+    assert replaced == [line.decode("utf-8", "replace") for line in lines]
+    (skipped,) = text_windows([lines], "skip")
+    assert skipped == [strictly(line) for line in lines]
+
+
+def test_what_may_become_of_them_is_named() -> None:
+    with pytest.raises(InputError, match="errors 'ignore' is not known: use strict, replace, skip"):
+        next(text_windows([], "ignore"))
+    with pytest.raises(InputError, match=r"in\.txt, line 1 .* or choose --errors replace or skip"):
+        next(text_windows([[b"\xff"]], what="in.txt, line"))
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

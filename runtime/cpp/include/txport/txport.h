@@ -61,7 +61,7 @@ typedef struct txport_translator_options {
   const char* device;     /* "auto", "cpu", "cuda" or "trt"; NULL: auto */
   const char* lowering;   /* decoder step: "ort", "scatter" or "tensorscatter"; NULL: the best one here */
   int32_t threads;        /* threads of each operator; 0: as many as there are cores */
-  int32_t batch;          /* the most sentences that run together; 0: as many as the bundle takes */
+  int32_t batch;          /* the most sentences that run together; 0: the most that the bundle takes */
   int32_t batch_tokens;   /* the most source tokens, padding included, that run together; 0: 4096 */
   txport_warning warning; /* NULL: warnings go nowhere */
   void* warning_user;     /* passed to `warning` */

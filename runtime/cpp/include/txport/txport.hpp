@@ -77,7 +77,7 @@ struct TranslatorOptions {
   std::string device = "auto";    // auto, cpu, cuda (ONNX Runtime) or trt
   std::string lowering;           // decoder step: ort, scatter or tensorscatter; empty: the best one here
   std::int32_t threads = 0;       // threads of each operator; 0: as many as there are cores
-  std::int32_t batch = 0;         // the most sentences that run together; 0: as many as the bundle takes
+  std::int32_t batch = 0;         // the most sentences that run together; 0: the most that the bundle takes
   std::int32_t batch_tokens = 0;  // the most source tokens, padding included, that run together; 0: 4096
   std::function<void(const std::string&)> warning;  // takes one sentence; must not throw
   std::int32_t workers = 1;  // batches side by side on the CPU, each with a share of the cores; 0: by the cores

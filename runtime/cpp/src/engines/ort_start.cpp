@@ -8,11 +8,11 @@ namespace txport::core {
 
 namespace {
 
-// How long nothing is asked for until weights are packed ahead of the first sentence.
+// If no sentence comes for this long, weights are packed before the first one.
 constexpr std::chrono::milliseconds kIdle(100);
 
-// Sessions that are being opened as the process ends: it has to wait for them, since ONNX Runtime's own objects are
-// destroyed next. A translator that nobody closed leaves such.
+// Counts sessions that are being opened. A process that ends has to wait for them, since ONNX Runtime's own objects are
+// destroyed next. There may be some if a translator was not closed.
 class Openings {
  public:
   // Whether one may begin.
@@ -65,13 +65,13 @@ StartingSessions::StartingSessions(OrtSessions mapped, std::function<OrtSessions
       open_(std::move(open)),
       warn_(std::move(warn)),
       mapped_(std::make_shared<const OrtSessions>(std::move(mapped))) {
-  openings();  // ONNX Runtime is loaded by now: what is registered later runs earlier
+  openings();  // registered after ONNX Runtime was loaded, so that it runs before ONNX Runtime's own end
   turn_->thread = std::thread([this] { open_packed(); });
 }
 
 StartingSessions::~StartingSessions() {
   if (is_forked()) {
-    turn_.release();  // NOLINT(bugprone-unused-return-value): a thread that is not here would have to leave it first
+    turn_.release();  // NOLINT(bugprone-unused-return-value): the thread that uses it does not exist here
     return;
   }
   {
@@ -162,7 +162,7 @@ void StartingSessions::open_packed() {
   turn_->changed.notify_all();
 }
 
-// Nothing runs on them any more, nor will. With the lock held; to be destroyed without it.
+// The mapped sessions, if they will not be used any more. Call it with the lock held, and destroy them without it.
 SharedSessions StartingSessions::take_mapped_if_over() {
   if (running_ || !packed_) return nullptr;
   return std::exchange(mapped_, nullptr);

@@ -131,9 +131,9 @@ class TrtProgram : public Program {
       return bucket.most.batch >= asked.batch && bucket.most.target >= asked.target && asked.source <= source_;
     });
     if (found != buckets_.end()) return *found;
-    throw InputError("no TensorRT engine takes a batch of " + std::to_string(asked.batch) + " rows of " +
-                     std::to_string(asked.source) + " source and " + std::to_string(asked.target) +
-                     " target tokens: use a smaller batch, or run tx-build again for larger ones");
+    throw BundleError("no TensorRT engine takes a batch of " + std::to_string(asked.batch) + " rows of " +
+                      std::to_string(asked.source) + " source and " + std::to_string(asked.target) +
+                      " target tokens: use a smaller batch, or run tx-build again for larger ones");
   }
 };
 

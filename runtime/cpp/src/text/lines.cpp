@@ -1,10 +1,11 @@
 #include "text/lines.hpp"
 
+#include <fcntl.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <iterator>
 #include <system_error>
@@ -18,20 +19,29 @@ namespace {
 constexpr std::size_t kChunk = std::size_t{1} << 16;
 constexpr std::size_t kWindowBytes = std::size_t{1} << 20;
 
-// ResourceError for a disk that is full or fails, and the like; else InputError.
 [[noreturn]] void fail(const std::string& what, int code) {
-  constexpr std::array kExhausted{ENOSPC, EDQUOT, ENOMEM, EMFILE, ENFILE, EIO};
-  const std::string message = what + ": " + std::generic_category().message(code);
-  if (std::find(kExhausted.begin(), kExhausted.end(), code) != kExhausted.end()) throw ResourceError(message);
-  throw InputError(message);
+  throw_io_failure(what + ": " + std::generic_category().message(code), code);
 }
 
 }  // namespace
 
+InputFile::InputFile(const std::string& path)
+    : descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {  // NOLINT(cppcoreguidelines-pro-type-vararg)
+  if (descriptor_ < 0) fail(path + " cannot be read", errno);
+}
+
+InputFile::~InputFile() { ::close(descriptor_); }
+
+void InputFile::check(const std::string& path) {
+  struct stat facts {};
+  if (::stat(path.c_str(), &facts) != 0 || ::access(path.c_str(), R_OK) != 0) fail(path + " cannot be read", errno);
+  if (S_ISDIR(facts.st_mode)) throw InputError(path + " is a directory: give a text file");
+}
+
 std::vector<std::string> Windows::next() {
   std::vector<char> chunk(kChunk);
   while (!ended_) {
-    if (!lines_.empty() && (lines_.size() >= most_ || size_ >= kWindowBytes || !ready())) return take();
+    if (!lines_.empty() && (lines_.size() >= now_ || size_ >= kWindowBytes || !ready())) return take();
     const ssize_t count = ::read(descriptor_, chunk.data(), chunk.size());
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail("the input cannot be read", errno);
@@ -54,10 +64,11 @@ std::vector<std::string> Windows::next() {
 }
 
 std::vector<std::string> Windows::take() {
-  const auto end = lines_.begin() + static_cast<std::ptrdiff_t>(std::min(most_, lines_.size()));
+  const auto end = lines_.begin() + static_cast<std::ptrdiff_t>(std::min(now_, lines_.size()));
   std::vector<std::string> window(std::make_move_iterator(lines_.begin()), std::make_move_iterator(end));
   lines_.erase(lines_.begin(), end);
   for (const std::string& line : window) size_ -= std::min(size_, line.size() + 1);
+  now_ = std::min(2 * now_, most_);
   return window;
 }
 

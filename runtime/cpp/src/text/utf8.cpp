@@ -1,6 +1,9 @@
 #include "text/utf8.hpp"
 
 #include <cstdint>
+#include <utility>
+
+#include "errors.hpp"
 
 namespace txport::core {
 
@@ -10,23 +13,33 @@ unsigned byte_at(std::string_view bytes, std::size_t index) { return static_cast
 
 bool between(unsigned value, unsigned low, unsigned high) { return low <= value && value <= high; }
 
-// The length of the character that begins at `start`, or 0 if none does (Unicode 15, table 3-7).
-std::size_t character_length(std::string_view bytes, std::size_t start) {
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+
+// The character that begins at `start`: how many of its bytes are there, and how many it has; 0 and 0 if none begins
+// (Unicode 15, table 3-7).
+std::pair<std::size_t, std::size_t> character(std::string_view bytes, std::size_t start) {
   const unsigned first = byte_at(bytes, start);
-  if (first < 0x80) return 1;
+  if (first < 0x80) return {1, 1};
   const std::size_t length = between(first, 0xC2, 0xDF)   ? 2
                              : between(first, 0xE0, 0xEF) ? 3
                              : between(first, 0xF0, 0xF4) ? 4
                                                           : 0;
-  if (length == 0 || bytes.size() - start < length) return 0;
+  if (length == 0) return {0, 0};
   // The second byte excludes overlong forms, surrogates and what is beyond U+10FFFF.
   const unsigned low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
   const unsigned high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
-  if (!between(byte_at(bytes, start + 1), low, high)) return 0;
-  for (std::size_t i = 2; i < length; ++i) {
-    if (!between(byte_at(bytes, start + i), 0x80, 0xBF)) return 0;
+  for (std::size_t i = 1; i < length; ++i) {
+    const bool second = i == 1;
+    if (start + i >= bytes.size()) return {i, length};
+    if (!between(byte_at(bytes, start + i), second ? low : 0x80, second ? high : 0xBF)) return {i, length};
   }
-  return length;
+  return {length, length};
+}
+
+// Its length, or 0 if none begins or it is cut.
+std::size_t character_length(std::string_view bytes, std::size_t start) {
+  const auto [there, length] = character(bytes, start);
+  return there == length ? length : 0;
 }
 
 std::uint32_t code_point(std::string_view text, std::size_t start, std::size_t length) {
@@ -54,6 +67,26 @@ std::optional<std::size_t> utf8_fault(std::string_view bytes) {
   return std::nullopt;
 }
 
+void check_utf8(std::string_view bytes, const std::string& what, const std::string& advice) {
+  const auto fault = utf8_fault(bytes);
+  if (!fault) return;
+  const unsigned byte = byte_at(bytes, *fault);
+  const std::string digits = {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};
+  throw InputError(what + " is not UTF-8 (byte " + std::to_string(*fault + 1) + " is 0x" + digits +
+                   "): convert the text, say with iconv -t utf-8" + advice);
+}
+
+std::string replace_faults(std::string_view bytes) {
+  std::string text;
+  for (std::size_t start = 0; start < bytes.size();) {
+    const auto [there, length] = character(bytes, start);
+    const bool whole = length > 0 && there == length;
+    text += whole ? bytes.substr(start, length) : kReplacement;
+    start += there > 0 ? there : 1;
+  }
+  return text;
+}
+
 bool is_blank(std::string_view text) {
   for (std::size_t start = 0; start < text.size();) {
     const std::size_t length = character_length(text, start);
@@ -64,9 +97,8 @@ bool is_blank(std::string_view text) {
 }
 
 std::size_t certain_length(std::string_view text) {
-  constexpr std::string_view replacement = "\xEF\xBF\xBD";
-  while (text.size() >= replacement.size() && text.substr(text.size() - replacement.size()) == replacement) {
-    text.remove_suffix(replacement.size());
+  while (text.size() >= kReplacement.size() && text.substr(text.size() - kReplacement.size()) == kReplacement) {
+    text.remove_suffix(kReplacement.size());
   }
   return text.size();
 }

@@ -2,12 +2,20 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace txport::core {
 
 // Where the first sequence that is not UTF-8 (RFC 3629) begins, or nothing. The same byte that Python's decoder names.
 std::optional<std::size_t> utf8_fault(std::string_view bytes);
+
+// Throws InputError if bytes are not UTF-8; `what` names them, and `advice` may continue the sentence.
+void check_utf8(std::string_view bytes, const std::string& what, const std::string& advice = "");
+
+// The bytes with U+FFFD for each longest beginning of a character that is cut, and for each other byte that is wrong:
+// as Unicode recommends (chapter 3.9) and Python's errors="replace" has it.
+std::string replace_faults(std::string_view bytes);
 
 // Whether valid UTF-8 is empty or white space only, as Python's str.isspace has it.
 bool is_blank(std::string_view text);

@@ -1,0 +1,136 @@
+"""tx-translate with files, bad bytes and somebody who watches; tests/runtime/test_commands.py has the rest."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from toy import BUNDLE
+from txport.runtime.translator import Translator
+
+RUN = "import sys; sys.argv[0] = 'tx-translate'; from txport.runtime.entry import translate; translate()"
+COMMAND = [sys.executable, "-c", RUN, str(BUNDLE), "--max-length", "5"]
+
+
+def run(*arguments: object, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
+    return subprocess.run([*COMMAND, *map(str, arguments)], input=stdin, capture_output=True, timeout=120)
+
+
+def lines_of(toy: Translator, *texts: str) -> str:
+    return "".join(f"{result.text}\n" for result in toy.translate(texts, max_length=5))
+
+
+def test_files_one_after_the_other(toy: Translator, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("one\n\ntwo")  # no line end after the last line
+    (tmp_path / "b").write_text("")
+    done = run(tmp_path / "a", "-", tmp_path / "b", tmp_path / "a", stdin=b"three\n")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode() == lines_of(toy, "one", "", "two", "three", "one", "", "two")
+
+
+def test_a_file_of_the_shell(toy: Translator) -> None:
+    """As of `<(zcat file.gz)`."""
+    reading, writing = os.pipe()
+    os.write(writing, b"one\ntwo\n")
+    os.close(writing)
+    done = subprocess.run([*COMMAND, f"/dev/fd/{reading}"], capture_output=True, pass_fds=[reading])
+    os.close(reading)
+    assert done.stdout.decode() == lines_of(toy, "one", "two")
+
+
+def test_an_error_names_file_and_line(toy: Translator, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("one\ntwo\n")
+    (tmp_path / "b").write_bytes(b"one\nt\xffo\n")
+    done = run(tmp_path / "a", tmp_path / "b")
+    assert done.returncode == 2
+    assert done.stderr.decode().startswith(f"tx-translate: {tmp_path}/b, line 2 is not UTF-8 (byte 2 is 0xff): ")
+    assert done.stdout.decode() == lines_of(toy, "one", "two", "one")
+    (tmp_path / "b").write_text("one\n" + "one two " * 40)
+    assert f"{tmp_path}/b, line 2 has" in run(tmp_path / "b").stderr.decode()
+    done = run(tmp_path / "a", tmp_path / "none")
+    assert done.returncode == 2 and done.stdout == b"", "all files are looked at first"
+
+
+@pytest.mark.parametrize(("errors", "text"), [("replace", "t\ufffdo"), ("skip", "")])
+def test_a_line_out_for_each_line_in(toy: Translator, errors: str, text: str) -> None:
+    done = run("--errors", errors, stdin=b"one\nt\xffo\nthree\n\xff\xfe")
+    last = "" if errors == "skip" else "\ufffd\ufffd"
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode() == lines_of(toy, "one", text, "three", last)
+
+
+def test_an_output_file_is_whole_or_not_there(toy: Translator, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = run("-o", out, stdin=b"one\n\xff\n")
+    assert done.returncode == 2 and done.stdout == b"" and not list(tmp_path.iterdir())
+    done = run("-o", out, stdin=b"one\ntwo\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert out.read_text() == lines_of(toy, "one", "two")
+    done = run(out, "-o", out)
+    assert out.read_text() == lines_of(toy, *lines_of(toy, "one", "two").splitlines()), "a file onto itself"
+
+
+def test_an_interrupted_output_leaves_the_old_file(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("old")
+    command = [*COMMAND, "-o", str(tmp_path / "out")]
+
+    def listen() -> None:
+        """Jobs in the background of a shell ignore Ctrl-C, and so would what they start."""
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stderr=pipe, preexec_fn=listen) as process:
+        assert process.stderr is not None
+        while len(list(tmp_path.iterdir())) < 2:
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == b"tx-translate: interrupted\n"
+    assert process.returncode == 130
+    assert [path.name for path in tmp_path.iterdir()] == ["out"] and (tmp_path / "out").read_text() == "old"
+
+
+def test_lines_come_while_the_input_is_open(toy: Translator) -> None:
+    """They come while the input is still open; `| head` ends it."""
+    with subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(b"one\n" * 60)
+        process.stdin.flush()
+        first = [process.stdout.readline() for _ in range(60)]
+        assert len(set(first)) == 1
+        process.stdout.close()
+        process.stdin.write(b"one\n")
+        process.stdin.close()
+    assert process.returncode == 141
+
+
+def watched(tmp_path: Path, *arguments: str, terminal_output: bool = False) -> str:
+    """What is on the terminal that is standard error, as it arrives."""
+    (tmp_path / "in").write_text("one\n" * 40 + "one two " * 40)
+    ours, theirs = pty.openpty()
+    with open(tmp_path / "stdout", "wb") as stdout:
+        command = [*COMMAND, str(tmp_path / "in"), *arguments]
+        done = subprocess.run(command, stdout=theirs if terminal_output else stdout, stderr=theirs)
+    os.close(theirs)
+    said = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    assert done.returncode == 0, said
+    return said
+
+
+def test_progress_on_a_terminal(tmp_path: Path) -> None:
+    said = watched(tmp_path)
+    shown = [part for part in said.split("\r\x1b[K") if part]
+    assert shown[0].startswith("32 lines, ") and shown[0].endswith(" a second")
+    assert shown[1].startswith(f"tx-translate: {tmp_path}/in, line 41 has")
+    assert shown[2].startswith("41 lines, ") and said.endswith("\n")
+    assert (tmp_path / "stdout").read_bytes().count(b"\n") == 41
+
+
+def test_no_progress_among_lines_that_are_seen(tmp_path: Path) -> None:
+    assert "a second" not in watched(tmp_path, terminal_output=True)
+    assert "a second" in watched(tmp_path, "-o", str(tmp_path / "out"), terminal_output=True)

@@ -1,0 +1,107 @@
+"""How every command ends when it is interrupted, or when nobody reads what it says: real processes of each."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# The entry of each command, and the file of its argument that it reads first; tx-train ends in a way of its own.
+COMMANDS = {
+    "tx-translate": ("runtime", "translate", "manifest.json"),
+    "tx-inspect": ("runtime", "inspect", "manifest.json"),
+    "tx-import": ("models", "import_", "config.json"),
+    "tx-evaluate": ("training", "evaluate", "config.json"),
+    "tx-export": ("exporter", "export", "config.json"),
+    "tx-verify": ("exporter", "verify", "manifest.json"),
+    "tx-build": ("exporter", "build", "manifest.json"),
+    "tx-bench": ("benchmarks", "bench", "manifest.json"),
+}
+MORE = {
+    "tx-import": ["--from", "marian", "-o", "{0}/out"],
+    "tx-evaluate": ["--source", "{0}/x", "--reference", "{0}/x"],
+    "tx-export": ["-o", "{0}/out"],
+    "tx-bench": ["-o", "{0}/out"],
+}
+RUN = "import sys; sys.argv[0] = '{0}'; from txport.{1}.entry import {2}; {2}()"
+
+
+def start(name: str, *arguments: object) -> "subprocess.Popen[bytes]":
+    package, function, _ = COMMANDS[name]
+    if package != "runtime":
+        pytest.importorskip("torch", reason="needs PyTorch: pip install 'txport[dev]'")
+
+    def listen() -> None:
+        """Jobs in the background of a shell ignore Ctrl-C, and so would what they start."""
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    code = RUN.format(name, package, function)
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=listen)
+
+
+def open_when_read(pipe: Path, process: "subprocess.Popen[bytes]") -> int:
+    """The writing end of a named pipe, as soon as the process reads it."""
+    while process.poll() is None:
+        try:
+            return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            assert error.errno == errno.ENXIO, error
+            time.sleep(0.01)
+    assert process.stderr is not None
+    raise AssertionError(process.stderr.read().decode())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_control_c_is_one_line_and_130(tmp_path: Path, name: str) -> None:
+    (tmp_path / "x").write_text("one\n")
+    pipe = tmp_path / "in" / COMMANDS[name][2]
+    pipe.parent.mkdir()
+    os.mkfifo(pipe)
+    with start(name, pipe.parent, *(argument.format(tmp_path) for argument in MORE.get(name, []))) as process:
+        writing = open_when_read(pipe, process)
+        process.send_signal(signal.SIGINT)
+        os.close(writing)  # what is not read yet when the signal comes ends here
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stderr.read().decode() == f"{name}: interrupted\n"
+    assert process.returncode == 130
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_closed_pipe_is_silent_and_141(name: str) -> None:
+    with start(name, "--help") as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+def test_tables_in_a_closed_pipe(tmp_path: Path) -> None:
+    """rich ends a process by itself then, with 1."""
+    pytest.importorskip("rich", reason="needs rich: pip install 'txport[dev]'")
+    (tmp_path / "tables.py").write_text(
+        "import click\nfrom rich.console import Console\n\n\n"
+        "@click.command()\ndef main():\n    input()\n    Console().print('a table')\n"
+    )
+    code = "from txport.runtime.entry import run_command; run_command('tables', 'x')"
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        process.stdin.write(b"go on\n")
+        process.stdin.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
