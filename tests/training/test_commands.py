@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from txport.training.evaluate_command import main as evaluate
 from txport.training.loop import train
-from txport.training.recipe import Recipe
+from txport.training.recipe import Recipe, starter
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -49,6 +49,11 @@ def assert_says(done: subprocess.CompletedProcess[str], code: int, *texts: str) 
 def test_help(command: Command, name: str) -> None:
     done = command(name, "--help")
     assert done.returncode == 0 and f"Usage: tx-{name}" in done.stdout and done.stderr == ""
+
+
+def test_recipe_help_is_a_recipe(command: Command, tmp_path: Path) -> None:
+    done = command("train", "--recipe-help")
+    assert done.returncode == 0 and done.stdout == starter() and done.stderr == ""
 
 
 def test_help_of_training_imports_nothing_heavy(command: Command) -> None:
