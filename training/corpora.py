@@ -160,22 +160,21 @@ def _pairs(rows: Iterator[Pair], what: str) -> list[Pair]:
 def hold_out(pairs: Sequence[Pair], count: int, salt: str) -> tuple[list[Pair], list[Pair]]:
     """Part pairs in two so that no source sentence is in both: those that stay, and exactly `count` that are held out.
 
-    Held out are those with the smallest hashes of their sources, so that adding data keeps most of the test set, and
-    one pair of each source: further pairs of a source that is held out are in neither part.
+    Held out are the sources with the smallest hashes, so that adding data keeps most of the test set. Where the last of
+    them has more pairs than there is room for, the others are in neither part.
 
     Raises:
-        InputError: there are not at least twice as many different sources.
+        InputError: there are not at least twice as many pairs, or all that is not held out has one of these sources.
     """
-    first: dict[str, Pair] = {}
+    if len(pairs) < 2 * count:
+        raise InputError(f"{len(pairs)} pairs are too few to hold out {count}: give separate files or hold out fewer")
+    kept: dict[str, list[Pair]] = {}
     for pair in pairs:
-        first.setdefault(pair[0], pair)
-    if len(first) < 2 * count:
-        raise InputError(
-            f"{len(first)} different sources are too few to hold out {count}: give separate files or hold out fewer"
-        )
-    chosen = set(
-        heapq.nsmallest(count, first, key=lambda source: hashlib.sha256(f"{salt}\n{source}".encode()).digest())
-    )
-    return [pair for pair in pairs if pair[0] not in chosen], [
-        pair for source, pair in first.items() if source in chosen
-    ]
+        kept.setdefault(pair[0], []).append(pair)
+    held: list[Pair] = []
+    for source in heapq.nsmallest(count, kept, key=lambda text: hashlib.sha256(f"{salt}\n{text}".encode()).digest()):
+        if len(held) < count:
+            held += kept.pop(source)
+    if not kept:
+        raise InputError(f"{len(pairs)} pairs with so many equal sources cannot be parted: give separate files")
+    return [pair for pair in pairs if pair[0] in kept], held[:count]
