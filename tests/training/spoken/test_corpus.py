@@ -62,7 +62,7 @@ def test_the_corpus_stays_what_it_is(train: list[tuple[str, str]]) -> None:
     """Figures of the demo, and splits that were drawn before, hold for this corpus only."""
     lines = "".join(f"{source}\t{target}\n" for source, target in train)
     assert (
-        hashlib.sha256(lines.encode()).hexdigest() == "1c625b8612787c4f244e44ca107810ee9284e1f5b554fda8a6cec4135a541c4b"
+        hashlib.sha256(lines.encode()).hexdigest() == "9aad2c68969c4e836cb5bff054586affa010389cc9d2d3baadde1f0035d97219"
     )
 
 
