@@ -4,7 +4,9 @@ Each message is one sentence that names the file, the value and the way out. Com
 `exit_code`: 2 for bad use, bad input or a failure, 1 for a check that was made and failed.
 """
 
+import difflib
 import re
+from collections.abc import Iterable
 
 _MEMORY = re.compile(r"out ?of ?memory|bad[_ ]alloc|failed to allocate|could not be allocated", re.IGNORECASE)
 
@@ -43,6 +45,13 @@ class CheckFailed(TxportError):
     """A verification or self-check that ran to its end and found a difference."""
 
     exit_code = 1
+
+
+def nearest(name: str, names: Iterable[str], otherwise: str = "there are") -> str:
+    """The way out for a name that does not exist: the one that was probably meant, or `otherwise` and all of them."""
+    known = list(names)
+    near = difflib.get_close_matches(name, known, 1)
+    return f"did you mean {near[0]}?" if near else f"{otherwise} {', '.join(known)}"
 
 
 def failure(message: str, otherwise: type[TxportError] = EngineError) -> TxportError:

@@ -4,13 +4,12 @@ A new option is a field here, with its help, and its meaning where requests are 
 decoded (`txport.runtime.greedy`).
 """
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from numbers import Integral
 from typing import Any
 
-from txport.runtime.errors import InputError
+from txport.runtime.errors import InputError, nearest
 
 
 def _option(default: Any, help: str, least: int | None = None) -> Any:
@@ -62,9 +61,7 @@ class Options:
         """
         names = [option.name for option in fields(self)]
         for name in changes.keys() - names:
-            near = difflib.get_close_matches(name, names, 1)
-            advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
-            raise InputError(f"there is no option {name!r}: {advice}")
+            raise InputError(f"there is no option {name!r}: {nearest(name, names)}")
         return replace(self, **changes)
 
 

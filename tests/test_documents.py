@@ -8,6 +8,11 @@ from pathlib import Path
 
 import pytest
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 ROOT = Path(__file__).parent.parent
 FOLDERS = ["benchmarks", "exporter", "models", "runtime", "training"]
 FOUND = [*ROOT.glob("*.md"), *(file for folder in FOLDERS for file in (ROOT / folder).rglob("README.md"))]
@@ -107,7 +112,9 @@ def test_documented_recipes_can_be_read(document: str, tmp_path: Path) -> None:
 
     for block in blocks(document, "toml"):
         (tmp_path / "recipe.toml").write_text(block)
-        read(str(tmp_path / "recipe.toml"))
+        recipe = read(str(tmp_path / "recipe.toml")).to_json()
+        for name, section in tomllib.loads(block).items():
+            assert section.items() <= recipe[name].items()
 
 
 @pytest.mark.parametrize("document", [document for document in DOCUMENTS if blocks(document, "python")])

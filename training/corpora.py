@@ -1,6 +1,7 @@
 """Where sentence pairs come from: built in, parallel text files, tables, or the Hugging Face Hub."""
 
 import hashlib
+import heapq
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -52,11 +53,18 @@ def load(options: CorpusOptions, data: Path) -> Corpus:
 
 def _read_split(options: ParallelOptions | TableOptions | DatasetsOptions, data: Path, name: str) -> list[Pair]:
     if isinstance(options, ParallelOptions):
-        source, target = (data / f"{name}.{end}" for end in (options.source_language, options.target_language))
+        languages = options.source_language, options.target_language
+        source, target = (_existing(data / f"{name}.{language}") for language in languages)
         return read_parallel(source, target)
     if isinstance(options, TableOptions):
-        return read_table(data / name, options.source_column, options.target_column)
+        return read_table(_existing(data / name), options.source_column, options.target_column)
     return read_dataset(options, name)
+
+
+def _existing(file: Path) -> Path:
+    if not file.exists():
+        raise InputError(f"{file} does not exist: name the directory of the corpus files with --data or $TXPORT_DATA")
+    return file
 
 
 def load_test(options: CorpusOptions, data: Path) -> list[Pair]:
@@ -150,21 +158,23 @@ def _pairs(rows: Iterator[Pair], what: str) -> list[Pair]:
 
 
 def hold_out(pairs: Sequence[Pair], count: int, salt: str) -> tuple[list[Pair], list[Pair]]:
-    """Part pairs in two so that no source sentence is in both: those that stay, and about `count` that are held out.
+    """Part pairs in two so that no source sentence is in both: those that stay, and exactly `count` that are held out.
 
-    Which ones is decided by the hash of the source, not by its place, so that adding data keeps the test set.
+    Held out are the sources with the smallest hashes, so that adding data keeps most of the test set. Where the last of
+    them has more pairs than there is room for, the others are in neither part.
 
     Raises:
-        InputError: there are not at least twice as many pairs.
+        InputError: there are not at least twice as many pairs, or all that is not held out has one of these sources.
     """
     if len(pairs) < 2 * count:
         raise InputError(f"{len(pairs)} pairs are too few to hold out {count}: give separate files or hold out fewer")
-    threshold = count / len(pairs)
-    kept: list[Pair] = []
-    held: list[Pair] = []
+    kept: dict[str, list[Pair]] = {}
     for pair in pairs:
-        number = int.from_bytes(hashlib.sha256(f"{salt}\n{pair[0]}".encode()).digest()[:8], "big")
-        (held if number < threshold * 2**64 else kept).append(pair)
-    if not kept or not held:
+        kept.setdefault(pair[0], []).append(pair)
+    held: list[Pair] = []
+    for source in heapq.nsmallest(count, kept, key=lambda text: hashlib.sha256(f"{salt}\n{text}".encode()).digest()):
+        if len(held) < count:
+            held += kept.pop(source)
+    if not kept:
         raise InputError(f"{len(pairs)} pairs with so many equal sources cannot be parted: give separate files")
-    return kept, held
+    return [pair for pair in pairs if pair[0] in kept], held[:count]

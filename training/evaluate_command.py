@@ -1,9 +1,13 @@
 """tx-evaluate: how good a checkpoint or a bundle is. PyTorch is imported when there is something to translate."""
 
 import json
+import logging
 import os
+import sys
+import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from txport.runtime.errors import InputError
@@ -16,6 +20,11 @@ from txport.training.recipe import read
 if TYPE_CHECKING:
     from txport.training.evaluation import Scores
 
+_log = logging.getLogger("txport")
+
+# Seconds between two lines of progress where no bar can be.
+EVERY = 30.0
+
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("model", metavar="BUNDLE_OR_CHECKPOINT", type=click.Path(path_type=Path))
@@ -27,24 +36,125 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="Directory of the corpus files that the recipe names. [default: $TXPORT_DATA, else the current directory]",
 )
+@click.option("--lines", type=click.IntRange(1), help="Only the first so many sentences. [default: all]")
+@click.option(
+    "--max-length",
+    type=click.IntRange(1),
+    help="Most tokens to make, eos included. [default: twice the source's and 20]",
+)
+@click.option(
+    "--device", default="auto", show_default=True, help="Where to run: auto, cpu or cuda; a bundle also: trt."
+)
+@click.option("--threads", type=click.IntRange(0), default=0, help="Threads of each operator. [default: the cores]")
+@click.option(
+    "--batch", type=click.IntRange(1), help="Most sentences that run together. [default: 64, or the bundle's]"
+)
 @click.option("--output", type=click.Path(path_type=Path), help="Write the translations to this file.")
 @click.option("--json", "as_json", is_flag=True, help="Write the figures as JSON.")
 def main(
-    model: Path, source: Path | None, reference: Path | None, recipe: str | None, data: Path | None,
-    output: Path | None, as_json: bool,
+    model: Path, source: Path | None, reference: Path | None, recipe: str | None, data: Path | None, lines: int | None,
+    max_length: int | None, device: str, threads: int, batch: int | None, output: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Translate a test set greedily, with the loop that ships, and compare: BLEU and chrF by sacreBLEU, exact match.
 
     A checkpoint runs in PyTorch, a bundle in txport's runtime.
     """
+    logging.basicConfig(format="tx-evaluate: %(message)s", level=logging.WARNING)
+    _log.setLevel(logging.INFO)
     pairs = _pairs(source, reference, recipe, data or Path(os.environ.get("TXPORT_DATA", ".")))
+    shown = pairs[:lines]
     with needs("train"):
-        from txport.training.evaluation import score, translate_with
-    hypotheses = translate_with(model, [text for text, _ in pairs])
+        from txport.training.evaluation import answers, open_model, score
+    engine, tokenizer = open_model(model, device, threads)
+    with _Progress(len(shown)) as progress:
+        made = answers(
+            engine, tokenizer, [text for text, _ in shown], max_length=max_length, rows=batch, watch=progress.advance
+        )
     if output is not None:
-        write_atomically(output, b"".join(map(as_line, hypotheses)))
-    scores = score(hypotheses, [text for _, text in pairs])
-    click.echo(json.dumps(scores.to_json(), indent=1) if as_json else _table(model, scores))
+        write_atomically(output, b"".join(as_line(answer.text) for answer in made))
+    scores = score([answer.text for answer in made], [text for _, text in shown])
+    report = Report(scores, len(pairs), sum(not each.ended for each in made), sum(not each.whole for each in made))
+    click.echo(json.dumps(report.to_json(), indent=1) if as_json else report.table(model, max_length))
+
+
+@dataclass(frozen=True)
+class Report:
+    """What is shown.
+
+    Attributes:
+        scores: the figures.
+        lines: sentences that the test set has.
+        unfinished: translations that did not end before the most tokens were made.
+        cut: sentences of which the model could read a part only.
+    """
+
+    scores: "Scores"
+    lines: int
+    unfinished: int
+    cut: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.scores.to_json(), "lines": self.lines, "unfinished": self.unfinished, "cut": self.cut}
+
+    def table(self, model: Path, max_length: int | None) -> str:
+        """For people; what is as it should be is not mentioned."""
+        scores, most = self.scores, max_length or "twice the source's and 20"
+        of = f", the first of {self.lines}" if self.lines > scores.sentences else ""
+        rows = [
+            f"{model}: {_sentences(scores.sentences)}{of}",
+            f"BLEU         {scores.bleu:6.2f}  {scores.bleu_signature}",
+            f"chrF         {scores.chrf:6.2f}  {scores.chrf_signature}",
+            f"exact match  {100 * scores.exact:6.2f}%",
+        ]
+        if self.unfinished:
+            rows.append(f"unfinished   {_sentences(self.unfinished)}: no end within {most} tokens (see --max-length)")
+        if self.cut:
+            rows.append(f"cut          {_sentences(self.cut)}: longer than the model reads")
+        return "\n".join(rows)
+
+
+def _sentences(count: int) -> str:
+    return f"{count} sentence{'' if count == 1 else 's'}"
+
+
+class _Progress:
+    """A bar on a terminal, and in a pipe a line every half minute; on standard error."""
+
+    def __init__(self, total: int) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )  # fmt: skip
+
+        columns = (
+            TextColumn("translating"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        self._bar = Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True)
+        self._task = self._bar.add_task("", total=total)
+        self._total, self._done, self._said = total, 0, time.monotonic()
+
+    def __enter__(self) -> "_Progress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
+
+    def advance(self, count: int) -> None:
+        self._done += count
+        self._bar.advance(self._task, count)
+        if self._bar.disable and time.monotonic() - self._said >= EVERY:
+            self._said = time.monotonic()
+            _log.info("%d of %s translated", self._done, _sentences(self._total))
 
 
 def _pairs(source: Path | None, reference: Path | None, recipe: str | None, data: Path) -> list[Pair]:
@@ -55,14 +165,3 @@ def _pairs(source: Path | None, reference: Path | None, recipe: str | None, data
     if recipe is not None:
         raise InputError("--recipe and --source both say what to translate: give one of them")
     return read_parallel(source, reference)
-
-
-def _table(model: Path, scores: "Scores") -> str:
-    return "\n".join(
-        [
-            f"{model}: {scores.sentences} sentences",
-            f"BLEU         {scores.bleu:6.2f}  {scores.bleu_signature}",
-            f"chrF         {scores.chrf:6.2f}  {scores.chrf_signature}",
-            f"exact match  {100 * scores.exact:6.2f}%",
-        ]
-    )

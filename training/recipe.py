@@ -1,16 +1,19 @@
 """Recipes: all that decides a training run, as a TOML file that is read strictly."""
 
 import dataclasses
+import json
 import operator
 import sys
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from txport.models.config import preset
+from txport.models.config import PRESETS, Config, preset
 from txport.runtime.bundle.strict_json import decode
-from txport.runtime.errors import InputError
+from txport.runtime.errors import InputError, nearest
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -51,7 +54,7 @@ class Splits:
 
     validation: str | None = option(None, "as `train`, for validation; none: held out of the training pairs")
     test: str | None = option(None, "as `train`, for the test; none: held out of the training pairs")
-    held_out: int = option(1_000, "about how many pairs to hold out for each split that is none", least=1)
+    held_out: int = option(1_000, "pairs to hold out for each split that is none", least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +87,12 @@ class DatasetsOptions(Splits):
 
 
 CorpusOptions: TypeAlias = BuiltinOptions | ParallelOptions | TableOptions | DatasetsOptions
+# Where the two sides of a pair come from: never from one place.
+SIDES = (
+    ("source_language", "target_language"),
+    ("source_column", "target_column"),
+    ("source_field", "target_field"),
+)
 CORPORA: dict[str, type[CorpusOptions]] = {
     "builtin": BuiltinOptions,
     "parallel": ParallelOptions,
@@ -159,6 +168,44 @@ class Recipe:
         }
 
 
+def starter() -> str:
+    """A recipe to copy: every section and key with its default, what it means and its range, as comments."""
+    from_tokenizer = [item.name for item in dataclasses.fields(Config) if item.name.endswith(("_vocabulary", "_id"))]
+    lines = ["# A recipe for tx-train: take the # away from what is to differ. What stands behind it is the default."]
+    lines += ["", "[corpus]", _line("kind", "parallel", f"one of {', '.join(CORPORA)}")]
+    for kind in ("parallel", *(name for name in CORPORA if name != "parallel")):
+        lines += ["", f"# With kind = {kind}", *_keys(CORPORA[kind])]
+    lines += ["", "[tokenizer]", *_keys(TokenizerOptions)]
+    lines += ["", "[model]", "# " + _line("preset", "small", f"one of {', '.join(PRESETS)}; it decides what follows")]
+    lines += _keys(Config, PRESETS["small"], from_tokenizer)
+    lines += ["", "[training]", "# One of max_steps, max_epochs and max_minutes must be set.", "max_minutes = 30"]
+    lines += _keys(TrainingOptions, without=["max_minutes"])
+    return "\n".join(lines) + "\n"
+
+
+def _keys(kind: type[Any], changes: Mapping[str, Any] = MappingProxyType({}), without: Sequence[str] = ()) -> list[str]:
+    """A commented line for each field; those without a default have no value."""
+    hints, lines = typing.get_type_hints(kind), []
+    for item in dataclasses.fields(kind):
+        words = [
+            f"{words} {item.metadata[name]}"
+            for name, (words, _) in _RANGES.items()
+            if item.metadata.get(name) is not None
+        ]
+        if typing.get_origin(hints[item.name]) is Literal:
+            words.append(f"one of {', '.join(typing.get_args(hints[item.name]))}")
+        text = "; ".join([item.metadata["help"], *words])
+        if item.name not in without:
+            lines.append(f"# {_line(item.name, changes.get(item.name, item.default), text)}")
+    return lines
+
+
+def _line(key: str, value: Any, text: str) -> str:
+    """A key with its value in TOML, and what it means."""
+    written = json.dumps(value) if isinstance(value, str | bool) else "" if value is None else f"{value:_}"
+    return f"{key + ' = ' + written:32}# {text}"
+
+
 def read(name: str, overrides: Sequence[str] = ()) -> Recipe:
     """A recipe by its file, or by the name of one that txport brings, with some values replaced.
 
@@ -189,15 +236,19 @@ def from_table(table: Mapping[str, Any], file: str) -> Recipe:
     where = f"recipe {file}"
     sections: dict[str, Any] = {"corpus": {}, "tokenizer": {}, "model": {}, "training": {}}
     if unknown := sorted(table.keys() - sections.keys()):
-        raise InputError(f"{where} has the unknown section {unknown[0]}: it may have {', '.join(sections)}")
+        raise InputError(
+            f"{where} has the unknown section {unknown[0]}: {nearest(unknown[0], sections, 'it may have')}"
+        )
     sections |= table
     for name, section in sections.items():
         if not isinstance(section, Mapping):
             raise InputError(f"{where}: {name} must be a table, [{name}]")
     corpus = dict(sections["corpus"])
     kind = corpus.pop("kind", None)
+    if kind is None:
+        raise InputError(f"{where}: [corpus] kind is missing: set it to one of {', '.join(CORPORA)}")
     if kind not in list(CORPORA):
-        raise InputError(f"{where}: corpus.kind is {kind!r}, not one of {', '.join(CORPORA)}")
+        raise InputError(f"{where}: corpus.kind is {kind!r}: {nearest(str(kind), CORPORA, 'it must be one of')}")
     recipe = Recipe(
         corpus=_section(CORPORA[kind], corpus, f"{where}: corpus"),
         tokenizer=_section(TokenizerOptions, sections["tokenizer"], f"{where}: tokenizer"),
@@ -246,6 +297,10 @@ def _model(table: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def _check_together(recipe: Recipe, where: str) -> None:
     """What no single value can say."""
+    for name, other in SIDES:
+        side = getattr(recipe.corpus, name, None)
+        if side is not None and side == getattr(recipe.corpus, other):
+            raise InputError(f"{where}: corpus.{name} and corpus.{other} are both {side!r}: a side would learn itself")
     training = recipe.training
     if training.batch_tokens < training.max_length:
         raise InputError(

@@ -13,8 +13,20 @@ from txport.runtime.libraries import needs
 SECTIONS = {"preset": "model", "vocabulary": "tokenizer", "source_language": "corpus", "target_language": "corpus"}
 
 
+def _recipe_help(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from txport.training.recipe import starter
+
+        click.echo(starter(), nl=False)
+        context.exit()
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--recipe", required=True, help="A recipe's .toml file, or the name of one: demo, multi30k.")
+@click.option(
+    "--recipe-help", is_flag=True, is_eager=True, expose_value=False, callback=_recipe_help,
+    help="Show every key of a recipe: a file to copy and change.",
+)  # fmt: skip
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="The checkpoint directory to write."
 )

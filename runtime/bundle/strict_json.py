@@ -11,7 +11,7 @@ import typing
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from txport.runtime.errors import BundleError, TxportError
+from txport.runtime.errors import BundleError, TxportError, nearest
 
 T = TypeVar("T")
 
@@ -162,10 +162,9 @@ class _Decoder:
                 raise _MismatchError(f"{where} misses the field {name!r}: the file is incomplete or was edited by hand")
         for name in value:
             if name not in fields:
-                known = (
-                    f"it may have {', '.join(fields)}" if self.by_hand else "this txport does not know what it means"
-                )
-                raise _MismatchError(f"{where} has the unknown field {name!r}: {known}")
+                unknown = "this txport does not know what it means"
+                advice = nearest(name, fields, "it may have") if self.by_hand else unknown
+                raise _MismatchError(f"{where} has the unknown field {name!r}: {advice}")
         present = [name for name in fields if name in value]
         return kind(**{name: self.decode(hints[name], value[name], _join(where, name)) for name in present})
 

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from txport.runtime.errors import InputError
+from txport.training import evaluate_command
 from txport.training.evaluate_command import main as evaluate
 from txport.training.loop import train
-from txport.training.recipe import Recipe
+from txport.training.recipe import Recipe, starter
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -51,6 +53,11 @@ def test_help(command: Command, name: str) -> None:
     assert done.returncode == 0 and f"Usage: tx-{name}" in done.stdout and done.stderr == ""
 
 
+def test_recipe_help_is_a_recipe(command: Command, tmp_path: Path) -> None:
+    done = command("train", "--recipe-help")
+    assert done.returncode == 0 and done.stdout == starter() and done.stderr == ""
+
+
 def test_help_of_training_imports_nothing_heavy(command: Command) -> None:
     watch = "import atexit; atexit.register(lambda: print('HEAVY', {'torch', 'lightning'} & set(sys.modules)))"
     assert "HEAVY set()" in command("train", "--help", before=watch).stdout
@@ -67,7 +74,9 @@ def test_train_reports_figures_and_evaluate_agrees(command: Command, tmp_path: P
     (tmp_path / "own.toml").write_text('[corpus]\nkind = "builtin"\ntest = 10\n[training]\nmax_steps = 1\n')
     checkpoint = tmp_path / "out" / "checkpoint"
     judged = CliRunner().invoke(evaluate, [str(checkpoint), "--recipe", str(tmp_path / "own.toml"), "--json"])
-    assert json.loads(judged.stdout) == json.loads((checkpoint / "training.json").read_text())["test"]
+    figures = json.loads(judged.stdout)
+    assert figures.items() >= json.loads((checkpoint / "training.json").read_text())["test"].items()
+    assert figures["lines"] == 10 and figures["cut"] == 0
 
 
 def test_evaluate_files(checkpoint: Path, tmp_path: Path) -> None:
@@ -77,8 +86,33 @@ def test_evaluate_files(checkpoint: Path, tmp_path: Path) -> None:
     arguments = [str(checkpoint), "--source", str(source), "--reference", str(reference), "--output", str(output)]
     done = CliRunner().invoke(evaluate, arguments)
     # The pair with an empty source is left out.
-    assert "2 sentences" in done.stdout and "nrefs:1" in done.stdout
+    assert "2 sentences\n" in done.stdout and "nrefs:1" in done.stdout
     assert len(output.read_text().splitlines()) == 2
+    limited = CliRunner().invoke(evaluate, [*arguments, "--lines", "1", "--max-length", "3"])
+    assert "1 sentence, the first of 2\n" in limited.stdout
+    assert "unfinished   1 sentence: no end within 3 tokens (see --max-length)\n" in limited.stdout
+    assert len(output.read_text().splitlines()) == 1
+
+
+def test_evaluate_says_how_far_it_is_where_there_is_no_terminal(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(evaluate_command, "EVERY", 0.0)
+    for name in ("s", "r"):
+        (tmp_path / name).write_text("Call me.\n" * 300)
+    files = ["--source", str(tmp_path / "s"), "--reference", str(tmp_path / "r")]
+    with caplog.at_level("INFO", "txport"):
+        CliRunner().invoke(evaluate, [str(checkpoint), *files, "--max-length", "2", "--batch", "100", "--threads", "1"])
+    assert caplog.messages == ["256 of 300 sentences translated", "300 of 300 sentences translated"]
+
+
+def test_evaluate_refuses_a_device_and_a_length_that_are_not_there(checkpoint: Path) -> None:
+    for arguments, message in (
+        (["--device", "trt"], "a checkpoint cannot run on 'trt': give auto or cpu"),
+        (["--max-length", "9999"], "the maximum length 9999 is above 64"),
+    ):
+        refused = CliRunner().invoke(evaluate, [str(checkpoint), "--recipe", "tiny", *arguments])
+        assert isinstance(refused.exception, InputError) and message in str(refused.exception)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from txport.runtime.errors import InputError, MissingLibrary
 from txport.runtime.text.lines import read_lines
 from txport.training.corpora import (
@@ -70,12 +72,20 @@ def test_empty_table(write: Write) -> None:
         read_table(write("t.tsv", "\n"))
 
 
-def test_hold_out_shares_no_source_and_keeps_every_pair() -> None:
-    pairs = [(f"source {number % 300}", f"target {number}") for number in range(1_000)]
-    kept, held = hold_out(pairs, 100, "test")
-    assert sorted(kept + held) == sorted(pairs)
-    assert not {source for source, _ in kept} & {source for source, _ in held}
-    assert 50 <= len(held) <= 150
+@given(count=st.integers(1, 490), seed=st.integers(0, 99))
+def test_hold_out_takes_exactly_so_many_and_shares_no_source(count: int, seed: int) -> None:
+    pairs = [(f"source {seed} {number % 300}", f"target {number}") for number in range(1_000)]
+    kept, held = hold_out(pairs, count, "test")
+    sources = {source for source, _ in held}
+    assert len(held) == len(set(held)) == count and set(held) <= set(pairs)
+    assert kept == [pair for pair in pairs if pair[0] not in sources]
+    assert len(kept) + len(held) > 1_000 - 4  # all but the rest of one source
+
+
+def test_hold_out_keeps_most_of_its_choice_when_data_comes() -> None:
+    pairs = [(f"source {number}", "x") for number in range(1_100)]
+    before, after = (set(hold_out(pairs[:size], 100, "test")[1]) for size in (1_000, 1_100))
+    assert 75 <= len(before & after) < 100
 
 
 def test_hold_out_does_not_depend_on_order() -> None:
@@ -103,6 +113,18 @@ def test_load_parallel_by_languages(write: Write, tmp_path: Path) -> None:
     assert len(corpus.train) + len(corpus.test) == 40 and len(corpus.validation) == 5
     assert corpus.validation[0] == ("val fr 0", "val en 0")
     assert load_test(options, tmp_path) == corpus.test
+
+
+@pytest.mark.parametrize("options", [ParallelOptions(), TableOptions(), TableOptions(test="no.tsv", held_out=1)])
+def test_a_file_that_is_not_there_names_the_way_out(
+    write: Write, tmp_path: Path, options: ParallelOptions | TableOptions
+) -> None:
+    if options.test:
+        write("train.tsv", "1\tx\n2\ty\n")
+    with pytest.raises(
+        InputError, match=r"(train\.en|train|no)(\.tsv)? does not exist: name .* --data or \$TXPORT_DATA"
+    ):
+        load(options, tmp_path)
 
 
 def test_load_table(write: Write, tmp_path: Path) -> None:

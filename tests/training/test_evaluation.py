@@ -1,5 +1,6 @@
 """Figures: sacreBLEU's, exact match, and translating with the loop that ships."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from txport.models.checkpoint import save_checkpoint
 from txport.models.transformer import Transformer
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.text.affixes import Affixes
-from txport.training.evaluation import score, translate, translate_with
+from txport.training.evaluation import Answer, answers, open_model, score, translate
 from txport.training.torch_engine import TorchEngine
 
 
@@ -55,12 +56,41 @@ def test_order_empty_and_long_sentences(copying_model: Transformer) -> None:
     assert together[1] == "" and together[5] == translate(engine, tokenizer, ["k" * 39])[0]
 
 
+def endless(model: Transformer) -> TorchEngine:
+    """Waits for an end that the model never makes of the letters of these tests."""
+    engine = TorchEngine(model)
+    engine.tokens = dataclasses.replace(engine.tokens, eos=23)
+    return engine
+
+
+def test_answers_without_an_end_are_limited_by_their_source(copying_model: Transformer) -> None:
+    engine, tokens = endless(copying_model), []
+    letters = Letters()
+    letters.decode = lambda ids: str(len(ids))  # type: ignore[method-assign]
+    for source in ("abc", "a", "abcdefghij"):
+        tokens += answers(engine, letters, [source])
+    # Twice the source with its end, and 20; the model has 40 positions.
+    assert tokens == [Answer("28", ended=False), Answer("24", ended=False), Answer("40", ended=False)]
+    assert answers(engine, letters, ["abc"], max_length=5) == [Answer("5", ended=False)]
+    with pytest.raises(InputError, match="the maximum length 41 is above 40, the most of this model"):
+        answers(engine, letters, ["abc"], max_length=41)
+
+
+def test_what_ended_and_what_was_read(copying_model: Transformer) -> None:
+    done: list[int] = []
+    sentences = ["abc", "", "k" * 100, *["defg"] * 300]
+    made = answers(TorchEngine(copying_model), Letters(), sentences, watch=done.append)
+    assert [answer.whole for answer in made[:3]] == [True, True, False]
+    assert made[0].ended and made[1] == Answer("") and sum(done) == 303 and len(done) == 2
+    assert [answer.text for answer in made] == translate(TorchEngine(copying_model), Letters(), sentences)
+
+
 def test_a_directory_that_is_neither(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is neither a bundle .* nor a checkpoint"):
-        translate_with(tmp_path, ["x"])
+        open_model(tmp_path)
 
 
 def test_a_checkpoint_without_tokenizer(copying_model: Transformer, tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "checkpoint", copying_model, None, [], {})
     with pytest.raises(CheckpointError, match="has no tokenizer"):
-        translate_with(tmp_path / "checkpoint", ["x"])
+        open_model(tmp_path / "checkpoint")

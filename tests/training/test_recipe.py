@@ -6,11 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from txport.models.config import preset
 from txport.runtime.errors import InputError
 from txport.training import recipe as recipes
 from txport.training.recipe import RECIPES, BuiltinOptions, from_table, read
 
 BASE = '[corpus]\nkind = "builtin"\n[training]\nmax_steps = 5\n'
+TABLE = '[training]\nmax_steps = 5\n[corpus]\nkind = "table"\n'
 
 
 @pytest.mark.parametrize("name", sorted(file.stem for file in RECIPES.glob("*.toml")))
@@ -35,10 +37,14 @@ def test_defaults(write: Callable[..., Path]) -> None:
     [
         ("[corpus", "is not TOML"),
         (b"\xff", "is not TOML"),
-        ("", "corpus.kind is None, not one of builtin, parallel, table, datasets"),
+        ("", r"\[corpus\] kind is missing: set it to one of builtin, parallel, table, datasets"),
+        ('[corpus]\nkind = "tabel"\n', "corpus.kind is 'tabel': did you mean table?"),
+        ("[corpus]\nkind = 3\n", "corpus.kind is 3: it must be one of builtin, parallel, table, datasets"),
+        (BASE + "[trainig]\n", "unknown section trainig: did you mean training?"),
+        (BASE + "max_step = 3\n", "training has the unknown field 'max_step': did you mean max_steps?"),
         (BASE + "[other]\n", "unknown section other: it may have corpus, tokenizer, model, training"),
         ("training = 3\n" + BASE.partition("[training]")[0], "training must be a table"),
-        (BASE + "sed = 1\n", "training has the unknown field 'sed': it may have seed, max_steps"),
+        (BASE + "xyz = 1\n", "training has the unknown field 'xyz': it may have seed, max_steps"),
         (BASE + 'seed = "1"\n', "training.seed must be an integer, not a string"),
         (BASE + "seed = true\n", "training.seed must be an integer, not true or false"),
         (BASE + "seed = -1\n", "training.seed is -1, but must be at least 0"),
@@ -49,9 +55,11 @@ def test_defaults(write: Callable[..., Path]) -> None:
         (BASE + 'precision = "8"\n', "training.precision is '8', not one of 32-true, bf16-mixed, 16-mixed"),
         (BASE + "batch_tokens = 100\n", r"batch_tokens \(100\) must be at least training.max_length \(256\)"),
         (BASE.replace("max_steps = 5", ""), "nothing ends the run"),
+        (TABLE + "target_column = 1\n", "source_column and corpus.target_column are both 1: a side would learn itself"),
+        (TABLE.replace("table", "parallel") + 'target_language = "en"\n', "corpus.target_language are both 'en'"),
         (BASE + "[tokenizer]\njoint = false\n", "need model.share_embeddings = false"),
         (BASE + '[model]\npreset = "huge"\n', "no preset 'huge'"),
-        (BASE + "[model]\nlayers = 3\n", "model config has the unknown field 'layers'"),
+        (BASE + "[model]\nlayers = 3\n", "model config has the unknown field 'layers': did you mean"),
         (BASE + "[model]\nd_model = 33\n", r"\[model\]: .*d_model = 33"),
         (BASE + '[model]\nd_model = "big"\n', "d_model must be an integer, not a string"),
         (BASE + "[model]\ntarget_vocabulary = 8\n", "model.target_vocabulary comes from the tokenizer"),
@@ -77,3 +85,31 @@ def test_every_option_says_what_it_is() -> None:
     for kind in (*recipes.CORPORA.values(), recipes.TokenizerOptions, recipes.TrainingOptions):
         for field in dataclasses.fields(kind):
             assert re.search(r"\w", field.metadata["help"]), f"{kind.__name__}.{field.name}"
+
+
+def test_the_starter_is_a_recipe_of_defaults(write: Callable[..., Path]) -> None:
+    recipe = read(str(write("starter.toml", recipes.starter())))
+    assert recipe == read(str(write("least.toml", '[corpus]\nkind = "parallel"\n[training]\nmax_minutes = 30\n')))
+
+
+def test_every_value_of_the_starter_is_the_default(write: Callable[..., Path]) -> None:
+    """Without the signs of comments, and with one kind of corpus, it is the same recipe, every key written out."""
+    head, *corpora, rest = re.split(r"\n# With kind = |\n(?=\[tokenizer\])", recipes.starter())
+    assert [text.partition("\n")[0] for text in corpora] == ["parallel", "builtin", "table", "datasets"]
+    for text in corpora:
+        kind, _, keys = text.partition("\n")
+        whole = re.sub(r"^# (\w+ = *[^# ])", r"\1", f"{head}\n{keys}\n{rest}", flags=re.MULTILINE)
+        recipe = read(str(write("whole.toml", whole)), [f"corpus.kind={kind}"])
+        fields = [
+            field for options in (recipe.corpus, recipe.tokenizer, recipe.training) for field in fields_of(options)
+        ]
+        assert {name: value for name, value, default in fields if value != default} == {"max_minutes": 30}
+        assert all(re.search(rf"^#? ?{name} =", f"{keys}\n{rest}", re.MULTILINE) for name, _, _ in fields)
+        model = dict(recipe.model)
+        assert preset(model.pop("preset"), **model) == preset("small")
+
+
+def fields_of(options: object) -> list[tuple[str, object, object]]:
+    """Name, value and default of each."""
+    found = dataclasses.fields(options)  # type: ignore[arg-type]
+    return [(field.name, getattr(options, field.name), field.default) for field in found]

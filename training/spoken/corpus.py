@@ -2,19 +2,22 @@
 
 "On 3/14/2025 at 5:30 pm it cost $12.50." -> "on march fourteenth twenty twenty five at five thirty p m it cost twelve
 dollars and fifty cents". The task is that of Sproat and Jaitly, "RNN Approaches to Text Normalization: A Challenge"
-(2016). A sentence is a clause, with or without an opener and a tail, and every slot in them is drawn anew: there are
-far more sentences than any model can memorise.
+(2016). A sentence is a clause, with or without an opener and a tail, or one or two short ones of everyday, or loose
+words in any order; every slot in them is drawn anew: there are far more sentences than any model can memorise. Letters
+lose their accents, and signs that nobody says are left out.
 """
 
 import hashlib
 import random
 import re
+import unicodedata
 from collections.abc import Iterator
 from typing import Literal
 
+from txport.training.spoken.letters import symbol
 from txport.training.spoken.numbers import Pair, weighted
 from txport.training.spoken.slots import SLOTS
-from txport.training.spoken.templates import CLAUSES, OPENERS, TAILS
+from txport.training.spoken.templates import CLAUSES, EVERYDAY, LOOSE, OPENERS, TAILS
 from txport.training.spoken.words import WORDS
 
 Split = Literal["train", "validation", "test"]
@@ -49,13 +52,28 @@ def sentences(seed: int, split: Split) -> Iterator[Pair]:
 
 
 def sentence(rng: random.Random) -> Pair:
-    """One sentence: a clause, with an opener in one of twelve and a tail in one of eight."""
+    """One line: a clause with or without company, an everyday sentence, two of those, or loose words."""
+    kind = weighted(rng, [(8, "clause"), (9, "everyday"), (1, "two"), (3, "loose")])
+    if kind == "two":
+        (first, one), (second, two) = (_typed(rng.choice(EVERYDAY), rng) for _ in range(2))
+        return f"{first if first[-1] in '.!?' else first + '.'} {second}", f"{one} {two}"
+    if kind == "clause":
+        return _typed(_clause(rng), rng)
+    return _typed(rng.choice(EVERYDAY if kind == "everyday" else LOOSE), rng)
+
+
+def _clause(rng: random.Random) -> str:
+    """The template of a clause, with an opener in one of sixteen and a tail in one of twelve."""
     parts = [rng.choice(CLAUSES)]
-    if rng.random() < 1 / 12:
+    if rng.random() < 1 / 16:
         parts.insert(0, rng.choice(OPENERS))
-    if rng.random() < 1 / 8:
+    if rng.random() < 1 / 12:
         parts.append(rng.choice(TAILS))
-    written, spoken = render(" ".join(parts), rng)
+    return " ".join(parts)
+
+
+def _typed(template: str, rng: random.Random) -> Pair:
+    written, spoken = render(template, rng)
     return finish(written, rng), spoken
 
 
@@ -84,16 +102,23 @@ def fill(slot: str, rng: random.Random) -> Pair:
 
 
 def say(words: str) -> str:
-    """Plain words as spoken: lower-case, without punctuation. Spaces stay."""
-    return _UNSPOKEN.sub("", words.lower())
+    """Plain words as spoken: lower-case, without accents and punctuation. Spaces stay."""
+    return _UNSPOKEN.sub("", unicodedata.normalize("NFKD", words.lower()))
 
 
 def finish(written: str, rng: random.Random) -> str:
-    """As people type: most with a capital and a full stop, some all in lower case, some without an end."""
+    """As people type: most with a capital and a full stop, some all in lower case, some without an end, and a few with
+    a picture behind; apostrophes straight or curly.
+    """
     style = weighted(rng, [(6, "sentence"), (2, "bare"), (2, "lower")])
     if style == "lower":
-        return written.lower()
-    written = written[0].upper() + written[1:]
-    if style == "bare" or written.endswith("."):
-        return written
-    return written + weighted(rng, [(8, "."), (1, "!"), (1, "?")])
+        written = written.lower()
+    else:
+        written = written[0].upper() + written[1:]
+    if style == "sentence" and not written.endswith("."):
+        written += weighted(rng, [(8, "."), (2, "!"), (2, "?"), (1, "...")])
+    if rng.random() < 0.2:
+        written = written.replace("'", "\u2019")
+    if rng.random() < 0.03:
+        written += rng.choice(["", " "]) + symbol(rng)
+    return written

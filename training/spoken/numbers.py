@@ -47,10 +47,11 @@ def written_decimal(rng: random.Random, whole_below: int) -> str:
 
 
 def cardinal(rng: random.Random) -> Pair:
-    """A count of 2 or more, up to seven digits: "4,823"."""
+    """A count of 2 or more, up to seven digits: "4,823"; whole thousands without commas too: "1000"."""
     largest = weighted(rng, [(6, 3), (3, 5), (1, 7)])
     number = max(2, round_or_not(rng, magnitude(rng, largest)))
-    return f"{number:,}", verbalise.cardinal(number)
+    commas = "" if number % 1000 == 0 and rng.random() < 0.5 else ","
+    return f"{number:{commas}}", verbalise.cardinal(number)
 
 
 def count(largest: int) -> Slot:

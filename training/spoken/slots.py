@@ -5,7 +5,7 @@ written form means may hang on its place in the sentence ("in 1905" against "190
 class belongs where, the model has to learn it.
 """
 
-from txport.training.spoken import codes, dates, numbers
+from txport.training.spoken import codes, dates, letters, numbers
 from txport.training.spoken.numbers import Slot
 from txport.training.spoken.words import UNITS
 
@@ -14,6 +14,7 @@ _BY_THEIR_NAMES = (
     *(numbers.percentage, numbers.fraction, numbers.temperature, numbers.score, numbers.ratio, numbers.equation),
     *(dates.year, dates.years, dates.decade, dates.date, dates.day, dates.month_year, dates.time),
     *(codes.phone, codes.code, codes.plate, codes.room, codes.house, codes.roman_ordinal, codes.version),
+    letters.made_up,
 )
 SLOTS: dict[str, Slot] = {
     **{slot.__name__: slot for slot in _BY_THEIR_NAMES},

@@ -16,4 +16,6 @@ def sections(name: str) -> dict[str, tuple[str, ...]]:
 
 
 _SECTIONS = sections("templates.txt")
-CLAUSES, OPENERS, TAILS = (_SECTIONS[name] for name in ("clauses", "openers", "tails"))
+CLAUSES, OPENERS, TAILS, EVERYDAY, LOOSE = (
+    _SECTIONS[name] for name in ("clauses", "openers", "tails", "everyday", "loose")
+)

@@ -90,7 +90,7 @@ class ByHand:
 
 def test_files_that_people_write_may_leave_out_defaults() -> None:
     assert decode(ByHand, {"name": "n"}, "x", InputError, by_hand=True) == ByHand("n", 3)
-    for value, words in (({}, "x misses the field 'name'"), ({"name": "n", "sise": 1}, "it may have name, size")):
+    for value, words in (({}, "x misses the field 'name'"), ({"name": "n", "sise": 1}, "did you mean size?")):
         with pytest.raises(InputError, match=words):
             decode(ByHand, value, "x", InputError, by_hand=True)
     with pytest.raises(BundleError, match="misses the field 'size'"):

@@ -5,14 +5,16 @@ import itertools
 import random
 import re
 from collections import defaultdict
+from pathlib import Path
 
 import pytest
 from txport.training.spoken import corpus as spoken
-from txport.training.spoken import dates, slots
-from txport.training.spoken.templates import CLAUSES, OPENERS, TAILS
-from txport.training.spoken.words import WORDS
+from txport.training.spoken import dates, letters, slots, verbalise
+from txport.training.spoken.templates import CLAUSES, EVERYDAY, LOOSE, OPENERS, TAILS
+from txport.training.spoken.words import UNITS, WORDS
 
 COUNT = 20_000
+DATA = Path(__file__).parents[2] / "data"
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +53,16 @@ def test_case_and_punctuation_do_not_change_the_split() -> None:
 def test_a_seed_decides_everything(train: list[tuple[str, str]]) -> None:
     again = list(itertools.islice(spoken.sentences(1, "train"), 500))
     other = list(itertools.islice(spoken.sentences(2, "train"), 500))
-    assert again == train[:500] and not set(again) & set(other)
+    assert (
+        again == train[:500] and len(set(again) & set(other)) < 25
+    )  # "Good morning!" comes up soon, whatever the seed
 
 
 def test_the_corpus_stays_what_it_is(train: list[tuple[str, str]]) -> None:
     """Figures of the demo, and splits that were drawn before, hold for this corpus only."""
     lines = "".join(f"{source}\t{target}\n" for source, target in train)
     assert (
-        hashlib.sha256(lines.encode()).hexdigest() == "513a817ae5bc14fdc82287c96a2a72f298fe0a7d798d9b3a113b378d1648fca1"
+        hashlib.sha256(lines.encode()).hexdigest() == "9aad2c68969c4e836cb5bff054586affa010389cc9d2d3baadde1f0035d97219"
     )
 
 
@@ -76,7 +80,9 @@ def test_equal_sources_have_equal_targets() -> None:
 
 
 def test_memorising_fails(train: list[tuple[str, str]], held_out: list[tuple[str, str]]) -> None:
-    """Few held-out sentences have the numbers of a training sentence, and hardly any its words around them too."""
+    """Hardly any held-out sentence has the words of a training sentence around its numbers, which are often other ones
+    too; short sentences have but one number, and a small one.
+    """
 
     def frame(source: str) -> str:
         return re.sub(r"\d+", "0", source.casefold())
@@ -87,19 +93,23 @@ def test_memorising_fails(train: list[tuple[str, str]], held_out: list[tuple[str
     frames, seen = {frame(source) for source, _ in train}, {numbers(source) for source, _ in train}
     with_numbers = [source for source, _ in held_out if numbers(source)]
     assert sum(frame(source) in frames for source in with_numbers) < 0.35 * len(with_numbers)
-    assert sum(numbers(source) in seen for source in with_numbers) < 0.5 * len(with_numbers)
+    assert sum(numbers(source) in seen for source in with_numbers) < 0.6 * len(with_numbers)
 
 
 def test_richness() -> None:
     """The sizes that the documentation quotes."""
-    assert len(CLAUSES) >= 200 and len(OPENERS) >= 30 and len(TAILS) >= 18
-    assert len(set(CLAUSES)) == len(CLAUSES)
-    assert sum(map(len, WORDS.values())) >= 700
+    assert len(CLAUSES) >= 200 and len(OPENERS) >= 30 and len(TAILS) >= 18 and len(EVERYDAY) >= 250 and len(LOOSE) >= 35
+    assert len({*CLAUSES, *EVERYDAY, *LOOSE}) == len(CLAUSES) + len(EVERYDAY) + len(LOOSE)
+    assert sum(map(len, WORDS.values())) >= 2_000 and len(set(WORDS["common"])) == len(WORDS["common"]) >= 1_200
     assert len(slots.SLOTS) >= 35
 
 
 def test_every_slot_and_list_is_used_and_every_used_one_exists() -> None:
-    used = {name for template in (*CLAUSES, *OPENERS, *TAILS) for name in re.findall(r"\{(\w+)\}", template)}
+    used = {
+        name
+        for template in (*CLAUSES, *OPENERS, *TAILS, *EVERYDAY, *LOOSE)
+        for name in re.findall(r"\{(\w+)\}", template)
+    }
     assert used == set(slots.SLOTS) | set(WORDS)
 
 
@@ -107,6 +117,7 @@ def test_targets_are_plain_words(train: list[tuple[str, str]]) -> None:
     for source, target in train:
         assert re.fullmatch(r"[a-z']+( [a-z']+)*", target), (source, target)
         assert source == " ".join(source.split()) and "{" not in source and "|" not in source
+        assert target.isascii()
 
 
 def test_unchanged_words_come_through(train: list[tuple[str, str]]) -> None:
@@ -163,3 +174,39 @@ def test_template_rendering() -> None:
     rng = random.Random(1)
     assert spoken.render("the {letters} vs.|versus them", rng)[1].endswith("versus them")
     assert spoken.render("it's raining, isn't it", rng) == ("it's raining, isn't it", "it's raining isn't it")
+
+
+def test_letters_without_accents_and_signs_without_a_word() -> None:
+    assert spoken.say("Zoë's naïve café, São Paulo 😀!") == "zoe's naive cafe sao paulo "
+
+
+def test_a_line_may_end_in_a_picture_and_have_curly_apostrophes(train: list[tuple[str, str]]) -> None:
+    pictures = [source for source, _ in train if ord(source[-1]) > 0x2100]
+    assert 0.02 * COUNT < len(pictures) < 0.04 * COUNT
+    assert len({source[-1] for source in pictures}) > 0.5 * len(pictures)  # so rare that hardly one becomes a piece
+    assert any("\u2019" in source and "'" in target for source, target in train)
+
+
+def test_made_up_words_are_not_units_or_abbreviations() -> None:
+    rng = random.Random(1)
+    known = {entry.partition("|")[0].lower() for entry in WORDS["letters"]} | {
+        symbol for units in UNITS.values() for symbol, _, _ in units
+    }
+    made = {letters.made_up(rng)[1] for _ in range(5_000)}
+    assert len(made) > 4_000 and not made & known and min(map(len, made)) >= 4
+
+
+def test_common_words_do_not_change_what_a_number_beside_them_means() -> None:
+    others = {*verbalise.MONTHS, "am", "pm", "room", "bus", "highway", "version", "zip", "code", "flight", "chapter"}
+    assert not {word.lower() for word in WORDS["common"]} & others
+
+
+def test_the_sentences_of_the_demo_are_written_in_its_style() -> None:
+    """`tests/data/demo_sentences.tsv`: what a newcomer types first, and what the trained demo has to say to it."""
+    lines = (DATA / "demo_sentences.tsv").read_text(encoding="utf-8").splitlines()
+    pairs = dict(line.split("\t") for line in lines)
+    assert len(pairs) == len(lines) >= 40
+    for source, target in pairs.items():
+        assert re.fullmatch(r"[a-z']+( [a-z']+)*", target), target
+        if not re.search(r"\d|Dr\.", source):  # nothing to read out: the words as they are
+            assert target == " ".join(spoken.say(source.replace("\u2019", "'")).split())
