@@ -65,4 +65,8 @@ def _verification(report: VerificationReport | None) -> list[str]:
         errors = f"{each.max_logit_error:.2e} | {each.mean_logit_error:.2e}"
         lines.append(f"| {each.lowering} | {each.sentences} | {each.token_identical} | {errors} |")
     qualities = [each.quality.summary for each in report.lowerings if each.quality is not None]
-    return [*lines, *(line for quality in qualities for line in ("", f"{quality}."))]
+    return [*lines, *(line for sentence in (*qualities, *report.notes) for line in ("", _sentence(sentence)))]
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
