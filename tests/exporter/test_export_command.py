@@ -97,6 +97,15 @@ def test_bad_options(random_checkpoint: Path, tmp_path: Path, options: list[str]
     assert not (tmp_path / "bundle").exists()
 
 
+def test_the_help_names_every_lowering() -> None:
+    """It does not import them, because they import PyTorch."""
+    from txport.exporter.export_command import READ_BY
+    from txport.exporter.graphs.lowerings import LOWERINGS
+    from txport.runtime.bundle import schema
+
+    assert tuple(READ_BY) == tuple(LOWERINGS) == schema.LOWERINGS
+
+
 def _in_process(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     import contextlib
     import io
