@@ -65,9 +65,11 @@ def main(checkpoint: Path, output: Path, lowering: str | None, no_verify: bool, 
     Exits with 1, and leaves no bundle, if the verification fails.
     """
     with needs("export"):  # here, so that --help need not wait for PyTorch
+        from txport.exporter.progress import Stages, share_cores
+
+        share_cores()
         from rich.console import Console
         from txport.exporter.export import ExportOptions, export_bundle
-        from txport.exporter.progress import Stages
         from txport.exporter.verification.table import print_report
 
     default = "ort" if options["int8"] else ",".join(LOWERINGS)

@@ -1,5 +1,6 @@
 """Progress of a command: bars on a terminal, a line about every half minute in a pipe."""
 
+import os
 import sys
 import threading
 import time
@@ -9,6 +10,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 LINE_SECONDS = 30.0  # between two lines in a pipe
+
+
+def share_cores() -> None:
+    """Let PyTorch's threads sleep when they wait: spinning takes cores that other processes, or ONNX Runtime, need.
+
+    Call it before PyTorch is imported, whose OpenMP reads the variable only once; a value that is set already stays.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 class Stages:
@@ -24,7 +33,7 @@ class Stages:
         columns = (
             SpinnerColumn(),
             TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=12),  # so that the rest fits into 80 columns
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TextColumn("{task.fields[left]}"),

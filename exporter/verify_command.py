@@ -95,8 +95,10 @@ def _verify_checkpoint(
 ) -> None:
     """Compare with PyTorch, print the report and, with `write`, store it in the bundle."""
     with needs("export"):
+        from txport.exporter.progress import Stages, share_cores
+
+        share_cores()
         from rich.console import Console
-        from txport.exporter.progress import Stages
         from txport.exporter.trial import choose_trial
         from txport.exporter.verification.table import print_report
         from txport.exporter.verification.verify import Verifier, store_report

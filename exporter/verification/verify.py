@@ -97,25 +97,24 @@ class Verifier:
         run = _Comparison(self, checks, next(iter(engines.values())), Errors() if compare_encoder else None)
         portions = Portions(spread([len(source) for source in self.trial.sources]), self.minutes)
         started, first = time.monotonic(), portions.first(max(BATCH, LOOP_SAMPLE, self.singles))
-        name = f"verify {', '.join(engines)}"
-        self.stages.stage(f"{name}: the first sentences", len(first))
+        self.stages.stage("verify: the first sentences", len(first))
         run.add(first)
         seconds = time.monotonic() - started
         if warning := run.coverage.endless(str(self.checkpoint.directory)):
             self.stages.say(warning)
         alone = min(self.singles, len(first))
-        self.stages.stage(f"{name}: alone, with padding", len(checks) * alone)
+        self.stages.stage("verify: alone, with padding", len(checks) * alone)
         for check in checks:
             check.sample(first, alone, self.stages.advance)
-        self._rest(run, portions, seconds, name)
+        self._rest(run, portions, seconds)
         return summarise([check.finish(run.encoder) for check in checks], precision, arithmetic, run.coverage)
 
-    def _rest(self, run: "_Comparison", portions: Portions, seconds: float, name: str) -> None:
+    def _rest(self, run: "_Comparison", portions: Portions, seconds: float) -> None:
         """All that fits after the first sentences, which took so many seconds."""
         total, before = 0, run.coverage.sentences
         for part, expected in portions.rest(seconds):
             if not total:
-                self.stages.stage(name, expected - before)
+                self.stages.stage("verify", expected - before)
                 if expected < run.coverage.asked:
                     self.stages.say(f"about {expected:,} of {run.coverage.asked:,} sentences fit into the time")
             total = expected
