@@ -81,7 +81,8 @@ class Stages:
         """A sentence for whoever waits: once, however often it is said."""
         if self._enabled and text not in self._warned:
             self._warned.add(text)
-            self._bars.console.print(f"{_program()}: {text}", markup=False, highlight=False, soft_wrap=True)
+            console = self._bars.console
+            console.print(f"{_program()}: {text}", markup=False, highlight=False, soft_wrap=not console.is_terminal)
 
     @property
     def left(self) -> str:
