@@ -7,7 +7,8 @@ import click
 from rich.console import Console
 from rich.markup import escape
 from txport.benchmarks.report.compare import compare, read_figures
-from txport.benchmarks.report.tables import print_table
+from txport.benchmarks.report.tables import LEFT
+from txport.exporter.tables import print_table
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -36,4 +37,4 @@ def main(first: Path, second: Path, as_json: bool) -> None:
         ]
         for each in comparisons
     ]
-    print_table(["", "workload", "first", "second", "ratio (low..high)", "second is"], table, console, wrap=True)
+    print_table(["", "workload", "first", "second", "ratio (low..high)", "second is"], table, console, LEFT)

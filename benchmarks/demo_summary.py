@@ -58,7 +58,7 @@ def missed(figures: DemoFigures) -> list[str]:
 def print_summary(figures: DemoFigures, console: Console) -> None:
     """A table of all figures, the times, the translations and the path of the bundle."""
     table = Table(title="txport demo", title_justify="left", show_header=False)
-    table.add_column(style="bold")
+    table.add_column(style="bold", overflow="fold")
     table.add_column(overflow="fold")
     table.add_row("exact match", f"{figures.exact:.1%} of {figures.sentences} held-out sentences")
     table.add_row("BLEU", f"{figures.bleu:.2f}")

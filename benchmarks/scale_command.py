@@ -1,4 +1,7 @@
-"""tx-bench scale: how cost grows with lengths, batches, layers, vocabulary and sentences."""
+"""tx-bench scale: how cost grows with lengths, batches, layers, vocabulary and sentences.
+
+PyTorch is imported when there is something to do.
+"""
 
 import signal
 import sys
@@ -7,18 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import click
-from rich.console import Console
-from txport.benchmarks.machine.description import describe
-from txport.benchmarks.machine.nvml import open_nvml
-from txport.benchmarks.report.report import check_output, header, write_report
-from txport.benchmarks.scale.report import plot_scale, print_scale, scale_markdown
-from txport.benchmarks.scale.scale import FULL, QUICK, Study, measure_axis
-from txport.benchmarks.scale.schema import SCALE_FORMAT, SCALE_FORMAT_VERSION, ScaleReport
-from txport.exporter.progress import Stages
+from txport.benchmarks.scale.sizes import FULL, QUICK
 from txport.models.config import PRESETS
 from txport.runtime.entry import INTERRUPTED
 from txport.runtime.errors import InputError
 from txport.runtime.files import make_directory, write_atomically
+from txport.runtime.libraries import needs
 
 REPORT, TEXT = "scale.json", "scale.md"
 PATH = click.Path(path_type=Path)
@@ -49,6 +46,16 @@ def main(
 
     The axis of sentences measures one text file, and needs a trained bundle.
     """
+    with needs("bench"):  # here, so that --help need not wait for PyTorch
+        from rich.console import Console
+        from txport.benchmarks.machine.description import describe
+        from txport.benchmarks.machine.nvml import open_nvml
+        from txport.benchmarks.report.report import check_output, header, write_report
+        from txport.benchmarks.scale.report import plot_scale, print_scale, scale_markdown
+        from txport.benchmarks.scale.scale import Study, measure_axis
+        from txport.benchmarks.scale.schema import SCALE_FORMAT, SCALE_FORMAT_VERSION, ScaleReport
+        from txport.exporter.progress import Stages
+
     sizes = dict(FULL if full else QUICK) | _parse(values)
     chosen = axes or tuple(name for name in FULL if name != "sentences" or bundle is not None)
     if "sentences" in chosen and bundle is None:

@@ -13,6 +13,7 @@ import click
 from txport.exporter.engines.builder import BuildOptions
 from txport.exporter.engines.directory import BuildPlan, build_directory, sources, target_gpu
 from txport.exporter.engines.profiles import Buckets, choose_buckets
+from txport.exporter.words import plural
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Lowering
 from txport.runtime.bundle.strict_json import encode
@@ -173,6 +174,6 @@ def _summary(directory: Path, record: BuildRecord) -> str:
     profiles = sum(len(engine.profiles) for engine in record.of_role("decoder_step"))
     return (
         f"{directory}: {record.library}, lowering {record.lowering}, {record.precision.type} "
-        f"(proved by the {record.precision.proof}), {profiles} buckets, {size / 1e6:.1f} MB, "
+        f"(proved by the {record.precision.proof}), {plural(profiles, 'bucket')}, {size / 1e6:.1f} MB, "
         f"{record.build_seconds:.1f} s, {record.peak_memory / 1e6:.0f} MB of memory at most"
     )

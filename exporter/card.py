@@ -61,4 +61,4 @@ def _verification(report: VerificationReport | None) -> str:
         errors = f"{each.max_logit_error:.2e} | {each.mean_logit_error:.2e}"
         lines.append(f"| {each.lowering} | {each.sentences} | {each.token_identical} | {errors} |")
     qualities = [each.quality.summary for each in report.lowerings if each.quality is not None]
-    return "\n".join([*lines, *(f"\n{quality}." for quality in qualities)])
+    return "\n".join([*lines, *(f"\n{sentence[0].upper()}{sentence[1:]}." for sentence in (*qualities, *report.notes))])

@@ -2,7 +2,6 @@
 
 import dataclasses
 import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,9 @@ from txport.exporter.precision.islands import choose_islands, island_nodes
 from txport.exporter.progress import Stages
 from txport.exporter.reference import answers
 from txport.exporter.trial import choose_trial
-from txport.exporter.verification.report import SINGLES, VerificationReport
+from txport.exporter.verification.coverage import Coverage
+from txport.exporter.verification.portions import SINGLES, budget
+from txport.exporter.verification.report import VerificationReport
 from txport.exporter.verification.verify import Verifier, write_report
 from txport.models.checkpoint import Checkpoint, load_checkpoint
 from txport.runtime.bundle.manifest import FORMAT_VERSION, GOLDEN, NAME, Manifest, list_files
@@ -28,7 +29,7 @@ from txport.runtime.bundle.strict_json import encode
 from txport.runtime.engine import SpecialTokens
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.errors import CheckFailed, InputError
-from txport.runtime.files import new_directory
+from txport.runtime.files import new_directory, scratch_directory
 from txport.runtime.golden import Case, Golden
 from txport.runtime.greedy import decode_all
 from txport.runtime.text.affixes import affixes
@@ -50,7 +51,8 @@ class ExportOptions:
         max_target: most target tokens, eos included.
         max_batch: most rows of a batch.
         verify: compare with PyTorch before the bundle appears.
-        sentences: how many sentences to verify on.
+        sentences: how many sentences to verify on; None for as many as `minutes` allow, at most `SENTENCES`.
+        minutes: how long that may take; None for `MINUTES`, or for any time if `sentences` says how many.
         singles: how many of them to run alone and with padding as well.
         text: a file of sentences to use instead of the checkpoint's own.
         references: their translations.
@@ -64,7 +66,8 @@ class ExportOptions:
     max_target: int | None = None
     max_batch: int = 64
     verify: bool = True
-    sentences: int = 1000
+    sentences: int | None = None
+    minutes: float | None = None
     singles: int = SINGLES
     text: Path | None = None
     references: Path | None = None
@@ -103,13 +106,14 @@ class _Export:
         self._checkpoint, self._options, self._stages = checkpoint, options, stages
         self._dimensions = _dimensions(checkpoint, options)
         longest = self._dimensions.source.max, self._dimensions.target.max
-        self._trial = choose_trial(checkpoint, options.sentences, *longest, options.text, options.references)
+        count, self._minutes = budget(options.sentences, options.minutes)
+        self._trial = choose_trial(checkpoint, count, *longest, options.text, options.references)
 
     def write(self, directory: Path) -> Manifest:
         """Fill `directory` with all but the verification."""
         models = self._trace()
-        with tempfile.TemporaryDirectory(prefix="txport-") as scratch:
-            islands = self._convert(Path(scratch), models)
+        with scratch_directory() as scratch:
+            islands = self._convert(scratch, models)
             write_graphs(directory / "onnx", models, VERSION)
         manifest = self._manifest(models, islands)
         write_json(directory / "config.json", self._checkpoint.config.to_json())
@@ -120,7 +124,7 @@ class _Export:
 
     def verify(self, directory: Path) -> VerificationReport:
         """Compare what was written with the checkpoint."""
-        verifier = Verifier(self._checkpoint, self._trial, self._options.singles, self._stages)
+        verifier = Verifier(self._checkpoint, self._trial, self._options.singles, self._stages, self._minutes)
         return verifier.verify_bundle(directory)
 
     def _trace(self) -> dict[str, ir.Model]:
@@ -133,9 +137,16 @@ class _Export:
         """Convert the models in place to the precision of the options; return the nodes that stay in float32."""
         if not self._options.float16 and not self._options.int8:
             return []
-        trial = self._trial
+        trial, coverage = self._trial, Coverage(self._trial, None)
         sources, limits = trial.sources[:CALIBRATION_SENTENCES], trial.limits[:CALIBRATION_SENTENCES]
-        sample = list(answers(self._checkpoint.model, sources, limits, trial.prefix))
+        self._stages.stage("calibration: what PyTorch answers", len(sources))
+        sample = []
+        for answer in answers(self._checkpoint.model, sources, limits, trial.prefix):
+            sample.append(answer)
+            coverage.add(answer.batch.targets, self._checkpoint.config.eos_id)
+            self._stages.advance(len(answer.batch.targets))
+        if warning := coverage.endless(str(self._checkpoint.directory)):
+            self._stages.say(warning)
         calibration = Calibration(sample, self._checkpoint.config.bos_id)
         if self._options.int8:
             search = Int8Search(scratch, models, self._manifest(models, []), trial, calibration)
@@ -183,7 +194,7 @@ class _Export:
 
 def _dimensions(checkpoint: Checkpoint, options: ExportOptions) -> Dimensions:
     most = checkpoint.config.max_positions
-    source, target = options.max_source or most, options.max_target or most
+    source, target = (most if each is None else each for each in (options.max_source, options.max_target))
     around = affixes(checkpoint.tokenizer)
     for name, value, least in (
         ("--max-source", source, max(2, len(around.around([])) + 1)),

@@ -1,4 +1,4 @@
-"""tx-export: a checkpoint becomes a bundle."""
+"""tx-export: a checkpoint becomes a bundle. PyTorch is imported when there is something to do."""
 
 import dataclasses
 import json
@@ -6,13 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from txport.exporter.export import ExportOptions, export_bundle
-from txport.exporter.graphs.lowerings import LOWERINGS
-from txport.exporter.progress import Stages
-from txport.exporter.verification.report import SINGLES
-from txport.exporter.verification.table import print_report
+from txport.exporter.verification.portions import MINUTES, SENTENCES, SINGLES
+from txport.runtime.bundle.schema import LOWERINGS
 from txport.runtime.errors import CheckFailed
+from txport.runtime.libraries import needs
+
+# The lowerings of `txport.exporter.graphs.lowerings`, which imports PyTorch, and which runtimes read each, in words.
+READ_BY = {
+    "ort": "ONNX Runtime's own operators: ONNX Runtime only",
+    "scatter": "opset 18: ONNX Runtime, TensorRT 8.6 and later",
+    "tensorscatter": "opset 24: ONNX Runtime 1.24 and later, TensorRT 10.15 and later",
+}
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -25,14 +29,25 @@ from txport.runtime.errors import CheckFailed
 @click.option(
     "--lowering",
     help="Decoder steps to write, separated by commas: "
-    + "; ".join(f"{lowering.name} ({lowering.needs})" for lowering in LOWERINGS.values())
+    + "; ".join(f"{name} ({what})" for name, what in READ_BY.items())
     + ". [default: all; with --int8, ort]",
 )
 @click.option("--max-source", type=int, help="Most source tokens, eos included. [default: the model's positions]")
 @click.option("--max-target", type=int, help="Most target tokens, eos included. [default: the model's positions]")
 @click.option("--max-batch", type=int, default=64, show_default=True, help="Most rows of a batch.")
 @click.option("--no-verify", is_flag=True, help="Do not compare with PyTorch.")
-@click.option("--sentences", type=click.IntRange(1), default=1000, show_default=True, help="Sentences to verify on.")
+@click.option(
+    "--sentences",
+    type=click.IntRange(1),
+    help="Sentences to verify on, however long it takes without --verify-minutes. "
+    f"[default: up to {SENTENCES:,}, as many as fit into --verify-minutes]",
+)
+@click.option(
+    "--verify-minutes",
+    "minutes",
+    type=click.FloatRange(0, min_open=True),
+    help=f"About how long to verify. [default: {MINUTES:g}; any time with --sentences]",
+)
 @click.option(
     "--singles",
     type=click.IntRange(1),
@@ -49,6 +64,14 @@ def main(checkpoint: Path, output: Path, lowering: str | None, no_verify: bool, 
 
     Exits with 1, and leaves no bundle, if the verification fails.
     """
+    with needs("export"):  # here, so that --help need not wait for PyTorch
+        from txport.exporter.progress import Stages, share_cores
+
+        share_cores()
+        from rich.console import Console
+        from txport.exporter.export import ExportOptions, export_bundle
+        from txport.exporter.verification.table import print_report
+
     default = "ort" if options["int8"] else ",".join(LOWERINGS)
     lowerings = tuple(name for name in (default if lowering is None else lowering).split(",") if name)
     chosen = ExportOptions(lowerings=lowerings, verify=not no_verify, **options)

@@ -17,6 +17,7 @@ Ids = npt.NDArray[np.int64]
 Logits = npt.NDArray[np.float32]
 
 BATCH = 32
+SEARCHED = 128  # most rows of a search: a step of so many takes hardly longer than one of a few
 MOST_SAMPLED = 64  # tokens of a random sentence: about as long as real ones get
 # The lowest logit that counts: those of ids that a model must never choose are far below, by how much does not matter.
 LEAST = -10000.0
@@ -76,48 +77,73 @@ def answers(
     prefix: Sequence[int] = (),
     guesses: Sequence[Sequence[int]] | None = None,
 ) -> Iterator[Answer]:
-    """Greedy search over `sources` and its logits, in batches of `BATCH` sorted by length, computed lazily.
+    """Greedy search over `sources` and its logits, in batches of up to `BATCH` of about one length, computed lazily.
 
     Args:
         model: the reference.
         sources: source ids, eos included.
         limits: the most target tokens, of all or of each.
         prefix: the forced beginning of every target.
-        guesses: targets of another engine. Those of a batch are accepted only if PyTorch, reading them whole, chooses
-            each of their tokens after the ones before it: by induction they are then its own greedy targets, without
-            a search step by step (the argument of speculative decoding, Leviathan et al. 2023). The sentences are
-            sorted by their lengths, so that those of a batch end at about the same step.
+        guesses: targets of another engine. One is accepted only if PyTorch, reading it whole, chooses each of its
+            tokens after the ones before it: by induction it is then its own greedy target, without a search step by
+            step (the argument of speculative decoding, Leviathan et al. 2023). The others are searched for together.
     """
-    every_limit = [limits] * len(sources) if isinstance(limits, int) else limits
-    for indices in batches(guesses or sources):
-        ids, lengths = pad([sources[index] for index in indices], model.config.pad_id)
-        most = [every_limit[index] for index in indices]
-        memory = model.encode(torch.from_numpy(ids), torch.from_numpy(lengths))
-        cross = [tensor.numpy() for pair in model.cross_key_values(memory) for tensor in pair]
-        targets, logits = None, None
-        if guesses is not None:
-            targets = [list(guesses[index]) for index in indices]
-            logits = _teacher_forced(model, memory, lengths, targets)
-            if not _are_greedy(targets, logits, prefix, model.config.eos_id, most):
-                targets = None
-        if targets is None or logits is None:
-            targets = _greedy(model, memory, lengths, most, prefix)
-            logits = _teacher_forced(model, memory, lengths, targets)
-        yield Answer(Batch(indices, ids, lengths, targets), logits, cross)
+    most = [limits] * len(sources) if isinstance(limits, int) else limits
+    searched = list(range(len(sources)))
+    if guesses is not None:
+        searched = []
+        for indices in batches(guesses):
+            answer = _read(model, sources, indices, [list(guesses[index]) for index in indices])
+            eos = model.config.eos_id
+            right = [
+                _is_greedy(target, logits, prefix, eos, most[index])
+                for index, target, logits in zip(indices, answer.batch.targets, answer.logits, strict=True)
+            ]
+            searched += [index for index, good in zip(indices, right, strict=True) if not good]
+            if any(right):
+                yield answer if all(right) else _rows(answer, [row for row, good in enumerate(right) if good])
+    found: dict[int, list[int]] = {}
+    for indices in batches([sources[index] for index in searched], SEARCHED):
+        chosen = [searched[index] for index in indices]
+        targets = _greedy(model, [sources[index] for index in chosen], [most[index] for index in chosen], prefix)
+        found.update(zip(chosen, targets, strict=True))
+    for indices in batches(list(found.values())):
+        chosen = [list(found)[index] for index in indices]
+        yield _read(model, sources, chosen, [found[index] for index in chosen])
 
 
-def batches(rows: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The indices of `rows`, sorted by length, `BATCH` at a time."""
+def batches(rows: Sequence[Sequence[int]], most: int = BATCH) -> list[list[int]]:
+    """The indices of `rows`, sorted by length, up to `most` at a time."""
     order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
-    return [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
+    return [order[start : start + most] for start in range(0, len(order), most)]
+
+
+def _read(model: Transformer, sources: Sequence[Sequence[int]], indices: list[int], targets: list[list[int]]) -> Answer:
+    """What PyTorch computes when it reads these targets of the sources `indices`, whole."""
+    ids, lengths = pad([sources[index] for index in indices], model.config.pad_id)
+    memory = model.encode(torch.from_numpy(ids), torch.from_numpy(lengths))
+    cross = [tensor.numpy() for pair in model.cross_key_values(memory) for tensor in pair]
+    inputs, _ = pad([[model.config.bos_id, *target[:-1]] for target in targets], model.config.pad_id)
+    logits = model.decode(torch.from_numpy(inputs), memory, torch.from_numpy(lengths))
+    return Answer(Batch(indices, ids, lengths, targets), logits.numpy(), cross)
+
+
+def _rows(answer: Answer, rows: list[int]) -> Answer:
+    """Some rows of a batch."""
+    batch = answer.batch
+    targets = [batch.targets[row] for row in rows]
+    longest = max(map(len, targets))
+    part = Batch([batch.indices[row] for row in rows], batch.source_ids[rows], batch.source_lengths[rows], targets)
+    return Answer(part, answer.logits[rows, :longest], [tensor[rows] for tensor in answer.cross])
 
 
 def _greedy(
-    model: Transformer, memory: torch.Tensor, source_lengths: Ids, limits: Sequence[int], prefix: Sequence[int]
+    model: Transformer, sources: Sequence[Sequence[int]], limits: Sequence[int], prefix: Sequence[int]
 ) -> list[list[int]]:
-    config, lengths = model.config, torch.from_numpy(source_lengths)
-    cross = model.cross_key_values(memory)
-    most = torch.tensor(limits)
+    """Greedy search, step by step."""
+    config = model.config
+    ids, lengths = map(torch.from_numpy, pad(sources, config.pad_id))
+    cross, most = model.cross_key_values(model.encode(ids, lengths)), torch.tensor(limits)
     caches = model.new_caches(len(lengths), max(limits))
     token = torch.full((len(lengths),), config.bos_id)
     alive = torch.ones(len(lengths), dtype=torch.bool)
@@ -134,23 +160,8 @@ def _greedy(
     return targets
 
 
-def _are_greedy(
-    targets: Sequence[Sequence[int]], logits: Logits, prefix: Sequence[int], eos: int, limits: Sequence[int]
-) -> bool:
-    """Whether each target is what greedy search with these logits `[b, t, v]` gives, to its end."""
-    best = logits.argmax(-1)
-    for row, (target, most) in enumerate(zip(targets, limits, strict=True)):
-        ended = 0 < len(target) <= most and (target[-1] == eos or len(target) == most)
-        forced = list(target[: len(prefix)]) == list(prefix[: len(target)])
-        chosen = all(best[row, step] == target[step] for step in range(len(prefix), len(target)))
-        if not (ended and forced and chosen) or eos in target[:-1]:
-            return False
-    return True
-
-
-def _teacher_forced(
-    model: Transformer, memory: torch.Tensor, source_lengths: Ids, targets: Sequence[Sequence[int]]
-) -> Logits:
-    inputs, _ = pad([[model.config.bos_id, *target[:-1]] for target in targets], model.config.pad_id)
-    logits = model.decode(torch.from_numpy(inputs), memory, torch.from_numpy(source_lengths))
-    return logits.numpy()
+def _is_greedy(target: Sequence[int], logits: Logits, prefix: Sequence[int], eos: int, most: int) -> bool:
+    """Whether this is what greedy search with these logits `[t, v]` gives, to its end."""
+    ended = 0 < len(target) <= most and (target[-1] == eos or len(target) == most) and eos not in target[:-1]
+    forced = list(target[: len(prefix)]) == list(prefix[: len(target)])
+    return ended and forced and bool((logits[: len(target)].argmax(-1) == target)[len(prefix) :].all())

@@ -17,6 +17,10 @@ from txport.runtime.text.tokenizer import IdsOnly, TextTokenizer, Tokenizer, ope
 
 # Most target tokens of a random text: more than the runtime's first caches hold, so that caches grow.
 MOST_MADE = FIRST_TARGET + 8
+# Most target tokens of a sentence: so many for each of its source tokens, and so many more. Few real answers are
+# longer, and a model whose answers do not end would else go on to its last position with each.
+PER_SOURCE, MORE = 2, 20
+CUT = f"{PER_SOURCE} times the tokens of the source plus {MORE}"
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class Trial:
         origin: where they come from, for reports.
         tokenizer: that made the ids.
         references: a reference translation of each; empty if there are none.
+        real: whether an answer ought to end by itself: those to random texts need not.
     """
 
     texts: list[str]
@@ -40,6 +45,7 @@ class Trial:
     origin: str
     tokenizer: Tokenizer
     references: list[str]
+    real: bool
 
     def requests(self, indices: Sequence[int] | None = None) -> list[Request]:
         """What the runtime's loop is to decode: all of the sentences, or those of these indices."""
@@ -61,7 +67,7 @@ def choose_trial(
         checkpoint: the model, and its own sentences and references.
         count: the most sentences.
         max_source: the most source tokens of a sentence, eos included.
-        max_target: the most target tokens; for random texts see `random_limits`.
+        max_target: the most target tokens; see also `answer_limits` and, for random texts, `random_limits`.
         text: a file of sentences, one a line.
         references: a file of their translations, line by line.
 
@@ -80,7 +86,7 @@ def choose_trial(
     if isinstance(tokenizer, IdsOnly):
         sources = sample_sources(config, count, max_source, around)
         limits, origin = random_limits(sources, max_target, around), "random ids, answers as long as these"
-        return Trial([""] * count, sources, limits, around.target_prefix, origin, tokenizer, [])
+        return Trial([""] * count, sources, limits, around.target_prefix, origin, tokenizer, [], False)
     chosen = lines[:count] or _random_texts(tokenizer, config, count, max_source)
     if not chosen:
         raise InputError(f"{checkpoint.directory} has no sentences to verify on: give a file of them with --text")
@@ -88,10 +94,17 @@ def choose_trial(
     sources = [around.around(ids, max_source) for ids, around in encoded]
     if not lines:
         limits, origin = random_limits(sources, max_target, around), "random texts, answers as long as these"
-        return Trial(chosen, sources, limits, around.target_prefix, origin, tokenizer, [])
+        return Trial(chosen, sources, limits, around.target_prefix, origin, tokenizer, [], False)
     origin = str(text) if text else "held-out sentences of the checkpoint"
     translations = [reference for _, reference in pairs[:count] if reference is not None]
-    return Trial(chosen, sources, [max_target] * len(sources), around.target_prefix, origin, tokenizer, translations)
+    limits = answer_limits(sources, max_target, around)
+    return Trial(chosen, sources, limits, around.target_prefix, origin, tokenizer, translations, True)
+
+
+def answer_limits(sources: Sequence[Sequence[int]], max_target: int, around: Affixes) -> list[int]:
+    """The most tokens of the answer to each source: by `PER_SOURCE` and `MORE`, after a forced beginning."""
+    least = len(around.target_prefix) + MORE
+    return [min(max_target, PER_SOURCE * len(source) + least) for source in sources]
 
 
 def random_limits(sources: Sequence[Sequence[int]], max_target: int, around: Affixes) -> list[int]:

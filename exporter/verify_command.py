@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 from txport.exporter.verification.golden import GoldenReport, verify_golden
+from txport.exporter.verification.portions import MINUTES, SENTENCES, SINGLES, budget
+from txport.exporter.words import plural
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engines.choice import choose, open_engine
 from txport.runtime.errors import CheckFailed, InputError
@@ -20,9 +22,24 @@ from txport.runtime.libraries import needs
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("checkpoint", type=click.Path(path_type=Path), required=False)
 @click.option("--device", default="cpu", show_default=True, help="What to verify: cpu (every lowering), cuda or trt.")
-@click.option("--sentences", type=click.IntRange(1), default=1000, show_default=True, help="Sentences to verify on.")
 @click.option(
-    "--singles", type=click.IntRange(1), help="How many of them to decode alone as well. [default: as tx-export]"
+    "--sentences",
+    type=click.IntRange(1),
+    help="Sentences to verify on, however long it takes without --verify-minutes. "
+    f"[default: up to {SENTENCES:,}, as many as fit into --verify-minutes]",
+)
+@click.option(
+    "--verify-minutes",
+    "minutes",
+    type=click.FloatRange(0, min_open=True),
+    help=f"About how long to verify. [default: {MINUTES:g}; any time with --sentences]",
+)
+@click.option(
+    "--singles",
+    type=click.IntRange(1),
+    default=SINGLES,
+    show_default=True,
+    help="How many of them to decode alone as well.",
 )
 @click.option("--text", type=click.Path(path_type=Path), help="Sentences to verify on. [default: the checkpoint's own]")
 @click.option("--references", type=click.Path(path_type=Path), help="Translations of --text, for int8 bundles.")
@@ -68,8 +85,9 @@ def _verify_checkpoint(
     manifest: Manifest,
     device: str,
     *,
-    sentences: int,
-    singles: int | None,
+    sentences: int | None,
+    minutes: float | None,
+    singles: int,
     text: Path | None,
     references: Path | None,
     write: bool,
@@ -77,18 +95,20 @@ def _verify_checkpoint(
 ) -> None:
     """Compare with PyTorch, print the report and, with `write`, store it in the bundle."""
     with needs("export"):
+        from txport.exporter.progress import Stages, share_cores
+
+        share_cores()
         from rich.console import Console
-        from txport.exporter.progress import Stages
         from txport.exporter.trial import choose_trial
-        from txport.exporter.verification.report import SINGLES
         from txport.exporter.verification.table import print_report
         from txport.exporter.verification.verify import Verifier, store_report
         from txport.models.checkpoint import load_checkpoint
 
     loaded = load_checkpoint(checkpoint)
-    trial = choose_trial(loaded, sentences, manifest.limits.source, manifest.limits.target, text, references)
+    count, minutes = budget(sentences, minutes)
+    trial = choose_trial(loaded, count, manifest.limits.source, manifest.limits.target, text, references)
     with Stages() as stages:
-        verifier = Verifier(loaded, trial, singles or SINGLES, stages)
+        verifier = Verifier(loaded, trial, singles, stages, minutes)
         if device == "cpu":
             report = verifier.verify_bundle(bundle)
         else:
@@ -106,6 +126,6 @@ def _verify_checkpoint(
 
 def _words(report: GoldenReport) -> str:
     return (
-        f"{report.engine}: of {report.cases} cases that PyTorch answered at export, {report.batch_identical} are "
-        f"identical in batches and alone, {report.refill_identical} in refilled rows"
+        f"{report.engine}: of {plural(report.cases, 'case')} that PyTorch answered at export, "
+        f"{report.batch_identical} are identical in batches and alone, {report.refill_identical} in refilled rows"
     )

@@ -8,7 +8,9 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -16,6 +18,7 @@ from typing import BinaryIO
 from txport.runtime.errors import InputError, ResourceError, TxportError
 
 _CHUNK = 1 << 20
+_TEMPORARY = ".txport-"  # in the names of files and directories that are not finished
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _EXHAUSTED = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EIO)
@@ -47,6 +50,8 @@ def write_atomically(path: Path, data: bytes) -> None:
 def new_file(path: Path) -> Iterator[BinaryIO]:
     """Yield a temporary file to write; it is renamed to `path` when the block ends, and removed if the block raises.
 
+    A process that is killed leaves a hidden sibling of `path`, which the next call removes.
+
     Raises:
         InputError: `path` is no regular file, or the place cannot be written.
         ResourceError: the disk is full or fails.
@@ -54,10 +59,12 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
     path = path.resolve()
     if path.exists() and not path.is_file():
         raise InputError(f"{path} exists and is not a file: choose another path")
-    sibling = path.with_name(f"{_prefix(path)}{secrets.token_hex(4)}")
+    with _reported(path, ours=True):
+        remove_leftovers(path.parent, path.name)
+        sibling, lock = _locked_sibling(path, lambda sibling: sibling.touch(exist_ok=False))
     try:
         with _reported(path, ours=True):
-            file = sibling.open("xb")
+            file = sibling.open("wb")
         with _reported(path, ours=False), file:
             yield file
             file.flush()
@@ -67,6 +74,23 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
             _sync(path.parent)
     finally:
         sibling.unlink(missing_ok=True)
+        os.close(lock)
+
+
+@contextmanager
+def scratch_directory() -> Iterator[Path]:
+    """Yield an empty directory, for this user only, where the system keeps temporary files; it is removed at the end.
+
+    What a process that is killed leaves there is removed by the next call.
+    """
+    target = Path(tempfile.gettempdir(), f"txport-{os.getuid()}")
+    remove_leftovers(target.parent, target.name)
+    directory, lock = _locked_sibling(target, lambda sibling: sibling.mkdir(0o700))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+        os.close(lock)
 
 
 @contextmanager
@@ -92,8 +116,8 @@ def new_directory(target: Path, replace: bool = False, *, marker: str | None = N
     _check_target(target, replace, marker)
     with _reported(target, ours=True):
         target.parent.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(target)
-        directory, lock = _locked_sibling(target)
+        remove_leftovers(target.parent, target.name)
+        directory, lock = _locked_sibling(target, Path.mkdir)
     try:
         with _reported(target, ours=False):
             yield directory
@@ -162,22 +186,18 @@ def io_failure(error: OSError, message: str) -> InputError | ResourceError:
     return ResourceError(message) if error.errno in _EXHAUSTED else InputError(message)
 
 
-def _prefix(target: Path) -> str:
-    return f".{target.name}.txport-"
-
-
-def _locked_sibling(target: Path) -> tuple[Path, int]:
-    """A new directory beside `target`, and the descriptor of its lock, which ends with this process."""
+def _locked_sibling(target: Path, make: Callable[[Path], None]) -> tuple[Path, int]:
+    """What `make` makes beside `target`, and the descriptor of its lock, which ends with this process."""
     while True:
-        directory = target.with_name(f"{_prefix(target)}{secrets.token_hex(4)}")
-        directory.mkdir()
+        sibling = target.with_name(f".{target.name}{_TEMPORARY}{secrets.token_hex(4)}")
+        make(sibling)
         # Until it is locked another process may take it for a leftover and remove it: then take another name.
         try:
-            lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+            lock = os.open(sibling, os.O_RDONLY)
         except FileNotFoundError:
             continue
-        if _try_lock(lock) and directory.exists():
-            return directory, lock
+        if _try_lock(lock) and sibling.exists():
+            return sibling, lock
         os.close(lock)
 
 
@@ -189,16 +209,25 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-def _remove_leftovers(target: Path) -> None:
-    """Remove the temporary siblings of runs that were killed: those whose lock nobody holds."""
-    for leftover in target.parent.glob(f"{glob.escape(_prefix(target))}*"):
+def remove_leftovers(folder: Path, name: str | None = None) -> None:
+    """Remove what runs that were killed left in `folder`: temporary files and directories whose lock nobody holds.
+
+    Args:
+        folder: where to look.
+        name: of the file or directory that they were to become; None for any.
+    """
+    which = "*" if name is None else glob.escape(name)
+    for leftover in folder.glob(f".{which}{_TEMPORARY}*"):
         try:
-            lock = os.open(leftover, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            lock = os.open(leftover, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
             continue
         try:
             if _try_lock(lock):
-                shutil.rmtree(leftover, ignore_errors=True)
+                if stat.S_ISDIR(os.fstat(lock).st_mode):
+                    shutil.rmtree(leftover, ignore_errors=True)
+                else:
+                    leftover.unlink(missing_ok=True)
         finally:
             os.close(lock)
 

@@ -3,11 +3,10 @@
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 from txport.benchmarks.report.schema import BenchReport, Contestant, Measurement, Percentiles, Workload
+from txport.exporter.tables import print_table
 
 Column = tuple[str, Callable[[Measurement], str]]
 _NONE = "-"
@@ -141,16 +140,6 @@ def _contestant(each: Contestant) -> str:
     return "; ".join(parts)
 
 
-def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], console: Console, wrap: bool = False) -> None:
-    """One table, for a terminal or a pipe; what is too wide for it is cut, or wrapped if `wrap`."""
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for head in heads:
-        table.add_column(head, justify="left" if head in LEFT else "right", no_wrap=not wrap)
-    for row in rows:
-        table.add_row(*map(escape, row))
-    console.print(table)
-
-
 def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: Container[str] = LEFT) -> list[str]:
     """The lines of one table in Markdown, with the columns `left` aligned to the left."""
     lines = [[cell.replace("|", "\\|") for cell in row] for row in (heads, *rows)]
@@ -166,7 +155,7 @@ def print_tables(report: BenchReport, console: Console) -> None:
         console.print(f"\n[bold]{escape(section.title)}", highlight=False, soft_wrap=True)
         shown = [i for i, head in enumerate(section.heads) if console.width >= WIDE or head in NARROW]
         rows = [[row[i] for i in shown] for row in section.rows]
-        print_table([section.heads[i] for i in shown], rows, console)
+        print_table([section.heads[i] for i in shown], rows, console, LEFT)
 
 
 def markdown(report: BenchReport) -> str:

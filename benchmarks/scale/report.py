@@ -8,8 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, NullLocator
 from rich.console import Console
 from txport.benchmarks.report.plots import COLOURS, save, style
-from txport.benchmarks.report.tables import markdown_table, print_table
+from txport.benchmarks.report.tables import markdown_table
 from txport.benchmarks.scale.schema import Axis, ScaleReport
+from txport.exporter.tables import print_table
 
 
 def _fit_text(axis: Axis) -> str:

@@ -17,6 +17,7 @@ from txport.benchmarks.run.rounds import TURN_LIMIT, WARM_LIMIT
 from txport.benchmarks.run.worker_process import ContestantFailed, WorkerProcess
 from txport.benchmarks.run.workloads import Work, first_sentences, fixed_work
 from txport.benchmarks.scale.schema import Axis, Fit, Point
+from txport.benchmarks.scale.sizes import FULL
 from txport.benchmarks.studies.random_checkpoint import random_checkpoint
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.exporter.progress import Stages
@@ -24,22 +25,6 @@ from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.errors import InputError
 from txport.runtime.golden import load_golden
 
-QUICK: Mapping[str, Sequence[int]] = {
-    "target": (16, 64, 256),
-    "source": (8, 32, 128),
-    "batch": (1, 4, 16),
-    "layers": (2, 4, 8),
-    "vocabulary": (8_000, 32_000, 128_000),
-    "sentences": (100, 1_000, 5_000),
-}
-FULL: Mapping[str, Sequence[int]] = {
-    "target": (16, 32, 64, 128, 256, 512),
-    "source": (8, 16, 32, 64, 128, 256, 512),
-    "batch": (1, 2, 4, 8, 16, 32, 64, 128, 256),
-    "layers": (2, 4, 6, 12, 24),
-    "vocabulary": (8_000, 16_000, 32_000, 64_000, 128_000, 256_000),
-    "sentences": (10, 100, 1_000, 10_000, 100_000),
-}
 ROUNDS, TURN_SECONDS = 4, 0.5
 SIZES: Mapping[str, int] = {"source": 32, "target": 32, "batch": 1}  # of the axes that do not grow
 VOCABULARY = 8_000

@@ -34,7 +34,7 @@ from txport.runtime.engines.build_record import (
 from txport.runtime.engines.directories import ENGINES
 from txport.runtime.engines.tensorrt import TensorRt, find_tensorrt
 from txport.runtime.errors import BundleError, InputError
-from txport.runtime.files import new_directory, write_atomically
+from txport.runtime.files import new_directory, remove_leftovers, write_atomically
 from txport.runtime.processes import process_memory
 from txport.runtime.version import VERSION
 
@@ -101,6 +101,7 @@ def build_directory(
     """
     target = plan.bundle / ENGINES / directory_name(plan, manifest, version)
     with _only_one(target):
+        remove_leftovers(target.parent)  # of other plans too
         if target.exists() and not force:
             raise InputError(f"{target} exists already: use it, or build it again with --force")
         cache = timing_cache or target / TIMING_CACHE

@@ -54,10 +54,9 @@ class Lowering:
     Attributes:
         name: as in file names and the manifest.
         opset: version of the standard operators.
-        needs: which runtimes read it, in words.
     """
 
-    name, opset, needs = "scatter", 18, "opset 18: ONNX Runtime, TensorRT 8.6 and later"
+    name, opset = "scatter", 18
 
     def self_attention(self, qkv: Tensor, heads: int, cache: KeyValue, step: StepInputs) -> tuple[Tensor, KeyValue]:
         """Packed projections [b, 3d] and a cache, each [b, h, c, k] -> context [b, d] and the written cache."""
@@ -96,7 +95,7 @@ class Lowering:
 class TensorScatter(Lowering):
     """TensorScatter and Attention of opset 24, with explicit masks: TensorRT silently drops `nonpad_kv_seqlen`."""
 
-    name, opset, needs = "tensorscatter", 24, "opset 24: ONNX Runtime 1.24 and later, TensorRT 10.15 and later"
+    name, opset = "tensorscatter", 24
 
     def write(self, cache: KeyValue, new: KeyValue, positions: Tensor) -> KeyValue:
         key, value = (
@@ -117,7 +116,7 @@ class Ort(Lowering):
     Its GroupQueryAttention takes heads of a multiple of 8 only; others keep the standard self-attention.
     """
 
-    name, opset, needs = "ort", 18, "ONNX Runtime's own operators: ONNX Runtime only"
+    name, opset = "ort", 18
 
     def self_attention(self, qkv: Tensor, heads: int, cache: KeyValue, step: StepInputs) -> tuple[Tensor, KeyValue]:
         key, value = cache

@@ -50,13 +50,10 @@ class LoweringCheck:
         lowering: its name.
         precision: "float32", "float16" or "int8", which sets what is required.
         trial: the sentences.
-        singles: how many of them are also run alone and with padding.
     """
 
-    def __init__(self, engine: Engine, lowering: str, precision: str, trial: Trial, singles: int) -> None:
+    def __init__(self, engine: Engine, lowering: str, precision: str, trial: Trial) -> None:
         self._engine, self._precision, self._trial = engine, precision, trial
-        self._sample = _spread(range(len(trial.sources)), max(LOOP_SAMPLE, singles))
-        self._singles = _spread(self._sample, singles)
         self._report = LoweringReport(lowering)
         self._logits = Errors()
         self._ids: dict[int, list[int]] = {}
@@ -64,14 +61,13 @@ class LoweringCheck:
         self._divergences: list[Divergence] = []
         self._loop_ids: dict[int, list[int]] = {}
 
-    def loop(self) -> list[list[int]]:
-        """The runtime loop's ids of all sentences."""
-        self._run_loop(range(len(self._trial.sources)))
-        return list(self._loop_ids.values())
-
-    def _run_loop(self, indices: Sequence[int]) -> None:
-        results = decode_all(self._engine, self._trial.requests(indices))
-        self._loop_ids = {index: result.ids for index, result in zip(indices, results, strict=True)}
+    def loop(self, indices: Sequence[int]) -> list[list[int]]:
+        """The runtime loop's ids of these sentences, with half as many rows, so that rows are refilled."""
+        rows = min(self._engine.limits.batch, -(-len(indices) // 2))
+        results = decode_all(self._engine, self._trial.requests(indices), rows=rows)
+        made = [result.ids for result in results]
+        self._loop_ids.update(zip(indices, made, strict=True))
+        return made
 
     def add(self, answer: Answer, memory: Memory) -> None:
         """Run one batch in lockstep and compare each step's logits and ids with PyTorch's, up to a first divergence.
@@ -107,28 +103,35 @@ class LoweringCheck:
         self._report.sentences += len(ids)
         self._report.token_identical += diverged.count(False)
 
-    def finish(self, encoder: Errors, progress: Callable[[str], None]) -> LoweringReport:
-        """Run the runtime's loop, single sentences and added padding, and judge.
+    def sample(self, indices: Sequence[int], singles: int, advance: Callable[[], None]) -> None:
+        """Run some sentences once more: by the runtime's loop if they were not, and some of them alone and padded.
+
+        Args:
+            indices: the sentences, all of which were added.
+            singles: how many of them to run alone and with padding.
+            advance: called after each of these.
+        """
+        if not self._loop_ids:
+            self.loop(indices[: max(LOOP_SAMPLE, singles)])
+        chosen, report = list(indices[:singles]), self._report
+        report.single_sentences = len(chosen)
+        for start in range(0, len(chosen), BATCH):
+            report.padded_identical += self._count_as_loop(chosen[start : start + BATCH], _EXTRA_PADDING)
+        for index in chosen:
+            report.batch_identical += self._count_as_loop([index], 0)
+            advance()
+
+    def finish(self, encoder: Errors) -> LoweringReport:
+        """Judge all that was run.
 
         Args:
             encoder: how far the encoder's outputs are from PyTorch's.
-            progress: called with the name of each stage.
         """
         report = self._report
-        if not self._loop_ids:
-            progress(f"{report.lowering}: the runtime's loop")
-            self._run_loop(self._sample)
         report.loop_sentences = len(self._loop_ids)
         # The lockstep run stops at a divergence.
         report.loop_identical = sum(
             ids[: len(self._ids[index])] == self._ids[index] for index, ids in self._loop_ids.items()
-        )
-        progress(f"{report.lowering}: {len(self._singles)} sentences alone")
-        report.single_sentences = len(self._singles)
-        report.batch_identical = sum(self._count_as_loop([index], 0) for index in self._singles)
-        report.padded_identical = sum(
-            self._count_as_loop(self._singles[start : start + BATCH], _EXTRA_PADDING)
-            for start in range(0, len(self._singles), BATCH)
         )
         report.max_logit_error, report.mean_logit_error = self._logits.largest, self._logits.mean
         report.max_encoder_error, report.mean_encoder_error = encoder.largest, encoder.mean
@@ -182,8 +185,3 @@ def _until_finished(state: DecoderState, prefix: Sequence[int]) -> list[list[int
             made[row].append(int(output.token_ids[-1, row]))
         open_rows = {row for row in open_rows if not output.finished[row]}
     return made
-
-
-def _spread(indices: Sequence[int], count: int) -> list[int]:
-    """Up to `count` of them, from the beginning to the end."""
-    return list(indices[:: max(1, len(indices) // max(1, count))][:count])

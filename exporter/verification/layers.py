@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import tempfile
 from pathlib import Path
 
 import click
@@ -11,6 +10,7 @@ from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.device.gpu import usable_gpu
 from txport.runtime.engines.tensorrt import find_tensorrt
 from txport.runtime.errors import CheckFailed, InputError
+from txport.runtime.files import scratch_directory
 
 _SHOWN = 20
 _DEVICES = ("cpu", "cuda", "trt")
@@ -29,8 +29,8 @@ def verify_layers(bundle: Path, manifest: Manifest, device: str, *, as_json: boo
     if device == "trt":
         usable_gpu("device trt")
         lowering = find_tensorrt().lowering
-    with tempfile.TemporaryDirectory(prefix="txport-layers-") as scratch:
-        errors = layer_errors(bundle, manifest, device, lowering, Path(scratch))
+    with scratch_directory() as scratch:
+        errors = layer_errors(bundle, manifest, device, lowering, scratch)
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(each) for each in errors], indent=1))
     else:

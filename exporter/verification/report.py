@@ -14,8 +14,12 @@ Checked against those ids:
   `evidence.LOOP_SAMPLE` in the others, because the loop is the same code over all of them;
 * a sample of sentences, in each lowering, alone with the largest cache, and once more with padding added.
 
-Sentences are the checkpoint's own or the user's, to the end of their answers. Where there are none, they are random,
-and their answers are cut as `trial.random_limits` says: an answer to a random text need not end by itself.
+Sentences are the checkpoint's own or the user's, to the end of their answers, which are cut only where they are longer
+than `trial.answer_limits` allows. Where there are none, they are random, and their answers are cut as
+`trial.random_limits` says: an answer to a random text need not end by itself.
+
+Sentences are taken in an order in which every beginning stands for the whole (`portions.spread`), as many as fit into
+the time.
 
 A float16 bundle is verified with every value of its graphs rounded to float16 (by
 `txport.exporter.graphs.float16.rounded`): ONNX Runtime's CPU provider would otherwise compute it in float32 and
@@ -32,7 +36,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnxruntime
 import torch
+from txport.exporter.verification.coverage import Coverage
 from txport.exporter.verification.quality import Quality
+from txport.exporter.words import plural
 
 # In float16 a choice counts as wrong if its logit is lower than the best by more (a factor of 1.1 in probability).
 TOLERANCE = 0.1
@@ -41,10 +47,9 @@ TOLERANCES: dict[str, float | None] = {"float32": 0.0, "float16": TOLERANCE, "in
 # Share of sentences that must be identical to PyTorch's, and to the bundle's own in other batches.
 REQUIRED = {"float32": 1.0, "float16": 0.995, "int8": 0.0}
 STABLE = {"float32": 1.0, "float16": 0.995, "int8": 0.995}
-# Sentences that are also run alone: they take as long as a few hundred in batches.
-SINGLES = 10
 FORMAT_VERSION = 1
 _LISTED = 20
+_TIES = " (PyTorch itself is almost undecided where they differ: near ties are many in a model that knows little)"
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,10 @@ class LoweringReport:
 
 @dataclass(frozen=True)
 class VerificationReport:
-    """The whole of `verification.json`; the counts are those of the worst lowering."""
+    """The whole of `verification.json`; the counts are those of the worst lowering.
+
+    `asked` sentences were to be compared, `sentences` were; `cut` of PyTorch's answers to them did not end.
+    """
 
     format_version: int
     passed: bool
@@ -91,18 +99,25 @@ class VerificationReport:
     origin: str
     tolerance: float | None
     required: float
+    asked: int
     sentences: int
+    cut: int
     token_identical: int
     batch_identical: int
     max_logit_error: float
     first_divergences: list[Divergence]
     lowerings: list[LoweringReport]
     versions: dict[str, str]
+    notes: list[str]
 
     @property
     def failure(self) -> str:
         """What failed, in one line."""
-        return "verification failed: " + "; ".join(f"{x.lowering}: {f}" for x in self.lowerings for f in x.failures)
+        failures = [f"{each.lowering}: {failure}" for each in self.lowerings for failure in each.failures]
+        if 2 * self.cut > self.sentences:
+            endless = f"{self.cut:,} of {plural(self.sentences, 'answer')} do not end"
+            failures.append(f"{endless}: the model has hardly learnt anything yet")
+        return "verification failed: " + "; ".join(failures)
 
 
 def judge(report: LoweringReport, divergences: Sequence[Divergence], precision: str) -> Iterable[str]:
@@ -110,24 +125,28 @@ def judge(report: LoweringReport, divergences: Sequence[Divergence], precision: 
     total, needed, stable = report.sentences, REQUIRED[precision], STABLE[precision]
     if not report.finite:
         yield "NaN or infinity in logits or encoder outputs"
-    if report.token_identical < needed * total:
-        yield f"{report.token_identical} of {total} sentences identical to PyTorch, {needed:.1%} are required"
     tolerance = TOLERANCES[precision]
     unexplained = [d for d in divergences if tolerance is not None and not d.margin <= tolerance]
+    if report.token_identical < needed * total:
+        few = f"{report.token_identical} of {plural(total, 'sentence')} identical to PyTorch, {needed:.1%} are required"
+        yield few + (_TIES if precision == "float16" and divergences and not unexplained else "")
     if unexplained and precision != "float32":
         worst = max(d.margin for d in unexplained)
-        yield f"{len(unexplained)} divergences beyond the tolerance {tolerance}, the worst by {worst:.3f}"
+        yield f"{plural(len(unexplained), 'divergence')} beyond the tolerance {tolerance}, the worst by {worst:.3f}"
     if report.quality is not None and report.quality.failure is not None:
         yield report.quality.failure
     if report.loop_identical < stable * report.loop_sentences:
         wrong = report.loop_sentences - report.loop_identical
-        yield f"the runtime's loop gave other ids for {wrong} of {report.loop_sentences} sentences"
+        yield f"the runtime's loop gave other ids for {wrong} of {plural(report.loop_sentences, 'sentence')}"
     for name, count in (("alone", report.batch_identical), ("with padding", report.padded_identical)):
         if count < stable * report.single_sentences:
-            yield f"{report.single_sentences - count} of {report.single_sentences} sentences gave other ids {name}"
+            wrong = report.single_sentences - count
+            yield f"{wrong} of {plural(report.single_sentences, 'sentence')} gave other ids {name}"
 
 
-def summarise(lowerings: list[LoweringReport], precision: str, arithmetic: str, origin: str) -> VerificationReport:
+def summarise(
+    lowerings: list[LoweringReport], precision: str, arithmetic: str, coverage: Coverage
+) -> VerificationReport:
     """One report over all lowerings."""
     divergences = sorted((d for each in lowerings for d in each.first_divergences), key=lambda d: -d.margin)
     return VerificationReport(
@@ -135,14 +154,17 @@ def summarise(lowerings: list[LoweringReport], precision: str, arithmetic: str, 
         passed=not any(each.failures for each in lowerings),
         precision=precision,
         arithmetic=arithmetic,
-        origin=origin,
+        origin=coverage.origin,
         tolerance=TOLERANCES[precision],
         required=REQUIRED[precision],
+        asked=coverage.asked,
         sentences=min(each.sentences for each in lowerings),
+        cut=coverage.cut,
         token_identical=min(each.token_identical for each in lowerings),
         batch_identical=min(each.batch_identical for each in lowerings),
         max_logit_error=max(each.max_logit_error for each in lowerings),
         first_divergences=divergences[:_LISTED],
         lowerings=lowerings,
         versions={"torch": torch.__version__, "onnxruntime": onnxruntime.__version__, "numpy": np.__version__},
+        notes=coverage.notes,
     )

@@ -1,20 +1,22 @@
 """A verification report for people."""
 
 from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
+from txport.exporter.tables import print_table
 from txport.exporter.verification.report import VerificationReport
+from txport.exporter.words import plural
 
 _SHOWN = 5
+_HEADS = ("lowering", "identical", "loop", "alone", "padded", "max error", "mean error", "encoder")
 
 
 def print_report(report: VerificationReport, console: Console) -> None:
     """A table with a row for each lowering, then what diverged and what failed."""
-    console.print(f"Verification against PyTorch float32 on {report.sentences} sentences ({report.origin})")
-    table = Table()
-    for column in ("lowering", "identical", "loop", "alone", "padded", "max error", "mean error", "encoder"):
-        table.add_column(column, justify="left" if column == "lowering" else "right")
-    for each in report.lowerings:
-        table.add_row(
+    console.print(
+        f"Verification against PyTorch float32 on {plural(report.sentences, 'sentence')} ({escape(report.origin)})"
+    )
+    rows = [
+        [
             each.lowering,
             f"{each.token_identical}/{each.sentences}",
             f"{each.loop_identical}/{each.loop_sentences}",
@@ -23,8 +25,10 @@ def print_report(report: VerificationReport, console: Console) -> None:
             f"{each.max_logit_error:.1e}",
             f"{each.mean_logit_error:.1e}",
             f"{each.max_encoder_error:.1e}",
-        )
-    console.print(table)
+        ]
+        for each in report.lowerings
+    ]
+    print_table(_HEADS, rows, console, left=_HEADS[:1])
     console.print(
         "Identical ids: of every sentence, in plain batches; of so many, by the runtime's loop, alone, with padding. "
         "Errors: of logits (largest, mean), "
@@ -40,5 +44,7 @@ def print_report(report: VerificationReport, console: Console) -> None:
                 f"{divergence.margin:.4f}" + ("" if report.tolerance is None else f" (tolerance {report.tolerance})")
             )
         for failure in each.failures:
-            console.print(f"[red]{each.lowering}: {failure}[/red]")
+            console.print(f"[red]{each.lowering}: {escape(failure)}[/red]")
+    for note in report.notes:
+        console.print(f"[yellow]{escape(note)}[/yellow]")
     console.print("[green]passed[/green]" if report.passed else "[red]failed[/red]")

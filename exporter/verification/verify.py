@@ -3,8 +3,8 @@
 import dataclasses
 import os
 import shutil
-import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,9 +14,11 @@ from txport.exporter.bundle import write_graphs, write_json
 from txport.exporter.card import CARD, card
 from txport.exporter.graphs.float16 import rounded
 from txport.exporter.progress import Stages
-from txport.exporter.reference import BATCH, Answer, answers, batches
+from txport.exporter.reference import BATCH, Answer, answers
 from txport.exporter.trial import Trial
-from txport.exporter.verification.evidence import Errors, LoweringCheck
+from txport.exporter.verification.coverage import Coverage
+from txport.exporter.verification.evidence import LOOP_SAMPLE, Errors, LoweringCheck
+from txport.exporter.verification.portions import Portions, spread
 from txport.exporter.verification.report import VerificationReport, summarise
 from txport.models.checkpoint import Checkpoint
 from txport.runtime.bundle.interface import cross_names
@@ -25,7 +27,7 @@ from txport.runtime.bundle.schema import FileEntry, Verification
 from txport.runtime.engine import Engine, Memory
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.errors import BundleError, InputError
-from txport.runtime.files import new_directory, sha256
+from txport.runtime.files import new_directory, scratch_directory, sha256
 
 REPORT = "verification.json"
 ARITHMETIC = {
@@ -44,12 +46,14 @@ class Verifier:
         trial: the sentences.
         singles: how many of them are also run alone and with padding.
         stages: shows progress.
+        minutes: that the sentences may take, some more than that for those that are run alone; None for any time.
     """
 
     checkpoint: Checkpoint
     trial: Trial
     singles: int
     stages: Stages
+    minutes: float | None = None
 
     def verify_bundle(self, directory: Path) -> VerificationReport:
         """Compare every lowering of a bundle, on the CPU.
@@ -59,10 +63,10 @@ class Verifier:
         """
         manifest = Manifest.load(directory)
         self._check_same_model(directory, manifest)
-        with tempfile.TemporaryDirectory(prefix="txport-verify-") as scratch:
+        with scratch_directory() as scratch:
             graphs = directory
             if manifest.precision.type == "float16":
-                graphs = Path(scratch)
+                graphs = scratch
                 _write_rounded(directory, manifest, graphs)
             engines: dict[str, Engine] = {name: OrtEngine(graphs, manifest, [name]) for name in manifest.lowerings}
             precision = manifest.precision.weights
@@ -89,20 +93,33 @@ class Verifier:
     def _compare(
         self, engines: Mapping[str, Engine], precision: str, arithmetic: str, *, compare_encoder: bool
     ) -> VerificationReport:
-        trial, stages = self.trial, self.stages
-        checks = [LoweringCheck(engine, name, precision, trial, self.singles) for name, engine in engines.items()]
-        first, encoder = next(iter(engines.values())), Errors()
-        stages.stage(f"{next(iter(engines))}: the runtime's loop")
-        guesses = checks[0].loop()
-        stages.stage(f"verify {', '.join(engines)}", len(batches(guesses)))
-        for answer in answers(self.checkpoint.model, trial.sources, trial.limits, trial.prefix, guesses):
-            memory = first.encode(answer.batch.source_ids, answer.batch.source_lengths)
-            if compare_encoder:
-                _add_encoder(encoder, answer, memory)
-            for check in checks:
-                check.add(answer, memory)
-            stages.advance()
-        return summarise([check.finish(encoder, stages.stage) for check in checks], precision, arithmetic, trial.origin)
+        checks = [LoweringCheck(engine, name, precision, self.trial) for name, engine in engines.items()]
+        run = _Comparison(self, checks, next(iter(engines.values())), Errors() if compare_encoder else None)
+        portions = Portions(spread([len(source) for source in self.trial.sources]), self.minutes)
+        started, first = time.monotonic(), portions.first(max(BATCH, LOOP_SAMPLE, self.singles))
+        self.stages.stage("verify: the first sentences", len(first))
+        run.add(first)
+        seconds = time.monotonic() - started
+        if warning := run.coverage.endless(str(self.checkpoint.directory)):
+            self.stages.say(warning)
+        alone = min(self.singles, len(first))
+        self.stages.stage("verify: alone, with padding", len(checks) * alone)
+        for check in checks:
+            check.sample(first, alone, self.stages.advance)
+        self._rest(run, portions, seconds)
+        return summarise([check.finish(run.encoder) for check in checks], precision, arithmetic, run.coverage)
+
+    def _rest(self, run: "_Comparison", portions: Portions, seconds: float) -> None:
+        """All that fits after the first sentences, which took so many seconds."""
+        total, before = 0, run.coverage.sentences
+        for part, expected in portions.rest(seconds):
+            if not total:
+                self.stages.stage("verify", expected - before)
+                if expected < run.coverage.asked:
+                    self.stages.say(f"about {expected:,} of {run.coverage.asked:,} sentences fit into the time")
+            total = expected
+            self.stages.resize(expected - before)
+            run.add(part)
 
     def _check_same_model(self, directory: Path, manifest: Manifest) -> None:
         for name in ("encoder_layers", "decoder_layers", "d_model", "heads", "source_vocabulary", "target_vocabulary"):
@@ -112,6 +129,42 @@ class Verifier:
                     f"{directory} was not exported from {self.checkpoint.directory}: its {name} is {ours}, "
                     f"not {theirs}; name the checkpoint that it came from"
                 )
+
+
+class _Comparison:
+    """What all lowerings share: PyTorch's answers, the encoder's outputs, and how many sentences there were.
+
+    Args:
+        verifier: the model, the sentences, and who is told of progress.
+        checks: one for each lowering; the first one's loop guesses PyTorch's answers.
+        engine: whose encoder is run.
+        encoder: collects the errors of its outputs; None if they cannot be read.
+    """
+
+    def __init__(
+        self, verifier: Verifier, checks: Sequence[LoweringCheck], engine: Engine, encoder: Errors | None
+    ) -> None:
+        self._verifier, self._checks, self._engine = verifier, checks, engine
+        self._compared, self.encoder = encoder is not None, encoder or Errors()
+        self.coverage = Coverage(verifier.trial, verifier.minutes)
+
+    def add(self, indices: Sequence[int]) -> None:
+        """Compare these sentences, in every lowering."""
+        for answer in self._answers(indices, self._checks[0].loop(indices)):
+            memory = self._engine.encode(answer.batch.source_ids, answer.batch.source_lengths)
+            if self._compared:
+                _add_encoder(self.encoder, answer, memory)
+            for check in self._checks:
+                check.add(answer, memory)
+            self.coverage.add(answer.batch.targets, self._engine.tokens.eos)
+            self._verifier.stages.advance(len(answer.batch.targets))
+
+    def _answers(self, indices: Sequence[int], guesses: Sequence[Sequence[int]]) -> Iterator[Answer]:
+        trial, model = self._verifier.trial, self._verifier.checkpoint.model
+        sources, limits = [trial.sources[index] for index in indices], [trial.limits[index] for index in indices]
+        for answer in answers(model, sources, limits, trial.prefix, guesses):
+            numbers = [indices[index] for index in answer.batch.indices]
+            yield dataclasses.replace(answer, batch=dataclasses.replace(answer.batch, indices=numbers))
 
 
 def _add_encoder(errors: Errors, answer: Answer, memory: Memory) -> None:

@@ -93,6 +93,14 @@ def test_the_summary_shows_every_figure_in_a_pipe() -> None:
     assert "\x1b" not in text, "no colours in a pipe"
 
 
+def test_nothing_of_the_summary_is_cut_on_80_columns() -> None:
+    output = io.StringIO()
+    long = dataclasses.replace(GOOD, seconds={"export and verify the bundle in FP16 " * 3: 1.0}, bundle=Path("x/" * 60))
+    print_summary(long, Console(file=output, width=80))
+    text = output.getvalue()
+    assert "…" not in text and text.count("FP16") >= 3 and text.count("x/") == 2 * 60
+
+
 def test_all_stages_with_a_model_that_has_learned_nothing(tmp_path: Path, checkpoint: Path, bundle: Path) -> None:
     """It replaces what an earlier run left, and ends with 1 because, and only because, exact match is too low."""
     shutil.copytree(checkpoint, tmp_path / "demo/checkpoint")

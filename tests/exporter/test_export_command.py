@@ -33,12 +33,12 @@ def run(command: str, *arguments: str | Path) -> subprocess.CompletedProcess[str
 
 
 def refused(result: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
-    """One line on standard error, no traceback, the exit code, and the words."""
+    """One sentence on standard error, after lines of progress at most, the exit code, and the words."""
     lines = result.stderr.strip().splitlines()
     assert result.returncode == code, result.stderr
-    assert len(lines) == 1 and lines[0].startswith("tx-"), result.stderr
+    assert lines and all(line.startswith("tx-") for line in lines), result.stderr
     for word in words:
-        assert word in lines[0]
+        assert word in lines[-1]
 
 
 def test_export_prints_its_report_and_refuses_to_overwrite(random_checkpoint: Path, tmp_path: Path) -> None:
@@ -65,7 +65,8 @@ def test_export_prints_its_report_and_refuses_to_overwrite(random_checkpoint: Pa
 def test_a_failed_verification_leaves_no_bundle(random_checkpoint: Path, tmp_path: Path) -> None:
     bundle = tmp_path / "bundle"
     options = ("--fp16", "--sentences", "400", "--singles", "1", "--lowering", "scatter")
-    refused(run("tx-export", random_checkpoint, "-o", bundle, *options), 1, "verification failed", "99.5%", "--force")
+    failed = run("tx-export", random_checkpoint, "-o", bundle, *options)
+    refused(failed, 1, "verification failed", "99.5%", "near ties", "--force")
     assert list(tmp_path.iterdir()) == []
     forced = run("tx-export", random_checkpoint, "-o", bundle, *options, "--force")
     assert forced.returncode == 1
@@ -83,7 +84,9 @@ def test_a_failed_verification_leaves_no_bundle(random_checkpoint: Path, tmp_pat
         (["--lowering", "ort,best"], ["--lowering best", "scatter"]),
         (["--lowering", ","], ["--lowering is empty"]),
         (["--max-source", "33"], ["--max-source 33", "2 to 32"]),
-        (["--max-target", "1"], ["--max-target 1"]),
+        (["--max-source", "0"], ["--max-source 0", "2 to 32"]),
+        (["--max-target", "0"], ["--max-target 0", "2 to 32"]),
+        (["--max-target", "1"], ["--max-target 1", "2 to 32"]),
         (["--max-batch", "0"], ["--max-batch 0"]),
         (["--text", "absent.txt"], ["absent.txt", "cannot be read"]),
     ],
@@ -92,6 +95,32 @@ def test_bad_options(random_checkpoint: Path, tmp_path: Path, options: list[str]
     """In this process, for speed: `run_command` is what the console script runs."""
     refused(_in_process("export", str(random_checkpoint), "-o", str(tmp_path / "bundle"), *options), 2, *words)
     assert not (tmp_path / "bundle").exists()
+
+
+def test_the_help_names_every_lowering() -> None:
+    """It does not import them, because they import PyTorch."""
+    from txport.exporter.export_command import READ_BY
+    from txport.exporter.graphs.lowerings import LOWERINGS
+    from txport.runtime.bundle import schema
+
+    assert tuple(READ_BY) == tuple(LOWERINGS) == schema.LOWERINGS
+
+
+def test_threads_that_wait_do_not_spin(tmp_path: Path) -> None:
+    """PyTorch's OpenMP reads the variable when it is loaded."""
+    program = (
+        "import sys, os; from txport.exporter.entry import export\n"
+        "class Watch:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name == 'torch': print(os.environ.get('OMP_WAIT_POLICY'))\n"
+        "sys.meta_path.insert(0, Watch())\n"
+        "sys.argv = ['tx-export', 'absent', '-o', 'bundle']; export()"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, cwd=tmp_path
+    )
+    assert done.returncode == 2 and done.stdout.splitlines() == ["PASSIVE"], done.stderr
 
 
 def _in_process(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,14 @@ from pathlib import Path
 import pytest
 from txport.runtime import files
 from txport.runtime.errors import InputError, ResourceError
-from txport.runtime.files import make_directory, new_directory, new_file, sha256, write_atomically
+from txport.runtime.files import (
+    make_directory,
+    new_directory,
+    new_file,
+    scratch_directory,
+    sha256,
+    write_atomically,
+)
 
 
 def names(directory: Path) -> list[str]:
@@ -177,6 +184,46 @@ def test_what_a_killed_run_leaves_is_removed_but_not_what_a_living_one_has(tmp_p
     with new_directory(tmp_path / "new", replace=True):
         pass
     assert names(tmp_path) == [".other.txport-12345678", "new"]
+
+
+WRITE = """
+import sys, time
+from pathlib import Path
+from txport.runtime.files import new_file, scratch_directory
+with new_file(Path(sys.argv[1])) as file, scratch_directory() as scratch:
+    file.write(b"half")
+    (scratch / "half").write_text("x")
+    print("written", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_killed_run_leaves_neither_files_nor_scratch_space_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    monkeypatch.setattr("tempfile.tempdir", None)  # which Python looks up once
+    (tmp_path / "temporary").mkdir()
+    run = subprocess.Popen([sys.executable, "-c", WRITE, str(tmp_path / "file")], stdout=subprocess.PIPE)
+    try:
+        assert run.stdout is not None and run.stdout.readline() == b"written\n"
+        write_atomically(tmp_path / "file", b"ours")
+        with scratch_directory() as scratch:
+            assert len(names(tmp_path / "temporary")) == 2, "the living one's and ours"
+            assert scratch.stat().st_mode & 0o777 == 0o700
+        assert len(names(tmp_path)) == 3 and len(names(tmp_path / "temporary")) == 1
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+    finally:
+        run.kill()
+        run.stdout and run.stdout.close()
+    assert len(names(tmp_path)) == 3 and len(names(tmp_path / "temporary")) == 1
+    (tmp_path / ".other.txport-12345678").write_text("not ours")
+    write_atomically(tmp_path / "file", b"again")
+    with scratch_directory():
+        pass
+    assert names(tmp_path / "temporary") == []
+    assert names(tmp_path) == [".other.txport-12345678", "file", "temporary"]
 
 
 def test_new_files_replace_old_ones_at_once(tmp_path: Path) -> None:

@@ -10,17 +10,32 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+import torch
+from txport.exporter.export import ExportOptions, export_bundle
 from txport.exporter.progress import Stages
 from txport.exporter.trial import choose_trial
 from txport.exporter.verification.evidence import LOOP_SAMPLE, Errors
-from txport.exporter.verification.report import LoweringReport, judge
+from txport.exporter.verification.report import Divergence, LoweringReport, judge
 from txport.exporter.verification.verify import Verifier, store_report
-from txport.models.checkpoint import load_checkpoint
+from txport.models.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from txport.models.transformer import Transformer
 from txport.runtime.bundle.manifest import Manifest, list_files
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.errors import BundleError
+from txport.runtime.golden import load_golden
 
 SILENT = Stages(enabled=False)
+
+
+class Said(Stages):
+    """Keeps what is said instead of showing it."""
+
+    def __init__(self) -> None:
+        super().__init__(enabled=False)
+        self.sentences: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.sentences.append(text)
 
 
 def verify(bundle: Path, checkpoint: Path, sentences: int = 40) -> Any:
@@ -40,6 +55,79 @@ def rewrite(bundle: Path) -> None:
     """Make the manifest agree with changed files, so that only verification can find the change."""
     manifest = Manifest.parse((bundle / "manifest.json").read_bytes())
     dataclasses.replace(manifest, files=list_files(bundle)).write(bundle)
+
+
+def endless(checkpoint: Path, copy: Path) -> Checkpoint:
+    """The checkpoint, but with an end-of-sequence that is never chosen."""
+    loaded = load_checkpoint(checkpoint)
+    projection = loaded.model.projection
+    with torch.no_grad():
+        projection.weight = torch.nn.Parameter(projection.weight.clone())  # it is the embeddings' too
+        bias = torch.zeros(len(projection.weight))
+        bias[loaded.config.eos_id] = -1e4
+        projection.bias = torch.nn.Parameter(bias)
+    config = dataclasses.replace(
+        loaded.config, tie_projection=False, projection_bias=True, share_embeddings=loaded.config.share_embeddings
+    )
+    model = Transformer(config)
+    model.load_state_dict(loaded.model.state_dict())
+    save_checkpoint(copy, model.eval(), checkpoint / "tokenizer", loaded.sentences[:200], {})
+    return load_checkpoint(copy)
+
+
+def test_answers_that_do_not_end_are_cut_and_said(checkpoint: Path, tmp_path: Path) -> None:
+    """By the length of their sources, in the bundle and in PyTorch; the model's last position is 128."""
+    loaded = endless(checkpoint, tmp_path / "endless")
+    said = Said()
+    options = ExportOptions(lowerings=("ort",), sentences=40, singles=2)
+    report = export_bundle(tmp_path / "endless", tmp_path / "bundle", options, said)
+    assert report is not None and report.passed
+    assert report.cut == report.sentences == report.asked == 40
+    assert any("40 answers" in note and "2 times the tokens of the source plus 20" in note for note in report.notes)
+    (warning,) = said.sentences
+    assert str(tmp_path / "endless") in warning and "do not end" in warning and "learnt" in warning
+    assert report.failure.endswith("40 of 40 answers do not end: the model has hardly learnt anything yet")
+    for case in load_golden(tmp_path / "bundle").cases:
+        assert len(case.target_ids) == min(128, 2 * len(case.source_ids) + 20)
+    assert loaded.config.max_positions == 128
+
+
+def test_a_report_says_that_it_covers_fewer_sentences(bundle: Path, checkpoint: Path) -> None:
+    """Whatever the time, the first ones are compared, in every way."""
+    loaded, limits = load_checkpoint(checkpoint), Manifest.load(bundle).limits
+    trial = choose_trial(loaded, 200, limits.source, limits.target)
+    report = Verifier(loaded, trial, 3, SILENT, minutes=1e-9).verify_bundle(bundle)
+    assert report.passed and (report.asked, report.sentences) == (200, 32)
+    (note,) = [note for note in report.notes if "as many as fit" in note]
+    assert note.startswith("32 of 200 sentences") and "--verify-minutes" in note
+    for each in report.lowerings:
+        assert (each.token_identical, each.loop_identical, each.batch_identical, each.padded_identical) == (
+            32,
+            32,
+            3,
+            3,
+        )
+
+
+def test_the_time_changes_the_report_and_nothing_else(checkpoint: Path, tmp_path: Path) -> None:
+    for name, minutes in (("short", 1e-9), ("long", 60.0)):
+        options = ExportOptions(lowerings=("ort",), minutes=minutes, sentences=100, singles=2)
+        export_bundle(checkpoint, tmp_path / name, options)
+    short, long = (Manifest.load(tmp_path / name) for name in ("short", "long"))
+    assert short.verification is not None and long.verification is not None
+    assert (short.verification.sentences, long.verification.sentences) == (32, 100)
+    differing = {name for name, entry in short.files.items() if entry != long.files[name]}
+    assert differing == {"README.md", "verification.json"} and "golden.json" in short.files
+    same = [dataclasses.replace(each, files={}, verification=None, sha256="") for each in (short, long)]
+    assert same[0] == same[1]
+
+
+@pytest.mark.parametrize(("margin", "said"), [(0.05, True), (0.2, False)])
+def test_a_refusal_that_is_all_ties_says_so(margin: float, said: bool) -> None:
+    counts: dict[str, Any] = {"sentences": 980, "token_identical": 970}
+    (first, *rest) = judge(LoweringReport("ort", **counts), [Divergence(1, 0, 5, 6, margin)], "float16")
+    assert "970 of 980 sentences" in first and ("near ties" in first) == said
+    assert bool(rest) == (not said)
 
 
 def test_a_good_bundle_passes(bundle: Path, checkpoint: Path) -> None:

@@ -1,0 +1,45 @@
+"""Tables for a terminal or a pipe, of which nothing is cut, however narrow it is."""
+
+from collections.abc import Collection, Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+
+def print_table(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], console: Console, left: Collection[str] = ()
+) -> None:
+    """One table. Where it is too wide, lines are broken between words, and within them if nothing else helps.
+
+    Args:
+        heads: of the columns.
+        rows: their cells.
+        console: where to.
+        left: the heads of columns of text; the others are numbers.
+    """
+    columns = [[head, *(row[number] for row in rows)] for number, head in enumerate(heads)]
+    widths, padding = _widths(columns, console.width - 2 * len(columns)), 1
+    if widths is None:  # with one space between two columns instead of two
+        widths, padding = _widths(columns, console.width - len(columns), within=True), 0
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, padding, 0, 0))
+    for head, width in zip(heads, widths or [], strict=True):
+        table.add_column(escape(head), justify="left" if head in left else "right", overflow="fold", width=width)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console.print(table)
+
+
+def _widths(columns: Sequence[Sequence[str]], room: int, *, within: bool = False) -> list[int] | None:
+    """The width of each column: as of whole cells, or less, but of whole words, unless `within` them is allowed.
+
+    None if that does not fit. Rich would cut what is too wide.
+    """
+    widths = [max(map(len, cells)) for cells in columns]
+    words = [max((len(word) for cell in cells for word in cell.split()), default=0) for cells in columns]
+    for least in (words, [1] * len(columns)) if within else (words,):
+        while sum(widths) > room and any(width > bound for width, bound in zip(widths, least, strict=True)):
+            wide = [number for number, bound in enumerate(least) if widths[number] > bound]
+            widths[max(wide, key=lambda number: widths[number])] -= 1
+    return widths if sum(widths) <= room or within else None

@@ -1,0 +1,6 @@
+"""Numbers in sentences."""
+
+
+def plural(count: int, noun: str) -> str:
+    """For example "1 sentence", "1,000 sentences"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
