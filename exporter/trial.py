@@ -10,16 +10,13 @@ from txport.models.checkpoint import Checkpoint
 from txport.models.config import Config
 from txport.runtime.engine import FIRST_TARGET
 from txport.runtime.errors import InputError
-from txport.runtime.greedy import Request
+from txport.runtime.greedy import MORE, PER_SOURCE, Request
 from txport.runtime.text.affixes import Affixes, affixes
 from txport.runtime.text.lines import read_lines
 from txport.runtime.text.tokenizer import IdsOnly, TextTokenizer, Tokenizer, open_tokenizer
 
 # Most target tokens of a random text: more than the runtime's first caches hold, so that caches grow.
 MOST_MADE = FIRST_TARGET + 8
-# Most target tokens of a sentence: so many for each of its source tokens, and so many more. Few real answers are
-# longer, and a model whose answers do not end would else go on to its last position with each.
-PER_SOURCE, MORE = 2, 20
 CUT = f"{PER_SOURCE} times the tokens of the source plus {MORE}"
 
 

@@ -17,6 +17,9 @@ from txport.runtime.errors import InputError
 
 # The most source tokens (padding included) that rows of one batch hold by default.
 BATCH_TOKENS = 4096
+# A model that has learned little does not end its answers. Few real ones have more tokens than so many for each of the
+# source's, and so many more.
+PER_SOURCE, MORE = 2, 20
 
 
 @dataclass(frozen=True)

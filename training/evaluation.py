@@ -18,8 +18,6 @@ from txport.training.torch_engine import TorchEngine
 
 # Sentences between two reports, of similar lengths: enough to refill a batch some times.
 PART = 256
-# The most tokens of an answer: so many for one of the source, and so many more.
-GROWTH, ROOM = 2, 20
 
 
 @dataclass(frozen=True)
@@ -84,12 +82,13 @@ def answers(
 ) -> list[Answer]:
     """Greedy translations, in order; empty sentences stay empty, and longer ones than the engine takes are cut.
 
+    Without `max_length` an answer has at most twice as many tokens as its source, and 20 (`greedy.PER_SOURCE`).
+
     Args:
         engine: runs the model.
         tokenizer: its tokenizer.
         sentences: any number.
-        max_length: the most tokens to make, eos included; None for as many as a translation may have: a model that
-            does not know yet how to end would go on to its last position.
+        max_length: the most tokens to make, eos included; None for as many as a translation may have.
         rows: the most sentences that run together; None for as many as the engine takes.
         watch: told how many more sentences are done, every now and then.
 
@@ -120,7 +119,7 @@ def _request(engine: Engine, tokenizer: Tokenizer, text: str, max_length: int | 
     if not ids or text.isspace():
         return greedy.Request([]), True
     source, most = around.around(ids, engine.limits.source), engine.limits.target
-    length = max_length or min(most, GROWTH * len(source) + ROOM)
+    length = max_length or min(most, greedy.PER_SOURCE * len(source) + greedy.MORE + len(around.target_prefix))
     return greedy.Request(source, length, prefix=around.target_prefix), len(source) == len(around.around(ids))
 
 

@@ -1,6 +1,7 @@
 """A whole training run, from recipe to checkpoint."""
 
 import logging
+import math
 import os
 import pickle
 from collections.abc import Sequence
@@ -22,12 +23,18 @@ from txport.runtime.text.tokenizer import SentencePieceTokenizer
 from txport.training import corpora
 from txport.training.batching import Loader, TokenBatches
 from txport.training.corpora import Corpus, Pair
-from txport.training.evaluation import Scores, score, translate
+from txport.training.evaluation import Scores
 from txport.training.examples import Examples
-from txport.training.lightning_module import TranslationModule
-from txport.training.progress import RunProgress
-from txport.training.recipe import Recipe, TrainingOptions
-from txport.training.run_directory import RunDirectory
+from txport.training.fitting import fit
+from txport.training.recipe import Recipe, TrainingOptions, chosen
+from txport.training.run.clock import Clock
+from txport.training.run.decoding import judge
+from txport.training.run.directory import RunDirectory
+from txport.training.run.interruption import Interruption
+from txport.training.run.lightning_module import TranslationModule
+from txport.training.run.pacing import MOST, NEVER, Pace, TimeLimit
+from txport.training.run.progress import RunProgress
+from txport.training.run.saving import StateSaver
 from txport.training.tokenizers import load_tokenizer, padded_vocabulary, train_tokenizer
 from txport.training.torch_engine import TorchEngine
 
@@ -44,8 +51,8 @@ class Outcome:
     Attributes:
         checkpoint: where it was written.
         steps: optimizer steps.
-        seconds: wall-clock time of the steps and validations, without reading and tokenising the corpus.
-        test: figures on the test split.
+        seconds: wall-clock time of all of it, without what lay between an interruption and `--resume`.
+        test: figures on the test split, or on a sample of it where the time did not allow more.
     """
 
     checkpoint: Path
@@ -53,16 +60,30 @@ class Outcome:
     seconds: float
     test: Scores
 
+    def sentence(self) -> str:
+        """All of it, for people."""
+        test = self.test
+        return (
+            f"{self.checkpoint}: {_count(self.steps, 'step')} in {self.seconds:.0f} s; on "
+            f"{_count(test.sentences, 'test sentence')} BLEU {test.bleu:.2f}, chrF {test.chrf:.2f}, "
+            f"exact match {100 * test.exact:.1f}%"
+        )
 
-def train(recipe: Recipe, output: Path, data: Path, *, resume: bool = False, force: bool = False) -> Outcome | None:
+
+def train(
+    recipe: Recipe, output: Path, data: Path, *, resume: bool = False, force: bool = False, started: float | None = None
+) -> Outcome | None:
     """Train as a recipe says and write a txport checkpoint.
 
+    SIGINT and SIGTERM are taken over meanwhile, in the main thread: the state is saved, and `Interrupted` is raised.
+
     Args:
-        recipe: what to do.
+        recipe: what to do; what it leaves open is chosen by `txport.training.fitting`.
         output: the checkpoint directory to write; `output`.run next to it holds logs and what `resume` needs.
         data: where relative file names of the recipe's corpus are.
         resume: continue an interrupted run.
         force: replace a checkpoint or a run that exists.
+        started: what `time.monotonic()` was when the time of `max_minutes` began; None for now.
 
     Returns:
         what came out; None in processes that only helped (all devices but the first).
@@ -70,28 +91,89 @@ def train(recipe: Recipe, output: Path, data: Path, *, resume: bool = False, for
     Raises:
         InputError: the output exists, or the corpus or an option cannot be used.
         MissingLibrary: see `txport.training.corpora.load`.
+        Interrupted: a signal came.
     """
-    run, first = RunDirectory(output), _first_process()
+    clock = Clock(recipe.training.max_minutes, started)
+    with RunProgress(_first_process()) as progress, Interruption() as interruption:
+        run = RunDirectory(output)
+        prepared = _prepare(recipe, run, data, progress, resume, force)
+        return _train(prepared, run, clock, progress, interruption, resume)
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """What a run starts from: nothing in the recipe is open."""
+
+    recipe: Recipe
+    corpus: Corpus
+    tokenizer: SentencePieceTokenizer
+
+
+def _prepare(
+    recipe: Recipe, run: RunDirectory, data: Path, progress: RunProgress, resume: bool, force: bool
+) -> _Prepared:
+    """Read the corpus, and only then make the run's directory: a start that fails leaves nothing."""
+    first = _first_process()
     if first:
-        run.resume(recipe) if resume else run.start(recipe, force)
+        if resume:
+            recipe = run.resume(recipe)
+        else:
+            run.check(force)
+    progress.phase("reading the corpus")
     corpus = corpora.load(recipe.corpus, data)
+    if first and not resume:
+        recipe, choices = fit(recipe, corpus.train)
+        if choices:
+            _log.info("chosen for %s: %s", _count(len(corpus.train), "training pair"), _listed(choices))
+        run.start(recipe)
     if first and not run.tokenizer.exists():
+        progress.phase("training the tokenizer")
         train_tokenizer(corpus.train, recipe.tokenizer, run.tokenizer)
     run.wait_for_tokenizer()
     tokenizer = load_tokenizer(run.tokenizer)
+    wanted, pieces = chosen(recipe.tokenizer.vocabulary) if first else 0, _fewest_pieces(tokenizer)
+    if pieces < wanted:
+        _log.warning("tokenizer.vocabulary is %d, but the corpus gives %d pieces only: these are taken", wanted, pieces)
+    return _Prepared(recipe if first else run.stored(), corpus, tokenizer)
+
+
+def _fewest_pieces(tokenizer: SentencePieceTokenizer) -> int:
+    return min(tokenizer.source_pieces, tokenizer.target_pieces)
+
+
+def _train(
+    prepared: _Prepared,
+    run: RunDirectory,
+    clock: Clock,
+    progress: RunProgress,
+    interruption: Interruption,
+    resume: bool,
+) -> Outcome | None:
+    recipe, corpus, tokenizer = prepared.recipe, prepared.corpus, prepared.tokenizer
     options = recipe.training
     torch.manual_seed(options.seed)
     model = Transformer(model_config(recipe, tokenizer))
-    shown = corpus.validation[: options.validation_sentences]
-    module = TranslationModule(model, options, tokenizer, shown)
+    shown = corpus.validation[: chosen(options.validation_sentences)]
+    clock.test = len(corpus.test) / len(shown)
+    module = TranslationModule(model, options, tokenizer, shown, clock, progress.watch("validating"))
+    progress.phase("tokenising")
+    examples = _examples(corpus.train, tokenizer, model, options)
     # Lightning advertises itself and gives advice on data loaders.
     with quiet("lightning.pytorch", "lightning.fabric", module="lightning"):
-        trainer = _trainer(options, run)
-        _fit(trainer, module, _examples(corpus.train, tokenizer, model, options), shown, run.last if resume else None)
+        trainer = _trainer(options, run, progress, interruption)
+        _fit(trainer, module, examples, shown, run.last if resume else None)
     if not trainer.is_global_zero:
         return None
-    _take_best(trainer, module)
-    return _finish(recipe, run, corpus, module, tokenizer, trainer.global_step)
+    _take_kept(trainer, module, run)
+    return _finish(prepared, run, module, progress, trainer.global_step)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _listed(choices: dict[str, Any]) -> str:
+    return ", ".join(f"{key.partition('.')[2]} = {value}" for key, value in choices.items())
 
 
 def model_config(recipe: Recipe, tokenizer: SentencePieceTokenizer) -> Config:
@@ -122,13 +204,14 @@ def _examples(
         parameters = sum(parameter.numel() for parameter in model.parameters())
         tokens = (examples.sources.lengths.mean(), examples.targets.lengths.mean())
         _log.info(
-            "%d training pairs of %.1f and %.1f tokens (%d longer ones left out), %d pieces, %.2f million parameters",
-            len(examples), *tokens, len(pairs) - len(examples), tokenizer.target_pieces, parameters / 1e6,
+            "%s of %.1f and %.1f tokens (%d longer left out), %d pieces, %.2f million parameters",
+            _count(len(examples), "training pair"), *tokens, len(pairs) - len(examples), tokenizer.target_pieces,
+            parameters / 1e6,
         )  # fmt: skip
     return examples
 
 
-def _trainer(options: TrainingOptions, run: RunDirectory) -> Trainer:
+def _trainer(options: TrainingOptions, run: RunDirectory, progress: RunProgress, interruption: Interruption) -> Trainer:
     try:
         return Trainer(
             accelerator=options.accelerator,
@@ -140,11 +223,11 @@ def _trainer(options: TrainingOptions, run: RunDirectory) -> Trainer:
             max_epochs=options.max_epochs or -1,
             accumulate_grad_batches=options.accumulate,
             gradient_clip_val=options.clip_norm,
-            val_check_interval=options.validate_every and options.validate_every * options.accumulate,
-            check_val_every_n_epoch=None if options.validate_every else 1,
+            val_check_interval=(options.validate_every or NEVER) * options.accumulate,
+            check_val_every_n_epoch=None,
             num_sanity_val_steps=0,
             log_every_n_steps=10,
-            callbacks=_callbacks(options, run),
+            callbacks=_callbacks(options, run, progress, interruption),
             logger=[CSVLogger(run.logs, name="csv"), TensorBoardLogger(run.logs, name="tensorboard", version="")],
             use_distributed_sampler=False,  # ours knows the devices
             enable_progress_bar=False,
@@ -154,14 +237,17 @@ def _trainer(options: TrainingOptions, run: RunDirectory) -> Trainer:
         raise InputError(f"these devices cannot be used: {' '.join(str(error).split())}") from error
 
 
-def _callbacks(options: TrainingOptions, run: RunDirectory) -> list[Callback]:
+def _callbacks(
+    options: TrainingOptions, run: RunDirectory, progress: RunProgress, interruption: Interruption
+) -> list[Callback]:
     monitor, mode = f"validation/{options.monitor}", "min" if options.monitor == "loss" else "max"
     callbacks: list[Callback] = [
-        RunProgress(),
+        progress,
+        TimeLimit(),
         ModelCheckpoint(run.state, filename="best", monitor=monitor, mode=mode, enable_version_counter=False),
-        # Of its own: `save_last` would only follow the best.
-        ModelCheckpoint(run.state, filename=run.last.stem, enable_version_counter=False),
+        StateSaver(run, interruption),
     ]
+    callbacks += [] if options.validate_every else [Pace()]
     if options.patience:
         callbacks.append(EarlyStopping(monitor, patience=options.patience, mode=mode))
     if options.average:
@@ -174,12 +260,14 @@ def _fit(
     trainer: Trainer, module: TranslationModule, examples: Examples, validation: Sequence[Pair], resume: Path | None
 ) -> None:
     options, tokenizer = module.options, module.tokenizer
-    rank, world = trainer.global_rank, trainer.world_size
+    rank, world, batch_tokens = trainer.global_rank, trainer.world_size, chosen(options.batch_tokens)
     held_out = Examples.of(validation, tokenizer, options.max_length)
     loaders = [
-        Loader(examples, TokenBatches(examples.lengths, options.batch_tokens, options.seed, rank, world)),
-        Loader(held_out, TokenBatches(held_out.lengths, options.batch_tokens, 0, rank, world, shuffle=False)),
+        Loader(examples, TokenBatches(examples.lengths, batch_tokens, options.seed, rank, world)),
+        Loader(held_out, TokenBatches(held_out.lengths, batch_tokens, 0, rank, world, shuffle=False)),
     ]
+    if trainer.is_global_zero:
+        _announce(options, len(loaders[0]), len(validation))
     try:
         # What Lightning wrote is read back without unpickling anything but tensors and plain values.
         trainer.fit(module, loaders[0], loaders[1], ckpt_path=resume, weights_only=True)
@@ -190,28 +278,55 @@ def _fit(
         raise InputError(f"{resume} cannot be resumed from ({reason}): start again with --force") from error
 
 
-def _take_best(trainer: Trainer, module: TranslationModule) -> None:
-    """Put the weights that validated best into the module, if that is what the recipe keeps."""
-    best = getattr(trainer.checkpoint_callback, "best_model_path", "")
-    if module.options.keep == "best" and best:
-        state = torch.load(best, map_location="cpu", weights_only=True)
-        module.load_state_dict(state["state_dict"])
+def _announce(options: TrainingOptions, batches: int, sentences: int) -> None:
+    """What the run will do."""
+    steps = math.ceil(batches / options.accumulate)
+    ends = {
+        "minute": options.max_minutes,
+        "step": options.max_steps,
+        "epoch": options.max_epochs,
+    }
+    until = " or ".join(f"{value:g} {unit}{'' if value == 1 else 's'}" for unit, value in ends.items() if value)
+    every = f"every {_count(options.validate_every, 'step')}" if options.validate_every else f"at most {MOST + 1} times"
+    _log.info(
+        "%s an epoch; validates %s, on %s; ends after %s%s",
+        _count(steps, "step"), every, _count(sentences, "sentence"), until,
+        ", the test included" if options.max_minutes else "",
+    )  # fmt: skip
+
+
+def _take_kept(trainer: Trainer, module: TranslationModule, run: RunDirectory) -> None:
+    """Put the weights that the recipe keeps into the module, and say which they are."""
+    best = trainer.checkpoint_callback
+    assert isinstance(best, ModelCheckpoint)
+    kept = run.last
+    if module.options.keep == "best" and best.best_model_path:
+        kept = Path(best.best_model_path)
+    state = torch.load(kept, map_location="cpu", weights_only=True)
+    # With an average, this is the average.
+    module.load_state_dict(state["state_dict"])
+    if kept != run.last and best.best_model_score is not None:
+        figure, value = module.options.monitor, float(best.best_model_score)
+        _log.info("kept step %d of %d: %s", state["global_step"], trainer.global_step, _figure(figure, value))
+
+
+def _figure(monitor: str, value: float) -> str:
+    """A validation figure as people read it."""
+    if monitor == "exact":
+        return f"exact match {100 * value:.1f}%"
+    return f"loss {value:.3f}" if monitor == "loss" else f"{ {'bleu': 'BLEU', 'chrf': 'chrF'}[monitor] } {value:.2f}"
 
 
 def _finish(
-    recipe: Recipe,
-    run: RunDirectory,
-    corpus: Corpus,
-    module: TranslationModule,
-    tokenizer: SentencePieceTokenizer,
-    steps: int,
+    prepared: _Prepared, run: RunDirectory, module: TranslationModule, progress: RunProgress, steps: int
 ) -> Outcome:
     """Judge the model on the test split and write the checkpoint."""
-    seconds = module.seconds
-    test = score(
-        translate(TorchEngine(module.model), tokenizer, [source for source, _ in corpus.test]),
-        [target for _, target in corpus.test],
-    )
+    recipe, corpus, clock = prepared.recipe, prepared.corpus, module.clock
+    engine, left = TorchEngine(module.model), clock.left_to_judge
+    test = judge(engine, prepared.tokenizer, corpus.test, progress.watch("testing"), left)
+    if test.sentences < len(corpus.test):
+        _log.info("the time allowed a test on %d of %d sentences, drawn at random", test.sentences, len(corpus.test))
+    progress.phase("saving")
     held_out: dict[str, str] = {}
     for source, target in [*corpus.test, *corpus.validation]:
         held_out.setdefault(source, target)
@@ -220,7 +335,7 @@ def _finish(
         "recipe": recipe.to_json(),
         "corpus": {name: len(getattr(corpus, name)) for name in ("train", "validation", "test")},
         "steps": steps,
-        "seconds": round(seconds, 1),
+        "seconds": round(clock.seconds, 1),
         "test": test.to_json(),
         "torch": torch.__version__,
         "lightning": lightning.__version__,
@@ -234,4 +349,4 @@ def _finish(
         references=[target for _, target in shown],
         replace=True,
     )
-    return Outcome(run.checkpoint, steps, seconds, test)
+    return Outcome(run.checkpoint, steps, clock.seconds, test)

@@ -22,6 +22,9 @@ else:
 
 T = TypeVar("T")
 
+# Of values that a recipe may leave open, see `txport.training.fitting`.
+FITTED = "none: chosen to fit the corpus and the time"
+
 RECIPES = Path(__file__).with_name("recipes")
 # What the metadata of an option may demand of its value: the words for it, and the test.
 _RANGES: dict[str, tuple[str, Callable[[float, float], bool]]] = {
@@ -105,8 +108,8 @@ CORPORA: dict[str, type[CorpusOptions]] = {
 class TokenizerOptions:
     """`[tokenizer]`: SentencePiece models."""
 
-    vocabulary: int = option(
-        8_000, "pieces of each model at most; the embedding is padded to a multiple of 8", least=16
+    vocabulary: int | None = option(
+        None, f"pieces of each model at most, the embedding is padded to a multiple of 8; {FITTED}", least=16
     )
     joint: bool = option(True, "one model for both sides")
     algorithm: Literal["bpe", "unigram"] = option("bpe", "how pieces are chosen")
@@ -124,23 +127,36 @@ class TrainingOptions:
     seed: int = option(1, "for initial weights, order of batches and dropout", least=0)
     max_steps: int | None = option(None, "optimizer steps", above=0)
     max_epochs: int | None = option(None, "passes over the training pairs", above=0)
-    max_minutes: float | None = option(None, "wall-clock limit; the learning rate cools down towards it", above=0)
-    batch_tokens: int = option(4_096, "most tokens of a batch on one device, padding included, on the longer side")
+    max_minutes: float | None = option(None, "wall-clock time until the checkpoint is there, test included", above=0)
+    batch_tokens: int | None = option(
+        None, f"most tokens of a batch on one device, padding included, on the longer side; {FITTED}", least=8
+    )
     accumulate: int = option(1, "batches for one optimizer step", least=1)
     max_length: int = option(256, "longest source or target in tokens; longer pairs are left out of training", least=8)
-    learning_rate: float = option(1e-3, "its peak, at the end of the warm-up", above=0)
-    warmup_steps: int = option(4_000, "steps of linear warm-up, before decay by the inverse square root", least=1)
-    cooldown: float = option(
-        0.0, "last share of the run over which the learning rate falls to zero; 0 for none", least=0, below=1
+    learning_rate: float | None = option(None, f"its peak, at the end of the warm-up; {FITTED}", above=0)
+    warmup_steps: int | None = option(
+        None, f"steps of linear warm-up, before decay by the inverse square root; {FITTED}", least=1
+    )
+    cooldown: float | None = option(
+        None,
+        f"last share of the run over which the learning rate falls to zero, 0 for none; {FITTED}",
+        least=0,
+        below=1,
     )
     label_smoothing: float = option(0.1, "probability mass that is spread over the vocabulary", least=0, below=1)
     clip_norm: float = option(1.0, "largest norm of the gradient", above=0)
     average: float = option(0.0, "decay of the exponential moving average of the weights; 0 for none", least=0, below=1)
-    validate_every: int | None = option(None, "steps between validations; none: once an epoch", above=0)
-    validation_sentences: int = option(1_000, "most sentences to decode at each validation", least=1)
+    validate_every: int | None = option(
+        None,
+        "steps between validations; none: so that they take a tenth of the time at most",
+        above=0,
+    )
+    validation_sentences: int | None = option(None, f"most sentences to decode at each validation; {FITTED}", least=1)
     monitor: Literal["bleu", "chrf", "exact", "loss"] = option("bleu", "what decides early stopping and `keep`")
     patience: int = option(0, "validations without improvement before the run stops; 0 for never", least=0)
-    keep: Literal["best", "last"] = option("best", "which weights become the checkpoint")
+    keep: Literal["best", "last"] | None = option(
+        None, "which weights become the checkpoint; none: the last of a run that cools down, else the best"
+    )
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = option("32-true", "arithmetic, as Lightning names it")
     accelerator: str = option("auto", "auto, cpu, gpu ..., as Lightning names it")
     devices: str = option("auto", "how many devices of each node, or which: 2, 0,1 ...")
@@ -259,6 +275,12 @@ def from_table(table: Mapping[str, Any], file: str) -> Recipe:
     return recipe
 
 
+def chosen(value: T | None) -> T:
+    """A value that a recipe may leave open, after `txport.training.fitting`."""
+    assert value is not None, "the recipe was not fitted to its corpus"
+    return value
+
+
 def _override(table: dict[str, Any], text: str) -> None:
     path, equals, value = text.partition("=")
     section, dot, key = path.strip().partition(".")
@@ -284,12 +306,12 @@ def _section(kind: type[T], table: Mapping[str, Any], where: str) -> T:
 
 def _model(table: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Checked by making a config of it, with vocabularies that do not matter here."""
-    model = {"preset": "small", **table}
+    model = dict(table)
     for name in ("source_vocabulary", "target_vocabulary"):
         if name in model:
             raise InputError(f"{where}: model.{name} comes from the tokenizer: set tokenizer.vocabulary")
     try:
-        preset(model["preset"], **{name: value for name, value in model.items() if name != "preset"})
+        preset(**{"name": "small", **{"name" if key == "preset" else key: value for key, value in model.items()}})
     except InputError as error:
         raise InputError(f"{where}, [model]: {error}") from None
     return model
@@ -302,7 +324,7 @@ def _check_together(recipe: Recipe, where: str) -> None:
         if side is not None and side == getattr(recipe.corpus, other):
             raise InputError(f"{where}: corpus.{name} and corpus.{other} are both {side!r}: a side would learn itself")
     training = recipe.training
-    if training.batch_tokens < training.max_length:
+    if training.batch_tokens is not None and training.batch_tokens < training.max_length:
         raise InputError(
             f"{where}: training.batch_tokens ({training.batch_tokens}) must be at least training.max_length "
             f"({training.max_length}), so that every pair fits a batch"

@@ -10,7 +10,7 @@ from txport.runtime.errors import InputError
 from txport.runtime.files import new_directory
 from txport.runtime.text.tokenizer import SentencePieceTokenizer
 from txport.training.corpora import Pair
-from txport.training.recipe import TokenizerOptions
+from txport.training.recipe import TokenizerOptions, chosen
 
 # The ids that models and bundles agree on.
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
@@ -60,7 +60,7 @@ def _train(sentences: Iterator[str], options: TokenizerOptions, name: str) -> by
             sentence_iterator=sentences,
             model_writer=model,
             model_type=options.algorithm,
-            vocab_size=options.vocabulary,
+            vocab_size=chosen(options.vocabulary),
             # A corpus of few words gives fewer pieces than options.vocabulary, no error (unigram; BPE raises one).
             hard_vocab_limit=False,
             pad_id=PAD,

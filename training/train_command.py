@@ -3,6 +3,8 @@
 import json
 import logging
 import os
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,18 @@ def _recipe_help(context: click.Context, _: click.Parameter, wanted: bool) -> No
 
         click.echo(starter(), nl=False)
         context.exit()
+
+
+class _StandardError(logging.StreamHandler[Any]):
+    """Standard error as it is when something is said: while there is a bar, lines must pass through its console."""
+
+    @property
+    def stream(self) -> Any:
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, stream: Any) -> None:
+        pass
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -45,9 +59,7 @@ def _recipe_help(context: click.Context, _: click.Parameter, wanted: bool) -> No
 @click.option("--seed", type=int, help="For initial weights, order of batches and dropout.")
 @click.option("--max-steps", type=int, help="Stop after this many optimizer steps.")
 @click.option("--max-epochs", type=int, help="Stop after this many passes over the training pairs.")
-@click.option(
-    "--max-minutes", type=float, help="Stop after this many minutes; the learning rate cools down towards it."
-)
+@click.option("--max-minutes", type=float, help="Have the checkpoint after this many minutes, the test included.")
 @click.option("--batch-tokens", type=int, help="Most tokens of a batch on one device.")
 @click.option("--learning-rate", type=float, help="Peak learning rate.")
 @click.option("--precision", help="32-true, bf16-mixed or 16-mixed.")
@@ -64,7 +76,8 @@ def main(
 
     OUTPUT.run next to it keeps logs (CSV, TensorBoard) and what --resume needs.
     """
-    logging.basicConfig(format="tx-train: %(message)s", level=logging.WARNING)
+    started = time.monotonic()
+    logging.basicConfig(format="tx-train: %(message)s", level=logging.WARNING, handlers=[_StandardError()])
     logging.getLogger("txport").setLevel(logging.INFO)
     if resume and force:
         raise click.UsageError("--resume goes on with a run and --force throws it away: give one of them")
@@ -73,16 +86,15 @@ def main(
         for name, value in shortcuts.items()
         if value is not None
     ]
+    # Threads that wait for each other must not keep others' cores busy: several trainings on one machine would take
+    # many times as long as one after the other. Before PyTorch is imported, which reads it.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     with needs("train"):
         from txport.training.recipe import read
 
         loaded = read(recipe, [*overrides, *values])
         from txport.training.loop import train
-    outcome = train(loaded, output, data or Path(os.environ.get("TXPORT_DATA", ".")), resume=resume, force=force)
-    if outcome is None:
-        return
-    test = outcome.test
-    click.echo(
-        f"{outcome.checkpoint}: {outcome.steps} steps in {outcome.seconds:.0f} s; on {test.sentences} test sentences "
-        f"BLEU {test.bleu:.2f}, chrF {test.chrf:.2f}, exact match {100 * test.exact:.1f}%"
-    )
+    place = data or Path(os.environ.get("TXPORT_DATA", "."))
+    outcome = train(loaded, output, place, resume=resume, force=force, started=started)
+    if outcome is not None:
+        click.echo(outcome.sentence())

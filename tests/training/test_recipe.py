@@ -29,7 +29,8 @@ def test_overrides_replace_values() -> None:
 
 def test_defaults(write: Callable[..., Path]) -> None:
     recipe = read(str(write("mine.toml", BASE)))
-    assert recipe.training.label_smoothing == 0.1 and recipe.model == {"preset": "small"}
+    assert recipe.training.label_smoothing == 0.1 and recipe.model == {}
+    assert recipe.training.warmup_steps is None and recipe.tokenizer.vocabulary is None, "chosen from the corpus"
 
 
 @pytest.mark.parametrize(

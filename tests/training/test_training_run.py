@@ -2,7 +2,9 @@
 
 import csv
 import json
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,8 @@ from txport.models.checkpoint import load_checkpoint
 from txport.runtime.bundle.tokenizer_schema import TokenizerFiles
 from txport.runtime.errors import InputError
 from txport.training.loop import Outcome, train
-from txport.training.recipe import Recipe
-from txport.training.run_directory import RunDirectory
+from txport.training.recipe import Recipe, read
+from txport.training.run.directory import RunDirectory
 
 Tiny = Callable[..., Recipe]
 OPTIONS = ("training.validate_every=6", "model.dropout=0.1", "training.keep=last")
@@ -95,7 +97,7 @@ def test_resuming_reads_no_pickle(tiny: Tiny, run: tuple[Path, Outcome], tmp_pat
     assert state["global_step"] == 12
     bad = RunDirectory(tmp_path / "bad")
     recipe = tiny("training.max_steps=12")
-    bad.start(recipe, force=False)
+    bad.start(recipe)
     bad.state.mkdir()
     torch.save({"state_dict": {}, "evil": Path("anything")}, bad.last)
     with pytest.raises(InputError, match=r"last\.ckpt cannot be resumed from"):
@@ -106,7 +108,8 @@ def test_an_output_that_exists_is_refused(tiny: Tiny, run: tuple[Path, Outcome],
     recipe = tiny("training.max_steps=1")
     with pytest.raises(InputError, match="exists: choose another name, or give --force"):
         train(recipe, run[0], Path())
-    (tmp_path / "mine.run").mkdir()
+    (tmp_path / "mine.run" / "state").mkdir(parents=True)
+    (tmp_path / "mine.run" / "state" / "last.ckpt").touch()
     with pytest.raises(InputError, match="--resume to go on with it"):
         train(recipe, tmp_path / "mine", Path())
 
@@ -170,3 +173,48 @@ def test_separate_tokenizers(tiny: Tiny, tmp_path: Path) -> None:
     train(tiny(*options, "tokenizer.vocabulary=300", "training.validate_every=2"), tmp_path / "checkpoint", Path())
     checkpoint = load_checkpoint(tmp_path / "checkpoint")
     assert checkpoint.tokenizer.source != checkpoint.tokenizer.target
+
+
+def test_a_start_that_failed_leaves_nothing(tiny: Tiny, write: Callable[..., Path], tmp_path: Path) -> None:
+    """And a run that was killed before its first state was saved is begun again without a word."""
+    recipe = read(str(write("p.toml", '[corpus]\nkind = "parallel"\n[training]\nmax_steps = 1\n')))
+    with pytest.raises(InputError, match="train.en does not exist"):
+        train(recipe, tmp_path / "mine", tmp_path / "nowhere")
+    assert not (tmp_path / "mine.run").exists()
+    RunDirectory(tmp_path / "mine").start(recipe)
+    with pytest.raises(InputError, match="holds no run to resume"):
+        train(recipe, tmp_path / "mine", tmp_path, resume=True)
+    train(tiny("training.max_steps=1"), tmp_path / "mine", Path())
+    assert load_checkpoint(tmp_path / "mine").config.d_model == 32
+
+
+def test_a_vocabulary_that_the_corpus_does_not_support_is_said(
+    tiny: Tiny, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(tiny("training.max_steps=1", "tokenizer.vocabulary=100000"), tmp_path / "checkpoint", Path())
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(said) == 1 and re.match(r"tokenizer.vocabulary is 100000, but the corpus gives \d+ pieces only", said[0])
+
+
+def test_what_was_kept_is_said(tiny: Tiny, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "txport")
+    options = ("training.max_steps=5", "training.validate_every=2", "training.monitor=loss", "training.keep=best")
+    train(tiny(*options, "corpus.test=1"), tmp_path / "checkpoint", Path())
+    assert re.search(r"kept step 4 of 5: loss \d\.\d{3}", caplog.text)
+    state = torch.load(tmp_path / "checkpoint.run" / "state" / "best.ckpt", weights_only=True)["state_dict"]
+    for name, value in weights(tmp_path / "checkpoint").items():
+        assert torch.equal(value, state[f"model.{name}"])
+
+
+def test_a_run_by_time_validates_at_its_end_and_tests(
+    tiny: Tiny, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However small the corpus is: an epoch is a step or two here."""
+    caplog.set_level("INFO", "txport")
+    options = ("training.max_minutes=0.1", "training.max_steps=100000", "corpus.train=60", "tokenizer.vocabulary=150")
+    recipe = tiny(*options)
+    recipe = replace(recipe, training=replace(recipe.training, validate_every=None))
+    outcome = train(recipe, tmp_path / "checkpoint", Path())
+    assert outcome is not None and outcome.test.sentences == 12
+    validated = [int(number) for number in re.findall(r"step (\d+), \d+ s: loss", caplog.text)]
+    assert validated[-1] == outcome.steps and 1 <= len(validated) <= 11 and len(set(validated)) == len(validated)

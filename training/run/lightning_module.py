@@ -1,6 +1,5 @@
 """The training step, for Lightning: teacher forcing, label smoothing, Adam, and validation by decoding."""
 
-import logging
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -12,14 +11,14 @@ from torch import Tensor
 from txport.models.transformer import Transformer
 from txport.runtime.text.tokenizer import Tokenizer
 from txport.training.corpora import Pair
-from txport.training.evaluation import Scores, score, translate
+from txport.training.evaluation import Scores, score
 from txport.training.examples import TrainingBatch
 from txport.training.loss import smoothed_cross_entropy
-from txport.training.recipe import TrainingOptions
-from txport.training.schedule import cooldown, noam
+from txport.training.recipe import TrainingOptions, chosen
+from txport.training.run.clock import Clock
+from txport.training.run.decoding import Watch, decode
+from txport.training.run.schedule import cooldown, noam
 from txport.training.torch_engine import TorchEngine
-
-_log = logging.getLogger("txport")
 
 
 class TranslationModule(LightningModule):
@@ -30,34 +29,35 @@ class TranslationModule(LightningModule):
         options: the recipe's `[training]`.
         tokenizer: for validation by decoding.
         validation: pairs to decode at each validation.
+        clock: of the run.
+        watch: told how many of this device's sentences are decoded.
     """
 
     def __init__(
-        self, model: Transformer, options: TrainingOptions, tokenizer: Tokenizer, validation: Sequence[Pair]
+        self,
+        model: Transformer,
+        options: TrainingOptions,
+        tokenizer: Tokenizer,
+        validation: Sequence[Pair],
+        clock: Clock,
+        watch: Watch,
     ) -> None:
         super().__init__()
         self.model = model
         self.scores: Scores | None = None  # of the last validation
         self.options, self.tokenizer, self._validation = options, tokenizer, validation
-        self._seconds_before = 0.0  # trained before an interruption
-        self._started = time.monotonic()
-
-    def on_fit_start(self) -> None:
-        self._started = time.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        """Wall-clock time of the training, without interruptions."""
-        return self._seconds_before + time.monotonic() - self._started
+        self.clock, self._watch = clock, watch
+        self._validating = 0.0
 
     def progress(self) -> float:
         """The done part of the run, 0 to 1, by steps or by time, whichever ends it first; the same on all devices."""
+        # Clocks differ between devices, and learning rates must not.
+        return float(self.trainer.strategy.broadcast(self.own_progress()))
+
+    def own_progress(self) -> float:
+        """`progress` by the clock of this device, which asks no other."""
         done = self.global_step / max(1.0, float(self.trainer.estimated_stepping_batches))
-        if self.options.max_minutes is not None:
-            # Clocks differ between devices, and learning rates must not.
-            seconds = self.trainer.strategy.broadcast(self.seconds)
-            done = max(done, seconds / (60 * self.options.max_minutes))
-        return min(1.0, done)
+        return min(1.0, max(done, self.clock.done()))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Adam with the betas and epsilon of Vaswani et al. (2017), section 5.3."""
@@ -68,12 +68,11 @@ class TranslationModule(LightningModule):
     def on_train_batch_start(self, batch: TrainingBatch, batch_idx: int) -> None:
         """Set the learning rate, and seed dropout by the step: a resumed run draws what it would have drawn."""
         options, step, progress = self.options, self.global_step, self.progress()
-        rate = noam(step + 1, options.learning_rate, options.warmup_steps) * cooldown(progress, options.cooldown)
+        rate = noam(step + 1, chosen(options.learning_rate), chosen(options.warmup_steps))
+        rate *= cooldown(progress, chosen(options.cooldown))
         for group in self.trainer.optimizers[0].param_groups:
             group["lr"] = rate
         torch.manual_seed(hash((options.seed, self.trainer.current_epoch, batch_idx, self.global_rank)))
-        if options.max_minutes is not None and progress >= 1:
-            self.trainer.should_stop = True
         self.log("learning_rate", rate)
 
     def training_step(self, batch: TrainingBatch, batch_idx: int) -> Tensor:
@@ -87,20 +86,26 @@ class TranslationModule(LightningModule):
         tokens = int((batch.target_ids[:, 1:] != 0).sum())
         self.log("validation/loss", self._loss(batch, 0.0), batch_size=tokens, sync_dist=True)
 
+    def on_validation_start(self) -> None:
+        self._validating = time.monotonic()
+
     def on_validation_epoch_end(self) -> None:
         """Decode with the loop that ships, each device its share, and score all of it."""
         if self.trainer.sanity_checking:
             return
+        started = time.monotonic()
         hypotheses = self._decode([source for source, _ in self._validation])
+        now = time.monotonic()
+        self.clock.reserve_for(now - self._validating, now - started)
         self.scores = score(hypotheses, [target for _, target in self._validation])
         figures = {"exact": self.scores.exact, "bleu": self.scores.bleu, "chrf": self.scores.chrf}
         self.log_dict({f"validation/{name}": value for name, value in figures.items()}, rank_zero_only=False)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["txport_seconds"] = self.seconds
+        checkpoint["txport_seconds"] = self.clock.seconds
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self._seconds_before = float(checkpoint["txport_seconds"])
+        self.clock.before = float(checkpoint["txport_seconds"])
 
     def _loss(self, batch: TrainingBatch, smoothing: float) -> Tensor:
         logits = self.model(batch.source_ids, batch.source_lengths, batch.target_ids[:, :-1])
@@ -109,7 +114,7 @@ class TranslationModule(LightningModule):
     def _decode(self, sources: Sequence[str]) -> list[str]:
         rank, world = self.global_rank, self.trainer.world_size
         engine = TorchEngine(self.model, target=self.options.max_length)
-        mine = translate(engine, self.tokenizer, sources[rank::world])
+        mine = decode(engine, self.tokenizer, sources[rank::world], self._watch)
         if world == 1:
             return mine
         shares: list[list[str]] = [[] for _ in range(world)]

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from txport.training.schedule import cooldown, noam
+from txport.training.run.schedule import cooldown, noam
 
 
 @given(st.integers(1, 10**6), st.integers(1, 20_000), st.sampled_from([64, 256, 512, 1024]), st.floats(0.1, 4))

@@ -16,6 +16,7 @@ from typing import Any
 
 from txport.runtime.errors import InputError
 from txport.runtime.files import write_atomically
+from txport.training.fitting import as_before
 from txport.training.recipe import Recipe, from_table
 
 # How long processes on other machines wait for the first one to write the tokenizer, in seconds.
@@ -37,8 +38,8 @@ class RunDirectory:
         self.state = self.path / "state"
         self.last = self.state / "last.ckpt"
 
-    def start(self, recipe: Recipe, force: bool) -> None:
-        """Begin anew.
+    def check(self, force: bool) -> None:
+        """Whether a run may begin here. A run of which no step was saved may always be begun again.
 
         Raises:
             InputError: the checkpoint or its run exists and `force` is false, or it is a directory of something else.
@@ -46,25 +47,32 @@ class RunDirectory:
         for directory, marker in ((self.checkpoint, "config.json"), (self.path, "recipe.json")):
             if not directory.exists():
                 continue
-            if not force:
+            if not force and (directory == self.checkpoint or self.last.exists()):
                 way_out = "--resume to go on with it, " if directory == self.path else ""
                 raise InputError(f"{directory} exists: choose another name, or give {way_out}--force to replace it")
             if not directory.is_dir() or (any(directory.iterdir()) and not (directory / marker).exists()):
                 raise InputError(f"{directory} is not replaced, because tx-train did not make it: choose another name")
+
+    def start(self, recipe: Recipe) -> None:
+        """Begin anew: what `check` allowed to replace is gone."""
         if self.path.exists():
             shutil.rmtree(self.path)
         self.path.mkdir(parents=True)
-        write_atomically(self.recipe, (json.dumps(recipe.to_json(), indent=1) + "\n").encode())
+        self._write(recipe)
 
-    def resume(self, recipe: Recipe) -> None:
+    def resume(self, recipe: Recipe) -> Recipe:
         """Continue a run, whose limits may change but not its task.
+
+        Returns:
+            the recipe, with what it leaves open as it was chosen when the run was started.
 
         Raises:
             InputError: there is no such run, or its recipe is another.
         """
         if not self.last.exists():
             raise InputError(f"{self.path} holds no run to resume (no state/last.ckpt): start without --resume")
-        before = from_table(json.loads(self.recipe.read_bytes()), str(self.recipe))
+        before = self.stored()
+        recipe = as_before(recipe, before)
         for section in ("corpus", "tokenizer", "model"):
             if getattr(before, section) != getattr(recipe, section):
                 raise InputError(
@@ -75,6 +83,14 @@ class RunDirectory:
             raise InputError(
                 f"{self.recipe} has another [training] than this recipe: only limits, validation and devices may change"
             )
+        self._write(recipe)
+        return recipe
+
+    def stored(self) -> Recipe:
+        """The recipe of the run, which leaves nothing open."""
+        return from_table(json.loads(self.recipe.read_bytes()), str(self.recipe))
+
+    def _write(self, recipe: Recipe) -> None:
         write_atomically(self.recipe, (json.dumps(recipe.to_json(), indent=1) + "\n").encode())
 
     def wait_for_tokenizer(self) -> None:

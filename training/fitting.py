@@ -1,0 +1,204 @@
+"""What a recipe leaves open, chosen to fit the corpus, the time that is given, and the speed of the machine.
+
+The rules reproduce what worked on corpora of 3,000 to 150,000 pairs (see README.md); for larger ones they lead to the
+values of Vaswani et al. (2017).
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from txport.models.config import PRESETS, Config, preset
+from txport.models.transformer import Transformer
+from txport.training.corpora import Pair
+from txport.training.recipe import Recipe, TokenizerOptions, TrainingOptions, chosen
+
+# Models from small to large, each with the characters of a side of the corpus from which on it is worth its time.
+MODELS: tuple[tuple[float, dict[str, Any]], ...] = (
+    (0, {"preset": "tiny"}),
+    (0, {"preset": "tiny", "d_model": 128, "ffn": 512}),
+    (2e5, {"preset": "small", "d_model": 192, "ffn": 768, "decoder_layers": 2}),
+    (2e5, {"preset": "small", "decoder_layers": 2}),
+    (1e7, {"preset": "small"}),
+    (5e7, {"preset": "base"}),
+)
+# A model is too large if the time allows fewer steps.
+FEWEST_STEPS = 2_000
+# Of `max_minutes`, what remains for steps.
+FOR_STEPS = 0.8
+# What a token has, roughly.
+CHARACTERS = 3.5
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of the training pairs.
+
+    Attributes:
+        pairs: how many.
+        characters: of the longer sides.
+        different: characters that occur.
+    """
+
+    pairs: int
+    characters: int
+    different: int
+
+    @classmethod
+    def of(cls, pairs: Sequence[Pair]) -> "Size":
+        different: set[str] = set()
+        for pair in pairs:
+            different.update(*pair)
+        return cls(len(pairs), sum(max(map(len, pair)) for pair in pairs), len(different))
+
+    @property
+    def tokens(self) -> float:
+        """Of the longer sides, about, eos included."""
+        return self.characters / CHARACTERS + self.pairs
+
+
+def fit(recipe: Recipe, pairs: Sequence[Pair]) -> tuple[Recipe, dict[str, Any]]:
+    """A recipe that leaves nothing open, and what was chosen, by "section.key"."""
+    size, given = Size.of(pairs), recipe.training
+    tokenizer = _filled(recipe.tokenizer, vocabulary=_vocabulary(size, recipe.tokenizer))
+    speed = _Speed(given, chosen(tokenizer.vocabulary), size)
+    model = _fitted_model(recipe.model, size, speed)
+    batch = given.batch_tokens or _batch(model, size, speed)
+    steps = speed.steps(_config(model), batch)
+    if "dropout" not in model and "dropout" not in PRESETS[model["preset"]]:
+        # Sentences that are hardly ever seen twice need none.
+        model["dropout"] = 0.1 if steps * batch > 3 * size.tokens else 0.0
+    cooldown = 0.5 if given.cooldown is None else given.cooldown
+    minutes = given.max_minutes or 10
+    training = _filled(
+        given,
+        batch_tokens=max(batch, given.max_length),
+        learning_rate=float(f"{3e-3 * math.sqrt(128 / _config(model).d_model):.2g}"),
+        warmup_steps=round(min(4_000, max(20, 0.04 * steps))),
+        cooldown=cooldown,
+        validation_sentences=round(min(500, max(50, 20 * minutes))),
+        keep="last" if cooldown else "best",
+    )
+    fitted = replace(recipe, tokenizer=tokenizer, model=model, training=training)
+    return fitted, _differences(recipe.to_json(), fitted.to_json())
+
+
+def as_before(recipe: Recipe, before: Recipe) -> Recipe:
+    """A recipe whose open values are those of a run that was fitted before."""
+    return replace(
+        recipe,
+        tokenizer=_filled(recipe.tokenizer, vocabulary=before.tokenizer.vocabulary),
+        model={**before.model, **recipe.model},
+        training=_filled(recipe.training, **{name: getattr(before.training, name) for name in _OPEN}),
+    )
+
+
+_OPEN = ("batch_tokens", "learning_rate", "warmup_steps", "cooldown", "validation_sentences", "keep")
+
+
+def _filled(options: Any, **values: Any) -> Any:
+    """`options` with the values of fields that are None."""
+    return replace(options, **{name: value for name, value in values.items() if getattr(options, name) is None})
+
+
+def _differences(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    return {
+        f"{section}.{key}": value
+        for section, table in after.items()
+        for key, value in table.items()
+        if key not in before[section]
+    }
+
+
+def _vocabulary(size: Size, options: TokenizerOptions) -> int:
+    """Grows with the corpus, so that pieces are seen often: 1,000 for 3,000 short pairs, 32,000 for millions."""
+    pieces = min(32_000, 4_000 * (size.characters / 1.2e6) ** 0.38)
+    characters = size.different + (256 if options.byte_fallback else 0) + 8
+    return int(8 * math.ceil(max(pieces, 1.25 * characters) / 8))
+
+
+def _config(model: dict[str, Any]) -> Config:
+    return preset(model["preset"], **{name: value for name, value in model.items() if name != "preset"})
+
+
+def _fitted_model(given: dict[str, Any], size: Size, speed: "_Speed") -> dict[str, Any]:
+    """The largest model that the corpus supports and that has time to learn; pre-norm, which is robust."""
+    norm = {"norm": "pre"}
+    if "preset" in given:
+        return {**norm, **given}
+    sizes = {"d_model", "heads", "ffn", "encoder_layers", "decoder_layers"} & given.keys()
+    if sizes:  # what the recipe says must fit together with the rest
+        return {"preset": "small", **norm, **given}
+    fits = [model for least, model in MODELS if size.characters >= least]
+    for model in reversed(fits):
+        if speed.steps(_config(model), 1_024) >= FEWEST_STEPS:
+            break
+    return {**model, **norm, **given}
+
+
+def _batch(model: dict[str, Any], size: Size, speed: "_Speed") -> int:
+    """Larger batches for larger corpora, if there is time for many steps."""
+    for batch in (8_192, 4_096, 2_048):
+        if size.tokens >= 500 * batch and speed.steps(_config(model), batch) >= 10_000:
+            return batch
+    return 1_024
+
+
+class _Speed:
+    """How many steps a run will make, by the limit that ends it; time is measured only if that may matter."""
+
+    def __init__(self, options: TrainingOptions, vocabulary: int, size: Size) -> None:
+        self._options, self._vocabulary, self._size = options, vocabulary, size
+        self._flops: float | None = None
+
+    def steps(self, config: Config, batch: int) -> float:
+        options = self._options
+        limits: list[float] = [options.max_steps] if options.max_steps else []
+        if options.max_epochs:
+            limits.append(options.max_epochs * max(1.0, self._size.tokens / batch))
+        if options.max_minutes:
+            seconds = _flops(config, self._vocabulary, batch) / (self._measured() * _efficiency(config.d_model))
+            limits.append(FOR_STEPS * 60 * options.max_minutes / seconds)
+        return min(limits) / options.accumulate if options.max_steps is None else min(limits)
+
+    def _measured(self) -> float:
+        if self._flops is None:
+            self._flops = _measure(self._options, self._vocabulary)
+        return self._flops
+
+
+def _flops(config: Config, vocabulary: int, batch: int) -> float:
+    """Of a step: six for each weight and token (Kaplan et al. 2020, section 2.1), the output projection included."""
+    width, inner = config.d_model, config.ffn
+    encoder = config.encoder_layers * (4 * width**2 + 2 * width * inner)
+    decoder = config.decoder_layers * (8 * width**2 + 2 * width * inner)
+    return 6.0 * batch * (encoder + decoder + vocabulary * width)
+
+
+def _efficiency(width: int) -> float:
+    """Of small products, compared with those of the model that is measured (on two cores)."""
+    return float(min(1.0, (width / 256) ** 0.65))
+
+
+def _measure(options: TrainingOptions, vocabulary: int) -> float:
+    """Floating point operations a second of a few steps of the preset small, on the device that will train."""
+    gpu = torch.cuda.is_available() and options.accelerator in ("auto", "gpu", "cuda")
+    device = torch.device("cuda" if gpu else "cpu")
+    config = preset("small", source_vocabulary=vocabulary, target_vocabulary=vocabulary)
+    model = Transformer(config).to(device)
+    ids = torch.randint(4, vocabulary, (64, 17), device=device)
+    lengths = torch.full((64,), 16, device=device)
+    times = []
+    for _ in range(3):
+        start = time.monotonic()
+        logits = model(ids[:, :-1], lengths, ids[:, :-1])
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten())
+        loss.backward()  # type: ignore[no-untyped-call]
+        float(loss.detach())
+        if gpu:
+            torch.cuda.synchronize()
+        times.append(time.monotonic() - start)
+    return _flops(config, vocabulary, 1_024) / min(times)

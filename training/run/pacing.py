@@ -1,0 +1,87 @@
+"""When a run ends by time, and when it validates: so that this takes a tenth of the time at most."""
+
+import time
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from txport.training.run.lightning_module import TranslationModule
+
+# How often a run validates by itself, and how much longer than a validation the time between two of them is.
+MOST, APART = 10, 10.0
+# A number of batches that no run makes.
+NEVER = 1 << 62
+
+
+def due(trainer: Trainer) -> bool:
+    """Whether a validation follows this batch."""
+    assert trainer.val_check_batch is not None
+    return trainer.should_stop or (trainer.fit_loop.total_batch_idx + 1) % trainer.val_check_batch == 0
+
+
+def next_validation(done: float, took: float, used: float) -> float:
+    """The part of a run after which it validates again, 0 to 1.
+
+    Args:
+        done: the part that is done after a validation.
+        took: seconds of that validation.
+        used: seconds of the run so far.
+    """
+    following = done + max(1 / MOST, APART * took * done / max(used, took, 1e-9))
+    # The last one is after the last step, not just before.
+    return following if following < 1 - 0.5 / MOST else 1.0
+
+
+class TimeLimit(Callback):
+    """Ends the run after the step, or the validation, in which its time is up."""
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *rest: Any) -> None:
+        self._end(trainer, pl_module)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._end(trainer, pl_module)
+
+    @staticmethod
+    def _end(trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, TranslationModule)
+        if pl_module.options.max_minutes is not None and pl_module.progress() >= 1:
+            trainer.should_stop = True
+
+
+class Pace(Callback):
+    """Validations at equal parts of a run, by steps or by time, and after its last step; farther apart where they
+    are slow. Lightning is told by `val_check_batch`, the number of batches after which it validates.
+
+    Must be asked before the state is saved, which waits for a validation that is due.
+    """
+
+    def __init__(self) -> None:
+        self._next: float | None = None  # the part of the run after which it validates
+        self._began = 0.0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, TranslationModule)
+        trainer.val_check_batch = NEVER
+        # Reading the corpus may have taken long, and a run that had ended may go on.
+        if self._next is None or self._next == 1:
+            self._next = min(1.0, pl_module.progress() + 1 / MOST)
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *rest: Any) -> None:
+        assert isinstance(pl_module, TranslationModule)
+        assert self._next is not None
+        if pl_module.progress() >= self._next and not trainer.fit_loop._should_accumulate():
+            trainer.val_check_batch = trainer.fit_loop.total_batch_idx + 1
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._began = time.monotonic()
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, TranslationModule)
+        trainer.val_check_batch = NEVER
+        following = next_validation(pl_module.progress(), time.monotonic() - self._began, pl_module.clock.seconds)
+        self._next = trainer.strategy.broadcast(following)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"next": self._next}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._next = float(state_dict["next"])

@@ -1,0 +1,139 @@
+"""What people see of a run: one bar for all of it on a terminal, a line every half minute in a pipe."""
+
+import logging
+import sys
+import time
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.table import Column
+from rich.text import Text
+from txport.training.examples import TrainingBatch
+from txport.training.run.lightning_module import TranslationModule
+from txport.training.tokenizers import PAD
+
+_log = logging.getLogger("txport")
+# Seconds between two lines where there is no terminal.
+LINE_EVERY = 30.0
+# Weight of the newest step in the averages of speed.
+NEWEST = 0.05
+
+
+class RunProgress(Callback):
+    """As a context, on standard error. Lines that are logged meanwhile stand above the bar.
+
+    Args:
+        shown: whether this process is the one that people see.
+    """
+
+    def __init__(self, shown: bool) -> None:
+        self._shown, self._terminal = shown, sys.stderr.isatty()
+        columns = (TextColumn("{task.description}"), BarColumn(12), _Figures(self))
+        self._bar = Progress(
+            *columns,
+            console=Console(stderr=True),
+            disable=not (shown and self._terminal),
+            refresh_per_second=2,
+            transient=True,
+        )
+        self._task = self._bar.add_task("", total=None)
+        self._phase = ""
+        self._lined = time.monotonic()
+        self._module: TranslationModule | None = None
+        self._step, self._loss = 0, float("nan")
+        self._tokens, self._seconds = 0.0, 0.0  # of a step, averaged
+        self._last: float | None = None
+        self._began, self._first = 0.0, 0.0  # time and progress at the first step of this process
+
+    def __enter__(self) -> "RunProgress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
+
+    def phase(self, name: str, done: int = 0, total: int = 0) -> None:
+        """What is going on, and how far it is where that is known."""
+        self._phase = f"{name} {done}/{total}" if total else name
+        progress = self._module.own_progress() if self._module is not None else None
+        self._bar.update(self._task, description=self._phase, completed=progress or 0.0, total=progress and 1.0)
+        self._line()
+
+    def watch(self, name: str) -> Any:
+        """A function that is told how many sentences are done, and of how many."""
+        return lambda done, total: self.phase(name, done, total)
+
+    def figures(self) -> str:
+        """Step, loss, speed and time left, once there are some."""
+        if self._module is None or not self._step:
+            return ""
+        speed = f", {self._tokens / self._seconds:.0f} tokens/s" if self._seconds else ""
+        return f"step {self._step}, loss {self._loss:.3f}{speed}{self._left()}"
+
+    def _left(self) -> str:
+        assert self._module is not None
+        left = self._module.clock.left
+        progress = self._bar.tasks[0].completed
+        if self._module.options.max_minutes is None and progress > self._first:
+            spent = time.monotonic() - self._began
+            left = spent * (1 - progress) / (progress - self._first)
+        if left is None:
+            return ""
+        minutes, seconds = divmod(max(0, round(left)), 60)
+        return f", {minutes}:{seconds:02d} left"
+
+    def _line(self) -> None:
+        """Where there is no terminal: a line, if the last is long ago."""
+        now = time.monotonic()
+        if self._shown and not self._terminal and now - self._lined >= LINE_EVERY:
+            self._lined = now
+            _log.info("%s", ": ".join(text for text in (self._phase, self.figures()) if text))
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, TranslationModule)
+        self._module = pl_module
+        self._began, self._first = time.monotonic(), pl_module.own_progress()
+        self.phase("training")
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: TrainingBatch, batch_idx: int
+    ) -> None:
+        now = time.monotonic()
+        if self._last is not None:
+            tokens = int(batch.source_lengths.sum()) + int((batch.target_ids[:, 1:] != PAD).sum())
+            share = NEWEST if self._seconds else 1.0
+            self._tokens += share * (tokens - self._tokens)
+            self._seconds += share * (now - self._last - self._seconds)
+        self._last, self._step = now, trainer.global_step
+        if self._step % 10 == 1:  # on a GPU, reading the loss waits for it
+            loss = outputs["loss"] if isinstance(outputs, dict) else outputs
+            self._loss = float(loss.detach()) if isinstance(loss, torch.Tensor) else self._loss
+        self.phase("training")
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """One line with the figures."""
+        assert isinstance(pl_module, TranslationModule)
+        scores, self._last = pl_module.scores, None
+        if trainer.is_global_zero and scores is not None:
+            loss = float(trainer.callback_metrics["validation/loss"])
+            _log.info(
+                "step %d, %.0f s: loss %.3f, BLEU %.2f, chrF %.2f, exact %.1f%%",
+                trainer.global_step, pl_module.clock.seconds, loss, scores.bleu, scores.chrf, 100 * scores.exact,
+            )  # fmt: skip
+        self.phase("training")
+
+
+class _Figures(ProgressColumn):
+    """Rendered at each refresh, so that the time left moves while a step or a validation takes long."""
+
+    max_refresh = 0.5
+
+    def __init__(self, progress: RunProgress) -> None:
+        super().__init__(table_column=Column(no_wrap=True))
+        self._progress = progress
+
+    def render(self, task: Task) -> Text:
+        return Text(self._progress.figures())

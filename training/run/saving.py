@@ -1,0 +1,69 @@
+"""The state of a run on disk: at each validation, every few minutes, at the last step, and when a signal comes."""
+
+import time
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+from txport.training.run.directory import RunDirectory
+from txport.training.run.interruption import Interruption
+from txport.training.run.pacing import due
+
+# Seconds between two states; more where saving takes more than a fiftieth of them.
+SAVE_EVERY = 180.0
+
+
+class StateSaver(Checkpoint):
+    """Writes `state/last.ckpt`, from which a run goes on exactly. Lightning calls it after the other callbacks.
+
+    Between batches only: the gradients of a step that accumulates are no part of the state.
+    """
+
+    def __init__(self, run: RunDirectory, interruption: Interruption) -> None:
+        self._run, self._interruption = run, interruption
+        self._next = time.monotonic() + SAVE_EVERY
+        self._step = 0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._step = self._interruption.step = trainer.global_step
+        self._interruption.saved = trainer.global_step or None
+        self._interruption.deferred = True
+        self._interruption.take()
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *rest: Any) -> None:
+        if trainer.global_step == self._step:  # gradients accumulate
+            return
+        self._step = self._interruption.step = trainer.global_step
+        if due(trainer):  # what is saved before a validation would go on without it
+            return
+        stop = self._agreed(trainer, self._interruption.received is not None)
+        if stop or self._agreed(trainer, time.monotonic() >= self._next) or _last(trainer):
+            self._save(trainer)
+        if stop:
+            raise self._interruption.error()
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._save(trainer)
+        if self._agreed(trainer, self._interruption.received is not None):
+            raise self._interruption.error()
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._interruption.deferred = False
+
+    def _save(self, trainer: Trainer) -> None:
+        start = time.monotonic()
+        trainer.save_checkpoint(self._run.last)
+        self._interruption.saved = trainer.global_step
+        self._next = time.monotonic() + max(SAVE_EVERY, 50 * (time.monotonic() - start))
+
+    @staticmethod
+    def _agreed(trainer: Trainer, wanted: bool) -> bool:
+        """Whether any device wants it: saving is done by all of them together."""
+        return trainer.strategy.reduce_boolean_decision(wanted, all=False) if trainer.world_size > 1 else wanted
+
+
+def _last(trainer: Trainer) -> bool:
+    """Whether no step follows."""
+    loop = trainer.fit_loop
+    whole = loop.epoch_loop.batch_progress.is_last_batch and trainer.current_epoch + 1 == trainer.max_epochs
+    return trainer.should_stop or trainer.global_step == trainer.max_steps or whole
