@@ -45,6 +45,7 @@ class TranslationModule(LightningModule):
         super().__init__()
         self.model = model
         self.scores: Scores | None = None  # of the last validation
+        self.example = ("", "")  # its first sentence and what became of it
         self.options, self.tokenizer, self._validation = options, tokenizer, validation
         self.clock, self._watch = clock, watch
         self._validating = 0.0
@@ -98,6 +99,7 @@ class TranslationModule(LightningModule):
         now = time.monotonic()
         self.clock.reserve_for(now - self._validating, now - started)
         self.scores = score(hypotheses, [target for _, target in self._validation])
+        self.example = (self._validation[0][0], hypotheses[0])
         figures = {"exact": self.scores.exact, "bleu": self.scores.bleu, "chrf": self.scores.chrf}
         self.log_dict({f"validation/{name}": value for name, value in figures.items()}, rank_zero_only=False)
 

@@ -114,7 +114,7 @@ class RunProgress(Callback):
         self.phase("training")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """One line with the figures."""
+        """The figures, and what the model makes of the first sentence by now."""
         assert isinstance(pl_module, TranslationModule)
         scores, self._last = pl_module.scores, None
         if trainer.is_global_zero and scores is not None:
@@ -123,6 +123,7 @@ class RunProgress(Callback):
                 "step %d, %.0f s: loss %.3f, BLEU %.2f, chrF %.2f, exact %.1f%%",
                 trainer.global_step, pl_module.clock.seconds, loss, scores.bleu, scores.chrf, 100 * scores.exact,
             )  # fmt: skip
+            _log.info("  %s\n            -> %s", *pl_module.example)
         self.phase("training")
 
 
