@@ -156,8 +156,8 @@ def _build(plan: BuildPlan, directory: Path, known: bytes, progress: Callable[[s
     tensorrt, manifest = find_tensorrt(plan.library), Manifest.load(plan.bundle)
     builder = EngineBuilder(tensorrt, plan.bundle, manifest, plan.options, directory, known, progress)
     lowering, engines = _build_engines(builder, plan)
-    if builder.timing_cache:
-        (directory / TIMING_CACHE).write_bytes(builder.timing_cache)
+    if measured := builder.timing_cache:
+        (directory / TIMING_CACHE).write_bytes(measured)
     BuildRecord(
         format_version=FORMAT_VERSION,
         made_by=MadeBy("txport", VERSION),
@@ -176,7 +176,7 @@ def _build(plan: BuildPlan, directory: Path, known: bytes, progress: Callable[[s
         build_seconds=round(monotonic() - start, 3),
         peak_memory=process_memory("VmHWM") or 0,
     ).write(directory)
-    return builder.timing_cache
+    return measured
 
 
 def _build_engines(builder: EngineBuilder, plan: BuildPlan) -> tuple[Lowering, tuple[EngineFile, ...]]:

@@ -21,6 +21,8 @@ _MODULES: dict[LibraryName, tuple[str, ...]] = {
 _OLDEST = (8, 6)
 # KVCacheUpdate and Attention layers came with this one.
 _CACHE_LAYERS = (10, 15)
+# Layers whose outputs have the type that they are given.
+_WITHOUT_PRECISION = ("CAST", "CONSTANT", "SHAPE")
 _LEVELS = {"INTERNAL_ERROR": logging.ERROR, "ERROR": logging.ERROR, "WARNING": logging.INFO}
 
 _log = logging.getLogger(__name__)
@@ -84,19 +86,36 @@ class TensorRt:
         # From 11 on there is no choice, and a later version may drop the flag.
         return builder.create_network(1 << int(getattr(flags, name)) if hasattr(flags, name) else 0)
 
-    def set_precision(self, config: Any, network: Any, half: bool, islands: set[str]) -> None:
-        """Fix the precision that the graph states, where the library would choose one; never TF32 in place of FP32."""
+    def set_precision(self, config: Any, network: Any, half: bool) -> None:
+        """Fix the precision that the graph states, where the library would choose one; never TF32 in place of FP32.
+
+        In a weakly typed network float32 islands are found by the types of tensors: the parser of 8.6 names neither
+        its Normalization layers nor a Gemm's bias after their node (onnx-tensorrt 8.6-EA, builtin_op_importers.cpp).
+        """
         flags = self.module.BuilderFlag
         config.clear_flag(flags.TF32)
-        if self.strongly_typed or not half:
+        if self.strongly_typed:
+            return
+        # As 10 does: engines then need neither cuBLAS nor cuDNN.
+        config.set_tactic_sources(0)
+        if not half:
             return
         config.set_flag(flags.FP16)
         config.set_flag(flags.PREFER_PRECISION_CONSTRAINTS)
         for layer in (network.get_layer(index) for index in range(network.num_layers)):
-            if layer.name in islands:
+            self._keep_float32(layer)
+
+    def _keep_float32(self, layer: Any) -> None:
+        """Compute and hand on in float32 what the graph says is float32.
+
+        Without the types of outputs, float16 might lie between two layers of an island, and overflow there.
+        """
+        if str(layer.type).rpartition(".")[2] in _WITHOUT_PRECISION:
+            return
+        for index in range(layer.num_outputs):
+            if self.type_name(layer.get_output(index).dtype) == "float32":
                 layer.precision = self.module.float32
-        # As 10 does: engines then need neither cuBLAS nor cuDNN.
-        config.set_tactic_sources(0)
+                layer.set_output_type(index, self.module.float32)
 
     def share_profiles(self, config: Any) -> None:
         """Let several execution contexts use one profile, as batches of one size do that run at the same time.
