@@ -129,7 +129,9 @@ class Pool:
         buffers = StepBuffers(self.device, self.manifest, graph, sizes, ids, self.tokens.pad)
         try:
             return PreparedStep(buffers, self._program.prepare(buffers.addresses, sizes))
-        except ResourceError:
+        except EngineError:  # the device may not answer any more; its memory goes with it
+            raise
+        except BaseException:
             buffers.free()
             raise
 
@@ -138,8 +140,9 @@ class Pool:
         try:
             return allocate()
         except ResourceError:
-            self._free_idle()
-            return allocate()
+            pass  # and out of here: the error's traceback holds what was half made, as a context of a library
+        self._free_idle()
+        return allocate()
 
     def _free_idle(self) -> None:
         self.device.synchronize()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from txport.runtime.engines.build_record import IdType, LibraryName, LibraryVersion
-from txport.runtime.errors import InputError, MissingLibrary
+from txport.runtime.errors import InputError, MissingLibrary, is_out_of_memory
 
 _MODULES: dict[LibraryName, tuple[str, ...]] = {
     "tensorrt": ("tensorrt",),
@@ -75,9 +75,10 @@ class TensorRt:
     def why(self) -> str:
         """The first error that the library logged since `messages` was cleared, as one line.
 
-        Those that follow are often only its consequences.
+        Those that follow are often only its consequences; but memory that ran out may be said in any of them.
         """
-        return " ".join(self.messages[0].split())[:400].rstrip(".") if self.messages else "it does not say why"
+        first = next(filter(is_out_of_memory, self.messages), self.messages[0] if self.messages else None)
+        return "it does not say why" if first is None else " ".join(first.split())[:400].rstrip(".")
 
     def new_network(self, builder: Any) -> Any:
         """An empty network of the kind that this version builds."""
@@ -169,15 +170,45 @@ class TensorRt:
             runtime.engine_host_code_allowed = True
         return runtime, runtime.deserialize_cuda_engine(data)
 
-    def new_context(self, engine: Any) -> Any:
-        """An execution context; None if the library cannot make one.
+    def scratch_bytes(self, engine: Any) -> int:
+        """Device memory for the temporaries of one context of this engine, in whichever profile needs the most."""
+        renamed = hasattr(engine, "device_memory_size_v2")  # in 10.1
+        return int(engine.device_memory_size_v2 if renamed else engine.device_memory_size)
 
-        TensorRT-RTX compiles kernels for the actual shapes when it runs. By default it does so in the background, and a
-        captured step would keep the slower kernels that it started with.
+    def new_context(self, engine: Any, scratch: int, size: int) -> Any:
+        """An execution context whose temporaries are in the caller's memory; None if the library cannot make one.
+
+        By default each context would have memory for the largest profile. Contexts may share it if they run on one
+        stream, as NVIDIA says (TensorRT issues 2040 and 3276) and TensorRT-LLM does.
+
+        Args:
+            engine: the engine.
+            scratch: the address of the memory, which must stay as long as the context and what was captured of it.
+            size: its bytes, at least `scratch_bytes(engine)`.
         """
+        context = self._context_without_memory(engine)
+        if context is None:
+            return None
+        # The engine was built to be inspected; naming layers for profilers would cost time in each run.
+        context.nvtx_verbosity = self.module.ProfilingVerbosity.NONE
+        if hasattr(context, "set_device_memory"):  # from 10.1 on
+            context.set_device_memory(scratch, size)
+        else:
+            context.device_memory = scratch
+        return context
+
+    def _context_without_memory(self, engine: Any) -> Any:
+        """TensorRT-RTX compiles kernels for the actual shapes when it runs.
+
+        By default it does so in the background, and a captured step would keep the slower kernels that it started with.
+        """
+        if not self.strongly_typed:
+            return engine.create_execution_context_without_device_memory()
+        strategy = self.module.ExecutionContextAllocationStrategy.USER_MANAGED
         if not self.is_rtx:
-            return engine.create_execution_context()
+            return engine.create_execution_context(strategy)
         config = engine.create_runtime_config()
+        config.set_execution_context_allocation_strategy(strategy)
         config.dynamic_shapes_kernel_specialization_strategy = (
             self.module.DynamicShapesKernelSpecializationStrategy.EAGER
         )

@@ -2,6 +2,8 @@
 
 import dataclasses
 import gc
+import weakref
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
@@ -14,6 +16,8 @@ from txport.runtime.device.buffers import StepSizes, bytes_needed, stack_bytes
 from txport.runtime.engine import Limits
 from txport.runtime.errors import EngineError, ResourceError
 from txport.runtime.greedy import Request, decode_all, stream
+
+BUFFERS = ("caches", "cross", "bias", "masked", "cache_positions", "state", "logits")
 
 
 @settings(max_examples=60, deadline=None)
@@ -173,3 +177,27 @@ def test_sizes_are_those_of_buckets() -> None:
     assert engine._pool.sizes(2, 1, 33, False) == StepSizes(4, 32, 100, True)
     assert engine._pool.sizes(1, 33, 32, False) == StepSizes(1, BOUND.source, 32, True)
     assert engine.limits == Limits(4, BOUND.source, 100)
+
+
+def test_a_step_for_which_memory_runs_out_is_prepared_again_once_there_is_room() -> None:
+    """Of the first try nothing is left: neither its buffers nor what the library had half made."""
+    device = MemoryDevice()
+    engine, program = engine_on(device, batches=(4,), targets=(96, 100))
+    engine.allocate(4, 5, 90)  # idle at once
+    gc.collect()
+    prepare, tries = program.prepare, list[weakref.ref[MemoryEngine]]()
+
+    def scarce(addresses: Mapping[str, int], sizes: StepSizes) -> Callable[[], None]:
+        half_made = MemoryEngine(BOUND)
+        assert not any(made() for made in tries)
+        tries.append(weakref.ref(half_made))
+        if len(device.memory) > len(BUFFERS):
+            raise ResourceError("CUDA_ERROR_OUT_OF_MEMORY")
+        return prepare(addresses, sizes)
+
+    program.prepare = scarce  # type: ignore[method-assign]
+    state = engine.allocate(4, 5, 100)
+    assert len(tries) == 2 and state.target == 100 and len(device.memory) == len(BUFFERS)
+    program.prepare = prepare  # type: ignore[method-assign]
+    del state
+    assert ids_of(engine, sources(4, 20)) == expected(sources(4, 20)), "the engine is not broken"
