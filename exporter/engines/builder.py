@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from txport.exporter.engines.caches import write_caches_by_select
-from txport.exporter.engines.inspector import check_layers, engine_layers
+from txport.exporter.engines.inspector import count_types, engine_layers, wrong_products
 from txport.exporter.engines.network import check_network, leave_out_unknown
 from txport.exporter.engines.profiles import shapes
 from txport.exporter.engines.static_sizes import with_size
@@ -37,7 +37,7 @@ class BuildOptions:
         version_compatible: for later versions of the same major version as well.
         optimization_level: 0 to 5.
         workspace: the most bytes of device memory for temporaries; None for the library's own bound.
-        inspect: open the finished engine and prove its precision, which needs the GPU that it is built for.
+        inspect: open the finished engine and read its layers' types, which needs the GPU that it is built for.
     """
 
     capabilities: tuple[str, ...] = ()
@@ -148,9 +148,18 @@ class EngineBuilder:
             _runtime, engine = self.tensorrt.open_engine(data, self.options.version_compatible)
             if engine is None:
                 raise CheckFailed(f"{self.tensorrt.library} does not open the engine: {self.tensorrt.why()}")
-            counts = check_layers(engine_layers(self.tensorrt, engine), graph.file, precision, islands)
+            layers = engine_layers(self.tensorrt, engine)
             del engine
-        return counts
+        self._check_products(wrong_products(layers, precision, islands), graph.file, precision)
+        return count_types(layers)
+
+    def _check_products(self, wrong: list[str], file: str, precision: str) -> None:
+        if not wrong:
+            return
+        fault = f"the engine of {file} does not read {precision} in {len(wrong)} products: {', '.join(wrong[:3])}"
+        if self.tensorrt.strongly_typed:
+            raise CheckFailed(f"{fault}, though its graph says so")
+        _log.warning("%s; %s chose so", fault, self.tensorrt.library)
 
 
 def parse_graph(tensorrt: TensorRt, builder: Any, path: Path, target: int | None = None) -> tuple[Any, Any]:

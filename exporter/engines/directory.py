@@ -169,7 +169,7 @@ def _build(plan: BuildPlan, directory: Path, known: bytes, progress: Callable[[s
         lowering="tensorscatter" if lowering == "tensorscatter" else "scatter",
         id_type=tensorrt.id_type,
         precision=EnginePrecision(
-            manifest.precision.type, "inspector" if plan.options.inspect else "network", builder.layers
+            manifest.precision.type, "network" if tensorrt.strongly_typed else "inspector", builder.layers
         ),
         flags=Flags(plan.options.optimization_level, plan.options.workspace),
         engines=engines,

@@ -76,9 +76,9 @@ class EnginePrecision:
 
     Attributes:
         type: as in the manifest.
-        proof: "inspector": the layers of the finished engine were read; "network": those of the strongly typed network,
-            because the engine cannot be opened where it was built.
-        layers: the number of layers that compute each type.
+        proof: "network": it was strongly typed, and checked before the build; "inspector": the library chose types, and
+            the layers of the finished engine say which.
+        layers: the number of layers that compute each type: of the finished engine if it was opened, else the network.
     """
 
     type: Literal["float32", "float16"]

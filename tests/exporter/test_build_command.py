@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from txport.exporter.engines.inspector import check_layers
 from txport.exporter.engines.process import run_apart
 from txport.exporter.engines.profiles import choose_buckets
 from txport.runtime.bundle.manifest import Manifest
@@ -172,37 +171,6 @@ def test_work_in_another_process_answers_fails_and_dies_in_words() -> None:
         run_apart(_fails, None, print)
     with pytest.raises(CheckFailed, match="SIGKILL, most likely for want of memory"):
         run_apart(_is_killed, 60, print)
-
-
-def layer(name: str, read: str, made: str, kind: str = "Gemm", metadata: str = "") -> dict[str, object]:
-    """One layer as the engine inspector of TensorRT 8.6 (`Half`) and 10 (`FP16`) describes it."""
-    return {
-        "Name": name,
-        "LayerType": kind,
-        "Inputs": [{"Name": "in", "Format/Datatype": read}],
-        "Outputs": [{"Name": "out", "Format/Datatype": made}],
-        "Metadata": metadata,
-    }
-
-
-def test_the_layers_of_an_engine_prove_its_precision() -> None:
-    half, single = "Row major linear FP16 format", "Row major linear FP32"
-    layers = [
-        layer("layers.0.self_qkv/Gemm", half, half),
-        layer("fused", single, single, metadata="[ONNX Layer: layers.0.norm/LayerNormalization]"),
-        layer("layers.0.inner/Gemm_3", "Float", "Float"),
-        layer("Reformatting CopyNode", single, single, kind="Reformat"),
-        layer("cast", half, single),
-        layer("positions", "Int32", "Int32"),
-    ]
-    islands = {"layers.0.norm/LayerNormalization", "layers.0.inner/Gemm"}
-    assert check_layers(layers, "step.onnx", "float16", islands) == {"float16": 1, "float32": 2}
-    with pytest.raises(CheckFailed, match=r"2 layers of the engine of step.onnx .* float16 .*fused \(float32\)"):
-        check_layers(layers, "step.onnx", "float16", set())
-    with pytest.raises(CheckFailed, match=r"layers.0.self_qkv/Gemm \(float16\)"):
-        check_layers(layers, "step.onnx", "float32", set())
-    with pytest.raises(CheckFailed, match=r"layers.0.self_qkv/Gemm \(Half|float16\)"):
-        check_layers([layer("layers.0.self_qkv/Gemm", "Half", "Half")], "step.onnx", "float32", set())
 
 
 def test_the_record_is_plain_json(target: Path, built: BuildRecord) -> None:
