@@ -15,6 +15,7 @@ from time import monotonic
 from txport.exporter.engines.builder import BuildOptions, EngineBuilder
 from txport.exporter.engines.process import run_apart
 from txport.exporter.engines.profiles import Buckets, encoder_profiles, step_profiles
+from txport.exporter.engines.trial import try_engines
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.schema import Lowering, MadeBy
 from txport.runtime.bundle.strict_json import encode
@@ -97,7 +98,7 @@ def build_directory(
 
     Raises:
         InputError: the directory exists, or another process is building it, or cannot be written.
-        BundleError, CheckFailed: see `EngineBuilder.build`.
+        BundleError, CheckFailed: see `EngineBuilder.build` and `try_engines`.
     """
     target = plan.bundle / ENGINES / directory_name(plan, manifest, version)
     with _only_one(target):
@@ -151,14 +152,22 @@ def _only_one(target: Path) -> Iterator[None]:
 
 
 def _build(plan: BuildPlan, directory: Path, known: bytes, progress: Callable[[str, float], None]) -> bytes:
-    """In the process that builds: write all engines and, last, the record; return the timing cache."""
-    start = monotonic()
+    """In the process that builds: write all engines and the record, try them, and return the timing cache."""
     tensorrt, manifest = find_tensorrt(plan.library), Manifest.load(plan.bundle)
     builder = EngineBuilder(tensorrt, plan.bundle, manifest, plan.options, directory, known, progress)
-    lowering, engines = _build_engines(builder, plan)
+    record = _written(plan, builder)
     if measured := builder.timing_cache:
         (directory / TIMING_CACHE).write_bytes(measured)
-    BuildRecord(
+    del builder  # and the memory that it holds
+    try_engines(plan.bundle, directory, record, manifest, tensorrt)
+    return measured
+
+
+def _written(plan: BuildPlan, builder: EngineBuilder) -> BuildRecord:
+    """Build all engines of a plan; write the record last."""
+    start, tensorrt, manifest = monotonic(), builder.tensorrt, builder.manifest
+    lowering, engines = _build_engines(builder, plan)
+    record = BuildRecord(
         format_version=FORMAT_VERSION,
         made_by=MadeBy("txport", VERSION),
         library=tensorrt.library,
@@ -175,8 +184,9 @@ def _build(plan: BuildPlan, directory: Path, known: bytes, progress: Callable[[s
         engines=engines,
         build_seconds=round(monotonic() - start, 3),
         peak_memory=process_memory("VmHWM") or 0,
-    ).write(directory)
-    return measured
+    )
+    record.write(builder.directory)
+    return record
 
 
 def _build_engines(builder: EngineBuilder, plan: BuildPlan) -> tuple[Lowering, tuple[EngineFile, ...]]:

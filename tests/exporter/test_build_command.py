@@ -16,7 +16,7 @@ import pytest
 from txport.exporter.engines.process import run_apart
 from txport.exporter.engines.profiles import choose_buckets
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.device.gpu import Gpu
+from txport.runtime.device.gpu import Gpu, find_gpu
 from txport.runtime.engines.build_record import BuildRecord, LibraryVersion
 from txport.runtime.engines.directories import best, directories
 from txport.runtime.errors import BundleError, CheckFailed, InputError
@@ -70,6 +70,9 @@ def test_a_directory_is_not_built_over_unless_forced(target: Path, built: BuildR
     assert again.returncode == 2 and "exists already" in again.stderr and "--force" in again.stderr
     forced = tx_build(target, *SMALL, "--force")
     assert forced.returncode == 0 and "TensorRT-RTX" in forced.stdout
+    gpu = find_gpu()
+    if isinstance(gpu, str) or gpu.compute_capability != "8.9":
+        assert "the engines have not been tried (" in forced.stderr and "run tx-verify --device trt" in forced.stderr
     assert len(directories(target)) == 1
 
 
