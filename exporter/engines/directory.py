@@ -67,12 +67,14 @@ def target_gpu(tensorrt: TensorRt, gpu: Gpu | str, capabilities: tuple[str, ...]
                 raise InputError(f"{gpu}: name the GPU to build for, as --compute-capability 8.9")
             capabilities = (gpu.compute_capability,)
         name = gpu.name if isinstance(gpu, Gpu) else None
-        return TargetGpu(name, capabilities, "same_compute_capability")
+        return TargetGpu(name, capabilities, "same_compute_capability", None)
     if capabilities:
         raise InputError(f"{tensorrt.library} builds for the GPU of this machine: leave --compute-capability out")
     if isinstance(gpu, str):
         raise InputError(f"{gpu}: {tensorrt.library} can only build on the GPU that will run the engines")
-    return TargetGpu(gpu.name, (gpu.compute_capability,), "ampere_plus" if ampere_plus else "exact")
+    if ampere_plus:
+        return TargetGpu(gpu.name, (gpu.compute_capability,), "ampere_plus", None)
+    return TargetGpu(gpu.name, (gpu.compute_capability,), "exact", gpu.multiprocessors)
 
 
 def build_directory(

@@ -53,13 +53,15 @@ class TargetGpu:
     Attributes:
         name: as CUDA names it; None if they were built without a GPU.
         compute_capabilities: "MAJOR.MINOR"; several only where the library builds for several.
-        compatibility: "exact": a GPU of this name only; "same_compute_capability": any with one of these;
+        compatibility: "exact": a GPU of this name and size only; "same_compute_capability": any with one of these;
             "ampere_plus": any of compute capability 8.0 or more.
+        multiprocessors: of the GPU, where it must be this one: engines for 16 may fail on 8 of the same name.
     """
 
     name: str | None
     compute_capabilities: tuple[str, ...]
     compatibility: Compatibility
+    multiprocessors: int | None
 
 
 @dataclass(frozen=True)
@@ -233,6 +235,8 @@ def _gpu_faults(gpu: TargetGpu) -> Iterator[str]:
             yield f"gpu.compute_capabilities has {capability!r}, which is not like '9.0'"
     if gpu.compatibility == "exact" and (gpu.name is None or len(gpu.compute_capabilities) != 1):
         yield "gpu.compatibility is exact, which takes a name and exactly one compute capability"
+    if (gpu.compatibility == "exact") != (gpu.multiprocessors is not None and gpu.multiprocessors > 0):
+        yield "gpu.multiprocessors must be a positive number if gpu.compatibility is exact, else null"
 
 
 def _engine_faults(engine: EngineFile) -> Iterator[str]:

@@ -22,7 +22,7 @@ from txport.runtime.engines.directories import best, directories
 from txport.runtime.errors import BundleError, CheckFailed, InputError
 from txport.runtime.processes import process_memory
 
-L4 = Gpu("NVIDIA L4", "8.9", "13.0")
+L4 = Gpu("NVIDIA L4", "8.9", 58, "13.0")
 SMALL = "--compute-capability 8.9 --batch-buckets 1,2 --target-buckets 16,32 --optimization-level 0".split()
 
 

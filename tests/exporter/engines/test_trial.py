@@ -19,7 +19,7 @@ from txport.runtime.files import sha256
 from txport.runtime.golden import Case, Golden
 from txport.runtime.greedy import Request
 
-FITTING = Gpu("NVIDIA H200", "9.0", "13.0")
+FITTING = Gpu("NVIDIA H200", "9.0", 132, "13.0")
 
 
 def golden() -> list[Case]:
