@@ -66,6 +66,21 @@ def find_gpu() -> Gpu | str:
     return Gpu(name.value.decode(errors="replace"), capability, attribute(_MULTIPROCESSORS), dotted(version.value))
 
 
+def pci_bus_id() -> str | None:
+    """Where device 0 is on the bus, as "0000:3b:00.0", by which other libraries know it; None if there is none.
+
+    Their own numbers follow the bus. CUDA's follow CUDA_VISIBLE_DEVICES and, by default, speed.
+    """
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    device, text = ctypes.c_int(), ctypes.create_string_buffer(32)
+    if cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0):
+        return None
+    return None if cuda.cuDeviceGetPCIBusId(text, len(text), device) else text.value.decode()
+
+
 def usable_gpu(what: str) -> Gpu:
     """The GPU for `what`, which cannot do without.
 

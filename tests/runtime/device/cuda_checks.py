@@ -149,6 +149,22 @@ def test_what_cannot_be_captured_is_said_and_the_stream_goes_on() -> None:
     assert not found.any()
 
 
+@lazy
+def test_what_was_captured_until_an_error_is_let_go() -> None:
+    driver, device = ctypes.CDLL("libcuda.so.1"), cuda.CudaDevice()
+    address = device.allocate(256)
+    left = driver.txport_test_cuda_left()
+
+    def enqueue() -> None:
+        device.fill(Buffer(address), 0, 256)
+        raise EngineError("the library failed")
+
+    with pytest.raises(EngineError, match="the library failed"):
+        device.capture(enqueue)
+    assert driver.txport_test_cuda_left() == left
+    device.synchronize()
+
+
 @eager
 @pytest.mark.parametrize("lowering", ["ort", "scatter", "tensorscatter"])
 def test_a_real_bundle_gives_the_ids_of_the_host_engine(bundle: Path, lowering: str) -> None:

@@ -4,7 +4,7 @@ import ctypes
 from collections.abc import Callable
 
 import pytest
-from txport.runtime.device.gpu import Gpu, dotted, find_gpu
+from txport.runtime.device.gpu import Gpu, dotted, find_gpu, pci_bus_id
 
 
 class Driver:
@@ -26,6 +26,7 @@ class Driver:
             "cuDeviceGetAttribute": lambda value, attribute, device: self._put(
                 value, {75: 9, 76: 1, 16: 132}[attribute]
             ),
+            "cuDeviceGetPCIBusId": lambda text, size, device: setattr(text, "value", b"0000:3b:00.0"),
         }[name]
         fill(*arguments)
         return self.results.get(name, 0)
@@ -68,6 +69,26 @@ def test_a_gpu_is_named_or_there_is_a_reason(
 
     monkeypatch.setattr(ctypes, "CDLL", open_library)
     assert find_gpu() == found
+
+
+@pytest.mark.parametrize(
+    ("driver", "found"),
+    [
+        (Driver(), "0000:3b:00.0"),
+        (None, None),
+        (Driver(cuInit=100), None),
+        (Driver(cuDeviceGet=101), None),
+        (Driver(cuDeviceGetPCIBusId=1), None),
+    ],
+)
+def test_a_gpu_is_found_on_the_bus(driver: Driver | None, found: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def open_library(name: str) -> Driver:
+        if driver is None:
+            raise OSError(name)
+        return driver
+
+    monkeypatch.setattr(ctypes, "CDLL", open_library)
+    assert pci_bus_id() == found
 
 
 def test_versions_of_cuda_are_written_as_people_write_them() -> None:
