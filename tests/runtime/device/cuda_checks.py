@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from device_engines import (
-    REQUEST,
+    any_request,
     check_any_thread,
     check_copies,
     check_threads,
@@ -90,7 +90,7 @@ def engine_of(poll: int = 4) -> tuple[DeviceEngine, HashProgram]:
 
 @lazy
 @settings(max_examples=25, deadline=None)
-@given(st.lists(REQUEST, min_size=1, max_size=8), st.sampled_from([1, 4, 7]))
+@given(st.lists(any_request(), min_size=1, max_size=8), st.sampled_from([1, 4, 7]))
 def test_any_batch_gives_what_each_sentence_gives_alone(requests: list[Request], poll: int) -> None:
     engine, program = engine_of(poll)
     wanted = expected(requests)

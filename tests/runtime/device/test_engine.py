@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
-from device_engines import REQUEST, check_threads, engine_on, expected, ids_of, manifest_of, sources
+from device_engines import any_request, check_threads, engine_on, expected, ids_of, manifest_of, sources
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_device import BOUND, MemoryDevice
@@ -22,7 +22,7 @@ BUFFERS = ("caches", "cross", "bias", "masked", "cache_positions", "state", "log
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(REQUEST, min_size=1, max_size=12),
+    st.lists(any_request(), min_size=1, max_size=12),
     st.booleans(),
     st.sampled_from([1, 4, 7]),
     st.sampled_from([(1, 4), (3,), (1, 2, 4)]),
@@ -48,7 +48,7 @@ def test_any_batch_gives_what_each_sentence_gives_alone(
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.lists(REQUEST, min_size=1, max_size=6), st.booleans())
+@given(st.lists(any_request(), min_size=1, max_size=6), st.booleans())
 def test_scores_are_those_of_the_step(requests: list[Request], lazy: bool) -> None:
     engine, _ = engine_on(MemoryDevice(lazy))
     wanted = decode_all(MemoryEngine(BOUND), requests, scores=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from device_engines import REQUEST, expected, ids_of, sources
+from device_engines import any_request, expected, ids_of, sources
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory_device import BOUND, MemoryDevice
@@ -27,7 +27,7 @@ from txport.runtime.greedy import Request, decode_all, stream
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    st.lists(REQUEST, min_size=1, max_size=10),
+    st.lists(any_request(), min_size=1, max_size=10),
     st.booleans(),
     st.booleans(),
     st.booleans(),
