@@ -5,7 +5,9 @@ No look at the layers shows what a wrong fusion, an overflow or a row that is re
 
 import logging
 from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
+from typing import Any
 
 from txport.runtime.bundle.manifest import GOLDEN, Manifest
 from txport.runtime.device.gpu import find_gpu
@@ -64,7 +66,7 @@ def _opened(directory: Path, record: BuildRecord, manifest: Manifest, tensorrt: 
 
 
 def check_cases(engine: Engine, cases: Sequence[Case], prefix: list[int], record: BuildRecord) -> None:
-    """Answer the cases in batches of each bucket's size, always with more sentences than rows, so that rows refill.
+    """Answer the cases in every bucket, always with more sentences than rows, so that rows refill.
 
     Args:
         engine: what answers.
@@ -75,15 +77,24 @@ def check_cases(engine: Engine, cases: Sequence[Case], prefix: list[int], record
     Raises:
         CheckFailed: a case comes out differently.
     """
-    sizes = {profile.batch.max for file in record.of_role("decoder_step") for profile in file.profiles}
+    profiles = [profile for file in record.of_role("decoder_step") for profile in file.profiles]
+    sizes = {min(size, engine.limits.batch) for size in (*(profile.batch.max for profile in profiles), _FEW_ROWS)}
+    for target in sorted({profile.target.max for profile in profiles if profile.target is not None}):
+        started: Any = copy(engine)
+        started.first_target = lambda _source, length=target: length
+        for rows in sorted(sizes):
+            _check_bucket(started, cases, prefix, rows, target)
+
+
+def _check_bucket(engine: Engine, cases: Sequence[Case], prefix: list[int], rows: int, target: int) -> None:
+    """In batches of these rows, which begin with caches of this length."""
     most = engine.limits.target
-    for rows in sorted({min(size, engine.limits.batch) for size in (*sizes, _FEW_ROWS)}):
-        chosen = [cases[index % len(cases)] for index in range(rows + len(cases))] if cases else []
-        requests = [Request(c.source_ids, max(1, min(len(c.target_ids), most)), prefix=prefix) for c in chosen]
-        for number, result in enumerate(decode_all(engine, requests, rows=rows)):
-            expected = list(chosen[number].target_ids[:most])
-            if result.ids != expected:
-                raise CheckFailed(
-                    f"the engines do not give what the bundle's golden.json says: case {number % len(cases)} in a "
-                    f"batch of {rows} came out as {result.ids[:20]} instead of {expected[:20]}"
-                )
+    chosen = [cases[index % len(cases)] for index in range(rows + len(cases))] if cases else []
+    requests = [Request(c.source_ids, min(max(len(c.target_ids), target), most), prefix=prefix) for c in chosen]
+    for number, result in enumerate(decode_all(engine, requests, rows=rows)):
+        expected = list(chosen[number].target_ids[:most])
+        if result.ids[: len(expected)] != expected:
+            raise CheckFailed(
+                f"the engines do not give what the bundle's golden.json says: case {number % len(cases)} in a batch of "
+                f"{rows} with caches of {target} came out as {result.ids[:20]} instead of {expected[:20]}"
+            )

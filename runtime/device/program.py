@@ -31,7 +31,10 @@ class Program(Protocol):
         """The rows and the cache length of the buffers that serve this many."""
 
     def prepare(self, addresses: Mapping[str, int], sizes: StepSizes) -> Callable[[], None]:
-        """Bind the step's buffers, whose rows are all finished, run it once, and return what enqueues one step."""
+        """Bind the step's buffers, whose rows are all finished, run it once, and return what enqueues one step.
+
+        After each step, an output that has an input's address is there; the library may have written it elsewhere.
+        """
 
     def encode(self, addresses: Mapping[str, int], batch: int, width: int) -> None:
         """Enqueue a run of the encoder."""

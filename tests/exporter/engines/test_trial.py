@@ -35,9 +35,13 @@ def engine_in(directory: Path, **changes: str) -> tuple[DeviceEngine, Any]:
 
 def test_cases_are_answered_in_every_bucket_and_in_rows_that_refill(tmp_path: Path) -> None:
     engine, library = engine_in(tmp_path)
-    check_cases(engine, golden(), [], library.record)
-    assert {sizes.rows for sizes in library.model.prepared} == set(), "prepared by the library, not by the model"
+    (built,) = library.record.of_role("decoder_step")
+    short = [Case("", (4, 5, 6, 3), tuple(expected([Request([4, 5, 6, 3], 7)])[0]))] * 9
+    check_cases(engine, short, [], library.record)
+    contexts = [context for opened in library.opened for context in opened.contexts if opened.file == built]
+    assert {context.profile for context in contexts} == set(range(len(built.profiles))), "short answers reach them all"
     assert {1, 4} <= set(library.model.launched)
+    check_cases(engine, golden(), [], library.record)
     check_cases(engine, [], [], library.record)
 
 
@@ -53,7 +57,7 @@ def test_an_engine_that_is_wrong_once_a_row_is_refilled_is_refused(tmp_path: Pat
             bound["next_token_ids"][0] = 4 + (bound["next_token_ids"][0] - 3) % 8
 
     library.model.step = stale
-    with pytest.raises(CheckFailed, match=r"not give what .*golden.json says: case \d in a batch of [34] came out as "):
+    with pytest.raises(CheckFailed, match=r"golden.json says: case \d in a batch of [34] with caches of "):
         check_cases(engine, golden(), [], library.record)
 
 
