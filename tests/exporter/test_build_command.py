@@ -13,12 +13,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from memory_engine import MemoryEngine
+from txport.exporter.engines import directory, trial
+from txport.exporter.engines.builder import BuildOptions
 from txport.exporter.engines.process import run_apart
 from txport.exporter.engines.profiles import choose_buckets
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.device.gpu import Gpu, find_gpu
+from txport.runtime.engine import Limits
 from txport.runtime.engines.build_record import BuildRecord, LibraryVersion
 from txport.runtime.engines.directories import best, directories
+from txport.runtime.engines.ort import OrtEngine
+from txport.runtime.engines.tensorrt import find_tensorrt
 from txport.runtime.errors import BundleError, CheckFailed, InputError
 from txport.runtime.processes import process_memory
 
@@ -180,3 +186,38 @@ def test_the_record_is_plain_json(target: Path, built: BuildRecord) -> None:
     (directory,) = directories(target)
     value = json.loads((directory / "build.json").read_text())
     assert list(value)[:3] == ["format_version", "made_by", "library"]
+
+
+def test_engines_that_answer_wrongly_do_not_appear(
+    target: Path, built: BuildRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on the GPU that they are for: here another engine stands for them, and the build runs in this process."""
+    manifest, before = Manifest.load(target), directories(target)
+    tensorrt = find_tensorrt("tensorrt_rtx")
+    plan = directory.BuildPlan(
+        bundle=target,
+        library="tensorrt_rtx",
+        lowerings=("scatter",),
+        buckets=choose_buckets(manifest, 2, [1], [16]),
+        options=BuildOptions(capabilities=("8.9",), optimization_level=0, inspect=False),
+        gpu=directory.target_gpu(tensorrt, L4, ("8.9",), False),
+        driver=None,
+    )
+
+    def build() -> Path:
+        version, nothing = tensorrt.library.version, lambda file, part: None
+        return directory.build_directory(
+            plan, manifest, version, timing_cache=None, timeout=None, force=False, progress=nothing
+        )
+
+    monkeypatch.setattr(directory, "run_apart", lambda work, timeout, progress: work(progress))
+    monkeypatch.setattr(trial, "find_gpu", lambda: L4)
+    monkeypatch.setattr(trial, "_opened", lambda *arguments: MemoryEngine(Limits(2, 512, 100)))
+    with pytest.raises(CheckFailed, match=r"do not give what the bundle's golden.json says: case \d+ in a batch of 1"):
+        build()
+    assert directories(target) == before and not list((target / "engines").glob(".sm*"))
+    right = OrtEngine(target, manifest, ["scatter"])
+    monkeypatch.setattr(trial, "_opened", lambda *arguments: right)
+    made = build()
+    assert BuildRecord.load(made).lowering == "scatter"
+    shutil.rmtree(made)
