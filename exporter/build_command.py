@@ -172,8 +172,9 @@ def _bar(buckets: Buckets, lowering: Lowering) -> Iterator[Callable[[str, float]
 def _summary(directory: Path, record: BuildRecord) -> str:
     size = sum(engine.bytes for engine in record.engines)
     profiles = sum(len(engine.profiles) for engine in record.of_role("decoder_step"))
+    layers = ", ".join(f"{count} layers {kind}" for kind, count in sorted(record.precision.layers.items()))
     return (
         f"{directory}: {record.library}, lowering {record.lowering}, {record.precision.type} "
-        f"(proved by the {record.precision.proof}), {plural(profiles, 'bucket')}, {size / 1e6:.1f} MB, "
+        f"(by the {record.precision.proof}: {layers}), {plural(profiles, 'bucket')}, {size / 1e6:.1f} MB, "
         f"{record.build_seconds:.1f} s, {record.peak_memory / 1e6:.0f} MB of memory at most"
     )

@@ -8,7 +8,7 @@ import difflib
 import re
 from collections.abc import Iterable
 
-_MEMORY = re.compile(r"out ?of ?memory|bad[_ ]alloc|failed to allocate|could not be allocated", re.IGNORECASE)
+_MEMORY = re.compile(r"out[ _]?of[ _]?memory|bad[_ ]alloc|failed to allocate|could not be allocated", re.IGNORECASE)
 
 
 class TxportError(Exception):
@@ -56,4 +56,9 @@ def nearest(name: str, names: Iterable[str], otherwise: str = "there are") -> st
 
 def failure(message: str, otherwise: type[TxportError] = EngineError) -> TxportError:
     """The error for what a library reported: `ResourceError` if by its words memory was exhausted."""
-    return ResourceError(message) if _MEMORY.search(message) else otherwise(message)
+    return ResourceError(message) if is_out_of_memory(message) else otherwise(message)
+
+
+def is_out_of_memory(message: str) -> bool:
+    """Whether a library's words say that memory was exhausted."""
+    return _MEMORY.search(message) is not None

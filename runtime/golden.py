@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from txport.runtime.bundle.manifest import GOLDEN
 from txport.runtime.bundle.strict_json import load
-from txport.runtime.translator import Translator
+
+if TYPE_CHECKING:  # it needs SentencePiece, which is not there where engines are only built
+    from txport.runtime.translator import Translator
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ def load_golden(directory: Path) -> Golden:
     return load(Golden, directory / GOLDEN, 1)
 
 
-def run_golden(translator: Translator, golden: Golden) -> list[Difference]:
+def run_golden(translator: "Translator", golden: Golden) -> list[Difference]:
     """Tokenize and translate every case, in batches and then each alone.
 
     Returns:

@@ -1,8 +1,13 @@
-"""NVIDIA's management library through `nvidia-ml-py`: the first GPU's name, memory and energy. Always optional."""
+"""NVIDIA's management library through `nvidia-ml-py`: name, memory and energy of the GPU that CUDA uses.
+
+Always optional. In a container, processes may have other numbers than the driver knows them by: their memory is then
+not known. Jetsons have no such library.
+"""
 
 from typing import Any
 
 from txport.benchmarks.report.schema import GpuFacts
+from txport.runtime.device.gpu import pci_bus_id
 
 try:
     import pynvml
@@ -11,14 +16,18 @@ except ImportError:  # a report then says nothing about the GPU
 
 
 class Nvml:
-    """The first GPU."""
+    """The GPU that CUDA calls device 0."""
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
 
     def facts(self) -> GpuFacts:
         """Name, driver and memory."""
-        name, driver = pynvml.nvmlDeviceGetName(self._handle), pynvml.nvmlSystemGetDriverVersion()
+        name = pynvml.nvmlDeviceGetName(self._handle)
+        try:
+            driver = pynvml.nvmlSystemGetDriverVersion()
+        except pynvml.NVMLError:
+            driver = "unknown"
         try:
             total = int(pynvml.nvmlDeviceGetMemoryInfo(self._handle).total)
         except pynvml.NVMLError:  # memory that is shared with the processor
@@ -43,12 +52,12 @@ class Nvml:
 
 
 def open_nvml() -> Nvml | None:
-    """The first GPU; None without a GPU, its driver or the library."""
-    if pynvml is None:
+    """The GPU that CUDA calls device 0; None without a GPU, its driver or the library."""
+    if pynvml is None or (bus := pci_bus_id()) is None:
         return None
     try:
         pynvml.nvmlInit()
-        return Nvml(pynvml.nvmlDeviceGetHandleByIndex(0))
+        return Nvml(pynvml.nvmlDeviceGetHandleByPciBusId(bus.encode()))
     except pynvml.NVMLError:
         return None
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from txport.exporter.engines.caches import write_caches_by_select
-from txport.exporter.engines.inspector import check_layers, engine_layers
+from txport.exporter.engines.inspector import count_types, engine_layers, wrong_products
 from txport.exporter.engines.network import check_network, leave_out_unknown
 from txport.exporter.engines.profiles import shapes
 from txport.exporter.engines.static_sizes import with_size
@@ -37,7 +37,7 @@ class BuildOptions:
         version_compatible: for later versions of the same major version as well.
         optimization_level: 0 to 5.
         workspace: the most bytes of device memory for temporaries; None for the library's own bound.
-        inspect: open the finished engine and prove its precision, which needs the GPU that it is built for.
+        inspect: open the finished engine and read its layers' types, which needs the GPU that it is built for.
     """
 
     capabilities: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class EngineBuilder:
         manifest: its manifest.
         options: for TensorRT's builder.
         directory: where engines are written.
-        timing_cache: measurements of earlier builds; `build` extends it.
+        known: measurements of earlier builds, as `timing_cache` gave them; empty for none.
         progress: called with (file, fraction done from 0 to 1).
     """
 
@@ -67,9 +67,15 @@ class EngineBuilder:
     manifest: Manifest
     options: BuildOptions
     directory: Path
-    timing_cache: bytes
+    known: bytes
     progress: Callable[[str, float], None]
     layers: dict[str, int] = field(default_factory=dict)
+    _cache: Any = None
+
+    @property
+    def timing_cache(self) -> bytes:
+        """The measurements of all builds, for a later run; empty if the library makes none."""
+        return b"" if self._cache is None else bytes(memoryview(self._cache.serialize()))
 
     def build(self, graph: Graph, file: str, profiles: Sequence[Profile], target: int | None = None) -> EngineFile:
         """Build one engine.
@@ -96,7 +102,7 @@ class EngineBuilder:
         if known is not None:
             graph = leave_out_unknown(network, graph, {tensor.name for tensor in known.outputs})
         counts = check_network(self.tensorrt, network, graph, precision, islands)
-        config = self._config(builder, network, precision == "float16", islands, file)
+        config = self._config(builder, network, precision == "float16", file)
         for profile in profiles:
             sizes = {tensor.name: shapes(tensor, profile) for tensor in graph.inputs}
             config.add_optimization_profile(optimization_profile(builder, network, sizes.__getitem__))
@@ -105,8 +111,6 @@ class EngineBuilder:
             if not self.tensorrt.serialize_to(builder, network, config, output):
                 raise BundleError(f"{self.tensorrt.library} cannot build {graph.file}: {self.tensorrt.why()}")
         del parser  # it maps the weights, which must outlive the network
-        if self.tensorrt.has_timing_cache:
-            self.timing_cache = bytes(memoryview(config.get_timing_cache().serialize()))
         if self.options.inspect:
             counts = self._inspect(path, graph, precision, islands)
         for kind, count in counts.items():
@@ -114,33 +118,48 @@ class EngineBuilder:
         role: Role = "encoder" if graph.role == "encoder" else "decoder_step"
         return EngineFile(role, file, path.stat().st_size, sha256(path), tuple(profiles))
 
-    def _config(self, builder: Any, network: Any, half: bool, islands: set[str], file: str) -> Any:
+    def _config(self, builder: Any, network: Any, half: bool, file: str) -> Any:
         trt, options = self.tensorrt.module, self.options
         config = builder.create_builder_config()
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
         config.builder_optimization_level = options.optimization_level
         if options.workspace is not None:
             config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace)
-        self.tensorrt.set_precision(config, network, half, islands)
+        self.tensorrt.set_precision(config, network, half)
         self.tensorrt.share_profiles(config)
         self.tensorrt.set_target(config, options.capabilities, options.ampere_plus, options.version_compatible)
         if self.tensorrt.has_timing_cache:
-            cache = config.create_timing_cache(self.timing_cache)
-            if cache is None or not config.set_timing_cache(cache, False):
-                _log.warning("%s rejects its timing cache: every kernel is timed again", self.tensorrt.library)
-                config.set_timing_cache(config.create_timing_cache(b""), False)
+            self._set_timing_cache(config)
         if hasattr(trt, "IProgressMonitor"):
             config.progress_monitor = _monitor(trt, lambda part: self.progress(file, part))
         return config
+
+    def _set_timing_cache(self, config: Any) -> None:
+        """One object for all engines: 8.6 refuses, with an internal error, to go on with what it serialized itself."""
+        if self._cache is None:
+            self._cache = config.create_timing_cache(self.known)
+        if self._cache is None or not config.set_timing_cache(self._cache, False):
+            _log.warning("%s rejects its timing cache: every kernel is timed again", self.tensorrt.library)
+            self._cache = config.create_timing_cache(b"")
+            config.set_timing_cache(self._cache, False)
 
     def _inspect(self, path: Path, graph: Graph, precision: str, islands: set[str]) -> dict[str, int]:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             _runtime, engine = self.tensorrt.open_engine(data, self.options.version_compatible)
             if engine is None:
                 raise CheckFailed(f"{self.tensorrt.library} does not open the engine: {self.tensorrt.why()}")
-            counts = check_layers(engine_layers(self.tensorrt, engine), graph.file, precision, islands)
+            layers = engine_layers(self.tensorrt, engine)
             del engine
-        return counts
+        self._check_products(wrong_products(layers, precision, islands), graph.file, precision)
+        return count_types(layers)
+
+    def _check_products(self, wrong: list[str], file: str, precision: str) -> None:
+        if not wrong:
+            return
+        fault = f"the engine of {file} does not read {precision} in {len(wrong)} products: {', '.join(wrong[:3])}"
+        if self.tensorrt.strongly_typed:
+            raise CheckFailed(f"{fault}, though its graph says so")
+        _log.warning("%s; %s chose so", fault, self.tensorrt.library)
 
 
 def parse_graph(tensorrt: TensorRt, builder: Any, path: Path, target: int | None = None) -> tuple[Any, Any]:

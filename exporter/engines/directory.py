@@ -15,6 +15,7 @@ from time import monotonic
 from txport.exporter.engines.builder import BuildOptions, EngineBuilder
 from txport.exporter.engines.process import run_apart
 from txport.exporter.engines.profiles import Buckets, encoder_profiles, step_profiles
+from txport.exporter.engines.trial import try_engines
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.schema import Lowering, MadeBy
 from txport.runtime.bundle.strict_json import encode
@@ -66,12 +67,14 @@ def target_gpu(tensorrt: TensorRt, gpu: Gpu | str, capabilities: tuple[str, ...]
                 raise InputError(f"{gpu}: name the GPU to build for, as --compute-capability 8.9")
             capabilities = (gpu.compute_capability,)
         name = gpu.name if isinstance(gpu, Gpu) else None
-        return TargetGpu(name, capabilities, "same_compute_capability")
+        return TargetGpu(name, capabilities, "same_compute_capability", None)
     if capabilities:
         raise InputError(f"{tensorrt.library} builds for the GPU of this machine: leave --compute-capability out")
     if isinstance(gpu, str):
         raise InputError(f"{gpu}: {tensorrt.library} can only build on the GPU that will run the engines")
-    return TargetGpu(gpu.name, (gpu.compute_capability,), "ampere_plus" if ampere_plus else "exact")
+    if ampere_plus:
+        return TargetGpu(gpu.name, (gpu.compute_capability,), "ampere_plus", None)
+    return TargetGpu(gpu.name, (gpu.compute_capability,), "exact", gpu.multiprocessors)
 
 
 def build_directory(
@@ -97,7 +100,7 @@ def build_directory(
 
     Raises:
         InputError: the directory exists, or another process is building it, or cannot be written.
-        BundleError, CheckFailed: see `EngineBuilder.build`.
+        BundleError, CheckFailed: see `EngineBuilder.build` and `try_engines`.
     """
     target = plan.bundle / ENGINES / directory_name(plan, manifest, version)
     with _only_one(target):
@@ -152,14 +155,22 @@ def _only_one(target: Path) -> Iterator[None]:
 
 
 def _build(plan: BuildPlan, directory: Path, known: bytes, progress: Callable[[str, float], None]) -> bytes:
-    """In the process that builds: write all engines and, last, the record; return the timing cache."""
-    start = monotonic()
+    """In the process that builds: write all engines and the record, try them, and return the timing cache."""
     tensorrt, manifest = find_tensorrt(plan.library), Manifest.load(plan.bundle)
     builder = EngineBuilder(tensorrt, plan.bundle, manifest, plan.options, directory, known, progress)
+    record = _written(plan, builder)
+    if measured := builder.timing_cache:
+        (directory / TIMING_CACHE).write_bytes(measured)
+    del builder  # and the memory that it holds
+    try_engines(plan.bundle, directory, record, manifest, tensorrt)
+    return measured
+
+
+def _written(plan: BuildPlan, builder: EngineBuilder) -> BuildRecord:
+    """Build all engines of a plan; write the record last."""
+    start, tensorrt, manifest = monotonic(), builder.tensorrt, builder.manifest
     lowering, engines = _build_engines(builder, plan)
-    if builder.timing_cache:
-        (directory / TIMING_CACHE).write_bytes(builder.timing_cache)
-    BuildRecord(
+    record = BuildRecord(
         format_version=FORMAT_VERSION,
         made_by=MadeBy("txport", VERSION),
         library=tensorrt.library,
@@ -170,14 +181,15 @@ def _build(plan: BuildPlan, directory: Path, known: bytes, progress: Callable[[s
         lowering="tensorscatter" if lowering == "tensorscatter" else "scatter",
         id_type=tensorrt.id_type,
         precision=EnginePrecision(
-            manifest.precision.type, "inspector" if plan.options.inspect else "network", builder.layers
+            manifest.precision.type, "network" if tensorrt.strongly_typed else "inspector", builder.layers
         ),
         flags=Flags(plan.options.optimization_level, plan.options.workspace),
         engines=engines,
         build_seconds=round(monotonic() - start, 3),
         peak_memory=process_memory("VmHWM") or 0,
-    ).write(directory)
-    return builder.timing_cache
+    )
+    record.write(builder.directory)
+    return record
 
 
 def _build_engines(builder: EngineBuilder, plan: BuildPlan) -> tuple[Lowering, tuple[EngineFile, ...]]:

@@ -1,4 +1,9 @@
-"""Precision proven from the finished engine: its layers as the engine inspector lists them."""
+"""What a finished engine computes in, by the layers that the engine inspector lists.
+
+For a strongly typed network (10 and later) this is evidence: the proof is the network, which `network.py` checks before
+the build. 8.6 chooses types itself, so that there it is all that is known, and no reason to refuse an engine: float32
+for a reduction of a float16 network is its right.
+"""
 
 import json
 import re
@@ -15,62 +20,78 @@ _TYPES = (
 )
 # Layers that only convert, move or hold values.
 _MOVES = ("Reformat", "NoOp", "Constant", "Shuffle", "Cast", "Gather", "Scatter", "Slice", "Concat", "Select")
+# Products. Everything else may add up in float32: LayerNorm, softmax, the parts of a product.
+_PRODUCTS = re.compile(r"gemm|matrix_?multiply|matmul|convolution|fullyconnected", re.IGNORECASE)
+# Blocks that Myelin compiled as a whole, and its generated kernels, into which anything may be fused.
+_FUSED = re.compile(r"ForeignNode|\bMyelin|\bkgen\b", re.IGNORECASE)
+_NODE = re.compile(r"\[ONNX Layer: ([^\]]+)\]")
+# 8.6 lists every layer once for each profile.
+_PROFILE = re.compile(r" \[profile \d+\]$")
 
 
 def engine_layers(tensorrt: TensorRt, engine: Any) -> list[dict[str, Any]]:
     """The inspector's description of each layer; the engine must be built with detailed profiling verbosity."""
     formats = tensorrt.module.LayerInformationFormat
-    text = engine.create_engine_inspector().get_engine_information(formats.JSON)
+    return parse_layers(engine.create_engine_inspector().get_engine_information(formats.JSON), str(tensorrt.library))
+
+
+def parse_layers(text: str, library: str) -> list[dict[str, Any]]:
+    """The layers of the inspector's JSON.
+
+    Raises:
+        CheckFailed: it lists names only.
+    """
     layers: list[dict[str, Any]] = [layer for layer in json.loads(text)["Layers"] if isinstance(layer, dict)]
     if not layers:
-        raise CheckFailed(f"{tensorrt.library} lists no layers with their types: its engine's precision is unknown")
+        raise CheckFailed(f"{library} lists no layers with their types: its engine's precision is unknown")
     return layers
 
 
-def check_layers(layers: list[dict[str, Any]], file: str, precision: str, islands: set[str]) -> dict[str, int]:
-    """Check that every layer outside the islands computes in `precision`, and every island in float32.
+def count_types(layers: list[dict[str, Any]]) -> dict[str, int]:
+    """How many layers compute in each floating type.
 
     A layer computes in a type if its outputs and at least one input have that type: a layer that reads float16 and
     writes float32 (or the reverse) converts.
-
-    Returns:
-        how many layers compute in each floating type.
-
-    Raises:
-        CheckFailed: a layer computes in another type.
     """
     counts: dict[str, int] = {}
-    wrong = []
     for layer in layers:
-        name = str(layer.get("Name", ""))
         kind = _computes_in(layer)
-        if kind is None:
-            continue
-        counts[kind] = counts.get(kind, 0) + 1
-        expected = "float32" if is_island(name, islands) or _holds_island(layer, islands) else precision
-        if kind != expected:
-            wrong.append(f"{name} ({kind})")
-    if wrong:
-        raise CheckFailed(
-            f"{len(wrong)} layers of the engine of {file} do not compute in {precision} as its graph says: "
-            f"{', '.join(wrong[:3])}"
-        )
+        if kind is not None:
+            counts[kind] = counts.get(kind, 0) + 1
     return counts
 
 
-def _holds_island(layer: dict[str, Any], islands: set[str]) -> bool:
-    """A fused layer lists in its metadata the nodes that it was fused from."""
-    nodes = set(re.findall(r"\[ONNX Layer: ([^\]]+)\]", str(layer.get("Metadata", ""))))
-    return bool(nodes & islands)
+def wrong_products(layers: list[dict[str, Any]], precision: str, islands: set[str]) -> list[str]:
+    """Names of the products with weights that read nothing in `precision`, though no island is in them.
+
+    What reads some of its inputs in `precision` may read and write sums in float32 besides, as parts of a product do.
+    """
+    wrong = []
+    for layer in layers:
+        name, kind = _PROFILE.sub("", str(layer.get("Name", ""))), str(layer.get("LayerType", ""))
+        nodes = {*name.split(" + "), *_NODE.findall(str(layer.get("Metadata", "")))}
+        is_product = _PRODUCTS.search(kind) or any(node.endswith("/Gemm") for node in nodes)
+        if not is_product or kind.startswith(_MOVES) or _FUSED.search(f"{name} {kind}"):
+            continue
+        read = _types_of(layer, "Inputs")
+        if read and precision not in read and not any(is_island(node, islands) for node in nodes):
+            wrong.append(f"{name} ({', '.join(sorted(read))})")
+    return wrong
 
 
 def _computes_in(layer: dict[str, Any]) -> str | None:
-    if any(str(layer.get("LayerType", "")).startswith(kind) for kind in _MOVES):
+    if str(layer.get("LayerType", "")).startswith(_MOVES):
         return None
-    written = {kind for kind in map(_type_of, layer.get("Outputs", [])) if kind is not None}
-    read = {kind for kind in map(_type_of, layer.get("Inputs", [])) if kind is not None}
-    both = written & read
+    written = _types_of(layer, "Outputs")
+    both = written & _types_of(layer, "Inputs")
     return next(iter(both)) if len(both) == 1 and len(written) == 1 else None
+
+
+def _types_of(layer: dict[str, Any], side: str) -> set[str]:
+    """Floating types of a layer's tensors, without those of one element, as the factors of a product in float32."""
+    tensors = [tensor for tensor in layer.get(side, []) if isinstance(tensor, dict)]
+    kinds = (_type_of(tensor) for tensor in tensors if set(tensor.get("Dimensions", [0])) - {1})
+    return {kind for kind in kinds if kind is not None}
 
 
 def _type_of(tensor: dict[str, Any]) -> str | None:

@@ -71,11 +71,10 @@ def network_with_config(
     fixed = lengths[0] if graph.lowering == "tensorscatter" else None  # its cache layers take no other length
     builder = tensorrt.module.Builder(tensorrt.logger)
     network, parser = parse_graph(tensorrt, builder, file, fixed)
-    islands = {n for island in manifest.precision.islands if island.graph == graph.name for n in island.nodes}
 
     def configure(builder: Any, network: Any) -> Any:
         config = builder.create_builder_config()
-        tensorrt.set_precision(config, network, manifest.precision.type == "float16", islands)
+        tensorrt.set_precision(config, network, manifest.precision.type == "float16")
         profile = optimization_profile(builder, network, lambda name: _range_of([each[name] for each in shapes]))
         config.add_optimization_profile(profile)
         return config

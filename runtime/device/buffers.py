@@ -75,6 +75,16 @@ def stack(address: int, names: Sequence[str], rows: int, heads: int, line: int) 
     return Stack(address, tuple(names), line, heads * line, plane)
 
 
+def state_offsets(rows: int, id_type: str) -> tuple[dict[str, int], int]:
+    """(where each small tensor begins, bytes of all): first those that a step writes, so that one copy takes them."""
+    size = np.dtype(id_type).itemsize
+    offsets, at = dict[str, int](), 0
+    for name, width in {"token_ids": size, "positions": size, "finished": 1, "target_limits": size}.items():
+        offsets[name] = at
+        at += -(-rows * width // ALIGNMENT) * ALIGNMENT
+    return offsets, at
+
+
 class HostState:
     """The host's copy of the block of small tensors, in memory that the device copies to and from.
 
@@ -85,15 +95,8 @@ class HostState:
     """
 
     def __init__(self, device: Device, rows: int, id_type: str) -> None:
-        size = np.dtype(id_type).itemsize
-        names = ("token_ids", "positions", "target_limits", "finished")
-        widths = (rows * size, rows * size, rows * size, rows)
-        self.offsets: dict[str, int] = {}
-        at = 0
-        for name, width in zip(names, widths, strict=True):
-            self.offsets[name] = at
-            at += -(-width // ALIGNMENT) * ALIGNMENT
-        self.state_bytes, self.ring_row = at, rows * size
+        self.offsets, at = state_offsets(rows, id_type)
+        self.state_bytes, self.ring_row = at, rows * np.dtype(id_type).itemsize
         self.bytes = at + RING * self.ring_row
         self.array = device.host_buffer(self.bytes)
 

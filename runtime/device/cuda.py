@@ -94,11 +94,16 @@ class CudaDevice:
         _checked("cuStreamBeginCapture", self._stream, _THREAD_LOCAL)
         try:
             enqueue()
-        finally:
+        except BaseException:
             error, graph = cuda.cuStreamEndCapture(self._stream)
-        _check("cuStreamEndCapture", error)
-        runnable = _checked("cuGraphInstantiate", graph, 0)
-        _checked("cuGraphDestroy", graph)
+            if error == _SUCCESS:
+                cuda.cuGraphDestroy(graph)
+            raise
+        graph = _checked("cuStreamEndCapture", self._stream)
+        try:
+            runnable = _checked("cuGraphInstantiate", graph, 0)
+        finally:
+            cuda.cuGraphDestroy(graph)
         return _Replay(runnable, self._stream, enqueue)
 
 

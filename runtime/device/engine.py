@@ -35,6 +35,11 @@ class DeviceEngine:
         self._pool = Pool(device, manifest, program)
         self._cross = cross_names(manifest.model.decoder_layers)
 
+    @property
+    def captured(self) -> bool:
+        """Whether its steps are replayed as a CUDA graph, or were until the device refused one."""
+        return self._program.captured
+
     def first_target(self, source: int) -> int:
         """The shortest caches: the time of a step grows with their length."""
         return FIRST_TARGET

@@ -5,16 +5,33 @@ from dataclasses import dataclass
 
 from txport.runtime.errors import MissingLibrary
 
-_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
-_REASONS = {3: "the driver is not initialised", 35: "the driver is too old", 100: "there is no NVIDIA GPU"}
+# CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+_MAJOR, _MINOR, _MULTIPROCESSORS = 75, 76, 16
+# Of CUresult in cuda.h; the runtime's errors have other numbers.
+_REASONS = {
+    3: "the NVIDIA driver is not initialised",
+    34: "the NVIDIA driver is a stub for linking (libcuda.so.1 of the CUDA toolkit)",
+    100: "there is no NVIDIA GPU, or CUDA_VISIBLE_DEVICES hides it",
+    803: "the NVIDIA driver's library and its kernel module are of different versions: restart the machine",
+    804: "CUDA's forward-compatibility libraries do not run on this GPU: remove them, or install a newer driver",
+    999: "the NVIDIA driver cannot start (unknown error): see whether nvidia-smi works",
+}
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """Device 0: its name, its compute capability "MAJOR.MINOR", and the newest CUDA that its driver supports."""
+    """Device 0.
+
+    Attributes:
+        name: as CUDA names it; GPUs of several sizes may have one name, as all of Jetson Orin.
+        compute_capability: "MAJOR.MINOR".
+        multiprocessors: how many it has.
+        driver: the newest CUDA that its driver supports.
+    """
 
     name: str
     compute_capability: str
+    multiprocessors: int
     driver: str
 
     def __str__(self) -> str:
@@ -37,12 +54,31 @@ def find_gpu() -> Gpu | str:
             return _REASONS.get(result, f"the NVIDIA driver reports error {result}")
     if count.value == 0 or cuda.cuDeviceGet(ctypes.byref(device), 0):
         return "there is no NVIDIA GPU"
-    name, major, minor = ctypes.create_string_buffer(256), ctypes.c_int(), ctypes.c_int()
+
+    def attribute(number: int) -> int:
+        value = ctypes.c_int()
+        cuda.cuDeviceGetAttribute(ctypes.byref(value), number, device)
+        return value.value
+
+    name = ctypes.create_string_buffer(256)
     cuda.cuDeviceGetName(name, len(name), device)
-    cuda.cuDeviceGetAttribute(ctypes.byref(major), _MAJOR, device)
-    cuda.cuDeviceGetAttribute(ctypes.byref(minor), _MINOR, device)
-    capability = f"{major.value}.{minor.value}"
-    return Gpu(name.value.decode(errors="replace"), capability, dotted(version.value))
+    capability = f"{attribute(_MAJOR)}.{attribute(_MINOR)}"
+    return Gpu(name.value.decode(errors="replace"), capability, attribute(_MULTIPROCESSORS), dotted(version.value))
+
+
+def pci_bus_id() -> str | None:
+    """Where device 0 is on the bus, as "0000:3b:00.0", by which other libraries know it; None if there is none.
+
+    Their own numbers follow the bus. CUDA's follow CUDA_VISIBLE_DEVICES and, by default, speed.
+    """
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    device, text = ctypes.c_int(), ctypes.create_string_buffer(32)
+    if cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0):
+        return None
+    return None if cuda.cuDeviceGetPCIBusId(text, len(text), device) else text.value.decode()
 
 
 def usable_gpu(what: str) -> Gpu:

@@ -65,7 +65,7 @@ class Pool:
         self._program = program
         self._lock = threading.RLock()
         self._failure: str | None = None
-        self._idle_steps: defaultdict[object, list[PreparedStep]] = defaultdict(list)
+        self._idle_steps: defaultdict[StepSizes, list[PreparedStep]] = defaultdict(list)
         self._idle_memory: defaultdict[int, list[int]] = defaultdict(list)
 
     @contextmanager
@@ -99,7 +99,7 @@ class Pool:
             ResourceError: the device does not have enough memory; the message says which batch would fit.
         """
         with self.working():
-            idle = self._idle_steps[sizes, self._program.key()]
+            idle = self._idle_steps[sizes]
             if idle:
                 step = idle.pop()
                 step.buffers.reset(self.tokens.pad)
@@ -129,7 +129,9 @@ class Pool:
         buffers = StepBuffers(self.device, self.manifest, graph, sizes, ids, self.tokens.pad)
         try:
             return PreparedStep(buffers, self._program.prepare(buffers.addresses, sizes))
-        except ResourceError:
+        except EngineError:  # the device may not answer any more; its memory goes with it
+            raise
+        except BaseException:
             buffers.free()
             raise
 
@@ -138,8 +140,9 @@ class Pool:
         try:
             return allocate()
         except ResourceError:
-            self._free_idle()
-            return allocate()
+            pass  # and out of here: the error's traceback holds what was half made, as a context of a library
+        self._free_idle()
+        return allocate()
 
     def _free_idle(self) -> None:
         self.device.synchronize()

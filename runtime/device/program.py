@@ -11,7 +11,7 @@ from txport.runtime.engine import Limits
 class Program(Protocol):
     """A bundle's encoder and one decoder step, loaded by a library.
 
-    Every method but `key` may raise `EngineError` (the library failed) and `ResourceError` (memory is exhausted).
+    Every method may raise `EngineError` (the library failed) and `ResourceError` (memory is exhausted).
 
     Attributes:
         name: the library, for people.
@@ -19,6 +19,7 @@ class Program(Protocol):
         id_type: its type for what the manifest calls int64.
         step_graph: the decoder step that it runs.
         always_logits: its step has no form without logits.
+        captured: whether steps are replayed as a CUDA graph; false if the device refused that.
     """
 
     name: str
@@ -26,15 +27,16 @@ class Program(Protocol):
     id_type: str
     step_graph: Graph
     always_logits: bool
+    captured: bool
 
     def bucket(self, rows: int, target: int) -> tuple[int, int]:
         """The rows and the cache length of the buffers that serve this many."""
 
     def prepare(self, addresses: Mapping[str, int], sizes: StepSizes) -> Callable[[], None]:
-        """Bind the step's buffers, whose rows are all finished, run it once, and return what enqueues one step."""
+        """Bind the step's buffers, whose rows are all finished, run it once, and return what enqueues one step.
+
+        After each step, an output that has an input's address is there; the library may have written it elsewhere.
+        """
 
     def encode(self, addresses: Mapping[str, int], batch: int, width: int) -> None:
         """Enqueue a run of the encoder."""
-
-    def key(self) -> object:
-        """What prepared buffers belong to besides their sizes; a thread, for example."""

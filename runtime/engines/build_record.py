@@ -53,13 +53,15 @@ class TargetGpu:
     Attributes:
         name: as CUDA names it; None if they were built without a GPU.
         compute_capabilities: "MAJOR.MINOR"; several only where the library builds for several.
-        compatibility: "exact": a GPU of this name only; "same_compute_capability": any with one of these;
+        compatibility: "exact": a GPU of this name and size only; "same_compute_capability": any with one of these;
             "ampere_plus": any of compute capability 8.0 or more.
+        multiprocessors: of the GPU, where it must be this one: engines for 16 may fail on 8 of the same name.
     """
 
     name: str | None
     compute_capabilities: tuple[str, ...]
     compatibility: Compatibility
+    multiprocessors: int | None
 
 
 @dataclass(frozen=True)
@@ -76,9 +78,9 @@ class EnginePrecision:
 
     Attributes:
         type: as in the manifest.
-        proof: "inspector": the layers of the finished engine were read; "network": those of the strongly typed network,
-            because the engine cannot be opened where it was built.
-        layers: the number of layers that compute each type.
+        proof: "network": it was strongly typed, and checked before the build; "inspector": the library chose types, and
+            the layers of the finished engine say which.
+        layers: the number of layers that compute each type: of the finished engine if it was opened, else the network.
     """
 
     type: Literal["float32", "float16"]
@@ -233,6 +235,8 @@ def _gpu_faults(gpu: TargetGpu) -> Iterator[str]:
             yield f"gpu.compute_capabilities has {capability!r}, which is not like '9.0'"
     if gpu.compatibility == "exact" and (gpu.name is None or len(gpu.compute_capabilities) != 1):
         yield "gpu.compatibility is exact, which takes a name and exactly one compute capability"
+    if (gpu.compatibility == "exact") != (gpu.multiprocessors is not None and gpu.multiprocessors > 0):
+        yield "gpu.multiprocessors must be a positive number if gpu.compatibility is exact, else null"
 
 
 def _engine_faults(engine: EngineFile) -> Iterator[str]:

@@ -82,16 +82,19 @@ def misfit(record: BuildRecord, manifest: Manifest, gpu: Gpu, library: LibraryVe
         return f"needs {record.library}, but {library} is installed"
     target = record.gpu
     capabilities = ", ".join(target.compute_capabilities)
+    fits, more, here = False, "", ""
     if target.compatibility == "exact":
-        fits = target.name == gpu.name and gpu.compute_capability in target.compute_capabilities
-        wanted = f"{target.name} ({capabilities})"
+        if (target.name, target.compute_capabilities) == (gpu.name, (gpu.compute_capability,)):
+            fits = target.multiprocessors == gpu.multiprocessors
+            more, here = f" of {target.multiprocessors} multiprocessors", f" of {gpu.multiprocessors}"
+        wanted = f"{target.name} ({capabilities}){more}"
     elif target.compatibility == "same_compute_capability":
         fits = gpu.compute_capability in target.compute_capabilities
         wanted = f"compute capability {capabilities}"
     else:
         fits = float(gpu.compute_capability) >= 8
         wanted = "compute capability 8.0 and later"
-    return None if fits else f"is for {wanted}, but this machine has {gpu}"
+    return None if fits else f"is for {wanted}, but this machine has {gpu}{here}"
 
 
 def _version_fits(record: BuildRecord, library: LibraryVersion) -> bool:

@@ -59,9 +59,6 @@ class OrtProgram:
         self.captured = where == "cuda"  # until the device refuses
         self.name = f"ONNX Runtime {onnxruntime.__version__} on {where}, lowering {self.step_graph.lowering}"
 
-    def key(self) -> object:
-        return None
-
     def bucket(self, rows: int, target: int) -> tuple[int, int]:
         """Powers of two, up to the bundle's largest sizes."""
         batch = min(1 << (rows - 1).bit_length(), self.limits.batch)

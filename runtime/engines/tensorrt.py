@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from txport.runtime.engines.build_record import IdType, LibraryName, LibraryVersion
-from txport.runtime.errors import InputError, MissingLibrary
+from txport.runtime.errors import InputError, MissingLibrary, is_out_of_memory
 
 _MODULES: dict[LibraryName, tuple[str, ...]] = {
     "tensorrt": ("tensorrt",),
@@ -21,6 +21,8 @@ _MODULES: dict[LibraryName, tuple[str, ...]] = {
 _OLDEST = (8, 6)
 # KVCacheUpdate and Attention layers came with this one.
 _CACHE_LAYERS = (10, 15)
+# Layers whose outputs have the type that they are given.
+_WITHOUT_PRECISION = ("CAST", "CONSTANT", "SHAPE")
 _LEVELS = {"INTERNAL_ERROR": logging.ERROR, "ERROR": logging.ERROR, "WARNING": logging.INFO}
 
 _log = logging.getLogger(__name__)
@@ -73,9 +75,10 @@ class TensorRt:
     def why(self) -> str:
         """The first error that the library logged since `messages` was cleared, as one line.
 
-        Those that follow are often only its consequences.
+        Those that follow are often only its consequences; but memory that ran out may be said in any of them.
         """
-        return " ".join(self.messages[0].split())[:400].rstrip(".") if self.messages else "it does not say why"
+        first = next(filter(is_out_of_memory, self.messages), self.messages[0] if self.messages else None)
+        return "it does not say why" if first is None else " ".join(first.split())[:400].rstrip(".")
 
     def new_network(self, builder: Any) -> Any:
         """An empty network of the kind that this version builds."""
@@ -84,19 +87,36 @@ class TensorRt:
         # From 11 on there is no choice, and a later version may drop the flag.
         return builder.create_network(1 << int(getattr(flags, name)) if hasattr(flags, name) else 0)
 
-    def set_precision(self, config: Any, network: Any, half: bool, islands: set[str]) -> None:
-        """Fix the precision that the graph states, where the library would choose one; never TF32 in place of FP32."""
+    def set_precision(self, config: Any, network: Any, half: bool) -> None:
+        """Fix the precision that the graph states, where the library would choose one; never TF32 in place of FP32.
+
+        In a weakly typed network float32 islands are found by the types of tensors: the parser of 8.6 names neither
+        its Normalization layers nor a Gemm's bias after their node (onnx-tensorrt 8.6-EA, builtin_op_importers.cpp).
+        """
         flags = self.module.BuilderFlag
         config.clear_flag(flags.TF32)
-        if self.strongly_typed or not half:
+        if self.strongly_typed:
+            return
+        # As 10 does: engines then need neither cuBLAS nor cuDNN.
+        config.set_tactic_sources(0)
+        if not half:
             return
         config.set_flag(flags.FP16)
         config.set_flag(flags.PREFER_PRECISION_CONSTRAINTS)
         for layer in (network.get_layer(index) for index in range(network.num_layers)):
-            if layer.name in islands:
+            self._keep_float32(layer)
+
+    def _keep_float32(self, layer: Any) -> None:
+        """Compute and hand on in float32 what the graph says is float32.
+
+        Without the types of outputs, float16 might lie between two layers of an island, and overflow there.
+        """
+        if str(layer.type).rpartition(".")[2] in _WITHOUT_PRECISION:
+            return
+        for index in range(layer.num_outputs):
+            if self.type_name(layer.get_output(index).dtype) == "float32":
                 layer.precision = self.module.float32
-        # As 10 does: engines then need neither cuBLAS nor cuDNN.
-        config.set_tactic_sources(0)
+                layer.set_output_type(index, self.module.float32)
 
     def share_profiles(self, config: Any) -> None:
         """Let several execution contexts use one profile, as batches of one size do that run at the same time.
@@ -150,15 +170,45 @@ class TensorRt:
             runtime.engine_host_code_allowed = True
         return runtime, runtime.deserialize_cuda_engine(data)
 
-    def new_context(self, engine: Any) -> Any:
-        """An execution context; None if the library cannot make one.
+    def scratch_bytes(self, engine: Any) -> int:
+        """Device memory for the temporaries of one context of this engine, in whichever profile needs the most."""
+        renamed = hasattr(engine, "device_memory_size_v2")  # in 10.1
+        return int(engine.device_memory_size_v2 if renamed else engine.device_memory_size)
 
-        TensorRT-RTX compiles kernels for the actual shapes when it runs. By default it does so in the background, and a
-        captured step would keep the slower kernels that it started with.
+    def new_context(self, engine: Any, scratch: int, size: int) -> Any:
+        """An execution context whose temporaries are in the caller's memory; None if the library cannot make one.
+
+        By default each context would have memory for the largest profile. Contexts may share it if they run on one
+        stream, as NVIDIA says (TensorRT issues 2040 and 3276) and TensorRT-LLM does.
+
+        Args:
+            engine: the engine.
+            scratch: the address of the memory, which must stay as long as the context and what was captured of it.
+            size: its bytes, at least `scratch_bytes(engine)`.
         """
+        context = self._context_without_memory(engine)
+        if context is None:
+            return None
+        # The engine was built to be inspected; naming layers for profilers would cost time in each run.
+        context.nvtx_verbosity = self.module.ProfilingVerbosity.NONE
+        if hasattr(context, "set_device_memory"):  # from 10.1 on
+            context.set_device_memory(scratch, size)
+        else:
+            context.device_memory = scratch
+        return context
+
+    def _context_without_memory(self, engine: Any) -> Any:
+        """TensorRT-RTX compiles kernels for the actual shapes when it runs.
+
+        By default it does so in the background, and a captured step would keep the slower kernels that it started with.
+        """
+        if not self.strongly_typed:
+            return engine.create_execution_context_without_device_memory()
+        strategy = self.module.ExecutionContextAllocationStrategy.USER_MANAGED
         if not self.is_rtx:
-            return engine.create_execution_context()
+            return engine.create_execution_context(strategy)
         config = engine.create_runtime_config()
+        config.set_execution_context_allocation_strategy(strategy)
         config.dynamic_shapes_kernel_specialization_strategy = (
             self.module.DynamicShapesKernelSpecializationStrategy.EAGER
         )

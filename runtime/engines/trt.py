@@ -1,7 +1,13 @@
 """TensorRT engines as a program of `txport.runtime.device.engine`.
 
 One execution context for each set of buffers, at the profile of its bucket; its step is captured once as a CUDA graph
-and replayed. The encoder runs at its real sizes, outside of any graph.
+and replayed. The encoder runs at its real sizes, outside of any graph. All contexts run on one stream and share one
+block of memory for temporaries, which is never moved, since captured graphs hold its address.
+
+TensorRT promises an output over an input only where a layer asks for it (`getAliasedInputTensor`): it may compute a
+cheap value twice, and read the input again after the output was written. Caches may lie over each other even so:
+nothing but the write into the cache reads the input, and done twice it gives the same. Ids, positions and flags would
+advance twice: a step writes them aside, and a copy in the same graph puts them where the next step reads them.
 """
 
 import logging
@@ -10,21 +16,26 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from txport.runtime.bundle.interface import OPTIONAL_OUTPUTS
+from txport.runtime.bundle.interface import OPTIONAL_OUTPUTS, STATE
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph
-from txport.runtime.device.buffers import StepSizes
-from txport.runtime.device.device import Device
+from txport.runtime.device.buffers import ALIGNMENT, StepSizes, state_offsets
+from txport.runtime.device.device import Buffer, Device
 from txport.runtime.engine import Limits
 from txport.runtime.engines.build_record import BuildRecord, EngineFile
 from txport.runtime.engines.tensorrt import TensorRt
-from txport.runtime.errors import BundleError, EngineError, failure
+from txport.runtime.errors import BundleError, EngineError, ResourceError, TxportError, failure
 
+# A context takes little memory besides what it is given: one that is refused with less than this was refused for that.
+_LITTLE = 64 << 20
 _log = logging.getLogger("txport")
 
 
 class TrtProgram:
     """The engines of one directory, opened; see `txport.runtime.device.engine.Program`.
+
+    Attributes:
+        captured: whether the step that was prepared last is replayed as a CUDA graph.
 
     Args:
         directory: of the engines.
@@ -40,6 +51,7 @@ class TrtProgram:
     """
 
     always_logits = True  # a network's outputs are all bound
+    captured = False
 
     def __init__(
         self, directory: Path, record: BuildRecord, manifest: Manifest, tensorrt: TensorRt, device: Device
@@ -57,14 +69,11 @@ class TrtProgram:
                 self._steps[bucket] = engine, index
         (file,) = record.of_role("encoder")
         engine = self._open(directory, file, record.version_compatible, encoder)
+        self._allocate([engine, *(step for step, _ in self._steps.values())])
         contexts = [(p.batch.max, self._context(engine, index)) for index, p in enumerate(file.profiles)]
         self._encoders = sorted(contexts, key=lambda each: each[0])
         self.limits = limits_of(record)
         self.name = f"{tensorrt.library}, lowering {record.lowering}, {directory.name}"
-
-    def key(self) -> object:
-        """Contexts may be used from any thread, one at a time."""
-        return None
 
     def bucket(self, rows: int, target: int) -> tuple[int, int]:
         """The smallest profile that has room."""
@@ -74,24 +83,44 @@ class TrtProgram:
         """Bind the step's buffers in a context of their own, run it once, and capture it."""
         context = self._context(*self._steps[sizes.rows, sizes.target])
         shape = {"batch": sizes.rows, "source": sizes.source, "target": sizes.target}
-        self._bind(context, self.step_graph, addresses, shape)
+        offsets, _ = state_offsets(sizes.rows, self.id_type)
+        aside = {made: self._aside + offsets[name] for name, made in self.step_graph.aliases if name in STATE}
+        state, size = Buffer(addresses[STATE[0]]), offsets[STATE[-1]] + sizes.rows
+        assert all(addresses[name] == state.address + offsets[name] for name in STATE)
+        self._bind(context, self.step_graph, {**addresses, **aside}, shape)
 
         def enqueue() -> None:
             self._enqueue(context)
+            self._device.copy(state, Buffer(self._aside), size)
 
         enqueue()
         self._device.synchronize()
         try:
-            return self._device.capture(enqueue)
+            launch = self._device.capture(enqueue)
         except EngineError as error:
             _log.warning("steps are launched one by one, without CUDA graphs: %s", error)
-            return enqueue
+            launch = enqueue
+        self.captured = launch is not enqueue
+        return launch
 
     def encode(self, addresses: Mapping[str, int], batch: int, width: int) -> None:
         """Enqueue a run of the encoder."""
         context = next(context for most, context in self._encoders if most >= batch)
         self._bind(context, self._encoder_graph, addresses, {"batch": batch, "source": width})
         self._enqueue(context)
+
+    def _allocate(self, engines: list[Any]) -> None:
+        """The memory that all contexts share: for temporaries, and for what a step writes aside."""
+        self._scratch_bytes = max(self._tensorrt.scratch_bytes(engine) for engine in engines)
+        most = max(rows for rows, _ in self._steps)
+        begin = -(-self._scratch_bytes // ALIGNMENT) * ALIGNMENT
+        try:
+            self._scratch = self._device.allocate(begin + state_offsets(most, self.id_type)[1])
+        except ResourceError as error:
+            raise ResourceError(
+                f"{error} for the engines' temporaries: run tx-build again with a smaller --max-batch"
+            ) from error
+        self._aside = self._scratch + begin
 
     def _open(self, directory: Path, file: EngineFile, version_compatible: bool, graph: Graph) -> Any:
         path = directory / file.file
@@ -115,11 +144,18 @@ class TrtProgram:
             raise BundleError(f"{path} has other inputs or outputs than the manifest says: run tx-build again")
 
     def _context(self, engine: Any, profile: int) -> Any:
-        context = self._tensorrt.new_context(engine)
+        self._tensorrt.messages.clear()
+        context = self._tensorrt.new_context(engine, self._scratch, self._scratch_bytes)
         if context is None or not context.set_optimization_profile_async(profile, self._device.stream):
-            raise failure(f"{self._tensorrt.library} makes no execution context: {self._tensorrt.why()}")
+            fault = self._failure("makes no execution context")
+            if (free := self._device.free_memory()) < _LITTLE:
+                raise ResourceError(f"{fault}; {free / 1e6:.0f} MB of the GPU's memory are free")
+            raise fault
         self._device.synchronize()
         return context
+
+    def _failure(self, what: str) -> TxportError:
+        return failure(f"{self._tensorrt.library} {what}: {self._tensorrt.why()}")
 
     def _bind(self, context: Any, graph: Graph, addresses: Mapping[str, int], shape: Mapping[str, int]) -> None:
         names = _names(context.engine)
@@ -133,7 +169,7 @@ class TrtProgram:
 
     def _enqueue(self, context: Any) -> None:
         if not context.execute_async_v3(self._device.stream):
-            raise failure(f"{self._tensorrt.library} failed: {self._tensorrt.why()}")
+            raise self._failure("failed")
 
 
 def _names(engine: Any) -> set[str]:

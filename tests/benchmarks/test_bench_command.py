@@ -15,6 +15,7 @@ from bench import SMALL, assert_refused, command, tx_bench
 from txport.benchmarks.report.compare import check_against
 from txport.benchmarks.report.report import read_report
 from txport.benchmarks.report.schema import BenchReport, Measurement
+from txport.runtime.device.gpu import Gpu, find_gpu
 from txport.runtime.errors import CheckFailed
 
 
@@ -144,7 +145,7 @@ def test_an_interrupted_run_keeps_what_was_measured(bundle: Path, tmp_path: Path
     ],
 )
 def test_bad_use_is_one_sentence(bundle: Path, tmp_path: Path, options: tuple[object, ...], words: list[str]) -> None:
-    if options == ("--device", "cuda") and any(Path(gpu).exists() for gpu in ("/dev/nvidia0", "/dev/nvhost-gpu")):
+    if options == ("--device", "cuda") and isinstance(find_gpu(), Gpu):
         pytest.skip("there is a GPU here")
     done = tx_bench(bundle, "-o", "out", *options, cwd=tmp_path)  # type: ignore[arg-type]
     assert_refused(done, 2, words)

@@ -286,7 +286,8 @@ CUresult cuDeviceGetName(char* name, int bytes, CUdevice) {
   return result(kSuccess);
 }
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
-  *value = attribute == static_cast<CUdevice_attribute>(75) ? 9 : 0;
+  const int number = static_cast<int>(attribute);
+  *value = number == 75 ? 9 : number == 16 ? 132 : 0;
   return result(kSuccess);
 }
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {

@@ -7,10 +7,11 @@
 using namespace txport::core;
 
 TEST_CASE("a library's failure is about memory, or it is not") {
-  for (const char* words : {"ONNX Runtime failed: Failed to allocate memory for requested buffer of size 17179869184",
-                            "ONNX Runtime failed: std::bad_alloc", "CUDA failure 2: out of memory",
-                            "TensorRT 10.3.0 failed: [resizingAllocator.cpp::allocate::74] Error Code 1: OutOfMemory",
-                            "the requested size could not be allocated"}) {
+  for (const char* words :
+       {"ONNX Runtime failed: Failed to allocate memory for requested buffer of size 17179869184",
+        "ONNX Runtime failed: std::bad_alloc", "CUDA failure 2: out of memory", "CUDA_ERROR_OUT_OF_MEMORY",
+        "TensorRT 10.3.0 failed: [resizingAllocator.cpp::allocate::74] Error Code 1: OutOfMemory",
+        "the requested size could not be allocated"}) {
     CAPTURE(words);
     CHECK_THROWS_AS(throw_failure(words), ResourceError);
     CHECK_THROWS_AS(throw_failure<BundleError>(words), ResourceError);

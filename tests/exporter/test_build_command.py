@@ -13,17 +13,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from txport.exporter.engines.inspector import check_layers
+from memory_engine import MemoryEngine
+from txport.exporter.engines import directory, trial
+from txport.exporter.engines.builder import BuildOptions
 from txport.exporter.engines.process import run_apart
 from txport.exporter.engines.profiles import choose_buckets
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.device.gpu import Gpu
+from txport.runtime.device.gpu import Gpu, find_gpu
+from txport.runtime.engine import Limits
 from txport.runtime.engines.build_record import BuildRecord, LibraryVersion
 from txport.runtime.engines.directories import best, directories
+from txport.runtime.engines.ort import OrtEngine
+from txport.runtime.engines.tensorrt import find_tensorrt
 from txport.runtime.errors import BundleError, CheckFailed, InputError
 from txport.runtime.processes import process_memory
 
-L4 = Gpu("NVIDIA L4", "8.9", "13.0")
+L4 = Gpu("NVIDIA L4", "8.9", 58, "13.0")
 SMALL = "--compute-capability 8.9 --batch-buckets 1,2 --target-buckets 16,32 --optimization-level 0".split()
 
 
@@ -71,6 +76,9 @@ def test_a_directory_is_not_built_over_unless_forced(target: Path, built: BuildR
     assert again.returncode == 2 and "exists already" in again.stderr and "--force" in again.stderr
     forced = tx_build(target, *SMALL, "--force")
     assert forced.returncode == 0 and "TensorRT-RTX" in forced.stdout
+    gpu = find_gpu()
+    if isinstance(gpu, str) or gpu.compute_capability != "8.9":
+        assert "the engines have not been tried (" in forced.stderr and "run tx-verify --device trt" in forced.stderr
     assert len(directories(target)) == 1
 
 
@@ -174,38 +182,42 @@ def test_work_in_another_process_answers_fails_and_dies_in_words() -> None:
         run_apart(_is_killed, 60, print)
 
 
-def layer(name: str, read: str, made: str, kind: str = "Gemm", metadata: str = "") -> dict[str, object]:
-    """One layer as the engine inspector of TensorRT 8.6 (`Half`) and 10 (`FP16`) describes it."""
-    return {
-        "Name": name,
-        "LayerType": kind,
-        "Inputs": [{"Name": "in", "Format/Datatype": read}],
-        "Outputs": [{"Name": "out", "Format/Datatype": made}],
-        "Metadata": metadata,
-    }
-
-
-def test_the_layers_of_an_engine_prove_its_precision() -> None:
-    half, single = "Row major linear FP16 format", "Row major linear FP32"
-    layers = [
-        layer("layers.0.self_qkv/Gemm", half, half),
-        layer("fused", single, single, metadata="[ONNX Layer: layers.0.norm/LayerNormalization]"),
-        layer("layers.0.inner/Gemm_3", "Float", "Float"),
-        layer("Reformatting CopyNode", single, single, kind="Reformat"),
-        layer("cast", half, single),
-        layer("positions", "Int32", "Int32"),
-    ]
-    islands = {"layers.0.norm/LayerNormalization", "layers.0.inner/Gemm"}
-    assert check_layers(layers, "step.onnx", "float16", islands) == {"float16": 1, "float32": 2}
-    with pytest.raises(CheckFailed, match=r"2 layers of the engine of step.onnx .* float16 .*fused \(float32\)"):
-        check_layers(layers, "step.onnx", "float16", set())
-    with pytest.raises(CheckFailed, match=r"layers.0.self_qkv/Gemm \(float16\)"):
-        check_layers(layers, "step.onnx", "float32", set())
-    with pytest.raises(CheckFailed, match=r"layers.0.self_qkv/Gemm \(Half|float16\)"):
-        check_layers([layer("layers.0.self_qkv/Gemm", "Half", "Half")], "step.onnx", "float32", set())
-
-
 def test_the_record_is_plain_json(target: Path, built: BuildRecord) -> None:
     (directory,) = directories(target)
     value = json.loads((directory / "build.json").read_text())
     assert list(value)[:3] == ["format_version", "made_by", "library"]
+
+
+def test_engines_that_answer_wrongly_do_not_appear(
+    target: Path, built: BuildRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on the GPU that they are for: here another engine stands for them, and the build runs in this process."""
+    manifest, before = Manifest.load(target), directories(target)
+    tensorrt = find_tensorrt("tensorrt_rtx")
+    plan = directory.BuildPlan(
+        bundle=target,
+        library="tensorrt_rtx",
+        lowerings=("scatter",),
+        buckets=choose_buckets(manifest, 2, [1], [16]),
+        options=BuildOptions(capabilities=("8.9",), optimization_level=0, inspect=False),
+        gpu=directory.target_gpu(tensorrt, L4, ("8.9",), False),
+        driver=None,
+    )
+
+    def build() -> Path:
+        version, nothing = tensorrt.library.version, lambda file, part: None
+        return directory.build_directory(
+            plan, manifest, version, timing_cache=None, timeout=None, force=False, progress=nothing
+        )
+
+    monkeypatch.setattr(directory, "run_apart", lambda work, timeout, progress: work(progress))
+    monkeypatch.setattr(trial, "find_gpu", lambda: L4)
+    monkeypatch.setattr(trial, "_opened", lambda *arguments: MemoryEngine(Limits(2, 512, 100)))
+    with pytest.raises(CheckFailed, match=r"do not give what the bundle's golden.json says: case \d+ in a batch of 1"):
+        build()
+    assert directories(target) == before and not list((target / "engines").glob(".sm*"))
+    right = OrtEngine(target, manifest, ["scatter"])
+    monkeypatch.setattr(trial, "_opened", lambda *arguments: right)
+    made = build()
+    assert BuildRecord.load(made).lowering == "scatter"
+    shutil.rmtree(made)

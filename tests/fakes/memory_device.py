@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from memory_engine import TOKENS, VOCABULARY, logits_after
+from txport.runtime.bundle.interface import STATE
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, Tensor
 from txport.runtime.device.buffers import ALIGNMENT, StepSizes
@@ -141,7 +142,7 @@ class HashProgram:
     """
 
     name = "hash"
-    always_logits = True
+    always_logits = captured = True
 
     def __init__(
         self, device: MemoryDevice, manifest: Manifest, graph: Graph, batches: tuple[int, ...], targets: tuple[int, ...]
@@ -153,9 +154,6 @@ class HashProgram:
         self.prepared: list[StepSizes] = []
         self.launched: list[int] = []
         self.eos_weight = 0.0
-
-    def key(self) -> object:
-        return None
 
     def bucket(self, rows: int, target: int) -> tuple[int, int]:
         return min(b for b in self.batches if b >= rows), min(t for t in self.targets if t >= target)
@@ -191,10 +189,11 @@ class HashProgram:
         """The step's tensors by name, at these addresses."""
         shape = {"batch": sizes.rows, "source": sizes.source, "target": sizes.target}
         bound = {t.name: self._view(addresses[t.name], t, shape) for t in self.step_graph.inputs}
+        outputs = {tensor.name: tensor for tensor in self.step_graph.outputs}
         for name, output in self.step_graph.aliases:
-            assert addresses[name] == addresses[output], f"{name} and {output} must be one buffer"
-        logits = next(tensor for tensor in self.step_graph.outputs if tensor.name == "logits")
-        bound["logits"] = self._view(addresses["logits"], logits, shape)
+            assert name in STATE or addresses[name] == addresses[output], f"{name} and {output} must be one buffer"
+            bound[output] = self._view(addresses[output], outputs[output], shape)
+        bound["logits"] = self._view(addresses["logits"], outputs["logits"], shape)
         assert all(addresses[name] % ALIGNMENT == 0 for name in addresses)
         return bound
 
@@ -220,9 +219,10 @@ class HashProgram:
                 exact = logits_after(source, fed, self.eos_weight)
                 bound["logits"][row, :VOCABULARY] = exact
             made = TOKENS.pad if finished else int(exact.argmax())
-            bound["finished"][row] |= made == TOKENS.eos or position + 1 >= bound["target_limits"][row]
-            bound["positions"][row] += not bound["finished"][row]
-            bound["token_ids"][row] = made
+            finished |= made == TOKENS.eos or position + 1 >= int(bound["target_limits"][row])
+            bound["next_finished"][row] = finished
+            bound["next_positions"][row] = position + (not finished)
+            bound["next_token_ids"][row] = made
 
     def _view(self, address: int, tensor: Tensor, shape: Mapping[str, int]) -> npt.NDArray[Any]:
         sizes = [dim if isinstance(dim, int) else shape[dim] for dim in tensor.shape]

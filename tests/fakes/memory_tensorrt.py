@@ -2,14 +2,16 @@
 
 What it has of TensorRT's interface has the names of the real one, which `test_trt.py` compares. A profile belongs to
 one context at a time unless its engine was built to share it, as with 8.6; shapes must lie within the profile; all that
-an engine lists needs a shape and an address before it is enqueued, on the device's stream.
+an engine lists needs a shape and an address before it is enqueued, on the device's stream. A run overwrites the memory
+for temporaries that its context was given, and may compute everything twice, the second time from what it has written.
 """
 
 import gc
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
-from memory_device import HashProgram
+from memory_device import POISON, HashProgram
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph
 from txport.runtime.device.buffers import StepSizes
@@ -26,6 +28,8 @@ class Context:
         self.sizes: dict[str, int] = {}
         self.shaped: set[str] = set()
         self.addresses: dict[str, int] = {}
+        self.scratch: tuple[int, int] | None = None
+        self.nvtx_verbosity = "DETAILED"  # what tx-build builds with
 
     def set_optimization_profile_async(self, profile_index: int, stream_handle: int) -> bool:
         assert stream_handle == self.engine.library.model.device.stream
@@ -63,6 +67,10 @@ class Context:
         model = self.engine.library.model
         assert stream_handle == model.device.stream
         assert self.shaped == self.engine.inputs.keys() and self.addresses.keys() == set(self.engine.names)
+        assert self.scratch is not None, "a context without memory for its temporaries"
+        assert self.nvtx_verbosity == "NONE", "names of layers cost time in every run"
+        memory = model.device.view(*self.scratch)
+        model.device.enqueue(lambda: memory.fill(POISON))
         if self.engine.file.role == "encoder":
             model.encode(self.addresses, self.sizes["batch"], self.sizes["source"])
             return not self.engine.library.fails
@@ -71,7 +79,8 @@ class Context:
 
         def work() -> None:
             assert alive() is not None, "the memory of a context that is gone"
-            model.step(bound, sizes)
+            for _ in range(2 if self.engine.library.twice else 1):
+                model.step(bound, sizes)
 
         model.device.enqueue(work)
         return not self.engine.library.fails
@@ -86,6 +95,7 @@ class Engine:
         self.tensors = self.inputs | {tensor.name: tensor for tensor in graph.outputs}
         self.names = [*self.tensors]
         self.contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+        self.scratch = 1000 * max(profile.batch.max for profile in file.profiles)
 
     @property
     def num_io_tensors(self) -> int:
@@ -99,26 +109,79 @@ class Engine:
         dtype = self.library.record.id_type if dtype == "int64" else dtype
         return "DataType." + {"float32": "FLOAT", "float16": "HALF"}.get(dtype, dtype.upper())
 
-    def create_execution_context(self) -> Context | None:
-        context = Context(self)
+    def new(self, kind: type[Context]) -> Context | None:
+        """A context; without room the log says so, and there is none."""
+        if self.library.refuses_contexts:
+            self.library.messages += self.library.refuses_contexts
+            return None
+        context = kind(self)
         self.contexts.add(context)
-        return None if self.library.no_contexts else context
+        return context
+
+
+class Context86(Context):
+    """Of 8.6: its memory is a property that is written only."""
+
+    def _set(self, memory: int) -> None:
+        assert memory % 256 == 0
+        self.scratch = memory, self.engine.scratch
+
+    device_memory = property(fset=_set)
+
+
+class Engine86(Engine):
+    """Of 8.6."""
+
+    @property
+    def device_memory_size(self) -> int:
+        return self.scratch
+
+    def create_execution_context_without_device_memory(self) -> Context | None:
+        return self.new(Context86)
+
+
+class Context10(Context):
+    """From 10.1 on."""
+
+    def set_device_memory(self, memory: int, size: int) -> None:
+        assert memory % 256 == 0 and size >= self.engine.scratch
+        self.scratch = memory, size
+
+
+class Engine10(Engine):
+    """From 10.1 on."""
+
+    @property
+    def device_memory_size_v2(self) -> int:
+        return self.scratch
+
+    def create_execution_context(self, strategy: str) -> Context | None:
+        assert strategy == "USER_MANAGED", "each context would allocate for the largest profile"
+        return self.new(Context10)
 
 
 class MemoryTensorRt:
     """What `TrtProgram` asks of a `TensorRt`; a plan is the name of its file.
 
-    `fails` makes the next runs fail, `no_contexts` leaves no room for contexts.
+    `fails` makes the next runs fail, `refuses_contexts` is logged instead of making contexts, `twice` computes twice.
     """
 
     is_rtx = False
     why, type_name, new_context = TensorRt.why, TensorRt.type_name, TensorRt.new_context
+    scratch_bytes, numbers, strongly_typed = TensorRt.scratch_bytes, TensorRt.numbers, TensorRt.strongly_typed
+    _context_without_memory = TensorRt._context_without_memory
+    module = SimpleNamespace(
+        ProfilingVerbosity=SimpleNamespace(NONE="NONE"),
+        ExecutionContextAllocationStrategy=SimpleNamespace(USER_MANAGED="USER_MANAGED"),
+    )
 
     def __init__(self, model: HashProgram, manifest: Manifest, record: BuildRecord, shares_profiles: bool) -> None:
         self.library, self.messages = record.library, list[str]()
         self.model, self.manifest, self.record = model, manifest, record
         self.shares_profiles = shares_profiles
-        self.fails = self.no_contexts = False
+        self.opened: list[Engine] = []
+        self.fails = self.twice = False
+        self.refuses_contexts: list[str] = []
 
     def open_engine(self, data: Any, version_compatible: bool) -> tuple[Any, Any]:
         name = bytes(data).decode()
@@ -128,4 +191,5 @@ class MemoryTensorRt:
             return object(), None
         manifest, lowering = self.manifest, self.record.lowering
         graph = manifest.encoder if found[0].role == "encoder" else manifest.step(lowering)
-        return object(), Engine(self, found[0], graph)
+        self.opened.append((Engine10 if self.strongly_typed else Engine86)(self, found[0], graph))
+        return object(), self.opened[-1]

@@ -4,10 +4,10 @@ import dataclasses
 import gc
 import threading
 import weakref
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 from memory_device import BOUND, HashProgram, MemoryDevice
 from memory_engine import TOKENS, MemoryEngine
 from toy import BUNDLE
@@ -18,11 +18,17 @@ from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.errors import ResourceError
 from txport.runtime.greedy import Request, decode_all
 
-WORD = st.integers(4, 11)
-SOURCE = st.lists(WORD, max_size=39).map(lambda ids: [*ids, TOKENS.eos])
-REQUEST = st.builds(
-    Request, SOURCE, st.none() | st.integers(1, 100), st.integers(0, 40), st.lists(st.integers(3, 11), max_size=5)
-)
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+
+def any_request() -> "SearchStrategy[Request]":
+    """Requests that the engines here take."""
+    from hypothesis import strategies as st  # which is not there where a GPU is tested
+
+    source = st.lists(st.integers(4, 11), max_size=39).map(lambda ids: [*ids, TOKENS.eos])
+    limit, prefix = st.none() | st.integers(1, 100), st.lists(st.integers(3, 11), max_size=5)
+    return st.builds(Request, source, limit, st.integers(0, 40), prefix)
 
 
 def manifest_of(precision: str = "float32") -> Manifest:

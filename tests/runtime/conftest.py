@@ -2,15 +2,20 @@
 
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from toy import BUNDLE
-from txport.runtime.translator import Translator
+
+if TYPE_CHECKING:
+    from txport.runtime.translator import Translator
 
 
 @pytest.fixture(scope="session")
-def toy() -> Translator:
+def toy() -> "Translator":
     """A translator on the toy bundle."""
+    from txport.runtime.translator import Translator  # which needs SentencePiece; tests on a GPU do not
+
     return Translator(BUNDLE, threads=1)
 
 

@@ -12,7 +12,7 @@ constexpr std::size_t kMost = 200;
 }
 
 bool is_out_of_memory(const std::string& message) {
-  static const std::regex words("out ?of ?memory|bad[_ ]alloc|failed to allocate|could not be allocated",
+  static const std::regex words("out[ _]?of[ _]?memory|bad[_ ]alloc|failed to allocate|could not be allocated",
                                 std::regex::icase);
   return std::regex_search(message, words);
 }

@@ -65,7 +65,7 @@ TEST_CASE("the choice among engines") {
     Manifest manifest = Manifest::load(kToyBundle);
     manifest.files.clear();
     for (const auto& file : choices["files"].items()) manifest.files[file.key()] = {1, file.value()};
-    const Gpu gpu{item["gpu"]["name"], item["gpu"]["compute_capability"]};
+    const Gpu gpu{item["gpu"]["name"], item["gpu"]["compute_capability"], item["gpu"]["multiprocessors"]};
     const LibraryVersion library{item["library"]["name"], item["library"]["version"]};
     const auto refused = candidates(scratch.path(), manifest, gpu, library).refused;
     const auto reasons = item["reasons"].get<std::map<std::string, std::string>>();
@@ -124,4 +124,5 @@ TEST_CASE("CUDA names its GPU") {
   REQUIRE(std::holds_alternative<Gpu>(found));
   CHECK(std::get<Gpu>(found).name == "host memory");
   CHECK(std::get<Gpu>(found).compute_capability == "9.0");
+  CHECK(std::get<Gpu>(found).multiprocessors == 132);
 }

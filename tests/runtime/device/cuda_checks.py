@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from device_engines import (
-    REQUEST,
+    any_request,
     check_any_thread,
     check_copies,
     check_threads,
@@ -90,7 +90,7 @@ def engine_of(poll: int = 4) -> tuple[DeviceEngine, HashProgram]:
 
 @lazy
 @settings(max_examples=25, deadline=None)
-@given(st.lists(REQUEST, min_size=1, max_size=8), st.sampled_from([1, 4, 7]))
+@given(st.lists(any_request(), min_size=1, max_size=8), st.sampled_from([1, 4, 7]))
 def test_any_batch_gives_what_each_sentence_gives_alone(requests: list[Request], poll: int) -> None:
     engine, program = engine_of(poll)
     wanted = expected(requests)
@@ -147,6 +147,22 @@ def test_what_cannot_be_captured_is_said_and_the_stream_goes_on() -> None:
     device.download(found, address)
     device.synchronize()
     assert not found.any()
+
+
+@lazy
+def test_what_was_captured_until_an_error_is_let_go() -> None:
+    driver, device = ctypes.CDLL("libcuda.so.1"), cuda.CudaDevice()
+    address = device.allocate(256)
+    left = driver.txport_test_cuda_left()
+
+    def enqueue() -> None:
+        device.fill(Buffer(address), 0, 256)
+        raise EngineError("the library failed")
+
+    with pytest.raises(EngineError, match="the library failed"):
+        device.capture(enqueue)
+    assert driver.txport_test_cuda_left() == left
+    device.synchronize()
 
 
 @eager

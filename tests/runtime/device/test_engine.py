@@ -2,10 +2,12 @@
 
 import dataclasses
 import gc
+import weakref
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
-from device_engines import REQUEST, check_threads, engine_on, expected, ids_of, manifest_of, sources
+from device_engines import any_request, check_threads, engine_on, expected, ids_of, manifest_of, sources
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_device import BOUND, MemoryDevice
@@ -15,10 +17,12 @@ from txport.runtime.engine import Limits
 from txport.runtime.errors import EngineError, ResourceError
 from txport.runtime.greedy import Request, decode_all, stream
 
+BUFFERS = ("caches", "cross", "bias", "masked", "cache_positions", "state", "logits")
+
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(REQUEST, min_size=1, max_size=12),
+    st.lists(any_request(), min_size=1, max_size=12),
     st.booleans(),
     st.sampled_from([1, 4, 7]),
     st.sampled_from([(1, 4), (3,), (1, 2, 4)]),
@@ -44,7 +48,7 @@ def test_any_batch_gives_what_each_sentence_gives_alone(
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.lists(REQUEST, min_size=1, max_size=6), st.booleans())
+@given(st.lists(any_request(), min_size=1, max_size=6), st.booleans())
 def test_scores_are_those_of_the_step(requests: list[Request], lazy: bool) -> None:
     engine, _ = engine_on(MemoryDevice(lazy))
     wanted = decode_all(MemoryEngine(BOUND), requests, scores=True)
@@ -173,3 +177,27 @@ def test_sizes_are_those_of_buckets() -> None:
     assert engine._pool.sizes(2, 1, 33, False) == StepSizes(4, 32, 100, True)
     assert engine._pool.sizes(1, 33, 32, False) == StepSizes(1, BOUND.source, 32, True)
     assert engine.limits == Limits(4, BOUND.source, 100)
+
+
+def test_a_step_for_which_memory_runs_out_is_prepared_again_once_there_is_room() -> None:
+    """Of the first try nothing is left: neither its buffers nor what the library had half made."""
+    device = MemoryDevice()
+    engine, program = engine_on(device, batches=(4,), targets=(96, 100))
+    engine.allocate(4, 5, 90)  # idle at once
+    gc.collect()
+    prepare, tries = program.prepare, list[weakref.ref[MemoryEngine]]()
+
+    def scarce(addresses: Mapping[str, int], sizes: StepSizes) -> Callable[[], None]:
+        half_made = MemoryEngine(BOUND)
+        assert not any(made() for made in tries)
+        tries.append(weakref.ref(half_made))
+        if len(device.memory) > len(BUFFERS):
+            raise ResourceError("CUDA_ERROR_OUT_OF_MEMORY")
+        return prepare(addresses, sizes)
+
+    program.prepare = scarce  # type: ignore[method-assign]
+    state = engine.allocate(4, 5, 100)
+    assert len(tries) == 2 and state.target == 100 and len(device.memory) == len(BUFFERS)
+    program.prepare = prepare  # type: ignore[method-assign]
+    del state
+    assert ids_of(engine, sources(4, 20)) == expected(sources(4, 20)), "the engine is not broken"

@@ -46,7 +46,7 @@ def test_on_cuda_float32_does_without_attention_that_has_no_kernel_for_it(
     manifest = dataclasses.replace(manifest, precision=dataclasses.replace(manifest.precision, type=precision))
     assert choose(manifest, "cuda").lowerings == order
     assert choose(manifest, "cuda", "ort").lowerings == ("ort",)
-    monkeypatch.setattr("txport.runtime.engines.choice.find_gpu", lambda: Gpu("H100", "9.0", "13.0"))
+    monkeypatch.setattr("txport.runtime.engines.choice.find_gpu", lambda: Gpu("H100", "9.0", "13.0", 132))
     monkeypatch.setattr("txport.runtime.engines.choice.cuda_provider", lambda: Path("a file"))
     choice = choose(manifest)
     assert choice.device == "cuda" and choice.lowerings == order

@@ -1,17 +1,18 @@
 """Engines as a program of the device engine, over a TensorRT in memory that keeps the library's rules."""
 
 import dataclasses
+import gc
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from device_engines import REQUEST, expected, ids_of, sources
+from device_engines import any_request, expected, ids_of, sources
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory_device import BOUND, MemoryDevice
 from memory_engine import TOKENS
-from memory_tensorrt import Context, Engine
+from memory_tensorrt import Context, Context10, Engine, Engine10
 from patches import records
 from tensorrt_programs import open_program, trt_engine
 from txport.runtime.bundle.manifest import Manifest
@@ -20,16 +21,25 @@ from txport.runtime.engine import Limits
 from txport.runtime.engines.build_record import BuildRecord, LibraryName, LibraryVersion
 from txport.runtime.engines.tensorrt import TensorRt
 from txport.runtime.engines.trt import TrtProgram, limits_of, smallest_bucket, step_buckets
-from txport.runtime.errors import BundleError, EngineError
+from txport.runtime.errors import BundleError, EngineError, ResourceError
 from txport.runtime.greedy import Request, decode_all, stream
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(REQUEST, min_size=1, max_size=10), st.booleans(), st.booleans(), st.sampled_from(["8.6.0", "10.3.0"]))
+@given(
+    st.lists(any_request(), min_size=1, max_size=10),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from(["8.6.0", "10.3.0"]),
+)
 def test_any_batch_gives_what_each_sentence_gives_alone(
-    tmp_path: Path, requests: list[Request], lazy: bool, one_file: bool, version: str
+    tmp_path: Path, requests: list[Request], lazy: bool, one_file: bool, twice: bool, version: str
 ) -> None:
-    engine = trt_engine(*open_program(tmp_path, MemoryDevice(lazy), one_file=one_file, version=version))
+    """Also where the library computes twice, the second time from what it has written over its inputs."""
+    program, library = open_program(tmp_path, MemoryDevice(lazy), one_file=one_file, version=version)
+    library.twice = twice
+    engine = trt_engine(program, library)
     wanted = expected(requests)
     assert ids_of(engine, requests) == wanted
     assert ids_of(engine, requests) == wanted
@@ -85,9 +95,50 @@ def test_a_step_that_cannot_be_captured_is_launched_one_by_one(
         def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
             raise EngineError("operation not permitted when stream is capturing")
 
-    engine = trt_engine(*open_program(tmp_path, NoGraphs()))
+    program, library = open_program(tmp_path, NoGraphs())
+    engine = trt_engine(program, library)
     assert ids_of(engine, sources(4, 20)) == expected(sources(4, 20))
     assert "steps are launched one by one, without CUDA graphs: operation not permitted" in caplog.text
+    assert not program.captured
+
+
+@pytest.mark.parametrize("version", ["8.6.0", "10.3.0"])
+def test_all_contexts_share_one_block_for_temporaries(version: str, tmp_path: Path) -> None:
+    """Each would else have memory for the largest profile: gigabytes. It stays where captured graphs look for it."""
+    program, library = open_program(tmp_path, version=version, one_file=False)
+    device, engine = library.model.device, trt_engine(program, library)
+    (block,) = device.memory
+    assert len(device.memory[block]) >= 4000, "the largest of all engines"
+    library.model.eos_weight = -99.0
+    requests = [Request([4, 5, 6, TOKENS.eos], limit) for limit in (9, 9, 70, 9)]
+    for rows in (1, 4, 1):
+        decode_all(engine, requests, rows=rows)
+    scratch = {context.scratch for opened in library.opened for context in opened.contexts}
+    assert {address for address, _ in scratch} == {block} and block in device.memory
+    assert sum(len(opened.contexts) for opened in library.opened) >= 5, "encoders and several buckets"
+
+
+def test_memory_that_runs_out_for_a_context_ends_nothing(tmp_path: Path) -> None:
+    program, library = open_program(tmp_path)
+    engine, device = trt_engine(program, library), library.model.device
+    before = set(device.memory)
+    words = ["IExecutionContext creation failed", "Error Code 1: Cuda Runtime (CUDA_ERROR_OUT_OF_MEMORY)"]
+    for library.refuses_contexts, room in ((words, device.room), (["it failed"], 0)):
+        room, device.room = device.room, room or device.room - device.free_memory() + (16 << 20)
+        with pytest.raises(ResourceError, match=r"the GPU has no room for a batch of 4 rows"):
+            decode_all(engine, sources(4, 20))
+        device.room = room
+        gc.collect()
+        assert {at for at, data in device.memory.items() if len(data) > 1 << 20} <= before, "fresh buffers are freed"
+    library.refuses_contexts = []
+    assert ids_of(engine, sources(4, 20)) == expected(sources(4, 20)), "the translator goes on"
+
+
+def test_temporaries_that_do_not_fit_are_refused_with_the_way_out(tmp_path: Path) -> None:
+    with pytest.raises(
+        ResourceError, match="no room for .* for the engines' temporaries: run tx-build again with a sm"
+    ):
+        open_program(tmp_path, MemoryDevice(room=2000))
 
 
 def test_steps_are_captured_once_and_the_encoder_runs_at_its_own_sizes(tmp_path: Path) -> None:
@@ -96,7 +147,7 @@ def test_steps_are_captured_once_and_the_encoder_runs_at_its_own_sizes(tmp_path:
     library.model.eos_weight = -99.0
     for _ in range(3):
         ids_of(engine, sources(4, 20))
-    assert device.captures == 1
+    assert device.captures == 1 and program.captured
     assert engine.limits == BOUND and engine.name.startswith("TensorRT 8.6.0, lowering scatter")
     with pytest.raises(BundleError, match="no profile for 5 rows"):
         program.bucket(5, 10)
@@ -140,8 +191,8 @@ def test_what_fails_on_the_way_ends_the_engine(tmp_path: Path) -> None:
         decode_all(engine, sources(1, 5))
     with pytest.raises(EngineError, match="create the Translator again"):
         next(tokens)
-    library.no_contexts = True
-    with pytest.raises(EngineError, match="makes no execution context"):
+    library.refuses_contexts = ["the driver was upset"]
+    with pytest.raises(EngineError, match="makes no execution context: the driver was upset"):
         TrtProgram(tmp_path, library.record, library.manifest, library, library.model.device)
 
 
@@ -162,6 +213,7 @@ def test_a_request_takes_the_smallest_profile_with_room() -> None:
 
 def test_the_names_are_those_of_tensorrt() -> None:
     module = pytest.importorskip("tensorrt_rtx_bindings", reason="needs TensorRT-RTX: pip install 'txport[rtx]'")
-    for ours, theirs in ((Context, module.IExecutionContext), (Engine, module.ICudaEngine)):
-        public = {name for name in vars(ours) if not name.startswith("_")}
+    pairs = ((Context, module.IExecutionContext), (Engine, module.ICudaEngine))
+    for ours, theirs in (*pairs, (Context10, module.IExecutionContext), (Engine10, module.ICudaEngine)):
+        public = {name for name in vars(ours) if not name.startswith("_")} - {"new"}
         assert public and all(hasattr(theirs, name) for name in public)

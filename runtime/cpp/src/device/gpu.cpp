@@ -9,8 +9,9 @@ namespace txport::core {
 namespace {
 
 // The parts of the driver's C ABI that are needed here, without CUDA's headers.
-constexpr int kMajor = 75;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
-constexpr int kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR
+constexpr int kMajor = 75;            // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
+constexpr int kMinor = 76;            // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR
+constexpr int kMultiprocessors = 16;  // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 
 template <typename... Arguments>
 int call(void* library, const char* name, Arguments... arguments) {
@@ -21,13 +22,21 @@ int call(void* library, const char* name, Arguments... arguments) {
 std::string reason(int result) {
   switch (result) {
     case 3:
-      return "the driver is not initialised";
+      return "the NVIDIA driver is not initialised";
+    case 34:
+      return "the NVIDIA driver is a stub for linking (libcuda.so.1 of the CUDA toolkit)";
     case 35:
       return "the driver is too old";
     case 100:
-      return "there is no NVIDIA GPU";
+      return "there is no NVIDIA GPU, or CUDA_VISIBLE_DEVICES hides it";
+    case 803:
+      return "the NVIDIA driver's library and its kernel module are of different versions: restart the machine";
+    case 804:
+      return "CUDA's forward-compatibility libraries do not run on this GPU: remove them, or install a newer driver";
+    case 999:
+      return "the NVIDIA driver cannot start (unknown error): see whether nvidia-smi works";
     default:
-      return "the NVIDIA driver answers with error " + std::to_string(result);
+      return "the NVIDIA driver reports error " + std::to_string(result);
   }
 }
 
@@ -45,10 +54,12 @@ std::variant<Gpu, std::string> find_gpu() {
   std::array<char, 256> name{};
   int major = 0;
   int minor = 0;
+  int multiprocessors = 0;
   call(library, "cuDeviceGetName", name.data(), static_cast<int>(name.size()) - 1, device);
   call(library, "cuDeviceGetAttribute", &major, kMajor, device);
   call(library, "cuDeviceGetAttribute", &minor, kMinor, device);
-  return Gpu{name.data(), std::to_string(major) + "." + std::to_string(minor)};
+  call(library, "cuDeviceGetAttribute", &multiprocessors, kMultiprocessors, device);
+  return Gpu{name.data(), std::to_string(major) + "." + std::to_string(minor), multiprocessors};
 }
 
 }  // namespace txport::core

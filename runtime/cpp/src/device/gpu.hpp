@@ -1,6 +1,7 @@
 // The GPU of this machine, as the driver reports it, so that an engine can be chosen before any library is loaded.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <variant>
 
@@ -10,6 +11,7 @@ namespace txport::core {
 struct Gpu {
   std::string name;
   std::string compute_capability;  // "MAJOR.MINOR"
+  std::int64_t multiprocessors = 0;
 
   std::string title() const { return name + " (" + compute_capability + ")"; }
 };

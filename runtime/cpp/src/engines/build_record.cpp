@@ -69,10 +69,11 @@ LibraryVersion decode_library(const Value& value) {
 }
 
 TargetGpu decode_gpu(const Value& value) {
-  value.fields({"name", "compute_capabilities", "compatibility"});
-  TargetGpu gpu{decode_optional(value["name"]), {}, ""};
+  value.fields({"name", "compute_capabilities", "compatibility", "multiprocessors"});
+  TargetGpu gpu{decode_optional(value["name"]), {}, "", std::nullopt};
   for (const Value& item : value["compute_capabilities"].items()) gpu.compute_capabilities.push_back(item.text());
   gpu.compatibility = value["compatibility"].literal({"exact", "same_compute_capability", "ampere_plus"});
+  if (!value["multiprocessors"].is_null()) gpu.multiprocessors = value["multiprocessors"].integer();
   return gpu;
 }
 
@@ -179,6 +180,8 @@ class Rules {
     }
     require(gpu.compatibility != "exact" || (gpu.name && gpu.compute_capabilities.size() == 1),
             "gpu.compatibility is exact, which takes a name and exactly one compute capability");
+    require((gpu.compatibility == "exact") == (gpu.multiprocessors.value_or(0) > 0),
+            "gpu.multiprocessors must be a positive number if gpu.compatibility is exact, else null");
   }
 
   void check_engine(const EngineFile& engine) const {

@@ -35,6 +35,7 @@ struct TargetGpu {
   std::optional<std::string> name;                // as CUDA names it; nothing if they were built without a GPU
   std::vector<std::string> compute_capabilities;  // "MAJOR.MINOR"; several only where the library builds for several
   std::string compatibility;                      // exact, same_compute_capability or ampere_plus
+  std::optional<std::int64_t> multiprocessors;    // if exact: engines for 16 may fail on 8 of the same name
 };
 
 // CUDA at the build, for people only.

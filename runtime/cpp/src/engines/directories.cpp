@@ -26,18 +26,29 @@ bool version_fits(const BuildRecord& record, const LibraryVersion& library) {
   return record.version_compatible && !installed.empty() && built[0] == installed[0] && installed >= built;
 }
 
-bool gpu_fits(const TargetGpu& target, const Gpu& gpu) {
-  const auto& capabilities = target.compute_capabilities;
-  const bool listed = std::find(capabilities.begin(), capabilities.end(), gpu.compute_capability) != capabilities.end();
-  if (target.compatibility == "exact") return listed && target.name == gpu.name;
-  if (target.compatibility == "same_compute_capability") return listed;
-  return std::stoi(gpu.compute_capability) >= 8;
+// Of the name and the compute capability that engines are for, perhaps of another size.
+bool has_name(const TargetGpu& target, const Gpu& gpu) {
+  return target.name == gpu.name && target.compute_capabilities == std::vector{gpu.compute_capability};
 }
 
-std::string wanted(const TargetGpu& target) {
+bool gpu_fits(const TargetGpu& target, const Gpu& gpu) {
+  if (target.compatibility == "exact") return has_name(target, gpu) && target.multiprocessors == gpu.multiprocessors;
+  const auto& listed = target.compute_capabilities;
+  if (target.compatibility == "ampere_plus") return std::stoi(gpu.compute_capability) >= 8;
+  return std::find(listed.begin(), listed.end(), gpu.compute_capability) != listed.end();
+}
+
+// "is for ..., but this machine has ...".
+std::string misfit(const TargetGpu& target, const Gpu& gpu) {
   const std::string capabilities = joined(target.compute_capabilities);
-  if (target.compatibility == "exact") return *target.name + " (" + capabilities + ")";
-  return "compute capability " + (target.compatibility == "ampere_plus" ? "8.0 and later" : capabilities);
+  std::string wanted = "compute capability " + (target.compatibility == "ampere_plus" ? "8.0 and later" : capabilities);
+  std::string here = gpu.title();
+  if (target.compatibility == "exact") wanted = *target.name + " (" + capabilities + ")";
+  if (target.compatibility == "exact" && has_name(target, gpu)) {
+    wanted += " of " + std::to_string(*target.multiprocessors) + " multiprocessors";
+    here += " of " + std::to_string(gpu.multiprocessors);
+  }
+  return "is for " + wanted + ", but this machine has " + here;
 }
 
 // Why these engines must not run here; nothing if they may.
@@ -50,8 +61,7 @@ std::optional<std::string> misfit(const BuildRecord& record, const Manifest& man
   if (!version_fits(record, library)) {
     return "needs " + record.library.title() + ", but " + library.title() + " is installed";
   }
-  if (gpu_fits(record.gpu, gpu)) return std::nullopt;
-  return "is for " + wanted(record.gpu) + ", but this machine has " + gpu.title();
+  return gpu_fits(record.gpu, gpu) ? std::nullopt : std::optional(misfit(record.gpu, gpu));
 }
 
 std::int64_t largest_batch(const BuildRecord& record) {

@@ -1,0 +1,100 @@
+"""Engines that were just built answer the bundle's golden cases before they count, on the GPU that they were built for.
+
+No look at the layers shows what a wrong fusion, an overflow or a row that is refilled too early makes of a sentence.
+"""
+
+import logging
+from collections.abc import Sequence
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+from txport.runtime.bundle.manifest import GOLDEN, Manifest
+from txport.runtime.device.gpu import find_gpu
+from txport.runtime.engine import Engine
+from txport.runtime.engines.build_record import BuildRecord
+from txport.runtime.engines.directories import misfit
+from txport.runtime.engines.tensorrt import TensorRt
+from txport.runtime.errors import CheckFailed, MissingLibrary
+from txport.runtime.golden import Case, load_golden
+from txport.runtime.greedy import Request, decode_all
+from txport.runtime.libraries import needs
+from txport.runtime.text.affixes import affixes
+
+_FEW_ROWS = 3  # so that every row is refilled again and again
+_log = logging.getLogger("txport")
+
+
+def try_engines(bundle: Path, directory: Path, record: BuildRecord, manifest: Manifest, tensorrt: TensorRt) -> bool:
+    """Run the golden cases on the engines of a directory; False, with a warning, if they cannot run on this machine.
+
+    Args:
+        bundle: where golden.json is.
+        directory: of the engines.
+        record: of the build.
+        manifest: the bundle's.
+        tensorrt: the library.
+
+    Raises:
+        CheckFailed: a case comes out differently.
+        BundleError: golden.json is missing or was changed.
+        EngineError, ResourceError: the engines do not run.
+    """
+    gpu = find_gpu()
+    why = gpu if isinstance(gpu, str) else misfit(record, manifest, gpu, tensorrt.library)
+    if why is None:
+        try:
+            engine = _opened(directory, record, manifest, tensorrt)
+        except MissingLibrary as error:
+            why = str(error)
+    if why is not None:
+        _log.warning("the engines have not been tried (%s): run tx-verify --device trt where they will be used", why)
+        return False
+    manifest.check_file(bundle, GOLDEN, contents=True)
+    check_cases(engine, load_golden(bundle).cases, affixes(manifest.tokenizer).target_prefix, record)
+    return True
+
+
+def _opened(directory: Path, record: BuildRecord, manifest: Manifest, tensorrt: TensorRt) -> Engine:
+    with needs("trt"):
+        from txport.runtime.device.cuda import CudaDevice
+        from txport.runtime.device.engine import DeviceEngine
+    from txport.runtime.engines.trt import TrtProgram
+
+    device = CudaDevice()
+    return DeviceEngine(device, manifest, TrtProgram(directory, record, manifest, tensorrt, device))
+
+
+def check_cases(engine: Engine, cases: Sequence[Case], prefix: list[int], record: BuildRecord) -> None:
+    """Answer the cases in every bucket, always with more sentences than rows, so that rows refill.
+
+    Args:
+        engine: what answers.
+        cases: sources and the ids that must come out; answers longer than the engine's are compared as far as it goes.
+        prefix: what every answer is forced to begin with.
+        record: of the engines' buckets.
+
+    Raises:
+        CheckFailed: a case comes out differently.
+    """
+    profiles = [profile for file in record.of_role("decoder_step") for profile in file.profiles]
+    sizes = {min(size, engine.limits.batch) for size in (*(profile.batch.max for profile in profiles), _FEW_ROWS)}
+    for target in sorted({profile.target.max for profile in profiles if profile.target is not None}):
+        started: Any = copy(engine)
+        started.first_target = lambda _source, length=target: length
+        for rows in sorted(sizes):
+            _check_bucket(started, cases, prefix, rows, target)
+
+
+def _check_bucket(engine: Engine, cases: Sequence[Case], prefix: list[int], rows: int, target: int) -> None:
+    """In batches of these rows, which begin with caches of this length."""
+    most = engine.limits.target
+    chosen = [cases[index % len(cases)] for index in range(rows + len(cases))] if cases else []
+    requests = [Request(c.source_ids, min(max(len(c.target_ids), target), most), prefix=prefix) for c in chosen]
+    for number, result in enumerate(decode_all(engine, requests, rows=rows)):
+        expected = list(chosen[number].target_ids[:most])
+        if result.ids[: len(expected)] != expected:
+            raise CheckFailed(
+                f"the engines do not give what the bundle's golden.json says: case {number % len(cases)} in a batch of "
+                f"{rows} with caches of {target} came out as {result.ids[:20]} instead of {expected[:20]}"
+            )

@@ -1,0 +1,71 @@
+"""TensorRT 8.6, which chooses precisions itself: what it is told, over a builder in memory that keeps its rules."""
+
+from pathlib import Path
+
+import pytest
+from memory_builder import BOOL, FLOAT, HALF, INT32, MODULE, Builder, Config, Layer, Network
+from toy import BUNDLE
+from txport.exporter.engines.builder import BuildOptions, EngineBuilder
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.engines.build_record import LibraryVersion
+from txport.runtime.engines.tensorrt import TensorRt
+
+
+def library(version: str = "8.6.0") -> TensorRt:
+    return TensorRt(MODULE, LibraryVersion("tensorrt", version), [], None)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_engines_need_neither_cublas_nor_cudnn(half: bool) -> None:
+    config = Config()
+    library().set_precision(config, Network(), half)
+    assert config.tactic_sources == 0
+    assert config.flags == ({"FP16", "PREFER_PRECISION_CONSTRAINTS"} if half else set()), "never TF32"
+
+
+def test_a_strongly_typed_network_is_left_alone() -> None:
+    config, layer = Config(), Layer("norm/LayerNormalization", "NORMALIZATION", FLOAT)
+    library("10.3.0").set_precision(config, Network(layer), half=True)
+    assert config.flags == set() and config.tactic_sources == 0b11111 and layer.precision is None
+
+
+def test_islands_are_found_by_the_types_of_tensors() -> None:
+    """The parser names few layers of an island after their node, and adds numbers where a name is taken."""
+    island = [
+        Layer("(Unnamed Layer* 12) [Normalization]", "NORMALIZATION", FLOAT),
+        Layer("layers.0.feed_forward.inner/Gemm", "MATRIX_MULTIPLY", FLOAT),
+        Layer("(Unnamed Layer* 14) [Shuffle]", "SHUFFLE", FLOAT),
+        Layer("(Unnamed Layer* 15) [ElementWise]", "ELEMENTWISE", FLOAT),
+        Layer("layers.0.feed_forward/Relu_1", "ACTIVATION", FLOAT),
+        Layer("argmax", "TOPK", FLOAT, INT32),
+    ]
+    others = [
+        Layer("layers.0.feed_forward.outer/Gemm", "MATRIX_MULTIPLY", HALF),
+        Layer("(Unnamed Layer* 3) [Constant]", "CONSTANT", FLOAT),
+        Layer("layers.0/Cast", "CAST", FLOAT),
+        Layer("(Unnamed Layer* 5) [Shape]", "SHAPE", INT32),
+        Layer("positions/Add", "ELEMENTWISE", INT32),
+        Layer("finished/Or", "ELEMENTWISE", BOOL),
+    ]
+    library().set_precision(Config(), Network(*island, *others), half=True)
+    assert all(layer.precision == FLOAT and layer.taken == {0: FLOAT} for layer in island)
+    assert not any(layer.precision or layer.taken for layer in others)
+    layer = Layer("(Unnamed Layer* 12) [Normalization]", "NORMALIZATION", FLOAT)
+    library().set_precision(Config(), Network(layer), half=False)
+    assert layer.precision is None, "a float32 network has nothing to choose"
+
+
+def test_all_engines_of_a_run_have_one_timing_cache(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """8.6 does not take back what it serialized itself: all but the first engine would be timed again."""
+
+    def builder_with(known: bytes) -> EngineBuilder:
+        manifest = Manifest.load(BUNDLE)
+        return EngineBuilder(library(), BUNDLE, manifest, BuildOptions(), tmp_path, known, lambda file, part: None)
+
+    builder = builder_with(b"earlier")
+    first, second = (builder._config(Builder(), Network(), True, f"{each}.plan") for each in (1, 2))
+    assert first.timing_cache is not None and first.timing_cache is second.timing_cache
+    assert builder.timing_cache == b"earliermeasured" and "rejects" not in caplog.text
+    again = builder_with(builder.timing_cache)
+    assert again._config(Builder(), Network(), True, "3.plan").timing_cache.known == b""
+    assert "TensorRT 8.6.0 rejects its timing cache" in caplog.text
