@@ -18,15 +18,12 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.markup import escape
-from txport.benchmarks.demo_summary import DemoFigures, missed, print_summary
+from txport.benchmarks.demo_summary import SHOWN, DemoFigures, Translated, missed, print_summary
 from txport.runtime.bundle.manifest import WEIGHTS
 from txport.runtime.errors import CheckFailed, InputError, TxportError
 
-EXAMPLES = (
-    "On 3/14/2025 at 5:30 pm it cost $12.50.",
-    "The train from Madrid arrives at 17:05 on track 3.",
-    "The camera weighs 2.5 kg and costs €1,250.",
-)
+# What people type first and what the demo's model must say to it; the first ones are shown.
+SENTENCES = Path(__file__).with_name("demo_sentences.tsv")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -103,13 +100,15 @@ class Demo:
         lowerings: list[dict[str, Any]] = report["verification"]["lowerings"]
         return lowerings
 
-    def _translate(self) -> list[tuple[str, str]]:
-        text = "".join(f"{line}\n" for line in EXAMPLES)
-        targets = self._run("tx-translate", str(self.bundle), text=text).splitlines()
-        translations = list(zip(EXAMPLES, targets, strict=True))
-        for source, target in translations:
+    def _translate(self) -> list[Translated]:
+        lines = SENTENCES.read_text(encoding="utf-8").splitlines()
+        sources, expected = zip(*(line.split("\t") for line in lines), strict=True)
+        targets = self._run(
+            "tx-translate", str(self.bundle), text="".join(f"{line}\n" for line in sources)
+        ).splitlines()
+        for source, target in list(zip(sources, targets, strict=True))[:SHOWN]:
             self.console.print(f"{escape(source)}\n  [green]{escape(target)}", highlight=False, soft_wrap=True)
-        return translations
+        return [Translated(*each) for each in zip(sources, expected, targets, strict=True)]
 
     def _run(self, command: str, *arguments: str, text: str = "", shown: bool = False) -> str:
         """Run one of our commands and return its standard output, or let the user see it if `shown`."""

@@ -14,7 +14,7 @@ from txport.training.spoken.templates import CLAUSES, EVERYDAY, LOOSE, OPENERS, 
 from txport.training.spoken.words import UNITS, WORDS
 
 COUNT = 20_000
-DATA = Path(__file__).parents[2] / "data"
+SENTENCES = Path(spoken.__file__).parents[2] / "benchmarks" / "demo_sentences.tsv"
 
 
 @pytest.fixture(scope="module")
@@ -202,8 +202,8 @@ def test_common_words_do_not_change_what_a_number_beside_them_means() -> None:
 
 
 def test_the_sentences_of_the_demo_are_written_in_its_style() -> None:
-    """`tests/data/demo_sentences.tsv`: what a newcomer types first, and what the trained demo has to say to it."""
-    lines = (DATA / "demo_sentences.tsv").read_text(encoding="utf-8").splitlines()
+    """What a newcomer types first, and what the trained demo has to say to it: `make demo` checks that."""
+    lines = SENTENCES.read_text(encoding="utf-8").splitlines()
     pairs = dict(line.split("\t") for line in lines)
     assert len(pairs) == len(lines) >= 40
     for source, target in pairs.items():
