@@ -6,6 +6,7 @@ from pathlib import Path
 
 from txport.runtime.golden import Golden, load_golden, run_golden
 from txport.runtime.greedy import Request, decode_all
+from txport.runtime.text.affixes import affixes
 from txport.runtime.translator import Translator
 
 _FEW_ROWS = 3  # so that every row is refilled again and again
@@ -59,12 +60,12 @@ def verify_golden(bundle: Path, device: str) -> GoldenReport:
 
 def _refilled(translator: Translator, golden: Golden) -> list[tuple[int, list[int]]]:
     """(case, wrong ids) with few rows, so that each takes many sentences, in shuffled orders."""
-    wrong = []
+    wrong, prefix = [], affixes(translator.manifest.tokenizer).target_prefix
     order = list(range(len(golden.cases)))
     for seed in range(_ORDERS):
         random.Random(seed).shuffle(order)
         cases = [golden.cases[number] for number in order]
-        requests = [Request(case.source_ids, max_length=max(1, len(case.target_ids))) for case in cases]
+        requests = [Request(c.source_ids, max_length=max(1, len(c.target_ids)), prefix=prefix) for c in cases]
         results = decode_all(translator.engine, requests, rows=_FEW_ROWS)
         for number, case, result in zip(order, cases, results, strict=True):
             if result.ids != list(case.target_ids):

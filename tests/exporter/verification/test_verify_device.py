@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 from memory_device import MemoryDevice
+from toy import BUNDLE, answer
 from txport.exporter.verification.golden import verify_golden
 from txport.runtime.bundle.manifest import Manifest, list_files
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.engines.ort_cuda import OrtProgram
 from txport.runtime.errors import InputError
+from txport.runtime.translator import Translator
 
 
 def engine_of(bundle: Path, manifest: Manifest) -> DeviceEngine:
@@ -62,3 +64,17 @@ def test_text_needs_a_checkpoint(bundle: Path) -> None:
     arguments = [sys.executable, "-I", "-c", command, bundle, "--text", "lines.txt"]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and "need a CHECKPOINT" in done.stderr
+
+
+def test_a_forced_beginning_is_part_of_every_answer(tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(BUNDLE, tmp_path / "bundle"))
+    manifest = Manifest.load(copy)
+    cases = []
+    for source in ("the cat sees a bird", "one"):
+        ids = Translator(copy).tokenizer.encode(source)
+        cases.append({"source": source, "source_ids": ids, "target_ids": answer(ids, prefix=[7])[0]})
+    (copy / "golden.json").write_text(json.dumps({"format_version": 1, "cases": cases}))
+    tokenizer = dataclasses.replace(manifest.tokenizer, target_prefix=(7,))
+    dataclasses.replace(manifest, tokenizer=tokenizer, files=list_files(copy)).write(copy)
+    report = verify_golden(copy, "cpu")
+    assert report.passed and report.refill_identical == report.cases == 2, report.differences
