@@ -129,3 +129,14 @@ def test_documented_python_compiles_and_its_names_exist(document: str) -> None:
 
 def test_there_are_recipes_and_code_to_read() -> None:
     assert blocks("README.md", "toml") and blocks("README.md", "python")
+
+
+def test_what_the_readme_translates_is_what_the_demo_checks() -> None:
+    """`make demo` fails if its model gets one of them wrong."""
+    from txport.benchmarks.demo import SENTENCES
+    from txport.benchmarks.demo_summary import SHOWN
+
+    checked = {line.split("\t")[0] for line in SENTENCES.read_text(encoding="utf-8").splitlines()[:SHOWN]}
+    code = "".join(blocks("README.md", "bash", "python"))
+    examples = set(re.findall(r'"([A-Z][^"]*\.)"', code))
+    assert len(examples) == 4 and examples <= checked
