@@ -125,16 +125,3 @@ TEST_CASE("CUDA names its GPU") {
   CHECK(std::get<Gpu>(found).name == "host memory");
   CHECK(std::get<Gpu>(found).compute_capability == "9.0");
 }
-
-TEST_CASE("CUDA: a driver that does not start says why" * doctest::skip(std::getenv("TXPORT_TEST_CUDA") == nullptr)) {
-  const auto said = [](const char* result) {
-    ::setenv("TXPORT_TEST_CUDA_INIT", result, 1);
-    const auto found = find_gpu();
-    ::unsetenv("TXPORT_TEST_CUDA_INIT");
-    REQUIRE(std::holds_alternative<std::string>(found));
-    return std::get<std::string>(found);
-  };
-  CHECK(said("100") == "there is no NVIDIA GPU");
-  CHECK(said("803").find("the driver's library and its kernel module are of two versions") == 0);
-  CHECK(said("35") == "the NVIDIA driver answers with error 35");  // a code of CUDA's runtime only
-}

@@ -45,7 +45,9 @@ def test_the_choice_of_a_device_for_onnxruntime(monkeypatch: pytest.MonkeyPatch,
     precision = dataclasses.replace(manifest.precision, type=kind, weights=case.get("weights", kind))
     manifest = dataclasses.replace(manifest, precision=precision)
     gpu, provider = case.get("gpu"), Path("a file") if case.get("cuda_provider") else None
-    monkeypatch.setattr(MODULE + ".find_gpu", lambda: Gpu(**gpu, driver="13.0") if isinstance(gpu, dict) else gpu)
+    if isinstance(gpu, dict):
+        gpu = Gpu(**{each.name: gpu.get(each.name, "13.0") for each in dataclasses.fields(Gpu)})
+    monkeypatch.setattr(MODULE + ".find_gpu", lambda: gpu)
     monkeypatch.setattr(MODULE + ".cuda_provider", lambda: provider)
     choice = choose(manifest, case["device"], case.get("lowering"), BUNDLE)
     assert (choice.engine, choice.device) == ("ort", case.get("chosen", case["device"]))

@@ -9,26 +9,23 @@ namespace txport::core {
 namespace {
 
 // The parts of the driver's C ABI that are needed here, without CUDA's headers.
-constexpr int kMajor = 75;    // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
-constexpr int kMissing = -1;  // no result of the driver's: it lacks a function
-constexpr int kMinor = 76;    // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR
+constexpr int kMajor = 75;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
+constexpr int kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR
 
 template <typename... Arguments>
 int call(void* library, const char* name, Arguments... arguments) {
   void* function = ::dlsym(library, name);
-  return function == nullptr ? kMissing : reinterpret_cast<int (*)(Arguments...)>(function)(arguments...);
+  return function == nullptr ? 35 : reinterpret_cast<int (*)(Arguments...)>(function)(arguments...);
 }
 
 std::string reason(int result) {
   switch (result) {
     case 3:
       return "the driver is not initialised";
-    case kMissing:
+    case 35:
       return "the driver is too old";
     case 100:
       return "there is no NVIDIA GPU";
-    case 803:
-      return "the driver's library and its kernel module are of two versions, restart the machine";
     default:
       return "the NVIDIA driver answers with error " + std::to_string(result);
   }
