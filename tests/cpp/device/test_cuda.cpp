@@ -1,14 +1,12 @@
 // cuda.cpp over a driver in host memory, tests/cpp/cuda_driver.cpp, which ctest puts in the place of libcuda.so.1.
 
-#include <dlfcn.h>
 #include <doctest/doctest.h>
 
 #include <array>
-#include <cstdlib>
-#include <deque>
 #include <thread>
 
 #include "bundle/interface.hpp"
+#include "cuda_stream.hpp"
 #include "device/cuda.hpp"
 #include "engines/ort.hpp"
 #include "engines/ort_cuda.hpp"
@@ -21,41 +19,6 @@
 using namespace memory;
 
 namespace {
-
-bool runs_over(const char* kind) {
-  const char* chosen = std::getenv("TXPORT_TEST_CUDA");
-  return chosen != nullptr && std::string(chosen) == kind;
-}
-
-template <typename Function>
-Function driver_function(const char* name) {
-  void* library = ::dlopen("libcuda.so.1", RTLD_NOW);
-  REQUIRE(library != nullptr);
-  return reinterpret_cast<Function>(::dlsym(library, name));
-}
-
-// Allocations, streams and graphs that the driver holds.
-unsigned long long left() { return driver_function<unsigned long long (*)()>("txport_test_cuda_left")(); }
-
-// How often work was enqueued or waited for.
-unsigned long long calls() { return driver_function<unsigned long long (*)()>("txport_test_cuda_calls")(); }
-
-// Work of the host in the stream of CUDA's device.
-class DriverStream : public HostStream {
- public:
-  explicit DriverStream(void* stream) : stream_(stream) {}
-
-  void enqueue(std::function<void()> command) override {
-    using Launch = int (*)(void*, void (*)(void*), void*);
-    commands_.push_back(std::move(command));  // stays: what was captured runs again and again
-    const auto call = [](void* given) { (*static_cast<std::function<void()>*>(given))(); };
-    require(driver_function<Launch>("cuLaunchHostFunc")(stream_, call, &commands_.back()) == 0, "cuLaunchHostFunc");
-  }
-
- private:
-  std::deque<std::function<void()>> commands_;
-  void* const stream_;
-};
 
 // The model on CUDA's device; `stream` must outlive the engine.
 std::unique_ptr<Engine> driver_engine(const std::shared_ptr<Device>& device, DriverStream& stream,
