@@ -375,8 +375,12 @@ class MemoryProgram : public Program {
       const bool alias = next == tensors.end() || next->second.address == tensor.address;
       require(alias == (next == tensors.end() || in_order_ || is_cache(name)), "an alias at two addresses, or at one");
     }
-    return [this, tensors, sizes] {
-      device_.enqueue([this, tensors, sizes] {
+    // Its steps must be done when it goes, as TensorRT wants it of a context.
+    const auto alive = std::make_shared<bool>(true);
+    const std::shared_ptr<void> binding(nullptr, [alive](void*) { *alive = false; });
+    return [this, tensors, sizes, alive, binding] {
+      device_.enqueue([this, tensors, sizes, alive] {
+        require(*alive, "a step whose binding is gone");
         for (int i = 0; i < (in_order_ ? 1 : 2); ++i) run_step(View(tensors, sizes), eos_weight_);
       });
     };

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "bundle/interface.hpp"
+#include "errors.hpp"
 
 namespace txport::core {
 
@@ -199,7 +200,18 @@ std::byte* DeviceBuffers::pinned(std::size_t bytes) {
   return pinned_.back();
 }
 
+// The last batch may have left before the device was done with the steps that it had begun.
+void DeviceBuffers::wait() const noexcept {
+  try {
+    for (const Look& look : looks_) {
+      if (look.done != nullptr) look.done->wait();
+    }
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): a device that has failed works on nothing
+  }
+}
+
 void DeviceBuffers::free() noexcept {
+  wait();
   replay_ = nullptr;  // what was captured refers to what is bound, and that to the buffers
   bound_ = nullptr;
   for (std::byte* address : allocated_) device_.free(address);

@@ -144,6 +144,7 @@ class DeviceBuffers {
   void write_constants(const DeviceGraph& graph) const;
   std::byte* allocated(std::size_t bytes);
   std::byte* pinned(std::size_t bytes);
+  void wait() const noexcept;
   void free() noexcept;
 };
 
