@@ -56,7 +56,7 @@ Stack::Stack(const DeviceTensors& tensors, const std::function<bool(const std::s
     heads = static_cast<std::size_t>(tensor.shape[1]);
     row = tensor.row_bytes();
     line = row / heads;
-    const std::size_t unit = std::lcm(kAlignment, line);
+    const std::size_t unit = std::lcm(kAlignment, std::max<std::size_t>(line, 1));
     plane = (tensor.bytes() + unit - 1) / unit * unit;
   }
 }

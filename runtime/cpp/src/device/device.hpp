@@ -13,7 +13,7 @@ namespace txport::core {
 
 // A strided region of device memory: planes of rows of bytes.
 struct Buffer {
-  std::byte* start;
+  std::byte* start = nullptr;
   std::size_t row = 0;    // bytes from one row to the next
   std::size_t plane = 0;  // bytes from one plane to the next; a multiple of `row`
 };

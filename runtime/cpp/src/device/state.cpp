@@ -150,8 +150,8 @@ StepOutput DeviceState::read() {
       output.token_ids.push_back(layout.id(look.block, layout.bytes_with(slot), place));
     }
   }
-  for (const std::size_t place : places_)
-    output.finished.push_back(look.block[layout.finished + place] != std::byte{0});
+  const std::byte* flags = look.block + layout.finished;
+  for (const std::size_t place : places_) output.finished.push_back(flags[place] != std::byte{0});
   std::memcpy(buffers_->host(), look.block, layout.written);
   return output;
 }
