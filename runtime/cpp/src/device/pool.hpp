@@ -48,7 +48,7 @@ class Pool {
       : graph_(graph), device_(device), latch_(latch), pad_(pad), prepare_(std::move(prepare)) {}
 
   // Buffers of the bucket that serves these sizes, all rows finished. If the device's memory is exhausted, everything
-  // that is idle is freed first. Throws InputError: no bucket serves them. ResourceError: there is not enough memory;
+  // that is idle is freed first. Throws BundleError: no bucket serves them. ResourceError: there is not enough memory;
   // the message says which batch would fit.
   Lease<DeviceBuffers> step(const StepSizes& asked) const;
 

@@ -55,7 +55,7 @@ class Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
-  // The sizes of the step's buffers that serve a batch. Throws InputError: the library has none that large.
+  // The sizes of the step's buffers that serve a batch. Throws BundleError: the library has none that large.
   virtual StepSizes bucket(const StepSizes& asked) const = 0;
   // Bind the step to its buffers. Each call of the result enqueues one run over all rows; it must go before they do.
   virtual std::function<void()> bind(const DeviceTensors& tensors, const StepSizes& sizes) const = 0;

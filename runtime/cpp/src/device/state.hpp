@@ -39,7 +39,7 @@ struct DeviceSteps {
 // One running batch.
 class DeviceState : public DecoderState {
  public:
-  // Throws InputError: no bucket takes these sizes. ResourceError: the device has not enough memory.
+  // Throws BundleError: no bucket takes these sizes. ResourceError: the device has not enough memory.
   DeviceState(const DeviceSteps& steps, std::size_t rows, std::int64_t source, std::int64_t target);
 
   std::size_t rows() const override { return places_.size(); }

@@ -169,7 +169,7 @@ class TrtProgram : public Program {
   void encode(const DeviceTensors& tensors, const StepSizes& sizes) const override {
     const auto found = std::find_if(encoders_.begin(), encoders_.end(),
                                     [&](const auto& context) { return context->most().batch >= sizes.batch; });
-    if (found == encoders_.end()) throw InputError(too_large(sizes));
+    if (found == encoders_.end()) throw BundleError(too_large(sizes));
     (*found)->bind(tensors);
     (*found)->enqueue();
   }
@@ -191,7 +191,7 @@ class TrtProgram : public Program {
       return bucket.most.batch >= asked.batch && bucket.most.target >= asked.target && asked.source <= source_;
     });
     if (found != step_.buckets.end()) return *found;
-    throw InputError(too_large(asked));
+    throw BundleError(too_large(asked));
   }
 
   static std::string too_large(const StepSizes& asked) {
