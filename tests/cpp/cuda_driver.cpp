@@ -114,6 +114,7 @@ struct Driver {
   std::set<Stream*> streams;
   std::set<void*> events;
   std::set<void*> graphs;
+  unsigned long long calls = 0;  // with a stream: copies, fills, launches and waits
   const bool eager = is("eager");
 
   static bool is(const char* kind) {
@@ -183,6 +184,7 @@ CUresult guarded(const Body& body) {
 template <typename Body>
 CUresult on_stream(CUstream handle, const Body& body) {
   return guarded([&] {
+    ++driver().calls;
     auto* stream = reinterpret_cast<Stream*>(handle);
     return driver().streams.count(stream) == 0 ? int{kInvalidHandle} : body(*stream);
   });
@@ -458,6 +460,7 @@ CUresult cuEventSynchronize(CUevent event) {
   return guarded([&] {
     if (driver().events.count(event) == 0) return int{kInvalidHandle};
     if (spoils_capture()) return int{kCaptureUnsupported};
+    ++driver().calls;
     Stream* stream = *reinterpret_cast<Stream**>(event);
     return stream == nullptr || driver().streams.count(stream) == 0 ? int{kSuccess} : drain(*stream);
   });
@@ -520,6 +523,12 @@ unsigned long long txport_test_cuda_left() {
   const std::lock_guard lock(driver().mutex);
   return driver().device.size() + driver().pinned.size() + driver().streams.size() + driver().events.size() +
          driver().graphs.size();
+}
+
+// How often work was enqueued or waited for, for tests.
+unsigned long long txport_test_cuda_calls() {
+  const std::lock_guard lock(driver().mutex);
+  return driver().calls;
 }
 
 // A function by the name that programs use: of a newer kind if there is one.

@@ -8,10 +8,12 @@
 
 #include <atomic>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <random>
 
+#include "bundle/interface.hpp"
 #include "bundle/manifest.hpp"
 #include "device/engine.hpp"
 #include "errors.hpp"
@@ -21,34 +23,32 @@
 
 namespace memory {
 
-// What is allocated on all streams, of a device with so many bytes.
+// What is allocated of a device with so many bytes, and page-locked memory of the host.
 class Heap {
  public:
   explicit Heap(std::size_t capacity = std::size_t{1} << 40) : capacity_(capacity) {}
 
   std::byte* allocate(std::size_t bytes) {
     if (bytes > free_bytes()) throw ResourceError("the device has no room");
-    auto* address = static_cast<std::byte*>(std::malloc(bytes));
-    std::memset(address, 0x7B, bytes);  // nothing is zero by itself
-    const std::lock_guard lock(mutex_);
-    blocks_[address] = bytes;
-    return address;
+    return add(blocks_, bytes);
   }
+  std::byte* allocate_host(std::size_t bytes) { return add(pinned_, bytes); }
   void free(std::byte* address) {
     const std::lock_guard lock(mutex_);
-    require(blocks_.erase(address) == 1, "freed what was not allocated");
+    require(blocks_.erase(address) + pinned_.erase(address) == 1, "freed what was not allocated");
     std::free(address);
   }
   void check(const std::byte* address, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
-    auto block = blocks_.upper_bound(const_cast<std::byte*>(address));
-    require(block != blocks_.begin(), "an address of nothing");
-    --block;
-    require(address + bytes <= block->first + block->second, "beyond the end of a buffer");
+    require(within(blocks_, address, bytes), "not within one buffer");
+  }
+  bool is_pinned(const void* address, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    return within(pinned_, static_cast<const std::byte*>(address), bytes);
   }
   std::size_t blocks() {
     const std::lock_guard lock(mutex_);
-    return blocks_.size();
+    return blocks_.size() + pinned_.size();
   }
   std::size_t free_bytes() {
     const std::lock_guard lock(mutex_);
@@ -62,10 +62,27 @@ class Heap {
   bool fails() { return failing_.exchange(false); }
 
  private:
+  using Blocks = std::map<std::byte*, std::size_t>;
+
   const std::size_t capacity_;
   std::atomic<bool> failing_ = false;
   std::mutex mutex_;
-  std::map<std::byte*, std::size_t> blocks_;
+  Blocks blocks_;
+  Blocks pinned_;
+
+  std::byte* add(Blocks& blocks, std::size_t bytes) {
+    auto* address = static_cast<std::byte*>(std::malloc(bytes));
+    std::memset(address, 0x7B, bytes);  // nothing is zero by itself
+    const std::lock_guard lock(mutex_);
+    blocks[address] = bytes;
+    return address;
+  }
+  static bool within(const Blocks& blocks, const std::byte* address, std::size_t bytes) {
+    auto block = blocks.upper_bound(const_cast<std::byte*>(address));
+    if (block == blocks.begin()) return false;
+    --block;
+    return address + bytes <= block->first + block->second;
+  }
 };
 
 // A stream that also takes work of the host, for a model that computes there.
@@ -81,54 +98,68 @@ class HostStream {
 
 class MemoryDevice : public Device, public HostStream {
  public:
-  // `lazy` runs work when somebody waits for it; else at once, for a library that knows no such stream.
+  // `lazy` runs work when somebody waits for it, and only as much as must be; else at once, for a library that knows no
+  // such stream.
   explicit MemoryDevice(Heap& heap, bool lazy = true) : heap_(heap), lazy_(lazy) {}
 
-  std::byte* allocate(std::size_t bytes) override { return heap_.allocate(bytes); }
+  std::byte* allocate(std::size_t bytes) override {
+    require(capturing_ == nullptr, "allocated while capturing");
+    return heap_.allocate(bytes);
+  }
   void free(std::byte* address) noexcept override {
-    flush();
+    flush(enqueued_);
     heap_.free(address);
   }
   std::size_t free_memory() override { return heap_.free_bytes(); }
+  std::byte* allocate_host(std::size_t bytes) override { return heap_.allocate_host(bytes); }
+  void free_host(std::byte* address) noexcept override { free(address); }
   void upload(std::byte* to, const void* from, std::size_t bytes) override {
     const auto* start = static_cast<const std::byte*>(from);
-    enqueue([this, to, data = std::vector<std::byte>(start, start + bytes)] {
-      heap_.check(to, data.size());
-      std::memcpy(to, data.data(), data.size());
+    const bool pinned = heap_.is_pinned(from, bytes);  // read when the stream gets there
+    enqueue([this, to, start, bytes, pinned, data = std::vector<std::byte>(start, start + (pinned ? 0 : bytes))] {
+      heap_.check(to, bytes);
+      std::memcpy(to, pinned ? start : data.data(), bytes);
     });
   }
   void download(void* to, const std::byte* from, std::size_t bytes) override {
-    synchronize();
-    heap_.check(from, bytes);
-    std::memcpy(to, from, bytes);
-  }
-  void copy(Buffer to, Buffer from, std::size_t bytes, std::size_t count) override {
     enqueue([=] {
-      for (std::size_t i = 0; i < count; ++i) {
-        heap_.check(to.start + i * to.stride, bytes);
-        heap_.check(from.start + i * from.stride, bytes);
-        std::memcpy(to.start + i * to.stride, from.start + i * from.stride, bytes);
+      heap_.check(from, bytes);
+      std::memcpy(to, from, bytes);
+    });
+  }
+  void copy(Buffer to, Buffer from, std::size_t width, std::size_t rows, std::size_t planes) override {
+    require(rows == 1 || (width <= to.row && width <= from.row), "rows that lie over each other");
+    require(planes == 1 || (to.plane % to.row == 0 && from.plane % from.row == 0), "planes that are not of rows");
+    enqueue([=] {
+      for (std::size_t plane = 0; plane < planes; ++plane) {
+        for (std::size_t row = 0; row < rows; ++row) {
+          std::byte* target = to.start + plane * to.plane + row * to.row;
+          const std::byte* source = from.start + plane * from.plane + row * from.row;
+          heap_.check(target, width);
+          heap_.check(source, width);
+          std::memmove(target, source, width);
+        }
       }
     });
   }
-  void fill(std::byte* to, std::uint32_t pattern, std::size_t item_bytes, std::size_t count) override {
+  void fill(Buffer to, unsigned char value, std::size_t width, std::size_t rows) override {
     enqueue([=] {
-      heap_.check(to, item_bytes * count);
-      for (std::size_t i = 0; i < count; ++i) std::memcpy(to + i * item_bytes, &pattern, item_bytes);
+      for (std::size_t row = 0; row < rows; ++row) {
+        heap_.check(to.start + row * to.row, width);
+        std::memset(to.start + row * to.row, value, width);
+      }
     });
   }
   void synchronize() override {
-    if (heap_.fails()) {
-      waiting_.clear();
-      throw EngineError("CUDA failed in cuStreamSynchronize: an illegal address");
-    }
-    flush();
+    fail_if_told();
+    flush(enqueued_);
   }
+  std::unique_ptr<Mark> make_mark() override { return std::make_unique<MemoryMark>(*this); }
   std::function<void()> capture(std::function<void()> work, std::string& /*fault*/) override {
     auto commands = std::make_shared<std::vector<std::function<void()>>>();
+    const std::unique_ptr<void, std::function<void(void*)>> ends(this, [this](void*) { capturing_ = nullptr; });
     capturing_ = commands.get();
     work();
-    capturing_ = nullptr;
     return [this, commands] {
       for (const auto& command : *commands) enqueue(command);
     };
@@ -136,21 +167,51 @@ class MemoryDevice : public Device, public HostStream {
   void* stream() const override { return nullptr; }
 
   void enqueue(std::function<void()> command) override {
-    (capturing_ != nullptr ? *capturing_ : waiting_).push_back(std::move(command));
-    if (!lazy_ && capturing_ == nullptr) flush();
+    if (capturing_ != nullptr) return capturing_->push_back(std::move(command));
+    const std::lock_guard lock(mutex_);
+    waiting_.push_back(std::move(command));
+    ++enqueued_;
+    if (!lazy_) flush(enqueued_);
   }
 
  private:
+  class MemoryMark : public Mark {
+   public:
+    explicit MemoryMark(MemoryDevice& device) : device_(device) {}
+    void set() override { place_ = device_.enqueued_; }
+    void wait() override {
+      device_.fail_if_told();
+      device_.flush(place_);
+    }
+
+   private:
+    MemoryDevice& device_;
+    std::size_t place_ = 0;
+  };
+
   Heap& heap_;
   const bool lazy_;
-  std::vector<std::function<void()>> waiting_;
+  std::recursive_mutex mutex_;
+  std::deque<std::function<void()>> waiting_;
+  std::atomic<std::size_t> enqueued_ = 0;  // commands so far
   std::vector<std::function<void()>>* capturing_ = nullptr;
 
-  void flush() {
+  // Run the first `place` of all commands.
+  void flush(std::size_t place) {
+    const std::lock_guard lock(mutex_);
     require(capturing_ == nullptr, "waited while capturing");
-    const auto commands = std::move(waiting_);
+    while (enqueued_ - waiting_.size() < place) {
+      const auto command = std::move(waiting_.front());
+      waiting_.pop_front();
+      command();
+    }
+  }
+
+  void fail_if_told() {
+    if (!heap_.fails()) return;
+    const std::lock_guard lock(mutex_);
     waiting_.clear();
-    for (const auto& command : commands) command();
+    throw EngineError("CUDA failed in cuStreamSynchronize: an illegal address");
   }
 };
 
@@ -176,8 +237,8 @@ class View {
   float& number(const std::string& name, std::int64_t index) const {
     return reinterpret_cast<float*>(tensors.at(name).address)[index];
   }
-  std::uint8_t& flag(std::int64_t row) const {
-    return reinterpret_cast<std::uint8_t*>(tensors.at("finished").address)[row];
+  std::uint8_t& flag(const std::string& name, std::int64_t row) const {
+    return reinterpret_cast<std::uint8_t*>(tensors.at(name).address)[row];
   }
 
   const DeviceTensors& tensors;
@@ -189,7 +250,6 @@ inline float told(std::int64_t id, std::int64_t head, std::int64_t item) {
   return static_cast<float>(id + 100 * head + 1000 * item);
 }
 
-// Writes `[rows, heads, tokens, head_dim]` without gaps, as its own sizes are.
 inline void run_encoder(const View& view) {
   for (const auto& [name, tensor] : view.tensors) {
     if (name.rfind("cross_", 0) != 0) continue;
@@ -249,18 +309,25 @@ inline void run_step(const View& view, float eos_weight) {
     if (view.tensors.count("cache_positions") == 1) {
       require(view.id("cache_positions", target - 1) == target - 1, "positions of the cache");
     }
-    const bool finished = view.flag(row) != 0;
+    const bool finished = view.flag("finished", row) != 0;
+    const std::int64_t fed_id = view.id("token_ids", row);
+    const std::int64_t limit = view.id("target_limits", row);
     for (const auto& [name, tensor] : view.tensors) {
       if (name.rfind("self_", 0) != 0) continue;
       for (std::int64_t head = 0; head < tensor.shape[1]; ++head) {
         for (std::int64_t item = 0; item < tensor.shape[3]; ++item) {
           const std::int64_t index = ((row * tensor.shape[1] + head) * target + position) * tensor.shape[3] + item;
-          view.number(name, index) = told(view.id("token_ids", row), head, item);
+          view.number(name, index) = told(fed_id, head, item);
         }
       }
     }
+    const auto advance = [&, row = row](std::int64_t token, bool ends) {
+      view.set_id("next_token_ids", row, token);
+      view.flag("next_finished", row) = ends ? 1 : 0;
+      view.set_id("next_positions", row, ends ? position : position + 1);
+    };
     if (finished) {
-      view.set_id("token_ids", row, kTokens.pad);
+      advance(kTokens.pad, true);
       continue;
     }
     std::int64_t length = 0;
@@ -275,71 +342,70 @@ inline void run_step(const View& view, float eos_weight) {
       view.number("logits", row * static_cast<std::int64_t>(kVocabulary) + static_cast<std::int64_t>(i)) = logits[i];
     }
     const std::int64_t token = best(logits);
-    const bool ends = token == kTokens.eos || position + 1 >= view.id("target_limits", row);
-    view.set_id("token_ids", row, token);
-    view.flag(row) = ends ? 1 : 0;
-    if (!ends) view.set_id("positions", row, position + 1);
+    advance(token, token == kTokens.eos || position + 1 >= limit);
   }
 }
 
 // An optional output that the runtime does not know: nothing may be bound to it.
 inline constexpr const char* kUnknownOutput = "attention";
 
-// Either graph, with buckets as tx-build makes them.
+// Both graphs, with buckets as tx-build makes them.
 class MemoryProgram : public Program {
  public:
-  MemoryProgram(bool step, float eos_weight, bool captured)
-      : step_(step), eos_weight_(eos_weight), captured_(captured) {}
+  // A program that does not run in order computes each step twice, and reads again what it has written.
+  MemoryProgram(HostStream& device, float eos_weight, bool captured, bool in_order = true)
+      : device_(device), eos_weight_(eos_weight), captured_(captured), in_order_(in_order) {}
 
   static constexpr std::int64_t kSource = 48;
   mutable std::atomic<int> bound = 0;
+  mutable std::atomic<int> refused = 0;  // that many bindings find no memory
 
   StepSizes bucket(const StepSizes& asked) const override {
-    const std::int64_t source = source_bucket(asked.source, kSource);
     const std::int64_t batch = asked.batch <= 1 ? 1 : asked.batch <= 4 ? 4 : 8;
     require(asked.batch <= 8 && asked.source <= kSource && asked.target <= 128, "beyond the limits");
-    return {batch, source, !step_ ? 0 : asked.target <= 64 ? 64 : 128};
+    return {batch, source_bucket(asked.source, kSource), asked.target <= 64 ? 64 : 128};
   }
-  std::unique_ptr<BoundProgram> bind(Device& device, const DeviceTensors& tensors,
-                                     const StepSizes& bucket) const override {
+
+  std::function<void()> bind(const DeviceTensors& tensors, const StepSizes& sizes) const override {
+    if (refused > 0 && refused-- > 0) throw ResourceError("the library found no memory for a context");
     ++bound;
-    require(tensors.count(kUnknownOutput) == 0, "an unknown output was bound");
+    check(tensors);
     for (const auto& [name, tensor] : tensors) {
       const auto next = tensors.find("next_" + name);
-      require(next == tensors.end() || next->second.address == tensor.address, "an alias at two addresses");
+      const bool alias = next == tensors.end() || next->second.address == tensor.address;
+      require(alias == (next == tensors.end() || in_order_ || is_cache(name)), "an alias at two addresses, or at one");
     }
-    return std::make_unique<Bound>(*this, device, tensors, bucket);
+    // Its steps must be done when it goes, as TensorRT wants it of a context.
+    const auto alive = std::make_shared<bool>(true);
+    const std::shared_ptr<void> binding(nullptr, [alive](void*) { *alive = false; });
+    return [this, tensors, sizes, alive, binding] {
+      device_.enqueue([this, tensors, sizes, alive] {
+        require(*alive, "a step whose binding is gone");
+        for (int i = 0; i < (in_order_ ? 1 : 2); ++i) run_step(View(tensors, sizes), eos_weight_);
+      });
+    };
   }
+
+  void encode(const DeviceTensors& tensors, const StepSizes& sizes) const override {
+    check(tensors);
+    device_.enqueue([tensors, sizes] { run_encoder(View(tensors, sizes)); });
+  }
+
   bool can_be_captured() const override { return captured_; }
+  bool runs_in_order() const override { return in_order_; }
 
  private:
-  class Bound : public BoundProgram {
-   public:
-    Bound(const MemoryProgram& program, Device& device, DeviceTensors tensors, StepSizes bucket)
-        : program_(program),
-          device_(dynamic_cast<HostStream&>(device)),
-          tensors_(std::move(tensors)),
-          bucket_(bucket) {}
-
-    void run(const StepSizes& sizes) override {
-      require(sizes.batch <= bucket_.batch && sizes.source <= bucket_.source, "beyond the buffers");
-      require(!program_.step_ || sizes == bucket_, "a step runs on all of its rows");
-      device_.enqueue([this, sizes] {
-        const View view(tensors_, sizes);
-        program_.step_ ? run_step(view, program_.eos_weight_) : run_encoder(view);
-      });
-    }
-
-   private:
-    const MemoryProgram& program_;
-    HostStream& device_;
-    const DeviceTensors tensors_;
-    const StepSizes bucket_;
-  };
-
-  const bool step_;
+  HostStream& device_;
   const float eos_weight_;
   const bool captured_;
+  const bool in_order_;
+
+  static void check(const DeviceTensors& tensors) {
+    require(tensors.count(kUnknownOutput) == 0, "an unknown output was bound");
+    for (const auto& [name, tensor] : tensors) {
+      require(tensor.address != nullptr && reinterpret_cast<std::uintptr_t>(tensor.address) % 16 == 0, "no address");
+    }
+  }
 };
 
 // The toy bundle's graphs with the small vocabulary of the model in memory, and an output more.

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <mutex>
 #include <random>
 #include <stdexcept>
@@ -62,6 +63,7 @@ class MemoryEngine : public Engine {
   mutable std::vector<std::size_t> steps;     // rows of each step
   mutable std::vector<std::size_t> encoded;   // sentences of each encoder run
   mutable std::vector<std::int64_t> targets;  // cache length of each state
+  mutable std::vector<std::int64_t> ahead;    // steps of each group that began before another was read
 
   // Threads may share an engine.
   template <typename T>
@@ -145,19 +147,23 @@ class State : public DecoderState {
 
   void step(std::int64_t count) override {
     require(valid_ && count >= 1, "no step");
-    require(std::any_of(rows_.begin(), rows_.end(), [](const Row& row) { return !row.finished; }), "no row works");
+    require(unread_.size() < (engine_.poll() > 1 ? 2 : 1), "more groups than the host may leave unread");
+    // The host cannot know what a group that it has not read did.
+    const bool works = std::any_of(rows_.begin(), rows_.end(), [](const Row& row) { return !row.finished; });
+    require(works || !unread_.empty(), "no row works");
+    if (!unread_.empty()) engine_.note(engine_.ahead, count);
+    unread_.emplace_back();
     for (std::int64_t i = 0; i < count; ++i) {
       engine_.note(engine_.steps, rows_.size());
       for (Row& row : rows_) advance(row);
     }
+    for (const Row& row : rows_) unread_.back().finished.push_back(row.finished);
   }
 
   StepOutput read() override {
     require(valid_ && !unread_.empty(), "nothing to read");
-    StepOutput output;
-    output.token_ids = std::move(unread_);
-    unread_.clear();
-    for (const Row& row : rows_) output.finished.push_back(row.finished);
+    StepOutput output = std::move(unread_.front());
+    unread_.pop_front();
     return output;
   }
 
@@ -196,7 +202,7 @@ class State : public DecoderState {
   std::int64_t target_;
   bool logits_;
   bool valid_ = true;
-  Ids unread_;
+  std::deque<StepOutput> unread_;
 
   void advance(Row& row) {
     require(row.position < target_, "a step past the cache");
@@ -208,7 +214,7 @@ class State : public DecoderState {
     row.finished = row.finished || token == kTokens.eos || row.position + 1 >= row.limit;
     if (!row.finished) ++row.position;
     row.token = token;
-    unread_.push_back(token);
+    unread_.back().token_ids.push_back(token);
   }
 };
 

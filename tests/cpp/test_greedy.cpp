@@ -131,6 +131,25 @@ TEST_CASE("a stream gives the same tokens") {
   }
 }
 
+TEST_CASE("the device works on a group of steps while the host looks at another") {
+  for (const std::int64_t poll : {1, 2, 4, 8}) {
+    const MemoryEngine engine({4, 12, 100}, poll, -99);
+    decode_all(engine, sources({3, 3}, 32), {});  // as long as the first caches
+    CHECK(engine.steps.size() == 32);             // the maximum length is known
+    CHECK(engine.ahead.size() == (poll == 1 ? 0 : 32 / static_cast<std::size_t>(poll / 2) - 1));
+    TokenStream stream(engine, sources({3}, 5)[0], false);
+    engine.ahead.clear();
+    while (stream.next()) continue;
+    CHECK(engine.ahead.size() == (poll == 1 ? 0 : 4));
+    // Of an end that is not known, fewer steps than poll are lost.
+    for (std::size_t length = 1; length <= 12; ++length) {
+      const MemoryEngine ending({4, 12, 100}, poll, 1);
+      const std::size_t made = decode_all(ending, sources({length}, 100), {})[0].ids.size();
+      CHECK(ending.steps.size() - made < static_cast<std::size_t>(poll));
+    }
+  }
+}
+
 TEST_CASE("rows that finish are refilled") {
   const MemoryEngine engine({4, 12, 100}, 1, -99);
   std::vector<Request> requests = sources(std::vector<std::size_t>(16, 12), 40);

@@ -33,9 +33,9 @@ struct SpecialTokens {
   std::int64_t eos = 0;
 };
 
-// What the host learns when it polls a state.
+// What the host learns of a group of steps.
 struct StepOutput {
-  // [steps, rows], what each step since the last poll made; pad for rows that had finished.
+  // [steps, rows], what each of them made; pad for rows that had finished.
   Ids token_ids;
   // [rows], after the last of these steps.
   std::vector<bool> finished;
@@ -69,9 +69,11 @@ class DecoderState {
   // that takes all rows of `memory` may go on with its buffers, and later placements write over them.
   virtual void place(const std::vector<std::size_t>& rows, const Memory& memory,
                      const std::vector<std::size_t>& memory_rows, const Ids& target_limits) = 0;
-  // Advance every unfinished row by up to `count` tokens; may return before the device is done.
+  // Advance every unfinished row by up to `count` tokens, at most 64; may return before the device is done. Where
+  // Engine::poll is more than 1, a group of steps may begin before the one before it was read: the device works on it
+  // while the host looks at the other.
   virtual void step(std::int64_t count) = 0;
-  // Wait for the steps since the last `read` and return their tokens.
+  // Wait for the first group of steps that was not read yet, and return its tokens.
   virtual StepOutput read() = 0;
   // Replace the last token that was made for these rows (forced prefix, suppressed eos) and their flag. Taking back a
   // `finished` also advances the row's position by one, which the step did not do.
@@ -96,7 +98,7 @@ class Engine {
   virtual const std::string& name() const = 0;
   virtual const Limits& limits() const = 0;
   virtual const SpecialTokens& tokens() const = 0;
-  // Steps that are worth making between two polls of the host; 1 where polling costs nothing.
+  // Steps that are worth making before the host looks at them; 1 where looking costs nothing.
   virtual std::int64_t poll() const = 0;
   // The length of the first caches of a batch of sources of up to `source` tokens; they double when a row has filled
   // them. As short as possible where longer ones make a step more expensive.
@@ -107,6 +109,8 @@ class Engine {
   // Buffers for `rows` sentences of up to `source` tokens that make up to `target` tokens, all rows finished.
   virtual std::unique_ptr<DecoderState> allocate(std::size_t rows, std::int64_t source, std::int64_t target,
                                                  bool logits) const = 0;
+  // Wait for all work that is under way, as measurements must: `encode` and `step` may return before they are done.
+  virtual void synchronize() const {}
 };
 
 }  // namespace txport::core

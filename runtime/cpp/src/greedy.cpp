@@ -99,7 +99,8 @@ class Batch {
   const Engine& engine_;
   std::deque<Waiting>& waiting_;
   bool scores_;
-  std::int64_t poll_;  // steps between two polls of the host
+  std::int64_t poll_;       // the most steps that the host has not seen
+  std::int64_t begun_ = 0;  // steps of the group that is under way, which the device began while the host looked
   std::deque<Encoded> encoded_;
   std::vector<std::shared_ptr<Slot>> slots_;
   bool closed_ = false;  // sentences still wait, but for the next batch
@@ -163,13 +164,16 @@ class Batch {
     return !closed_;
   }
 
+  // Whether no sentence will be placed any more.
+  bool over() const { return encoded_.empty() && (closed_ || waiting_.empty()); }
+
+  bool half_free(std::size_t working) const { return over() && 2 * working <= slots_.size(); }
+
   // Move to longer caches if a row has filled them, and to fewer rows if half of them are free for good.
   void make_room(const Working& working) {
-    const bool over = encoded_.empty() && (closed_ || waiting_.empty());
-    const bool half_free = over && 2 * working.size() <= slots_.size();
     const std::int64_t made = most_made(working);
-    if (made < state_->target() && !half_free) return;
-    const std::vector<std::size_t> keep = over ? closed_ranks() : all_rows();
+    if (begun_ > 0 || (made < state_->target() && !half_free(working.size()))) return;
+    const std::vector<std::size_t> keep = over() ? closed_ranks() : all_rows();
     std::int64_t longest = 0;
     for (const auto& slot : working) longest = std::max(longest, slot->limit);
     std::int64_t target = state_->target();
@@ -214,19 +218,31 @@ class Batch {
   }
 
   void advance(const Working& working) {
-    const std::int64_t room = state_->target() - most_made(working);
-    std::int64_t most = 0;
-    for (const auto& slot : working) most = std::max(most, slot->limit - length(slot->ids));
     const bool careful =
         scores_ || std::any_of(working.begin(), working.end(), [](const auto& slot) { return slot->constrained(); });
-    const std::int64_t count = careful ? 1 : std::min({poll_, room, most});
-    state_->step(count);
+    // If rows stay as they are, the device goes on while the host looks: with half as many steps in a group, since
+    // those of two groups are lost after the last row has finished. Finished rows are inert meanwhile.
+    const bool ahead = engine_.poll() > 1 && !careful && over() && !half_free(working.size());
+    const std::int64_t group = careful ? 1 : ahead ? std::max<std::int64_t>(poll_ / 2, 1) : poll_;
+    if (begun_ == 0) begun_ = begin(group, working);
+    const std::int64_t next = ahead ? begin(group, working) : 0;
     const Ids made = state_->read().token_ids;
+    begun_ = next;
     if (careful) {
       constrain(made);
     } else {
       take(made);
     }
+  }
+
+  // Begin a group of up to `count` steps, behind the one that is under way; return how many they are.
+  std::int64_t begin(std::int64_t count, const Working& working) {
+    const std::int64_t room = state_->target() - most_made(working) - begun_;
+    std::int64_t most = 0;
+    for (const auto& slot : working) most = std::max(most, slot->limit - length(slot->ids) - begun_);
+    const std::int64_t steps = std::min({count, room, most});
+    if (steps > 0) state_->step(steps);
+    return std::max<std::int64_t>(steps, 0);
   }
 
   void take(const Ids& made) {

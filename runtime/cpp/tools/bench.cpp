@@ -146,7 +146,10 @@ Json measure(const Arguments& arguments, const Translator& translator, double op
   double total_ms = 0;
   const auto begin = Clock::now();
   while (per_token.size() < arguments.calls && milliseconds_since(begin) < 1000 * arguments.seconds) {
-    encoder.push_back(timed([&] { translator.engine().encode(padded, lengths); }));
+    encoder.push_back(timed([&] {
+      translator.engine().encode(padded, lengths);
+      translator.engine().synchronize();
+    }));
     first.push_back(timed([&] { translator.translate_ids(sources, one_token); }));
     const double call = timed(whole);
     total_ms += call;

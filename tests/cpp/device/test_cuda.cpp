@@ -1,77 +1,38 @@
 // cuda.cpp over a driver in host memory, tests/cpp/cuda_driver.cpp, which ctest puts in the place of libcuda.so.1.
 
-#include <dlfcn.h>
 #include <doctest/doctest.h>
 
 #include <array>
-#include <cstdlib>
-#include <deque>
 #include <thread>
 
+#include "bundle/interface.hpp"
+#include "cuda_stream.hpp"
 #include "device/cuda.hpp"
 #include "engines/ort.hpp"
 #include "engines/ort_cuda.hpp"
 #include "errors.hpp"
 #include "greedy.hpp"
 #include "memory_device.hpp"
+#include "moved_rows.hpp"
 #include "repository.hpp"
 
 using namespace memory;
 
 namespace {
 
-bool runs_over(const char* kind) {
-  const char* chosen = std::getenv("TXPORT_TEST_CUDA");
-  return chosen != nullptr && std::string(chosen) == kind;
+// The model on CUDA's device; `stream` must outlive the engine.
+std::unique_ptr<Engine> driver_engine(const std::shared_ptr<Device>& device, DriverStream& stream,
+                                      const std::string& id_type, std::function<void(const std::string&)> warn) {
+  return make_device_engine(small_manifest(), {"driver", kLimits, id_type, "scatter", device,
+                                               std::make_unique<MemoryProgram>(stream, 1.0F, true), std::move(warn)});
 }
-
-template <typename Function>
-Function driver_function(const char* name) {
-  void* library = ::dlopen("libcuda.so.1", RTLD_NOW);
-  REQUIRE(library != nullptr);
-  return reinterpret_cast<Function>(::dlsym(library, name));
-}
-
-// Allocations, streams and graphs that the driver holds.
-unsigned long long left() { return driver_function<unsigned long long (*)()>("txport_test_cuda_left")(); }
-
-// CUDA's device, and work of the host in its stream.
-class DriverDevice : public Device, public HostStream {
- public:
-  std::byte* allocate(std::size_t bytes) override { return device_->allocate(bytes); }
-  void free(std::byte* address) noexcept override { device_->free(address); }
-  std::size_t free_memory() override { return device_->free_memory(); }
-  void upload(std::byte* to, const void* from, std::size_t bytes) override { device_->upload(to, from, bytes); }
-  void download(void* to, const std::byte* from, std::size_t bytes) override { device_->download(to, from, bytes); }
-  void copy(Buffer to, Buffer from, std::size_t bytes, std::size_t count) override {
-    device_->copy(to, from, bytes, count);
-  }
-  void fill(std::byte* to, std::uint32_t pattern, std::size_t item_bytes, std::size_t count) override {
-    device_->fill(to, pattern, item_bytes, count);
-  }
-  void synchronize() override { device_->synchronize(); }
-  std::function<void()> capture(std::function<void()> work, std::string& fault) override {
-    return device_->capture(std::move(work), fault);
-  }
-  void* stream() const override { return device_->stream(); }
-
-  void enqueue(std::function<void()> command) override {
-    using Launch = int (*)(void*, void (*)(void*), void*);
-    commands_.push_back(std::move(command));  // stays: what was captured runs again and again
-    const auto call = [](void* given) { (*static_cast<std::function<void()>*>(given))(); };
-    require(driver_function<Launch>("cuLaunchHostFunc")(stream(), call, &commands_.back()) == 0, "cuLaunchHostFunc");
-  }
-
- private:
-  std::deque<std::function<void()>> commands_;
-  std::shared_ptr<Device> device_ = cuda_devices()();  // goes first: it waits for its work
-};
 
 using Bytes = std::vector<unsigned char>;
 
 Bytes downloaded(Device& device, const std::byte* from, std::size_t bytes) {
   Bytes found(bytes);
   device.download(found.data(), from, bytes);
+  device.synchronize();
   return found;
 }
 
@@ -80,7 +41,7 @@ Bytes downloaded(Device& device, const std::byte* from, std::size_t bytes) {
 TEST_CASE("CUDA: copies, patterns and capturing do what they say" * doctest::skip(!runs_over("lazy"))) {
   const auto before = left();
   {
-    const auto device = cuda_devices()();
+    const auto device = cuda_device();
     const std::size_t free_memory = device->free_memory();
     std::byte* first = device->allocate(4096);
     CHECK(device->free_memory() < free_memory);
@@ -92,28 +53,42 @@ TEST_CASE("CUDA: copies, patterns and capturing do what they say" * doctest::ski
     std::fill(given.begin(), given.end(), static_cast<unsigned char>(0));  // it was copied already
     CHECK(downloaded(*device, first, 4096) == original);
 
-    device->fill(second, 0, 1, 4096);
+    device->fill({second}, 0, 4096);
     device->copy({second + 10, 100}, {first + 3, 64}, 48, 5);
-    device->copy({second + 2000, 0}, {first, 0}, 7, 1);
+    device->copy({second + 2000}, {first}, 7);
+    device->copy({second + 2048, 20, 200}, {first, 16, 64}, 9, 3, 4);
     Bytes expected(4096);
-    for (std::size_t row = 0; row < 5; ++row) {
-      std::copy_n(original.begin() + static_cast<std::ptrdiff_t>(3 + row * 64), 48,
-                  expected.begin() + static_cast<std::ptrdiff_t>(10 + row * 100));
-    }
-    std::copy_n(original.begin(), 7, expected.begin() + 2000);
+    const auto expect = [&](std::size_t to, std::size_t from, std::size_t bytes) {
+      std::copy_n(original.begin() + static_cast<std::ptrdiff_t>(from), bytes,
+                  expected.begin() + static_cast<std::ptrdiff_t>(to));
+    };
+    for (std::size_t row = 0; row < 5; ++row) expect(10 + row * 100, 3 + row * 64, 48);
+    expect(2000, 0, 7);
+    for (std::size_t at = 0; at < 12; ++at) expect(2048 + at % 3 * 20 + at / 3 * 200, at % 3 * 16 + at / 3 * 64, 9);
     CHECK(downloaded(*device, second, 4096) == expected);
 
-    device->fill(second, 0xC7, 1, 3);
-    device->fill(second + 4, 0x1234, 2, 2);
-    device->fill(second + 8, 0xFF7F0102, 4, 1);
-    CHECK(downloaded(*device, second, 12) == Bytes{0xC7, 0xC7, 0xC7, 0, 0x34, 0x12, 0x34, 0x12, 2, 1, 0x7F, 0xFF});
+    device->fill({second, 5}, 0xC7, 2, 3);
+    CHECK(downloaded(*device, second, 13) == Bytes{0xC7, 0xC7, 0, 0, 0, 0xC7, 0xC7, 0, 0, 0, 0xC7, 0xC7, expected[12]});
 
-    device->fill(second, 1, 1, 16);
+    // Page-locked memory is read when the stream gets there, and complete after a mark.
+    std::byte* pinned = device->allocate_host(256);
+    const auto mark = device->make_mark();
+    pinned[0] = std::byte{1};
+    device->upload(first, pinned, 1);
+    pinned[0] = std::byte{2};
+    device->download(pinned + 1, first, 1);
+    mark->set();
+    device->fill({first}, 3, 1);
+    mark->wait();
+    CHECK(pinned[1] == std::byte{2});
+    device->free_host(pinned);
+
+    device->fill({second}, 1, 16);
     device->synchronize();
     std::string fault;
-    const auto replay = device->capture([&] { device->copy({second + 1, 0}, {second, 0}, 1, 1); }, fault);
+    const auto replay = device->capture([&] { device->copy({second + 1}, {second}, 1); }, fault);
     CHECK(fault.empty());
-    device->fill(second, 9, 1, 1);
+    device->fill({second}, 9, 1);
     CHECK(downloaded(*device, second, 2) == Bytes{9, 1});  // nothing was done by capturing
     replay();
     replay();
@@ -127,14 +102,14 @@ TEST_CASE("CUDA: copies, patterns and capturing do what they say" * doctest::ski
 }
 
 TEST_CASE("CUDA: what cannot be captured runs as it is" * doctest::skip(!runs_over("lazy"))) {
-  const auto device = cuda_devices()();
+  const auto device = cuda_device();
   std::byte* place = device->allocate(256);
   int runs = 0;
   std::string fault;
   const auto work = device->capture(
       [&] {
         ++runs;
-        device->fill(place, 3, 1, 256);
+        device->fill({place}, 3, 256);
         device->synchronize();
       },
       fault);
@@ -147,12 +122,12 @@ TEST_CASE("CUDA: what cannot be captured runs as it is" * doctest::skip(!runs_ov
 }
 
 TEST_CASE("CUDA: any thread may use a device" * doctest::skip(!runs_over("lazy"))) {
-  const auto device = cuda_devices()();
+  const auto device = cuda_device();
   std::byte* place = device->allocate(256);
   std::string fault;
   std::thread([&] {
     try {
-      device->fill(place, 5, 1, 256);
+      device->fill({place}, 5, 256);
       device->synchronize();
     } catch (const std::exception& error) {
       fault = error.what();
@@ -163,46 +138,110 @@ TEST_CASE("CUDA: any thread may use a device" * doctest::skip(!runs_over("lazy")
   std::thread([&] { device->free(place); }).join();
 }
 
-TEST_CASE("CUDA: answers on the device are those without one" * doctest::skip(!runs_over("lazy"))) {
+TEST_CASE("CUDA: a capture ends whatever its work throws" * doctest::skip(!runs_over("lazy"))) {
   const auto before = left();
-  for (const std::string id_type : {"int32", "int64"}) {
-    DeviceParts parts{"driver",
-                      kLimits,
-                      id_type,
-                      "scatter",
-                      [] { return std::make_shared<DriverDevice>(); },
-                      std::make_unique<MemoryProgram>(false, 1.0F, true),
-                      std::make_unique<MemoryProgram>(true, 1.0F, true),
-                      [](const std::string& warning) { FAIL_CHECK(warning); }};
-    const auto engine = make_device_engine(small_manifest(), std::move(parts));
-    for (std::uint32_t seed = 0; seed < 3; ++seed) check_same(*engine, 1.0F, 12, seed, seed == 1);
+  {
+    const auto device = cuda_device();
+    std::byte* place = device->allocate(256);
+    std::string fault;
+    const auto refuse = [&] {
+      device->fill({place}, 1, 256);
+      throw ResourceError("no memory for a workspace");
+    };
+    CHECK(fault_of<ResourceError>([&] { device->capture(refuse, fault); }) == "no memory for a workspace");
+    device->fill({place}, 7, 256);  // the stream is as before
+    CHECK(downloaded(*device, place, 1) == Bytes{7});
+    device->free(place);
   }
   CHECK(left() == before);
 }
 
+TEST_CASE("CUDA: what was captured is freed in a thread that has no context" * doctest::skip(!runs_over("lazy"))) {
+  const auto device = cuda_device();
+  std::byte* place = device->allocate(256);
+  std::string fault;
+  const auto before = left();
+  auto replay = device->capture([&] { device->fill({place}, 1, 256); }, fault);
+  auto mark = device->make_mark();
+  std::thread([&] {
+    replay = nullptr;
+    mark = nullptr;
+  }).join();
+  CHECK(left() == before);
+  device->free(place);
+}
+
+TEST_CASE("CUDA: answers on the device are those without one" * doctest::skip(!runs_over("lazy"))) {
+  const auto before = left();
+  for (const std::string id_type : {"int32", "int64"}) {
+    const auto device = cuda_device();
+    DriverStream stream(device->stream());
+    const auto engine = driver_engine(device, stream, id_type, [](const std::string& said) { FAIL_CHECK(said); });
+    for (std::uint32_t seed = 0; seed < 3; ++seed) check_same(*engine, 1.0F, 12, seed, seed == 1);
+    check_moved_rows(*engine, 7, 4, kVocabulary - 1);
+  }
+  CHECK(left() == before);
+}
+
+TEST_CASE("CUDA: rows are placed, moved and read in few calls, however many they are" *
+          doctest::skip(!runs_over("lazy"))) {
+  // As many layers as the base preset has.
+  class Idle : public Program {
+   public:
+    StepSizes bucket(const StepSizes& /*asked*/) const override { return {32, 32, 64}; }
+    std::function<void()> bind(const DeviceTensors& /*tensors*/, const StepSizes& /*sizes*/) const override {
+      return [] {};
+    }
+    void encode(const DeviceTensors& /*tensors*/, const StepSizes& /*sizes*/) const override {}
+    bool can_be_captured() const override { return true; }
+    bool runs_in_order() const override { return true; }
+  };
+  Manifest manifest = small_manifest();
+  manifest.model.decoder_layers = 6;
+  for (Graph& graph : manifest.graphs) {
+    const Interface made = interface_of(graph.role, manifest.model, "float32");
+    graph.inputs = made.inputs;
+    graph.outputs = made.outputs;
+    graph.aliases = made.aliases;
+  }
+  const auto engine = make_device_engine(
+      manifest, {"driver", {32, 32, 64}, "int64", "scatter", cuda_device(), std::make_unique<Idle>(), nullptr});
+  const auto memory = engine->encode(Ids(std::size_t{32} * 20, 5), Ids(32, 20));
+  auto state = engine->allocate(32, 20, 64, false);
+  std::vector<std::size_t> all(32);
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
+  const auto calls_of = [](const std::function<void()>& work) {
+    const auto before = calls();
+    work();
+    return calls() - before;
+  };
+  // Caches, keys and values, twice the bias, and the state. These were 1345 and 43.
+  CHECK(calls_of([&] { state->place(all, *memory, all, Ids(32, 60)); }) == 6);
+  CHECK(calls_of([&] { state->place({3}, *memory, {3}, {60}); }) == 6);
+  CHECK(calls_of([&] { state->step(4); }) == 4 * 2 + 1 + 1);  // launch, keep; look, mark
+  CHECK(calls_of([&] { state->read(); }) == 1);
+  CHECK(calls_of([&] { state->override_tokens(all, Ids(32, 5), std::vector<bool>(32)); }) == 1);      // was 68
+  CHECK(calls_of([&] { state = state->moved(std::vector<std::size_t>(32, 0), 64); }) == 31 * 3 + 1);  // was 899
+}
+
 TEST_CASE("CUDA: steps that cannot be captured are launched one by one, and said once" *
           doctest::skip(!runs_over("lazy"))) {
-  class Uncaptured : public DriverDevice {
+  class Waiting : public DriverStream {
    public:
-    std::function<void()> capture(std::function<void()> work, std::string& fault) override {
-      return DriverDevice::capture(
-          [this, work] {
-            work();
-            synchronize();
-          },
-          fault);
+    explicit Waiting(Device& device) : DriverStream(device.stream()), device_(device) {}
+    void enqueue(std::function<void()> command) override {
+      DriverStream::enqueue(std::move(command));
+      device_.synchronize();
     }
+
+   private:
+    Device& device_;
   };
   std::vector<std::string> warnings;
-  DeviceParts parts{"driver",
-                    kLimits,
-                    "int64",
-                    "scatter",
-                    [] { return std::make_shared<Uncaptured>(); },
-                    std::make_unique<MemoryProgram>(false, 1.0F, true),
-                    std::make_unique<MemoryProgram>(true, 1.0F, true),
-                    [&](const std::string& warning) { warnings.push_back(warning); }};
-  const auto engine = make_device_engine(small_manifest(), std::move(parts));
+  const auto device = cuda_device();
+  Waiting stream(*device);
+  const auto engine =
+      driver_engine(device, stream, "int64", [&](const std::string& warning) { warnings.push_back(warning); });
   check_same(*engine, 1.0F, 12, 0, false);
   REQUIRE(warnings.size() == 1);
   CHECK(warnings[0].find("without CUDA graphs: CUDA failed in cuStreamSynchronize") != std::string::npos);
@@ -221,7 +260,7 @@ TEST_CASE("CUDA: ONNX Runtime over the device's buffers answers as over its own"
   for (const std::string lowering : {"ort", "scatter", "tensorscatter"}) {
     const Choice choice = choose(kToyBundle, manifest, "cpu", lowering);
     const auto plain = open_ort(kToyBundle, manifest, choice, {1}, nullptr);
-    const auto engine = open_ort_on(cuda_devices()(), kToyBundle, manifest, choice, nullptr);
+    const auto engine = open_ort_on(cuda_device(), kToyBundle, manifest, choice, nullptr);
     const auto expected = decode_all(*plain, asked, {5});
     const auto found = decode_all(*engine, asked, {5});
     for (std::size_t i = 0; i < asked.size(); ++i) CHECK(found[i].ids == expected[i].ids);
@@ -231,9 +270,9 @@ TEST_CASE("CUDA: ONNX Runtime over the device's buffers answers as over its own"
 
 // The last one: a driver that has met a wild address is of no use any more, as with CUDA.
 TEST_CASE("CUDA: ~ a wild address breaks the device for good" * doctest::skip(!runs_over("lazy"))) {
-  const auto device = cuda_devices()();
+  const auto device = cuda_device();
   std::byte* place = device->allocate(256);
-  device->fill(place, 1, 1, 257);
+  device->fill({place}, 1, 257);
   CHECK(fault_of<EngineError>([&] { device->synchronize(); }).find("CUDA failed in cuStreamSynchronize") == 0);
-  CHECK(fault_of<EngineError>([&] { device->fill(place, 1, 1, 1); }).find("CUDA failed in") == 0);
+  CHECK(fault_of<EngineError>([&] { device->fill({place}, 1, 1); }).find("CUDA failed in") == 0);
 }

@@ -22,24 +22,18 @@ namespace {
 
 struct Made {
   std::unique_ptr<Heap> heap;
-  MemoryProgram* step = nullptr;
+  MemoryProgram* program = nullptr;
   std::unique_ptr<Engine> engine = nullptr;
 };
 
 Made device_engine(float eos_weight, const std::string& id_type, bool captured, const std::string& lowering = "scatter",
-                   std::size_t capacity = std::size_t{1} << 40) {
+                   std::size_t capacity = std::size_t{1} << 40, bool in_order = true) {
   Made made{std::make_unique<Heap>(capacity)};
-  auto step = std::make_unique<MemoryProgram>(true, eos_weight, captured);
-  made.step = step.get();
-  DeviceParts parts{"memory",
-                    kLimits,
-                    id_type,
-                    lowering,
-                    [heap = made.heap.get()] { return std::make_shared<MemoryDevice>(*heap); },
-                    std::make_unique<MemoryProgram>(false, eos_weight, captured),
-                    std::move(step),
-                    nullptr};
-  made.engine = make_device_engine(small_manifest(), std::move(parts));
+  const auto device = std::make_shared<MemoryDevice>(*made.heap);
+  auto program = std::make_unique<MemoryProgram>(*device, eos_weight, captured, in_order);
+  made.program = program.get();
+  made.engine =
+      make_device_engine(small_manifest(), {"memory", kLimits, id_type, lowering, device, std::move(program), nullptr});
   return made;
 }
 
@@ -56,14 +50,49 @@ TEST_CASE("answers on a device are those without one") {
   check_same(*made.engine, -2.0F, 6, 9, false);
 }
 
+TEST_CASE("a library that computes twice what it reads once answers as one that does not") {
+  for (const bool captured : {true, false}) {
+    const Made made =
+        device_engine(0.5F, captured ? "int32" : "int64", captured, "scatter", std::size_t{1} << 40, false);
+    for (std::uint32_t seed = 0; seed < 3; ++seed) check_same(*made.engine, 0.5F, 12, seed, seed == 2);
+    check_moved_rows(*made.engine, 3, 4, kVocabulary - 1);
+  }
+}
+
+TEST_CASE("memory that runs out while a step is prepared ends nothing") {
+  const Made made = device_engine(1.0F, "int32", true);
+  const auto idle = [&] { made.engine->allocate(4, 48, 128, false); };
+  idle();
+  const std::size_t before = made.heap->blocks();
+  made.program->refused = 1;
+  made.engine->allocate(8, 48, 128, false);  // the second try is in the place of what was idle
+  CHECK(made.heap->blocks() == before);
+  made.program->refused = 2;
+  const std::string fault = fault_of<ResourceError>([&] { made.engine->allocate(4, 48, 64, false); });
+  CHECK(fault.find("the GPU has no room for a batch of 4 rows of 48 source and 64 target tokens") == 0);
+  CHECK(made.heap->blocks() == 0);
+  check_same(*made.engine, 1.0F, 8, 1, false);
+}
+
 TEST_CASE("buffers are used again, and freed with their engine") {
   Made made = device_engine(1.0F, "int32", true);
   check_same(*made.engine, 1.0F, 8, 1, false);
-  const int bound = made.step->bound;
+  const int bound = made.program->bound;
   const std::size_t blocks = made.heap->blocks();
   check_same(*made.engine, 1.0F, 8, 1, false);
-  CHECK(made.step->bound == bound);
+  CHECK(made.program->bound == bound);
   CHECK(made.heap->blocks() == blocks);
+  made.engine.reset();
+  CHECK(made.heap->blocks() == 0);
+}
+
+TEST_CASE("steps that a batch left behind are done before its buffers go") {
+  Made made = device_engine(-99.0F, "int32", true);
+  {
+    const auto state = made.engine->allocate(1, 2, 64, false);
+    state->step(4);
+    state->step(4);  // nobody reads
+  }
   made.engine.reset();
   CHECK(made.heap->blocks() == 0);
 }
@@ -75,12 +104,12 @@ TEST_CASE("a move within a bucket copies nothing") {
   CHECK(state->target() == 64);
   CHECK(state->source() == 2);
   state->place({0, 1, 2}, *memory, {2, 1, 0}, {100, 100, 100});
-  state->step(20);  // more than the ring holds
+  state->step(20);
   const Ids before = state->read().token_ids;
   REQUIRE(before.size() == 60);
-  const int bound = made.step->bound;
+  const int bound = made.program->bound;
   state = state->moved({2, 0}, 40);
-  CHECK(made.step->bound == bound);
+  CHECK(made.program->bound == bound);
   CHECK(state->rows() == 2);
   state->step(3);
   const Ids after = state->read().token_ids;
@@ -134,7 +163,9 @@ TEST_CASE("when the device's memory is exhausted, idle buffers are freed, and th
   const Made tiny = device_engine(1.0F, "int32", true, "scatter", 100);
   CHECK(fault_of<ResourceError>([&] {
           tiny.engine->encode({5, 6}, {2});
-        }).find("not even one row would fit") != std::string::npos);
+        }).find("use a smaller batch") != std::string::npos);
+  CHECK(fault_of<ResourceError>([&] { tiny.engine->allocate(1, 2, 32, false); }).find("not even one row would fit") !=
+        std::string::npos);
 }
 
 TEST_CASE("a device that has failed is not used any more") {
@@ -142,7 +173,9 @@ TEST_CASE("a device that has failed is not used any more") {
   const auto memory = made.engine->encode({5, 6}, {2});
   const auto state = made.engine->allocate(1, 2, 32, false);
   made.heap->fail();
-  CHECK(fault_of<EngineError>([&] { state->place({0}, *memory, {0}, {10}); }).find("CUDA failed in") == 0);
+  state->place({0}, *memory, {0}, {10});
+  state->step(1);
+  CHECK(fault_of<EngineError>([&] { state->read(); }).find("CUDA failed in") == 0);
   const std::string expected = "the GPU failed before (CUDA failed in cuStreamSynchronize: an illegal address)";
   CHECK(fault_of<EngineError>([&] { state->step(1); }).find(expected) == 0);
   CHECK(fault_of<EngineError>([&] { made.engine->encode({5, 6}, {2}); }).find(expected) == 0);
@@ -219,7 +252,7 @@ TEST_CASE("devices that are not here" * doctest::skip(std::holds_alternative<Gpu
   const Manifest manifest = Manifest::load(kToyBundle);
   CHECK(choose(kToyBundle, manifest, "auto", "").device == "cpu");
   CHECK(fault_of<MissingLibrary>([&] { choose(kToyBundle, manifest, "trt", ""); }).find("use") != std::string::npos);
-  const std::string fault = fault_of<MissingLibrary>([] { cuda_devices(); });
+  const std::string fault = fault_of<MissingLibrary>([] { cuda_device(); });
   CHECK(fault.find("CUDA cannot be used here") == 0);
   CHECK(fault_of<MissingLibrary>([&] {
           open_engine(kToyBundle, manifest, choose(kToyBundle, manifest, "cuda", ""), {}, nullptr);

@@ -18,7 +18,7 @@ constexpr std::int64_t kTarget = 72;
 using Rows = std::vector<std::size_t>;
 
 std::unique_ptr<Engine> open(const std::string& lowering) {
-  return open_ort(kToyBundle, Manifest::load(kToyBundle), {"ort", "cpu", {lowering}, {}, false, {}}, {1}, nullptr);
+  return open_ort(kToyBundle, Manifest::load(kToyBundle), {"ort", "cpu", {lowering}, "", {}, nullptr}, {1}, nullptr);
 }
 
 Rows all(std::size_t count) {

@@ -1,16 +1,19 @@
 """What the choice of an engine says where there is no GPU."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
+from patches import DATA, Value
 from toy import BUNDLE
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.bundle.schema import Lowering
 from txport.runtime.device.gpu import Gpu, find_gpu
 from txport.runtime.engines.choice import choose, open_engine
 from txport.runtime.errors import MissingLibrary
 
+MODULE = "txport.runtime.engines.choice"
+CASES = json.loads((DATA / "engines" / "choices.json").read_bytes())["on_onnxruntime"]
 no_gpu = pytest.mark.skipif(not isinstance(find_gpu(), str), reason="needs a machine without an NVIDIA GPU")
 
 
@@ -34,25 +37,23 @@ def test_the_cuda_device_says_why_it_cannot_be_used() -> None:
         cuda.CudaDevice()
 
 
-@pytest.mark.parametrize(
-    ("precision", "order"),
-    [("float32", ("scatter", "tensorscatter", "ort")), ("float16", ("ort", "scatter", "tensorscatter"))],
-)
-def test_on_cuda_float32_does_without_attention_that_has_no_kernel_for_it(
-    monkeypatch: pytest.MonkeyPatch, precision: str, order: tuple[Lowering, ...]
-) -> None:
-    """GroupQueryAttention would run on the CPU, with copies of all caches in each step."""
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_the_choice_of_a_device_for_onnxruntime(monkeypatch: pytest.MonkeyPatch, case: Value) -> None:
+    """On cuda GroupQueryAttention in float32 would run on the CPU, with copies of all caches in each step."""
     manifest = Manifest.load(BUNDLE)
-    manifest = dataclasses.replace(manifest, precision=dataclasses.replace(manifest.precision, type=precision))
-    assert choose(manifest, "cuda").lowerings == order
-    assert choose(manifest, "cuda", "ort").lowerings == ("ort",)
-    monkeypatch.setattr("txport.runtime.engines.choice.find_gpu", lambda: Gpu("H100", "9.0", "13.0", 132))
-    monkeypatch.setattr("txport.runtime.engines.choice.cuda_provider", lambda: Path("a file"))
-    choice = choose(manifest)
-    assert choice.device == "cuda" and choice.lowerings == order
-    assert choice.fallback is not None
-    assert (choice.fallback.device, choice.fallback.lowerings[0]) == ("cpu", "ort")
-    monkeypatch.setattr("txport.runtime.engines.choice.cuda_provider", lambda: None)
-    assert choose(manifest).reason.startswith(
-        "auto is the CPU: the bundle has no TensorRT engines, and onnxruntime-gpu"
-    )
+    kind = case.get("precision", "float32")
+    precision = dataclasses.replace(manifest.precision, type=kind, weights=case.get("weights", kind))
+    manifest = dataclasses.replace(manifest, precision=precision)
+    gpu, provider = case.get("gpu"), Path("a file") if case.get("cuda_provider") else None
+    if isinstance(gpu, dict):
+        gpu = Gpu(**{each.name: gpu.get(each.name, "13.0") for each in dataclasses.fields(Gpu)})
+    monkeypatch.setattr(MODULE + ".find_gpu", lambda: gpu)
+    monkeypatch.setattr(MODULE + ".cuda_provider", lambda: provider)
+    choice = choose(manifest, case["device"], case.get("lowering"), BUNDLE)
+    assert (choice.engine, choice.device) == ("ort", case.get("chosen", case["device"]))
+    assert [*choice.lowerings] == case["lowerings"] and choice.reason == case["reason"]
+    fallback, expected = choice.fallback, case.get("fallback")
+    assert (fallback is None) == (expected is None)
+    if fallback is not None:
+        assert fallback.device == "cpu"
+        assert {"lowerings": [*fallback.lowerings], "reason": fallback.reason} == expected

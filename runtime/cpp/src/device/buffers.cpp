@@ -1,114 +1,221 @@
 #include "device/buffers.hpp"
 
 #include <algorithm>
+#include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "bundle/interface.hpp"
+#include "errors.hpp"
 
 namespace txport::core {
 
 namespace {
 
-std::size_t bytes_of(const std::string& dtype) {
-  if (dtype == "float32" || dtype == "int32") return 4;
-  if (dtype == "float16") return 2;
-  return dtype == "int64" ? 8 : 1;
+constexpr std::size_t kAlignment = 256;
+constexpr std::uint16_t kMaskedHalf = 0xF753;  // kMasked in float16
+
+// What lies in the block of small tensors, and their offsets.
+std::vector<std::pair<std::string, std::size_t>> small_tensors(const StateLayout& layout) {
+  return {{"token_ids", layout.token_ids},
+          {"positions", layout.positions},
+          {"finished", layout.finished},
+          {"target_limits", layout.target_limits}};
 }
 
-// A tensor that is not allocated yet.
-DeviceTensor described(const Tensor& tensor, const std::string& id_type, const StepSizes& sizes) {
-  DeviceTensor result;
-  result.dtype = tensor.dtype == "int64" ? id_type : tensor.dtype;
-  result.item_bytes = bytes_of(result.dtype);
-  for (const Size& size : tensor.shape) {
-    if (const auto* number = std::get_if<std::int64_t>(&size)) {
-      result.shape.push_back(*number);
-    } else {
-      const auto& name = std::get<std::string>(size);
-      result.shape.push_back(name == "batch" ? sizes.batch : name == "source" ? sizes.source : sizes.target);
-    }
-  }
-  return result;
+// Bytes of the block with its ring, and of what a step writes aside.
+std::size_t state_bytes(const StateLayout& layout, const Program& program) {
+  return aligned(layout.bytes_with(kRingSteps)) + (program.runs_in_order() ? 0 : layout.written);
 }
 
-// Outputs that are bound and do not share their input's memory.
-std::vector<Tensor> own_outputs(const Graph& graph) {
-  std::vector<Tensor> outputs;
-  for (const Tensor& tensor : graph.outputs) {
-    bool own = is_bound(tensor);
-    for (const auto& [input, output] : graph.aliases) own = own && output != tensor.name;
-    if (own) outputs.push_back(tensor);
+// Tensors with an allocation of their own.
+bool is_alone(const Graph& graph, const std::string& name) {
+  const auto aliased = std::any_of(graph.aliases.begin(), graph.aliases.end(),
+                                   [&](const auto& alias) { return alias.first == name || alias.second == name; });
+  return !aliased && !is_cross_key_or_value(name) && name != "target_limits";
+}
+
+// The bias of a row without a source, `rows` times.
+std::vector<std::byte> masked_bias(const DeviceTensor& bias) {
+  std::vector<std::byte> bytes(bias.bytes());
+  for (std::size_t at = 0; at < bytes.size(); at += bias.item_bytes) {
+    const void* item = bias.item_bytes == sizeof(float) ? static_cast<const void*>(&kMasked) : &kMaskedHalf;
+    std::memcpy(&bytes[at], item, bias.item_bytes);
   }
-  return outputs;
+  return bytes;
 }
 
 }  // namespace
 
-std::int64_t source_bucket(std::int64_t source, std::int64_t most) {
-  std::int64_t width = 32;
-  while (width < source) width *= 2;
-  return std::min(width, most);
+std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+Stack::Stack(const DeviceTensors& tensors, const std::function<bool(const std::string&)>& belongs) {
+  for (const auto& [name, tensor] : tensors) {
+    if (!belongs(name)) continue;
+    names.push_back(name);
+    heads = static_cast<std::size_t>(tensor.shape[1]);
+    row = tensor.row_bytes();
+    line = row / heads;
+    const std::size_t unit = std::lcm(kAlignment, std::max<std::size_t>(line, 1));
+    plane = (tensor.bytes() + unit - 1) / unit * unit;
+  }
 }
 
-std::size_t DeviceTensor::count() const {
-  std::size_t count = 1;
-  for (const std::int64_t size : shape) count *= static_cast<std::size_t>(size);
-  return count;
+void Stack::put(std::byte* address, DeviceTensors& tensors) {
+  start = address;
+  for (std::size_t i = 0; i < names.size(); ++i) tensors.at(names[i]).address = start + i * plane;
+}
+
+bool is_cross_key_or_value(const std::string& name) { return is_cross(name) && name != kCrossBias; }
+
+StateLayout::StateLayout(std::size_t rows, const std::string& id_type)
+    : rows(rows),
+      id_bytes(id_type == "int64" ? sizeof(std::int64_t) : sizeof(std::int32_t)),
+      positions(aligned(rows * id_bytes)),
+      finished(2 * positions),
+      target_limits(finished + aligned(rows)),
+      written(finished + rows),
+      bytes(target_limits + positions) {}
+
+std::int64_t StateLayout::id(const std::byte* block, std::size_t offset, std::size_t index) const {
+  std::int64_t wide = 0;
+  std::int32_t narrow = 0;
+  const std::byte* from = block + offset + index * id_bytes;
+  if (id_bytes == sizeof(wide)) return std::memcpy(&wide, from, sizeof(wide)), wide;
+  return std::memcpy(&narrow, from, sizeof(narrow)), narrow;
+}
+
+void StateLayout::set_id(std::byte* block, std::size_t offset, std::size_t index, std::int64_t id) const {
+  const auto narrow = static_cast<std::int32_t>(id);
+  const void* from = id_bytes == sizeof(id) ? static_cast<const void*>(&id) : &narrow;
+  std::memcpy(block + offset + index * id_bytes, from, id_bytes);
 }
 
 std::size_t bytes_needed(const DeviceGraph& graph, const StepSizes& sizes) {
-  std::size_t bytes = 0;
-  const auto add = [&](const Tensor& tensor) {
-    const std::size_t more = described(tensor, graph.id_type, sizes).bytes();
-    bytes += tensor.name == "token_ids" ? (1 + kRingSteps) * more : more;
-  };
-  for (const Tensor& tensor : graph.graph.inputs) add(tensor);
-  for (const Tensor& tensor : own_outputs(graph.graph)) add(tensor);
+  const DeviceTensors tensors = tensors_of(graph.graph, graph.id_type, sizes);
+  const StateLayout layout(static_cast<std::size_t>(sizes.batch), graph.id_type);
+  std::size_t bytes = state_bytes(layout, graph.program) + tensors.at(kCrossBias).bytes();  // once more, masked
+  for (const auto& belongs : {is_cache, is_cross_key_or_value}) bytes += Stack(tensors, belongs).bytes();
+  for (const auto& [name, tensor] : tensors) bytes += is_alone(graph.graph, name) ? tensor.bytes() : 0;
   return bytes;
 }
 
-DeviceBuffers::DeviceBuffers(const DeviceGraph& graph, std::shared_ptr<Device> device, const StepSizes& sizes)
-    : graph_(graph), device_(std::move(device)), sizes_(sizes) {
+DeviceBuffers::DeviceBuffers(const DeviceGraph& graph, Device& device, const StepSizes& sizes)
+    : device_(device),
+      sizes_(sizes),
+      layout_(static_cast<std::size_t>(sizes.batch), graph.id_type),
+      tensors_(tensors_of(graph.graph, graph.id_type, sizes)),
+      caches_(tensors_, is_cache),
+      cross_(tensors_, is_cross_key_or_value) {
   try {
-    for (const Tensor& tensor : graph.graph.inputs) inputs_[tensor.name] = allocated(tensor);
-    all_ = inputs_;
-    for (const auto& [input, output] : graph.graph.aliases) all_[output] = inputs_.at(input);
-    for (const Tensor& tensor : own_outputs(graph.graph)) all_[tensor.name] = allocated(tensor);
-    if (const DeviceTensor* tokens = find("token_ids")) ring_ = zeroed(kRingSteps * tokens->bytes());
-    program_ = graph.program.bind(*device_, all_, sizes_);
+    place_tensors(graph);
+    host_ = pinned(layout_.bytes);
+    for (Look& look : looks_) {
+      look.block = pinned(layout_.bytes_with(kRingSteps));
+      look.done = device_.make_mark();
+    }
+    write_constants(graph);
+    bound_ = graph.program.bind(tensors_, sizes_);
+    replay_ = [this] { run(); };
   } catch (...) {
     free();
     throw;
   }
 }
 
-DeviceBuffers::~DeviceBuffers() {
-  replay_ = nullptr;  // what was captured refers to the program and to the buffers
-  program_.reset();
-  free();
+DeviceBuffers::~DeviceBuffers() { free(); }
+
+void DeviceBuffers::place_tensors(const DeviceGraph& graph) {
+  caches_.put(allocated(caches_.bytes()), tensors_);
+  cross_.put(allocated(cross_.bytes()), tensors_);
+  state_ = allocated(state_bytes(layout_, graph.program));
+  for (const auto& [name, offset] : small_tensors(layout_)) tensors_.at(name).address = state_ + offset;
+  for (auto& [name, tensor] : tensors_) {
+    if (is_alone(graph.graph, name)) tensor.address = allocated(tensor.bytes());
+  }
+  masked_ = allocated(at(kCrossBias).bytes());
+  for (const auto& [input, output] : graph.graph.aliases) tensors_.at(output).address = at(input).address;
+  if (graph.program.runs_in_order()) return;
+  // The library may compute a cheap value twice, and read an input again after it was written. Caches may lie over each
+  // other even so: nothing but the write into the cache reads the input, and done twice it gives the same.
+  aside_ = state_ + aligned(layout_.bytes_with(kRingSteps));
+  for (const auto& [input, output] : graph.graph.aliases) {
+    if (!is_cache(input)) tensors_.at(output).address = aside_ + (at(input).address - state_);
+  }
 }
 
-const DeviceTensor* DeviceBuffers::find(const std::string& name) const {
-  const auto found = all_.find(name);
-  return found == all_.end() ? nullptr : &found->second;
+// Caches and cross keys start as zeros: a NaN in uninitialised memory would come through the mask.
+void DeviceBuffers::write_constants(const DeviceGraph& graph) const {
+  for (const Stack* stack : {&caches_, &cross_}) stack->clear(device_, 0, layout_.rows);
+  const std::vector<std::byte> masked = masked_bias(at(kCrossBias));
+  device_.upload(at(kCrossBias).address, masked.data(), masked.size());
+  device_.upload(masked_, masked.data(), masked.size());
+  const auto positions = tensors_.find(kCachePositions);
+  if (positions == tensors_.end()) return;
+  const StateLayout one_row(static_cast<std::size_t>(sizes_.target), graph.id_type);
+  std::vector<std::byte> counted(positions->second.bytes());
+  for (std::size_t i = 0; i < one_row.rows; ++i) one_row.set_id(counted.data(), 0, i, static_cast<std::int64_t>(i));
+  device_.upload(positions->second.address, counted.data(), counted.size());
 }
 
-const DeviceTensor& DeviceBuffers::at(const std::string& name) const { return all_.at(name); }
-
-DeviceTensor DeviceBuffers::allocated(const Tensor& tensor) {
-  DeviceTensor result = described(tensor, graph_.id_type, sizes_);
-  result.address = zeroed(result.bytes());
-  return result;
+Buffer DeviceBuffers::bias(std::size_t row) const {
+  const DeviceTensor& tensor = at(kCrossBias);
+  return {tensor.address + row * tensor.row_bytes(), tensor.row_bytes()};
 }
 
-std::byte* DeviceBuffers::zeroed(std::size_t bytes) {
-  allocated_.push_back(device_->allocate(bytes));
-  device_->fill(allocated_.back(), 0, 1, bytes);
+void DeviceBuffers::reset(std::int64_t pad) const {
+  for (std::size_t row = 0; row < layout_.rows; ++row) {
+    layout_.set_id(host_, layout_.token_ids, row, pad);
+    layout_.set_id(host_, layout_.positions, row, 0);
+    layout_.set_id(host_, layout_.target_limits, row, 1);
+    host_[layout_.finished + row] = std::byte{1};
+  }
+  upload_state();
+}
+
+void DeviceBuffers::upload_state() const { device_.upload(state_, host_, layout_.bytes); }
+
+void DeviceBuffers::step(std::size_t count, Look& look) const {
+  for (std::size_t slot = 0; slot < count; ++slot) {
+    replay_();
+    device_.copy({state_ + layout_.bytes_with(slot)}, {state_ + layout_.token_ids}, layout_.step_bytes());
+  }
+  look.steps = count;
+  device_.download(look.block, state_, layout_.bytes_with(count));
+  look.done->set();
+}
+
+void DeviceBuffers::run() const {
+  bound_();
+  if (aside_ != nullptr) device_.copy({state_}, {aside_}, layout_.written);
+}
+
+std::byte* DeviceBuffers::allocated(std::size_t bytes) {
+  allocated_.push_back(device_.allocate(bytes));
   return allocated_.back();
 }
 
+std::byte* DeviceBuffers::pinned(std::size_t bytes) {
+  pinned_.push_back(device_.allocate_host(bytes));
+  return pinned_.back();
+}
+
+// The last batch may have left before the device was done with the steps that it had begun.
+void DeviceBuffers::wait() const noexcept {
+  try {
+    for (const Look& look : looks_) {
+      if (look.done != nullptr) look.done->wait();
+    }
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): a device that has failed works on nothing
+  }
+}
+
 void DeviceBuffers::free() noexcept {
-  for (std::byte* address : allocated_) device_->free(address);
+  wait();
+  replay_ = nullptr;  // what was captured refers to what is bound, and that to the buffers
+  bound_ = nullptr;
+  for (std::byte* address : allocated_) device_.free(address);
+  for (std::byte* address : pinned_) device_.free_host(address);
 }
 
 }  // namespace txport::core

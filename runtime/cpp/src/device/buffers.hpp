@@ -1,70 +1,150 @@
-// The buffers of one graph on a device, allocated and bound once: binding and capturing cost more than a step.
+// What one running batch holds in device memory, and where, as txport.runtime.device.buffers has it.
+//
+// Tensors of a kind (all self-attention caches, all cross keys and values) share one allocation, one plane each, so
+// that one copy or one fill reaches a row in all of them. The state that the host reads is one block.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <list>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "bundle/manifest.hpp"
 #include "device/program.hpp"
 
 namespace txport::core {
 
-// Steps whose tokens the device keeps until the host polls.
-inline constexpr std::size_t kRingSteps = 16;
+// The most steps of one group, whose tokens the device keeps.
+inline constexpr std::size_t kRingSteps = 64;
 
-class DeviceBuffers;
+// Bytes, rounded up to the alignment of every tensor that a library binds.
+std::size_t aligned(std::size_t bytes);
 
-// A graph that runs on a device.
+// Tensors `[rows, heads, length, head_dim]` one after the other.
+struct Stack {
+  Stack() = default;
+  // Those of the tensors with such a name, in the order of their names.
+  Stack(const DeviceTensors& tensors, const std::function<bool(const std::string&)>& belongs);
+
+  std::byte* start = nullptr;
+  std::vector<std::string> names;
+  std::size_t heads = 0;
+  std::size_t line = 0;   // bytes of one head
+  std::size_t row = 0;    // bytes of one row, all heads
+  std::size_t plane = 0;  // bytes from one tensor to the next: of whole lines, as copies of several planes require
+
+  std::size_t bytes() const { return names.size() * plane; }
+  // Use `bytes()` of memory, and tell the tensors where they are.
+  void put(std::byte* address, DeviceTensors& tensors);
+  // The heads of this row and the rows after it, in all tensors.
+  Buffer at(std::size_t first) const { return {start + first * row, line, plane}; }
+  // Zero `count` rows in all tensors.
+  void clear(Device& device, std::size_t first, std::size_t count) const {
+    device.fill({start + first * row, plane}, 0, count * row, names.size());
+  }
+};
+
+// Whether a tensor is a key or a value of the encoder's output.
+bool is_cross_key_or_value(const std::string& name);
+
+// Where the small tensors of a step are in their block: first those that a step writes, so that one copy takes them.
+struct StateLayout {
+  StateLayout(std::size_t rows, const std::string& id_type);
+
+  std::size_t rows;
+  std::size_t id_bytes;
+  // Offsets.
+  std::size_t token_ids = 0;
+  std::size_t positions;
+  std::size_t finished;
+  std::size_t target_limits;
+  std::size_t written;  // bytes up to the last that a step writes
+  std::size_t bytes;    // of all; behind them lies the ring, the tokens of kRingSteps steps
+
+  std::size_t step_bytes() const { return rows * id_bytes; }
+  std::size_t bytes_with(std::size_t steps) const { return bytes + steps * step_bytes(); }
+  // An id of a copy of the block, in an array that begins at `offset`.
+  std::int64_t id(const std::byte* block, std::size_t offset, std::size_t index) const;
+  void set_id(std::byte* block, std::size_t offset, std::size_t index, std::int64_t id) const;
+};
+
+// A decoder step that runs on a device.
 struct DeviceGraph {
   Graph graph;
   std::string id_type;  // int32 or int64
   const Program& program;
-  // Called once for new buffers: warms them up and returns what replays a run. Empty for a graph that is not replayed.
-  std::function<std::function<void()>(const DeviceBuffers&)> prepare;
 };
 
 // Device memory that buffers of these sizes take.
 std::size_t bytes_needed(const DeviceGraph& graph, const StepSizes& sizes);
 
-// Every input and bound output of a graph, zeroed, with the program that is bound to them, on a stream of their own.
+// All memory of one batch, with the step that is bound to it.
 class DeviceBuffers {
  public:
-  // Throws ResourceError: the device has not enough memory. EngineError: the library or the device failed.
-  DeviceBuffers(const DeviceGraph& graph, std::shared_ptr<Device> device, const StepSizes& sizes);
+  // What the host sees after a group of steps: a copy of the block, with the tokens of each step behind it.
+  struct Look {
+    std::byte* block = nullptr;  // page-locked
+    std::size_t steps = 0;
+    std::unique_ptr<Mark> done;
+  };
+
+  // Throws ResourceError: the device has not enough memory; nothing is left allocated. EngineError: the library or the
+  // device failed.
+  DeviceBuffers(const DeviceGraph& graph, Device& device, const StepSizes& sizes);
   ~DeviceBuffers();
   DeviceBuffers(const DeviceBuffers&) = delete;
   DeviceBuffers& operator=(const DeviceBuffers&) = delete;
 
-  const DeviceTensors& inputs() const { return inputs_; }
-  // An input or output by name; a null pointer if the graph does not have it.
-  const DeviceTensor* find(const std::string& name) const;
-  const DeviceTensor& at(const std::string& name) const;
-
-  const DeviceGraph& graph() const { return graph_; }
-  Device& device() const { return *device_; }
-  BoundProgram& program() const { return *program_; }
+  Device& device() const { return device_; }
   const StepSizes& sizes() const { return sizes_; }
-  // kRingSteps times the bytes of `token_ids`; of a step only.
-  std::byte* ring() const { return ring_; }
+  const StateLayout& layout() const { return layout_; }
+  const Stack& caches() const { return caches_; }
+  const Stack& cross() const { return cross_; }
+  const DeviceTensor& at(const std::string& name) const { return tensors_.at(name); }
+  // The bias of this row and the rows after it, and that of a row without a source.
+  Buffer bias(std::size_t row) const;
+  Buffer masked() const { return {masked_}; }
+  // The host's copy of the block, in page-locked memory: the device's while no step is under way.
+  std::byte* host() const { return host_; }
+  // Two, so that the host can look at one group while the device works on the next.
+  std::array<Look, 2>& looks() { return looks_; }
 
+  // Every row finished, as if it had never been placed.
+  void reset(std::int64_t pad) const;
+  // Copy ids, positions, limits and flags from the host to the device.
+  void upload_state() const;
+  // Enqueue `count` steps, and the look at what they make.
+  void step(std::size_t count, Look& look) const;
+
+  // Enqueue one run of the step, as the library does it.
+  void run() const;
+  // What `step` does from now on instead of `run`.
   void set_replay(std::function<void()> replay) { replay_ = std::move(replay); }
-  void replay() const { replay_(); }
 
  private:
-  const DeviceGraph& graph_;
-  std::shared_ptr<Device> device_;
-  StepSizes sizes_;
-  DeviceTensors inputs_;
-  DeviceTensors all_;
+  Device& device_;
+  const StepSizes sizes_;
+  const StateLayout layout_;
+  DeviceTensors tensors_;
+  Stack caches_;
+  Stack cross_;
   std::list<std::byte*> allocated_;
-  std::byte* ring_ = nullptr;
-  std::unique_ptr<BoundProgram> program_;
+  std::list<std::byte*> pinned_;
+  std::byte* masked_ = nullptr;
+  std::byte* state_ = nullptr;
+  std::byte* aside_ = nullptr;  // where a step writes its state if it may not write it in place
+  std::byte* host_ = nullptr;
+  std::array<Look, 2> looks_;
+  std::function<void()> bound_;
   std::function<void()> replay_;
 
-  DeviceTensor allocated(const Tensor& tensor);
-  std::byte* zeroed(std::size_t bytes);
+  void place_tensors(const DeviceGraph& graph);
+  void write_constants(const DeviceGraph& graph) const;
+  std::byte* allocated(std::size_t bytes);
+  std::byte* pinned(std::size_t bytes);
+  void wait() const noexcept;
   void free() noexcept;
 };
 

@@ -16,13 +16,44 @@ namespace {
 // The types of cuda.h that cross the ABI.
 using Address = unsigned long long;
 using Stream = void*;
+using Event = void*;
 using Captured = void*;
 using Runnable = void*;
 
 constexpr int kOutOfMemory = 2;        // CUDA_ERROR_OUT_OF_MEMORY
 constexpr unsigned kNonBlocking = 1;   // CU_STREAM_NON_BLOCKING
+constexpr unsigned kNoTiming = 2;      // CU_EVENT_DISABLE_TIMING
 constexpr int kThreadLocal = 1;        // CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 constexpr unsigned kDeviceMemory = 2;  // CU_MEMORYTYPE_DEVICE
+
+// CUDA_MEMCPY3D.
+struct Copy3D {
+  std::size_t source_x = 0;
+  std::size_t source_y = 0;
+  std::size_t source_z = 0;
+  std::size_t source_lod = 0;
+  unsigned source_type = kDeviceMemory;
+  const void* source_host = nullptr;
+  Address source = 0;
+  void* source_array = nullptr;
+  void* reserved_0 = nullptr;
+  std::size_t source_pitch = 0;
+  std::size_t source_height = 0;
+  std::size_t target_x = 0;
+  std::size_t target_y = 0;
+  std::size_t target_z = 0;
+  std::size_t target_lod = 0;
+  unsigned target_type = kDeviceMemory;
+  void* target_host = nullptr;
+  Address target = 0;
+  void* target_array = nullptr;
+  void* reserved_1 = nullptr;
+  std::size_t target_pitch = 0;
+  std::size_t target_height = 0;
+  std::size_t width = 0;
+  std::size_t height = 0;
+  std::size_t depth = 0;
+};
 
 // CUDA_MEMCPY2D.
 struct Copy2D {
@@ -52,13 +83,18 @@ struct Driver {
   int (*cuMemAlloc_v2)(Address*, std::size_t);
   int (*cuMemFree_v2)(Address);
   int (*cuMemGetInfo_v2)(std::size_t*, std::size_t*);
+  int (*cuMemHostAlloc)(void**, std::size_t, unsigned);
+  int (*cuMemFreeHost)(void*);
   int (*cuMemcpyHtoDAsync_v2)(Address, const void*, std::size_t, Stream);
   int (*cuMemcpyDtoHAsync_v2)(void*, Address, std::size_t, Stream);
   int (*cuMemcpyDtoDAsync_v2)(Address, Address, std::size_t, Stream);
   int (*cuMemcpy2DAsync_v2)(const Copy2D*, Stream);
-  int (*cuMemsetD8Async)(Address, unsigned char, std::size_t, Stream);
-  int (*cuMemsetD16Async)(Address, unsigned short, std::size_t, Stream);
-  int (*cuMemsetD32Async)(Address, unsigned, std::size_t, Stream);
+  int (*cuMemcpy3DAsync_v2)(const Copy3D*, Stream);
+  int (*cuMemsetD2D8Async)(Address, std::size_t, unsigned char, std::size_t, std::size_t, Stream);
+  int (*cuEventCreate)(Event*, unsigned);
+  int (*cuEventRecord)(Event, Stream);
+  int (*cuEventSynchronize)(Event);
+  int (*cuEventDestroy_v2)(Event);
   int (*cuStreamCreate)(Stream*, unsigned);
   int (*cuStreamSynchronize)(Stream);
   int (*cuStreamDestroy_v2)(Stream);
@@ -96,13 +132,18 @@ Driver load() {
   TXPORT_FIND(cuMemAlloc_v2);
   TXPORT_FIND(cuMemFree_v2);
   TXPORT_FIND(cuMemGetInfo_v2);
+  TXPORT_FIND(cuMemHostAlloc);
+  TXPORT_FIND(cuMemFreeHost);
   TXPORT_FIND(cuMemcpyHtoDAsync_v2);
   TXPORT_FIND(cuMemcpyDtoHAsync_v2);
   TXPORT_FIND(cuMemcpyDtoDAsync_v2);
   TXPORT_FIND(cuMemcpy2DAsync_v2);
-  TXPORT_FIND(cuMemsetD8Async);
-  TXPORT_FIND(cuMemsetD16Async);
-  TXPORT_FIND(cuMemsetD32Async);
+  TXPORT_FIND(cuMemcpy3DAsync_v2);
+  TXPORT_FIND(cuMemsetD2D8Async);
+  TXPORT_FIND(cuEventCreate);
+  TXPORT_FIND(cuEventRecord);
+  TXPORT_FIND(cuEventSynchronize);
+  TXPORT_FIND(cuEventDestroy_v2);
   TXPORT_FIND(cuStreamCreate);
   TXPORT_FIND(cuStreamSynchronize);
   TXPORT_FIND(cuStreamDestroy_v2);
@@ -153,6 +194,51 @@ void* primary_context() {
 
 Address number(const std::byte* address) { return reinterpret_cast<Address>(address); }
 
+// The current context is per thread, and other libraries may have set another.
+void use() { check(driver().cuCtxSetCurrent(primary_context()), "cuCtxSetCurrent"); }
+
+// In destructors: after a fault the driver refuses every call, and no caller is left to handle it.
+void use_if_possible() noexcept { driver().cuCtxSetCurrent(primary_context()); }
+
+// Describe `rows` of `width` bytes in the driver's structure, which has the same names for two and three axes.
+template <typename Copy>
+Copy between(Buffer to, Buffer from, std::size_t width, std::size_t rows) {
+  Copy region;
+  region.source = number(from.start);
+  region.source_pitch = from.row;
+  region.target = number(to.start);
+  region.target_pitch = to.row;
+  region.width = width;
+  region.height = rows;
+  return region;
+}
+
+class CudaMark : public Mark {
+ public:
+  explicit CudaMark(Stream stream) : stream_(stream) {
+    check(driver().cuEventCreate(&event_, kNoTiming), "cuEventCreate");
+  }
+  ~CudaMark() override {
+    use_if_possible();
+    driver().cuEventDestroy_v2(event_);
+  }
+  CudaMark(const CudaMark&) = delete;
+  CudaMark& operator=(const CudaMark&) = delete;
+
+  void set() override {
+    use();
+    check(driver().cuEventRecord(event_, stream_), "cuEventRecord");
+  }
+  void wait() override {
+    use();
+    check(driver().cuEventSynchronize(event_), "cuEventSynchronize");
+  }
+
+ private:
+  Stream stream_;
+  Event event_ = nullptr;
+};
+
 class CudaDevice : public Device {
  public:
   CudaDevice() {
@@ -160,7 +246,7 @@ class CudaDevice : public Device {
     check(driver().cuStreamCreate(&stream_, kNonBlocking), "cuStreamCreate");
   }
   ~CudaDevice() override {
-    driver().cuCtxSetCurrent(primary_context());
+    use_if_possible();
     driver().cuStreamDestroy_v2(stream_);
   }
   CudaDevice(const CudaDevice&) = delete;
@@ -170,15 +256,13 @@ class CudaDevice : public Device {
     use();
     Address address = 0;
     const int result = driver().cuMemAlloc_v2(&address, std::max<std::size_t>(bytes, 1));
-    if (result == kOutOfMemory) {
-      throw ResourceError("the GPU has no room for " + std::to_string(bytes) + " bytes: use a smaller batch");
-    }
+    if (result == kOutOfMemory) throw ResourceError("the GPU has no room for " + std::to_string(bytes) + " bytes");
     check(result, "cuMemAlloc");
     return reinterpret_cast<std::byte*>(address);  // NOLINT(performance-no-int-to-ptr): CUDA's addresses are numbers
   }
 
   void free(std::byte* address) noexcept override {
-    driver().cuCtxSetCurrent(primary_context());
+    use_if_possible();
     driver().cuMemFree_v2(number(address));  // waits for work that still uses it
   }
 
@@ -190,6 +274,18 @@ class CudaDevice : public Device {
     return free;
   }
 
+  std::byte* allocate_host(std::size_t bytes) override {
+    use();
+    void* address = nullptr;
+    check(driver().cuMemHostAlloc(&address, std::max<std::size_t>(bytes, 1), 0), "cuMemHostAlloc");
+    return static_cast<std::byte*>(address);
+  }
+
+  void free_host(std::byte* address) noexcept override {
+    use_if_possible();
+    driver().cuMemFreeHost(address);
+  }
+
   void upload(std::byte* to, const void* from, std::size_t bytes) override {
     use();
     // The driver copies pageable memory to a buffer of its own before this returns.
@@ -199,36 +295,28 @@ class CudaDevice : public Device {
   void download(void* to, const std::byte* from, std::size_t bytes) override {
     use();
     check(driver().cuMemcpyDtoHAsync_v2(to, number(from), bytes, stream_), "cuMemcpyDtoHAsync");
-    check(driver().cuStreamSynchronize(stream_), "cuStreamSynchronize");
   }
 
-  void copy(Buffer to, Buffer from, std::size_t bytes, std::size_t count) override {
+  void copy(Buffer to, Buffer from, std::size_t width, std::size_t rows, std::size_t planes) override {
     use();
-    if (count == 1) {
-      check(driver().cuMemcpyDtoDAsync_v2(number(to.start), number(from.start), bytes, stream_), "cuMemcpyDtoDAsync");
-      return;
-    }
-    Copy2D items;
-    items.source = number(from.start);
-    items.source_pitch = from.stride;
-    items.target = number(to.start);
-    items.target_pitch = to.stride;
-    items.width = bytes;
-    items.height = count;
-    check(driver().cuMemcpy2DAsync_v2(&items, stream_), "cuMemcpy2DAsync");
-  }
-
-  void fill(std::byte* to, std::uint32_t pattern, std::size_t item_bytes, std::size_t count) override {
-    use();
-    if (item_bytes == 1) {
-      const auto value = static_cast<unsigned char>(pattern);
-      check(driver().cuMemsetD8Async(number(to), value, count, stream_), "cuMemsetD8Async");
-    } else if (item_bytes == 2) {
-      const auto value = static_cast<unsigned short>(pattern);
-      check(driver().cuMemsetD16Async(number(to), value, count, stream_), "cuMemsetD16Async");
+    if (planes > 1) {
+      auto volume = between<Copy3D>(to, from, width, rows);
+      volume.depth = planes;
+      volume.source_height = from.plane / from.row;
+      volume.target_height = to.plane / to.row;
+      check(driver().cuMemcpy3DAsync_v2(&volume, stream_), "cuMemcpy3DAsync");
+    } else if (rows > 1) {
+      const auto area = between<Copy2D>(to, from, width, rows);
+      check(driver().cuMemcpy2DAsync_v2(&area, stream_), "cuMemcpy2DAsync");
     } else {
-      check(driver().cuMemsetD32Async(number(to), pattern, count, stream_), "cuMemsetD32Async");
+      check(driver().cuMemcpyDtoDAsync_v2(number(to.start), number(from.start), width, stream_), "cuMemcpyDtoDAsync");
     }
+  }
+
+  void fill(Buffer to, unsigned char value, std::size_t width, std::size_t rows) override {
+    use();
+    const std::size_t pitch = std::max(to.row, width);
+    check(driver().cuMemsetD2D8Async(number(to.start), pitch, value, width, rows, stream_), "cuMemsetD2D8Async");
   }
 
   void synchronize() override {
@@ -236,27 +324,18 @@ class CudaDevice : public Device {
     check(driver().cuStreamSynchronize(stream_), "cuStreamSynchronize");
   }
 
-  std::function<void()> capture(std::function<void()> work, std::string& fault) override {
+  std::unique_ptr<Mark> make_mark() override {
     use();
-    check(driver().cuStreamBeginCapture_v2(stream_, kThreadLocal), "cuStreamBeginCapture");
-    try {
-      work();
-    } catch (const EngineError& error) {  // not everything can be captured
-      fault = error.what();
-    }
-    Captured captured = nullptr;
-    note(driver().cuStreamEndCapture(stream_, &captured), "cuStreamEndCapture", fault);
-    if (captured == nullptr) return work;
-    Runnable runnable = nullptr;
-    if (fault.empty()) {
-      note(driver().cuGraphInstantiateWithFlags(&runnable, captured, 0), "cuGraphInstantiateWithFlags", fault);
-    }
-    driver().cuGraphDestroy(captured);
-    if (!fault.empty()) return work;
-    const std::shared_ptr<void> held(runnable, [](Runnable graph) { driver().cuGraphExecDestroy(graph); });
-    return [this, held] {
+    return std::make_unique<CudaMark>(stream_);
+  }
+
+  std::function<void()> capture(std::function<void()> work, std::string& fault) override {
+    const std::shared_ptr<void> runnable = instantiated(captured(work, fault).get(), fault);
+    if (runnable == nullptr) return work;
+    // What was captured may use memory of what `work` holds, which therefore lives as long.
+    return [this, runnable, work = std::move(work)] {
       use();
-      check(driver().cuGraphLaunch(held.get(), stream_), "cuGraphLaunch");
+      check(driver().cuGraphLaunch(runnable.get(), stream_), "cuGraphLaunch");
     };
   }
 
@@ -265,15 +344,42 @@ class CudaDevice : public Device {
  private:
   Stream stream_ = nullptr;
 
-  // The current context is per thread, and other libraries may have set another.
-  static void use() { check(driver().cuCtxSetCurrent(primary_context()), "cuCtxSetCurrent"); }
+  // The graph of what `work` enqueues; null if that cannot be captured. The capture ends whatever `work` throws: the
+  // stream would refuse everything afterwards.
+  std::shared_ptr<void> captured(const std::function<void()>& work, std::string& fault) {
+    use();
+    check(driver().cuStreamBeginCapture_v2(stream_, kThreadLocal), "cuStreamBeginCapture");
+    std::exception_ptr other;
+    try {
+      work();
+    } catch (const EngineError& error) {  // not everything can be captured
+      fault = error.what();
+    } catch (...) {
+      other = std::current_exception();
+    }
+    Captured made = nullptr;
+    note(driver().cuStreamEndCapture(stream_, &made), "cuStreamEndCapture", fault);
+    std::shared_ptr<void> graph(made, [](Captured held) {
+      if (held != nullptr) driver().cuGraphDestroy(held);
+    });
+    if (other) std::rethrow_exception(other);
+    return fault.empty() ? graph : nullptr;
+  }
+
+  static std::shared_ptr<void> instantiated(Captured graph, std::string& fault) {
+    if (graph == nullptr) return nullptr;
+    Runnable runnable = nullptr;
+    note(driver().cuGraphInstantiateWithFlags(&runnable, graph, 0), "cuGraphInstantiateWithFlags", fault);
+    if (runnable == nullptr) return nullptr;
+    return {runnable, [](Runnable held) {
+              use_if_possible();
+              driver().cuGraphExecDestroy(held);
+            }};
+  }
 };
 
 }  // namespace
 
-MakeDevice cuda_devices() {
-  primary_context();
-  return [] { return std::make_shared<CudaDevice>(); };
-}
+std::shared_ptr<Device> cuda_device() { return std::make_shared<CudaDevice>(); }
 
 }  // namespace txport::core

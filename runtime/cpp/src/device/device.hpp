@@ -5,23 +5,35 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 
 namespace txport::core {
 
-// A strided region of device memory: items of equal size, `stride` bytes from the start of one to the start of the
-// next.
+// A strided region of device memory: planes of rows of bytes.
 struct Buffer {
-  std::byte* start;
-  std::size_t stride;
+  std::byte* start = nullptr;
+  std::size_t row = 0;    // bytes from one row to the next
+  std::size_t plane = 0;  // bytes from one plane to the next; a multiple of `row`
 };
 
-// One stream. Calls enqueue work that runs in order and return before it is done, except `download` and `synchronize`,
-// which wait for everything before them. One thread at a time may use a device. Every method may throw EngineError: the
-// device failed.
+// A place in the order of a stream's work.
+class Mark {
+ public:
+  Mark() = default;
+  virtual ~Mark() = default;
+  Mark(const Mark&) = delete;
+  Mark& operator=(const Mark&) = delete;
+
+  // Put it behind all work that has been enqueued so far.
+  virtual void set() = 0;
+  // Wait for the work before it. Another thread may use the device meanwhile.
+  virtual void wait() = 0;
+};
+
+// Memory and one stream. Calls enqueue work that runs in order, and return before it is done. One thread at a time may
+// use a device. Every method may throw EngineError: the device failed.
 class Device {
  public:
   Device() = default;
@@ -34,15 +46,20 @@ class Device {
   virtual void free(std::byte* address) noexcept = 0;
   // Bytes that could still be allocated.
   virtual std::size_t free_memory() = 0;
+  // Page-locked memory of the host, which the device reads and writes by itself. Throws ResourceError likewise.
+  virtual std::byte* allocate_host(std::size_t bytes) = 0;
+  virtual void free_host(std::byte* address) noexcept = 0;
 
-  // Host to device; `from` may change as soon as this has returned.
+  // Host to device. Page-locked memory must not change until this is done; other memory may.
   virtual void upload(std::byte* to, const void* from, std::size_t bytes) = 0;
+  // Device to host; complete after `synchronize`, or after waiting for a mark that was set later.
   virtual void download(void* to, const std::byte* from, std::size_t bytes) = 0;
-  // Copy `count` items of `bytes` each.
-  virtual void copy(Buffer to, Buffer from, std::size_t bytes, std::size_t count) = 0;
-  // Write `count` items of 1, 2 or 4 bytes, each the low bytes of `pattern`.
-  virtual void fill(std::byte* to, std::uint32_t pattern, std::size_t item_bytes, std::size_t count) = 0;
+  // Copy `planes` of `rows` of `width` bytes within the device.
+  virtual void copy(Buffer to, Buffer from, std::size_t width, std::size_t rows = 1, std::size_t planes = 1) = 0;
+  // Set each byte of `rows` of `width` bytes.
+  virtual void fill(Buffer to, unsigned char value, std::size_t width, std::size_t rows = 1) = 0;
   virtual void synchronize() = 0;
+  virtual std::unique_ptr<Mark> make_mark() = 0;
 
   // Capture what `work` enqueues, without running it; each call of the result replays it. The result must not outlive
   // the device. Work that cannot be captured is returned unchanged, and `fault` says why.
@@ -51,8 +68,5 @@ class Device {
   // The handle of the stream, for the library that computes: a cudaStream_t on a GPU.
   virtual void* stream() const = 0;
 };
-
-// Opens another stream on the same device.
-using MakeDevice = std::function<std::shared_ptr<Device>()>;
 
 }  // namespace txport::core

@@ -1,6 +1,7 @@
 #include "device/engine.hpp"
 
-#include <atomic>
+#include <algorithm>
+#include <array>
 #include <utility>
 
 #include "bundle/interface.hpp"
@@ -10,19 +11,19 @@ namespace txport::core {
 
 namespace {
 
-// Steps that the device makes between two polls of the host: a poll costs about a tenth of a step, and what is made
-// after the last row has finished is lost.
+// Steps that the device may be ahead of what the host has seen: what is made after the last row has finished is lost.
 constexpr std::int64_t kPoll = 4;
+constexpr std::int64_t kMultiple = 8;  // encoder widths, so that copies are of whole words
 
 class DeviceEngine : public Engine {
  public:
   DeviceEngine(const Manifest& manifest, DeviceParts parts)
       : parts_(std::move(parts)),
         tokens_(manifest.tokens),
-        encoder_{manifest.encoder(), parts_.id_type, *parts_.encoder, nullptr},
-        step_{manifest.step(parts_.lowering), parts_.id_type, *parts_.step,
-              [this](const DeviceBuffers& buffers) { return warm_up(buffers); }},
-        pool_(parts_.make_device) {}
+        encoder_(manifest.encoder()),
+        step_{manifest.step(parts_.lowering), parts_.id_type, *parts_.program},
+        pool_(step_, *parts_.device, latch_, tokens_.pad,
+              [this](const DeviceBuffers& buffers) { return warm_up(buffers); }) {}
 
   const std::string& name() const override { return parts_.name; }
   const Limits& limits() const override { return parts_.limits; }
@@ -31,49 +32,82 @@ class DeviceEngine : public Engine {
 
   std::shared_ptr<const Memory> encode(const Ids& input_ids, const Ids& source_lengths) const override {
     const auto batch = static_cast<std::int64_t>(source_lengths.size());
-    const StepSizes sizes{batch, static_cast<std::int64_t>(input_ids.size()) / batch, 0};
+    const std::int64_t source = static_cast<std::int64_t>(input_ids.size()) / batch;
+    const std::int64_t width = std::min((source + kMultiple - 1) / kMultiple * kMultiple, parts_.limits.source);
+    const StepSizes sizes{batch, width, 0};
+    DeviceTensors tensors = tensors_of(encoder_, parts_.id_type, sizes);
+    Stack cross(tensors, is_cross_key_or_value);
+    std::size_t bytes = aligned(cross.bytes());
+    for (const char* name : kRest) bytes += aligned(tensors.at(name).bytes());
     return latch_.guard([&] {
-      Pool::Lease buffers = pool_.take(encoder_, sizes);
-      upload_ids(*buffers, "input_ids", input_ids);
-      upload_ids(*buffers, "source_lengths", source_lengths);
-      buffers->program().run(sizes);
-      // States copy from here on streams of their own.
-      buffers->device().synchronize();
-      return std::make_shared<DeviceMemory>(std::move(buffers), sizes.source);
+      Pool::Lease<Block> memory = pool_.memory(bytes);
+      cross.put(memory->address(), tensors);
+      std::byte* at = memory->address() + aligned(cross.bytes());
+      for (const char* name : kRest) {
+        tensors.at(name).address = at;
+        at += aligned(tensors.at(name).bytes());
+      }
+      upload_inputs(tensors, input_ids, source_lengths);
+      parts_.program->encode(tensors, sizes);
+      return std::make_shared<DeviceMemory>(std::move(memory), std::move(cross), tensors.at(kCrossBias));
     });
   }
 
   std::unique_ptr<DecoderState> allocate(std::size_t rows, std::int64_t source, std::int64_t target,
-                                         bool logits) const override {
-    return latch_.guard([&] { return std::make_unique<DeviceState>(steps_, rows, source, target, logits); });
+                                         bool /*logits*/) const override {
+    return latch_.guard([&] { return std::make_unique<DeviceState>(steps_, rows, source, target); });
+  }
+
+  void synchronize() const override {
+    latch_.guard([&] { parts_.device->synchronize(); });
   }
 
  private:
+  // What the encoder has besides keys and values.
+  static constexpr std::array kRest{kCrossBias, "input_ids", "source_lengths"};
+
   const DeviceParts parts_;
   const SpecialTokens tokens_;
-  const DeviceGraph encoder_;
+  const Graph encoder_;
   const DeviceGraph step_;
-  const Pool pool_;
   const Latch latch_;
+  const Pool pool_;
   const DeviceSteps steps_{step_, pool_, latch_, tokens_};
-  mutable std::atomic<bool> warned_ = false;
+  mutable bool warned_ = false;
 
-  // New buffers of a step: what never changes, and the step captured. It runs twice before, since early runs may
-  // compile and allocate, which cannot be captured: ONNX Runtime plans its memory in the first run and allocates it in
-  // the second. They write the first slot of the caches, which `place` clears.
+  // Ids as `[batch, width]`, padded, and their lengths.
+  void upload_inputs(const DeviceTensors& tensors, const Ids& input_ids, const Ids& source_lengths) const {
+    const DeviceTensor& ids = tensors.at("input_ids");
+    const std::size_t rows = source_lengths.size();
+    const auto width = static_cast<std::size_t>(ids.shape[1]);
+    Ids padded(rows * width, tokens_.pad);
+    for (std::size_t row = 0; row < rows; ++row) {
+      const std::size_t source = input_ids.size() / rows;
+      std::copy_n(input_ids.data() + row * source, source, padded.data() + row * width);
+    }
+    upload(ids, padded);
+    upload(tensors.at("source_lengths"), source_lengths);
+  }
+
+  void upload(const DeviceTensor& tensor, const Ids& ids) const {
+    const StateLayout layout(ids.size(), parts_.id_type);
+    std::vector<std::byte> bytes(tensor.bytes());
+    for (std::size_t i = 0; i < ids.size(); ++i) layout.set_id(bytes.data(), 0, i, ids[i]);
+    parts_.device->upload(tensor.address, bytes.data(), bytes.size());
+  }
+
+  // Run the step of new buffers, whose rows are all finished, and capture it. It runs twice before, since early runs
+  // may compile and allocate, which cannot be captured: ONNX Runtime plans its memory in the first run and allocates it
+  // in the second. They write the first slot of the caches, which `place` clears.
   std::function<void()> warm_up(const DeviceBuffers& buffers) const {
-    reset(buffers, tokens_.pad);
-    Ids positions(static_cast<std::size_t>(buffers.sizes().target));
-    for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<std::int64_t>(i);
-    upload_ids(buffers, kCachePositions, positions);
-    const auto run = [&buffers] { buffers.program().run(buffers.sizes()); };
+    const auto run = [&buffers] { buffers.run(); };
     run();
     run();
-    buffers.device().synchronize();
-    if (!parts_.step->can_be_captured()) return run;
+    parts_.device->synchronize();
+    if (!parts_.program->can_be_captured()) return run;
     std::string fault;
-    auto replay = buffers.device().capture(run, fault);
-    if (!fault.empty() && parts_.warn && !warned_.exchange(true)) {
+    auto replay = parts_.device->capture(run, fault);
+    if (!fault.empty() && parts_.warn && !std::exchange(warned_, true)) {
       parts_.warn("steps are launched one by one, without CUDA graphs: " + fault);
     }
     return replay;

@@ -1,7 +1,7 @@
 // An engine whose state never leaves its device: written once for every library that runs on one.
 //
-// A library adds two programs, encoder and step; buffers, buckets, the ring of tokens that the host polls every few
-// steps, refilling and moving rows are here.
+// A library adds a program; buffers, buckets, the tokens that the host reads after each group of steps, refilling and
+// moving rows are here. All work is enqueued on one stream, in order, so the host waits only when it reads.
 #pragma once
 
 #include <functional>
@@ -20,9 +20,8 @@ struct DeviceParts {
   Limits limits;        // of its buckets
   std::string id_type;  // int32 or int64: the library's type for the manifest's int64
   std::string lowering;
-  MakeDevice make_device;
-  std::unique_ptr<Program> encoder;
-  std::unique_ptr<Program> step;
+  std::shared_ptr<Device> device;
+  std::unique_ptr<Program> program;
   std::function<void(const std::string&)> warn;  // called once, in the thread of a call, if steps cannot be captured
 };
 

@@ -1,4 +1,5 @@
-// Remembers that a device has failed: what it holds cannot be trusted any more, and no later call may go on with it.
+// The right to use a device: by one thread at a time, and by none after it has failed, since what it holds cannot be
+// trusted any more.
 #pragma once
 
 #include <mutex>
@@ -10,9 +11,16 @@ namespace txport::core {
 
 class Latch {
  public:
-  // Run `work`. Throws EngineError: the device fails now, or has failed before.
+  // Run `work`, which uses the device. Throws EngineError: the device fails now, or has failed before.
   template <typename Work>
   auto guard(const Work& work) const {
+    const auto locked = lock();
+    return watch(work);
+  }
+
+  // Run `work`, which only waits for the device, so that others may use it meanwhile. Throws as `guard`.
+  template <typename Work>
+  auto watch(const Work& work) const {
     check();
     try {
       return work();
@@ -22,7 +30,11 @@ class Latch {
     }
   }
 
+  // Keeps others from the device, whether it has failed or not.
+  std::unique_lock<std::recursive_mutex> lock() const { return std::unique_lock(using_); }
+
  private:
+  mutable std::recursive_mutex using_;
   mutable std::mutex mutex_;
   mutable std::string fault_;  // the first one; empty as long as there is none
 

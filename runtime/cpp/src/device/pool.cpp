@@ -11,68 +11,93 @@ namespace txport::core {
 
 namespace {
 
-// More would only occupy memory: a long text needs a few sizes at a time, of two graphs.
+// More would only occupy memory: a long text needs a few sizes at a time.
 constexpr std::size_t kMostIdle = 16;
 
 std::string megabytes(std::size_t bytes) { return std::to_string(std::llround(static_cast<double>(bytes) / 1e6)); }
 
 }  // namespace
 
-Pool::Lease Pool::take(const DeviceGraph& graph, const StepSizes& asked) const {
-  const StepSizes sizes = graph.program.bucket(asked);
-  if (auto idle = take_idle(graph, sizes)) return {idle.release(), Return{this}};
-  try {
-    return {allocate(graph, sizes).release(), Return{this}};
-  } catch (const ResourceError&) {
-    std::list<std::unique_ptr<DeviceBuffers>> idle;  // freed without the lock
-    const std::lock_guard lock(mutex_);
-    idle.swap(idle_);
-  }
-  try {
-    return {allocate(graph, sizes).release(), Return{this}};
-  } catch (const ResourceError&) {
-    throw ResourceError(too_large(graph, sizes));
-  }
+template <typename Item, typename Fits>
+std::unique_ptr<Item> Pool::take(Idle<Item>& idle, const Fits& fits) {
+  const auto found = std::find_if(idle.begin(), idle.end(), [&](const auto& item) { return fits(*item); });
+  if (found == idle.end()) return nullptr;
+  auto item = std::move(*found);
+  idle.erase(found);
+  return item;
 }
 
-std::unique_ptr<DeviceBuffers> Pool::take_idle(const DeviceGraph& graph, const StepSizes& sizes) const {
-  const std::lock_guard lock(mutex_);
-  const auto found = std::find_if(idle_.begin(), idle_.end(), [&](const auto& buffers) {
-    return &buffers->graph() == &graph && buffers->sizes() == sizes;
-  });
-  if (found == idle_.end()) return nullptr;
-  auto buffers = std::move(*found);
-  idle_.erase(found);
+// Make something; if memory is exhausted, once more after everything idle has been freed.
+template <typename Make>
+auto Pool::with_room(const Make& make) const {
+  try {
+    return make();
+  } catch (const ResourceError&) {
+    steps_.clear();
+    blocks_.clear();
+  }
+  return make();
+}
+
+Pool::Lease<DeviceBuffers> Pool::step(const StepSizes& asked) const {
+  const auto locked = latch_.lock();
+  const StepSizes sizes = graph_.program.bucket(asked);
+  auto found = take(steps_, [&](const DeviceBuffers& buffers) { return buffers.sizes() == sizes; });
+  if (found == nullptr) {
+    try {
+      found = with_room([&] { return prepared(sizes); });
+    } catch (const ResourceError&) {
+      throw ResourceError(too_large(sizes));
+    }
+  }
+  found->reset(pad_);
+  return {found.release(), Return{this}};
+}
+
+Pool::Lease<Block> Pool::memory(std::size_t bytes) const {
+  const auto locked = latch_.lock();
+  std::size_t rounded = 1;
+  while (rounded < bytes) rounded *= 2;
+  auto found = take(blocks_, [&](const Block& block) { return block.bytes == rounded; });
+  if (found == nullptr) {
+    try {
+      found = with_room([&] { return std::make_unique<Block>(device_, rounded); });
+    } catch (const ResourceError& error) {
+      throw ResourceError(std::string(error.what()) + " for a batch's encoder output: use a smaller batch");
+    }
+  }
+  return {found.release(), Return{this}};
+}
+
+std::unique_ptr<DeviceBuffers> Pool::prepared(const StepSizes& sizes) const {
+  auto buffers = std::make_unique<DeviceBuffers>(graph_, device_, sizes);
+  buffers->reset(pad_);
+  buffers->set_replay(prepare_(*buffers));
   return buffers;
 }
 
-std::unique_ptr<DeviceBuffers> Pool::allocate(const DeviceGraph& graph, const StepSizes& sizes) const {
-  auto buffers = std::make_unique<DeviceBuffers>(graph, make_device_(), sizes);
-  if (graph.prepare) buffers->set_replay(graph.prepare(*buffers));
-  return buffers;
-}
-
-std::string Pool::too_large(const DeviceGraph& graph, const StepSizes& sizes) const {
-  const std::size_t free = make_device_()->free_memory();
+std::string Pool::too_large(const StepSizes& sizes) const {
+  const std::size_t free = device_.free_memory();
   std::int64_t fits = 0;
   for (std::int64_t rows = 1; rows < sizes.batch; ++rows) {
-    const StepSizes smaller = graph.program.bucket({rows, sizes.source, sizes.target});
-    if (bytes_needed(graph, smaller) <= free) fits = std::max(fits, smaller.batch);
+    const StepSizes smaller = graph_.program.bucket({rows, sizes.source, sizes.target});
+    if (bytes_needed(graph_, smaller) <= free) fits = std::max(fits, smaller.batch);
   }
-  const std::string target = sizes.target > 0 ? " and " + std::to_string(sizes.target) + " target" : "";
   return "the GPU has no room for a batch of " + std::to_string(sizes.batch) + " rows of " +
-         std::to_string(sizes.source) + " source" + target + " tokens: it needs " +
-         megabytes(bytes_needed(graph, sizes)) + " MB and " + megabytes(free) + " MB are free; " +
+         std::to_string(sizes.source) + " source and " + std::to_string(sizes.target) + " target tokens: it needs " +
+         megabytes(bytes_needed(graph_, sizes)) + " MB and " + megabytes(free) + " MB are free; " +
          (fits > 0 ? "a batch of " + std::to_string(fits) + " would fit" : "not even one row would fit");
 }
 
-void Pool::give_back(DeviceBuffers* buffers) const noexcept {
-  std::unique_ptr<DeviceBuffers> surplus(buffers);  // freed without the lock
-  const std::lock_guard lock(mutex_);
-  idle_.push_front(std::move(surplus));
-  if (idle_.size() <= kMostIdle) return;
-  surplus = std::move(idle_.back());
-  idle_.pop_back();
+template <typename Item>
+void Pool::give_back(Idle<Item>& idle, Item* item) const noexcept {
+  const auto locked = latch_.lock();
+  idle.emplace_front(item);
+  if (idle.size() > kMostIdle) idle.pop_back();
 }
+
+// The returns of leases, which other files instantiate.
+template void Pool::give_back(Idle<DeviceBuffers>& idle, DeviceBuffers* item) const noexcept;
+template void Pool::give_back(Idle<Block>& idle, Block* item) const noexcept;
 
 }  // namespace txport::core

@@ -1,41 +1,80 @@
-// Buffers on a device are kept for the next batch of their sizes.
+// The device memory of one engine: leased to batches, kept while idle, freed when others need the room.
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <list>
 #include <memory>
-#include <mutex>
 
 #include "device/buffers.hpp"
+#include "device/latch.hpp"
 
 namespace txport::core {
+
+// Some device memory.
+class Block {
+ public:
+  Block(Device& device, std::size_t bytes) : bytes(bytes), device_(device), address_(device.allocate(bytes)) {}
+  ~Block() { device_.free(address_); }
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+
+  const std::size_t bytes;
+  std::byte* address() const { return address_; }
+
+ private:
+  Device& device_;
+  std::byte* const address_;
+};
 
 // Threads may share one.
 class Pool {
  public:
   struct Return {
     const Pool* pool;
-    void operator()(DeviceBuffers* buffers) const noexcept { pool->give_back(buffers); }
+    void operator()(DeviceBuffers* buffers) const noexcept { pool->give_back(pool->steps_, buffers); }
+    void operator()(Block* block) const noexcept { pool->give_back(pool->blocks_, block); }
   };
-  // Buffers that one batch uses alone; they return to the pool by themselves. The pool must outlive them.
-  using Lease = std::unique_ptr<DeviceBuffers, Return>;
+  // What one batch uses alone; it is idle again when the lease ends. Work on it that was enqueued by then still runs
+  // before any reuse, since all work is on one stream. The pool must outlive it.
+  template <typename Item>
+  using Lease = std::unique_ptr<Item, Return>;
 
-  explicit Pool(MakeDevice make_device) : make_device_(std::move(make_device)) {}
+  // Called once for new buffers: warms them up and returns what replays a step.
+  using Prepare = std::function<std::function<void()>(const DeviceBuffers&)>;
 
-  // Buffers of the bucket that serves these sizes; `graph` must outlive them. If the device's memory is exhausted,
-  // everything that is idle is freed first. Throws InputError: no bucket serves them. ResourceError: there is not
-  // enough memory; the message says which batch would fit.
-  Lease take(const DeviceGraph& graph, const StepSizes& asked) const;
+  // Everything that is given must outlive the pool.
+  Pool(const DeviceGraph& graph, Device& device, const Latch& latch, std::int64_t pad, Prepare prepare)
+      : graph_(graph), device_(device), latch_(latch), pad_(pad), prepare_(std::move(prepare)) {}
+
+  // Buffers of the bucket that serves these sizes, all rows finished. If the device's memory is exhausted, everything
+  // that is idle is freed first. Throws BundleError: no bucket serves them. ResourceError: there is not enough memory;
+  // the message says which batch would fit.
+  Lease<DeviceBuffers> step(const StepSizes& asked) const;
+
+  // Memory for the encoder's inputs and outputs. Throws ResourceError.
+  Lease<Block> memory(std::size_t bytes) const;
 
  private:
-  const MakeDevice make_device_;
-  mutable std::mutex mutex_;
-  mutable std::list<std::unique_ptr<DeviceBuffers>> idle_;  // the most recently used first
+  template <typename Item>
+  using Idle = std::list<std::unique_ptr<Item>>;  // the most recently used first
 
-  std::unique_ptr<DeviceBuffers> take_idle(const DeviceGraph& graph, const StepSizes& sizes) const;
-  std::unique_ptr<DeviceBuffers> allocate(const DeviceGraph& graph, const StepSizes& sizes) const;
-  std::string too_large(const DeviceGraph& graph, const StepSizes& sizes) const;
-  void give_back(DeviceBuffers* buffers) const noexcept;
+  const DeviceGraph& graph_;
+  Device& device_;
+  const Latch& latch_;
+  const std::int64_t pad_;
+  const Prepare prepare_;
+  mutable Idle<DeviceBuffers> steps_;
+  mutable Idle<Block> blocks_;
+
+  std::unique_ptr<DeviceBuffers> prepared(const StepSizes& sizes) const;
+  std::string too_large(const StepSizes& sizes) const;
+  template <typename Item, typename Fits>
+  static std::unique_ptr<Item> take(Idle<Item>& idle, const Fits& fits);
+  template <typename Make>
+  auto with_room(const Make& make) const;
+  template <typename Item>
+  void give_back(Idle<Item>& idle, Item* item) const noexcept;
 };
 
 }  // namespace txport::core

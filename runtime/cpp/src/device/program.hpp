@@ -1,13 +1,14 @@
-// What a library adds to the device layer: one program for each graph, bound to tensors in device memory.
+// What a library adds to the device layer: a bundle's two graphs, run over tensors in device memory.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
+#include "bundle/manifest.hpp"
 #include "device/device.hpp"
 
 namespace txport::core {
@@ -26,7 +27,7 @@ struct StepSizes {
 // The width of source buffers: the smallest power of two that holds `source`, from 32, at most `most`.
 std::int64_t source_bucket(std::int64_t source, std::int64_t most);
 
-// One tensor in device memory. `shape` is that of the largest batch that it holds.
+// One tensor in device memory.
 struct DeviceTensor {
   std::byte* address = nullptr;
   std::string dtype;  // as in the manifest, except ids: int32 or int64
@@ -39,24 +40,14 @@ struct DeviceTensor {
   std::size_t row_bytes() const { return bytes() / static_cast<std::size_t>(shape[0]); }
 };
 
-// By name, bound outputs too; an output that is aliased has the address of its input.
+// By name: inputs and bound outputs.
 using DeviceTensors = std::map<std::string, DeviceTensor>;
 
-// A graph with its tensors bound, ready to run on one stream.
-class BoundProgram {
- public:
-  BoundProgram() = default;
-  virtual ~BoundProgram() = default;
-  BoundProgram(const BoundProgram&) = delete;
-  BoundProgram& operator=(const BoundProgram&) = delete;
+// The tensors of a graph at these sizes, without addresses. `id_type` is the library's type for the manifest's int64.
+DeviceTensors tensors_of(const Graph& graph, const std::string& id_type, const StepSizes& sizes);
 
-  // Enqueue one run on the first `batch` rows of `source` tokens, which are contiguous in the encoder's tensors. A step
-  // always runs on all of its rows. Throws EngineError: the library failed. ResourceError: the GPU's memory is
-  // exhausted.
-  virtual void run(const StepSizes& sizes) = 0;
-};
-
-// One graph of a bundle, loaded by a library. Threads may share one.
+// A bundle's encoder and one decoder step, loaded by a library for one device. One thread at a time runs it. Methods
+// throw EngineError: the library failed. ResourceError: the GPU's memory is exhausted.
 class Program {
  public:
   Program() = default;
@@ -64,12 +55,17 @@ class Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
-  // The sizes of the buffers that serve a batch. Throws InputError: the library has none that large.
+  // The sizes of the step's buffers that serve a batch. Throws BundleError: the library has none that large.
   virtual StepSizes bucket(const StepSizes& asked) const = 0;
-  virtual std::unique_ptr<BoundProgram> bind(Device& device, const DeviceTensors& tensors,
-                                             const StepSizes& bucket) const = 0;
-  // Whether a device may capture a run and replay it.
+  // Bind the step to its buffers. Each call of the result enqueues one run over all rows; it must go before they do.
+  virtual std::function<void()> bind(const DeviceTensors& tensors, const StepSizes& sizes) const = 0;
+  // Enqueue a run of the encoder over tensors of its sizes.
+  virtual void encode(const DeviceTensors& tensors, const StepSizes& sizes) const = 0;
+
+  // Whether a device may capture a step and replay it.
   virtual bool can_be_captured() const = 0;
+  // Whether each operator runs once, in order, so that a step may write ids, positions and flags over those it reads.
+  virtual bool runs_in_order() const = 0;
 };
 
 }  // namespace txport::core

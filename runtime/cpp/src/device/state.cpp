@@ -1,8 +1,10 @@
 #include "device/state.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "bundle/interface.hpp"
@@ -11,7 +13,7 @@ namespace txport::core {
 
 namespace {
 
-constexpr std::uint32_t kMaskedHalf = 0xF753;  // kMasked in float16
+using Places = std::vector<std::size_t>;
 
 // IEEE 754 binary16: 1 bit of sign, 5 of exponent, 10 of fraction.
 float float_of_half(std::uint16_t half) {
@@ -22,235 +24,209 @@ float float_of_half(std::uint16_t half) {
   return sign * (exponent == 0 ? std::ldexp(fraction, -14) : std::ldexp(1 + fraction, exponent - 15));
 }
 
-std::vector<std::size_t> first_places(std::size_t rows) {
-  std::vector<std::size_t> places(rows);
-  for (std::size_t row = 0; row < rows; ++row) places[row] = row;
+Places first_places(std::size_t rows) {
+  Places places(rows);
+  std::iota(places.begin(), places.end(), std::size_t{0});
   return places;
+}
+
+struct Run {
+  std::size_t to;
+  std::size_t from;
+  std::size_t count;
+};
+
+// Pairs that are consecutive in both, together, so that one copy moves many rows.
+std::vector<Run> runs_of(const Places& to, const Places& from) {
+  std::vector<Run> runs;
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    const bool follows =
+        !runs.empty() && to[i] == runs.back().to + runs.back().count && from[i] == runs.back().from + runs.back().count;
+    if (follows) {
+      ++runs.back().count;
+    } else {
+      runs.push_back({to[i], from[i], 1});
+    }
+  }
+  return runs;
+}
+
+// Each place where it is first named, and in the place of repeats those of `count` that are not named.
+Places without_repeats(const Places& places, std::size_t count) {
+  std::vector<bool> named(count);
+  for (const std::size_t place : places) named[place] = true;
+  std::vector<bool> seen(count);
+  Places result;
+  for (std::size_t place : places) {
+    if (seen[place]) {
+      place = static_cast<std::size_t>(std::find(named.begin(), named.end(), false) - named.begin());
+      named[place] = true;
+    }
+    seen[place] = true;
+    result.push_back(place);
+  }
+  return result;
+}
+
+// Copy the caches and cross-attention of some rows to other rows, perhaps of longer or shorter caches.
+void copy_run(const DeviceBuffers& old, const DeviceBuffers& now, const Run& run) {
+  Device& device = now.device();
+  const std::size_t planes = old.caches().names.size();
+  const std::size_t lines = run.count * old.caches().heads;
+  if (now.caches().line > old.caches().line) now.caches().clear(device, run.to, run.count);
+  const std::size_t length = std::min(old.caches().line, now.caches().line);
+  device.copy(now.caches().at(run.to), old.caches().at(run.from), length, lines, planes);
+  device.copy(now.cross().at(run.to), old.cross().at(run.from), old.cross().line, lines, planes);
+  const Buffer bias = old.bias(run.from);
+  device.copy(now.bias(run.to), bias, run.count * bias.row);
 }
 
 }  // namespace
 
-void upload_ids(const DeviceBuffers& buffers, const std::string& name, const Ids& ids, std::size_t first) {
-  const DeviceTensor* tensor = buffers.find(name);
-  if (tensor == nullptr) return;
-  std::byte* to = tensor->address + first * tensor->item_bytes;
-  if (tensor->item_bytes == sizeof(std::int64_t)) {
-    buffers.device().upload(to, ids.data(), ids.size() * sizeof(std::int64_t));
-  } else {
-    const std::vector<std::int32_t> narrow(ids.begin(), ids.end());
-    buffers.device().upload(to, narrow.data(), narrow.size() * sizeof(std::int32_t));
-  }
-}
+DeviceState::DeviceState(const DeviceSteps& steps, std::size_t rows, std::int64_t source, std::int64_t target)
+    : DeviceState(steps, steps.pool.step({static_cast<std::int64_t>(rows), source, target}), first_places(rows),
+                  source) {}
 
-void reset(const DeviceBuffers& buffers, std::int64_t pad) {
-  const auto rows = static_cast<std::size_t>(buffers.sizes().batch);
-  upload_ids(buffers, "token_ids", Ids(rows, pad));
-  upload_ids(buffers, "positions", Ids(rows, 0));
-  upload_ids(buffers, "target_limits", Ids(rows, 1));
-  buffers.device().fill(buffers.at("finished").address, 1, 1, rows);
-}
+DeviceState::DeviceState(const DeviceSteps& steps, Pool::Lease<DeviceBuffers> buffers, Places places,
+                         std::int64_t source)
+    : steps_(steps), buffers_(std::move(buffers)), places_(std::move(places)), source_(source) {}
 
-DeviceState::DeviceState(const DeviceSteps& steps, std::size_t rows, std::int64_t source, std::int64_t target,
-                         bool logits)
-    : DeviceState(steps, steps.pool.take(steps.graph, {static_cast<std::int64_t>(rows), source, target}),
-                  first_places(rows), source, logits) {
-  reset(*buffers_, steps_.tokens.pad);
+DeviceState::Places DeviceState::places_of(const std::vector<std::size_t>& rows) const {
+  Places places;
+  for (const std::size_t row : rows) places.push_back(places_[row]);
+  return places;
 }
-
-DeviceState::DeviceState(const DeviceSteps& steps, Pool::Lease buffers, std::vector<std::size_t> places,
-                         std::int64_t source, bool logits)
-    : steps_(steps), buffers_(std::move(buffers)), places_(std::move(places)), source_(source), logits_(logits) {}
 
 void DeviceState::place(const std::vector<std::size_t>& rows, const Memory& memory,
                         const std::vector<std::size_t>& memory_rows, const Ids& target_limits) {
+  assert(read_ == groups_);
   const auto& encoded = dynamic_cast<const DeviceMemory&>(memory);
+  const Places here = places_of(rows);
   steps_.latch.guard([&] {
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      const std::size_t place = places_[rows[i]];
-      place_row(encoded, memory_rows[i], place);
-      upload_ids(*buffers_, "token_ids", {steps_.tokens.bos}, place);
-      upload_ids(*buffers_, "positions", {0}, place);
-      upload_ids(*buffers_, "target_limits", {target_limits[i]}, place);
-      set_finished(place, false);
+    for (const Run& run : runs_of(here, memory_rows)) place_run(run.to, encoded, run.from, run.count);
+    const StateLayout& layout = buffers_->layout();
+    std::byte* host = buffers_->host();
+    for (std::size_t i = 0; i < here.size(); ++i) {
+      layout.set_id(host, layout.token_ids, here[i], steps_.tokens.bos);
+      layout.set_id(host, layout.positions, here[i], 0);
+      layout.set_id(host, layout.target_limits, here[i], target_limits[i]);
+      host[layout.finished + here[i]] = std::byte{0};
     }
-    // Once this has returned, the encoder's buffers may be reused on another stream.
-    device().synchronize();
+    buffers_->upload_state();
   });
 }
 
-// What earlier sentences left in a row is cleared: it is masked, but a NaN would come through the mask.
-void DeviceState::place_row(const DeviceMemory& encoded, std::size_t memory_row, std::size_t place) const {
-  for (const auto& [name, tensor] : buffers_->inputs()) {
-    if (is_cache(name)) {
-      const std::size_t bytes = tensor.row_bytes();
-      device().fill(tensor.address + place * bytes, 0, 1, bytes);
-    } else if (is_cross(name)) {
-      place_source(encoded, memory_row, tensor, name, place);
-    }
+// What earlier sentences left is zeroed: it is masked, but a NaN would come through the mask.
+void DeviceState::place_run(std::size_t place, const DeviceMemory& memory, std::size_t memory_row,
+                            std::size_t count) const {
+  Device& device = buffers_->device();
+  const Stack& cross = buffers_->cross();
+  const Buffer bias = buffers_->bias(place);
+  const std::size_t bias_row = memory.bias.row_bytes();
+  buffers_->caches().clear(device, place, count);
+  if (bias_row < bias.row) {
+    cross.clear(device, place, count);
+    device.copy(bias, buffers_->masked(), count * bias.row);
   }
-}
-
-// One row of the encoder's keys, values or bias; the rest of the row is zeroed, or masked.
-void DeviceState::place_source(const DeviceMemory& encoded, std::size_t from_row, const DeviceTensor& to,
-                               const std::string& name, std::size_t place) const {
-  const DeviceTensor& from = encoded.buffers().at(name);
-  const bool bias = name == kCrossBias;
-  std::byte* row = to.address + place * to.row_bytes();
-  if (bias && to.item_bytes == sizeof(float)) {
-    std::uint32_t bits = 0;
-    std::memcpy(&bits, &kMasked, sizeof(bits));
-    device().fill(row, bits, 4, to.row_bytes() / 4);
-  } else if (bias) {
-    device().fill(row, kMaskedHalf, 2, to.row_bytes() / 2);
-  } else {
-    device().fill(row, 0, 1, to.row_bytes());
-  }
-  // [rows, heads, tokens, head_dim], or [rows, 1, 1, tokens] of the bias: one item for all tokens of a head.
-  const auto width = static_cast<std::size_t>(encoded.width());
-  const auto heads = bias ? 1 : static_cast<std::size_t>(to.shape[1]);
-  const std::size_t token_bytes = to.item_bytes * (bias ? 1 : static_cast<std::size_t>(to.shape[3]));
-  const std::size_t stride = static_cast<std::size_t>(buffers_->sizes().source) * token_bytes;
-  const std::size_t bytes = width * token_bytes;
-  device().copy({row, stride}, {from.address + from_row * heads * bytes, bytes}, bytes, heads);
+  device.copy(cross.at(place), memory.cross.at(memory_row), memory.cross.line, count * cross.heads, cross.names.size());
+  device.copy(bias, {memory.bias.address + memory_row * bias_row, bias_row}, bias_row, count);
 }
 
 void DeviceState::step(std::int64_t count) {
-  const DeviceTensor& made = buffers_->at("token_ids");
-  steps_.latch.guard([&] {
-    for (std::int64_t i = 0; i < count; ++i) {
-      if (pending_ == kRingSteps) take_pending();
-      buffers_->replay();
-      std::byte* slot = buffers_->ring() + pending_ * made.bytes();
-      device().copy({slot, made.bytes()}, {made.address, made.bytes()}, made.bytes(), 1);
-      ++pending_;
-    }
-  });
+  assert(groups_ - read_ < buffers_->looks().size() && static_cast<std::size_t>(count) <= kRingSteps);
+  steps_.latch.guard([&] { buffers_->step(static_cast<std::size_t>(count), buffers_->looks()[groups_ % 2]); });
+  ++groups_;
 }
 
 StepOutput DeviceState::read() {
-  return steps_.latch.guard([&] {
-    take_pending();
-    StepOutput output{std::move(made_), {}};
-    made_.clear();
-    const std::vector<std::uint8_t> flags = finished();
-    for (const std::size_t place : places_) output.finished.push_back(flags[place] != 0);
-    return output;
-  });
+  assert(read_ < groups_);
+  const DeviceBuffers::Look& look = buffers_->looks()[read_ % 2];
+  steps_.latch.watch([&] { look.done->wait(); });
+  ++read_;
+  const StateLayout& layout = buffers_->layout();
+  StepOutput output;
+  for (std::size_t slot = 0; slot < look.steps; ++slot) {
+    for (const std::size_t place : places_) {
+      output.token_ids.push_back(layout.id(look.block, layout.bytes_with(slot), place));
+    }
+  }
+  const std::byte* flags = look.block + layout.finished;
+  for (const std::size_t place : places_) output.finished.push_back(flags[place] != std::byte{0});
+  std::memcpy(buffers_->host(), look.block, layout.written);
+  return output;
 }
 
 void DeviceState::override_tokens(const std::vector<std::size_t>& rows, const Ids& token_ids,
                                   const std::vector<bool>& finished) {
-  steps_.latch.guard([&] {
-    const std::vector<std::uint8_t> flags = this->finished();
-    const Ids positions = download_ids("positions");
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      const std::size_t place = places_[rows[i]];
-      if (flags[place] != 0 && !finished[i]) upload_ids(*buffers_, "positions", {positions[place] + 1}, place);
-      upload_ids(*buffers_, "token_ids", {token_ids[i]}, place);
-      set_finished(place, finished[i]);
+  assert(read_ == groups_);
+  const StateLayout& layout = buffers_->layout();
+  std::byte* host = buffers_->host();
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const std::size_t place = places_[rows[i]];
+    std::byte& flag = host[layout.finished + place];
+    if (flag != std::byte{0} && !finished[i]) {
+      layout.set_id(host, layout.positions, place, layout.id(host, layout.positions, place) + 1);
     }
-  });
+    layout.set_id(host, layout.token_ids, place, token_ids[i]);
+    flag = std::byte{finished[i]};
+  }
+  steps_.latch.guard([&] { buffers_->upload_state(); });
 }
 
 std::vector<float> DeviceState::logits(std::size_t row) {
   const DeviceTensor& tensor = buffers_->at(kLogits);
   const std::byte* from = tensor.address + places_[row] * tensor.row_bytes();
   std::vector<float> result(tensor.row_bytes() / tensor.item_bytes);
+  std::vector<std::uint16_t> halves(tensor.item_bytes == sizeof(float) ? 0 : result.size());
   steps_.latch.guard([&] {
-    if (tensor.item_bytes == sizeof(float)) return device().download(result.data(), from, tensor.row_bytes());
-    std::vector<std::uint16_t> halves(result.size());
-    device().download(halves.data(), from, tensor.row_bytes());
-    std::transform(halves.begin(), halves.end(), result.begin(), float_of_half);
+    void* to = halves.empty() ? static_cast<void*>(result.data()) : halves.data();
+    buffers_->device().download(to, from, tensor.row_bytes());
+    buffers_->device().synchronize();
   });
+  std::transform(halves.begin(), halves.end(), result.begin(), float_of_half);
   return result;
 }
 
+// Where the same buffers serve, rows stay where they are, and only the copies of a repeated row take other places.
 std::unique_ptr<DecoderState> DeviceState::moved(const std::vector<std::size_t>& rows, std::int64_t target) {
-  const StepSizes asked{static_cast<std::int64_t>(rows.size()), source_, target};
+  assert(read_ == groups_);
+  const Places here = places_of(rows);
+  const DeviceBuffers& old = *buffers_;
   return steps_.latch.guard([&]() -> std::unique_ptr<DecoderState> {
-    if (steps_.graph.program.bucket(asked) == buffers_->sizes()) return rearranged(rows);
-    auto next = std::make_unique<DeviceState>(steps_, rows.size(), source_, target, logits_);
-    device().synchronize();  // the copies run on the other stream
-    for (std::size_t row = 0; row < rows.size(); ++row) next->copy_row(*buffers_, places_[rows[row]], row);
-    // Once this has returned, this state's buffers may be reused on another stream.
-    next->device().synchronize();
+    const StepSizes sizes = steps_.graph.program.bucket({static_cast<std::int64_t>(here.size()), source_, target});
+    const bool same = sizes == old.sizes();
+    auto buffers = same ? std::move(buffers_) : steps_.pool.step(sizes);
+    Places places = same ? without_repeats(here, old.layout().rows) : first_places(here.size());
+    std::unique_ptr<DeviceState> next(new DeviceState(steps_, std::move(buffers), std::move(places), source_));
+    Places to;
+    Places from;
+    for (std::size_t i = 0; i < here.size(); ++i) {
+      if (same && next->places_[i] == here[i]) continue;
+      to.push_back(next->places_[i]);
+      from.push_back(here[i]);
+    }
+    for (const Run& run : runs_of(to, from)) copy_run(old, *next->buffers_, run);
+    next->take_over(old, here);
     return next;
   });
 }
 
-// In the same buffers. A row stays where it is; a further copy of it goes to a place that no row keeps. Rows that are
-// left out are finished, so that their positions do not run past the caches.
-std::unique_ptr<DeviceState> DeviceState::rearranged(const std::vector<std::size_t>& rows) {
-  std::vector<bool> kept(static_cast<std::size_t>(buffers_->sizes().batch));
-  for (const std::size_t row : rows) kept[places_[row]] = true;
-  std::vector<bool> used(kept.size());
-  std::vector<std::size_t> places;
-  for (const std::size_t row : rows) {
-    std::size_t place = places_[row];
-    if (used[place]) {
-      place = static_cast<std::size_t>(std::find(kept.begin(), kept.end(), false) - kept.begin());
-      copy_row(*buffers_, places_[row], place);
-    }
-    kept[place] = used[place] = true;
-    places.push_back(place);
+// Ids, positions, limits and flags of these places of the old buffers. Rows of ours besides are finished, so that their
+// positions do not run past the caches.
+void DeviceState::take_over(const DeviceBuffers& old, const Places& here) const {
+  const StateLayout& from = old.layout();
+  const StateLayout& to = buffers_->layout();
+  const std::vector<std::byte> block(old.host(), old.host() + from.bytes);  // it may be ours, too
+  std::byte* host = buffers_->host();
+  std::fill_n(host + to.finished, to.rows, std::byte{1});
+  for (std::size_t i = 0; i < here.size(); ++i) {
+    const std::size_t place = places_[i];
+    to.set_id(host, to.token_ids, place, from.id(block.data(), from.token_ids, here[i]));
+    to.set_id(host, to.positions, place, from.id(block.data(), from.positions, here[i]));
+    to.set_id(host, to.target_limits, place, from.id(block.data(), from.target_limits, here[i]));
+    host[to.finished + place] = block[from.finished + here[i]];
   }
-  for (const std::size_t place : places_) {
-    if (!kept[place]) set_finished(place, true);
-  }
-  return std::unique_ptr<DeviceState>(
-      new DeviceState(steps_, std::move(buffers_), std::move(places), source_, logits_));
-}
-
-// Everything that a row holds. Caches may differ in length; sources do not.
-void DeviceState::copy_row(const DeviceBuffers& from, std::size_t from_place, std::size_t place) const {
-  for (const auto& [name, tensor] : buffers_->inputs()) {
-    if (name == kCachePositions) continue;
-    const DeviceTensor& other = from.at(name);
-    const std::size_t to_bytes = tensor.row_bytes();
-    const std::size_t from_bytes = other.row_bytes();
-    std::byte* to_row = tensor.address + place * to_bytes;
-    std::byte* from_row = other.address + from_place * from_bytes;
-    const auto heads = to_bytes == from_bytes ? 1 : static_cast<std::size_t>(tensor.shape[1]);
-    if (to_bytes > from_bytes) device().fill(to_row, 0, 1, to_bytes);
-    device().copy({to_row, to_bytes / heads}, {from_row, from_bytes / heads}, std::min(to_bytes, from_bytes) / heads,
-                  heads);
-  }
-}
-
-std::vector<std::uint8_t> DeviceState::finished() const {
-  std::vector<std::uint8_t> flags(static_cast<std::size_t>(buffers_->sizes().batch));
-  device().download(flags.data(), buffers_->at("finished").address, flags.size());
-  return flags;
-}
-
-void DeviceState::set_finished(std::size_t place, bool finished) const {
-  device().fill(buffers_->at("finished").address + place, finished ? 1 : 0, 1, 1);
-}
-
-Ids DeviceState::download_ids(const std::string& name) const {
-  const DeviceTensor& tensor = buffers_->at(name);
-  return download_ids(tensor.address, tensor.count(), tensor.item_bytes);
-}
-
-Ids DeviceState::download_ids(const std::byte* from, std::size_t count, std::size_t item_bytes) const {
-  if (item_bytes == sizeof(std::int64_t)) {
-    Ids ids(count);
-    device().download(ids.data(), from, count * item_bytes);
-    return ids;
-  }
-  std::vector<std::int32_t> narrow(count);
-  device().download(narrow.data(), from, count * item_bytes);
-  return {narrow.begin(), narrow.end()};
-}
-
-void DeviceState::take_pending() {
-  if (pending_ == 0) return;
-  const DeviceTensor& tokens = buffers_->at("token_ids");
-  const Ids ring = download_ids(buffers_->ring(), pending_ * tokens.count(), tokens.item_bytes);
-  for (std::size_t i = 0; i < pending_; ++i) {
-    for (const std::size_t place : places_) made_.push_back(ring[i * tokens.count() + place]);
-  }
-  pending_ = 0;
+  buffers_->upload_state();
 }
 
 }  // namespace txport::core

@@ -1,12 +1,12 @@
-// The decoder state on a device: between two polls nothing of it crosses to the host.
+// The decoder state on a device: only one small block of it is copied to the host, after each group of steps.
 //
-// Rows of the state are rows of the buffers by way of a list of places, so that moving to fewer rows within the same
-// buffers copies nothing.
+// Rows of the state are rows of the buffers by way of a list of places, so that taking fewer rows within the same
+// buffers copies nothing. While no step is under way the host's block equals the device's: `place` and
+// `override_tokens` change the host's and upload all of it.
 #pragma once
 
 #include <cstddef>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "device/latch.hpp"
@@ -15,17 +15,17 @@
 
 namespace txport::core {
 
-// Encoder output, in buffers that return to their pool with it.
+// Encoder output: keys and values, and the bias `[batch, 1, 1, width]`.
 class DeviceMemory : public Memory {
  public:
-  DeviceMemory(Pool::Lease buffers, std::int64_t width) : buffers_(std::move(buffers)), width_(width) {}
+  DeviceMemory(Pool::Lease<Block> memory, Stack cross, DeviceTensor bias)
+      : cross(std::move(cross)), bias(std::move(bias)), memory_(std::move(memory)) {}
 
-  const DeviceBuffers& buffers() const { return *buffers_; }
-  std::int64_t width() const { return width_; }  // of its rows, in tokens
+  const Stack cross;
+  const DeviceTensor bias;
 
  private:
-  const Pool::Lease buffers_;
-  const std::int64_t width_;
+  const Pool::Lease<Block> memory_;
 };
 
 // What all states of an engine share; it must outlive them.
@@ -36,17 +36,11 @@ struct DeviceSteps {
   SpecialTokens tokens;
 };
 
-// Write ids from row `first` on, in the tensor's own type. Does nothing if the graph does not have the tensor.
-void upload_ids(const DeviceBuffers& buffers, const std::string& name, const Ids& ids, std::size_t first = 0);
-
-// Every row finished, as if it had never been placed.
-void reset(const DeviceBuffers& buffers, std::int64_t pad);
-
 // One running batch.
 class DeviceState : public DecoderState {
  public:
-  // Throws InputError: no bucket takes these sizes. ResourceError: the device has not enough memory.
-  DeviceState(const DeviceSteps& steps, std::size_t rows, std::int64_t source, std::int64_t target, bool logits);
+  // Throws BundleError: no bucket takes these sizes. ResourceError: the device has not enough memory.
+  DeviceState(const DeviceSteps& steps, std::size_t rows, std::int64_t source, std::int64_t target);
 
   std::size_t rows() const override { return places_.size(); }
   std::int64_t source() const override { return source_; }
@@ -62,28 +56,20 @@ class DeviceState : public DecoderState {
   std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) override;
 
  private:
+  using Places = std::vector<std::size_t>;
+
   const DeviceSteps& steps_;
-  Pool::Lease buffers_;
-  std::vector<std::size_t> places_;  // of each row, in the buffers
+  Pool::Lease<DeviceBuffers> buffers_;
+  Places places_;  // of each row, in the buffers
   std::int64_t source_;
-  bool logits_;
-  std::size_t pending_ = 0;  // steps in the ring
-  Ids made_;                 // [steps, rows], taken from the ring
+  std::size_t groups_ = 0;  // groups of steps so far, and how many of them were read
+  std::size_t read_ = 0;
 
-  DeviceState(const DeviceSteps& steps, Pool::Lease buffers, std::vector<std::size_t> places, std::int64_t source,
-              bool logits);
+  DeviceState(const DeviceSteps& steps, Pool::Lease<DeviceBuffers> buffers, Places places, std::int64_t source);
 
-  Device& device() const { return buffers_->device(); }
-  std::vector<std::uint8_t> finished() const;
-  void set_finished(std::size_t place, bool finished) const;
-  Ids download_ids(const std::string& name) const;
-  Ids download_ids(const std::byte* from, std::size_t count, std::size_t item_bytes) const;
-  void take_pending();
-  void place_row(const DeviceMemory& encoded, std::size_t memory_row, std::size_t place) const;
-  void place_source(const DeviceMemory& encoded, std::size_t from_row, const DeviceTensor& to, const std::string& name,
-                    std::size_t place) const;
-  std::unique_ptr<DeviceState> rearranged(const std::vector<std::size_t>& rows);
-  void copy_row(const DeviceBuffers& from, std::size_t from_place, std::size_t place) const;
+  Places places_of(const std::vector<std::size_t>& rows) const;
+  void place_run(std::size_t place, const DeviceMemory& memory, std::size_t memory_row, std::size_t count) const;
+  void take_over(const DeviceBuffers& old, const Places& here) const;
 };
 
 }  // namespace txport::core

@@ -6,9 +6,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "bundle/manifest.hpp"
+#include "device/gpu.hpp"
 #include "engine.hpp"
 #include "engines/directories.hpp"
 
@@ -18,22 +20,32 @@ namespace txport::core {
 struct Choice {
   std::string engine;                  // the library: "ort" is ONNX Runtime, "trt" is TensorRT
   std::string device;                  // "cpu" or "cuda"
-  std::vector<std::string> lowerings;  // the decoder steps that may be used, in the order in which they are tried
+  std::vector<std::string> lowerings;  // the decoder steps to try, in this order
+  std::string reason;                  // why this choice, in words; those of txport.runtime.engines.choice
   std::optional<Built> built;          // TensorRT's engines
-  bool automatic = false;              // "auto" chose the device: the CPU may take its place
-  std::vector<std::string> usable;     // then: the lowerings for the CPU
+  // What takes its place if it cannot be opened; null if that is an error.
+  std::shared_ptr<const Choice> fallback;
+};
+
+// Whether this build can use ONNX Runtime's CUDA provider, and the ONNX Runtime that is installed has it.
+bool cuda_provider_is_here();
+
+// What of this machine decides; each is asked only if it matters. Tests give other answers.
+struct Machine {
+  std::function<std::variant<Gpu, std::string>()> gpu = find_gpu;
+  std::function<bool()> cuda_provider = cuda_provider_is_here;
 };
 
 // Choose. This loads TensorRT if `device` is trt or the bundle has engines, and ONNX Runtime if there is a GPU. An
 // empty `lowering` is the best one.
 //
 // "auto" is TensorRT where engines fit, else ONNX Runtime's CUDA provider where it is installed and there is a GPU,
-// else the CPU. ONNX Runtime runs `ort` best: its fused attention reads only the used part of a cache. `scatter` needs
-// nothing special; `tensorscatter` needs opset 24, which ONNX Runtime has from 1.24 on. Throws InputError: the device
-// or the lowering is unknown. BundleError: the bundle lacks the lowering, or a TensorRT engine that fits.
-// MissingLibrary: the device needs a GPU or a library that is not here.
+// else the CPU. ONNX Runtime runs `ort` best: its fused attention reads only the used part of a cache. On a GPU it has
+// that attention for 16 bits only. `scatter` needs nothing special; `tensorscatter` needs opset 24, which ONNX Runtime
+// has from 1.24 on. Throws InputError: the device or the lowering is unknown. BundleError: the bundle lacks the
+// lowering, or a TensorRT engine that fits. MissingLibrary: the device needs a GPU or a library that is not here.
 Choice choose(const std::filesystem::path& directory, const Manifest& manifest, const std::string& device,
-              const std::string& lowering);
+              const std::string& lowering, const Machine& machine = {});
 
 // The share of the processor that a bundle may use.
 struct CpuShare {
@@ -41,8 +53,8 @@ struct CpuShare {
   bool many = false;  // many sentences will come at once, not one by one
 };
 
-// Load the bundle's graphs, or its engines. If what "auto" chose cannot be started, `warn` is called and the CPU takes
-// its place; later `warn` is called, in the thread of a call, with what went wrong in the background. Throws
+// Load the bundle's graphs, or its engines. If a GPU that "auto" chose cannot be used, `warn` is called and the CPU
+// takes its place; later `warn` is called, in the thread of a call, with what went wrong in the background. Throws
 // BundleError: the library does not load them. MissingLibrary, EngineError: the device cannot be used.
 std::unique_ptr<Engine> open_engine(const std::filesystem::path& directory, const Manifest& manifest,
                                     const Choice& choice, const CpuShare& share,

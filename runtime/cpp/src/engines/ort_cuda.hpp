@@ -21,7 +21,7 @@ std::unique_ptr<Engine> open_ort_cuda(const std::filesystem::path& directory, co
                                       const Choice& choice, const std::function<void(const std::string&)>& warn);
 
 // The same over any device: with `choice.device` cpu, one whose memory is the host's, as in tests.
-std::unique_ptr<Engine> open_ort_on(const std::shared_ptr<Device>& device, const std::filesystem::path& directory,
+std::unique_ptr<Engine> open_ort_on(std::shared_ptr<Device> device, const std::filesystem::path& directory,
                                     const Manifest& manifest, const Choice& choice,
                                     const std::function<void(const std::string&)>& warn);
 

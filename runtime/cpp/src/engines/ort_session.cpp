@@ -1,6 +1,9 @@
 #include "engines/ort_session.hpp"
 
+#include <dlfcn.h>
+
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <future>
 #include <map>
@@ -85,11 +88,16 @@ void append_cuda(Ort::SessionOptions& options, const std::string& device, void* 
     OrtCUDAProviderOptionsV2* made = nullptr;
     Ort::ThrowOnError(Ort::GetApi().CreateCUDAProviderOptions(&made));
     const std::unique_ptr<OrtCUDAProviderOptionsV2, ReleaseCudaOptions> cuda(made);
+    // Full float32 products, since ids must be those of PyTorch: TF32, the default, keeps 10 bits of each factor. And
+    // memory in the sizes that are asked for, instead of powers of two.
+    constexpr std::array names{"use_tf32", "arena_extend_strategy"};
+    constexpr std::array values{"0", "kSameAsRequested"};
+    Ort::ThrowOnError(Ort::GetApi().UpdateCUDAProviderOptions(cuda.get(), names.data(), values.data(), names.size()));
     Ort::ThrowOnError(Ort::GetApi().UpdateCUDAProviderOptionsWithValue(cuda.get(), "user_compute_stream", stream));
     options.AppendExecutionProvider_CUDA_V2(*cuda);
   } catch (const Ort::Exception& error) {
-    throw MissingLibrary("ONNX Runtime cannot start its CUDA provider here (" + reason(error) +
-                         "): check the driver, or use device cpu");
+    throw MissingLibrary("ONNX Runtime cannot start its CUDA provider: " + why_no_cuda(cuda_provider()) +
+                         "; or use device cpu (" + reason(error) + ")");
   }
 }
 
@@ -107,7 +115,8 @@ struct How {
 Ort::SessionOptions session_options(const How& how) {
   Ort::SessionOptions options;
   options.SetLogSeverityLevel(ORT_LOGGING_LEVEL_ERROR);
-  options.SetIntraOpNumThreads(how.threads);
+  // On a GPU one thread: the host only launches kernels.
+  options.SetIntraOpNumThreads(how.device == "cpu" ? how.threads : 1);
   // Without the arena the temporaries of a large batch go back to the system; steps are as fast without it.
   options.DisableCpuMemArena();
   // Each session has threads of its own. By default they wait actively for about 10 ms after a run, in which they take
@@ -167,6 +176,25 @@ Ort::Env& environment() {
 }
 
 std::string onnxruntime_version() { return onnxruntime_library().GetVersionString(); }
+
+fs::path cuda_provider() {
+  Dl_info found{};
+  ::dladdr(&onnxruntime_library(), &found);  // data of the library's own
+  return fs::path(found.dli_fname == nullptr ? "" : found.dli_fname)
+      .replace_filename("libonnxruntime_providers_cuda.so");
+}
+
+std::string why_no_cuda(const fs::path& provider) {
+  if (::dlopen(provider.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) {
+    const char* said = ::dlerror();  // NOLINT(concurrency-mt-unsafe): glibc keeps one for each thread
+    const std::string line = said == nullptr ? "" : said;
+    const auto end = line.find(": cannot open shared object file");
+    if (end != std::string::npos && line.rfind("libcuda.so", 0) != 0) {  // which is the driver's
+      return line.substr(0, end) + " is missing, install it where the loader looks, as LD_LIBRARY_PATH says";
+    }
+  }
+  return "check the driver with nvidia-smi";
+}
 
 bool has_cuda_provider() {
   const Ort::Env& loaded = environment();

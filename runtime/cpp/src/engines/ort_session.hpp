@@ -53,6 +53,12 @@ OrtSessions open_sessions(const std::filesystem::path& directory, const Manifest
 // Run a session over what is bound. Throws EngineError: ONNX Runtime failed. ResourceError: for want of memory.
 void run(Ort::Session& session, const Ort::RunOptions& options, const Ort::IoBinding& binding);
 
+// The file of ONNX Runtime's CUDA provider, which lies beside the library.
+std::filesystem::path cuda_provider();
+
+// Why ONNX Runtime could not start that provider: the library that is missing, if that is it.
+std::string why_no_cuda(const std::filesystem::path& provider);
+
 // Whether this ONNX Runtime has its CUDA provider.
 bool has_cuda_provider();
 

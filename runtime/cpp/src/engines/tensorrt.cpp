@@ -16,7 +16,7 @@ namespace {
 constexpr const char* kVariable = "TXPORT_TENSORRT";
 // The versions that these headers are good for.
 constexpr const char* kWanted = NV_TENSORRT_MAJOR == 8    ? "TensorRT 8.6"
-                                : NV_TENSORRT_MAJOR == 10 ? "TensorRT 10"
+                                : NV_TENSORRT_MAJOR == 10 ? "TensorRT 10.1 or later"
                                                           : "TensorRT 11";
 
 struct Library {
@@ -67,7 +67,9 @@ const Library& library() {
       throw MissingLibrary("the libnvinfer that was found is not TensorRT's: name the right one in " +
                            std::string(kVariable));
     }
-    if (numbers[0] != NV_TENSORRT_MAJOR || (numbers[0] == 8 && numbers[1] < 6)) {
+    // 10.0 lacks the functions for a context's memory that 11 has alone.
+    const bool too_old = (numbers[0] == 8 && numbers[1] < 6) || (numbers[0] == 10 && numbers[1] < 1);
+    if (numbers[0] != NV_TENSORRT_MAJOR || too_old) {
       throw MissingLibrary(version.title() + " is installed, but this txport was built with the headers of " + kWanted +
                            ": install that, or build txport with the headers of the other");
     }
@@ -82,7 +84,7 @@ void TensorRtLog::log(Severity severity, const nvinfer1::AsciiChar* message) noe
   if (severity > Severity::kERROR) return;
   try {
     const std::lock_guard lock(mutex_);
-    if (first_.empty()) first_ = message;
+    if (first_.empty() || (is_out_of_memory(message) && !is_out_of_memory(first_))) first_ = message;
   } catch (...) {  // NOLINT(bugprone-empty-catch): no memory for a message is no message
   }
 }
@@ -105,6 +107,30 @@ std::unique_ptr<nvinfer1::IRuntime> make_tensorrt_runtime(TensorRtLog& log) {
     throw_failure(library().version.title() + " does not start: " + log.why() + "; use device cuda or cpu");
   }
   return std::unique_ptr<nvinfer1::IRuntime>(runtime);
+}
+
+std::size_t scratch_bytes(const nvinfer1::ICudaEngine& engine) {
+#if NV_TENSORRT_MAJOR == 8
+  return engine.getDeviceMemorySize();
+#else
+  return static_cast<std::size_t>(engine.getDeviceMemorySizeV2());
+#endif
+}
+
+std::unique_ptr<nvinfer1::IExecutionContext> new_context(nvinfer1::ICudaEngine& engine, std::byte* scratch,
+                                                         std::size_t bytes) {
+#if NV_TENSORRT_MAJOR == 8
+  std::unique_ptr<nvinfer1::IExecutionContext> context(engine.createExecutionContextWithoutDeviceMemory());
+  if (context) context->setDeviceMemory(scratch);
+  (void)bytes;
+#else
+  constexpr auto kByCaller = nvinfer1::ExecutionContextAllocationStrategy::kUSER_MANAGED;
+  std::unique_ptr<nvinfer1::IExecutionContext> context(engine.createExecutionContext(kByCaller));
+  if (context) context->setDeviceMemoryV2(scratch, static_cast<std::int64_t>(bytes));
+#endif
+  // The engine was built to be inspected; naming layers for profilers would cost time in each run.
+  if (context) context->setNvtxVerbosity(nvinfer1::ProfilingVerbosity::kNONE);
+  return context;
 }
 
 std::string name_of(nvinfer1::DataType type) {

@@ -1,5 +1,6 @@
-// One execution context for each set of buffers, at the optimization profile of its bucket. All calls here are in
-// TensorRT since 8.6 and still in 11.
+// One execution context for each set of buffers, at the optimization profile of its bucket, and one for each profile of
+// the encoder. All of them run on one stream and share one block of memory for temporaries, which is never moved, since
+// captured graphs hold its address. All calls here are in TensorRT since 8.6 and still in 11.
 
 #include "engines/trt.hpp"
 
@@ -45,67 +46,113 @@ struct Bucket {
 
 std::string title() { return tensorrt_version().title(); }
 
-// One context with its tensors bound.
-class TrtBound : public BoundProgram {
+// Device memory for the temporaries of all contexts.
+class Scratch {
  public:
-  TrtBound(Bucket bucket, const Graph& graph, Device& device, const DeviceTensors& tensors, const StepSizes& sizes)
-      : bucket_(std::move(bucket)), graph_(graph), device_(device) {
-    context_.reset(bucket_.engine->engine->createExecutionContext());
-    if (!context_ || !context_->setOptimizationProfileAsync(bucket_.profile, stream())) {
-      throw_failure(title() + " makes no execution context: " + bucket_.engine->runtime->log.why());
+  Scratch(std::shared_ptr<Device> device, std::size_t bytes) : bytes(bytes), device_(std::move(device)) {
+    try {
+      address_ = device_->allocate(bytes);
+    } catch (const ResourceError& error) {
+      throw ResourceError(std::string(error.what()) +
+                          " for the engines' temporaries: run tx-build again with a smaller --max-batch");
     }
-    device_.synchronize();
+  }
+  ~Scratch() { device_->free(address_); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  const std::size_t bytes;
+  std::byte* address() const { return address_; }
+  Device& device() const { return *device_; }
+
+ private:
+  const std::shared_ptr<Device> device_;
+  std::byte* address_ = nullptr;
+};
+
+// One context at the profile of its bucket.
+class Context {
+ public:
+  Context(Bucket bucket, const Graph& graph, std::shared_ptr<const Scratch> scratch)
+      : bucket_(std::move(bucket)), graph_(graph), scratch_(std::move(scratch)) {
+    context_ = new_context(*bucket_.engine->engine, scratch_->address(), scratch_->bytes);
+    if (!context_ || !context_->setOptimizationProfileAsync(bucket_.profile, stream())) {
+      const std::string fault = title() + " makes no execution context: " + why();
+      // A context takes little memory besides what it is given: one that is refused with less was refused for that.
+      if (scratch_->device().free_memory() < kLittle) throw ResourceError(fault);
+      throw_failure(fault);
+    }
+    scratch_->device().synchronize();
+  }
+
+  const StepSizes& most() const { return bucket_.most; }
+
+  void bind(const DeviceTensors& tensors) {
     for (const std::string& name : bucket_.engine->names) {
-      if (!context_->setTensorAddress(name.c_str(), tensors.at(name).address)) {
+      const DeviceTensor& tensor = tensors.at(name);
+      if (is_input(name)) set_shape(name, tensor.shape);
+      if (!context_->setTensorAddress(name.c_str(), tensor.address)) {
         throw EngineError(title() + " refuses the address of " + name);
       }
     }
-    set_shapes(sizes);
   }
 
-  void run(const StepSizes& sizes) override {
-    if (!(sizes == shaped_)) set_shapes(sizes);
-    if (!context_->enqueueV3(stream())) throw_failure(title() + " failed: " + bucket_.engine->runtime->log.why());
+  void enqueue() {
+    if (!context_->enqueueV3(stream())) throw_failure(title() + " failed: " + why());
   }
 
  private:
-  Bucket bucket_;
+  static constexpr std::size_t kLittle = std::size_t{64} << 20;
+
+  const Bucket bucket_;
   const Graph& graph_;
-  Device& device_;
+  const std::shared_ptr<const Scratch> scratch_;
   std::unique_ptr<nvinfer1::IExecutionContext> context_;
-  StepSizes shaped_;
 
-  cudaStream_t stream() const { return static_cast<cudaStream_t>(device_.stream()); }
+  cudaStream_t stream() const { return static_cast<cudaStream_t>(scratch_->device().stream()); }
+  std::string why() const { return bucket_.engine->runtime->log.why(); }
 
-  void set_shapes(const StepSizes& sizes) {
-    const std::map<std::string, std::int64_t> named{
-        {"batch", sizes.batch}, {"source", sizes.source}, {"target", sizes.target}};
-    for (const Tensor& tensor : graph_.inputs) {
-      if (bucket_.engine->names.count(tensor.name) == 0) continue;
-      nvinfer1::Dims dims{};
-      dims.nbDims = static_cast<std::int32_t>(tensor.shape.size());
-      for (std::size_t axis = 0; axis < tensor.shape.size(); ++axis) {
-        const auto* number = std::get_if<std::int64_t>(&tensor.shape[axis]);
-        const std::int64_t size = number != nullptr ? *number : named.at(std::get<std::string>(tensor.shape[axis]));
-        dims.d[axis] = static_cast<std::remove_reference_t<decltype(dims.d[0])>>(size);
-      }
-      if (!context_->setInputShape(tensor.name.c_str(), dims)) {
-        throw EngineError(title() + " refuses the shape of " + tensor.name + " for a batch of " +
-                          std::to_string(sizes.batch) + " rows: " + bucket_.engine->runtime->log.why());
-      }
+  bool is_input(const std::string& name) const {
+    return std::any_of(graph_.inputs.begin(), graph_.inputs.end(), [&](const Tensor& t) { return t.name == name; });
+  }
+
+  void set_shape(const std::string& name, const std::vector<std::int64_t>& shape) {
+    nvinfer1::Dims dims{};
+    dims.nbDims = static_cast<std::int32_t>(shape.size());
+    for (std::size_t axis = 0; axis < shape.size(); ++axis) {
+      dims.d[axis] = static_cast<std::remove_reference_t<decltype(dims.d[0])>>(shape[axis]);
     }
-    shaped_ = sizes;
+    if (!context_->setInputShape(name.c_str(), dims)) {
+      throw EngineError(title() + " refuses the shape of " + name + " for a batch of " + std::to_string(shape[0]) +
+                        " rows: " + why());
+    }
   }
 };
 
-// All buckets of one role.
-class TrtProgram : public Program {
- public:
-  TrtProgram(Graph graph, std::vector<Bucket> buckets, std::int64_t source)
-      : graph_(std::move(graph)), buckets_(std::move(buckets)), source_(source) {
-    std::sort(buckets_.begin(), buckets_.end(), [](const Bucket& first, const Bucket& second) {
+// The buckets of one graph, the fewest rows first, then the shortest cache.
+struct Role {
+  Graph graph;
+  std::vector<Bucket> buckets;
+
+  Role(Graph graph, std::vector<Bucket> opened) : graph(std::move(graph)), buckets(std::move(opened)) {
+    std::sort(buckets.begin(), buckets.end(), [](const Bucket& first, const Bucket& second) {
       return std::pair(first.most.batch, first.most.target) < std::pair(second.most.batch, second.most.target);
     });
+  }
+};
+
+class TrtProgram : public Program {
+ public:
+  TrtProgram(Role encoder, Role step, std::int64_t source, std::shared_ptr<Device> device)
+      : encoder_(std::move(encoder)), step_(std::move(step)), source_(source) {
+    std::size_t most = 0;
+    for (const Role* role : {&encoder_, &step_}) {
+      for (const Bucket& bucket : role->buckets) most = std::max(most, scratch_bytes(*bucket.engine->engine));
+    }
+    scratch_ = std::make_shared<Scratch>(std::move(device), most);
+    for (const Bucket& bucket : encoder_.buckets) {
+      encoders_.push_back(std::make_unique<Context>(bucket, encoder_.graph, scratch_));
+    }
   }
 
   StepSizes bucket(const StepSizes& asked) const override {
@@ -113,27 +160,44 @@ class TrtProgram : public Program {
     return {found.most.batch, source_bucket(asked.source, source_), found.most.target};
   }
 
-  std::unique_ptr<BoundProgram> bind(Device& device, const DeviceTensors& tensors,
-                                     const StepSizes& sizes) const override {
-    return std::make_unique<TrtBound>(smallest(sizes), graph_, device, tensors, sizes);
+  std::function<void()> bind(const DeviceTensors& tensors, const StepSizes& sizes) const override {
+    const auto context = std::make_shared<Context>(smallest(sizes), step_.graph, scratch_);
+    context->bind(tensors);
+    return [context] { context->enqueue(); };
+  }
+
+  void encode(const DeviceTensors& tensors, const StepSizes& sizes) const override {
+    const auto found = std::find_if(encoders_.begin(), encoders_.end(),
+                                    [&](const auto& context) { return context->most().batch >= sizes.batch; });
+    if (found == encoders_.end()) throw BundleError(too_large(sizes));
+    (*found)->bind(tensors);
+    (*found)->enqueue();
   }
 
   bool can_be_captured() const override { return true; }
+  // TensorRT promises an output over an input only where a layer asks for it (getAliasedInputTensor).
+  bool runs_in_order() const override { return false; }
 
  private:
-  const Graph graph_;
-  std::vector<Bucket> buckets_;  // the fewest rows first, then the shortest cache
-  std::int64_t source_;
+  const Role encoder_;
+  const Role step_;
+  const std::int64_t source_;
+  std::shared_ptr<const Scratch> scratch_;
+  std::vector<std::unique_ptr<Context>> encoders_;
 
   // The fewest rows, then the shortest cache, that have room.
   const Bucket& smallest(const StepSizes& asked) const {
-    const auto found = std::find_if(buckets_.begin(), buckets_.end(), [&](const Bucket& bucket) {
+    const auto found = std::find_if(step_.buckets.begin(), step_.buckets.end(), [&](const Bucket& bucket) {
       return bucket.most.batch >= asked.batch && bucket.most.target >= asked.target && asked.source <= source_;
     });
-    if (found != buckets_.end()) return *found;
-    throw BundleError("no TensorRT engine takes a batch of " + std::to_string(asked.batch) + " rows of " +
-                      std::to_string(asked.source) + " source and " + std::to_string(asked.target) +
-                      " target tokens: use a smaller batch, or run tx-build again for larger ones");
+    if (found != step_.buckets.end()) return *found;
+    throw BundleError(too_large(asked));
+  }
+
+  static std::string too_large(const StepSizes& asked) {
+    return "no TensorRT engine takes a batch of " + std::to_string(asked.batch) + " rows of " +
+           std::to_string(asked.source) + " source and " + std::to_string(asked.target) +
+           " target tokens: use a smaller batch, or run tx-build again for larger ones";
   }
 };
 
@@ -215,25 +279,20 @@ Built find_trt(const fs::path& directory, const Manifest& manifest) {
 std::unique_ptr<Engine> open_trt(const Manifest& manifest, const Built& built,
                                  const std::function<void(const std::string&)>& warn) {
   const BuildRecord& record = built.record;
-  MakeDevice make_device = cuda_devices();
+  std::shared_ptr<Device> device = cuda_device();
   record.check_files(built.directory);
   const auto runtime = std::make_shared<Runtime>();
   runtime->runtime = make_tensorrt_runtime(runtime->log);
   if (record.version_compatible) runtime->runtime->setEngineHostCodeAllowed(true);
-  const Graph& encoder = manifest.encoder();
-  const Graph& step = manifest.step(record.lowering);
+  const auto role = [&](const std::string& name, const Graph& graph) {
+    return Role(graph, open_role(runtime, built, name, graph));
+  };
   const Limits limits = limits_of(record);
-  // The current context is that of the device from here on.
-  make_device();
-  DeviceParts parts{title() + ", lowering " + record.lowering + ", " + built.directory.filename().string(),
-                    limits,
-                    record.id_type,
-                    record.lowering,
-                    std::move(make_device),
-                    std::make_unique<TrtProgram>(encoder, open_role(runtime, built, "encoder", encoder), limits.source),
-                    std::make_unique<TrtProgram>(step, open_role(runtime, built, "decoder_step", step), limits.source),
-                    warn};
-  return make_device_engine(manifest, std::move(parts));
+  auto program = std::make_unique<TrtProgram>(
+      role("encoder", manifest.encoder()), role("decoder_step", manifest.step(record.lowering)), limits.source, device);
+  return make_device_engine(
+      manifest, {title() + ", lowering " + record.lowering + ", " + built.directory.filename().string(), limits,
+                 record.id_type, record.lowering, std::move(device), std::move(program), warn});
 }
 
 }  // namespace txport::core
