@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -67,10 +68,10 @@ class Demo:
         """
         with self._stage("train"):
             self._run("tx-train", "--recipe", self.recipe, "-o", str(self.checkpoint), "--force", shown=True)
-        with self._stage("export and verify, float32"):
-            single = self._export(self.bundle)
-        with self._stage("export and verify, FP16"):
-            half = self._export(self.half, "--fp16")
+        with self._stage("export and verify, float32 and FP16"), ThreadPoolExecutor(1) as beside:
+            # Side by side: parts of an export use one core only. One terminal has room for the bars of one.
+            other = beside.submit(self._export, self.half, "--fp16", quiet=True)
+            single, half = self._export(self.bundle), other.result()
         with self._stage("evaluate the bundle"):
             scores = json.loads(self._run("tx-evaluate", str(self.bundle), "--recipe", self.recipe, "--json"))
         with self._stage("translate"):
@@ -94,9 +95,9 @@ class Demo:
         yield
         self.seconds[name] = time.monotonic() - start
 
-    def _export(self, bundle: Path, *options: str) -> list[dict[str, Any]]:
+    def _export(self, bundle: Path, *options: str, quiet: bool = False) -> list[dict[str, Any]]:
         common = ("-o", str(bundle), "--force", "--json", "--sentences", self.count)
-        report = json.loads(self._run("tx-export", str(self.checkpoint), *common, *options))
+        report = json.loads(self._run("tx-export", str(self.checkpoint), *common, *options, quiet=quiet))
         lowerings: list[dict[str, Any]] = report["verification"]["lowerings"]
         return lowerings
 
@@ -110,16 +111,20 @@ class Demo:
             self.console.print(f"{escape(source)}\n  [green]{escape(target)}", highlight=False, soft_wrap=True)
         return [Translated(*each) for each in zip(sources, expected, targets, strict=True)]
 
-    def _run(self, command: str, *arguments: str, text: str = "", shown: bool = False) -> str:
-        """Run one of our commands and return its standard output, or let the user see it if `shown`."""
+    def _run(self, command: str, *arguments: str, text: str = "", shown: bool = False, quiet: bool = False) -> str:
+        """Run one of our commands and return its standard output, or let the user see it if `shown`.
+
+        What it says to standard error is shown as well, or only if it fails if `quiet`.
+        """
         self.console.print(f"[dim]$ {escape(' '.join([command, *arguments]))}", highlight=False, soft_wrap=True)
         script = Path(sys.executable).with_name(command)
         if not script.exists():
             raise InputError(f"{script} is missing: install txport here, pip install -e '.[dev]'")
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        stdout = None if shown else subprocess.PIPE
-        done = subprocess.run([script, *arguments], input=text, stdout=stdout, encoding="utf-8", env=environment)
+        streams = {"stdout": None if shown else subprocess.PIPE, "stderr": subprocess.PIPE if quiet else None}
+        done = subprocess.run([script, *arguments], input=text, **streams, encoding="utf-8", env=environment)
         if done.returncode:
+            click.echo(done.stderr or "", err=True, nl=False)
             kind = CheckFailed if done.returncode == CheckFailed.exit_code else InputError
             raise kind(f"{command} ended with exit code {done.returncode}; see above")
         return done.stdout or ""

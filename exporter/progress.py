@@ -1,6 +1,5 @@
 """Progress of a command: bars on a terminal, a line about every half minute in a pipe."""
 
-import os
 import sys
 import threading
 import time
@@ -10,14 +9,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 LINE_SECONDS = 30.0  # between two lines in a pipe
-
-
-def share_cores() -> None:
-    """Let PyTorch's threads sleep when they wait: spinning takes cores that other processes, or ONNX Runtime, need.
-
-    Call it before PyTorch is imported, whose OpenMP reads the variable only once; a value that is set already stays.
-    """
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 class Stages:

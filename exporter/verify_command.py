@@ -15,7 +15,7 @@ from txport.exporter.words import plural
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engines.choice import choose, open_engine
 from txport.runtime.errors import CheckFailed, InputError
-from txport.runtime.libraries import needs
+from txport.runtime.libraries import needs, share_cores
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -95,7 +95,7 @@ def _verify_checkpoint(
 ) -> None:
     """Compare with PyTorch, print the report and, with `write`, store it in the bundle."""
     with needs("export"):
-        from txport.exporter.progress import Stages, share_cores
+        from txport.exporter.progress import Stages
 
         share_cores()
         from rich.console import Console

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from txport.runtime.libraries import needs
+from txport.runtime.libraries import needs, share_cores
 
 # The recipe's section of each option that sets one of its values; options that are not listed here set [training]'s.
 SECTIONS = {"preset": "model", "vocabulary": "tokenizer", "source_language": "corpus", "target_language": "corpus"}
@@ -86,9 +86,7 @@ def main(
         for name, value in shortcuts.items()
         if value is not None
     ]
-    # Threads that wait for each other must not keep others' cores busy: several trainings on one machine would take
-    # many times as long as one after the other. Before PyTorch is imported, which reads it.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    share_cores()
     with needs("train"):
         from txport.training.recipe import read
 

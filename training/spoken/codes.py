@@ -11,14 +11,15 @@ ROMAN = "I II III IV V VI VII VIII IX X XI XII XIII XIV XV XVI".split()
 def phone(rng: random.Random) -> Pair:
     """ "555-0147", "(212) 555-0147", "212-555-0147", "+1 212 555 0147"."""
     area, exchange, line = f"{rng.randint(201, 989)}", f"{rng.randint(200, 999)}", f"{rng.randint(0, 9999):04}"
-    written = rng.choice(
+    written = weighted(
+        rng,
         [
-            f"{exchange}-{line}",
-            f"({area}) {exchange}-{line}",
-            f"{area}-{exchange}-{line}",
-            f"{area}.{exchange}.{line}",
-            f"+1 {area} {exchange} {line}",
-        ]
+            (8, f"{exchange}-{line}"),
+            (1, f"({area}) {exchange}-{line}"),
+            (1, f"{area}-{exchange}-{line}"),
+            (1, f"{area}.{exchange}.{line}"),
+            (1, f"+1 {area} {exchange} {line}"),
+        ],
     )
     plus = "plus " if written.startswith("+") else ""
     return written, plus + verbalise.digits(written)

@@ -53,7 +53,7 @@ def sentences(seed: int, split: Split) -> Iterator[Pair]:
 
 def sentence(rng: random.Random) -> Pair:
     """One line: a clause with or without company, an everyday sentence, two of those, or loose words."""
-    kind = weighted(rng, [(8, "clause"), (9, "everyday"), (1, "two"), (3, "loose")])
+    kind = weighted(rng, [(7, "clause"), (11, "everyday"), (1, "two"), (2, "loose")])
     if kind == "two":
         (first, one), (second, two) = (_typed(rng.choice(EVERYDAY), rng) for _ in range(2))
         return f"{first if first[-1] in '.!?' else first + '.'} {second}", f"{one} {two}"
