@@ -92,7 +92,7 @@ def pack(root: Path, output: Path) -> int:
         with tarfile.open(fileobj=whole, mode="w:gz", compresslevel=6) as archive:
             archive.add(root, ".")
         whole.seek(0)
-        parts = []
+        parts: list[Path] = []
         while data := whole.read(PART_BYTES):
             parts.append(output / PART.format(len(parts)))
             parts[-1].write_bytes(data)
@@ -106,23 +106,13 @@ def _install(root: Path, wheel: Path, pythons: tuple[str, ...], dependencies: bo
         archive.extractall(root / "app")
     (root / "app" / "sitecustomize.py").write_text(_APPEND)
     platforms = [word for glibc in _GLIBC for word in ("--platform", f"manylinux_{glibc}_{platform.machine()}")]
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "--no-compile",
-        "--no-warn-conflicts",
-        "--only-binary=:all:",
-        *platforms,
-    ]
+    options = ["-q", "--no-compile", "--no-warn-conflicts", "--only-binary=:all:", *platforms]
     for python in pythons:
         target = root / f"python{python}"
         target.mkdir()
         if dependencies:
-            command_here = [*command, "--python-version", python, "--target", str(target), f"{wheel}[trt,test]"]
-            if subprocess.run([*command_here, *PACKAGES]).returncode:
+            here = ["--python-version", python, "--target", str(target), f"{wheel}[trt,test]", *PACKAGES]
+            if subprocess.run([sys.executable, "-m", "pip", "install", *options, *here]).returncode:
                 raise InputError(f"pip found no packages for CPython {python}: it says above why")
             for ours in target.glob("txport*"):  # it is in app/
                 shutil.rmtree(ours)

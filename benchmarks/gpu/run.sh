@@ -21,7 +21,7 @@ verify() {
   while read -r sum name; do
     [ -f "$here/$name" ] || fail "$here/$name is missing: copy it again"
     found=$(sha256sum < "$here/$name")
-    [ "${found%% *}" = "$sum" ] || fail "$here/$name is damaged (its SHA-256 is not the one in kit.sha256): copy it again"
+    [ "${found%% *}" = "$sum" ] || fail "$here/$name is damaged (its SHA-256 is not that in kit.sha256): copy it again"
   done < "$here/kit.sha256"
 }
 
@@ -30,18 +30,21 @@ unpack() {
   verify
   unfinished=$kit.$$
   trap 'rm -rf "$unfinished"' EXIT
+  trap 'exit 130' HUP INT TERM
   mkdir -p "$unfinished" || fail "$unfinished cannot be made: choose another directory"
   (cd "$here" && cut -c 67- kit.sha256 | xargs cat) | tar -xzof - -C "$unfinished" \
     || fail "the kit cannot be unpacked into $unfinished: is the disk full, or kit.sha256 cut off?"
   "$python" -c 'import os, sys; os.rename(*sys.argv[1:])' "$unfinished" "$kit" 2> /dev/null || [ -d "$kit" ] \
     || fail "$kit cannot be made: choose another directory"
   rm -rf "$unfinished"
-  trap - EXIT
+  trap - EXIT HUP INT TERM
 }
 
 main() {
   here=$(cd "$(dirname "$0")" && pwd)
-  case ${1:--} in -*) fail "name a directory to unpack into first: sh run.sh SCRATCH [--libraries DIR]... [OPTION...]" ;; esac
+  case ${1:--} in
+    -*) fail "name a directory to unpack into first: sh run.sh SCRATCH [--libraries DIR]... [OPTION...]" ;;
+  esac
   mkdir -p "$1" || fail "$1 cannot be made: choose another directory"
   scratch=$(cd "$1" && pwd)
   shift
@@ -63,7 +66,7 @@ main() {
   kit=$scratch/kit-$(sha256sum < "$here/kit.sha256" | cut -c 1-12)
   [ -d "$kit" ] || unpack
   [ -d "$kit/python$version" ] \
-    || fail "this kit is for $(cd "$kit" && echo python*), and $python is $version: name another one in the environment variable PYTHON"
+    || fail "this kit is for $(cd "$kit" && echo python*), and $python is $version: set PYTHON to such a one"
   export PYTHONPATH="$path$kit/app${PYTHONPATH:+:$PYTHONPATH}"
   if [ -n "$tests" ]; then
     export TXPORT_NEEDS_GPU=1 TXPORT_TEST_BUNDLE="$kit/test/bundle"
