@@ -32,7 +32,7 @@ sanitized_thread = $(call sanitized,thread,-DTXPORT_SANITIZE=thread)
 comma := ,
 FUZZ_SECONDS ?= 60
 
-.PHONY: help venv demo bench test test-gpu gpu-report lint types unit unit-runtime wheel clean
+.PHONY: help venv demo bench test test-gpu gpu-report gpu-kit lint types unit unit-runtime wheel clean
 .PHONY: cpp cpp-dependencies cpp-clang cpp-sanitize cpp-fuzz cpp-tidy
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
@@ -44,6 +44,7 @@ help:
 	@echo 'make lint      only style and import layers'
 	@echo 'make venv      only the virtual environment, build/venv'
 	@echo 'make test-gpu  the tests that need an NVIDIA GPU; make gpu-report: what only a GPU can show, and figures'
+	@echo 'make gpu-kit   that report for a machine with neither network nor compiler, in files to copy there'
 	@echo 'make cpp       build, test and try the C++ runtime (Debian, Ubuntu)'
 	@echo 'make cpp-sanitize, cpp-fuzz, cpp-tidy   more checks of it, with clang'
 	@echo 'make clean     remove build/'
@@ -93,6 +94,10 @@ ifndef BUNDLES
 endif
 	@$(VENV)/bin/python -m txport.benchmarks.gpu.report --bundles $(or $(BUNDLES),build/gpu/bundles) \
 	  $(if $(wildcard $(CPP)/release/txport-bench),--programs $(CPP)/release) -o build/gpu/report
+
+gpu-kit: wheel
+	@$(VENV)/bin/python -m txport.benchmarks.gpu.kit $(if $(BUNDLES),--bundles $(BUNDLES)) \
+	  $(if $(wildcard $(CPP)/release/txport-bench),--programs $(CPP)/release) -o build/gpu-kit
 
 # build/lib is setuptools' own leftover: what was deleted from the repository would still be packed from there. And what
 # was deleted would stay installed, since pip looks for the old version in the first environment.

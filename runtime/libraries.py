@@ -47,7 +47,9 @@ def quiet(*loggers: str, module: str = "") -> Iterator[None]:
 def cuda_provider() -> Path | None:
     """The file of ONNX Runtime's CUDA provider, whatever the package is called that has it; nothing is loaded."""
     found = find_spec("onnxruntime")
-    file = Path(found.origin if found and found.origin else "").with_name("capi") / "libonnxruntime_providers_cuda.so"
+    if found is None or found.origin is None:
+        return None
+    file = Path(found.origin).with_name("capi") / "libonnxruntime_providers_cuda.so"
     return file if file.is_file() else None
 
 

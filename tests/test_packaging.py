@@ -76,8 +76,9 @@ def test_the_wheel_holds_every_module_and_its_data(built: tuple[list[str], list[
     found = [path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
     sources = [path for path in found if path.parts[:2] != ("runtime", "cpp")]  # an example of the C library
     data = [*(ROOT / "training/recipes").glob("*.toml"), *(ROOT / "training/spoken").glob("*.txt")]
+    data += [*(ROOT / "benchmarks").glob("*.tsv"), ROOT / "benchmarks/gpu/run.sh"]
     typed = [Path(folder, "py.typed") for folder in FOLDERS]
-    assert {path.suffix for path in data} == {".toml", ".txt"}
+    assert {path.suffix for path in data} == {".toml", ".txt", ".tsv", ".sh"}
     data = [path.relative_to(ROOT) for path in data]
     missing = {f"txport/{path.as_posix()}" for path in sources + data + typed} - set(wheel)
     assert not missing
@@ -86,7 +87,7 @@ def test_the_wheel_holds_every_module_and_its_data(built: tuple[list[str], list[
 def test_the_wheel_holds_neither_tests_nor_sources_of_other_languages(built: tuple[list[str], list[str]]) -> None:
     _, wheel = built
     shipped = {Path(name).suffix for name in wheel if name.startswith("txport/")}
-    assert shipped <= {".py", ".typed", ".toml", ".txt"}
+    assert shipped <= {".py", ".typed", ".toml", ".txt", ".tsv", ".sh"}
     assert not [name for name in wheel if re.search(r"(^|/)tests?(_|/|\.)", name)]
 
 

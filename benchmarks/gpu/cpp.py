@@ -1,14 +1,15 @@
 """Stage "cpp": the C++ tools, on the same bundles."""
 
 import json
+import os
 import subprocess
+import sys
 from pathlib import Path
 
-from txport.benchmarks.gpu.engines import largest
+from txport.benchmarks.gpu.engines import largest, need_opener, openers
 from txport.benchmarks.gpu.notebook import Notebook, Skip
 from txport.benchmarks.gpu.timing import BATCHES, SOURCE, TARGET
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.engines.directories import directories
 from txport.runtime.golden import load_golden
 
 
@@ -16,11 +17,11 @@ def cpp(notebook: Notebook) -> None:
     """Golden cases by txport-translate, and whole calls by txport-bench."""
     if notebook.programs is None:
         raise Skip("the C++ tools are not here: build them with make cpp, and name their directory with --programs")
-    for name, bundle in notebook.bundles.items():
-        devices = ["cuda", *(["trt"] if directories(bundle) else [])]
-        for device in ["cpu"] if notebook.rehearsal else devices:
-            _golden(notebook, notebook.programs, name, device)
-    bundle = largest(notebook)
+    environment, bundle = surroundings(notebook.programs), largest(notebook)
+    need_opener(notebook, bundle)
+    for name in notebook.bundles:
+        for device in openers(notebook, notebook.bundles[name]):
+            _golden(notebook, notebook.programs, name, "cpu" if notebook.rehearsal else device, environment)
     limits = Manifest.load(bundle).limits
     for batch in (batch for batch in BATCHES if batch <= limits.batch):
         sizes = {
@@ -31,7 +32,7 @@ def cpp(notebook: Notebook) -> None:
         }
         options = [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
         command = [str(notebook.programs / "txport-bench"), str(bundle), *options]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
         if done.returncode:
             notebook.check(f"txport-bench, batch {batch}", False, done.stderr.strip())
             continue
@@ -40,7 +41,19 @@ def cpp(notebook: Notebook) -> None:
         notebook.row(f"C++, whole calls, {bundle.name}", engine=str(figures["engine"]), batch=batch, **times)
 
 
-def _golden(notebook: Notebook, programs: Path, name: str, device: str) -> None:
+def surroundings(programs: Path) -> dict[str, str]:
+    """The environment in which the tools find the libraries beside them, and those that pip has installed."""
+
+    def found(pattern: str) -> list[str]:
+        return [str(path.absolute()) for place in sys.path for path in sorted(Path(place or ".").glob(pattern))]
+
+    patterns = ("nvidia/*/lib", "tensorrt_libs", "tensorrt")
+    places = [*filter(None, [os.environ.get("LD_LIBRARY_PATH")]), *sum(map(found, patterns), []), str(programs / "lib")]
+    onnxruntime = [("TXPORT_ONNXRUNTIME", library) for library in found("onnxruntime/capi/libonnxruntime.so.*")[:1]]
+    return {**dict(onnxruntime), **os.environ, "LD_LIBRARY_PATH": os.pathsep.join(places)}
+
+
+def _golden(notebook: Notebook, programs: Path, name: str, device: str, environment: dict[str, str]) -> None:
     bundle = notebook.bundles[name]
     cases = [case for case in load_golden(bundle).cases if case.source]
     title = f"{name} on {device}: golden cases in C++"
@@ -48,7 +61,7 @@ def _golden(notebook: Notebook, programs: Path, name: str, device: str) -> None:
         return
     command = [str(programs / "txport-translate"), str(bundle), "--device", device, "--json"]
     text = "".join(f"{case.source}\n" for case in cases)
-    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, env=environment)
     found = [json.loads(line)["ids"] for line in done.stdout.splitlines()]
     pairs = zip(cases, found, strict=False)
     right = sum(ids[: len(case.target_ids)] == list(case.target_ids) for case, ids in pairs)

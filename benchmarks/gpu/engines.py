@@ -2,9 +2,10 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
-from txport.benchmarks.gpu.notebook import Notebook
+from txport.benchmarks.gpu.notebook import Notebook, Skip
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.schema import Lowering
 from txport.runtime.device.engine import DeviceEngine
@@ -14,6 +15,7 @@ from txport.runtime.engines.directories import directories
 from txport.runtime.errors import TxportError
 from txport.runtime.golden import load_golden
 from txport.runtime.greedy import Request, decode_all
+from txport.runtime.libraries import cuda_provider
 
 
 def on_onnxruntime(
@@ -43,12 +45,35 @@ def largest(notebook: Notebook, precision: str = "float16") -> Path:
     return max(alike, key=lambda path: manifests[path].files[WEIGHTS].bytes)
 
 
+def no_onnxruntime(notebook: Notebook) -> str:
+    """Why no stage runs ONNX Runtime here, as far as packages tell; empty if its package is here."""
+    if find_spec("onnxruntime") is None:
+        return "ONNX Runtime is not installed: pip install 'txport[ort-gpu]'"
+    absent = not notebook.rehearsal and cuda_provider() is None
+    return "the ONNX Runtime here has no CUDA provider: pip install 'txport[ort-gpu]'" if absent else ""
+
+
+def openers(notebook: Notebook, bundle: Path) -> dict[str, Callable[[], Engine]]:
+    """What opens the bundle, by device: ONNX Runtime if it is installed, TensorRT engines if they are built."""
+    found: dict[str, Callable[[], Engine]] = {}
+    if not no_onnxruntime(notebook):
+        found["cuda"] = lambda: on_onnxruntime(notebook, bundle)
+    if directories(bundle):
+        found["trt"] = lambda: on_tensorrt(bundle)
+    return found
+
+
+def need_opener(notebook: Notebook, bundle: Path) -> None:
+    """Skip the stage if no library that is here can run the bundle."""
+    if not openers(notebook, bundle):
+        engines = f"{bundle.name} has no TensorRT engines: the stage tensorrt builds them"
+        raise Skip(f"{no_onnxruntime(notebook)}; and {engines}")
+
+
 def engines(notebook: Notebook, bundle: Path) -> Iterator[tuple[str, DeviceEngine]]:
     """Every device that runs the bundle here; one that does not is noted."""
-    openers: list[tuple[str, Callable[[], Engine]]] = [("cuda", lambda: on_onnxruntime(notebook, bundle))]
-    if directories(bundle):
-        openers.append(("trt", lambda: on_tensorrt(bundle)))
-    for device, opener in openers:
+    need_opener(notebook, bundle)
+    for device, opener in openers(notebook, bundle).items():
         try:
             engine = opener()
         except TxportError as error:

@@ -1,11 +1,15 @@
 """Stage "memory": what an engine takes at each point, what is left of it, and what it says when there is none."""
 
 import gc
+from collections.abc import Callable
+from pathlib import Path
 
-from txport.benchmarks.gpu.engines import engines, golden_fault, largest, on_onnxruntime
+from txport.benchmarks.gpu.engines import engines, golden_fault, largest, openers
 from txport.benchmarks.gpu.notebook import Notebook
 from txport.benchmarks.gpu.timing import BATCHES, SOURCE, TARGET, placed, random_sources
 from txport.runtime.device.device import Device
+from txport.runtime.device.engine import DeviceEngine
+from txport.runtime.engine import Engine
 from txport.runtime.errors import ResourceError
 
 MADE_AND_DROPPED = 20
@@ -33,10 +37,17 @@ def memory(notebook: Notebook) -> None:
     _exhausted(notebook, probe)
 
 
+def _smallest(notebook: Notebook) -> tuple[Path, Callable[[], Engine]]:
+    """The smallest bundle that can be opened here, and what opens it: ONNX Runtime if it is here."""
+    found = ((bundle, opener) for bundle in notebook.bundles.values() for opener in openers(notebook, bundle).values())
+    return next(found)
+
+
 def _made_and_dropped(notebook: Notebook, probe: Device) -> None:
-    small, left = next(iter(notebook.bundles.values())), []
+    small, opener = _smallest(notebook)
+    left = []
     for _ in range(MADE_AND_DROPPED):
-        engine = on_onnxruntime(notebook, small)
+        engine = opener()
         golden_fault(engine, small)
         del engine
         gc.collect()
@@ -47,8 +58,9 @@ def _made_and_dropped(notebook: Notebook, probe: Device) -> None:
 
 def _exhausted(notebook: Notebook, probe: Device) -> None:
     """A batch for which there is no memory is refused with advice, and the engine goes on when there is some again."""
-    small = next(iter(notebook.bundles.values()))
-    engine = on_onnxruntime(notebook, small)
+    small, opener = _smallest(notebook)
+    engine = opener()
+    assert isinstance(engine, DeviceEngine)
     taken = []
     size = probe.free_memory()
     while size >= 1 << 20:

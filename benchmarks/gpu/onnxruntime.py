@@ -2,8 +2,8 @@
 
 import threading
 
-from txport.benchmarks.gpu.engines import golden_fault, on_onnxruntime
-from txport.benchmarks.gpu.notebook import Notebook
+from txport.benchmarks.gpu.engines import golden_fault, no_onnxruntime, on_onnxruntime
+from txport.benchmarks.gpu.notebook import Notebook, Skip
 from txport.benchmarks.gpu.timing import BATCHES, step_seconds
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.errors import BundleError
@@ -11,6 +11,8 @@ from txport.runtime.errors import BundleError
 
 def matrix(notebook: Notebook) -> None:
     """Golden ids, capture and the time of a step, by bundle, lowering and launch."""
+    if reason := no_onnxruntime(notebook):
+        raise Skip(reason)
     for name, bundle in notebook.bundles.items():
         manifest = Manifest.load(bundle)
         for lowering in manifest.lowerings:
@@ -37,6 +39,8 @@ def matrix(notebook: Notebook) -> None:
 
 def threads(notebook: Notebook) -> None:
     """Threads one after the other, whose identifiers repeat, two engines at once, and threads that share one."""
+    if reason := no_onnxruntime(notebook):
+        raise Skip(reason)
     bundle = next(iter(notebook.bundles.values()))
     engine = on_onnxruntime(notebook, bundle)
     faults: list[str] = []

@@ -120,12 +120,10 @@ def _verdict(code: int | None, findings: Findings, log: Path, limit: float) -> t
     if code:
         last = (log.read_text(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
         return "failed", " ".join(last.split())[:300]
-    if findings.skipped is not None:
-        return "skipped", findings.skipped
     failed = [check for check in findings.checks if not check.passed]
     if failed:
         return "failed", f"{len(failed)} of {len(findings.checks)} checks failed: {failed[0].name}"
-    return "passed", ""
+    return ("passed", "") if findings.skipped is None else ("skipped", findings.skipped)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from toy import BUNDLE
 from txport.runtime.errors import MissingLibrary
-from txport.runtime.libraries import needs
+from txport.runtime.libraries import cuda_provider, needs
 
 
 def test_a_missing_library_names_the_command() -> None:
@@ -21,6 +21,11 @@ def test_our_own_mistakes_stay_what_they_are() -> None:
         import txport.runtime.nowhere  # noqa: F401
     with pytest.raises(ImportError, match="cannot import name"), needs("ort"):
         from txport.runtime.errors import Nothing  # noqa: F401
+
+
+def test_there_may_be_no_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert cuda_provider() is None
 
 
 IMPORTED = """
