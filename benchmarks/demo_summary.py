@@ -106,4 +106,4 @@ def print_summary(figures: DemoFigures, console: Console) -> None:
     if script.is_relative_to(Path.cwd()):  # as a user in this directory can type it
         script = script.relative_to(Path.cwd())
     command = f"{script} {figures.bundle}"
-    console.print(f"Try it: echo 'It cost $12.50.' | {escape(command)}", highlight=False, soft_wrap=True)
+    console.print(f"Try it: echo 'See you at 5 pm.' | {escape(command)}", highlight=False, soft_wrap=True)
