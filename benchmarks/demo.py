@@ -121,8 +121,10 @@ class Demo:
         if not script.exists():
             raise InputError(f"{script} is missing: install txport here, pip install -e '.[dev]'")
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        streams = {"stdout": None if shown else subprocess.PIPE, "stderr": subprocess.PIPE if quiet else None}
-        done = subprocess.run([script, *arguments], input=text, **streams, encoding="utf-8", env=environment)
+        stdout, stderr = None if shown else subprocess.PIPE, subprocess.PIPE if quiet else None
+        done = subprocess.run(
+            [script, *arguments], input=text, stdout=stdout, stderr=stderr, encoding="utf-8", env=environment
+        )
         if done.returncode:
             click.echo(done.stderr or "", err=True, nl=False)
             kind = CheckFailed if done.returncode == CheckFailed.exit_code else InputError

@@ -18,6 +18,8 @@ from txport.training.tokenizers import PAD
 _log = logging.getLogger("txport")
 # Seconds between two lines where there is no terminal.
 LINE_EVERY = 30.0
+# Characters of an example.
+MOST_SHOWN = 100
 # Weight of the newest step in the averages of speed.
 NEWEST = 0.05
 
@@ -123,8 +125,13 @@ class RunProgress(Callback):
                 "step %d, %.0f s: loss %.3f, BLEU %.2f, chrF %.2f, exact %.1f%%",
                 trainer.global_step, pl_module.clock.seconds, loss, scores.bleu, scores.chrf, 100 * scores.exact,
             )  # fmt: skip
-            _log.info("  %s\n            -> %s", *pl_module.example)
+            _log.info("  %s\n            -> %s", *(_beginning(text) for text in pl_module.example))
         self.phase("training")
+
+
+def _beginning(text: str) -> str:
+    """What fits a line: a model that knows little does not end."""
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]} ..."
 
 
 class _Figures(ProgressColumn):
