@@ -16,6 +16,8 @@ from txport.training.spoken import corpus as spoken
 
 # Source line, target line; neither is empty nor holds a line break.
 Pair = tuple[str, str]
+# Pairs of a split that is held out of the training pairs, where the recipe does not say how many.
+MOST_HELD_OUT = 1_000
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,13 @@ def load(options: CorpusOptions, data: Path) -> Corpus:
     if isinstance(options, BuiltinOptions):
         return builtin(options)
     train = _read_split(options, data, options.train)
+    count = options.held_out or max(1, min(MOST_HELD_OUT, len(train) // 20))
     splits: list[list[Pair]] = []
     for salt, name in (("validation", options.validation), ("test", options.test)):
         if name is not None:
             splits.append(_read_split(options, data, name))
         else:  # no file of its own: taken from the training pairs, by sentence
-            train, held_out = hold_out(train, options.held_out, salt)
+            train, held_out = hold_out(train, count, salt)
             splits.append(held_out)
     return Corpus(train, *splits)
 

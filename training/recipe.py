@@ -57,7 +57,9 @@ class Splits:
 
     validation: str | None = option(None, "as `train`, for validation; none: held out of the training pairs")
     test: str | None = option(None, "as `train`, for the test; none: held out of the training pairs")
-    held_out: int = option(1_000, "pairs to hold out for each split that is none", least=1)
+    held_out: int | None = option(
+        None, "pairs to hold out for each split that is none; none: one of twenty, at most 1,000", least=1
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

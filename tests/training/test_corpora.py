@@ -115,6 +115,12 @@ def test_load_parallel_by_languages(write: Write, tmp_path: Path) -> None:
     assert load_test(options, tmp_path) == corpus.test
 
 
+@pytest.mark.parametrize(("pairs", "held"), [(3, 1), (400, 20), (40_000, 1_000)])
+def test_of_a_small_corpus_less_is_held_out(write: Write, tmp_path: Path, pairs: int, held: int) -> None:
+    write("train.tsv", "".join(f"source {number}\ttarget {number}\n" for number in range(pairs)))
+    assert parts(load(TableOptions(), tmp_path)) == (pairs - 2 * held, held, held)
+
+
 @pytest.mark.parametrize("options", [ParallelOptions(), TableOptions(), TableOptions(test="no.tsv", held_out=1)])
 def test_a_file_that_is_not_there_names_the_way_out(
     write: Write, tmp_path: Path, options: ParallelOptions | TableOptions
