@@ -129,7 +129,7 @@ def test_eos_finishes_a_row(lowering: str, wanted: int) -> None:
 # memory that is freed or reused after the run, and that a replayed CUDA graph would read again: GatherND (before 1.31),
 # Concat, ScatterND, Pad, Slice, Tile, Expand, Split into unequal parts. Shape runs on the host, once.
 CAPTURABLE = set(
-    "Add ArgMax Attention Cast Div Equal Erf Gather GatherElements Gemm GreaterOrEqual GroupQueryAttention "
+    "Add ArgMax Attention Cast Div Equal Erf Gather GatherElements Gelu Gemm GreaterOrEqual GroupQueryAttention "
     "LayerNormalization LessOrEqual MatMul Mul MultiHeadAttention Not Or ReduceMax Relu Reshape ScatterElements Shape "
     "Sigmoid SkipLayerNormalization Softmax Split TensorScatter Transpose Unsqueeze Where".split()
 )
