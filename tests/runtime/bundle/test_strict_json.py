@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from txport.runtime.bundle.strict_json import decode, encode, parse
 from txport.runtime.errors import BundleError, CheckpointError, InputError
@@ -109,6 +109,7 @@ JSON = st.recursive(
 )
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # beside other work the first draws are slow
 @given(st.dictionaries(st.sampled_from(list(GOOD)), JSON))
 def test_nothing_but_a_bundle_error_comes_out(changes: dict[str, Any]) -> None:
     try:
