@@ -57,7 +57,7 @@ TEST_CASE("windows grow where somebody waits") {
   Pipe pipe;
   for (int i = 0; i < 100; ++i) pipe.write("x\n");
   Windows windows(pipe.reader(), 20, 4);
-  for (const std::size_t size : {4, 8, 16, 20, 20, 20}) CHECK(windows.next().size() == size);
+  for (const std::size_t size : std::initializer_list<std::size_t>{4, 8, 16, 20, 20, 20}) CHECK(windows.next().size() == size);
   CHECK(windows.next().size() == 12);
 }
 
