@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <thread>
+#include <vector>
 
 #include "errors.hpp"
 #include "repository.hpp"
@@ -57,7 +58,8 @@ TEST_CASE("windows grow where somebody waits") {
   Pipe pipe;
   for (int i = 0; i < 100; ++i) pipe.write("x\n");
   Windows windows(pipe.reader(), 20, 4);
-  for (const std::size_t size : std::initializer_list<std::size_t>{4, 8, 16, 20, 20, 20}) CHECK(windows.next().size() == size);
+  const std::vector<std::size_t> sizes{4, 8, 16, 20, 20, 20};
+  for (const std::size_t size : sizes) CHECK(windows.next().size() == size);
   CHECK(windows.next().size() == 12);
 }
 
