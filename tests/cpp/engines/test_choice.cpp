@@ -4,6 +4,7 @@
 
 #include <array>
 #include <map>
+#include <mutex>
 
 #include "engines/choice.hpp"
 #include "engines/ort_session.hpp"
@@ -53,11 +54,13 @@ class RecordedCuda {
     api.ReleaseCUDAProviderOptions = [](OrtCUDAProviderOptionsV2*) noexcept {};
     api.UpdateCUDAProviderOptions = [](OrtCUDAProviderOptionsV2*, const char* const* names, const char* const* values,
                                        std::size_t count) noexcept -> OrtStatus* {
+      const std::lock_guard lock(mutex());
       for (std::size_t i = 0; i < count; ++i) options()[names[i]] = values[i];
       return nullptr;
     };
     api.UpdateCUDAProviderOptionsWithValue = [](OrtCUDAProviderOptionsV2*, const char* name,
                                                 void*) noexcept -> OrtStatus* {
+      const std::lock_guard lock(mutex());
       options()[name] = "a pointer";
       return nullptr;
     };
@@ -70,6 +73,7 @@ class RecordedCuda {
       };
     }
     api.SetIntraOpNumThreads = [](OrtSessionOptions* given, int count) noexcept {
+      const std::lock_guard lock(mutex());
       threads() = count;
       return real()->SetIntraOpNumThreads(given, count);
     };
@@ -86,6 +90,11 @@ class RecordedCuda {
   static int& threads() {
     static int count;
     return count;
+  }
+  // Encoder and step are opened side by side.
+  static std::mutex& mutex() {
+    static std::mutex one;
+    return one;
   }
 
  private:
