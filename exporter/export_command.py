@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from txport.exporter.verification.portions import MINUTES, SENTENCES, SINGLES
+from txport.exporter.verification.options import verification_options
 from txport.runtime.bundle.schema import LOWERINGS
 from txport.runtime.errors import CheckFailed
 from txport.runtime.libraries import needs, share_cores
@@ -36,27 +36,7 @@ READ_BY = {
 @click.option("--max-target", type=int, help="Most target tokens, eos included. [default: the model's positions]")
 @click.option("--max-batch", type=int, default=64, show_default=True, help="Most rows of a batch.")
 @click.option("--no-verify", is_flag=True, help="Do not compare with PyTorch.")
-@click.option(
-    "--sentences",
-    type=click.IntRange(1),
-    help="Sentences to verify on, however long it takes without --verify-minutes. "
-    f"[default: up to {SENTENCES:,}, as many as fit into --verify-minutes]",
-)
-@click.option(
-    "--verify-minutes",
-    "minutes",
-    type=click.FloatRange(0, min_open=True),
-    help=f"About how long to verify. [default: {MINUTES:g}; any time with --sentences]",
-)
-@click.option(
-    "--singles",
-    type=click.IntRange(1),
-    default=SINGLES,
-    show_default=True,
-    help="How many of them to decode alone as well.",
-)
-@click.option("--text", type=click.Path(path_type=Path), help="Sentences to verify on. [default: the checkpoint's own]")
-@click.option("--references", type=click.Path(path_type=Path), help="Translations of --text, for --int8.")
+@verification_options
 @click.option("--force", is_flag=True, help="Replace an existing bundle; keep one that failed verification.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verification report as JSON.")
 def main(checkpoint: Path, output: Path, lowering: str | None, no_verify: bool, as_json: bool, **options: Any) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 from txport.exporter.verification.golden import GoldenReport, verify_golden
-from txport.exporter.verification.portions import MINUTES, SENTENCES, SINGLES, budget
+from txport.exporter.verification.options import verification_options
+from txport.exporter.verification.portions import budget
 from txport.exporter.words import plural
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engines.choice import choose, open_engine
@@ -22,27 +23,7 @@ from txport.runtime.libraries import needs, share_cores
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("checkpoint", type=click.Path(path_type=Path), required=False)
 @click.option("--device", default="cpu", show_default=True, help="What to verify: cpu (every lowering), cuda or trt.")
-@click.option(
-    "--sentences",
-    type=click.IntRange(1),
-    help="Sentences to verify on, however long it takes without --verify-minutes. "
-    f"[default: up to {SENTENCES:,}, as many as fit into --verify-minutes]",
-)
-@click.option(
-    "--verify-minutes",
-    "minutes",
-    type=click.FloatRange(0, min_open=True),
-    help=f"About how long to verify. [default: {MINUTES:g}; any time with --sentences]",
-)
-@click.option(
-    "--singles",
-    type=click.IntRange(1),
-    default=SINGLES,
-    show_default=True,
-    help="How many of them to decode alone as well.",
-)
-@click.option("--text", type=click.Path(path_type=Path), help="Sentences to verify on. [default: the checkpoint's own]")
-@click.option("--references", type=click.Path(path_type=Path), help="Translations of --text, for int8 bundles.")
+@verification_options
 @click.option("--no-write", is_flag=True, help="Leave the bundle's verification.json as it is.")
 @click.option(
     "--layers", is_flag=True, help="Compare every value of the graphs with float32 instead, on golden.json's cases."

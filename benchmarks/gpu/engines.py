@@ -16,6 +16,7 @@ from txport.runtime.errors import TxportError
 from txport.runtime.golden import load_golden
 from txport.runtime.greedy import Request, decode_all
 from txport.runtime.libraries import cuda_provider
+from txport.runtime.text.affixes import affixes
 
 
 def on_onnxruntime(
@@ -87,7 +88,8 @@ def golden_fault(engine: Engine, bundle: Path, rows: int | None = None) -> str:
     """How the answers differ from the bundle's golden cases, in rows that are refilled; empty if they do not."""
     cases = load_golden(bundle).cases
     longest = max(len(case.target_ids) for case in cases)
-    requests = [Request(case.source_ids, min(longest, engine.limits.target)) for case in cases]
+    prefix = affixes(Manifest.load(bundle).tokenizer).target_prefix
+    requests = [Request(case.source_ids, min(longest, engine.limits.target), prefix=prefix) for case in cases]
     answers = decode_all(engine, requests, rows=rows and min(rows, engine.limits.batch))
     wrong = [
         f"case {number}: {list(case.target_ids)[:12]} became {answer.ids[:12]}"

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from txport.benchmarks.report.schema import Machine
-from txport.runtime.bundle.schema import MadeBy
+from txport.benchmarks.report.schema import ReportHeader
 
 GPU_FORMAT, GPU_FORMAT_VERSION = "txport-gpu-report", 1
 
@@ -59,20 +58,13 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class GpuReport:
+class GpuReport(ReportHeader):
     """The whole file; it holds the stages that have ended.
 
     Attributes:
         rehearsal: ran over a driver in host memory, without a GPU: its figures mean nothing.
     """
 
-    format: str
-    format_version: int
-    made_by: MadeBy
-    created: str
-    command: tuple[str, ...]
-    complete: bool
-    machine: Machine
     rehearsal: bool
     stages: tuple[Stage, ...] = ()
 

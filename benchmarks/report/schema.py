@@ -234,16 +234,14 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class BenchReport:
-    """The whole file.
+class ReportHeader:
+    """What every report begins with; `txport.benchmarks.report.report.header` makes it.
 
     Attributes:
-        format, format_version: `BENCH_FORMAT` and `BENCH_FORMAT_VERSION`; any other is refused.
+        format, format_version: of the file; any other is refused.
         created: UTC, ISO 8601.
-        command: the arguments of tx-bench.
+        command: the arguments of the command.
         complete: false if the run was interrupted: the file holds what was measured until then.
-        notes: what was timed and what was not, in sentences.
-        reference: the contestant whose ids the others are compared with.
     """
 
     format: str
@@ -252,8 +250,19 @@ class BenchReport:
     created: str
     command: tuple[str, ...]
     complete: bool
-    notes: tuple[str, ...]
     machine: Machine
+
+
+@dataclass(frozen=True)
+class BenchReport(ReportHeader):
+    """The whole file.
+
+    Attributes:
+        notes: what was timed and what was not, in sentences.
+        reference: the contestant whose ids the others are compared with.
+    """
+
+    notes: tuple[str, ...]
     reference: str | None = None
     contestants: tuple[Contestant, ...] = ()
     workloads: tuple[Workload, ...] = ()

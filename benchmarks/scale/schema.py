@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from txport.benchmarks.report.schema import Machine
-from txport.runtime.bundle.schema import MadeBy
+from txport.benchmarks.report.schema import ReportHeader
 
 SCALE_FORMAT = "tx-bench-scale"
 SCALE_FORMAT_VERSION = 1
@@ -55,14 +54,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class ScaleReport:
+class ScaleReport(ReportHeader):
     """The whole file; it contains only axes that were finished."""
 
-    format: str
-    format_version: int
-    made_by: MadeBy
-    created: str
-    command: tuple[str, ...]
-    complete: bool
-    machine: Machine
     axes: tuple[Axis, ...] = ()

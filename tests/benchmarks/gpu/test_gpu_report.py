@@ -84,7 +84,7 @@ def test_a_stage_that_takes_too_long_is_stopped_and_the_others_go_on(tmp_path: P
 
 
 def test_a_stage_that_is_killed_is_said_and_the_report_goes_on(tmp_path: Path, bundles: Path) -> None:
-    """A stage that waits for ever, because its log is a full pipe's, is killed from outside."""
+    """As the system does when memory runs out."""
     pytest.importorskip("cuda.bindings", reason="needs cuda-python: pip install 'txport[trt]'")
     driver = build_driver(tmp_path)
     process = subprocess.Popen(
