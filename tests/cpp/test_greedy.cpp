@@ -131,7 +131,7 @@ TEST_CASE("a stream gives the same tokens") {
   }
 }
 
-TEST_CASE("the device works on a group of steps while the host looks at another") {
+TEST_CASE("the device works on a group of steps while the host polls another") {
   for (const std::int64_t poll : {1, 2, 4, 8}) {
     const MemoryEngine engine({4, 12, 100}, poll, -99);
     decode_all(engine, sources({3, 3}, 32), {});  // as long as the first caches

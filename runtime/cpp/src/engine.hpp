@@ -71,7 +71,7 @@ class DecoderState {
                      const std::vector<std::size_t>& memory_rows, const Ids& target_limits) = 0;
   // Advance every unfinished row by up to `count` tokens, at most 64; may return before the device is done. Where
   // Engine::poll is more than 1, a group of steps may begin before the one before it was read: the device works on it
-  // while the host looks at the other.
+  // while the host polls the other.
   virtual void step(std::int64_t count) = 0;
   // Wait for the first group of steps that was not read yet, and return its tokens.
   virtual StepOutput read() = 0;
@@ -98,7 +98,7 @@ class Engine {
   virtual const std::string& name() const = 0;
   virtual const Limits& limits() const = 0;
   virtual const SpecialTokens& tokens() const = 0;
-  // Steps that are worth making before the host looks at them; 1 where looking costs nothing.
+  // Steps that are worth making before the host polls; 1 where polling costs nothing.
   virtual std::int64_t poll() const = 0;
   // The length of the first caches of a batch of sources of up to `source` tokens; they double when a row has filled
   // them. As short as possible where longer ones make a step more expensive.

@@ -220,7 +220,7 @@ class Batch {
   void advance(const Working& working) {
     const bool careful =
         scores_ || std::any_of(working.begin(), working.end(), [](const auto& slot) { return slot->constrained(); });
-    // If rows stay as they are, the device goes on while the host looks: with half as many steps in a group, since
+    // If rows stay as they are, the device goes on while the host polls: with half as many steps in a group, since
     // those of two groups are lost after the last row has finished. Finished rows are inert meanwhile.
     const bool ahead = engine_.poll() > 1 && !careful && over() && !half_free(working.size());
     const std::int64_t group = careful ? 1 : ahead ? std::max<std::int64_t>(poll_ / 2, 1) : poll_;

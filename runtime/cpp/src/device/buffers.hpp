@@ -115,7 +115,7 @@ class DeviceBuffers {
   void reset(std::int64_t pad) const;
   // Copy ids, positions, limits and flags from the host to the device.
   void upload_state() const;
-  // Enqueue `count` steps, and the look at what they make.
+  // Enqueue `count` steps, and the poll of what they make.
   void step(std::size_t count, Look& look) const;
 
   // Enqueue one run of the step, as the library does it.
