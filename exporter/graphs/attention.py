@@ -47,7 +47,12 @@ class _Parallel(Lowering):
 
     def self_attention(self, qkv: Tensor, heads: int, cache: KeyValue, step: StepInputs) -> tuple[Tensor, KeyValue]:
         """Packed projections [b * t, 3d] -> context [b * t, d]; the cache stays as it is."""
-        query, key, value = (self._split(part, heads) for part in qkv.chunk(3, dim=1))
+        if (qkv.shape[1] // (3 * heads)) % 8:
+            query, key, value = (self._split(part, heads) for part in qkv.chunk(3, dim=1))
+        else:
+            # As one matrix, as int8 keeps it for ONNX Runtime's fused attention.
+            packed = qkv.reshape(self._batch, -1, 3, heads, qkv.shape[1] // (3 * heads)).permute(2, 0, 3, 1, 4)
+            query, key, value = packed[0], packed[1], packed[2]
         context, weights = attend(query, key, value, self._causal)
         self.self_weights.append(weights)
         return self._merged(context), cache
