@@ -3,13 +3,13 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import onnx
 import onnx_ir as ir
 from txport.exporter.graphs.weights import share_weights
 from txport.runtime.bundle.interface import OPTIONAL_OUTPUTS, decoder_step
-from txport.runtime.bundle.schema import Graph, ModelSizes, Tensor
+from txport.runtime.bundle.schema import Graph, ModelSizes, OptionalRole, Tensor
 
 _DTYPES = {
     ir.DataType.FLOAT: "float32",
@@ -48,14 +48,14 @@ def write_graphs(directory: Path, models: Mapping[str, ir.Model], version: str) 
 
 def graph_record(name: str, model: ir.Model, sizes: ModelSizes) -> Graph:
     """The manifest's record of one graph."""
-    step = name != "encoder"
+    role, _, lowering = name.partition(".")
     inputs = {value.name for value in model.graph.inputs}
-    aliases = decoder_step(sizes, "float32").aliases if step else ()
+    aliases = decoder_step(sizes, "float32").aliases if lowering else ()
     return Graph(
         name=name,
-        role="decoder_step" if step else "encoder",
-        lowering=name.partition(".")[2] if step else "standard",  # type: ignore[arg-type]
-        optional=False,
+        role=role,
+        lowering=lowering or "standard",  # type: ignore[arg-type]
+        optional=role in get_args(OptionalRole),
         file=f"onnx/{name}.onnx",
         opsets=dict(model.opset_imports),
         inputs=tuple(_tensor(value) for value in model.graph.inputs),

@@ -10,11 +10,12 @@ from typing import Literal
 import onnx_ir as ir
 from txport.exporter.bundle import graph_record, write_graphs, write_json
 from txport.exporter.graphs.float16 import to_float16
+from txport.exporter.graphs.int8 import convertible
 from txport.exporter.graphs.lowerings import LOWERINGS
-from txport.exporter.graphs.trace import model_sizes, trace_all
+from txport.exporter.graphs.trace import ATTENTION, model_sizes, trace_all
 from txport.exporter.precision.calibration import Calibration
 from txport.exporter.precision.int8_layers import Int8Search
-from txport.exporter.precision.islands import choose_islands, island_nodes
+from txport.exporter.precision.islands import choose_islands, island_nodes, islands_of_attention, islands_of_outputs
 from txport.exporter.progress import Stages
 from txport.exporter.reference import answers
 from txport.exporter.trial import choose_trial
@@ -50,6 +51,7 @@ class ExportOptions:
         max_source: most source tokens, eos included.
         max_target: most target tokens, eos included.
         max_batch: most rows of a batch.
+        attention: add the graphs that attention, alignments, scores of given translations and embeddings need.
         verify: compare with PyTorch before the bundle appears.
         sentences: how many sentences to verify on; None for as many as `minutes` allow, at most `SENTENCES`.
         minutes: how long that may take; None for `MINUTES`, or for any time if `sentences` says how many.
@@ -65,6 +67,7 @@ class ExportOptions:
     max_source: int | None = None
     max_target: int | None = None
     max_batch: int = 64
+    attention: bool = False
     verify: bool = True
     sentences: int | None = None
     minutes: float | None = None
@@ -130,8 +133,9 @@ class _Export:
     def _trace(self) -> dict[str, ir.Model]:
         # With one length for both sides, equal tables of positions are stored once.
         longest = max(self._dimensions.source.max, self._dimensions.target.max)
-        self._stages.stage("trace", 1 + len(self._options.lowerings))
-        return trace_all(self._checkpoint.model, self._options.lowerings, longest, self._stages.advance)
+        lowerings, attention = self._options.lowerings, self._options.attention
+        self._stages.stage("trace", 1 + len(lowerings) + (len(ATTENTION) if attention else 0))
+        return trace_all(self._checkpoint.model, lowerings, longest, attention, self._stages.advance)
 
     def _convert(self, scratch: Path, models: dict[str, ir.Model]) -> list[Island]:
         """Convert the models in place to the precision of the options; return the nodes that stay in float32."""
@@ -148,12 +152,15 @@ class _Export:
         if warning := coverage.endless(str(self._checkpoint.directory)):
             self._stages.say(warning)
         calibration = Calibration(sample, self._checkpoint.config.bos_id)
+        measured = {name: model for name, model in models.items() if name not in ATTENTION}
         if self._options.int8:
-            search = Int8Search(scratch, models, self._manifest(models, []), trial, calibration)
+            search = Int8Search(scratch, measured, self._manifest(measured, []), trial, calibration)
             islands = search.choose(self._stages.stage) if self._options.verify else []
+            islands += islands_of_attention(islands, models, convertible)
             search.convert(models, islands)
             return islands
-        islands = choose_islands(scratch, write_graphs(scratch, models, VERSION), calibration, self._stages.stage)
+        islands = choose_islands(scratch, write_graphs(scratch, measured, VERSION), calibration, self._stages.stage)
+        islands += islands_of_attention(islands, models, lambda model: model.graph) + islands_of_outputs(models)
         for name, graph in models.items():
             to_float16(graph, island_nodes(islands, name))
         return islands

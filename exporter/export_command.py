@@ -35,6 +35,13 @@ READ_BY = {
 @click.option("--max-source", type=int, help="Most source tokens, eos included. [default: the model's positions]")
 @click.option("--max-target", type=int, help="Most target tokens, eos included. [default: the model's positions]")
 @click.option("--max-batch", type=int, default=64, show_default=True, help="Most rows of a batch.")
+@click.option(
+    "--with-attention",
+    "attention",
+    is_flag=True,
+    help="Add the graphs that alignments, attention, scores of given translations and embeddings need; "
+    "the others stay as they are.",
+)
 @click.option("--no-verify", is_flag=True, help="Do not compare with PyTorch.")
 @verification_options
 @click.option("--force", is_flag=True, help="Replace an existing bundle; keep one that failed verification.")

@@ -5,7 +5,10 @@ Lengths count tokens that are not padding; padding is only at the end of a row.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +33,26 @@ def sinusoids(length: int, d_model: int) -> Tensor:
 def valid_mask(lengths: Tensor, size: int) -> Tensor:
     """bool `[b, 1, 1, size]`, true where a token is not padding; broadcasts over heads and queries."""
     return (torch.arange(size, device=lengths.device)[None] < lengths[:, None])[:, None, None]
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """What a model attended to, and how likely it took a given translation for.
+
+    Row i of a decoder's map is of the step that makes target token i; it reads bos, then the target tokens before i,
+    which are the columns of `decoder`. A token's row sums to 1. The future, and every row and column of padding, is 0.
+
+    Attributes:
+        encoder: float `[layers, b, h, s, s]`, self-attention of the source.
+        decoder: float `[layers, b, h, t, t]`, self-attention of the target.
+        cross: float `[layers, b, h, t, s]`, of the target to the source.
+        log_probabilities: float `[b, t]`, natural logarithms of the target tokens' probabilities; 0 for padding.
+    """
+
+    encoder: Tensor
+    decoder: Tensor
+    cross: Tensor
+    log_probabilities: Tensor
 
 
 class Embedding(nn.Module):
@@ -78,6 +101,14 @@ class Attention(nn.Module):
         key, value = key_value
         context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal)
         return self.output(context.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+    def weights(self, x: Tensor, key_value: KeyValue, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+        """What `forward` weighs the values by: softmax over keys, `[b, h, t, s]`, without dropout."""
+        query, key = self.split_heads(self.query(x)), key_value[0]
+        scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+        if causal:
+            mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        return torch.softmax(scores if mask is None else scores.masked_fill(~mask, -math.inf), dim=-1)
 
 
 class FeedForward(nn.Module):
@@ -262,3 +293,47 @@ class Transformer(nn.Module):
         for layer, key_value, cache in zip(self.decoder, cross, caches, strict=True):
             x = layer.step(x, key_value, mask, cache, positions)  # type: ignore[operator]
         return self.projection(self.decoder_norm(x))[:, 0]  # type: ignore[no-any-return]
+
+    def attention_maps(
+        self, source_ids: Tensor, source_lengths: Tensor, target_ids: Tensor, target_lengths: Tensor
+    ) -> AttentionMaps:
+        """Teacher forcing of translations, with the weights of every attention; call `eval` first.
+
+        Args:
+            source_ids: int64 `[b, s]`, padded.
+            source_lengths: int64 `[b]`.
+            target_ids: int64 `[b, t]`, translations as a search gives them: without bos, padded.
+            target_lengths: int64 `[b]`.
+        """
+        bos = torch.full_like(target_ids[:, :1], self.config.bos_id)
+        with _recorded_weights(self) as weights:
+            logits = self(source_ids, source_lengths, torch.cat([bos, target_ids[:, :-1]], dim=1))
+        source = valid_mask(source_lengths, source_ids.shape[1]).transpose(2, 3)
+        target = valid_mask(target_lengths, target_ids.shape[1]).transpose(2, 3)
+        chosen = torch.log_softmax(logits, dim=-1).gather(2, target_ids[..., None])[..., 0]
+
+        def maps(attentions: list[nn.Module], rows: Tensor) -> Tensor:
+            return torch.stack([weights[attention] for attention in attentions]).masked_fill(~rows, 0.0)
+
+        return AttentionMaps(
+            encoder=maps([layer.attention for layer in self.encoder], source),  # type: ignore[misc]
+            decoder=maps([layer.self_attention for layer in self.decoder], target),  # type: ignore[misc]
+            cross=maps([layer.cross_attention for layer in self.decoder], target),  # type: ignore[misc]
+            log_probabilities=chosen.masked_fill(~target[:, 0, :, 0], 0.0),
+        )
+
+
+@contextmanager
+def _recorded_weights(model: nn.Module) -> Iterator[dict[nn.Module, Tensor]]:
+    """Collects the weights of each `Attention` of a model when it runs."""
+    weights: dict[nn.Module, Tensor] = {}
+
+    def record(attention: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
+        assert isinstance(attention, Attention)
+        weights[attention] = attention.weights(*inputs, **options)
+
+    with ExitStack() as hooks:
+        for module in model.modules():
+            if isinstance(module, Attention):
+                hooks.callback(module.register_forward_pre_hook(record, with_kwargs=True).remove)
+        yield weights

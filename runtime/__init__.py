@@ -29,9 +29,13 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 if TYPE_CHECKING:
     from txport.runtime.bundle.manifest import Manifest
     from txport.runtime.options import Options
-    from txport.runtime.translator import Piece, Translation, Translator
+    from txport.runtime.results import AttentionMaps, Piece, Score, Translation
+    from txport.runtime.text.alignment import Alignment
+    from txport.runtime.translator import Translator
 
 __all__ = [
+    "Alignment",
+    "AttentionMaps",
     "BundleError",
     "CheckFailed",
     "CheckpointError",
@@ -42,6 +46,7 @@ __all__ = [
     "Options",
     "Piece",
     "ResourceError",
+    "Score",
     "Translation",
     "Translator",
     "TxportError",
@@ -49,10 +54,13 @@ __all__ = [
 
 # Imported on first use: they need numpy, and those of the translator the libraries that run a bundle.
 _LAZY = {
+    "Alignment": "txport.runtime.text.alignment",
+    "AttentionMaps": "txport.runtime.results",
     "Manifest": "txport.runtime.bundle.manifest",
     "Options": "txport.runtime.options",
-    "Piece": "txport.runtime.translator",
-    "Translation": "txport.runtime.translator",
+    "Piece": "txport.runtime.results",
+    "Score": "txport.runtime.results",
+    "Translation": "txport.runtime.results",
     "Translator": "txport.runtime.translator",
 }
 

@@ -16,6 +16,7 @@ from txport.runtime.errors import InputError
 from txport.runtime.files import new_file
 from txport.runtime.greedy import BATCH_TOKENS
 from txport.runtime.options import Options
+from txport.runtime.results import Translation
 from txport.runtime.text.lines import (
     FIRST_LINES,
     ON_ERROR,
@@ -27,7 +28,7 @@ from txport.runtime.text.lines import (
     windows,
     write_all,
 )
-from txport.runtime.translator import Translation, Translator
+from txport.runtime.translator import Translator
 
 F = TypeVar("F", bound=Callable[..., Any])
 STANDARD_INPUT = "-"
@@ -63,6 +64,12 @@ def _of_options(command: F) -> F:
     help="For a line that is not UTF-8: stop, put U+FFFD where it is wrong, or write an empty line.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON object a line: text, ids, truncated (and scores).")
+@click.option(
+    "--alignments",
+    is_flag=True,
+    help='Write which words come from which, after the text, as in "ein Hund ||| 0-0 1-1" (source-target, from 0); '
+    "for bundles of tx-export --with-attention.",
+)
 @_of_options
 @click.option("--device", default="auto", show_default=True, help="Where to run: auto, cpu, cuda or trt.")
 @click.option("--lowering", help="The decoder step to use: ort, scatter or tensorscatter. [default: the best here]")
@@ -92,6 +99,7 @@ def main(
     output: Path | None,
     errors: str,
     as_json: bool,
+    alignments: bool,
     device: str,
     lowering: str | None,
     threads: int,
@@ -116,8 +124,8 @@ def main(
         for file in files:
             with _reader(file, window, first) as (raw, what):
                 texts = text_windows(raw, errors, what)
-                for results in translator.translate_windows(texts, what=what, **options):
-                    lines = (as_json_line(result) if as_json else as_line(result.text) for result in results)
+                for results in translator.translate_windows(texts, what=what, alignments=alignments, **options):
+                    lines = (as_json_line(result) if as_json else _as_line(result, alignments) for result in results)
                     write_all(target, b"".join(lines))
                     progress.add(len(results))
 
@@ -199,11 +207,26 @@ class _Progress:
             sys.stderr.flush()
 
 
+def _as_line(result: Translation, alignments: bool) -> bytes:
+    """The text, and after it the alignment as Marian writes it."""
+    if not alignments:
+        return as_line(result.text)
+    return as_line(f"{result.text} ||| {'' if result.alignment is None else result.alignment.pharaoh}".rstrip(" "))
+
+
 def as_json_line(result: Translation) -> bytes:
-    """One JSON object, the same bytes as the C++ runtime writes: scores have six decimals."""
+    """One JSON object, the same bytes as the C++ runtime writes: scores have six decimals.
+
+    An alignment adds the pairs of words, as `Alignment.pharaoh` has them, and the characters of each word.
+    """
     scores = ""
     if result.scores is not None:
         scores = f', "scores": [{", ".join(map(_six_decimals, result.scores))}]'
+    if result.alignment is not None:
+        words = result.alignment.source_words, result.alignment.target_words
+        listed = (json.dumps([list(word) for word in side]) for side in words)
+        aligned = f', "alignment": "{result.alignment.pharaoh}", "source_words": {next(listed)}'
+        scores += f'{aligned}, "target_words": {next(listed)}'
     text, truncated = json.dumps(result.text, ensure_ascii=False), json.dumps(result.truncated)
     return f'{{"text": {text}, "ids": {result.ids}{scores}, "truncated": {truncated}}}\n'.encode()
 

@@ -4,54 +4,33 @@ import logging
 import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+import numpy as np
 from txport.runtime import greedy
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
-from txport.runtime.engine import Engine
+from txport.runtime.engine import Engine, Float32
 from txport.runtime.engines.choice import choose, open_engine
 from txport.runtime.errors import InputError
 from txport.runtime.files import new_file
 from txport.runtime.libraries import needs
 from txport.runtime.options import DEFAULTS, Options
+from txport.runtime.results import AttentionMaps, Piece, Score, Translation
 from txport.runtime.text.affixes import affixes
+from txport.runtime.text.alignment import Alignment, align_tokens, align_words, averaged, stripped, words_of
 from txport.runtime.text.lines import as_line, open_lines, text_windows
 from txport.runtime.workers import cores, shares
 
 with needs("ort"):
+    from txport.runtime.engines.teacher_forcing import TeacherForcing
     from txport.runtime.text.tokenizer import TextStream, open_tokenizer
 
 T = TypeVar("T")
+_CLOSED = "this Translator was closed: open the bundle again"
 _log = logging.getLogger("txport")
-
-
-@dataclass(frozen=True)
-class Translation:
-    """The translation of one sentence.
-
-    Attributes:
-        text: the translation; empty for an empty sentence.
-        ids: target ids without bos; the last is eos unless the maximum length came first.
-        scores: the natural logarithm of each id's probability, if requested.
-        truncated: the sentence was longer than the bundle takes and was cut.
-    """
-
-    text: str
-    ids: list[int]
-    scores: list[float] | None
-    truncated: bool
-
-
-@dataclass(frozen=True)
-class Piece:
-    """One step of a stream: the id, the text that it completes (often none), and its score if requested."""
-
-    id: int
-    text: str
-    score: float | None
 
 
 class Translator:
@@ -101,6 +80,7 @@ class Translator:
         if batch is not None and batch > most:
             raise InputError(f"the batch {batch} is not between 1 and {most}, the most of this bundle")
         self._batch, self._batch_tokens = batch, batch_tokens
+        self._forcing: TeacherForcing | None = TeacherForcing(directory, self.manifest, self._engine, threads)
 
     @property
     def engine(self) -> Engine:
@@ -110,12 +90,12 @@ class Translator:
             InputError: the translator was closed.
         """
         if self._engine is None:
-            raise InputError("this Translator was closed: open the bundle again")
+            raise InputError(_CLOSED)
         return self._engine
 
     def close(self) -> None:
         """Give back the memory of the model, as soon as no call uses it any more. A second call does nothing."""
-        self._engine = None
+        self._engine = self._forcing = None
 
     def __enter__(self) -> "Translator":
         return self
@@ -126,29 +106,48 @@ class Translator:
     def __reduce__(self) -> NoReturn:
         raise InputError("a Translator cannot be pickled: open the bundle in each process")
 
-    def translate(self, sentences: Iterable[str], options: Options = DEFAULTS, **changes: Any) -> list[Translation]:
+    def translate(
+        self,
+        sentences: Iterable[str],
+        options: Options = DEFAULTS,
+        *,
+        alignments: bool = False,
+        attention: bool = False,
+        **changes: Any,
+    ) -> list[Translation]:
         """Translate sentences; the results are in their order. Empty ones, and ones of spaces only, stay empty.
 
         Args:
             sentences: any number; they are sorted by length and run in batches.
             options: see `txport.runtime.options.Options`.
+            alignments: compute `Translation.alignment`, by one more pass over each finished translation.
+            attention: compute `Translation.attention`, likewise.
             changes: fields of `Options` by name, instead of those of `options`: `translate(texts, scores=True)`.
 
         Raises:
             InputError: an option cannot be used, or a sentence is too long and `strict` is set.
+            BundleError: the bundle was exported without the graph that alignments and attention need.
             ResourceError: there is not enough memory for the batch; a later call, or a smaller `batch`, may succeed.
             EngineError: the library or the GPU failed.
         """
-        return self._translate(sentences, self._call(options, changes), "sentence", 1)
+        call = self._call(options, changes, alignments, attention)
+        return self._translate(sentences, call, "sentence", 1)
 
     def translate_windows(
-        self, windows: Iterable[Sequence[str]], options: Options = DEFAULTS, *, what: str = "line", **changes: Any
+        self,
+        windows: Iterable[Sequence[str]],
+        options: Options = DEFAULTS,
+        *,
+        what: str = "line",
+        alignments: bool = False,
+        attention: bool = False,
+        **changes: Any,
     ) -> Iterator[list[Translation]]:
         """Translate a text of any length, some lines at a time.
 
         Args:
             windows: lines in portions of a size that is worth sorting, some hundred (see `txport.runtime.text.lines`).
-            options, changes: as for `translate`.
+            options, alignments, attention, changes: as for `translate`.
             what: names a line in messages, before its number.
 
         Yields:
@@ -157,7 +156,7 @@ class Translator:
         Raises:
             InputError: as `translate`, with the number of the line.
         """
-        call, first = self._call(options, changes), 1
+        call, first = self._call(options, changes, alignments, attention), 1
         for window in windows:
             yield self._translate(window, call, what, first)
             first += len(window)
@@ -196,21 +195,27 @@ class Translator:
         return count
 
     def translate_ids(
-        self, sources: Iterable[Iterable[int]], options: Options = DEFAULTS, **changes: Any
+        self,
+        sources: Iterable[Iterable[int]],
+        options: Options = DEFAULTS,
+        *,
+        alignments: bool = False,
+        attention: bool = False,
+        **changes: Any,
     ) -> list[Translation]:
         """As `translate`, from source ids, without a tokenizer unless `prefix` is text.
 
         Source ids are whole: eos and language tokens included. What the model's answers are forced to begin with
-        stands before `prefix` by itself.
+        stands before `prefix` by itself. Alignments are of tokens then: a source has no characters.
 
         Raises:
             InputError: a source is empty, longer than the bundle takes, or has an id outside the vocabulary.
         """
         most = self.manifest.model.source_vocabulary
         listed = [_ids(source, most, f"sentence {n}") for n, source in enumerate(_listed(sources), 1)]
-        call = self._call(options, changes)
-        requests = [call.request(source, call.target_prefix) for source in listed]
-        return [self._translation(result, truncated=False) for result in self._decode(requests, call.options.scores)]
+        call = self._call(options, changes, alignments, attention)
+        work = [(call.request(source, call.target_prefix), "", False) for source in listed]
+        return self._translations(work, call)
 
     def stream(self, sentence: str, options: Options = DEFAULTS, **changes: Any) -> Iterator[Piece]:
         """Translate one sentence and yield each token as it is made; options as for `translate`.
@@ -228,13 +233,186 @@ class Translator:
     def _translate(self, texts: Iterable[str], call: "_Call", what: str, first: int) -> list[Translation]:
         sentences = _listed(texts)
         found = [self._request(text, call, f"{what} {number}") for number, text in enumerate(sentences, first)]
-        scores = call.options.scores
-        work = [(index, request, cut) for index, (request, cut) in enumerate(found) if request is not None]
-        results = [Translation("", [], [] if scores else None, False) for _ in sentences]
-        made = self._decode([request for _, request, _ in work], scores)
-        for (index, _, cut), result in zip(work, made, strict=True):
-            results[index] = self._translation(result, cut)
-        return results
+        empty = Translation("", [], [] if call.options.scores else None, False)
+        work = [(request, sentences[i], cut) for i, (request, cut) in enumerate(found) if request is not None]
+        made = iter(self._translations(work, call))
+        return [empty if request is None else next(made) for request, _ in found]
+
+    def _translations(self, work: Sequence[tuple[greedy.Request, str, bool]], call: "_Call") -> list[Translation]:
+        """Of requests, each with its sentence (empty if only its ids are known) and whether it was cut."""
+        made = self._decode([request for request, _, _ in work], call.options.scores)
+        translations = [
+            Translation(self.tokenizer.decode(result.ids), result.ids, result.scores, cut)
+            for result, (_, _, cut) in zip(made, work, strict=True)
+        ]
+        if call.alignments or call.attention:
+            sources, targets = [list(request.source_ids) for request, _, _ in work], [each.ids for each in made]
+            for index, reading in self._teacher.read(sources, targets, cross=True):
+                assert reading.cross is not None
+                (request, text, _), translation = work[index], translations[index]
+                weights = averaged(reading.cross, self.manifest.alignment_heads)
+                alignment = self._alignment(request, text, translation, call, weights) if call.alignments else None
+                translations[index] = replace(
+                    translation, alignment=alignment, attention=weights if call.attention else None
+                )
+        return translations
+
+    def _alignment(
+        self, request: greedy.Request, text: str, translation: Translation, call: "_Call", weights: Float32
+    ) -> Alignment:
+        tokens, source = self.manifest.tokens, list(request.source_ids)
+        forced = len(request.prefix) - len(call.prefix)
+        special = (tokens.pad, tokens.bos, tokens.eos)
+        aligned = {i for i, token in enumerate(translation.ids) if i >= forced and token not in special}
+        spans, own = [(0, 0)] * len(source), [i for i, token in enumerate(source) if token not in special]
+        if text:
+            options = call.options
+            _, around = self.tokenizer.encode_source(text, options.source_language, options.target_language)
+            first, last = len(around.source_prefix), len(source) - len(around.source_suffix)
+            own, found = list(range(first, last)), self.tokenizer.source_spans(text)
+            spans[first:last] = [stripped(span, text) for span in found[: last - first]]
+        made = [stripped(span, translation.text) for span in self.tokenizer.target_spans(translation.ids)]
+        pairs = align_tokens(weights, own, aligned)
+        words = words_of(text), words_of(translation.text)
+        return Alignment(pairs, spans, made, *words, align_words(pairs, spans, made, *words))
+
+    def score(
+        self,
+        sources: Iterable[str],
+        targets: Iterable[str | Sequence[int]],
+        options: Options = DEFAULTS,
+        **changes: Any,
+    ) -> list[Score]:
+        """How likely the model takes given translations for: to rank some, or to filter a corpus.
+
+        Args:
+            sources: sentences.
+            targets: a translation of each: text, which is tokenized and ended with eos, or ids as of `Translation`.
+            options: as for `translate`; its languages and `strict` have a meaning here.
+            changes: likewise.
+
+        Raises:
+            InputError: the two are not of one number, one is empty or too long, or an id is outside the vocabulary.
+            BundleError: the bundle was exported without the graph that scores need.
+        """
+        call, texts, answers = self._call(options, changes), _listed(sources), _listed(targets)
+        _check_pairs(texts, answers)
+        requests = [self._needed(text, call, f"sentence {number}") for number, text in enumerate(texts, 1)]
+        made = []
+        for number, (request, answer) in enumerate(zip(requests, answers, strict=True), 1):
+            what = f"translation {number}"
+            if isinstance(answer, str):
+                _check_text(answer, what)
+                ids = self.tokenizer.encode_prefix(answer)
+                if not ids:
+                    raise InputError(f"{what} is empty: there is nothing to score")
+                language = request.prefix[: len(request.prefix) - len(call.prefix)]
+                answer = [*language, *ids, self.manifest.tokens.eos]
+            made.append(self._target(answer, what))
+        return self._scores([list(request.source_ids) for request in requests], made)
+
+    def score_ids(self, sources: Iterable[Iterable[int]], targets: Iterable[Iterable[int]]) -> list[Score]:
+        """As `score`, from whole source ids and target ids as `translate_ids` takes and gives them."""
+        given, answers = _listed(sources), _listed(targets)
+        _check_pairs(given, answers)
+        checked = [self._source(source, f"sentence {number}") for number, source in enumerate(given, 1)]
+        return self._scores(
+            checked, [self._target(answer, f"translation {number}") for number, answer in enumerate(answers, 1)]
+        )
+
+    def embed(
+        self, sentences: Iterable[str], options: Options = DEFAULTS, *, pooled: bool = True, **changes: Any
+    ) -> Float32 | list[Float32]:
+        """What the encoder makes of sentences.
+
+        Args:
+            sentences: none of them empty.
+            options: as for `translate`; its languages and `strict` have a meaning here.
+            pooled: the mean over all ids of a sentence, eos and language included, instead of each.
+            changes: as for `translate`.
+
+        Returns:
+            float32 `[sentences, d_model]`; if not `pooled`, for each sentence `[source ids, d_model]`.
+
+        Raises:
+            InputError: a sentence is empty, or too long and `strict` is set.
+            BundleError: the bundle was exported without the graph that embeddings need.
+        """
+        call, texts = self._call(options, changes), _listed(sentences)
+        sources = [self._needed(text, call, f"sentence {number}").source_ids for number, text in enumerate(texts, 1)]
+        found = dict(self._teacher.memories(sources))
+        whole = [found[index] for index in range(len(sources))]
+        if not pooled:
+            return whole
+        empty = np.empty((0, self.manifest.model.d_model), np.float32)
+        return np.stack([memory.mean(axis=0) for memory in whole]) if whole else empty
+
+    def attention_maps(
+        self,
+        sentence: str | Sequence[int],
+        target: str | Sequence[int] | None = None,
+        options: Options = DEFAULTS,
+        **changes: Any,
+    ) -> AttentionMaps:
+        """Every layer's and head's attention for one sentence and its translation.
+
+        Args:
+            sentence: text or, for a bundle without a tokenizer, whole source ids.
+            target: its translation, text or ids; None for what `translate` makes of it.
+            options, changes: as for `translate`.
+
+        Raises:
+            InputError: as `score`.
+            BundleError: the bundle was exported without the graphs that attention needs.
+        """
+        call, what = self._call(options, changes), "the sentence"
+        if isinstance(sentence, str):
+            request = self._needed(sentence, call, what)
+        else:
+            request = call.request(self._source(sentence, what), call.target_prefix)
+        source = list(request.source_ids)
+        if isinstance(target, str):
+            ids = [*request.prefix[: len(request.prefix) - len(call.prefix)], *self.tokenizer.encode_prefix(target)]
+            target = [*ids, self.manifest.tokens.eos]
+        made = self._decode([request], False)[0].ids if target is None else self._target(target, "the translation")
+        ((_, reading),) = self._teacher.read([source], [made], cross=True, own=True)
+        ((_, encoder),) = self._teacher.attentions([source])
+        assert reading.cross is not None and reading.own is not None
+        pieces = self.tokenizer.source_labels(source), self.tokenizer.target_labels(made)
+        scores = reading.log_probabilities.tolist()
+        return AttentionMaps(source, made, *pieces, encoder, reading.own, reading.cross, scores)
+
+    @property
+    def _teacher(self) -> TeacherForcing:
+        forcing = self._forcing
+        if forcing is None:
+            raise InputError(_CLOSED)
+        return forcing
+
+    def _scores(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[Score]:
+        found = {index: reading.log_probabilities for index, reading in self._teacher.read(sources, targets)}
+        return [Score(list(target), found[index].tolist()) for index, target in enumerate(targets)]
+
+    def _needed(self, text: str, call: "_Call", what: str) -> greedy.Request:
+        request, _ = self._request(text, call, what)
+        if request is None:
+            raise InputError(f"{what} is empty: give text")
+        return request
+
+    def _source(self, ids: Iterable[int], what: str) -> list[int]:
+        found = _ids(ids, self.manifest.model.source_vocabulary, what)
+        return self._within(found, self.manifest.limits.source, what)
+
+    def _target(self, ids: Iterable[int], what: str) -> list[int]:
+        found = _ids(ids, self.manifest.model.target_vocabulary, what)
+        return self._within(found, self.manifest.limits.target, what)
+
+    def _within(self, ids: list[int], most: int, what: str) -> list[int]:
+        if all(token == self.manifest.tokens.pad for token in ids):
+            raise InputError(f"{what} has no id but padding: give at least one")
+        if len(ids) > most:
+            raise InputError(f"{what} has {len(ids)} tokens, more than the {most} that this bundle takes: shorten it")
+        return ids
 
     def _decode(self, requests: Sequence[greedy.Request], scores: bool) -> list[greedy.Result]:
         return greedy.decode_all(
@@ -245,9 +423,6 @@ class Translator:
             scores=scores,
             workers=self._workers,
         )
-
-    def _translation(self, result: greedy.Result, truncated: bool) -> Translation:
-        return Translation(self.tokenizer.decode(result.ids), result.ids, result.scores, truncated)
 
     def _request(self, text: str, call: "_Call", what: str) -> tuple[greedy.Request | None, bool]:
         """The request for a text (None if the text is blank), and whether the text was cut to fit."""
@@ -268,7 +443,11 @@ class Translator:
         _log.warning("%s: it was cut", message)
         return request, True
 
-    def _call(self, options: Options, changes: Mapping[str, Any]) -> "_Call":
+    def _call(
+        self, options: Options, changes: Mapping[str, Any], alignments: bool = False, attention: bool = False
+    ) -> "_Call":
+        if alignments or attention:
+            self._teacher.graph("decoder")  # refuses a bundle without it before any work is done
         # Languages are checked before any sentence is encoded.
         if not isinstance(options, Options):
             raise InputError(
@@ -283,7 +462,7 @@ class Translator:
         elif options.prefix is not None:
             prefix = _ids(options.prefix, self.manifest.model.target_vocabulary, "the prefix")
         self._check_lengths(options.max_length, options.min_length, [*around.target_prefix, *prefix])
-        return _Call(options, around.target_prefix, prefix)
+        return _Call(options, around.target_prefix, prefix, alignments, attention)
 
     def _check_lengths(self, max_length: int | None, min_length: int, prefix: Sequence[int]) -> None:
         most = self.engine.limits.target
@@ -304,11 +483,14 @@ class _Call:
         options: of the call.
         target_prefix: ids that all answers begin with in its languages.
         prefix: ids of its `prefix`, which follow these.
+        alignments, attention: what to compute beside.
     """
 
     options: Options
     target_prefix: Sequence[int]
     prefix: Sequence[int]
+    alignments: bool = False
+    attention: bool = False
 
     def request(self, source: Sequence[int], target_prefix: Sequence[int]) -> greedy.Request:
         """Of one source; a sentence may choose a target language, and with it a target prefix, of its own."""
@@ -323,6 +505,11 @@ def _check_text(text: object, what: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise InputError(f"{what} is not valid text ({error.reason} at {error.start}): decode it anew") from None
+
+
+def _check_pairs(sources: Sequence[object], targets: Sequence[object]) -> None:
+    if len(sources) != len(targets):
+        raise InputError(f"there are {len(sources)} sentences and {len(targets)} translations: give one for each")
 
 
 def _listed(items: Iterable[T]) -> list[T]:

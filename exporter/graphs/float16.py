@@ -19,9 +19,32 @@ MOVES = set(
     "Concat Expand Gather Reshape ScatterElements Slice Split Squeeze TensorScatter Transpose Unsqueeze Where".split()
 )
 
+# What a user reads, and no graph: four digits of a score or a weight would be too few.
+SINGLE_OUTPUTS = ("log_probabilities", "cross_attention", "self_attention", "memory")
+
+
+def ending(model: ir.Model) -> set[str]:
+    """The nodes between the last products of a graph and its `SINGLE_OUTPUTS`: these are computed in float32 as well.
+
+    They begin with the softmax of an attention, and after the projection.
+    """
+    found: set[ir.Node] = set()
+    values = [value for value in model.graph.outputs if value.name in SINGLE_OUTPUTS]
+    while values:
+        node = values.pop().producer()
+        if node is None or node in found or node.op_type in ("Gemm", "MatMul", "LayerNormalization"):
+            continue
+        found.add(node)
+        if node.op_type != "Softmax":
+            values += [value for value in node.inputs if value is not None]
+    floats = (node for node in found if any(value.dtype == SINGLE for value in node.outputs))
+    return {node.name or "" for node in floats}
+
 
 def to_float16(model: ir.Model, islands: Collection[str]) -> None:
     """Convert in place. Graph inputs and outputs become float16; Casts mark where an island begins and ends.
+
+    The outputs of the graphs that read whole sentences, `SINGLE_OUTPUTS`, stay in float32.
 
     Args:
         model: a float32 graph in topological order, whose values all have their dtype set.
@@ -45,10 +68,11 @@ def to_float16(model: ir.Model, islands: Collection[str]) -> None:
         if node.op_type == "Cast" and node.attributes["to"].as_int() == SINGLE:
             node.attributes["to"] = ir.AttrInt64("to", wanted)
     for index, graph_output in enumerate(graph.outputs):
-        if graph_output.dtype == SINGLE:
+        wanted = SINGLE if graph_output.name in SINGLE_OUTPUTS else HALF
+        if graph_output.dtype in (HALF, SINGLE) and graph_output.dtype != wanted:
             # It keeps its name, and what computes it another one.
-            name, graph_output.name = str(graph_output.name), f"{graph_output.name}.float32"
-            cast = _cast(graph_output, HALF, name)
+            name, graph_output.name = str(graph_output.name), f"{graph_output.name}.{_NAMES[graph_output.dtype]}"
+            cast = _cast(graph_output, wanted, name)
             graph.append(cast)
             graph.outputs[index] = cast.outputs[0]
     remove_unused_weights(graph)

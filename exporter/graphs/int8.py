@@ -69,11 +69,13 @@ def _is_matrix(value: ir.Value | None) -> bool:
 
 
 def _is_lookup(node: ir.Node) -> bool:
-    """Token ids are inputs of the graph; positions stay as they are."""
-    if node.op_type != "Gather" or not _is_matrix(node.inputs[0]):
-        return False
-    ids = node.inputs[1]
-    return ids is not None and ids.name in ("input_ids", "token_ids")
+    """Of tokens, which an embedding looks up first; positions stay as they are."""
+    return node.name == "embedding/Gather" and _is_matrix(node.inputs[0])
+
+
+def normalised(model: ir.Model) -> list[str]:
+    """The values that each LayerNorm gives, in order: the graphs of one decoder, or encoder, have the same ones."""
+    return [node.outputs[0].name or "" for node in model.graph if node.op_type in _NORMS]
 
 
 class _Rows(NamedTuple):

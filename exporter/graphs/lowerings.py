@@ -36,9 +36,13 @@ def _merge_heads(x: Tensor) -> Tensor:
     return x.reshape(-1, x.shape[1] * x.shape[3])
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
-    """MatMul, Add, Softmax, MatMul: at opset 18 scaled_dot_product_attention would become fifteen nodes."""
-    return _matmul(torch.softmax(_matmul(query, key.transpose(-1, -2)) + bias, dim=-1), value)
+def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Context [b, h, m, k] and weights [b, h, m, n], by plain operators.
+
+    MatMul, Add, Softmax, MatMul: at opset 18 scaled_dot_product_attention would become fifteen nodes.
+    """
+    weights = torch.softmax(_matmul(query, key.transpose(-1, -2)) + bias, dim=-1)
+    return _matmul(weights, value), weights
 
 
 def _matmul(x: Tensor, y: Tensor) -> Tensor:
@@ -80,7 +84,7 @@ class Lowering:
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
         """Attention of [b, h, 1, k] over [b, h, n, k]; a bool mask is true where seen, a float mask is added."""
-        return attend(query, key, value, torch.where(mask, 0.0, MASKED) if mask.dtype == torch.bool else mask)
+        return attend(query, key, value, torch.where(mask, 0.0, MASKED) if mask.dtype == torch.bool else mask)[0]
 
     def add_norm(self, x: Tensor, residual: Tensor, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
         """x, residual [b, d] -> (their sum, its LayerNorm), each [b, d]."""

@@ -1,4 +1,6 @@
-"""The two graphs of a bundle as modules to trace: the encoder, and one decoder step over caches.
+"""The graphs of a bundle as modules to trace: the encoder, and one decoder step over caches.
+
+The optional ones, which read a finished translation as a whole, are in `txport.exporter.graphs.attention`.
 
 Built from `txport.models.Transformer`, sharing its tensors where possible. Rearranged once, before tracing: Q, K and V
 become one matrix, 1/sqrt(head_dim) is folded into the query's part, and positions are cut to the exported length.
@@ -29,7 +31,7 @@ def _query_scale(attention: Attention) -> float:
     return float((attention.query.out_features // attention.heads) ** -0.5)
 
 
-def _split_heads(packed: Tensor, parts: int, heads: int) -> list[Tensor]:
+def split_heads(packed: Tensor, parts: int, heads: int) -> list[Tensor]:
     """Packed projections `[b, s, parts * d]` -> `parts` tensors `[b, h, s, k]`."""
     return [part.reshape(*part.shape[:2], heads, -1).transpose(1, 2) for part in packed.chunk(parts, dim=2)]
 
@@ -66,18 +68,20 @@ class EncoderGraphLayer(nn.Module):
         self.feed_forward = layer.feed_forward
         self.feed_forward_norm = layer.feed_forward_residual.norm
 
-    def attention(self, x: Tensor, bias: Tensor) -> Tensor:
-        """x `[b, s, d]`, bias `[b, 1, 1, s]` -> `[b, s, d]`."""
-        query, key, value = _split_heads(self.qkv(x), 3, self.heads)
-        return self.output(attend(query, key, value, bias).transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+    def attention(self, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        """x `[b, s, d]`, bias `[b, 1, 1, s]` -> `[b, s, d]` and the weights `[b, h, s, s]`."""
+        query, key, value = split_heads(self.qkv(x), 3, self.heads)
+        context, weights = attend(query, key, value, bias)
+        return self.output(context.transpose(1, 2).flatten(2)), weights
 
-    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
-        """`[b, s, d]` -> `[b, s, d]`."""
+    def forward(self, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        """`[b, s, d]` -> `[b, s, d]` and the weights `[b, h, s, s]`."""
+        y, weights = self.attention(self.attention_norm(x) if self.pre_norm else x, bias)
+        x = x + y
         if self.pre_norm:
-            x = x + self.attention(self.attention_norm(x), bias)
-            return x + self.feed_forward(self.feed_forward_norm(x))  # type: ignore[no-any-return]
-        x = self.attention_norm(x + self.attention(x, bias))
-        return self.feed_forward_norm(x + self.feed_forward(x))  # type: ignore[no-any-return]
+            return x + self.feed_forward(self.feed_forward_norm(x)), weights
+        x = self.attention_norm(x)
+        return self.feed_forward_norm(x + self.feed_forward(x)), weights
 
 
 class EncoderGraph(nn.Module):
@@ -99,17 +103,23 @@ class EncoderGraph(nn.Module):
 
     def forward(self, input_ids: Tensor, source_lengths: Tensor) -> tuple[list[KeyValue], Tensor]:
         """int64 `[b, s]` and `[b]` -> for each decoder layer (key, value) `[b, h, s, k]`; bias `[b, 1, 1, s]`."""
+        memory, bias, _ = self.encode(input_ids, source_lengths)
+        cross = []
+        for project in self.cross_key_value:
+            key, value = split_heads(project(memory), 2, self.heads)
+            cross.append((key, value))
+        return cross, bias
+
+    def encode(self, input_ids: Tensor, source_lengths: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """int64 `[b, s]` and `[b]` -> memory `[b, s, d]`, bias `[b, 1, 1, s]`, each layer's weights `[b, h, s, s]`."""
         positions = torch.arange(input_ids.shape[1])
         bias = torch.where(positions[None] < source_lengths[:, None], 0.0, MASKED)[:, None, None]
         x = self.embedding(input_ids, positions)
+        weights = []
         for layer in self.layers:
-            x = layer(x, bias)
-        x = self.norm(x)
-        cross = []
-        for project in self.cross_key_value:
-            key, value = _split_heads(project(x), 2, self.heads)
-            cross.append((key, value))
-        return cross, bias
+            x, found = layer(x, bias)
+            weights.append(found)
+        return self.norm(x), bias, weights
 
 
 class StepLayer(nn.Module):

@@ -10,16 +10,17 @@ import onnx_ir.passes.common as passes
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
+from txport.exporter.graphs.attention import DecoderGraph, EncoderAttentionGraph
 from txport.exporter.graphs.lowerings import LOWERINGS, Lowering
 from txport.exporter.graphs.modules import DecoderStep, EncoderGraph
 from txport.exporter.graphs.weights import remove_unused_weights
 from txport.models.config import Config
 from txport.models.transformer import Transformer
-from txport.runtime.bundle.interface import Interface, decoder_step, encoder
+from txport.runtime.bundle.interface import Interface, decoder, decoder_step, encoder, encoder_attention
 from txport.runtime.bundle.schema import ModelSizes
 from txport.runtime.libraries import quiet
 
-ENCODER_OPSET = 18
+OPSET = 18  # of the graphs that have no lowerings
 # Any sizes above 1 will do: torch.export takes 0 and 1 for constants.
 _BATCH, _SOURCE, _TARGET = 2, 5, 7
 
@@ -30,7 +31,7 @@ def model_sizes(config: Config) -> ModelSizes:
 
 
 def trace_all(
-    model: Transformer, lowerings: Sequence[str], longest: int, advance: Callable[[], None]
+    model: Transformer, lowerings: Sequence[str], longest: int, attention: bool, advance: Callable[[], None]
 ) -> dict[str, ir.Model]:
     """The encoder and the decoder steps of `lowerings` by the names of their files.
 
@@ -38,6 +39,7 @@ def trace_all(
         model: in the dtype of the graphs.
         lowerings: one or more.
         longest: most tokens of a source and of an answer.
+        attention: whether the graphs of `ATTENTION` follow.
         advance: called after each graph.
     """
     models = {"encoder": trace_encoder(model, longest)}
@@ -45,16 +47,42 @@ def trace_all(
     for name in lowerings:
         models[f"decoder_step.{name}"] = trace_step(model, LOWERINGS[name], longest)
         advance()
+    for name, trace in ATTENTION.items() if attention else ():
+        models[name] = trace(model, longest)
+        advance()
     return models
 
 
 def trace_encoder(model: Transformer, max_source: int) -> ir.Model:
     """The encoder graph, in the model's dtype, for sources of up to `max_source` tokens."""
+    interface = encoder(model_sizes(model.config), "float32")
+    return _trace_encoder(EncoderGraph(model, max_source), max_source, interface)
+
+
+def trace_encoder_attention(model: Transformer, max_source: int) -> ir.Model:
+    """The graph of the encoder's own output and attention, for sources of up to `max_source` tokens."""
+    interface = encoder_attention(model_sizes(model.config), "float32")
+    return _trace_encoder(EncoderAttentionGraph(model, max_source), max_source, interface)
+
+
+def _trace_encoder(module: EncoderGraph, max_source: int, interface: Interface) -> ir.Model:
     batch, source = Dim("batch", min=1), Dim("source", min=1, max=max_source)
     example = (torch.ones(_BATCH, _SOURCE, dtype=torch.int64), torch.tensor([_SOURCE, 2]))
-    shapes = ({0: batch, 1: source}, {0: batch})
-    interface = encoder(model_sizes(model.config), "float32")
-    return _trace(EncoderGraph(model, max_source), example, shapes, interface, ENCODER_OPSET)
+    return _trace(module, example, ({0: batch, 1: source}, {0: batch}), interface, OPSET)
+
+
+def trace_decoder(model: Transformer, max_target: int) -> ir.Model:
+    """The decoder over whole translations of up to `max_target` tokens."""
+    config, layers = model.config, model.config.decoder_layers
+    batch, source, target = Dim("batch", min=1), Dim("source", min=1), Dim("target", min=1, max=max_target)
+    keys = torch.zeros(_BATCH, config.heads, _SOURCE, config.head_dim)
+    ids = torch.ones(_BATCH, _TARGET, dtype=torch.int64)
+    bias = torch.zeros(_BATCH, 1, 1, _SOURCE)
+    example = (ids, torch.tensor([_TARGET, 2]), bias, [(keys.clone(), keys.clone()) for _ in range(layers)])
+    cross = ({0: batch, 2: source},) * 2
+    shapes = ({0: batch, 1: target}, {0: batch}, {0: batch, 3: source}, [cross] * layers)
+    interface = decoder(model_sizes(config), "float32")
+    return _trace(DecoderGraph(model, max_target), example, shapes, interface, OPSET)
 
 
 def trace_step(model: Transformer, lowering: Lowering, max_target: int) -> ir.Model:
@@ -75,6 +103,13 @@ def trace_step(model: Transformer, lowering: Lowering, max_target: int) -> ir.Mo
     shapes = (rows, rows, rows, rows, {0: target}, {0: batch, 3: source}, [cross] * layers, [cache] * layers)
     interface = decoder_step(model_sizes(config), "float32")
     return _trace(DecoderStep(model, lowering, max_target), example, shapes, interface, lowering.opset)
+
+
+# The optional graphs, by their names and roles.
+ATTENTION: dict[str, Callable[[Transformer, int], ir.Model]] = {
+    "decoder": trace_decoder,
+    "encoder_attention": trace_encoder_attention,
+}
 
 
 def _trace(module: nn.Module, example: tuple[Any, ...], shapes: Any, interface: Interface, opset: int) -> ir.Model:

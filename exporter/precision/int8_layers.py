@@ -10,7 +10,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 from txport.exporter.bundle import write_graphs
-from txport.exporter.graphs.int8 import convertible, to_int8
+from txport.exporter.graphs.int8 import convertible, normalised, to_int8
 from txport.exporter.graphs.trace import module_of
 from txport.exporter.precision.calibration import Calibration, Loss
 from txport.exporter.precision.islands import island_nodes
@@ -74,9 +74,13 @@ class Int8Search:
         raise CheckFailed(f"{failure}, even with {count // 2} modules in float32; export it without --int8")
 
     def convert(self, models: dict[str, ir.Model], islands: Sequence[Island]) -> None:
-        """Turn the two graphs into int8, in place."""
+        """Turn the graphs into int8, in place; the optional ones round as the encoder or the step does."""
+        norms = {name: normalised(models[name]) for name in self._files}
         for name, model in models.items():
-            to_int8(model, self._largest[name], island_nodes(islands, name))
+            like = {"decoder": STEP, "encoder_attention": ENCODER}.get(name, name)
+            pairs = zip(normalised(model), norms[like], strict=True)
+            largest = {**self._largest[like], **{ours: self._largest[like][theirs] for ours, theirs in pairs}}
+            to_int8(model, largest, island_nodes(islands, name))
 
     def quality(self, kept: Sequence[Module]) -> Quality:
         """What int8 costs with these modules in float32."""

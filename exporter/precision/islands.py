@@ -5,12 +5,12 @@ A node becomes an island for one of two reasons. Overflow: it reads or writes a 
 costs most are kept in float32, one after the other, until the tokens agree.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
-from txport.exporter.graphs.float16 import rounded, to_float16
+from txport.exporter.graphs.float16 import ending, rounded, to_float16
 from txport.exporter.graphs.trace import module_of
 from txport.exporter.precision.calibration import Calibration, Loss
 from txport.exporter.verification.report import TOLERANCE
@@ -21,6 +21,9 @@ from txport.runtime.errors import CheckFailed
 OVERFLOW = 65504 / 2
 # Share of calibration tokens that may change before rounding counts as loss.
 CHANGED = 0.001
+
+# The kind of graph whose modules an optional graph has.
+LIKE = {"decoder": "decoder_step", "encoder_attention": "encoder"}
 
 Scope = tuple[str, str]  # graph ("encoder" or "decoder_step.<lowering>") and module within it
 
@@ -56,6 +59,33 @@ def choose_islands(
         if nodes := _within(file, scopes) - islands[name]:
             result.append(Island(name, tuple(sorted(nodes)), "loss"))
     return result
+
+
+def islands_of_attention(
+    islands: Sequence[Island], models: Mapping[str, ir.Model], nodes_of: Callable[[ir.Model], Iterable[ir.Node]]
+) -> list[Island]:
+    """Those of the optional graphs among `models`: what is in the modules where the encoder, or a step, has some.
+
+    Args:
+        islands: of the other graphs.
+        models: float32 graphs by name.
+        nodes_of: the nodes of a graph that the precision is for.
+    """
+    result = []
+    for name, like in LIKE.items():
+        modules = {node.rpartition("/")[0] for i in islands if i.graph.split(".")[0] == like for node in i.nodes}
+        nodes = (
+            {node.name or "" for node in nodes_of(models[name]) if module_of(node) in modules} if name in models else ()
+        )
+        if nodes:
+            result.append(Island(name, tuple(sorted(nodes)), "loss"))
+    return result
+
+
+def islands_of_outputs(models: Mapping[str, ir.Model]) -> list[Island]:
+    """What is computed in float32 because it stays in float32; see `txport.exporter.graphs.float16.ending`."""
+    found = [Island(name, tuple(sorted(ending(model))), "output") for name, model in models.items()]
+    return [island for island in found if island.nodes]
 
 
 def island_nodes(islands: Sequence[Island], graph: str) -> set[str]:

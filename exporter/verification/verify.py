@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import onnx_ir as ir
@@ -23,7 +24,7 @@ from txport.exporter.verification.report import VerificationReport, summarise
 from txport.models.checkpoint import Checkpoint
 from txport.runtime.bundle.interface import cross_names
 from txport.runtime.bundle.manifest import NAME, Manifest
-from txport.runtime.bundle.schema import FileEntry, Verification
+from txport.runtime.bundle.schema import FileEntry, OptionalRole, Role, Verification
 from txport.runtime.engine import Engine, Memory
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.errors import BundleError, InputError
@@ -176,7 +177,8 @@ def _add_encoder(errors: Errors, answer: Answer, memory: Memory) -> None:
 
 def _write_rounded(directory: Path, manifest: Manifest, copy: Path) -> None:
     """Write the graphs of a float16 bundle so that they round on the CPU as float16 hardware does."""
-    models = {graph.name: ir.load(directory / graph.file) for graph in manifest.graphs if not graph.optional}
+    known = get_args(Role) + get_args(OptionalRole)
+    models = {graph.name: ir.load(directory / graph.file) for graph in manifest.graphs if graph.role in known}
     for model in models.values():
         rounded(model)
     write_graphs(copy / "onnx", models, manifest.made_by.version)

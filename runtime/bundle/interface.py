@@ -7,10 +7,20 @@
                    cross_bias, cross_key_i, cross_value_i, self_key_i, self_value_i [batch, heads, target, head_dim]
                    -> next_token_ids, next_positions, next_finished [batch], next_self_key_i, next_self_value_i,
                       logits [batch, target_vocabulary]
+    decoder        target_ids [batch, target], target_lengths [batch], cross_bias, cross_key_i, cross_value_i
+                   -> log_probabilities [batch, target], cross_attention [layers, batch, heads, target, source],
+                      self_attention [layers, batch, heads, target, target]
+    encoder_attention  input_ids [batch, source], source_lengths [batch]
+                   -> memory [batch, source, d_model], self_attention [layers, batch, heads, source, source]
 
 ids, positions, lengths and limits are int64, finished is bool, the rest is float32 or float16. For each row, one step
 does: chosen = argmax(logits); next_token = pad if finished else chosen; next_finished = finished or next_token == eos
 or positions + 1 >= target_limits; next_positions = positions + not next_finished.
+
+The last two are optional graphs, for whole sentences in parallel; their outputs are float32 in every precision, and 0
+where padding is. `target_ids` are translations without bos. Row i of an attention of the decoder is of the step that
+makes token i: it reads bos and the tokens before i, which are the columns of its self-attention. A token's row sums to
+1, and the future is exactly 0. `log_probabilities` are natural logarithms of the given ids' probabilities.
 
 The exporter traces by these names, runtimes bind raw buffers by them, and `runtime/cpp/src/bundle/interface.cpp` says
 the same in C++: `tests/data/interface.json` is compared with both.
@@ -28,7 +38,7 @@ STATE = ("token_ids", "positions", "finished")
 # A lowering that has no use for it leaves it out.
 OPTIONAL_INPUTS = ("cache_positions",)
 # A runtime need not bind it.
-OPTIONAL_OUTPUTS = ("logits",)
+OPTIONAL_OUTPUTS = ("logits", "memory", "cross_attention", "self_attention")
 
 
 @dataclass(frozen=True)
@@ -75,9 +85,40 @@ def decoder_step(sizes: ModelSizes, floating: DType) -> Interface:
     return Interface(tuple(inputs), tuple(outputs), aliases)
 
 
+def decoder(sizes: ModelSizes, floating: DType) -> Interface:
+    """Of the decoder over whole translations; `floating` is the dtype of keys, values and bias."""
+    maps: tuple[Dimension | int, ...] = (sizes.decoder_layers, "batch", sizes.heads, "target")
+    inputs = [
+        *_tensors("int64", ("batch", "target"), "target_ids"),
+        *_tensors("int64", ("batch",), "target_lengths"),
+        *_bias(floating),
+        *_cross(sizes, floating),
+    ]
+    outputs = [
+        *_tensors("float32", ("batch", "target"), "log_probabilities"),
+        *_tensors("float32", (*maps, "source"), "cross_attention"),
+        *_tensors("float32", (*maps, "target"), "self_attention"),
+    ]
+    return Interface(tuple(inputs), tuple(outputs))
+
+
+def encoder_attention(sizes: ModelSizes, floating: DType) -> Interface:
+    """Of the encoder whose own output and attention are read, both float32 whatever `floating` is."""
+    outputs = [
+        *_tensors("float32", ("batch", "source", sizes.d_model), "memory"),
+        *_tensors("float32", (sizes.encoder_layers, "batch", sizes.heads, "source", "source"), "self_attention"),
+    ]
+    return Interface(encoder(sizes, floating).inputs, tuple(outputs))
+
+
 def interface(role: str, sizes: ModelSizes, floating: DType) -> Interface | None:
     """Of the graphs of a role; None for a role that this version does not know."""
-    of_role = {"encoder": encoder, "decoder_step": decoder_step}.get(role)
+    of_role = {
+        "encoder": encoder,
+        "decoder_step": decoder_step,
+        "decoder": decoder,
+        "encoder_attention": encoder_attention,
+    }.get(role)
     return of_role and of_role(sizes, floating)
 
 

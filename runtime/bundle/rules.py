@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import TypeVar, get_args
 
 from txport.runtime.bundle.interface import OPTIONAL_INPUTS, Interface, interface
-from txport.runtime.bundle.schema import Graph, ManifestFields, ModelSizes, Role, Tensor
+from txport.runtime.bundle.schema import Graph, ManifestFields, ModelSizes, OptionalRole, Role, Tensor
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.bundle.tokenizer_rules import tokenizer_faults
 
 T = TypeVar("T")
 HEX = re.compile(r"[0-9a-f]{64}")
 _LARGEST_SIZE = 2**31 - 1
-_ROLES = get_args(Role)
+_ROLES, _OPTIONAL_ROLES = get_args(Role), get_args(OptionalRole)
 # Never listed under `files`: the manifest itself, and what is made on the device.
 UNLISTED = ("manifest.json", "engines")
 
@@ -33,6 +33,7 @@ def faults(manifest: ManifestFields) -> Iterator[str]:
     for island in manifest.precision.islands:
         if island.graph not in names:
             yield f"precision.islands names the graph {island.graph!r}, which is not there"
+    yield from _alignment_faults(manifest)
 
 
 def _size_faults(manifest: ManifestFields) -> Iterator[str]:
@@ -80,11 +81,14 @@ def _graph_set_faults(manifest: ManifestFields) -> Iterator[str]:
     if not any(graph.role == "decoder_step" for graph in graphs):
         yield "graphs must have at least one of role 'decoder_step'"
     for graph in graphs:
-        if graph.role not in _ROLES and not graph.optional:
+        known = graph.role in _ROLES + _OPTIONAL_ROLES
+        if not known and not graph.optional:
             yield f"graph {graph.name!r} has the role {graph.role!r}, which this txport lacks, and is not optional"
         if graph.role in _ROLES and graph.optional:
             yield f"graph {graph.name!r} is optional, but a runtime cannot do without its role {graph.role!r}"
-        if graph.role in _ROLES and (graph.role == "encoder") != (graph.lowering == "standard"):
+        if graph.role in _OPTIONAL_ROLES and not graph.optional:
+            yield f"graph {graph.name!r} is not optional, but a runtime can do without its role {graph.role!r}"
+        if known and (graph.role == "decoder_step") == (graph.lowering == "standard"):
             yield f"graph {graph.name!r} has the lowering {graph.lowering!r}, unfit for its role {graph.role!r}"
         if graph.file not in manifest.files:
             yield f"graph {graph.name!r} names the file {graph.file!r}, which is not listed under files"
@@ -112,6 +116,16 @@ def _graph_faults(graph: Graph) -> Iterator[str]:
             yield f"graph {graph.name!r} aliases {name!r} with {output!r}, which are not an input and an output of it"
         elif (inputs[name].dtype, inputs[name].shape) != (outputs[output].dtype, outputs[output].shape):
             yield f"graph {graph.name!r} aliases {name!r} with {output!r}, which differ in dtype or shape"
+
+
+def _alignment_faults(manifest: ManifestFields) -> Iterator[str]:
+    heads, model = manifest.alignment_heads, manifest.model
+    for layer, head in heads:
+        if not (0 <= layer < model.decoder_layers and 0 <= head < model.heads):
+            sizes = f"the model's {model.decoder_layers} decoder layers of {model.heads} heads"
+            yield f"alignment_heads has the layer {layer} with the head {head}, outside {sizes}"
+    if twice := _repeated(heads):
+        yield f"alignment_heads has the layer {twice[0]} with the head {twice[1]} twice"
 
 
 def _believable(manifest: ManifestFields) -> ModelSizes:

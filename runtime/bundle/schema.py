@@ -1,9 +1,10 @@
 """The parts of manifest.json, field by field; `txport.runtime.bundle.manifest` puts them together."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from txport.runtime.bundle.strict_json import LEFT_OUT
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, Vocabularies
 from txport.runtime.engine import Limits, SpecialTokens
 from txport.runtime.errors import BundleError, InputError
@@ -11,6 +12,7 @@ from txport.runtime.errors import BundleError, InputError
 DType = Literal["float32", "float16", "int64", "int32", "bool"]
 Dimension = Literal["batch", "source", "target"]
 Role = Literal["encoder", "decoder_step"]  # what every bundle has
+OptionalRole = Literal["decoder", "encoder_attention"]  # for attention, scores of given translations, and the memory
 Lowering = Literal["standard", "ort", "scatter", "tensorscatter"]
 # Those of decoder steps, in the order in which ONNX Runtime should try them: its fused attention reads only the used
 # part of a cache; `scatter` needs nothing special; `tensorscatter` needs opset 24, which it has from 1.24 on.
@@ -105,9 +107,9 @@ class Graph:
 
     Attributes:
         name: of the graph, unique in a bundle.
-        role: "encoder" or "decoder_step"; another one, of an optional graph, is left alone by a runtime that does not
+        role: a `Role` or an `OptionalRole`; another one, of an optional graph, is left alone by a runtime that does not
             know it.
-        lowering: how a decoder step is written; "standard" for an encoder.
+        lowering: how a decoder step is written; "standard" for the others.
         optional: whether a runtime can do without it.
         file: relative to the bundle.
         opsets: version of each domain of operators.
@@ -152,7 +154,11 @@ class Generation:
 
 @dataclass(frozen=True)
 class ManifestFields:
-    """The fields of manifest.json, and what follows from them once `txport.runtime.bundle.rules` holds."""
+    """The fields of manifest.json, and what follows from them once `txport.runtime.bundle.rules` holds.
+
+    `alignment_heads` are those (layer, head) of cross-attention that point from a target token to its source; a bundle
+    of which none are known leaves the field out.
+    """
 
     format_version: int
     made_by: MadeBy
@@ -165,6 +171,7 @@ class ManifestFields:
     generation: Generation
     files: dict[str, FileEntry]
     verification: Verification | None
+    alignment_heads: tuple[tuple[int, int], ...] = field(default=(), metadata=LEFT_OUT)
 
     @property
     def vocabularies(self) -> Vocabularies:
@@ -180,6 +187,10 @@ class ManifestFields:
     def encoder(self) -> Graph:
         """The encoder graph."""
         return next(graph for graph in self.graphs if graph.role == "encoder")
+
+    def optional_graph(self, role: OptionalRole) -> Graph | None:
+        """The graph of this role, if the bundle has one."""
+        return next((graph for graph in self.graphs if graph.role == role), None)
 
     @property
     def lowerings(self) -> tuple[Lowering, ...]:

@@ -24,6 +24,7 @@ _NAMES = {
     float: "a number",
 }
 _LARGEST = 2**63 - 1
+LEFT_OUT = {"left_out": True}  # metadata of a field that a file need not have, and has not if there is nothing in it
 EXPORT_AGAIN = "copy or export the bundle again"
 
 
@@ -122,7 +123,8 @@ def decode(
 def encode(value: Any) -> Any:
     """The JSON value of a dataclass: the reverse of `decode`."""
     if dataclasses.is_dataclass(value):
-        return {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        items = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
+        return {field.name: encode(item) for field, item in items if item or "left_out" not in field.metadata}
     if isinstance(value, tuple | list):
         return [encode(item) for item in value]
     if isinstance(value, dict):
@@ -157,7 +159,8 @@ class _Decoder:
         hints = typing.get_type_hints(kind)
         fields = {field.name: field for field in dataclasses.fields(kind)}
         for name, field in fields.items():
-            optional = self.by_hand and field.default is not dataclasses.MISSING
+            left_out = "left_out" in field.metadata
+            optional = left_out or (self.by_hand and field.default is not dataclasses.MISSING)
             if name not in value and not optional:
                 raise _MismatchError(f"{where} misses the field {name!r}: the file is incomplete or was edited by hand")
         for name in value:

@@ -28,8 +28,25 @@ class Tokenizer(Protocol):
     def encode_prefix(self, text: str) -> list[int]:
         """The target ids of a prefix that a translation must begin with, without bos and eos."""
 
+    def source_spans(self, text: str) -> list[tuple[int, int]]:
+        """The characters, first and after the last, that each id of `encode_source` stands for."""
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of target ids; special ids, and ids outside the vocabulary, leave no text."""
+
+    def source_labels(self, ids: Sequence[int]) -> list[str]:
+        """What a picture calls these source ids."""
+
+    def target_labels(self, ids: Sequence[int]) -> list[str]:
+        """What a picture calls these target ids."""
+
+    def target_spans(self, ids: Sequence[int]) -> list[tuple[int, int]]:
+        """The characters of `decode(ids)` that each id adds to those before; an unfinished one is the last id's."""
+        stream, spans, end = TextStream(self), list[tuple[int, int]](), 0
+        for position, token in enumerate(ids):
+            start, end = end, end + len(stream.add(token, position == len(ids) - 1))
+            spans.append((start, end))
+        return spans
 
 
 class Side(Protocol):
@@ -38,8 +55,14 @@ class Side(Protocol):
     def encode(self, text: str) -> list[int]:
         """The ids of a text alone. Unpaired surrogates count as unseen characters."""
 
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """The characters of the text that each of its ids stands for, also where normalisation changes them."""
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids."""
+
+    def piece(self, token: int) -> str | None:
+        """The piece of an id; None if it has none."""
 
 
 class Pieces(Side):
@@ -62,6 +85,10 @@ class Pieces(Side):
             return list(self._processor.encode(_valid(text), out_type=int))
         return self._vocabulary.ids(self._processor.encode(_valid(text), out_type=str))
 
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        pieces = self._processor.encode(_valid(text), out_type="immutable_proto").pieces
+        return [(piece.begin, piece.end) for piece in pieces]
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids.
 
@@ -71,6 +98,11 @@ class Pieces(Side):
         if self._vocabulary is None:
             return str(self._processor.decode([int(i) for i in ids if 0 <= i < self.size]))
         return str(self._processor.decode_pieces(self._vocabulary.pieces(ids)))
+
+    def piece(self, token: int) -> str | None:
+        if self._vocabulary is None:
+            return str(self._processor.id_to_piece(token)) if token < self.size else None
+        return "".join(self._vocabulary.pieces([token])) or None
 
 
 class FromTokenizers(Side):
@@ -97,9 +129,16 @@ class FromTokenizers(Side):
     def encode(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(_valid(text), add_special_tokens=False).ids)
 
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        return list(self._tokenizer.encode(_valid(text), add_special_tokens=False).offsets)
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, without special ones."""
         return str(self._tokenizer.decode([int(i) for i in ids if 0 <= i], skip_special_tokens=True))
+
+    def piece(self, token: int) -> str | None:
+        piece: str | None = self._tokenizer.id_to_token(token)
+        return piece
 
 
 class TextTokenizer(Tokenizer):
@@ -140,9 +179,23 @@ class TextTokenizer(Tokenizer):
     def encode_prefix(self, text: str) -> list[int]:
         return self._target.encode(text)
 
+    def source_spans(self, text: str) -> list[tuple[int, int]]:
+        """The characters that each id of `encode_source` stands for, counted from the beginning of the whole text."""
+        rest = split_marker(text, self._description)[1]
+        skipped = len(text) - len(rest)
+        return [(start + skipped, end + skipped) for start, end in self._source.spans(rest)]
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of target ids; ids without a piece leave no text."""
         return self._target.decode(ids)
+
+    def source_labels(self, ids: Sequence[int]) -> list[str]:
+        """The pieces of source ids; an id without one is its number."""
+        return [self._source.piece(token) or f"<{token}>" for token in ids]
+
+    def target_labels(self, ids: Sequence[int]) -> list[str]:
+        """The pieces of target ids, likewise."""
+        return [self._target.piece(token) or f"<{token}>" for token in ids]
 
     def source_text(self, ids: Sequence[int]) -> str:
         """The text of source ids: it turns random ids into sample texts for a model that came without any."""
@@ -181,9 +234,21 @@ class IdsOnly(Tokenizer):
         """Raises InputError: there is nothing to encode with."""
         raise InputError("this bundle has no tokenizer: give it ids (Translator.translate_ids)")
 
+    def source_spans(self, text: str) -> list[tuple[int, int]]:
+        """Raises InputError: there is nothing to encode with."""
+        raise InputError("this bundle has no tokenizer: give it ids (Translator.translate_ids)")
+
     def decode(self, ids: Sequence[int]) -> str:
         """No text."""
         return ""
+
+    def source_labels(self, ids: Sequence[int]) -> list[str]:
+        """Their numbers."""
+        return [f"<{token}>" for token in ids]
+
+    def target_labels(self, ids: Sequence[int]) -> list[str]:
+        """Their numbers."""
+        return [f"<{token}>" for token in ids]
 
 
 def open_tokenizer(

@@ -5,10 +5,10 @@ Write it again with `python tests/data/make_interface.py`.
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from txport.runtime.bundle import interface, manifest
-from txport.runtime.bundle.schema import LOWERINGS, DType, ModelSizes
+from txport.runtime.bundle.schema import LOWERINGS, DType, ModelSizes, OptionalRole, Role
 from txport.runtime.bundle.strict_json import encode
 
 FILE = Path(__file__).with_name("interface.json")
@@ -22,7 +22,7 @@ def value() -> dict[str, Any]:
     """The contract, and the constants that every runtime shares."""
     models = [
         {"model": encode(sizes), "type": floating}
-        | {role: encode(interface.interface(role, sizes, floating)) for role in ("encoder", "decoder_step")}
+        | {role: encode(interface.interface(role, sizes, floating)) for role in get_args(Role) + get_args(OptionalRole)}
         for sizes, floating in MODELS
     ]
     return {

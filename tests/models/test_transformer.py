@@ -73,8 +73,10 @@ def torch_transformer(model: Transformer) -> nn.Transformer:
     return theirs.eval()
 
 
-def torch_logits(model: Transformer, source: Tensor, source_lengths: list[int], target: Tensor) -> Tensor:
-    """Logits by `torch.nn.Transformer`; embeddings and positions by the paper's text (sections 3.4 and 3.5)."""
+def torch_logits(
+    model: Transformer, source: Tensor, source_lengths: list[int], target: Tensor, theirs: nn.Transformer | None = None
+) -> Tensor:
+    """Logits by `torch.nn.Transformer`, made here unless it is given; inputs by the paper (sections 3.4 and 3.5)."""
     scale = math.sqrt(model.config.d_model)
 
     def embed(weight: Tensor, ids: Tensor) -> Tensor:
@@ -82,7 +84,7 @@ def torch_logits(model: Transformer, source: Tensor, source_lengths: list[int], 
 
     padding = torch.tensor([[i >= length for i in range(source.shape[1])] for length in source_lengths])
     future = torch.triu(torch.ones(target.shape[1], target.shape[1], dtype=torch.bool), 1)
-    states = torch_transformer(model)(
+    states = (theirs or torch_transformer(model))(
         embed(model.source_embedding.tokens.weight, source),
         embed(model.target_embedding.tokens.weight, target),
         tgt_mask=future,
@@ -106,6 +108,69 @@ def test_logits_equal_torch_nn_transformer(make_model: MakeModel, norm: str, act
     for row, length in enumerate(target_lengths):
         torch.testing.assert_close(ours[row, :length], theirs[row, :length], **TOLERANCE)
     assert ours.std() > 0.1, "logits too flat for the comparison to mean anything"
+
+
+def recorded(theirs: nn.Transformer) -> dict[str, list[Tensor]]:
+    """The weights `[b, h, t, s]` of every `nn.MultiheadAttention`, by its name in a layer, as they are computed."""
+    weights: dict[str, list[Tensor]] = {}
+
+    def watch(name: str, attention: nn.MultiheadAttention) -> None:
+        original = attention.forward
+
+        def forward(*inputs: Tensor, **options: Any) -> tuple[Tensor, Tensor | None]:
+            output, found = original(*inputs, **options | {"need_weights": True, "average_attn_weights": False})
+            assert found is not None
+            weights.setdefault(name, []).append(found)
+            return output, found
+
+        attention.forward = forward  # type: ignore[method-assign]
+
+    for path, module in theirs.named_modules():
+        if isinstance(module, nn.MultiheadAttention):
+            watch(path.split(".")[0] + "." + path.split(".")[-1], module)
+    return weights
+
+
+@pytest.mark.parametrize("norm", ["post", "pre", "post_final"])
+def test_attention_maps_equal_torch_nn_multihead_attention(make_model: MakeModel, norm: str) -> None:
+    model = make_model(norm=norm, encoder_layers=3)
+    source_lengths, target_lengths = [7, 1, 12, 4], [5, 9, 1, 3]
+    source, target = random_ids(1, source_lengths), random_ids(2, target_lengths)
+    maps = model.attention_maps(source, torch.tensor(source_lengths), target, torch.tensor(target_lengths))
+    theirs = torch_transformer(model)
+    weights = recorded(theirs)  # with gradients: without them nn.TransformerEncoderLayer would not call its attention
+    inputs = F.pad(target[:, :-1], (1, 0), value=model.config.bos_id)
+    logits = torch_logits(model, source, source_lengths, inputs, theirs)
+    expected = [weights[name] for name in ("encoder.self_attn", "decoder.self_attn", "decoder.multihead_attn")]
+    log_probabilities = logits.log_softmax(-1).gather(2, target[..., None])[..., 0]
+    assert maps.log_probabilities.max() <= 0 and maps.cross.std() > 0.05
+    for row, (s, t) in enumerate(zip(source_lengths, target_lengths, strict=True)):
+        for ours, layers, (queries, keys) in zip(
+            (maps.encoder, maps.decoder, maps.cross), expected, ((s, s), (t, t), (t, s)), strict=True
+        ):
+            assert len(ours) == len(layers)
+            for layer, found in enumerate(layers):
+                part = ours[layer, row]
+                torch.testing.assert_close(part[:, :queries, :keys], found[row, :, :queries, :keys], **TOLERANCE)
+                torch.testing.assert_close(part[:, :queries].sum(-1), torch.ones(part.shape[0], queries))
+                assert not part[:, queries:].any() and not part[:, :, keys:].any()
+        assert not maps.decoder[:, row].triu(1).any()
+        torch.testing.assert_close(maps.log_probabilities[row, :t], log_probabilities[row, :t], **TOLERANCE)
+        assert not maps.log_probabilities[row, t:].any()
+
+
+@torch.no_grad()
+def test_attention_maps_are_those_of_each_sentence_alone(make_model: MakeModel) -> None:
+    model = make_model()
+    source_lengths, target_lengths = [3, 9], [8, 2]
+    source, target = random_ids(3, source_lengths), random_ids(4, target_lengths)
+    maps = model.attention_maps(source, torch.tensor(source_lengths), target, torch.tensor(target_lengths))
+    for row, (s, t) in enumerate(zip(source_lengths, target_lengths, strict=True)):
+        lengths = torch.tensor([s]), torch.tensor([t])
+        alone = model.attention_maps(source[row : row + 1, :s], lengths[0], target[row : row + 1, :t], lengths[1])
+        torch.testing.assert_close(maps.encoder[:, row, :, :s, :s], alone.encoder[:, 0], **TOLERANCE)
+        torch.testing.assert_close(maps.decoder[:, row, :, :t, :t], alone.decoder[:, 0], **TOLERANCE)
+        torch.testing.assert_close(maps.cross[:, row, :, :t, :s], alone.cross[:, 0], **TOLERANCE)
 
 
 # --- positions ------------------------------------------------------------------------------------------------------

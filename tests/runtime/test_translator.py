@@ -22,7 +22,8 @@ from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.tokenizer_schema import Languages, TokenizerDescription, ids_only
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.options import Options
-from txport.runtime.translator import Translation, Translator
+from txport.runtime.results import Translation
+from txport.runtime.translator import Translator
 from txport.runtime.workers import shares
 
 TEXTS = ["the cat sees a bird", "one", "a big red dog", "not two or three", "zebra crossing", "a a a a a a a"]

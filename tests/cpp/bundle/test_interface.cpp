@@ -40,7 +40,7 @@ TEST_CASE("the interface is that of Python") {
   CHECK(expected["optional_inputs"] == json{kCachePositions});
   REQUIRE(expected["models"].size() == 2);
   for (const json& item : expected["models"]) {
-    for (const char* role : {kEncoder, kStep}) {
+    for (const char* role : {kEncoder, kStep, kDecoder, kEncoderAttention}) {
       const Interface found = interface_of(role, sizes_of(item["model"]), item["type"]);
       CHECK(listed(found.inputs) == item[role]["inputs"]);
       CHECK(listed(found.outputs) == item[role]["outputs"]);

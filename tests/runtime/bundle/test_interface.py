@@ -31,6 +31,6 @@ def test_every_alias_joins_tensors_of_one_form() -> None:
             assert inputs[name] == outputs[output]
 
 
-@pytest.mark.parametrize("role", ["decoder", "", "Encoder"])
+@pytest.mark.parametrize("role", ["critic", "", "Encoder"])
 def test_other_roles_have_none(role: str) -> None:
     assert interface(role, *make_interface.MODELS[0]) is None

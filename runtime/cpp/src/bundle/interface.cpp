@@ -1,14 +1,24 @@
 #include "bundle/interface.hpp"
 
+#include <algorithm>
+#include <array>
+#include <string_view>
+
 namespace txport::core {
 
 namespace {
 
 using Shape = std::vector<Size>;
 
+// Outputs that a runtime need not bind.
+constexpr std::array<std::string_view, 4> kOptionalOutputs{kLogits, "memory", "cross_attention", "self_attention"};
+
 void add(std::vector<Tensor>& tensors, const std::vector<std::string>& names, const std::string& dtype,
          const Shape& shape) {
-  for (const std::string& name : names) tensors.push_back({name, dtype, shape, name == kLogits});
+  for (const std::string& name : names) {
+    const bool optional = std::find(kOptionalOutputs.begin(), kOptionalOutputs.end(), name) != kOptionalOutputs.end();
+    tensors.push_back({name, dtype, shape, optional});
+  }
 }
 
 // Keys and values of each layer, after `start`.
@@ -29,11 +39,29 @@ Interface interface_of(const std::string& role, const ModelSizes& sizes, const s
   const Shape cache_shape{"batch", sizes.heads, "target", sizes.head_dim};
   const Shape bias_shape{"batch", std::int64_t{1}, std::int64_t{1}, "source"};
   Interface result;
-  if (role == kEncoder) {
+  if (role == kEncoder || role == kEncoderAttention) {
     add(result.inputs, {"input_ids"}, "int64", {"batch", "source"});
     add(result.inputs, {"source_lengths"}, "int64", {"batch"});
+    if (role == kEncoderAttention) {
+      add(result.outputs, {"memory"}, "float32", {"batch", "source", sizes.d_model});
+      add(result.outputs, {"self_attention"}, "float32",
+          {sizes.encoder_layers, "batch", sizes.heads, "source", "source"});
+      return result;
+    }
     add(result.outputs, cross, floating, cross_shape);
     add(result.outputs, {kCrossBias}, floating, bias_shape);
+    return result;
+  }
+  if (role == kDecoder) {
+    add(result.inputs, {"target_ids"}, "int64", {"batch", "target"});
+    add(result.inputs, {"target_lengths"}, "int64", {"batch"});
+    add(result.inputs, {kCrossBias}, floating, bias_shape);
+    add(result.inputs, cross, floating, cross_shape);
+    add(result.outputs, {"log_probabilities"}, "float32", {"batch", "target"});
+    for (const char* keys : {"source", "target"}) {
+      const char* name = keys == std::string_view("source") ? "cross_attention" : "self_attention";
+      add(result.outputs, {name}, "float32", {sizes.decoder_layers, "batch", sizes.heads, "target", keys});
+    }
     return result;
   }
   // The state: it comes out advanced, in the same buffers.

@@ -16,6 +16,9 @@ inline constexpr float kMasked = -30000.0F;
 
 inline constexpr const char* kEncoder = "encoder";
 inline constexpr const char* kStep = "decoder_step";
+// Of optional graphs: the decoder over whole translations, and the encoder whose own output and attention are read.
+inline constexpr const char* kDecoder = "decoder";
+inline constexpr const char* kEncoderAttention = "encoder_attention";
 inline constexpr const char* kCrossBias = "cross_bias";
 // An input that only some lowerings need.
 inline constexpr const char* kCachePositions = "cache_positions";
@@ -28,8 +31,8 @@ struct Interface {
   std::vector<std::pair<std::string, std::string>> aliases;  // (input, output) pairs that share one buffer
 };
 
-// The interface of kEncoder or kStep, of `sizes.decoder_layers` layers. `floating` is the type of caches, bias and
-// logits.
+// The interface of one of these roles. `floating` is the type of keys, values, bias and logits; the outputs of optional
+// graphs are float32 in every precision.
 Interface interface_of(const std::string& role, const ModelSizes& sizes, const std::string& floating);
 
 // Whether a tensor is a self-attention cache, `[batch, heads, target, head_dim]`.

@@ -144,9 +144,19 @@ std::optional<Verification> decode_verification(const Value& value) {
                       value["batch_identical"].integer(), value["max_logit_error"].number()};
 }
 
+std::vector<std::pair<std::int64_t, std::int64_t>> decode_heads(const Value& value) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> heads;
+  for (const Value& item : value.items()) {
+    const auto pair = item.items(2);
+    heads.emplace_back(pair[0].integer(), pair[1].integer());
+  }
+  return heads;
+}
+
 Manifest decode(const Value& value) {
   value.fields({"format_version", "made_by", "model", "tokens", "dimensions", "precision", "graphs", "tokenizer",
-                "generation", "files", "verification", "sha256"});
+                "generation", "files", "verification", "sha256"},
+               "alignment_heads");
   Manifest manifest;
   manifest.format_version = value["format_version"].integer();
   manifest.made_by = decode_made_by(value["made_by"]);
@@ -162,6 +172,7 @@ Manifest decode(const Value& value) {
     manifest.files[name] = {entry["bytes"].integer(), entry["sha256"].text()};
   }
   manifest.verification = decode_verification(value["verification"]);
+  if (value.has("alignment_heads")) manifest.alignment_heads = decode_heads(value["alignment_heads"]);
   manifest.sha256 = value["sha256"].text();
   return manifest;
 }
@@ -270,6 +281,8 @@ const Graph& Manifest::encoder() const {
 const Graph& Manifest::step(const std::string& lowering) const {
   return *find(kStep, usable_lowerings(lowering).front());
 }
+
+const Graph* Manifest::optional_graph(const std::string& role) const { return find(role, "standard"); }
 
 std::vector<std::string> Manifest::lowerings() const {
   std::vector<std::string> result;

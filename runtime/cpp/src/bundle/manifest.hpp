@@ -158,6 +158,8 @@ struct Manifest {
   Generation generation;
   std::map<std::string, FileEntry> files;
   std::optional<Verification> verification;
+  // (layer, head) of cross-attention that point from a target token to its source; empty if none are known.
+  std::vector<std::pair<std::int64_t, std::int64_t>> alignment_heads;
   std::string sha256;
   std::string text;  // the file as it was read
 
@@ -179,6 +181,8 @@ struct Manifest {
   const Graph& encoder() const;
   // Throws BundleError: the bundle does not have this lowering.
   const Graph& step(const std::string& lowering) const;
+  // The graph of kDecoder or kEncoderAttention; null if the bundle has none.
+  const Graph* optional_graph(const std::string& role) const;
 
   // Those of the bundle's decoder steps, in the order of kLowerings.
   std::vector<std::string> lowerings() const;

@@ -52,6 +52,7 @@ class Rules {
       require(std::any_of(manifest_.graphs.begin(), manifest_.graphs.end(), named),
               "precision.islands names the graph " + quote(island.graph) + ", which is not there");
     }
+    check_alignment_heads();
   }
 
  private:
@@ -60,6 +61,23 @@ class Rules {
 
   void require(bool holds, const std::string& fault) const {
     if (!holds) throw BundleError(file_ + ": " + fault);
+  }
+
+  void check_alignment_heads() const {
+    const ModelSizes& model = manifest_.model;
+    std::set<std::pair<std::int64_t, std::int64_t>> listed;
+    for (const auto& [layer, head] : manifest_.alignment_heads) {
+      const bool inside = 0 <= layer && layer < model.decoder_layers && 0 <= head && head < model.heads;
+      require(inside, alignment_head(layer, head) + ", outside the model's " + std::to_string(model.decoder_layers) +
+                          " decoder layers of " + std::to_string(model.heads) + " heads");
+    }
+    for (const auto& [layer, head] : manifest_.alignment_heads) {
+      require(listed.insert({layer, head}).second, alignment_head(layer, head) + " twice");
+    }
+  }
+
+  static std::string alignment_head(std::int64_t layer, std::int64_t head) {
+    return "alignment_heads has the layer " + std::to_string(layer) + " with the head " + std::to_string(head);
   }
 
   void check_sizes() const {
@@ -128,7 +146,10 @@ class Rules {
     require(fault.empty(), fault);
   }
 
-  static bool is_known(const Graph& graph) { return graph.role == kEncoder || graph.role == kStep; }
+  static bool is_required(const Graph& graph) { return graph.role == kEncoder || graph.role == kStep; }
+  static bool is_known(const Graph& graph) {
+    return is_required(graph) || graph.role == kDecoder || graph.role == kEncoderAttention;
+  }
 
   void check_graph_set() const {
     std::set<std::string> names;
@@ -149,8 +170,11 @@ class Rules {
     const std::string start = "graph " + quote(graph.name);
     const std::string role = quote(graph.role);
     if (is_known(graph)) {
-      require(!graph.optional, start + " is optional, but a runtime cannot do without its role " + role);
-      require((graph.role == kEncoder) == (graph.lowering == "standard"),
+      require(!is_required(graph) || !graph.optional,
+              start + " is optional, but a runtime cannot do without its role " + role);
+      require(is_required(graph) || graph.optional,
+              start + " is not optional, but a runtime can do without its role " + role);
+      require((graph.role == kStep) != (graph.lowering == "standard"),
               start + " has the lowering " + quote(graph.lowering) + ", unfit for its role " + role);
     } else {
       require(graph.optional, start + " has the role " + role + ", which this txport lacks, and is not optional");

@@ -103,7 +103,9 @@ void Value::refuse(const char* expected) const {
   throw BundleError(where_ + " must be " + expected + ", not " + name_of(*json_));
 }
 
-const Value& Value::fields(std::initializer_list<const char*> names) const {
+bool Value::has(const char* name) const { return json_->contains(name); }
+
+const Value& Value::fields(std::initializer_list<const char*> names, const char* left_out) const {
   if (!json_->is_object()) refuse("an object");
   for (const char* name : names) {
     if (!json_->contains(name)) {
@@ -111,7 +113,8 @@ const Value& Value::fields(std::initializer_list<const char*> names) const {
     }
   }
   for (const auto& item : json_->items()) {
-    if (std::none_of(names.begin(), names.end(), [&](const char* name) { return item.key() == name; })) {
+    const bool known = std::any_of(names.begin(), names.end(), [&](const char* name) { return item.key() == name; });
+    if (!known && item.key() != left_out) {
       throw BundleError(where_ + " has the unknown field " + quote(item.key()) +
                         ": this txport does not know what it means");
     }

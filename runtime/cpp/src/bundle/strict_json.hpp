@@ -29,8 +29,9 @@ class Value {
  public:
   Value(const Json& json, std::string where) : json_(&json), where_(std::move(where)) {}
 
-  // Check that this is an object with exactly these fields.
-  const Value& fields(std::initializer_list<const char*> names) const;
+  // Check that this is an object with exactly these fields, and perhaps `left_out`, which a file need not have.
+  const Value& fields(std::initializer_list<const char*> names, const char* left_out = "") const;
+  bool has(const char* name) const;
   // One field of an object that has it.
   Value operator[](const char* name) const;
 

@@ -1,0 +1,192 @@
+"""The optional graphs of a bundle on ONNX Runtime: they read whole sentences, finished translations among them.
+
+These are plain runs of some sentences at a time: nothing is captured, and nothing is kept from one to the next.
+TensorRT has no engines for them: beside its engines ONNX Runtime computes them, on the GPU where its CUDA provider is
+installed.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+from txport.runtime.bundle.manifest import WEIGHTS, Manifest
+from txport.runtime.bundle.schema import Graph, OptionalRole
+from txport.runtime.engine import Engine, Float32, Int64
+from txport.runtime.engines.mapped import release
+from txport.runtime.engines.ort import OrtEngine
+from txport.runtime.engines.ort_session import CPU, Provider, open_session, providers_of, reason_of
+from txport.runtime.errors import BundleError, failure
+from txport.runtime.libraries import cuda_provider
+
+# The most numbers of one output or of all logits of a run, unless one sentence alone has more: 64 MiB.
+MOST_NUMBERS = 1 << 24
+
+Array = npt.NDArray[Any]
+Ids = Sequence[int]
+_NEEDED = {
+    "decoder": "alignments, attention and the scores of given translations need",
+    "encoder_attention": "embeddings and the encoder's attention need",
+}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the decoder made of one translation: t target ids of s source ids.
+
+    Attributes:
+        log_probabilities: float32 `[t]`, of each id of the translation.
+        cross: float32 `[layers, heads, t, s]`, cross-attention; None if it was not asked for.
+        own: float32 `[layers, heads, t, t]`, self-attention, whose columns are bos and the ids before the last;
+            likewise.
+    """
+
+    log_probabilities: Float32
+    cross: Float32 | None
+    own: Float32 | None
+
+
+class TeacherForcing:
+    """The graphs of the optional roles, each loaded at its first use. Threads may share one.
+
+    Args:
+        directory: the bundle.
+        manifest: its manifest, already checked.
+        engine: that runs the bundle.
+        threads: threads of each operator on the CPU; 0 for as many as there are cores.
+    """
+
+    def __init__(self, directory: Path, manifest: Manifest, engine: Engine, threads: int) -> None:
+        self._directory, self._manifest, self._threads = directory, manifest, threads
+        # The engine on the CPU encodes for this one too; others keep on the GPU what they encode.
+        self._engine = engine if isinstance(engine, OrtEngine) else None
+        self._on_cpu = self._engine is not None or cuda_provider() is None
+        self._sessions: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    def read(
+        self, sources: Sequence[Ids], targets: Sequence[Ids], *, cross: bool = False, own: bool = False
+    ) -> Iterator[tuple[int, Reading]]:
+        """What the decoder makes of translations, each with its index, in the order in which they are computed.
+
+        Args:
+            sources: source ids, as an engine takes them: each 1 to `Limits.source`.
+            targets: their translations without bos, each 1 to `Limits.target`.
+            cross, own: whether to return cross-attention, and self-attention.
+
+        Raises:
+            BundleError: the bundle has no such graph.
+            ResourceError, EngineError: as an engine's.
+        """
+        model, graph = self._manifest.model, self.graph("decoder")
+        maps = model.decoder_layers * model.heads
+
+        def numbers(source: int, target: int) -> int:
+            return target * max(model.target_vocabulary, maps * max(source * cross, target * own))
+
+        wanted = ["log_probabilities"] + ["cross_attention"] * cross + ["self_attention"] * own
+        for rows in self._batches(sources, targets, numbers):
+            ids, lengths = _padded([targets[row] for row in rows], self._manifest.tokens.pad)
+            feed = {**self._encode([sources[row] for row in rows]), "target_ids": ids, "target_lengths": lengths}
+            found = self._run(graph, feed, wanted)
+            for index, row in enumerate(rows):
+                s, t = len(sources[row]), len(targets[row])
+                yield (
+                    row,
+                    Reading(
+                        found["log_probabilities"][index, :t],
+                        found["cross_attention"][:, index, :, :t, :s] if cross else None,
+                        found["self_attention"][:, index, :, :t, :t] if own else None,
+                    ),
+                )
+
+    def memories(self, sources: Sequence[Ids]) -> Iterator[tuple[int, Float32]]:
+        """The encoder's output `[s, d_model]` for each source, float32, with its index; raises as `read`."""
+        yield from self._encoded(sources, "memory", lambda s, _: s * self._manifest.model.d_model)
+
+    def attentions(self, sources: Sequence[Ids]) -> Iterator[tuple[int, Float32]]:
+        """The encoder's self-attention `[layers, heads, s, s]` for each source, float32, likewise."""
+        model = self._manifest.model
+        maps = model.encoder_layers * model.heads
+        yield from self._encoded(sources, "self_attention", lambda s, _: maps * s * s)
+
+    def _encoded(
+        self, sources: Sequence[Ids], output: str, numbers: Callable[[int, int], int]
+    ) -> Iterator[tuple[int, Float32]]:
+        graph = self.graph("encoder_attention")
+        for rows in self._batches(sources, sources, numbers):
+            ids, lengths = _padded([sources[row] for row in rows], self._manifest.tokens.pad)
+            found = self._run(graph, {"input_ids": ids, "source_lengths": lengths}, [output])[output]
+            for index, row in enumerate(rows):
+                s = len(sources[row])
+                yield row, found[index, :s] if output == "memory" else found[:, index, :, :s, :s]
+
+    def _batches(
+        self, sources: Sequence[Ids], targets: Sequence[Ids], numbers: Callable[[int, int], int]
+    ) -> Iterator[list[int]]:
+        """Rows of about one length, the longest first, as many as fit."""
+        order = sorted(range(len(sources)), key=lambda row: (-len(targets[row]), -len(sources[row])))
+        most, rows, source = self._manifest.limits.batch, list[int](), 0
+        for row in order:
+            longest = max(source, len(sources[row]))
+            if rows and (len(rows) == most or (len(rows) + 1) * numbers(longest, len(targets[rows[0]])) > MOST_NUMBERS):
+                yield rows
+                rows, longest = [], len(sources[row])
+            rows.append(row)
+            source = longest
+        if rows:
+            yield rows
+
+    def _encode(self, sources: Sequence[Ids]) -> Mapping[str, Array]:
+        """Cross-attention's keys, values and bias."""
+        ids, lengths = _padded(sources, self._manifest.tokens.pad)
+        if self._engine is not None:
+            return self._engine.encode(ids, lengths)
+        graph = self._manifest.encoder
+        inputs = {tensor.name for tensor in self.graph("decoder").inputs}
+        wanted = [tensor.name for tensor in graph.outputs if tensor.name in inputs]
+        return self._run(graph, {"input_ids": ids, "source_lengths": lengths}, wanted)
+
+    def graph(self, role: OptionalRole) -> Graph:
+        """The graph of a role.
+
+        Raises:
+            BundleError: the bundle has none.
+        """
+        graph = self._manifest.optional_graph(role)
+        if graph is None:
+            raise BundleError(
+                f"{self._directory} has no graph of the role {role!r}, which {_NEEDED[role]}: "
+                "export it again with tx-export --with-attention"
+            )
+        return graph
+
+    def _run(self, graph: Graph, feed: Mapping[str, Array], wanted: Sequence[str]) -> dict[str, Array]:
+        session, options = self._session(graph), onnxruntime.RunOptions()
+        options.only_execute_path_to_fetches = True
+        try:
+            found = session.run(list(wanted), dict(feed), options)
+        except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
+            raise failure(f"ONNX Runtime failed: {reason_of(error)}") from error
+        return dict(zip(wanted, found, strict=True))
+
+    def _session(self, graph: Graph) -> Any:
+        with self._lock:
+            if graph.name not in self._sessions:
+                providers: Sequence[Provider] = [CPU] if self._on_cpu else providers_of("cuda")
+                session = open_session(self._directory, graph, threads=self._threads, providers=providers)
+                release(self._directory / WEIGHTS)
+                self._sessions[graph.name] = session
+            return self._sessions[graph.name]
+
+
+def _padded(rows: Sequence[Ids], pad: int) -> tuple[Int64, Int64]:
+    """int64 ids `[rows, longest]` and lengths `[rows]`."""
+    ids = np.full((len(rows), max(map(len, rows))), pad, np.int64)
+    for row, values in zip(ids, rows, strict=True):
+        row[: len(values)] = values
+    return ids, np.array([len(row) for row in rows], np.int64)

@@ -1,0 +1,79 @@
+"""What a `Translator` gives."""
+
+from dataclasses import dataclass, field
+
+from txport.runtime.engine import Float32
+from txport.runtime.text.alignment import Alignment
+
+
+@dataclass(frozen=True)
+class Translation:
+    """The translation of one sentence.
+
+    Attributes:
+        text: the translation; empty for an empty sentence.
+        ids: target ids without bos; the last is eos unless the maximum length came first.
+        scores: the natural logarithm of each id's probability, if requested.
+        truncated: the sentence was longer than the bundle takes and was cut.
+        alignment: which words and tokens of the sentence each one comes from, if requested; None for an empty sentence.
+        attention: float32 `[ids, source ids]`, how much each id attended to each source id: the average that
+            `txport.runtime.alignment` describes; likewise.
+    """
+
+    text: str
+    ids: list[int]
+    scores: list[float] | None
+    truncated: bool
+    alignment: Alignment | None = None
+    attention: Float32 | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Score:
+    """How likely a model takes a given translation for.
+
+    Attributes:
+        ids: target ids without bos, the end included.
+        scores: the natural logarithm of each id's probability after those before it.
+    """
+
+    ids: list[int]
+    scores: list[float]
+
+    @property
+    def total(self) -> float:
+        """The logarithm of the whole translation's probability."""
+        return sum(self.scores)
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """All attention of one sentence and its translation: s source ids, t target ids.
+
+    Attributes:
+        source_ids, target_ids: with the ids around a text, and without bos.
+        source_labels, target_labels: what a picture calls them.
+        encoder: float32 `[layers, heads, s, s]`.
+        decoder: float32 `[layers, heads, t, t]`; row i is of the step that makes target id i, and the columns are what
+            it read: bos and the ids before the last.
+        cross: float32 `[layers, heads, t, s]`.
+        scores: the natural logarithm of each target id's probability.
+    """
+
+    source_ids: list[int]
+    target_ids: list[int]
+    source_labels: list[str]
+    target_labels: list[str]
+    encoder: Float32
+    decoder: Float32
+    cross: Float32
+    scores: list[float]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One step of a stream: the id, the text that it completes (often none), and its score if requested."""
+
+    id: int
+    text: str
+    score: float | None
