@@ -1,4 +1,4 @@
-"""The console script of the benchmarks; it imports only the standard library."""
+"""The console scripts of the benchmarks; it imports only the standard library."""
 
 import sys
 from typing import NoReturn
@@ -15,3 +15,8 @@ def bench() -> NoReturn:
         word = sys.argv.pop(1)
         sys.argv[0], module = f"{sys.argv[0]} {word}", _COMMANDS[word]
     run_command(f"txport.benchmarks.{module}", extra="bench")
+
+
+def attention() -> NoReturn:
+    """tx-attention"""
+    run_command("txport.benchmarks.attention_command", extra="ort")

@@ -1,0 +1,102 @@
+"""tx-attention: pictures of what a model attends to. PyTorch is imported for a checkpoint only."""
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import click
+from txport.benchmarks.pictures.canvas import Canvas
+from txport.benchmarks.pictures.heatmaps import draw_heatmaps
+from txport.benchmarks.pictures.links import draw_links
+from txport.benchmarks.pictures.maps import KINDS, Map, read_maps
+from txport.benchmarks.pictures.positions import draw_positions
+from txport.runtime.errors import InputError
+from txport.runtime.files import write_atomically
+from txport.runtime.libraries import needs
+from txport.runtime.options import Options
+
+# Weights of one picture: more make a file of many megabytes that nobody can take in.
+MOST = 250_000
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("model", metavar="BUNDLE_OR_CHECKPOINT", required=False, type=click.Path(path_type=Path))
+@click.argument("text", required=False)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), required=True, help="The picture: .svg, .html or .png."
+)
+@click.option("--target", help="A translation to draw. [default: the model's own]")
+@click.option(
+    "--kind", "kinds", multiple=True, help="encoder, decoder or cross; may be repeated. [default: all of them]"
+)
+@click.option("--layer", "layers", type=int, multiple=True, help="Only this layer, from 1; may be repeated.")
+@click.option("--head", "heads", type=int, multiple=True, help="Only this head, from 1; may be repeated.")
+@click.option("--word", help="Draw lines from this word, or token, to all that it attends to.")
+@click.option("--source-language", help="Language of the text. [default: the model's]")
+@click.option("--target-language", help="Language to translate into. [default: the model's]")
+@click.option(
+    "--positions", type=int, metavar="D_MODEL", help="Instead: sine and cosine of the positions of a model so wide."
+)
+def main(
+    model: Path | None, text: str | None, output: Path, target: str | None, kinds: tuple[str, ...],
+    layers: tuple[int, ...], heads: tuple[int, ...], word: str | None, source_language: str | None,
+    target_language: str | None, positions: int | None,
+) -> None:  # fmt: skip
+    """Draw the attention of a model that reads TEXT and makes its translation: heat maps, layers by heads.
+
+    A bundle of tx-export --with-attention needs no PyTorch. What is masked is 0, and white.
+    """
+    logging.basicConfig(format="tx-attention: %(message)s", level=logging.WARNING)
+    write = _writer(output)
+    if positions is not None:
+        if model is not None:
+            raise InputError("--positions draws no model: leave the model and the text away")
+        canvas, label = draw_positions(positions), f"Sine and cosine of positions, for d_model {positions}"
+    else:
+        if model is None or text is None:
+            raise InputError("give a bundle or a checkpoint, and a text in quotes, or --positions")
+        options = Options(source_language=source_language, target_language=target_language)
+        if unknown := [kind for kind in kinds if kind not in KINDS]:
+            raise InputError(f"there is no attention of the kind {unknown[0]!r}: give {', '.join(KINDS)}")
+        maps = read_maps(model, text, target, options)
+        canvas, label = _draw(maps, kinds, layers, heads, word), f"Attention: {maps[0].text} → {maps[1].text}"
+    write_atomically(output, write(canvas, label))
+
+
+def _writer(output: Path) -> Callable[[Canvas, str], bytes]:
+    """What turns a picture and its title into the bytes of the file."""
+    kind = output.suffix.lower()
+    if kind == ".png":
+        with needs("bench"):
+            from txport.benchmarks.pictures.png import png
+        return lambda canvas, label: png(canvas)
+    if kind == ".svg":
+        return lambda canvas, label: canvas.svg(label).encode()
+    if kind == ".html":
+        return lambda canvas, label: canvas.page(label).encode()
+    raise InputError(f"{output} is no picture that can be written: its name must end in .svg, .html or .png")
+
+
+def _draw(
+    maps: Sequence[Map], kinds: Sequence[str], layers: Sequence[int], heads: Sequence[int], word: str | None
+) -> Canvas:
+    """The picture of what was chosen; layers and heads from 1."""
+    chosen = [each for each in maps if each.kind in (kinds or KINDS)]
+    if word is not None:
+        having = [each for each in chosen if each.find(word)]
+        # Without --kind, a word of the source is not looked for in the translation, nor the other way round.
+        if not having or (kinds and len(having) < len(chosen)):
+            texts = " nor in ".join(dict.fromkeys(repr(each.text) for each in chosen))
+            raise InputError(f"the word {word!r} is not in {texts}: give one that is there, or a token")
+        chosen = having
+    for each in chosen:
+        for what, numbers, count in (("layer", layers, each.weights.shape[0]), ("head", heads, each.weights.shape[1])):
+            for number in numbers:
+                if not 1 <= number <= count:
+                    raise InputError(f"there is no {what} {number}: {each.kind} attention has {count}, from 1 on")
+    maps_of = [len(layers or each.weights) * len(heads or each.weights[0]) for each in chosen]
+    numbers = sum(count * each.weights[0, 0].size for count, each in zip(maps_of, chosen, strict=True))
+    if numbers > MOST:
+        raise InputError(f"a picture of {numbers} weights is too large: choose with --kind, --layer or --head")
+    from_zero = [number - 1 for number in layers], [number - 1 for number in heads]
+    return draw_heatmaps(chosen, *from_zero) if word is None else draw_links(chosen, *from_zero, word)

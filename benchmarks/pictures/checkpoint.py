@@ -1,0 +1,49 @@
+"""A checkpoint's attention, by PyTorch."""
+
+from pathlib import Path
+
+import torch
+from txport.models.checkpoint import load_checkpoint
+from txport.runtime import greedy
+from txport.runtime.errors import CheckpointError, InputError
+from txport.runtime.options import Options
+from txport.runtime.results import AttentionMaps
+from txport.runtime.text.tokenizer import Tokenizer, open_tokenizer
+from txport.training.torch_engine import TorchEngine
+
+
+def checkpoint_maps(
+    directory: Path, text: str, target: str | None, options: Options
+) -> tuple[AttentionMaps, Tokenizer, int]:
+    """What `Translator.attention_maps` gives for a bundle, the tokenizer, and the id of bos.
+
+    Raises:
+        CheckpointError: the checkpoint is damaged or has no tokenizer.
+        InputError: a text is longer than the model takes.
+    """
+    checkpoint = load_checkpoint(directory)
+    if checkpoint.tokenizer.kind == "none":
+        raise CheckpointError(f"{directory} has no tokenizer: there is no text to draw")
+    model, config = checkpoint.model, checkpoint.config
+    tokenizer = open_tokenizer(directory, checkpoint.tokenizer, config.vocabularies)
+    ids, around = tokenizer.encode_source(text, options.source_language, options.target_language)
+    source = _within(around.around(ids), config.max_positions, "text")
+    if target is None:
+        (result,) = greedy.decode_all(TorchEngine(model), [greedy.Request(source, prefix=around.target_prefix)])
+        made = result.ids
+    else:
+        given = [*around.target_prefix, *tokenizer.encode_prefix(target), config.eos_id]
+        made = _within(given, config.max_positions, "translation")
+    lengths = torch.tensor([len(source)]), torch.tensor([len(made)])
+    with torch.no_grad():
+        found = model.attention_maps(torch.tensor([source]), lengths[0], torch.tensor([made]), lengths[1])
+    weights = (each[:, 0].numpy() for each in (found.encoder, found.decoder, found.cross))
+    labels = tokenizer.source_labels(source), tokenizer.target_labels(made)
+    maps = AttentionMaps(source, made, *labels, *weights, found.log_probabilities[0].tolist())
+    return maps, tokenizer, config.bos_id
+
+
+def _within(ids: list[int], most: int, what: str) -> list[int]:
+    if len(ids) > most:
+        raise InputError(f"the {what} has {len(ids)} tokens, more than the {most} that this checkpoint takes: shorten it")
+    return ids

@@ -1,0 +1,92 @@
+"""Attention as heat maps, layers by heads, as in the textbook's figures."""
+
+from collections.abc import Sequence
+
+from txport.benchmarks.pictures.canvas import LINE, MARGIN, Canvas, Line, Rectangle, Text, text_width
+from txport.benchmarks.pictures.maps import TITLES, Map
+
+COLOUR = "#08306b"
+SMALL, LARGE = 12.0, 24.0  # the side of a cell, among several maps and of a single one
+GAP = 16.0
+LABEL = 9.0
+# Weights that would be written as 0 are not drawn: white is 0.
+LEAST = 0.00005
+
+
+def draw_heatmaps(maps: Sequence[Map], layers: Sequence[int], heads: Sequence[int]) -> Canvas:
+    """One grid under the other.
+
+    Args:
+        maps: the kinds to draw.
+        layers, heads: those to draw, counted from 0; none for all.
+    """
+    canvas = Canvas()
+    _legend(canvas)
+    for each in maps:
+        _grid(canvas, each, layers or range(each.weights.shape[0]), heads or range(each.weights.shape[1]))
+    return canvas
+
+
+def heading(canvas: Canvas, text: str) -> float:
+    """Write it below what is there; returns where to go on."""
+    canvas.add(Text(MARGIN, canvas.height + 14, text, 13, bold=True))
+    return canvas.height + 4
+
+
+def panel_title(layer: int, head: int) -> str:
+    """Counted from 1, as in the textbook."""
+    return f"layer {layer + 1}, head {head + 1}"
+
+
+def weight_title(query: str, key: str, weight: float) -> str:
+    """What the mouse shows."""
+    return f"{query} → {key}: {weight:.4f}"
+
+
+def _legend(canvas: Canvas) -> None:
+    x, y, steps, side = MARGIN + 14, MARGIN, 20, 6.0
+    for step in range(steps):
+        canvas.add(Rectangle(x + step * side, y, side, 10, COLOUR, (step + 0.5) / steps))
+    canvas.add(_frame(x, y, steps * side, 10))
+    canvas.add(Text(x - 4, y + 9, "0", LABEL, "end"))
+    canvas.add(Text(x + steps * side + 4, y + 9, "1", LABEL))
+    canvas.add(Text(x + steps * side + 24, y + 9, "rows: queries, columns: keys; white where masked", LABEL))
+
+
+def _grid(canvas: Canvas, each: Map, layers: Sequence[int], heads: Sequence[int]) -> None:
+    side = SMALL if len(layers) * len(heads) > 1 else LARGE
+    top, left = heading(canvas, TITLES[each.kind]), MARGIN + _longest(each.queries) + 6
+    width = max(side * len(each.keys), text_width(panel_title(9, 9), LABEL)) + GAP
+    height = side * len(each.queries) + GAP + LABEL
+    for row, layer in enumerate(layers):
+        y = top + row * height + LABEL + 4
+        for column, head in enumerate(heads):
+            x = left + column * width
+            canvas.add(Text(x, y - 4, panel_title(layer, head), LABEL))
+            _panel(canvas, each, layer, head, x, y, side)
+        for index, label in enumerate(each.queries):
+            canvas.add(Text(left - 4, y + (index + 0.5) * side + 0.35 * LABEL, label, LABEL, "end"))
+    bottom = top + len(layers) * height - GAP + 4 + 6
+    for column in range(len(heads)):
+        for index, label in enumerate(each.keys):
+            x = left + column * width + (index + 0.5) * side + 0.35 * LABEL
+            canvas.add(Text(x, bottom, label, LABEL, "end", turned=True))
+    canvas.height = max(canvas.height, bottom + _longest(each.keys) + MARGIN)
+
+
+def _panel(canvas: Canvas, each: Map, layer: int, head: int, x: float, y: float, side: float) -> None:
+    for i, query in enumerate(each.queries):
+        for j, key in enumerate(each.keys):
+            weight = float(each.weights[layer, head, i, j])
+            if weight >= LEAST:
+                title = weight_title(query, key, weight)
+                canvas.add(Rectangle(x + j * side, y + i * side, side, side, COLOUR, min(weight, 1.0), title))
+    canvas.add(_frame(x, y, side * len(each.keys), side * len(each.queries)))
+
+
+def _frame(x: float, y: float, width: float, height: float) -> Line:
+    return Line([(x, y), (x + width, y), (x + width, y + height), (x, y + height), (x, y)], LINE)
+
+
+def _longest(labels: Sequence[str]) -> float:
+    return max(text_width(label, LABEL) for label in labels)

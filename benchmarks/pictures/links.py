@@ -1,0 +1,46 @@
+"""What one word attends to: lines from it to the tokens, the darker the more, as in lecture notes on "it"."""
+
+from collections.abc import Sequence
+
+from txport.benchmarks.pictures.canvas import INK, LINE, MARGIN, Canvas, Line, Text, text_width
+from txport.benchmarks.pictures.heatmaps import COLOUR, LEAST, heading, panel_title, weight_title
+from txport.benchmarks.pictures.maps import TITLES, Map
+
+SIZE, ROW, LINK, GAP = 11.0, 17.0, 90.0, 36.0
+FAINT = "#999999"
+
+
+def draw_links(maps: Sequence[Map], layers: Sequence[int], heads: Sequence[int], word: str) -> Canvas:
+    """A panel for each layer and head; arguments as of `draw_heatmaps`, and a word that every map has."""
+    canvas = Canvas()
+    for each in maps:
+        _grid(canvas, each, layers or range(each.weights.shape[0]), heads or range(each.weights.shape[1]), word)
+    return canvas
+
+
+def _grid(canvas: Canvas, each: Map, layers: Sequence[int], heads: Sequence[int], word: str) -> None:
+    chosen, top = each.find(word), heading(canvas, TITLES[each.kind])
+    left, right = (max(text_width(label, SIZE) for label in labels) for labels in (each.queries, each.keys))
+    width, height = left + LINK + right + GAP, ROW * max(len(each.queries), len(each.keys)) + GAP
+    for row, layer in enumerate(layers):
+        for column, head in enumerate(heads):
+            x, y = MARGIN + left + column * width, top + row * height + SIZE
+            canvas.add(Text(x + LINK / 2, y, panel_title(layer, head), SIZE, "middle"))
+            canvas.add(Line([(x - left, y + 5), (x + LINK + right, y + 5)], LINE))
+            _panel(canvas, each, layer, head, chosen, x, y + 8)
+
+
+def _panel(canvas: Canvas, each: Map, layer: int, head: int, chosen: Sequence[int], x: float, y: float) -> None:
+    for index, label in enumerate(each.queries):
+        own = index in chosen
+        canvas.add(
+            Text(x - 4, y + (index + 0.8) * ROW, label, SIZE, "end", bold=own, colour=INK if own else FAINT)
+        )
+    for index, label in enumerate(each.keys):
+        canvas.add(Text(x + LINK + 4, y + (index + 0.8) * ROW, label, SIZE))
+        for query in chosen:
+            weight = float(each.weights[layer, head, query, index])
+            if weight >= LEAST:
+                ends = [(x, y + (query + 0.5) * ROW), (x + LINK, y + (index + 0.5) * ROW)]
+                title = weight_title(each.queries[query], label, weight)
+                canvas.add(Line(ends, COLOUR, 3.0, min(weight, 1.0), title))

@@ -1,0 +1,108 @@
+"""What is drawn: the attention of one sentence and its translation, whether a bundle or a checkpoint computed it."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from txport.runtime.engine import Float32
+from txport.runtime.errors import InputError
+from txport.runtime.libraries import needs
+from txport.runtime.options import Options
+from txport.runtime.text.alignment import Span, stripped
+
+if TYPE_CHECKING:
+    from txport.runtime.results import AttentionMaps
+    from txport.runtime.text.tokenizer import Tokenizer
+
+KINDS = ("encoder", "decoder", "cross")
+TITLES = {
+    "encoder": "Encoder self-attention: each source token to all of them",
+    "decoder": "Decoder self-attention: the step that makes each token, to the tokens before it",
+    "cross": "Cross-attention: the step that makes each token, to the source",
+}
+
+
+@dataclass(frozen=True)
+class Map:
+    """One kind of attention: q queries attend to k keys.
+
+    Attributes:
+        kind: one of `KINDS`.
+        weights: float32 `[layers, heads, q, k]`; rows sum to 1.
+        queries, keys: labels.
+        text: what the queries are the tokens of.
+        spans: the characters of `text` that each query stands for; empty if none.
+    """
+
+    kind: str
+    weights: Float32
+    queries: Sequence[str]
+    keys: Sequence[str]
+    text: str
+    spans: Sequence[Span]
+
+    def find(self, word: str) -> list[int]:
+        """The queries that a word consists of, where it stands first, or those with this label; none if it is absent.
+
+        A word is any part of the text with no letter or digit right before or after it.
+        """
+        found = re.search(rf"(?<!\w){re.escape(word)}(?!\w)", self.text)
+        if word and found is not None:
+            begin, end = found.span()
+            return [i for i, (first, after) in enumerate(self.spans) if first < end and begin < after]
+        return [i for i, label in enumerate(self.queries) if label == word]
+
+
+def read_maps(model: Path, text: str, target: str | None, options: Options) -> list[Map]:
+    """Every kind of attention, in the order of `KINDS`.
+
+    Args:
+        model: a bundle of `tx-export --with-attention`, which needs no PyTorch, or a checkpoint.
+        text: the sentence.
+        target: its translation; None for the model's own.
+        options: the languages, and what else decides the model's own translation.
+
+    Raises:
+        InputError: `model` is neither, a text is empty, or longer than the model takes.
+        BundleError, CheckpointError: it is damaged, has no tokenizer, or no graphs of attention.
+    """
+    for given, what in ((text, "text"), (target, "translation")):
+        if given is not None and not given.strip():
+            raise InputError(f"the {what} is empty: give a sentence")
+    if (model / "manifest.json").exists():
+        with needs("ort"):
+            from txport.runtime.translator import Translator
+        with Translator(model, "cpu") as translator:
+            maps = translator.attention_maps(text, target, options.changed({"strict": True}))
+            return as_maps(maps, translator.tokenizer, translator.manifest.tokens.bos, text, options)
+    if not (model / "config.json").exists():
+        raise InputError(f"{model} is neither a bundle (manifest.json) nor a checkpoint (config.json)")
+    with needs("export"):
+        from txport.benchmarks.pictures.checkpoint import checkpoint_maps
+    return as_maps(*checkpoint_maps(model, text, target, options), text, options)
+
+
+def as_maps(maps: "AttentionMaps", tokenizer: "Tokenizer", bos: int, text: str, options: Options) -> list[Map]:
+    """The kinds of `maps`, with labels and the characters of each token.
+
+    Args:
+        maps: of the whole sentence.
+        tokenizer: that made its ids.
+        bos: the id that a decoder starts from.
+        text: the sentence.
+        options: its languages.
+    """
+    _, around = tokenizer.encode_source(text, options.source_language, options.target_language)
+    source = [(0, 0)] * len(maps.source_ids)
+    first, after = len(around.source_prefix), len(source) - len(around.source_suffix)
+    source[first:after] = [stripped(span, text) for span in tokenizer.source_spans(text)]
+    made = tokenizer.decode(maps.target_ids)
+    target = [stripped(span, made) for span in tokenizer.target_spans(maps.target_ids)]
+    read = [*tokenizer.target_labels([bos]), *maps.target_labels[:-1]]
+    return [
+        Map("encoder", maps.encoder, maps.source_labels, maps.source_labels, text, source),
+        Map("decoder", maps.decoder, maps.target_labels, read, made, target),
+        Map("cross", maps.cross, maps.target_labels, maps.source_labels, made, target),
+    ]
