@@ -98,8 +98,8 @@ class DecoderGraph(DecoderStep):
         x, _ = self._layers(x.reshape(-1, self.config.d_model), inputs, cross, cross)
         chosen = _log_probabilities(self.projection(x), target_ids.reshape(-1)).reshape(batch, length)
         tokens = _tokens(target_lengths, length)
-        maps = (_stacked(weights, tokens) for weights in (parallel.cross_weights, parallel.self_weights))
-        return torch.where(tokens, chosen, 0.0), *maps
+        cross_maps, self_maps = _stacked(parallel.cross_weights, tokens), _stacked(parallel.self_weights, tokens)
+        return torch.where(tokens, chosen, 0.0), cross_maps, self_maps
 
 
 def _log_probabilities(logits: Tensor, ids: Tensor) -> Tensor:

@@ -14,6 +14,8 @@ Checked against those ids:
   `evidence.LOOP_SAMPLE` in the others, because the loop is the same code over all of them;
 * a sample of sentences, in each lowering, alone with the largest cache, and once more with padding added.
 
+Checked on a sample, where the bundle has them: its optional graphs (`txport.exporter.verification.attention`).
+
 Sentences are the checkpoint's own or the user's, to the end of their answers, which are cut only where they are longer
 than `trial.answer_limits` allows. Where there are none, they are random, and their answers are cut as
 `trial.random_limits` says: an answer to a random text need not end by itself.
@@ -31,11 +33,12 @@ refills.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnxruntime
 import torch
+from txport.exporter.verification.attention import AttentionReport
 from txport.exporter.verification.coverage import Coverage
 from txport.exporter.verification.quality import Quality
 from txport.exporter.words import plural
@@ -89,7 +92,8 @@ class LoweringReport:
 class VerificationReport:
     """The whole of `verification.json`; the counts are those of the worst lowering.
 
-    `asked` sentences were to be compared, `sentences` were; `cut` of PyTorch's answers to them did not end.
+    `asked` sentences were to be compared, `sentences` were; `cut` of PyTorch's answers to them did not end. `attention`
+    is None for a bundle without the optional graphs.
     """
 
     format_version: int
@@ -109,11 +113,17 @@ class VerificationReport:
     lowerings: list[LoweringReport]
     versions: dict[str, str]
     notes: list[str]
+    attention: AttentionReport | None = None
+
+    def with_attention(self, attention: AttentionReport) -> "VerificationReport":
+        """This report with that of the optional graphs."""
+        return replace(self, attention=attention, passed=self.passed and not attention.failures)
 
     @property
     def failure(self) -> str:
         """What failed, in one line."""
         failures = [f"{each.lowering}: {failure}" for each in self.lowerings for failure in each.failures]
+        failures += self.attention.failures if self.attention is not None else []
         if 2 * self.cut > self.sentences:
             endless = f"{self.cut:,} of {plural(self.sentences, 'answer')} do not end"
             failures.append(f"{endless}: the model has hardly learnt anything yet")

@@ -45,6 +45,15 @@ def print_report(report: VerificationReport, console: Console) -> None:
             )
         for failure in each.failures:
             console.print(f"[red]{each.lowering}: {escape(failure)}[/red]")
+    if (attention := report.attention) is not None:
+        console.print(
+            f"Attention and scores of given translations, on {plural(attention.sentences, 'sentence')}: largest errors "
+            f"{attention.max_weight_error:.1e} of weights, {attention.max_score_error:.1e} of scores, "
+            f"{attention.max_memory_error:.1e} of the encoder's output; on average scores differ by "
+            f"{attention.mean_own_score_error:.1e} from those of the bundle's own steps"
+        )
+        for failure in attention.failures:
+            console.print(f"[red]{escape(failure)}[/red]")
     for note in report.notes:
         console.print(f"[yellow]{escape(note)}[/yellow]")
     console.print("[green]passed[/green]" if report.passed else "[red]failed[/red]")

@@ -17,6 +17,7 @@ from txport.exporter.graphs.float16 import rounded
 from txport.exporter.progress import Stages
 from txport.exporter.reference import BATCH, Answer, answers
 from txport.exporter.trial import Trial
+from txport.exporter.verification.attention import check_attention
 from txport.exporter.verification.coverage import Coverage
 from txport.exporter.verification.evidence import LOOP_SAMPLE, Errors, LoweringCheck
 from txport.exporter.verification.portions import Portions, spread
@@ -57,7 +58,7 @@ class Verifier:
     minutes: float | None = None
 
     def verify_bundle(self, directory: Path) -> VerificationReport:
-        """Compare every lowering of a bundle, on the CPU.
+        """Compare every lowering of a bundle, and its optional graphs, on the CPU.
 
         Raises:
             BundleError: the bundle is damaged, or its sizes are not the checkpoint's.
@@ -71,7 +72,12 @@ class Verifier:
                 _write_rounded(directory, manifest, graphs)
             engines: dict[str, Engine] = {name: OrtEngine(graphs, manifest, [name]) for name in manifest.lowerings}
             precision = manifest.precision.weights
-            return self._compare(engines, precision, ARITHMETIC[precision], compare_encoder=True)
+            report = self._compare(engines, precision, ARITHMETIC[precision], compare_encoder=True)
+            if any(manifest.optional_graph(role) is None for role in get_args(OptionalRole)):
+                return report
+            self.stages.stage("verify: attention")
+            engine = OrtEngine(graphs, manifest, manifest.lowerings[:1])
+            return report.with_attention(check_attention(self.checkpoint.model, self.trial, graphs, manifest, engine))
 
     def verify_engine(self, directory: Path, manifest: Manifest, engine: Engine) -> VerificationReport:
         """Compare the one engine that a device runs, in its own arithmetic.

@@ -1,5 +1,6 @@
 """Tiny models of other toolkits with random weights, saved by those toolkits' own code, and how ours is compared."""
 
+import copy
 import io
 import json
 import random
@@ -93,6 +94,33 @@ def assert_same_numbers(
     assert (memory[valid] - output.encoder_last_hidden_state[valid]).abs().max() < 1e-4
     assert (logits[..., kept] - output.logits[..., kept]).abs().max() < 1e-4
     assert logits.std() > 0.1, "a model that says nothing proves nothing"
+    _assert_same_attention(checkpoint, theirs, (ids, lengths, mask), targets)
+
+
+def _assert_same_attention(
+    checkpoint: Checkpoint, theirs: Any, source: tuple[torch.Tensor, torch.Tensor, torch.Tensor], targets: torch.Tensor
+) -> None:
+    """Every weight of every attention within 1e-5; `targets` begin with bos.
+
+    In float64, because the weights of a random model change by more than that with the order of a sum in float32.
+    """
+    ids, lengths, mask = source
+    model, theirs = copy.deepcopy(checkpoint.model).double(), copy.deepcopy(theirs).double()
+    theirs.set_attn_implementation("eager")  # others do not give their weights
+    with torch.inference_mode():
+        output = theirs(
+            input_ids=ids, attention_mask=mask, decoder_input_ids=targets, use_cache=False, output_attentions=True
+        )
+        made = torch.cat([targets[:, 1:], targets[:, 1:2]], dim=1)
+        maps = model.attention_maps(ids, lengths, made, torch.full_like(lengths, made.shape[1]))
+    tokens = mask.bool()[None, :, None, :, None]
+    for ours, layers in (
+        (maps.encoder, torch.stack(output.encoder_attentions).masked_fill(~tokens, 0.0)),
+        (maps.decoder, torch.stack(output.decoder_attentions)),
+        (maps.cross, torch.stack(output.cross_attentions)),
+    ):
+        assert ours.shape == layers.shape and ours.std() > 0.01
+        assert (ours - layers).abs().max() < 1e-5
 
 
 def assert_varied(rows: Sequence[Sequence[int]], eos: int) -> None:

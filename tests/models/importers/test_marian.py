@@ -1,9 +1,12 @@
 """Marian imports against Hugging Face's own Marian, and exported ones against CTranslate2's conversion of the same."""
 
+import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from foreign_models import (
@@ -83,7 +86,9 @@ def exported(marian: tuple[Path, Any], tmp_path_factory: pytest.TempPathFactory)
     directory = tmp_path_factory.mktemp("exported")
     import_here(marian[0], directory / "checkpoint")
     report = export_bundle(
-        directory / "checkpoint", directory / "bundle", ExportOptions(lowerings=("scatter",), sentences=32, singles=5)
+        directory / "checkpoint",
+        directory / "bundle",
+        ExportOptions(lowerings=("scatter",), sentences=32, singles=5, attention=True),
     )
     assert report is not None and report.passed and report.token_identical == 32
     assert report.lowerings[0].mean_logit_error < 1e-4, "banned ids do not count"
@@ -109,6 +114,44 @@ def test_an_exported_import_agrees_with_ctranslate2(marian: tuple[Path, Any], ex
     assert_varied(made, EOS)
     found = [[tokens[i] for i in ids if i != EOS] for ids in made]
     assert identical(found, [result.hypotheses[0] for result in hypotheses]) == INPUTS
+
+
+def test_attention_and_scores_of_an_exported_import_agree_with_ctranslate2(
+    marian: tuple[Path, Any], exported: Path, tmp_path: Path
+) -> None:
+    """Its attention is of the first head of the last layer, by its own converter's choice, and has no row for eos."""
+    ctranslate2 = pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install 'txport[dev]'")
+    from txport.runtime.bundle.manifest import Manifest
+    from txport.runtime.translator import Translator
+
+    ctranslate2.converters.TransformersConverter(str(marian[0])).convert(str(tmp_path / "ct2"))
+    theirs = ctranslate2.Translator(str(tmp_path / "ct2"), compute_type="float32", inter_threads=1, intra_threads=1)
+    tokens = {i: token for token, i in json.loads((marian[0] / "vocab.json").read_text()).items()}
+    sources = random_sources(range(2, 56), [EOS])[:60]
+    named = [[tokens[i] for i in source] for source in sources]
+    bundle = Path(shutil.copytree(exported, tmp_path / "bundle"))
+    manifest = Manifest.load(bundle)
+    dataclasses.replace(manifest, alignment_heads=((manifest.model.decoder_layers - 1, 0),)).write(bundle)
+    translator = Translator(bundle, "cpu", threads=1)
+    made = translator.translate_ids(sources, max_length=MADE, attention=True)
+    expected = theirs.translate_batch(
+        named, beam_size=1, max_decoding_length=MADE, min_decoding_length=0, return_attention=True
+    )
+    compared = 0
+    for ours, found in zip(made, expected, strict=True):
+        kept = [i for i, token in enumerate(ours.ids) if token != EOS]
+        assert ours.attention is not None and len(found.attention[0]) >= len(kept)
+        for row in kept:
+            weights = np.array(found.attention[0][row])
+            np.testing.assert_allclose(ours.attention[row, : len(weights)], weights, atol=1e-5)
+            compared += 1
+    assert compared > 200
+    ended = [(source, ours) for source, ours in zip(sources, made, strict=True) if ours.ids[-1] == EOS]
+    scores = translator.score_ids([source for source, _ in ended], [ours.ids for _, ours in ended])
+    texts = [[tokens[i] for i in ours.ids[:-1]] for _, ours in ended]
+    for ours, found in zip(scores, theirs.score_batch([named[sources.index(s)] for s, _ in ended], texts), strict=True):
+        np.testing.assert_allclose(ours.scores, found.log_probs, atol=1e-4)
+    assert len(ended) > 10
 
 
 def test_text_in_text_out_as_hugging_face_has_it(marian: tuple[Path, Any], exported: Path) -> None:
