@@ -134,6 +134,8 @@ def test_the_exporter_does_not_need_training_nor_its_libraries() -> None:
 def test_a_device_can_be_measured_without_pytorch() -> None:
     pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'txport[bench]'")
     commands = [
+        "txport.benchmarks.attention_command",
+        "txport.benchmarks.pictures.png",
         "txport.benchmarks.bench_command",
         "txport.benchmarks.compare_command",
         "txport.benchmarks.report.plots",
@@ -155,6 +157,7 @@ def commands() -> list[str]:
 
 def test_the_commands_are_these() -> None:
     assert commands() == [
+        "tx-attention",
         "tx-bench",
         "tx-build",
         "tx-evaluate",

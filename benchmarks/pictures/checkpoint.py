@@ -45,5 +45,7 @@ def checkpoint_maps(
 
 def _within(ids: list[int], most: int, what: str) -> list[int]:
     if len(ids) > most:
-        raise InputError(f"the {what} has {len(ids)} tokens, more than the {most} that this checkpoint takes: shorten it")
+        raise InputError(
+            f"the {what} has {len(ids)} tokens, more than the {most} that this checkpoint takes: shorten it"
+        )
     return ids

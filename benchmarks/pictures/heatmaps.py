@@ -30,7 +30,7 @@ def draw_heatmaps(maps: Sequence[Map], layers: Sequence[int], heads: Sequence[in
 def heading(canvas: Canvas, text: str) -> float:
     """Write it below what is there; returns where to go on."""
     canvas.add(Text(MARGIN, canvas.height + 14, text, 13, bold=True))
-    return canvas.height + 4
+    return canvas.height - 4
 
 
 def panel_title(layer: int, head: int) -> str:

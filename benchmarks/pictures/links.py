@@ -33,9 +33,7 @@ def _grid(canvas: Canvas, each: Map, layers: Sequence[int], heads: Sequence[int]
 def _panel(canvas: Canvas, each: Map, layer: int, head: int, chosen: Sequence[int], x: float, y: float) -> None:
     for index, label in enumerate(each.queries):
         own = index in chosen
-        canvas.add(
-            Text(x - 4, y + (index + 0.8) * ROW, label, SIZE, "end", bold=own, colour=INK if own else FAINT)
-        )
+        canvas.add(Text(x - 4, y + (index + 0.8) * ROW, label, SIZE, "end", bold=own, colour=INK if own else FAINT))
     for index, label in enumerate(each.keys):
         canvas.add(Text(x + LINK + 4, y + (index + 0.8) * ROW, label, SIZE))
         for query in chosen:
