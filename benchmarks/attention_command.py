@@ -49,8 +49,8 @@ def main(
     logging.basicConfig(format="tx-attention: %(message)s", level=logging.WARNING)
     write = _writer(output)
     if positions is not None:
-        if model is not None:
-            raise InputError("--positions draws no model: leave the model and the text away")
+        if model is not None or target is not None or word is not None or kinds or layers or heads:
+            raise InputError("--positions draws no model: give nothing else but -o")
         canvas, label = draw_positions(positions), f"Sine and cosine of positions, for d_model {positions}"
     else:
         if model is None or text is None:
@@ -97,6 +97,8 @@ def _draw(
     maps_of = [len(layers or each.weights) * len(heads or each.weights[0]) for each in chosen]
     numbers = sum(count * each.weights[0, 0].size for count, each in zip(maps_of, chosen, strict=True))
     if numbers > MOST:
-        raise InputError(f"a picture of {numbers} weights is too large: choose with --kind, --layer or --head")
+        raise InputError(
+            f"a picture of {numbers} weights is too large: choose by --kind, --layer or --head, or shorten the text"
+        )
     from_zero = [number - 1 for number in layers], [number - 1 for number in heads]
     return draw_heatmaps(chosen, *from_zero) if word is None else draw_links(chosen, *from_zero, word)

@@ -37,9 +37,16 @@ def checkpoint_maps(
     lengths = torch.tensor([len(source)]), torch.tensor([len(made)])
     with torch.no_grad():
         found = model.attention_maps(torch.tensor([source]), lengths[0], torch.tensor([made]), lengths[1])
-    weights = (each[:, 0].numpy() for each in (found.encoder, found.decoder, found.cross))
-    labels = tokenizer.source_labels(source), tokenizer.target_labels(made)
-    maps = AttentionMaps(source, made, *labels, *weights, found.log_probabilities[0].tolist())
+    maps = AttentionMaps(
+        source_ids=source,
+        target_ids=made,
+        source_labels=tokenizer.source_labels(source),
+        target_labels=tokenizer.target_labels(made),
+        encoder=found.encoder[:, 0].numpy(),
+        decoder=found.decoder[:, 0].numpy(),
+        cross=found.cross[:, 0].numpy(),
+        scores=found.log_probabilities[0].tolist(),
+    )
     return maps, tokenizer, config.bos_id
 
 

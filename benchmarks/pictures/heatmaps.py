@@ -6,7 +6,7 @@ from txport.benchmarks.pictures.canvas import LINE, MARGIN, Canvas, Line, Rectan
 from txport.benchmarks.pictures.maps import TITLES, Map
 
 COLOUR = "#08306b"
-SMALL, LARGE = 12.0, 24.0  # the side of a cell, among several maps and of a single one
+SMALL, LARGE, FEW = 12.0, 24.0, 40  # the side of a cell, among several maps and of a single one of few tokens
 GAP = 16.0
 LABEL = 9.0
 # Weights that would be written as 0 are not drawn: white is 0.
@@ -54,7 +54,8 @@ def _legend(canvas: Canvas) -> None:
 
 
 def _grid(canvas: Canvas, each: Map, layers: Sequence[int], heads: Sequence[int]) -> None:
-    side = SMALL if len(layers) * len(heads) > 1 else LARGE
+    single = len(layers) * len(heads) == 1 and max(len(each.queries), len(each.keys)) <= FEW
+    side = LARGE if single else SMALL
     top, left = heading(canvas, TITLES[each.kind]), MARGIN + _longest(each.queries) + 6
     width = max(side * len(each.keys), text_width(panel_title(9, 9), LABEL)) + GAP
     height = side * len(each.queries) + GAP + LABEL

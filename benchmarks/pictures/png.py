@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from txport.benchmarks.pictures.canvas import Canvas
 
 DPI = 192  # two points for each of the canvas
+MOST = 8000  # points a side: larger pictures are drawn coarser, since all of one is in memory
 _INCH = 96
 _log = logging.getLogger("txport")
 
@@ -45,10 +46,10 @@ def png(canvas: Canvas) -> bytes:
             parse_math=False,
             zorder=3,
         )
-    file = io.BytesIO()
+    file, dpi = io.BytesIO(), min(DPI, MOST * _INCH / max(canvas.width, canvas.height))
     with warnings.catch_warnings(record=True) as found, matplotlib.rc_context({"font.family": "DejaVu Sans"}):
         warnings.simplefilter("always")
-        figure.savefig(file, format="png", dpi=DPI, facecolor="white")
+        figure.savefig(file, format="png", dpi=dpi, facecolor="white")
     if any("missing from" in str(each.message) for each in found):
         _log.warning("some characters are not in the font of PNG pictures: write SVG or HTML")
     return file.getvalue()

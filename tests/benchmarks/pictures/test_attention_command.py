@@ -243,7 +243,7 @@ SPLIT = [TEXT, "--target", ANSWER]
         ),
         ([*SPLIT, "--target-language", "de"], "de"),
         ([], "give a bundle or a checkpoint, and a text in quotes, or --positions"),
-        ([TEXT, "--positions", 64], "--positions draws no model: leave the model and the text away"),
+        ([TEXT, "--positions", 64], "--positions draws no model: give nothing else but -o"),
     ],
 )
 def test_what_cannot_be_drawn_of_a_checkpoint(
@@ -260,6 +260,18 @@ def test_what_cannot_be_drawn_of_a_checkpoint(
 def test_positions_of_no_model(tmp_path: Path, width: int) -> None:
     with pytest.raises(InputError, match=f"even, 2 to 65536: --positions {width} is not one"):
         attend("--positions", width, "-o", tmp_path / "out.svg")
+
+
+def test_positions_and_a_word(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--positions draws no model: give nothing else but -o$"):
+        attend("--positions", 64, "--word", "it", "-o", tmp_path / "out.svg")
+
+
+def test_a_text_longer_than_a_bundle_takes(attention_bundle: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match=r"the sentence has \d+ tokens, more than the \d+ that this bundle takes: shorten"
+    ):
+        attend(attention_bundle, "a " * 1000, "-o", tmp_path / "out.svg")
 
 
 @pytest.mark.parametrize("name", ["maps.pdf", "maps", ".svg"])
@@ -285,5 +297,5 @@ def test_a_bundle_without_the_graphs_says_how_to_get_them(tmp_path: Path) -> Non
 
 def test_a_picture_too_large_is_refused(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_command, "MOST", 100)
-    with pytest.raises(InputError, match=r"a picture of \d+ weights is too large: choose with --kind, --layer or"):
+    with pytest.raises(InputError, match=r"a picture of \d+ weights is too large: choose by --kind, --layer or"):
         attend(checkpoint, TEXT, "--target", ANSWER, "-o", tmp_path / "out.svg")

@@ -1,6 +1,7 @@
 """Pictures as text: what a label may hold."""
 
 import logging
+import struct
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -34,6 +35,16 @@ def test_the_plane_grows_with_what_is_drawn() -> None:
 
 def test_wide_characters_are_wider() -> None:
     assert text_width("犬", 10) == 10 and text_width("ab", 10) == pytest.approx(12.4)
+
+
+def test_a_large_png_is_coarser() -> None:
+    pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'txport[bench]'")
+    from txport.benchmarks.pictures.png import MOST, png
+
+    canvas = Canvas()
+    canvas.add(Rectangle(0, 0, 20, 2 * MOST, "#000000"))
+    width, height = struct.unpack(">II", png(canvas)[16:24])
+    assert MOST - 1 <= height <= MOST and width < 40
 
 
 def test_png_takes_labels_as_they_are(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
