@@ -38,7 +38,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnxruntime
 import torch
-from txport.exporter.verification.attention import AttentionReport
 from txport.exporter.verification.coverage import Coverage
 from txport.exporter.verification.quality import Quality
 from txport.exporter.words import plural
@@ -86,6 +85,23 @@ class LoweringReport:
     quality: Quality | None = None  # of int8
     first_divergences: list[Divergence] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class AttentionReport:
+    """The results of the optional graphs; errors are absolute.
+
+    `own` are the differences of scores from those that the bundle's steps gave for the same answers.
+    """
+
+    sentences: int
+    max_weight_error: float
+    mean_weight_error: float
+    max_score_error: float
+    mean_score_error: float
+    mean_own_score_error: float
+    max_memory_error: float
+    failures: list[str]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import onnxruntime
 import torch
 from txport.exporter.graphs.lowerings import LOWERINGS
-from txport.exporter.graphs.trace import trace_encoder, trace_step
+from txport.exporter.graphs.trace import ATTENTION, trace_encoder, trace_step
 from txport.models.config import Config, preset
 from txport.models.transformer import Transformer
 
@@ -55,6 +55,22 @@ def open_session(model: ir.Model) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(ir.to_proto(whole).SerializeToString(), options)
 
 
+@functools.cache
+def _traced_attention(config: Config, name: str) -> ir.Model:
+    return ATTENTION[name](random_model(**dataclasses.asdict(config)), config.max_positions)
+
+
+def traced_attention(model: Transformer) -> dict[str, ir.Model]:
+    """The optional graphs of a `random_model`. Copy them to change them."""
+    return {name: _traced_attention(model.config, name) for name in ATTENTION}
+
+
+def run_graph(session: onnxruntime.InferenceSession, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """All outputs of a session by name."""
+    names = [value.name for value in session.get_outputs()]
+    return dict(zip(names, session.run(names, feed), strict=True))
+
+
 class NumpyRunner:
     """Feeds and fetches plain arrays: no IO binding, no aliasing, no code of txport.runtime."""
 
@@ -64,7 +80,7 @@ class NumpyRunner:
         self._inputs = {value.name: value for value in self._step.get_inputs()}
 
     def encode(self, ids: np.ndarray, lengths: np.ndarray) -> dict[str, np.ndarray]:
-        return self._run(self._encoder, {"input_ids": ids, "source_lengths": lengths})
+        return run_graph(self._encoder, {"input_ids": ids, "source_lengths": lengths})
 
     def empty_caches(self, rows: int, length: int) -> dict[str, np.ndarray]:
         shape = (rows, self.config.heads, length, self.config.head_dim)
@@ -83,11 +99,6 @@ class NumpyRunner:
             **caches,
             **state,
         }
-        output = self._run(self._step, {name: np.asarray(feed[name]) for name in self._inputs})
+        output = run_graph(self._step, {name: np.asarray(feed[name]) for name in self._inputs})
         caches.update({name: output[f"next_{name}"] for name in caches})
         return output
-
-    @staticmethod
-    def _run(session: onnxruntime.InferenceSession, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        names = [value.name for value in session.get_outputs()]
-        return dict(zip(names, session.run(names, feed), strict=True))

@@ -7,12 +7,14 @@ from typing import Any
 
 import onnx
 import pytest
-from numpy_runner import OPTIONS, random_model
+from numpy_runner import OPTIONS, random_model, traced_attention
+from txport.exporter.bundle import graph_record, write_graphs
 from txport.exporter.engines.builder import parse_graph
 from txport.exporter.engines.caches import write_caches_by_select
 from txport.exporter.engines.network import check_network, computing_layers, kind_of, layers_of
 from txport.exporter.engines.profiles import Buckets, encoder_profiles, step_profiles
 from txport.exporter.engines.static_sizes import with_size
+from txport.exporter.graphs.float16 import ending, to_float16
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, Tensor
 from txport.runtime.engines.tensorrt import TensorRt, find_tensorrt
@@ -20,7 +22,7 @@ from txport.runtime.errors import BundleError, CheckFailed
 
 pytest.importorskip("tensorrt_rtx_bindings", reason="needs TensorRT-RTX (x86-64): pip install 'txport[dev]'")
 
-from tensorrt_graphs import LOWERINGS, rtx_builder, write_bundle  # noqa: E402
+from tensorrt_graphs import CAPABILITY, LOWERINGS, copied, rtx_builder, write_bundle  # noqa: E402
 
 BUCKETS = Buckets((1, 4), (16, 32))
 
@@ -66,6 +68,36 @@ def test_every_graph_becomes_an_engine_of_its_layers_and_precision(option: str, 
         assert kinds["TOPK"] == 1, "the choice of the token is in the engine"
         masks = [layer.get_input(3).name for layer in layers_of(network) if kind_of(layer) == "ATTENTION_INPUT"]
         assert masks.count("cross_bias") == (attentions // 2 if lowering == "tensorscatter" else 0)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("option", ["post", "marian", "odd_heads"])
+def test_tensorrt_takes_the_optional_graphs(option: str, precision: str, tmp_path: Path) -> None:
+    """They parse, are built, and compute in the types that they say: the ending in float32, all else in theirs."""
+    graphs = {name: copied(graph) for name, graph in traced_attention(random_model(**OPTIONS[option])).items()}
+    islands = {name: ending(graph) for name, graph in graphs.items()}
+    manifest = write_bundle(tmp_path, OPTIONS[option], precision)
+    for name, graph in graphs.items() if precision == "float16" else ():
+        to_float16(graph, islands[name])
+    write_graphs(tmp_path / "onnx", graphs, "0")
+    tensorrt = find_tensorrt("tensorrt_rtx")
+    for name in graphs:
+        builder = tensorrt.module.Builder(tensorrt.logger)
+        network, _parser = parse_graph(tensorrt, builder, tmp_path / "onnx" / f"{name}.onnx")
+        record = graph_record(name, graphs[name], manifest.model)
+        counts = check_network(tensorrt, network, record, precision, islands[name] if precision == "float16" else set())
+        assert set(counts) <= {"float32", precision}
+        config = builder.create_builder_config()
+        config.builder_optimization_level = 0
+        tensorrt.set_target(config, (CAPABILITY,), False, False)
+        profile = builder.create_optimization_profile()
+        for tensor in record.inputs:
+            sizes = [
+                tensor.sizes({"batch": b, "source": s, "target": t}) for b, s, t in ((1, 1, 1), (2, 8, 8), (4, 16, 32))
+            ]
+            profile.set_shape(tensor.name, *sizes)
+        config.add_optimization_profile(profile)
+        assert builder.build_serialized_network(network, config) is not None, tensorrt.why()
 
 
 @pytest.fixture(scope="module")
