@@ -20,7 +20,7 @@ MOST = 250_000
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("model", metavar="BUNDLE_OR_CHECKPOINT", required=False, type=click.Path(path_type=Path))
+@click.argument("model", metavar="[BUNDLE_OR_CHECKPOINT]", required=False, type=click.Path(path_type=Path))
 @click.argument("text", required=False)
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), required=True, help="The picture: .svg, .html or .png."

@@ -108,11 +108,12 @@ def test_one_map_is_a_matrix(checkpoint: Path, given: Expected, tmp_path: Path, 
     attend(checkpoint, TEXT, "--target", ANSWER, *one, "-o", file)
     queries, keys = given.labels(kind)
     found, drawn = np.zeros((len(queries), len(keys))), cells(file.read_text())
-    side = 24.0
-    left, top = (min(cell[axis] for cell in drawn) for axis in (0, 1))
+    *_, frame = ET.parse(file).iter(f"{SVG}polyline")
+    (left, top), (right, _), *_ = (map(float, point.split(",")) for point in frame.get("points", "").split())
+    side = (right - left) / len(keys)
     for x, y, opacity, title in drawn:
         assert title.endswith(f": {opacity:.4f}")
-        found[round((y - top) / side), round((x - left) / side)] = opacity
+        found[int((y - top) / side), int((x - left) / side)] = opacity
     np.testing.assert_allclose(found, given.weights[kind][1, 2], atol=5.1e-5)
     np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-3)
     if kind == "decoder":
