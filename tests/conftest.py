@@ -2,8 +2,8 @@
 
 `TXPORT_TEST_BUNDLE` names the bundle to test with; if it is not there it is exported there. Without the variable a new
 one is exported for each session. The tests of the runtime run so where there is no PyTorch, with a bundle from before.
-Those in float16, without and with float32 islands, are beside it: with `-float16` and `-islands` after its name; one with
-the optional graphs has `-attention` there.
+Those in float16, without and with float32 islands, are beside it: with `-float16` and `-islands` after its name, and one
+that has the optional graphs with `-attention`.
 
 `TXPORT_NEEDS_GPU=1` is for machines that must have a GPU: a test that needs one then fails without, instead of being
 skipped.

@@ -1,0 +1,68 @@
+"""Alignments by hand: averages, words, characters, and what has none."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from toy import BUNDLE
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.text.alignment import Alignment, align_tokens, align_words, averaged, stripped, words_of
+from txport.runtime.text.tokenizer import TextTokenizer, open_tokenizer
+
+
+def test_the_average_is_of_the_chosen_heads_or_of_the_last_two_layers() -> None:
+    cross = np.random.default_rng(0).random((4, 3, 5, 6), np.float32)
+    np.testing.assert_allclose(averaged(cross, ()), cross[2:].mean((0, 1)), rtol=1e-6)
+    np.testing.assert_allclose(averaged(cross[:1], ()), cross[0].mean(0), rtol=1e-6)
+    heads = ((0, 2), (3, 1))
+    np.testing.assert_allclose(averaged(cross, heads), (cross[0, 2] + cross[3, 1]) / 2, rtol=1e-6)
+
+
+def test_a_token_goes_to_the_first_of_the_best_candidates() -> None:
+    weights = np.array([[0.9, 0.05, 0.05], [0.1, 0.4, 0.5], [0.2, 0.4, 0.4]], np.float32)
+    assert align_tokens(weights, [0, 1, 2], {0, 1, 2}) == [0, 2, 1]
+    assert align_tokens(weights, [1, 2], {0, 2}) == [1, None, 1]
+    assert align_tokens(weights, [], {0, 1, 2}) == [None] * 3
+
+
+@given(st.text(alphabet="ab \t\u3000\u00a0é漢", max_size=20))
+def test_words_are_what_split_gives(text: str) -> None:
+    words = words_of(text)
+    assert [text[start:end] for start, end in words] == text.split()
+
+
+def test_words_are_aligned_if_any_of_their_tokens_are() -> None:
+    """The text "a  bc" of the tokens "a", " ", " b", "c" to "xy z" of "x", "y", " z" and eos."""
+    source, target = "a  bc", "xy z"
+    sources = [stripped(span, source) for span in ((0, 1), (1, 2), (2, 4), (4, 5))]
+    targets = [stripped(span, target) for span in ((0, 1), (1, 2), (2, 4), (4, 4))]
+    assert sources == [(0, 1), (2, 2), (3, 4), (4, 5)] and targets == [(0, 1), (1, 2), (3, 4), (4, 4)]
+    words = words_of(source), words_of(target)
+    assert align_words([0, 3, 2, None], sources, targets, *words) == [(0, 0), (1, 0), (1, 1)]
+    assert align_words([1, None, None, None], sources, targets, *words) == [(1, 0)], "a space begins the next word"
+    assert align_words([0, 0, 0, 0], sources, targets, *words) == [(0, 0), (0, 1)], "eos is of no word"
+    alignment = Alignment([0], sources, targets, *words, [(0, 0), (1, 2)])
+    assert alignment.pharaoh == "0-0 1-2"
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> TextTokenizer:
+    manifest = Manifest.load(BUNDLE)
+    found = open_tokenizer(BUNDLE, manifest.tokenizer, manifest.vocabularies)
+    assert isinstance(found, TextTokenizer)
+    return found
+
+
+@given(st.text(max_size=30))
+def test_each_source_id_has_its_characters(tokenizer: TextTokenizer, text: str) -> None:
+    """In order, inside the text, and none that can be seen is left out."""
+    spans = tokenizer.source_spans(text)
+    assert len(spans) == len(tokenizer.encode_source(text)[0])
+    assert all(0 <= start <= end <= len(text) for start, end in spans)
+    assert spans == sorted(spans)
+
+
+@given(st.lists(st.integers(0, 95), max_size=12))
+def test_each_target_id_has_its_characters(tokenizer: TextTokenizer, ids: list[int]) -> None:
+    spans, text = tokenizer.target_spans(ids), tokenizer.decode(ids)
+    assert len(spans) == len(ids) and "".join(text[start:end] for start, end in spans) == text
