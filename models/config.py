@@ -14,8 +14,9 @@ LARGEST = 1 << 24  # no size of a model comes near; a product of two still fits 
 ACTIVATIONS = ("relu", "gelu", "silu")
 
 
-def _option(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
+def _option(default: Any, help: str, *, added: bool = False) -> Any:
+    """A field; one that was `added` after checkpoints had been written has its default where a file lacks it."""
+    return field(default=default, metadata={"help": help, "added": added})
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,13 @@ class Config:
     scale_embedding: bool = _option(True, "multiply embeddings by sqrt(d_model)")
     embedding_norm: bool = _option(False, "LayerNorm on the sum of embedding and position (as BART has)")
     dropout: float = _option(0.1, "dropout on embeddings and on each sublayer's output")
+    attention_dropout: float = _option(0.0, "dropout on attention weights", added=True)
+    activation_dropout: float | None = _option(
+        None, "dropout inside the feed-forward layers; none: as `dropout`", added=True
+    )
+    attention_bias: bool = _option(
+        True, "biases in the query, key, value and output projections of attention", added=True
+    )
     layer_norm_epsilon: float = _option(1e-5, "added to the variance in LayerNorm")
     pad_id: int = _option(0, "id of padding")
     unk_id: int = _option(1, "id of unknown pieces")
@@ -73,7 +81,9 @@ class Config:
         _require(
             self.activation in ACTIVATIONS, "activation", self.activation, f"must be one of {', '.join(ACTIVATIONS)}"
         )
-        _require(0 <= self.dropout < 1, "dropout", self.dropout, "must be at least 0 and less than 1")
+        for name in ("dropout", "attention_dropout", "activation_dropout"):
+            rate = getattr(self, name)
+            _require(rate is None or 0 <= rate < 1, name, rate, "must be at least 0 and less than 1")
         _require(
             0 < self.layer_norm_epsilon < 1, "layer_norm_epsilon", self.layer_norm_epsilon, "must be between 0 and 1"
         )

@@ -59,10 +59,11 @@ class Attention(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.heads = config.heads
-        self.query = nn.Linear(config.d_model, config.d_model)
-        self.key = nn.Linear(config.d_model, config.d_model)
-        self.value = nn.Linear(config.d_model, config.d_model)
-        self.output = nn.Linear(config.d_model, config.d_model)
+        self.dropout = config.attention_dropout
+        self.query = nn.Linear(config.d_model, config.d_model, bias=config.attention_bias)
+        self.key = nn.Linear(config.d_model, config.d_model, bias=config.attention_bias)
+        self.value = nn.Linear(config.d_model, config.d_model, bias=config.attention_bias)
+        self.output = nn.Linear(config.d_model, config.d_model, bias=config.attention_bias)
 
     def split_heads(self, x: Tensor) -> Tensor:
         """`[b, t, d]` -> `[b, h, t, k]`."""
@@ -76,7 +77,8 @@ class Attention(nn.Module):
         """Queries from `x` `[b, t, d]` -> `[b, t, d]`; `mask` bool broadcastable to `[b, h, t, s]`, true where seen."""
         query = self.split_heads(self.query(x))
         key, value = key_value
-        context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal)
+        dropout = self.dropout if self.training else 0.0  # on the weights
+        context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal)
         return self.output(context.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
 
@@ -88,7 +90,8 @@ class FeedForward(nn.Module):
         self.inner = nn.Linear(config.d_model, config.ffn)
         self.outer = nn.Linear(config.ffn, config.d_model)
         self.activation = ACTIVATIONS[config.activation]
-        self.dropout = nn.Dropout(config.dropout)
+        rate = config.activation_dropout
+        self.dropout = nn.Dropout(config.dropout if rate is None else rate)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., d]` -> `[..., d]`."""

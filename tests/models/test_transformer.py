@@ -108,6 +108,33 @@ def test_logits_equal_torch_nn_transformer(make_model: MakeModel, norm: str, act
     assert ours.std() > 0.1, "logits too flat for the comparison to mean anything"
 
 
+@pytest.mark.parametrize("name", ["post", "pre"])
+@torch.no_grad()
+def test_attention_without_biases_equals_torch(make_model: MakeModel, name: str) -> None:
+    attention = make_model(attention_bias=False, norm=name).decoder[0].cross_attention
+    assert [key for key, _ in attention.named_parameters() if "bias" in key] == []
+    theirs = nn.MultiheadAttention(32, 4, bias=False, batch_first=True)
+    theirs.in_proj_weight.copy_(torch.cat([getattr(attention, part).weight for part in ("query", "key", "value")]))
+    theirs.out_proj.weight.copy_(attention.output.weight)
+    x, memory = torch.randn(2, 5, 32), torch.randn(2, 7, 32)
+    expected = theirs(x, memory, memory, need_weights=False)[0]
+    torch.testing.assert_close(attention(x, attention.key_value(memory)), expected, **TOLERANCE)
+
+
+@torch.no_grad()
+def test_the_same_mlp_is_at_every_position(make_model: MakeModel) -> None:
+    """Positions that hold the same get the same, and each gets what it would get alone."""
+    network = make_model().encoder[0].feed_forward
+    x = torch.randn(3, 9, 32)
+    x[:, 4] = x[:, 7]
+    together = network(x)
+    assert torch.equal(together[:, 4], together[:, 7])
+    order = torch.randperm(9)
+    torch.testing.assert_close(network(x[:, order]), together[:, order], **TOLERANCE)
+    for position in range(9):
+        torch.testing.assert_close(network(x[1, position]), together[1, position], **TOLERANCE)
+
+
 # --- positions ------------------------------------------------------------------------------------------------------
 
 
@@ -143,6 +170,7 @@ OPTIONS = st.fixed_dictionaries(
         "projection_bias": st.booleans(),
         "scale_embedding": st.booleans(),
         "embedding_norm": st.booleans(),
+        "attention_bias": st.booleans(),
         "decoder_layers": st.integers(1, 2),
         "encoder_layers": st.just(1),
     }
@@ -272,6 +300,40 @@ def test_dropout_only_in_training(make_model: MakeModel) -> None:
     assert torch.equal(model(source, lengths, target), quiet)
     model.train()
     assert not torch.equal(model(source, lengths, target), quiet)
+
+
+@torch.no_grad()
+def test_attention_dropout_drops_weights(make_model: MakeModel) -> None:
+    """The weight of a single key is 1; dropped it is 0, and kept 1 / (1 - 0.75), for each head and query by itself."""
+    attention = make_model(attention_dropout=0.75).encoder[0].attention
+    for layer in (attention.value, attention.output):
+        layer.weight.zero_(), layer.bias.zero_()
+    attention.value.bias.fill_(1.0)
+    attention.output.weight.copy_(torch.eye(32))
+    x = torch.randn(1, 50, 32)
+    single = attention.key_value(x[:, :1])
+    assert torch.equal(attention(x, single), torch.ones(1, 50, 32))
+    by_head = attention.train()(x, single).view(50, 4, 8)
+    assert set(by_head.flatten().tolist()) == {0.0, 4.0}
+    assert bool((by_head == by_head[..., :1]).all()), "a weight is dropped as a whole"
+    assert 0.1 < (by_head[..., 0] > 0).float().mean() < 0.45
+
+
+def test_activation_dropout_is_inside_the_feed_forward_layers(make_model: MakeModel) -> None:
+    """Unset, it is `dropout`, draw for draw."""
+    source, lengths, target = random_ids(1, [6]), torch.tensor([6]), random_ids(2, [5])
+
+    def drawn(**options: Any) -> Tensor:
+        model = make_model(**options).train()
+        torch.manual_seed(3)
+        return model(source, lengths, target)
+
+    unset = drawn(dropout=0.3)
+    assert torch.equal(unset, drawn(dropout=0.3, activation_dropout=0.3))
+    assert torch.equal(unset, drawn(dropout=0.3, attention_dropout=0.0))
+    assert not torch.equal(unset, drawn(dropout=0.3, activation_dropout=0.0))
+    network = make_model(dropout=0.3, activation_dropout=0.5).encoder[0].feed_forward.train()
+    assert network.dropout.p == 0.5
 
 
 def test_every_parameter_gets_a_gradient(make_model: MakeModel) -> None:
