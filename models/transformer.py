@@ -52,6 +52,12 @@ class Embedding(nn.Module):
         x = self.tokens(ids) * self.scale + self.positions[positions]
         return self.dropout(self.norm(x))  # type: ignore[no-any-return]
 
+    def lengthen(self, length: int) -> None:
+        """Have at least `length` positions, which sinusoids give without end; learned ones stay as they are."""
+        size, d_model = self.positions.shape
+        if size < length and not isinstance(self.positions, nn.Parameter):
+            self.positions = sinusoids(length, d_model).to(self.positions)
+
 
 class Attention(nn.Module):
     """Multi-head attention (section 3.2.2). Keys and values are projected apart, so that they can be cached."""
@@ -206,6 +212,11 @@ class Transformer(nn.Module):
                 nn.init.normal_(embedding.tokens.weight, std=self.config.d_model**-0.5)
                 if self.config.positions == "learned":
                     nn.init.normal_(embedding.positions, std=self.config.d_model**-0.5)
+
+    def lengthen(self, length: int) -> None:
+        """See `Embedding.lengthen`: sources and targets of at least `length` tokens, where positions are sinusoids."""
+        for embedding in (self.source_embedding, self.target_embedding):
+            embedding.lengthen(length)
 
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> Tensor:
         """int64 `[b, s]` padded ids of int64 `[b]` lengths -> memory `[b, s, d]`."""
