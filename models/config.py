@@ -12,6 +12,7 @@ NORMS = ("post", "pre", "post_final")
 POSITIONS = ("sinusoidal", "learned")
 LARGEST = 1 << 24  # no size of a model comes near; a product of two still fits 64 bits
 ACTIVATIONS = ("relu", "gelu", "silu")
+INITIALISATIONS = ("scaled", "annotated", "d2l")
 
 
 def _option(default: Any, help: str, *, added: bool = False) -> Any:
@@ -56,6 +57,11 @@ class Config:
         True, "biases in the query, key, value and output projections of attention", added=True
     )
     layer_norm_epsilon: float = _option(1e-5, "added to the variance in LayerNorm")
+    initialisation: str = _option(
+        "scaled",
+        "of a new model: Xavier with embeddings as N(0, 1/d_model) (scaled), or as annotated and d2l have it",
+        added=True,
+    )
     pad_id: int = _option(0, "id of padding")
     unk_id: int = _option(1, "id of unknown pieces")
     bos_id: int = _option(2, "id that the decoder starts from")
@@ -80,6 +86,12 @@ class Config:
         _require(self.positions in POSITIONS, "positions", self.positions, f"must be one of {', '.join(POSITIONS)}")
         _require(
             self.activation in ACTIVATIONS, "activation", self.activation, f"must be one of {', '.join(ACTIVATIONS)}"
+        )
+        _require(
+            self.initialisation in INITIALISATIONS,
+            "initialisation",
+            self.initialisation,
+            f"must be one of {', '.join(INITIALISATIONS)}",
         )
         for name in ("dropout", "attention_dropout", "activation_dropout"):
             rate = getattr(self, name)
@@ -111,6 +123,18 @@ PRESETS: dict[str, dict[str, Any]] = {
     "big": {"d_model": 1024, "heads": 16, "ffn": 4096, "encoder_layers": 6, "decoder_layers": 6, "dropout": 0.3},
     # Kasai et al., "Deep Encoder, Shallow Decoder" (2021): the quality of 6-6 at a fraction of the step's cost.
     "deep_shallow": {"d_model": 512, "heads": 8, "ffn": 2048, "encoder_layers": 12, "decoder_layers": 1},
+    # The annotated Transformer (Rush 2018; Huang et al. 2022): `make_model` with its defaults.
+    "annotated": {
+        **{"d_model": 512, "heads": 8, "ffn": 2048, "encoder_layers": 6, "decoder_layers": 6, "norm": "pre"},
+        **{"share_embeddings": False, "tie_projection": False, "projection_bias": True, "layer_norm_epsilon": 1e-6},
+        **{"attention_dropout": 0.1, "initialisation": "annotated"},
+    },
+    # "Dive into Deep Learning" (Zhang et al. 2023, chapter 11.7): the sizes of its English-French example, with heads.
+    "d2l": {
+        **{"d_model": 32, "heads": 4, "ffn": 64, "encoder_layers": 2, "decoder_layers": 2, "norm": "post"},
+        **{"share_embeddings": False, "tie_projection": False, "projection_bias": True, "attention_bias": False},
+        **{"attention_dropout": 0.1, "activation_dropout": 0.0, "initialisation": "d2l"},
+    },
 }
 
 

@@ -200,16 +200,23 @@ class Transformer(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Xavier initialisation (Glorot and Bengio, 2010) of matrices; embeddings and positions as N(0, 1/d_model)."""
+        """Xavier initialisation (Glorot and Bengio, 2010) of matrices; embeddings and positions as N(0, 1/d_model).
+
+        The initialisation "annotated" has Xavier's for embeddings too, and "d2l" PyTorch's own for them, N(0, 1);
+        biases of both are PyTorch's own, uniform within +-1/sqrt(inputs).
+        """
+        kind = self.config.initialisation
         with torch.no_grad():
             for parameter in self.parameters():
                 if parameter.dim() > 1:
                     nn.init.xavier_uniform_(parameter)
             for module in self.modules():
                 if isinstance(module, nn.Linear) and module.bias is not None:
-                    nn.init.zeros_(module.bias)
+                    reach = 0.0 if kind == "scaled" else module.in_features**-0.5
+                    nn.init.uniform_(module.bias, -reach, reach) if reach else nn.init.zeros_(module.bias)
             for embedding in (self.source_embedding, self.target_embedding):
-                nn.init.normal_(embedding.tokens.weight, std=self.config.d_model**-0.5)
+                if kind != "annotated":
+                    nn.init.normal_(embedding.tokens.weight, std=self.config.d_model**-0.5 if kind == "scaled" else 1.0)
                 if self.config.positions == "learned":
                     nn.init.normal_(embedding.positions, std=self.config.d_model**-0.5)
 

@@ -36,7 +36,7 @@ class _StandardError(logging.StreamHandler[Any]):
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--recipe", required=True, help="A recipe's .toml file, or the name of one: demo, multi30k.")
+@click.option("--recipe", required=True, help="A recipe's .toml file, or the name of one: demo, multi30k, eng_fra.")
 @click.option(
     "--recipe-help", is_flag=True, is_eager=True, expose_value=False, callback=_recipe_help,
     help="Show every key of a recipe: a file to copy and change.",

@@ -55,18 +55,22 @@ def map_layers(plan: ImportPlan, config: Config, names: LayerNames, prefix: str 
         for index in range(count):
             ours, theirs = f"{side}.{index}", f"{prefix}{stack}.{index}"
             for part, name in zip(attentions, names.attentions, strict=False):
-                _attention(plan, f"{ours}.{part}", f"{theirs}.{name}", config.d_model, names)
+                _attention(plan, f"{ours}.{part}", f"{theirs}.{name}", config, names)
             for part, name in zip((*attentions, "feed_forward"), norms, strict=True):
                 plan.affine(f"{ours}.{part}_residual.norm", f"{theirs}.{name}", optional_bias=names.norm_bias)
             for part, name in zip(("inner", "outer"), names.feed_forward, strict=True):
                 plan.affine(f"{ours}.feed_forward.{part}", f"{theirs}.{name}", optional_bias=True)
 
 
-def _attention(plan: ImportPlan, ours: str, theirs: str, d_model: int, names: LayerNames) -> None:
+def _attention(plan: ImportPlan, ours: str, theirs: str, config: Config, names: LayerNames) -> None:
     """With four matrices, or with query, key and value packed in one, in this order."""
+    d_model = config.d_model
     parts = ("query", "key", "value", "output")
     packed = plan.has(f"{theirs}.in_proj_weight")
     for number, (name, projection) in enumerate(zip(parts, names.projections, strict=True)):
+        if not config.attention_bias:
+            plan.take(f"{ours}.{name}.weight", f"{theirs}.{projection}.weight")
+            continue
         if not packed or name == "output":
             plan.affine(f"{ours}.{name}", f"{theirs}.{projection}", optional_bias=True)
             continue

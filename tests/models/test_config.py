@@ -40,6 +40,7 @@ WRONG_VALUES = [
     ("dropout", math.nan),
     ("attention_dropout", 1.0),
     ("activation_dropout", -0.1),
+    ("initialisation", "zeros"),
     ("layer_norm_epsilon", 0.0),
     ("layer_norm_epsilon", math.nan),
     ("layer_norm_epsilon", math.inf),
@@ -51,7 +52,7 @@ WRONG_VALUES = [
 ]
 
 # Checkpoints from before there were these fields do not have them.
-ADDED = ("attention_dropout", "activation_dropout", "attention_bias")
+ADDED = ("attention_dropout", "activation_dropout", "attention_bias", "initialisation")
 
 
 def small(**fields: Any) -> Config:
@@ -92,6 +93,7 @@ def test_every_field_survives_json(tmp_path: Path) -> None:
         attention_dropout=0.2,
         activation_dropout=0.3,
         attention_bias=False,
+        initialisation="d2l",
         layer_norm_epsilon=1e-6,
         pad_id=4,
         unk_id=5,

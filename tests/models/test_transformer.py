@@ -1,5 +1,6 @@
 """The reference Transformer against independent oracles: torch.nn.Transformer, the paper, and itself uncached."""
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from txport.models.config import Config
+from txport.models.config import Config, preset
 from txport.models.transformer import Attention, Transformer, sinusoids
 
 MakeModel = Callable[..., Transformer]
@@ -291,6 +292,29 @@ def test_initialisation_is_xavier_for_matrices_and_small_for_embeddings() -> Non
     assert weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.02)
     assert model.source_embedding.tokens.weight.std().item() == pytest.approx(64**-0.5, rel=0.02)
     assert not model.decoder[0].cross_attention.value.bias.any()
+
+
+@pytest.mark.parametrize(("name", "sizes"), [("annotated", (512, 8, 2048, 6, 6)), ("d2l", (32, 4, 64, 2, 2))])
+def test_the_sources_presets_have_their_shapes_and_initialisation(name: str, sizes: tuple[int, ...]) -> None:
+    """What their printed programs give: PyTorch's own layers are made and initialised as these say, as an oracle."""
+    torch.manual_seed(1)
+    config = preset(name, source_vocabulary=900, target_vocabulary=800)
+    assert (config.d_model, config.heads, config.ffn, config.encoder_layers, config.decoder_layers) == sizes
+    small = dataclasses.replace(config, encoder_layers=1, decoder_layers=1)
+    model, linear = Transformer(small), nn.Linear(config.d_model, config.ffn)
+    nn.init.xavier_uniform_(linear.weight)
+    inner, projection = model.decoder[0].feed_forward.inner, model.projection
+    assert inner.weight.std().item() == pytest.approx(linear.weight.std().item(), rel=0.05)
+    assert inner.bias.abs().max().item() == pytest.approx(linear.bias.abs().max().item(), rel=0.1)
+    assert projection.bias.std().item() == pytest.approx((3 * config.d_model) ** -0.5, rel=0.1)
+    embeddings = {"annotated": math.sqrt(2 / (900 + config.d_model)), "d2l": 1.0}
+    assert model.source_embedding.tokens.weight.std().item() == pytest.approx(embeddings[name], rel=0.03)
+    assert len({id(e) for e in (model.source_embedding.tokens, model.target_embedding.tokens, projection)}) == 3
+    attention = [name for name, _ in model.encoder[0].attention.named_parameters() if name.endswith("bias")]
+    assert len(attention) == (4 if name == "annotated" else 0)
+    assert isinstance(model.encoder_norm, nn.LayerNorm) == (name == "annotated")
+    assert model.encoder[0].feed_forward.dropout.p == (0.1 if name == "annotated" else 0.0)
+    assert model.encoder[0].attention.dropout == 0.1
 
 
 def test_dropout_only_in_training(make_model: MakeModel) -> None:

@@ -228,7 +228,7 @@ def test_options_that_make_another_model(tmp_path: Path, changes: dict[str, Any]
 def test_files_that_are_something_else(tmp_path: Path) -> None:
     file = tmp_path / "x.pt"
     for value, words in (
-        ({"model": {"a": torch.zeros(1)}}, "neither of fairseq nor of OpenNMT-py"),
+        ({"model": {"a": torch.zeros(1)}}, "neither of fairseq nor of OpenNMT-py, of the annotated"),
         ([1], "neither"),
         ({"args": argparse.Namespace(arch="transformer"), "model": 5}, "no state dict"),
         ({"args": 5, "model": {"a": torch.zeros(1)}}, "keeps its options as int"),
