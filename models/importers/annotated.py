@@ -34,6 +34,7 @@ _LAYERS = LayerNames(
     encoder_norms=("sublayer.0.norm", "sublayer.1.norm"),
     decoder_norms=("sublayer.0.norm", "sublayer.1.norm", "sublayer.2.norm"),
     projections=("linears.0", "linears.1", "linears.2", "linears.3"),
+    no_bias=(),
 )
 _IDS = {"bos_id": 0, "eos_id": 1, "pad_id": 2, "unk_id": 3}  # those of 2022
 _EPSILON = 1e-6

@@ -31,6 +31,7 @@ _LAYERS = LayerNames(
     encoder_norms=("addnorm1.ln", "addnorm2.ln"),
     decoder_norms=("addnorm1.ln", "addnorm2.ln", "addnorm3.ln"),
     projections=("W_q", "W_k", "W_v", "W_o"),
+    no_bias=("attention",),
 )
 _IDS = {"unk_id": 0, "pad_id": 1, "bos_id": 2, "eos_id": 3}  # up to release 0.17
 
@@ -64,7 +65,7 @@ def import_d2l(path: Path, options: ImportOptions) -> Imported:
         decoder_layers=plan.count("decoder.blks.", advice),
         norm="post",
         projection_bias=True,
-        attention_bias=any(name.endswith(".W_q.bias") for name in plan.theirs),
+        attention_bias=_attention_bias(plan),
         attention_dropout=0.1,
         activation_dropout=0.0,
         **fields,
@@ -82,6 +83,22 @@ def _todays_name(name: str) -> str:
     for theirs, ours in _NAMES:
         name = re.sub(theirs, ours, name)
     return name
+
+
+def _attention_bias(plan: ImportPlan) -> bool:
+    """Whether a side has biases in attention: `use_bias` of the textbook is for the encoder alone.
+
+    Raises:
+        CheckpointError: a side has them in some layers only.
+    """
+    found = False
+    for side in ("encoder", "decoder"):
+        ours = {name.rpartition(".")[::2] for name in plan.theirs if name.startswith(side) and ".W_" in name}
+        biased = {layer for layer, kind in ours if kind == "bias"}
+        if lacking := sorted({layer for layer, kind in ours if kind == "weight"} - biased) if biased else []:
+            raise CheckpointError(f"{plan.source} lacks {lacking[0]}.bias, although others of its {side} have biases")
+        found = found or bool(biased)
+    return found
 
 
 def _refuse_norms_over_time(plan: ImportPlan) -> None:

@@ -33,7 +33,7 @@ _LAYERS = LayerNames(
     feed_forward=("linear1", "linear2"),
     encoder_norms=("norm1", "norm2"),
     decoder_norms=("norm1", "norm2", "norm3"),
-    norm_bias=True,
+    no_bias=("attention", "feed_forward", "norm"),
 )
 
 
