@@ -54,7 +54,7 @@ class _StandardError(logging.StreamHandler[Any]):
 @click.option(
     "--set", "values", multiple=True, metavar="KEY=VALUE", help="Any value of the recipe: training.clip_norm=0.5"
 )
-@click.option("--preset", help="Model: tiny, small, base, big or deep_shallow.")
+@click.option("--preset", help="Model: tiny, small, base, big, deep_shallow, annotated or d2l.")
 @click.option("--vocabulary", type=int, help="Pieces of each SentencePiece model.")
 @click.option("--seed", type=int, help="For initial weights, order of batches and dropout.")
 @click.option("--max-steps", type=int, help="Stop after this many optimizer steps.")

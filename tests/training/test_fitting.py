@@ -53,6 +53,18 @@ def test_nothing_stays_open_and_all_of_it_is_valid(
     assert {"tokenizer.vocabulary", "model.preset", "training.warmup_steps"} <= choices.keys()
 
 
+@pytest.mark.parametrize("algorithm", ["word", "char"])
+def test_all_words_or_characters_and_a_constant_rate(algorithm: str) -> None:
+    """What a constant rate would do with a cool-down is not what was asked for."""
+    table = {**OPEN, "training": {"max_epochs": 3, "schedule": "constant"}, "tokenizer": {"algorithm": algorithm}}
+    given = [("zero one two three four five six", "uno due tre quattro cinque sei"), ("one", "uno sette")] * 20
+    fitted, _ = fit(from_table(table, "mine.toml"), given)
+    characters = {character for pair in given for side in pair for character in side}  # the space is one
+    assert fitted.tokenizer.vocabulary == 4 + {"word": 14, "char": len(characters)}[algorithm]
+    training = fitted.training
+    assert (training.warmup_steps, training.cooldown, training.keep) == (1, 0.0, "best")
+
+
 def test_what_a_recipe_says_is_kept() -> None:
     said = {"batch_tokens": 333, "max_length": 99, "warmup_steps": 5, "max_steps": 9, "keep": "best", "cooldown": 0.1}
     table = {**OPEN, "model": {"preset": "big", "norm": "post"}, "training": said, "tokenizer": {"vocabulary": 77}}

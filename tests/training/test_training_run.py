@@ -60,6 +60,23 @@ def test_logs_for_people_and_programs(run: tuple[Path, Outcome]) -> None:
     assert list((logs / "tensorboard").glob("events.out.tfevents.*"))
 
 
+def test_words_learned_by_the_textbooks_recipe(tmp_path: Path) -> None:
+    """On a few sentences instead of a thousand: the rate is constant, and what is learned is said again, exactly."""
+    pairs = [("Go.", "Va !"), ("I lost.", "J'ai perdu."), ("I won.", "J'ai gagné."), ("I'm home.", "Je suis chez moi.")]
+    (tmp_path / "fra.txt").write_text("".join(f"{s}\t{t}\tTatoeba {i}\n" for i in range(2) for s, t in 6 * pairs))
+    overrides = ("corpus.held_out=2", "corpus.unique_sources=false", "training.max_epochs=120")
+    (tmp_path / "eng_fra.tsv").write_text("go .\tva !\ni won !\tj'ai gagné .\ni'm home .\tje suis chez moi .\n")
+    recipe = read("eng_fra", overrides)
+    outcome = train(recipe, tmp_path / "checkpoint", tmp_path)
+    checkpoint = load_checkpoint(tmp_path / "checkpoint")
+    assert (checkpoint.config.d_model, checkpoint.config.attention_bias) == (32, False)
+    assert checkpoint.tokenizer.source != checkpoint.tokenizer.target
+    metrics = RunDirectory(tmp_path / "checkpoint").logs / "csv" / "version_0" / "metrics.csv"
+    rates = {float(row["learning_rate"]) for row in csv.DictReader(metrics.open()) if row["learning_rate"]}
+    assert sorted(rates) == pytest.approx([0.005])
+    assert outcome is not None and outcome.test.exact > 0.6
+
+
 def test_the_model_learns(tiny: Tiny, tmp_path: Path) -> None:
     recipe = tiny("training.max_steps=40", "training.validate_every=10", "training.monitor=loss")
     train(recipe, tmp_path / "checkpoint", Path())

@@ -239,7 +239,7 @@ def test_files_that_are_something_else(tmp_path: Path) -> None:
             import_model(str(file), None, ImportOptions())
     for name in ("a.pt", "b.pt"):
         torch.save({}, tmp_path / name)
-    with pytest.raises(CheckpointError, match="3 .pt files: name one"):
+    with pytest.raises(CheckpointError, match="3 .pt or .pth or .safetensors files: name one"):
         import_model(str(tmp_path), None, ImportOptions())
     with pytest.raises(CheckpointError, match="neither args nor cfg"):
         import_model(str(tmp_path / "a.pt"), "fairseq", ImportOptions())
