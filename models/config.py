@@ -127,13 +127,13 @@ PRESETS: dict[str, dict[str, Any]] = {
     "annotated": {
         **{"d_model": 512, "heads": 8, "ffn": 2048, "encoder_layers": 6, "decoder_layers": 6, "norm": "pre"},
         **{"share_embeddings": False, "tie_projection": False, "projection_bias": True, "layer_norm_epsilon": 1e-6},
-        **{"attention_dropout": 0.1, "initialisation": "annotated"},
+        **{"dropout": 0.1, "attention_dropout": 0.1, "initialisation": "annotated"},
     },
     # "Dive into Deep Learning" (Zhang et al. 2023, chapter 11.7): the sizes of its English-French example, with heads.
     "d2l": {
         **{"d_model": 32, "heads": 4, "ffn": 64, "encoder_layers": 2, "decoder_layers": 2, "norm": "post"},
         **{"share_embeddings": False, "tie_projection": False, "projection_bias": True, "attention_bias": False},
-        **{"attention_dropout": 0.1, "activation_dropout": 0.0, "initialisation": "d2l"},
+        **{"dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.0, "initialisation": "d2l"},
     },
 }
 

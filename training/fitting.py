@@ -135,7 +135,7 @@ def _fitted_model(given: dict[str, Any], size: Size, speed: "_Speed") -> dict[st
     """The largest model that the corpus supports and that has time to learn; pre-norm, which is robust."""
     norm = {"norm": "pre"}
     if "preset" in given:
-        return {**norm, **given}
+        return {**({} if "norm" in PRESETS[given["preset"]] else norm), **given}
     sizes = {"d_model", "heads", "ffn", "encoder_layers", "decoder_layers"} & given.keys()
     if sizes:  # what the recipe says must fit together with the rest
         return {"preset": "small", **norm, **given}

@@ -129,8 +129,6 @@ def _with_one_unknown(plan: ImportPlan, lists: WordLists) -> WordLists:
     if source == target:
         return lists
     tokens = list(lists.target)
-    if source >= len(tokens):
-        raise CheckpointError(f"{lists.files[0]}: the id of <unk>, {source}, is beyond the {len(tokens)} target tokens")
     tokens[source], tokens[target] = tokens[target], tokens[source]
     order = torch.arange(len(tokens))
     order[source], order[target] = target, source

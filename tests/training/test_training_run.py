@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from txport.models.checkpoint import load_checkpoint
+from txport.models.config import preset
 from txport.runtime.bundle.tokenizer_schema import TokenizerFiles
 from txport.runtime.errors import InputError
 from txport.training.loop import Outcome, train
@@ -69,7 +70,8 @@ def test_words_learned_by_the_textbooks_recipe(tmp_path: Path) -> None:
     recipe = read("eng_fra", overrides)
     outcome = train(recipe, tmp_path / "checkpoint", tmp_path)
     checkpoint = load_checkpoint(tmp_path / "checkpoint")
-    assert (checkpoint.config.d_model, checkpoint.config.attention_bias) == (32, False)
+    shape = preset("d2l", source_vocabulary=16, target_vocabulary=16, max_positions=64)
+    assert checkpoint.config == shape, "what is chosen for other recipes must not change the textbook's model"
     assert checkpoint.tokenizer.source != checkpoint.tokenizer.target
     metrics = RunDirectory(tmp_path / "checkpoint").logs / "csv" / "version_0" / "metrics.csv"
     rates = {float(row["learning_rate"]) for row in csv.DictReader(metrics.open()) if row["learning_rate"]}

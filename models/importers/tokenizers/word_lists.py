@@ -5,6 +5,7 @@ with two differences that no list can undo: unknown words that follow each other
 """
 
 import io
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -84,7 +85,7 @@ def read_word_lists(place: Path, rows: tuple[int, int]) -> WordLists:
                 f"{place / name} has {len(tokens)} lines, but the embedding has {size} rows: "
                 "there must be one token a line, special ones too"
             )
-        if twice := {token for token in tokens if token.strip() and tokens.count(token) > 1}:
+        if twice := {token for token, count in Counter(tokens).items() if token.strip() and count > 1}:
             raise CheckpointError(f"{place / name} has the token {min(twice)!r} twice: write each token once")
         lists.append(tokens)
     return WordLists(lists[0], lists[1], (place / names[0], place / names[1]))
@@ -131,7 +132,10 @@ def _piece(token: str) -> str | None:
 
 def _model(words: Sequence[str], spaced: bool) -> bytes:
     out = io.BytesIO()
+    rule: dict[str, str] = {"normalization_rule_name": "identity"}
     with rule_file(lower_case=True) if spaced else nullcontext() as rules:
+        if rules is not None:
+            rule = {"normalization_rule_tsv": str(rules)}
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=(word[1:] for word in words),
             model_writer=out,
@@ -139,7 +143,7 @@ def _model(words: Sequence[str], spaced: bool) -> bytes:
             vocab_size=2 * len(words) + 3,
             hard_vocab_limit=False,
             character_coverage=1.0,
-            **({"normalization_rule_tsv": str(rules)} if rules else {"normalization_rule_name": "identity"}),
+            **rule,
             num_threads=1,
             minloglevel=2,
         )
