@@ -37,12 +37,14 @@ from txport.runtime.text.affixes import affixes
 from txport.runtime.version import VERSION
 
 CALIBRATION_SENTENCES = 64
+# Tokens of a source or an answer for which sinusoids are written, at most; they could go on for ever.
+MOST_SINUSOIDS = 1 << 16
 GOLDEN_CASES = 32
 
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Options of `tx-export`; None for a limit means the model's own.
+    """Options of `tx-export`; None for a limit means the model's own, which only sinusoids may be exported beyond.
 
     Attributes:
         float16: convert to float16, with float32 islands where calibration finds them necessary.
@@ -109,6 +111,7 @@ class _Export:
         self._checkpoint, self._options, self._stages = checkpoint, options, stages
         self._dimensions = _dimensions(checkpoint, options)
         longest = self._dimensions.source.max, self._dimensions.target.max
+        checkpoint.model.lengthen(max(longest))
         count, self._minutes = budget(options.sentences, options.minutes)
         self._trial = choose_trial(checkpoint, count, *longest, options.text, options.references)
 
@@ -200,15 +203,18 @@ class _Export:
 
 
 def _dimensions(checkpoint: Checkpoint, options: ExportOptions) -> Dimensions:
-    most = checkpoint.config.max_positions
-    source, target = (most if each is None else each for each in (options.max_source, options.max_target))
+    config = checkpoint.config
+    learned, default = config.positions == "learned", config.max_positions
+    most = default if learned else max(default, MOST_SINUSOIDS)
+    source, target = (default if each is None else each for each in (options.max_source, options.max_target))
     around = affixes(checkpoint.tokenizer)
     for name, value, least in (
         ("--max-source", source, max(2, len(around.around([])) + 1)),
         ("--max-target", target, len(around.target_prefix) + 2),
     ):
         if not least <= value <= most:
-            raise InputError(f"{name} {value} is not possible: this model has positions for {least} to {most} tokens")
+            kind = "learned positions" if learned else "positions"
+            raise InputError(f"{name} {value} is not possible: this model has {kind} for {least} to {most} tokens")
     if options.max_batch < 1:
         raise InputError(f"--max-batch {options.max_batch} is not possible: give 1 or more")
     if unknown := [name for name in options.lowerings if name not in LOWERINGS]:

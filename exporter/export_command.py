@@ -32,8 +32,14 @@ READ_BY = {
     + "; ".join(f"{name} ({what})" for name, what in READ_BY.items())
     + ". [default: all; with --int8, ort]",
 )
-@click.option("--max-source", type=int, help="Most source tokens, eos included. [default: the model's positions]")
-@click.option("--max-target", type=int, help="Most target tokens, eos included. [default: the model's positions]")
+@click.option(
+    "--max-source",
+    type=int,
+    help="Most source tokens, eos included; sinusoidal positions have no end. [default: the model's positions]",
+)
+@click.option(
+    "--max-target", type=int, help="Most target tokens, eos included; likewise. [default: the model's positions]"
+)
 @click.option("--max-batch", type=int, default=64, show_default=True, help="Most rows of a batch.")
 @click.option(
     "--with-attention",

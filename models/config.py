@@ -12,10 +12,12 @@ NORMS = ("post", "pre", "post_final")
 POSITIONS = ("sinusoidal", "learned")
 LARGEST = 1 << 24  # no size of a model comes near; a product of two still fits 64 bits
 ACTIVATIONS = ("relu", "gelu", "silu")
+INITIALISATIONS = ("scaled", "annotated", "d2l")
 
 
-def _option(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
+def _option(default: Any, help: str, *, added: bool = False) -> Any:
+    """A field; one that was `added` after checkpoints had been written has its default where a file lacks it."""
+    return field(default=default, metadata={"help": help, "added": added})
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,19 @@ class Config:
     scale_embedding: bool = _option(True, "multiply embeddings by sqrt(d_model)")
     embedding_norm: bool = _option(False, "LayerNorm on the sum of embedding and position (as BART has)")
     dropout: float = _option(0.1, "dropout on embeddings and on each sublayer's output")
+    attention_dropout: float = _option(0.0, "dropout on attention weights", added=True)
+    activation_dropout: float | None = _option(
+        None, "dropout inside the feed-forward layers; none: as `dropout`", added=True
+    )
+    attention_bias: bool = _option(
+        True, "biases in the query, key, value and output projections of attention", added=True
+    )
     layer_norm_epsilon: float = _option(1e-5, "added to the variance in LayerNorm")
+    initialisation: str = _option(
+        "scaled",
+        "of a new model: Xavier with embeddings as N(0, 1/d_model) (scaled), or as annotated and d2l have it",
+        added=True,
+    )
     pad_id: int = _option(0, "id of padding")
     unk_id: int = _option(1, "id of unknown pieces")
     bos_id: int = _option(2, "id that the decoder starts from")
@@ -73,7 +87,15 @@ class Config:
         _require(
             self.activation in ACTIVATIONS, "activation", self.activation, f"must be one of {', '.join(ACTIVATIONS)}"
         )
-        _require(0 <= self.dropout < 1, "dropout", self.dropout, "must be at least 0 and less than 1")
+        _require(
+            self.initialisation in INITIALISATIONS,
+            "initialisation",
+            self.initialisation,
+            f"must be one of {', '.join(INITIALISATIONS)}",
+        )
+        for name in ("dropout", "attention_dropout", "activation_dropout"):
+            rate = getattr(self, name)
+            _require(rate is None or 0 <= rate < 1, name, rate, "must be at least 0 and less than 1")
         _require(
             0 < self.layer_norm_epsilon < 1, "layer_norm_epsilon", self.layer_norm_epsilon, "must be between 0 and 1"
         )
@@ -101,6 +123,18 @@ PRESETS: dict[str, dict[str, Any]] = {
     "big": {"d_model": 1024, "heads": 16, "ffn": 4096, "encoder_layers": 6, "decoder_layers": 6, "dropout": 0.3},
     # Kasai et al., "Deep Encoder, Shallow Decoder" (2021): the quality of 6-6 at a fraction of the step's cost.
     "deep_shallow": {"d_model": 512, "heads": 8, "ffn": 2048, "encoder_layers": 12, "decoder_layers": 1},
+    # The annotated Transformer (Rush 2018; Huang et al. 2022): `make_model` with its defaults.
+    "annotated": {
+        **{"d_model": 512, "heads": 8, "ffn": 2048, "encoder_layers": 6, "decoder_layers": 6, "norm": "pre"},
+        **{"share_embeddings": False, "tie_projection": False, "projection_bias": True, "layer_norm_epsilon": 1e-6},
+        **{"dropout": 0.1, "attention_dropout": 0.1, "initialisation": "annotated"},
+    },
+    # "Dive into Deep Learning" (Zhang et al. 2023, chapter 11.7): the sizes of its English-French example, with heads.
+    "d2l": {
+        **{"d_model": 32, "heads": 4, "ffn": 64, "encoder_layers": 2, "decoder_layers": 2, "norm": "post"},
+        **{"share_embeddings": False, "tie_projection": False, "projection_bias": True, "attention_bias": False},
+        **{"dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.0, "initialisation": "d2l"},
+    },
 }
 
 

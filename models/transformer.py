@@ -75,6 +75,12 @@ class Embedding(nn.Module):
         x = self.tokens(ids) * self.scale + self.positions[positions]
         return self.dropout(self.norm(x))  # type: ignore[no-any-return]
 
+    def lengthen(self, length: int) -> None:
+        """Have at least `length` positions, which sinusoids give without end; learned ones stay as they are."""
+        size, d_model = self.positions.shape
+        if size < length and not isinstance(self.positions, nn.Parameter):
+            self.positions = sinusoids(length, d_model).to(self.positions)
+
 
 class Attention(nn.Module):
     """Multi-head attention (section 3.2.2). Keys and values are projected apart, so that they can be cached."""
@@ -82,10 +88,11 @@ class Attention(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.heads = config.heads
-        self.query = nn.Linear(config.d_model, config.d_model)
-        self.key = nn.Linear(config.d_model, config.d_model)
-        self.value = nn.Linear(config.d_model, config.d_model)
-        self.output = nn.Linear(config.d_model, config.d_model)
+        self.dropout = config.attention_dropout
+        self.query = nn.Linear(config.d_model, config.d_model, bias=config.attention_bias)
+        self.key = nn.Linear(config.d_model, config.d_model, bias=config.attention_bias)
+        self.value = nn.Linear(config.d_model, config.d_model, bias=config.attention_bias)
+        self.output = nn.Linear(config.d_model, config.d_model, bias=config.attention_bias)
 
     def split_heads(self, x: Tensor) -> Tensor:
         """`[b, t, d]` -> `[b, h, t, k]`."""
@@ -99,7 +106,8 @@ class Attention(nn.Module):
         """Queries from `x` `[b, t, d]` -> `[b, t, d]`; `mask` bool broadcastable to `[b, h, t, s]`, true where seen."""
         query = self.split_heads(self.query(x))
         key, value = key_value
-        context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal)
+        dropout = self.dropout if self.training else 0.0  # on the weights
+        context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal)
         return self.output(context.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def weights(self, x: Tensor, key_value: KeyValue, mask: Tensor | None = None, causal: bool = False) -> Tensor:
@@ -119,7 +127,8 @@ class FeedForward(nn.Module):
         self.inner = nn.Linear(config.d_model, config.ffn)
         self.outer = nn.Linear(config.ffn, config.d_model)
         self.activation = ACTIVATIONS[config.activation]
-        self.dropout = nn.Dropout(config.dropout)
+        rate = config.activation_dropout
+        self.dropout = nn.Dropout(config.dropout if rate is None else rate)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., d]` -> `[..., d]`."""
@@ -222,18 +231,30 @@ class Transformer(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Xavier initialisation (Glorot and Bengio, 2010) of matrices; embeddings and positions as N(0, 1/d_model)."""
+        """Xavier initialisation (Glorot and Bengio, 2010) of matrices; embeddings and positions as N(0, 1/d_model).
+
+        The initialisation "annotated" has Xavier's for embeddings too, and "d2l" PyTorch's own for them, N(0, 1);
+        biases of both are PyTorch's own, uniform within +-1/sqrt(inputs).
+        """
+        kind = self.config.initialisation
         with torch.no_grad():
             for parameter in self.parameters():
                 if parameter.dim() > 1:
                     nn.init.xavier_uniform_(parameter)
             for module in self.modules():
                 if isinstance(module, nn.Linear) and module.bias is not None:
-                    nn.init.zeros_(module.bias)
+                    reach = 0.0 if kind == "scaled" else module.in_features**-0.5
+                    nn.init.uniform_(module.bias, -reach, reach) if reach else nn.init.zeros_(module.bias)
             for embedding in (self.source_embedding, self.target_embedding):
-                nn.init.normal_(embedding.tokens.weight, std=self.config.d_model**-0.5)
+                if kind != "annotated":
+                    nn.init.normal_(embedding.tokens.weight, std=self.config.d_model**-0.5 if kind == "scaled" else 1.0)
                 if self.config.positions == "learned":
                     nn.init.normal_(embedding.positions, std=self.config.d_model**-0.5)
+
+    def lengthen(self, length: int) -> None:
+        """See `Embedding.lengthen`: sources and targets of at least `length` tokens, where positions are sinusoids."""
+        for embedding in (self.source_embedding, self.target_embedding):
+            embedding.lengthen(length)
 
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> Tensor:
         """int64 `[b, s]` padded ids of int64 `[b]` lengths -> memory `[b, s, d]`."""

@@ -8,7 +8,9 @@ from torch.utils.data import DataLoader, Sampler
 from txport.training.examples import Examples, Lengths, TrainingBatch
 
 
-def token_batches(lengths: Lengths, most_tokens: int, multiple: int, rng: np.random.Generator) -> list[list[int]]:
+def token_batches(
+    lengths: Lengths, most_tokens: int, multiple: int, rng: np.random.Generator, most_rows: int | None = None
+) -> list[list[int]]:
     """Part all rows into batches of at most `most_tokens` tokens, padding included, in random order.
 
     Rows are sorted by length, equal lengths at random, and cut; then the batches are shuffled. Each row is in exactly
@@ -20,6 +22,7 @@ def token_batches(lengths: Lengths, most_tokens: int, multiple: int, rng: np.ran
         multiple: the number of batches is a multiple of it: the largest are halved until that is so. Only where no
             batch has two rows do some appear twice.
         rng: decides all that is random.
+        most_rows: of a batch; None for any number.
     """
     assert len(lengths) and lengths.max() <= most_tokens
     order = np.lexsort((rng.random(len(lengths)), lengths))
@@ -27,13 +30,14 @@ def token_batches(lengths: Lengths, most_tokens: int, multiple: int, rng: np.ran
     start = 0
     # Sorted by length, a batch's longest row is its last.
     for end in range(1, len(order) + 1):
-        if end == len(order) or (end + 1 - start) * lengths[order[end]] > most_tokens:
+        rows = end + 1 - start
+        if end == len(order) or rows * lengths[order[end]] > most_tokens or rows > (most_rows or rows):
             batches.append(order[start:end].tolist())
             start = end
     while len(batches) % multiple:
         largest = max(range(len(batches)), key=lambda number: len(batches[number]))
-        rows = batches[largest]
-        halves = [rows[: len(rows) // 2], rows[len(rows) // 2 :]] if len(rows) > 1 else [rows, rows]
+        whole = batches[largest]
+        halves = [whole[: len(whole) // 2], whole[len(whole) // 2 :]] if len(whole) > 1 else [whole, whole]
         batches[largest : largest + 1] = halves
     return [batches[number] for number in rng.permutation(len(batches))]
 
@@ -47,12 +51,20 @@ class TokenBatches(Sampler[list[int]]):
         seed: with the epoch, decides the batches; the same on all devices.
         rank, world: this device and how many there are.
         shuffle: another order for each epoch; False for validation.
+        most_rows: see `token_batches`.
     """
 
     def __init__(
-        self, lengths: Lengths, most_tokens: int, seed: int = 0, rank: int = 0, world: int = 1, shuffle: bool = True
+        self,
+        lengths: Lengths,
+        most_tokens: int,
+        seed: int = 0,
+        rank: int = 0,
+        world: int = 1,
+        shuffle: bool = True,
+        most_rows: int | None = None,
     ) -> None:
-        self._lengths, self._most_tokens, self._seed = lengths, most_tokens, seed
+        self._lengths, self._most_tokens, self._most_rows, self._seed = lengths, most_tokens, most_rows, seed
         self._rank, self._world, self._shuffle = rank, world, shuffle
         self._batches: list[list[int]] = []
         self.skip = 0  # batches of the next epoch consumed before an interruption
@@ -61,7 +73,7 @@ class TokenBatches(Sampler[list[int]]):
     def set_epoch(self, epoch: int) -> None:
         """Make the batches of this epoch. Lightning calls it."""
         rng = np.random.default_rng([self._seed, epoch if self._shuffle else 0])
-        batches = token_batches(self._lengths, self._most_tokens, self._world, rng)
+        batches = token_batches(self._lengths, self._most_tokens, self._world, rng, self._most_rows)
         self._batches = batches[self._rank :: self._world]
 
     def __len__(self) -> int:

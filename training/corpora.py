@@ -8,10 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from txport.models.normalisation import spaced
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
 from txport.runtime.text.lines import read_lines
-from txport.training.recipe import BuiltinOptions, CorpusOptions, DatasetsOptions, ParallelOptions, TableOptions
+from txport.training.recipe import (
+    RECIPES,
+    BuiltinOptions,
+    CorpusOptions,
+    DatasetsOptions,
+    ParallelOptions,
+    TableOptions,
+    TokenizerOptions,
+)
 from txport.training.spoken import corpus as spoken
 
 # Source line, target line; neither is empty nor holds a line break.
@@ -29,19 +38,21 @@ class Corpus:
     test: list[Pair]
 
 
-def load(options: CorpusOptions, data: Path) -> Corpus:
+def load(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | None = None) -> Corpus:
     """Read the corpus of a recipe.
 
     Args:
         options: the recipe's `[corpus]`.
         data: the directory that relative file names in it are relative to.
+        tokenizer: the recipe's `[tokenizer]`: targets get the spaces and the case that its answers have.
 
     Raises:
         InputError: a file that is missing, not UTF-8, of another length than its partner, or without any pair.
         MissingLibrary: a Hugging Face data set without the `datasets` library.
     """
     if isinstance(options, BuiltinOptions):
-        return builtin(options)
+        whole = builtin(options)
+        return Corpus(*(_as_answered(pairs, tokenizer) for pairs in (whole.train, whole.validation, whole.test)))
     train = _read_split(options, data, options.train)
     count = options.held_out or max(1, min(MOST_HELD_OUT, len(train) // 20))
     splits: list[list[Pair]] = []
@@ -51,16 +62,32 @@ def load(options: CorpusOptions, data: Path) -> Corpus:
         else:  # no file of its own: taken from the training pairs, by sentence
             train, held_out = hold_out(train, count, salt)
             splits.append(held_out)
-    return Corpus(train, *splits)
+    return Corpus(*(_as_answered(pairs, tokenizer) for pairs in (train, *splits)))
+
+
+def _as_answered(pairs: list[Pair], tokenizer: TokenizerOptions | None) -> list[Pair]:
+    """With targets as a model with this tokenizer writes them; those of other texts could never be right."""
+    if tokenizer is None or not tokenizer.space_punctuation:
+        return pairs
+    return [(source, spaced(target, lower_case=tokenizer.lower_case)) for source, target in pairs]
 
 
 def _read_split(options: ParallelOptions | TableOptions | DatasetsOptions, data: Path, name: str) -> list[Pair]:
+    pairs = _read_whole(options, data, name)
+    if options.unique_sources:
+        pairs = list({source: (source, target) for source, target in reversed(pairs)}.values())[::-1]
+    return pairs[: options.first]
+
+
+def _read_whole(options: ParallelOptions | TableOptions | DatasetsOptions, data: Path, name: str) -> list[Pair]:
     if isinstance(options, ParallelOptions):
         languages = options.source_language, options.target_language
         source, target = (_existing(data / f"{name}.{language}") for language in languages)
         return read_parallel(source, target)
     if isinstance(options, TableOptions):
-        return read_table(_existing(data / name), options.source_column, options.target_column)
+        shipped = RECIPES / name
+        file = shipped if shipped.exists() and not (data / name).exists() else _existing(data / name)
+        return read_table(file, options.source_column, options.target_column)
     return read_dataset(options, name)
 
 
@@ -70,11 +97,13 @@ def _existing(file: Path) -> Path:
     return file
 
 
-def load_test(options: CorpusOptions, data: Path) -> list[Pair]:
-    """Only the test pairs of a recipe's corpus; raises as `load`."""
+def load_test(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | None = None) -> list[Pair]:
+    """Only the test pairs of a recipe's corpus; arguments and errors as for `load`."""
     if isinstance(options, BuiltinOptions):
-        return _generated(options, "test")
-    return load(options, data).test
+        return _as_answered(_generated(options, "test"), tokenizer)
+    if options.test is not None:
+        return _as_answered(_read_split(options, data, options.test), tokenizer)
+    return load(options, data, tokenizer).test
 
 
 def builtin(options: BuiltinOptions) -> Corpus:

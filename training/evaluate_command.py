@@ -5,7 +5,8 @@ import logging
 import os
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from txport.training.recipe import read
 
 if TYPE_CHECKING:
     from txport.training.evaluation import Scores
+    from txport.training.sentence_scores import Scored
 
 _log = logging.getLogger("txport")
 
@@ -49,11 +51,21 @@ EVERY = 30.0
 @click.option(
     "--batch", type=click.IntRange(1), help="Most sentences that run together. [default: 64, or the bundle's]"
 )
+@click.option(
+    "--show",
+    type=click.IntRange(0),
+    default=0,
+    help="Show the so many worst translations beside source and reference, with sentence BLEU and chrF, worst first.",
+)
+@click.option(
+    "--bleu-order", type=click.IntRange(1), default=2, show_default=True, help="The longest n-grams of sentence BLEU."
+)
 @click.option("--output", type=click.Path(path_type=Path), help="Write the translations to this file.")
 @click.option("--json", "as_json", is_flag=True, help="Write the figures as JSON.")
 def main(
     model: Path, source: Path | None, reference: Path | None, recipe: str | None, data: Path | None, lines: int | None,
-    max_length: int | None, device: str, threads: int, batch: int | None, output: Path | None, as_json: bool,
+    max_length: int | None, device: str, threads: int, batch: int | None, show: int, bleu_order: int,
+    output: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Translate a test set greedily, with the loop that ships, and compare: BLEU and chrF by sacreBLEU, exact match.
 
@@ -65,6 +77,7 @@ def main(
     shown = pairs[:lines]
     with needs("train"):
         from txport.training.evaluation import answers, open_model, score
+        from txport.training.sentence_scores import worst
     engine, tokenizer = open_model(model, device, threads)
     with _Progress(len(shown)) as progress:
         made = answers(
@@ -72,8 +85,16 @@ def main(
         )
     if output is not None:
         write_atomically(output, b"".join(as_line(answer.text) for answer in made))
-    scores = score([answer.text for answer in made], [text for _, text in shown])
-    report = Report(scores, len(pairs), sum(not each.ended for each in made), sum(not each.whole for each in made))
+    texts = [answer.text for answer in made]
+    scores = score(texts, [text for _, text in shown])
+    report = Report(
+        scores,
+        len(pairs),
+        sum(not each.ended for each in made),
+        sum(not each.whole for each in made),
+        bleu_order,
+        worst(shown, texts, show, bleu_order),
+    )
     click.echo(json.dumps(report.to_json(), indent=1) if as_json else report.table(model, max_length))
 
 
@@ -86,15 +107,21 @@ class Report:
         lines: sentences that the test set has.
         unfinished: translations that did not end before the most tokens were made.
         cut: sentences of which the model could read a part only.
+        order: of sentence BLEU.
+        worst: the translations to show.
     """
 
     scores: "Scores"
     lines: int
     unfinished: int
     cut: int
+    order: int = 2
+    worst: Sequence["Scored"] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return {**self.scores.to_json(), "lines": self.lines, "unfinished": self.unfinished, "cut": self.cut}
+        counts = {"lines": self.lines, "unfinished": self.unfinished, "cut": self.cut}
+        shown = {"bleu_order": self.order, "worst": [asdict(each) for each in self.worst]} if self.worst else {}
+        return {**self.scores.to_json(), **counts, **shown}
 
     def table(self, model: Path, max_length: int | None) -> str:
         """For people; what is as it should be is not mentioned."""
@@ -110,7 +137,13 @@ class Report:
             rows.append(f"unfinished   {_sentences(self.unfinished)}: no end within {most} tokens (see --max-length)")
         if self.cut:
             rows.append(f"cut          {_sentences(self.cut)}: longer than the model reads")
-        return "\n".join(rows)
+        return "\n".join([*rows, *(self._shown(each) for each in self.worst)])
+
+    def _shown(self, each: "Scored") -> str:
+        return (
+            f"\nsource       {each.source}\nreference    {each.reference}\ntranslation  {each.translation}\n"
+            f"BLEU-{self.order:<7} {each.bleu:.3f}, chrF {each.chrf:.1f}"
+        )
 
 
 def _sentences(count: int) -> str:
@@ -161,7 +194,8 @@ def _pairs(source: Path | None, reference: Path | None, recipe: str | None, data
     if (source is None) != (reference is None):
         raise InputError("--source and --reference belong together: give both, or neither for a recipe's test split")
     if source is None or reference is None:
-        return load_test(read(recipe or "demo").corpus, data)
+        whole = read(recipe or "demo")
+        return load_test(whole.corpus, data, whole.tokenizer)
     if recipe is not None:
         raise InputError("--recipe and --source both say what to translate: give one of them")
     return read_parallel(source, reference)

@@ -15,6 +15,7 @@ from txport.models.config import PRESETS, Config, preset
 from txport.models.transformer import Transformer
 from txport.training.corpora import Pair
 from txport.training.recipe import Recipe, TokenizerOptions, TrainingOptions, chosen
+from txport.training.tokenizers import most_pieces
 
 # Models from small to large, each with the characters of a side of the corpus from which on it is worth its time.
 MODELS: tuple[tuple[float, dict[str, Any]], ...] = (
@@ -63,7 +64,7 @@ class Size:
 def fit(recipe: Recipe, pairs: Sequence[Pair]) -> tuple[Recipe, dict[str, Any]]:
     """A recipe that leaves nothing open, and what was chosen, by "section.key"."""
     size, given = Size.of(pairs), recipe.training
-    tokenizer = _filled(recipe.tokenizer, vocabulary=_vocabulary(size, recipe.tokenizer))
+    tokenizer = _filled(recipe.tokenizer, vocabulary=_vocabulary(size, recipe.tokenizer, pairs))
     speed = _Speed(given, chosen(tokenizer.vocabulary), size)
     model = _fitted_model(recipe.model, size, speed)
     batch = given.batch_tokens or _batch(model, size, speed)
@@ -71,13 +72,14 @@ def fit(recipe: Recipe, pairs: Sequence[Pair]) -> tuple[Recipe, dict[str, Any]]:
     if "dropout" not in model and "dropout" not in PRESETS[model["preset"]]:
         # Sentences that are hardly ever seen twice need none.
         model["dropout"] = 0.1 if steps * batch > 3 * size.tokens else 0.0
-    cooldown = 0.5 if given.cooldown is None else given.cooldown
+    constant = given.schedule == "constant"
+    cooldown = (0.0 if constant else 0.5) if given.cooldown is None else given.cooldown
     minutes = given.max_minutes or 10
     training = _filled(
         given,
         batch_tokens=max(batch, given.max_length),
         learning_rate=float(f"{3e-3 * math.sqrt(128 / _config(model).d_model):.2g}"),
-        warmup_steps=round(min(4_000, max(20, 0.04 * steps))),
+        warmup_steps=1 if constant else round(min(4_000, max(20, 0.04 * steps))),
         cooldown=cooldown,
         validation_sentences=round(min(500, max(50, 20 * minutes))),
         keep="last" if cooldown else "best",
@@ -113,8 +115,13 @@ def _differences(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any
     }
 
 
-def _vocabulary(size: Size, options: TokenizerOptions) -> int:
-    """Grows with the corpus, so that pieces are seen often: 1,000 for 3,000 short pairs, 32,000 for millions."""
+def _vocabulary(size: Size, options: TokenizerOptions, pairs: Sequence[Pair]) -> int:
+    """Grows with the corpus, so that pieces are seen often: 1,000 for 3,000 short pairs, 32,000 for millions.
+
+    Of words and of characters, all, as long as these are not more.
+    """
+    if options.algorithm in ("word", "char"):
+        return min(32_000, max(16, most_pieces(pairs, options)))
     pieces = min(32_000, 4_000 * (size.characters / 1.2e6) ** 0.38)
     characters = size.different + (256 if options.byte_fallback else 0) + 8
     return int(8 * math.ceil(max(pieces, 1.25 * characters) / 8))
@@ -128,7 +135,7 @@ def _fitted_model(given: dict[str, Any], size: Size, speed: "_Speed") -> dict[st
     """The largest model that the corpus supports and that has time to learn; pre-norm, which is robust."""
     norm = {"norm": "pre"}
     if "preset" in given:
-        return {**norm, **given}
+        return {**({} if "norm" in PRESETS[given["preset"]] else norm), **given}
     sizes = {"d_model", "heads", "ffn", "encoder_layers", "decoder_layers"} & given.keys()
     if sizes:  # what the recipe says must fit together with the rest
         return {"preset": "small", **norm, **given}

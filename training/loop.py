@@ -120,7 +120,7 @@ def _prepare(
         else:
             run.check(force)
     progress.phase("reading the corpus")
-    corpus = corpora.load(recipe.corpus, data)
+    corpus = corpora.load(recipe.corpus, data, recipe.tokenizer)
     if first and not resume:
         recipe, choices = fit(recipe, corpus.train)
         if choices:
@@ -132,7 +132,7 @@ def _prepare(
     run.wait_for_tokenizer()
     tokenizer = load_tokenizer(run.tokenizer)
     wanted, pieces = chosen(recipe.tokenizer.vocabulary) if first else 0, _fewest_pieces(tokenizer)
-    if pieces < wanted:
+    if pieces < wanted and recipe.tokenizer.algorithm in ("bpe", "unigram"):
         _log.warning("tokenizer.vocabulary is %d, but the corpus gives %d pieces only: these are taken", wanted, pieces)
     return _Prepared(recipe if first else run.stored(), corpus, tokenizer)
 
@@ -263,7 +263,10 @@ def _fit(
     rank, world, batch_tokens = trainer.global_rank, trainer.world_size, chosen(options.batch_tokens)
     held_out = Examples.of(validation, tokenizer, options.max_length)
     loaders = [
-        Loader(examples, TokenBatches(examples.lengths, batch_tokens, options.seed, rank, world)),
+        Loader(
+            examples,
+            TokenBatches(examples.lengths, batch_tokens, options.seed, rank, world, most_rows=options.batch_pairs),
+        ),
         Loader(held_out, TokenBatches(held_out.lengths, batch_tokens, 0, rank, world, shuffle=False)),
     ]
     if trainer.is_global_zero:

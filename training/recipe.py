@@ -57,6 +57,8 @@ class Splits:
 
     validation: str | None = option(None, "as `train`, for validation; none: held out of the training pairs")
     test: str | None = option(None, "as `train`, for the test; none: held out of the training pairs")
+    unique_sources: bool = option(False, "of pairs with the same source, the first only")
+    first: int | None = option(None, "pairs to take from the beginning of each file or split; none: all", least=1)
     held_out: int | None = option(
         None, "pairs to hold out for each split that is none; none: one of twenty, at most 1,000", least=1
     )
@@ -73,7 +75,7 @@ class ParallelOptions(Splits):
 
 @dataclass(frozen=True, kw_only=True)
 class TableOptions(Splits):
-    """`kind = "table"`: files of tab-separated columns."""
+    """`kind = "table"`: files of tab-separated columns. Small ones come with txport, see `RECIPES`."""
 
     train: str = option("train.tsv", "file name")
     source_column: int = option(1, "column of the source, counted from 1", least=1)
@@ -114,7 +116,13 @@ class TokenizerOptions:
         None, f"pieces of each model at most, the embedding is padded to a multiple of 8; {FITTED}", least=16
     )
     joint: bool = option(True, "one model for both sides")
-    algorithm: Literal["bpe", "unigram"] = option("bpe", "how pieces are chosen")
+    algorithm: Literal["bpe", "unigram", "word", "char"] = option(
+        "bpe", "how pieces are chosen; word: what spaces part, char: single characters"
+    )
+    minimum_count: int = option(1, "of algorithm word: rarer words are unknown", least=1)
+    space_punctuation: bool = option(
+        False, "a space before each of , . ! ? and references compared so too; for algorithm word"
+    )
     lower_case: bool = option(False, "fold case, for tasks whose target has none")
     byte_fallback: bool = option(False, "spell unseen characters as bytes, for 256 more pieces")
     character_coverage: float = option(
@@ -133,12 +141,14 @@ class TrainingOptions:
     batch_tokens: int | None = option(
         None, f"most tokens of a batch on one device, padding included, on the longer side; {FITTED}", least=8
     )
+    batch_pairs: int | None = option(None, "most pairs of a batch on one device; none: any number", least=1)
     accumulate: int = option(1, "batches for one optimizer step", least=1)
     max_length: int = option(256, "longest source or target in tokens; longer pairs are left out of training", least=8)
     learning_rate: float | None = option(None, f"its peak, at the end of the warm-up; {FITTED}", above=0)
-    warmup_steps: int | None = option(
-        None, f"steps of linear warm-up, before decay by the inverse square root; {FITTED}", least=1
+    schedule: Literal["inverse_sqrt", "constant"] = option(
+        "inverse_sqrt", "learning rate after the warm-up: decay by the inverse square root of the step, or none"
     )
+    warmup_steps: int | None = option(None, f"steps of linear warm-up; {FITTED}", least=1)
     cooldown: float | None = option(
         None,
         f"last share of the run over which the learning rate falls to zero, 0 for none; {FITTED}",
@@ -325,7 +335,11 @@ def _check_together(recipe: Recipe, where: str) -> None:
         side = getattr(recipe.corpus, name, None)
         if side is not None and side == getattr(recipe.corpus, other):
             raise InputError(f"{where}: corpus.{name} and corpus.{other} are both {side!r}: a side would learn itself")
-    training = recipe.training
+    training, tokenizer = recipe.training, recipe.tokenizer
+    if tokenizer.minimum_count > 1 and tokenizer.algorithm != "word":
+        raise InputError(
+            f"{where}: tokenizer.minimum_count is for algorithm word, not for {tokenizer.algorithm}: leave it out"
+        )
     if training.batch_tokens is not None and training.batch_tokens < training.max_length:
         raise InputError(
             f"{where}: training.batch_tokens ({training.batch_tokens}) must be at least training.max_length "
@@ -333,7 +347,8 @@ def _check_together(recipe: Recipe, where: str) -> None:
         )
     if training.max_steps is None and training.max_epochs is None and training.max_minutes is None:
         raise InputError(f"{where}: nothing ends the run: set training.max_steps, max_epochs or max_minutes")
-    if not recipe.tokenizer.joint and recipe.model.get("share_embeddings", True):
+    model = {**PRESETS.get(recipe.model.get("preset", ""), {}), **recipe.model}
+    if not recipe.tokenizer.joint and model.get("share_embeddings", True):
         raise InputError(f"{where}: separate tokenizers need model.share_embeddings = false")
 
 

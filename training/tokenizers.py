@@ -2,10 +2,14 @@
 
 import io
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import sentencepiece
+from txport.models.importers.tokenizers.pieces import without_rule_file
+from txport.models.normalisation import rule_file, spaced
 from txport.runtime.errors import InputError
 from txport.runtime.files import new_directory
 from txport.runtime.text.tokenizer import SentencePieceTokenizer
@@ -14,6 +18,7 @@ from txport.training.recipe import TokenizerOptions, chosen
 
 # The ids that models and bundles agree on.
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
+SPECIAL, BYTES = 4, 256
 # Sentences that the pieces are chosen from, at most; more cost memory and change little.
 MOST_SENTENCES = 2_000_000
 # A fixed number: the unigram trainer's sums depend on it.
@@ -24,20 +29,21 @@ def train_tokenizer(pairs: Sequence[Pair], options: TokenizerOptions, directory:
     """Train and write `directory`/shared.model, or source.model and target.model; the directory appears when whole.
 
     Pad is 0, unknown 1, begin of sentence 2, end of sentence 3. Each digit is a piece of its own, so that numbers that
-    were never seen are read like those that were.
+    were never seen are read like those that were; only in words it is not.
 
     Raises:
         InputError: the directory exists, or the corpus has not enough different pieces for the vocabulary.
     """
-    sides: dict[str, Iterable[str]]
-    if options.joint:
-        sides = {"shared": (side for pair in pairs for side in pair)}
-    else:
-        sides = {"source": (source for source, _ in pairs), "target": (target for _, target in pairs)}
-    models = {name: _train(iter(sentences), options, name) for name, sentences in sides.items()}
+    sides = _sides(pairs, options)
+    models = {name: _train(sentences, options, name) for name, sentences in sides.items()}
     with new_directory(directory) as temporary:
         for name, model in models.items():
             (temporary / f"{name}.model").write_bytes(model)
+
+
+def most_pieces(pairs: Sequence[Pair], options: TokenizerOptions) -> int:
+    """The pieces that a corpus gives to algorithms word and char, on the side that has more of them."""
+    return max(_pieces(sentences, options) for sentences in _sides(pairs, options).values())
 
 
 def load_tokenizer(directory: Path) -> SentencePieceTokenizer:
@@ -53,29 +59,65 @@ def padded_vocabulary(pieces: int) -> int:
     return (pieces + 7) // 8 * 8
 
 
-def _train(sentences: Iterator[str], options: TokenizerOptions, name: str) -> bytes:
-    model = io.BytesIO()
+def _sides(pairs: Sequence[Pair], options: TokenizerOptions) -> dict[str, list[str]]:
+    """The sentences of each model."""
+    if options.joint:
+        return {"shared": [side for pair in pairs for side in pair]}
+    return {"source": [source for source, _ in pairs], "target": [target for _, target in pairs]}
+
+
+def _pieces(sentences: Iterable[str], options: TokenizerOptions) -> int:
+    """The different words or characters of sentences that are frequent enough, and the pieces that are always there."""
+    if options.space_punctuation:
+        texts = [spaced(text, lower_case=options.lower_case) for text in sentences]
+    else:
+        normaliser = sentencepiece.SentencePieceNormalizer(rule_name=_rule(options), remove_extra_whitespaces=True)
+        texts = [normaliser.normalize(text) for text in sentences]
+    counts = Counter(piece for text in texts for piece in (text.split(" ") if options.algorithm == "word" else text))
+    frequent = sum(count >= options.minimum_count for count in counts.values())
+    return SPECIAL + (BYTES if options.byte_fallback else 0) + frequent
+
+
+def _rule(options: TokenizerOptions) -> str:
+    return "nmt_nfkc_cf" if options.lower_case else "nmt_nfkc"
+
+
+@contextmanager
+def _normalisation(options: TokenizerOptions) -> Iterator[dict[str, str]]:
+    """The argument of SentencePiece's trainer that says how texts are normalised."""
+    if not options.space_punctuation:
+        yield {"normalization_rule_name": _rule(options)}
+        return
+    with rule_file(lower_case=options.lower_case) as rules:
+        yield {"normalization_rule_tsv": str(rules)}
+
+
+def _train(sentences: Sequence[str], options: TokenizerOptions, name: str) -> bytes:
+    model, vocabulary = io.BytesIO(), chosen(options.vocabulary)
+    if options.algorithm == "word":  # SentencePiece has no least count, but takes the most frequent words
+        vocabulary = min(vocabulary, _pieces(sentences, options))
     try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=sentences,
-            model_writer=model,
-            model_type=options.algorithm,
-            vocab_size=chosen(options.vocabulary),
-            # A corpus of few words gives fewer pieces than options.vocabulary, no error (unigram; BPE raises one).
-            hard_vocab_limit=False,
-            pad_id=PAD,
-            unk_id=UNK,
-            bos_id=BOS,
-            eos_id=EOS,
-            split_digits=True,
-            byte_fallback=options.byte_fallback,
-            character_coverage=options.character_coverage,
-            normalization_rule_name="nmt_nfkc_cf" if options.lower_case else "nmt_nfkc",
-            input_sentence_size=MOST_SENTENCES,
-            shuffle_input_sentence=True,
-            num_threads=THREADS,
-            minloglevel=2,
-        )
+        with _normalisation(options) as rule:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(sentences),
+                model_writer=model,
+                model_type=options.algorithm,
+                vocab_size=vocabulary,
+                # A corpus of few words gives fewer pieces than options.vocabulary, no error (BPE raises one).
+                hard_vocab_limit=False,
+                pad_id=PAD,
+                unk_id=UNK,
+                bos_id=BOS,
+                eos_id=EOS,
+                split_digits=True,
+                byte_fallback=options.byte_fallback,
+                character_coverage=options.character_coverage,
+                input_sentence_size=MOST_SENTENCES,
+                shuffle_input_sentence=True,
+                num_threads=THREADS,
+                minloglevel=2,
+                **rule,
+            )
     except RuntimeError as error:
         reason = str(error).split("] ")[-1].strip()
         raise InputError(
@@ -83,4 +125,4 @@ def _train(sentences: Iterator[str], options: TokenizerOptions, name: str) -> by
             "set a smaller tokenizer.vocabulary, or give more text"
         ) from None
     logging.getLogger("txport").debug("trained the %s tokenizer", name)
-    return model.getvalue()
+    return without_rule_file(model.getvalue()) if options.space_punctuation else model.getvalue()

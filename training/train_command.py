@@ -36,7 +36,7 @@ class _StandardError(logging.StreamHandler[Any]):
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--recipe", required=True, help="A recipe's .toml file, or the name of one: demo, multi30k.")
+@click.option("--recipe", required=True, help="A recipe's .toml file, or the name of one: demo, multi30k, eng_fra.")
 @click.option(
     "--recipe-help", is_flag=True, is_eager=True, expose_value=False, callback=_recipe_help,
     help="Show every key of a recipe: a file to copy and change.",
@@ -54,7 +54,7 @@ class _StandardError(logging.StreamHandler[Any]):
 @click.option(
     "--set", "values", multiple=True, metavar="KEY=VALUE", help="Any value of the recipe: training.clip_norm=0.5"
 )
-@click.option("--preset", help="Model: tiny, small, base, big or deep_shallow.")
+@click.option("--preset", help="Model: tiny, small, base, big, deep_shallow, annotated or d2l.")
 @click.option("--vocabulary", type=int, help="Pieces of each SentencePiece model.")
 @click.option("--seed", type=int, help="For initial weights, order of batches and dropout.")
 @click.option("--max-steps", type=int, help="Stop after this many optimizer steps.")

@@ -18,12 +18,17 @@ from txport.runtime.bundle.interface import MASKED
 
 
 def _packed(*linears: nn.Linear, scale_first: float = 1.0) -> nn.Linear:
-    """One linear layer that computes several of the same input; the first one's output is multiplied."""
+    """One linear layer that computes several of the same input; the first one's output is multiplied.
+
+    All of them have biases, or none.
+    """
     scales = [scale_first] + [1.0] * (len(linears) - 1)
-    packed = nn.Linear(linears[0].in_features, sum(linear.out_features for linear in linears))
+    biased = linears[0].bias is not None
+    packed = nn.Linear(linears[0].in_features, sum(linear.out_features for linear in linears), bias=biased)
     with torch.no_grad():
         packed.weight.copy_(torch.cat([x.weight * scale for x, scale in zip(linears, scales, strict=True)]))
-        packed.bias.copy_(torch.cat([x.bias * scale for x, scale in zip(linears, scales, strict=True)]))
+        if biased:
+            packed.bias.copy_(torch.cat([x.bias * scale for x, scale in zip(linears, scales, strict=True)]))
     return packed
 
 

@@ -64,7 +64,7 @@ class Verifier:
             BundleError: the bundle is damaged, or its sizes are not the checkpoint's.
         """
         manifest = Manifest.load(directory)
-        self._check_same_model(directory, manifest)
+        self._match_model(directory, manifest)
         with scratch_directory() as scratch:
             graphs = directory
             if manifest.precision.type == "float16":
@@ -88,7 +88,7 @@ class Verifier:
             BundleError: the bundle's sizes are not the checkpoint's.
             InputError: the engine takes smaller batches than are verified.
         """
-        self._check_same_model(directory, manifest)
+        self._match_model(directory, manifest)
         if engine.limits.batch < BATCH:
             raise InputError(
                 f"{engine.name} takes batches of {engine.limits.batch} and verification has {BATCH}: "
@@ -128,7 +128,8 @@ class Verifier:
             self.stages.resize(expected - before)
             run.add(part)
 
-    def _check_same_model(self, directory: Path, manifest: Manifest) -> None:
+    def _match_model(self, directory: Path, manifest: Manifest) -> None:
+        """See that the checkpoint's model has the bundle's sizes, and give it positions for the bundle's lengths."""
         for name in ("encoder_layers", "decoder_layers", "d_model", "heads", "source_vocabulary", "target_vocabulary"):
             ours, theirs = getattr(manifest.model, name), getattr(self.checkpoint.config, name)
             if ours != theirs:
@@ -136,6 +137,7 @@ class Verifier:
                     f"{directory} was not exported from {self.checkpoint.directory}: its {name} is {ours}, "
                     f"not {theirs}; name the checkpoint that it came from"
                 )
+        self.checkpoint.model.lengthen(max(manifest.limits.source, manifest.limits.target))
 
 
 class _Comparison:

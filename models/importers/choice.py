@@ -4,7 +4,10 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from txport.models.importers import annotated, d2l
+from txport.models.importers.annotated import ENDINGS, import_annotated
 from txport.models.importers.bart import import_bart
+from txport.models.importers.d2l import import_d2l
 from txport.models.importers.fairseq import import_fairseq
 from txport.models.importers.imported import Imported, ImportOptions
 from txport.models.importers.m2m100 import import_m2m100
@@ -12,7 +15,7 @@ from txport.models.importers.marian import import_marian
 from txport.models.importers.opennmt import import_opennmt
 from txport.models.importers.settings import one_file, read_json
 from txport.models.importers.torch_transformer import DESCRIPTION, import_torch
-from txport.models.importers.weights import read_pickle
+from txport.models.importers.weights import read_pickle, read_safetensors
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.libraries import needs
 
@@ -23,6 +26,8 @@ IMPORTERS: dict[str, Callable[[Path, ImportOptions], Imported]] = {
     "torch": import_torch,
     "fairseq": import_fairseq,
     "opennmt": import_opennmt,
+    "annotated": import_annotated,
+    "d2l": import_d2l,
 }
 _MODEL_TYPES = {"marian": "marian", "m2m_100": "m2m100", "bart": "bart", "mbart": "bart"}
 # Architectures that people may well have, and why they are not supported.
@@ -83,21 +88,25 @@ def _detected(path: Path) -> str:
         return "torch"
     if path.is_dir() and (models := sorted(path.glob("*.npz"))):
         raise CheckpointError(_of_marian_itself(models[0]))
-    if path.is_file() or list(path.glob("*.pt")):
-        return _from_file(one_file(path, ("checkpoint_best.pt", "model.pt")))
+    if path.is_file() or any(list(path.glob(f"*.{ending}")) for ending in ENDINGS):
+        return _from_file(one_file(path, ("checkpoint_best.pt", "model.pt"), ENDINGS))
     raise CheckpointError(f"{path}: its kind was not recognised: say it with --from ({', '.join(IMPORTERS)})")
 
 
 def _from_file(file: Path) -> str:
-    value = read_pickle(file)
+    value = read_safetensors(file) if file.suffix == ".safetensors" else read_pickle(file)
     keys = set(value) if isinstance(value, dict) else set()
     if {"vocab", "opt"} <= keys:
         return "opennmt"
     if "model" in keys and {"args", "cfg"} & keys:
         return "fairseq"
+    for kind, mark in (("annotated", annotated.MARK), ("d2l", d2l.MARK)):
+        if any(str(key).endswith(mark) for key in keys):
+            return kind
     raise CheckpointError(
-        f"{file} is neither of fairseq nor of OpenNMT-py; a state dict around torch.nn.Transformer needs {DESCRIPTION} "
-        "beside it (see models/README.md), and its directory is then the source"
+        f"{file} is neither of fairseq nor of OpenNMT-py, of the annotated Transformer nor of d2l; a state dict around "
+        f"torch.nn.Transformer needs {DESCRIPTION} beside it (see models/README.md), and its directory is then the "
+        "source"
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 from txport.runtime.libraries import needs
 
-KINDS = ("marian", "m2m100", "bart", "torch", "fairseq", "opennmt")
+KINDS = ("marian", "m2m100", "bart", "torch", "fairseq", "opennmt", "annotated", "d2l")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -19,8 +19,9 @@ KINDS = ("marian", "m2m100", "bart", "torch", "fairseq", "opennmt")
 @click.option(
     "--vocabulary",
     type=click.Path(path_type=Path),
-    help="The directory with dictionaries and SentencePiece models. [default: where SOURCE is]",
+    help="The directory with dictionaries, lists of words or SentencePiece models. [default: where SOURCE is]",
 )
+@click.option("--heads", type=click.IntRange(1), help="Attention heads, where SOURCE does not say it: annotated, d2l.")
 @click.option("--force", is_flag=True, help="Replace an existing checkpoint.")
 def main(
     source: str,
@@ -30,6 +31,7 @@ def main(
     source_language: str | None,
     target_language: str | None,
     vocabulary: Path | None,
+    heads: int | None,
     force: bool,
 ) -> None:
     """Import SOURCE, a directory, a file or the id of a model on the Hugging Face hub, as a checkpoint for tx-export.
@@ -43,7 +45,7 @@ def main(
         from txport.models.importers.choice import import_model
         from txport.models.importers.imported import ImportOptions, write_imported
 
-    options = ImportOptions(not no_tokenizer, source_language, target_language, vocabulary)
+    options = ImportOptions(not no_tokenizer, source_language, target_language, vocabulary, heads)
     imported = import_model(source, kind, options)
     for note in imported.notes:
         click.echo(f"tx-import: {note}", err=True)

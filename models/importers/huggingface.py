@@ -74,7 +74,6 @@ class HuggingFaceModel(Settings):
         Raises:
             CheckpointError: a field is missing, or no model of ours can have it.
         """
-        dropout = self.fields.get("dropout", 0.1)
         start = "decoder_start_token_id"
         return super().config(
             d_model=self.get("d_model", kind=int),
@@ -84,7 +83,9 @@ class HuggingFaceModel(Settings):
             decoder_layers=self.get("decoder_layers", kind=int),
             activation=self.activation("activation_function", _ACTIVATIONS),
             scale_embedding=self.get("scale_embedding", False, bool),
-            dropout=float(dropout) if isinstance(dropout, int | float) else 0.1,
+            dropout=self._rate("dropout", 0.1),
+            attention_dropout=self._rate("attention_dropout", 0.0),
+            activation_dropout=self._rate("activation_dropout", 0.0),
             positions="learned",
             max_positions=self.get("max_position_embeddings", kind=int),
             eos_id=self.token("eos_token_id"),
@@ -92,6 +93,11 @@ class HuggingFaceModel(Settings):
             bos_id=self.token(start if self.generation(start) is not None else "bos_token_id"),
             **fields,
         )
+
+    def _rate(self, name: str, default: float) -> float:
+        """A rate of dropout; it matters to further training only, so that an unreadable one is no fault."""
+        value = self.fields.get(name, default)
+        return float(value) if isinstance(value, int | float) else default
 
     def layers(self, config: Config) -> None:
         """Map the layers."""

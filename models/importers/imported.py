@@ -19,12 +19,14 @@ class ImportOptions:
         source_language: the default, for a model of many languages.
         target_language: likewise.
         vocabulary: directory of dictionaries or tokenizer files that are not next to the model.
+        heads: attention heads, of a state dict that does not say how many there are.
     """
 
     tokenizer: bool = True
     source_language: str | None = None
     target_language: str | None = None
     vocabulary: Path | None = None
+    heads: int | None = None
 
 
 @dataclass(frozen=True)

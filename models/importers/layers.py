@@ -23,7 +23,7 @@ class LayerNames:
         encoder_norms: the LayerNorms of self-attention and of the feed-forward layers.
         decoder_norms: those of self-attention, of cross-attention and of the feed-forward layers.
         projections: those of an attention's query, key, value and output, where each has a matrix of its own.
-        norm_bias: whether LayerNorms may lack biases, as linear layers always may.
+        no_bias: which of "attention", "feed_forward" and "norm" may lack biases.
     """
 
     stacks: tuple[str, str]
@@ -32,7 +32,7 @@ class LayerNames:
     encoder_norms: tuple[str, str]
     decoder_norms: tuple[str, str, str]
     projections: tuple[str, str, str, str] = ("q_proj", "k_proj", "v_proj", "out_proj")
-    norm_bias: bool = False
+    no_bias: tuple[str, ...] = ("attention", "feed_forward")
 
 
 # Those of fairseq, and of what descends from its BART.
@@ -55,20 +55,25 @@ def map_layers(plan: ImportPlan, config: Config, names: LayerNames, prefix: str 
         for index in range(count):
             ours, theirs = f"{side}.{index}", f"{prefix}{stack}.{index}"
             for part, name in zip(attentions, names.attentions, strict=False):
-                _attention(plan, f"{ours}.{part}", f"{theirs}.{name}", config.d_model, names)
+                _attention(plan, f"{ours}.{part}", f"{theirs}.{name}", config, names)
             for part, name in zip((*attentions, "feed_forward"), norms, strict=True):
-                plan.affine(f"{ours}.{part}_residual.norm", f"{theirs}.{name}", optional_bias=names.norm_bias)
+                plan.affine(f"{ours}.{part}_residual.norm", f"{theirs}.{name}", optional_bias="norm" in names.no_bias)
             for part, name in zip(("inner", "outer"), names.feed_forward, strict=True):
-                plan.affine(f"{ours}.feed_forward.{part}", f"{theirs}.{name}", optional_bias=True)
+                optional = "feed_forward" in names.no_bias
+                plan.affine(f"{ours}.feed_forward.{part}", f"{theirs}.{name}", optional_bias=optional)
 
 
-def _attention(plan: ImportPlan, ours: str, theirs: str, d_model: int, names: LayerNames) -> None:
+def _attention(plan: ImportPlan, ours: str, theirs: str, config: Config, names: LayerNames) -> None:
     """With four matrices, or with query, key and value packed in one, in this order."""
+    d_model = config.d_model
     parts = ("query", "key", "value", "output")
     packed = plan.has(f"{theirs}.in_proj_weight")
     for number, (name, projection) in enumerate(zip(parts, names.projections, strict=True)):
+        if not config.attention_bias:
+            plan.take(f"{ours}.{name}.weight", f"{theirs}.{projection}.weight")
+            continue
         if not packed or name == "output":
-            plan.affine(f"{ours}.{name}", f"{theirs}.{projection}", optional_bias=True)
+            plan.affine(f"{ours}.{name}", f"{theirs}.{projection}", optional_bias="attention" in names.no_bias)
             continue
         plan.take(f"{ours}.{name}.weight", f"{theirs}.in_proj_weight", first=number * d_model, rows=d_model)
         if plan.has(f"{theirs}.in_proj_bias"):

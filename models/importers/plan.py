@@ -4,7 +4,7 @@ import json
 import math
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,17 @@ class ImportPlan:
         """Whether the source has this tensor."""
         return name in self.theirs
 
+    def count(self, prefix: str, advice: str) -> int:
+        """How many numbers follow this prefix of names.
+
+        Raises:
+            CheckpointError: none; the message ends with `advice`.
+        """
+        numbers = {name[len(prefix) :].partition(".")[0] for name in self.theirs if name.startswith(prefix)}
+        if not numbers:
+            raise CheckpointError(f"{self.source} has no {prefix}0: {advice}")
+        return len(numbers)
+
     def stored(self, name: str) -> Stored:
         """A tensor of the source, which then counts as used.
 
@@ -77,6 +88,12 @@ class ImportPlan:
     def put(self, ours: str, tensor: Tensor, origin: str = "computed") -> None:
         """Our tensor is this one."""
         self.parts[ours] = Part(tuple(tensor.shape), torch.float32, lambda i, j: tensor[i:j], origin)
+
+    def change(self, ours: str, how: Callable[[Tensor], Tensor]) -> None:
+        """Our tensor, which was mapped already, becomes what `how` makes of all of it."""
+        part = self.parts[ours]
+        rows = part.shape[0]
+        self.parts[ours] = replace(part, read=lambda i, j: how(part.read(0, rows))[i:j])
 
     def affine(self, ours: str, theirs: str, *, optional_bias: bool = False) -> None:
         """Weight and bias of a linear layer or a LayerNorm; the bias is zeros where it may be missing, and is."""

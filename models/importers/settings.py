@@ -129,17 +129,19 @@ def read_json(file: Path, *, optional: bool = False, advice: str = "or give the 
     return value
 
 
-def one_file(path: Path, preferred: tuple[str, ...]) -> Path:
-    """The checkpoint file that is meant: the path itself, or the one in a directory.
+def one_file(path: Path, preferred: tuple[str, ...], endings: tuple[str, ...] = ("pt",)) -> Path:
+    """The checkpoint file that is meant: the path itself, or the one in a directory, by the endings that it may have.
 
     Raises:
         CheckpointError: there is none, or there are several and none has a preferred name.
     """
     if not path.is_dir():
         return path
-    files = [path / name for name in preferred if (path / name).is_file()] or sorted(path.glob("*.pt"))
+    files = [path / name for name in preferred if (path / name).is_file()]
+    files = files or [file for ending in endings for file in sorted(path.glob(f"*.{ending}"))]
+    what = " or ".join(f".{ending}" for ending in endings)
     if not files:
-        raise CheckpointError(f"{path} holds no .pt file: name the checkpoint file")
+        raise CheckpointError(f"{path} holds no {what} file: name the checkpoint file")
     if len(files) > 1 and files[0].name not in preferred:
-        raise CheckpointError(f"{path} holds {len(files)} .pt files: name one of them, say {files[-1]}")
+        raise CheckpointError(f"{path} holds {len(files)} {what} files: name one of them, say {files[-1]}")
     return files[0]

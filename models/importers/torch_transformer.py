@@ -15,7 +15,7 @@ from txport.models.importers.layers import LayerNames, map_layers
 from txport.models.importers.plan import ImportPlan
 from txport.models.importers.settings import Settings
 from txport.models.importers.tokenizers.sentencepiece_models import own_sentencepiece
-from txport.models.importers.weights import read_safetensors, read_state_dict
+from txport.models.importers.weights import read_tensors
 from txport.models.transformer import sinusoids
 from txport.runtime.bundle.strict_json import decode, read
 from txport.runtime.bundle.tokenizer_schema import ids_only
@@ -33,7 +33,7 @@ _LAYERS = LayerNames(
     feed_forward=("linear1", "linear2"),
     encoder_norms=("norm1", "norm2"),
     decoder_norms=("norm1", "norm2", "norm3"),
-    norm_bias=True,
+    no_bias=("attention", "feed_forward", "norm"),
 )
 
 
@@ -77,8 +77,7 @@ def import_torch(directory: Path, options: ImportOptions) -> Imported:
     value = read(file, "it says what a state dict does not; see models/README.md", CheckpointError)
     described = decode(TorchDescription, value, str(file), CheckpointError)
     weights = directory / described.weights
-    theirs = read_safetensors(weights) if weights.suffix == ".safetensors" else read_state_dict(weights)
-    plan = ImportPlan(theirs, weights)
+    plan = ImportPlan(read_tensors(weights), weights)
     names, stack = described.names, f"{described.names.transformer}." if described.names.transformer else ""
     weight, bias = f"{names.projection}.weight", f"{names.projection}.bias"
     embeddings = plan.embeddings(names.source_embedding, names.target_embedding, weight)
@@ -96,7 +95,8 @@ def import_torch(directory: Path, options: ImportOptions) -> Imported:
 
 
 def _config(file: Path, described: TorchDescription, plan: ImportPlan, stack: str, **fields: Any) -> Config:
-    layers = {side: _count(plan, f"{stack}{side}.layers.") for side in ("encoder", "decoder")}
+    advice = f"name the nn.Transformer in {DESCRIPTION} (names)"
+    layers = {side: plan.count(f"{stack}{side}.layers.", advice) for side in ("encoder", "decoder")}
     ends = [plan.has(f"{stack}{side}.norm.weight") for side in ("encoder", "decoder")]
     if ends[0] != ends[1] or (described.norm_first and not ends[0]):
         raise CheckpointError(
@@ -116,13 +116,6 @@ def _config(file: Path, described: TorchDescription, plan: ImportPlan, stack: st
         **{name: getattr(described, name) for name in _SAME},
         **fields,
     )
-
-
-def _count(plan: ImportPlan, prefix: str) -> int:
-    numbers = {name[len(prefix) :].partition(".")[0] for name in plan.theirs if name.startswith(prefix)}
-    if not numbers:
-        raise CheckpointError(f"{plan.source} has no {prefix}0: name the nn.Transformer in {DESCRIPTION} (names)")
-    return len(numbers)
 
 
 def _positions(plan: ImportPlan, described: TorchDescription, ours: Config) -> None:

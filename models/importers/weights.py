@@ -84,6 +84,11 @@ def _shards(index: Path) -> list[Path]:
     return [index.parent / name for name in names]
 
 
+def read_tensors(file: Path) -> dict[str, Stored]:
+    """The tensors of one file, safetensors by its ending, else a state dict; errors as for each."""
+    return read_safetensors(file) if file.suffix == ".safetensors" else read_state_dict(file)
+
+
 def read_safetensors(file: Path) -> dict[str, Stored]:
     """The tensors of a safetensors file, each read by its place in the file: a mapped file would count as memory.
 

@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
-from txport.runtime.bundle.strict_json import LEFT_OUT
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, Vocabularies
 from txport.runtime.engine import Limits, SpecialTokens
 from txport.runtime.errors import BundleError, InputError
@@ -17,6 +16,11 @@ Lowering = Literal["standard", "ort", "scatter", "tensorscatter"]
 # Those of decoder steps, in the order in which ONNX Runtime should try them: its fused attention reads only the used
 # part of a cache; `scatter` needs nothing special; `tensorscatter` needs opset 24, which it has from 1.24 on.
 LOWERINGS: tuple[Lowering, ...] = ("ort", "scatter", "tensorscatter")
+
+
+def added(default: Any) -> Any:
+    """A field that older files lack: they mean its default, and where it has that it is not written."""
+    return field(default=default, metadata={"added": True})
 
 
 @dataclass(frozen=True)
@@ -171,7 +175,7 @@ class ManifestFields:
     generation: Generation
     files: dict[str, FileEntry]
     verification: Verification | None
-    alignment_heads: tuple[tuple[int, int], ...] = field(default=(), metadata=LEFT_OUT)
+    alignment_heads: tuple[tuple[int, int], ...] = added(())
 
     @property
     def vocabularies(self) -> Vocabularies:

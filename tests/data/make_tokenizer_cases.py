@@ -1,7 +1,7 @@
-"""Makes `tests/data/tokenizer`: two tiny SentencePiece models, a vocabulary in another order, and cases for runtimes.
+"""Makes `tests/data/tokenizer`: tiny SentencePiece models, a vocabulary in another order, and cases for runtimes.
 
-What must come out is said by Hugging Face's MarianTokenizer on the same files, so this needs `transformers`; reading
-the cases does not. `index.json` holds
+What must come out is said by Hugging Face's MarianTokenizer on the same files, so this needs `transformers`, and for
+words and characters by plain Python; reading the cases needs neither. `index.json` holds
 
 * `tokenizers`: by name, the field `tokenizer` of a manifest, whose files lie here;
 * `unk`, `vocabulary`: the id of unknown pieces, and the number of ids of each side;
@@ -14,6 +14,7 @@ Write them again with `python tests/data/make_tokenizer_cases.py`.
 import io
 import json
 import random
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,75 @@ def train(words: list[str]) -> bytes:
     return out.getvalue()
 
 
+# What algorithms word and char make of these, most frequent first: the ids are the places in the lists.
+SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
+WORDS = [*SPECIAL, *". ! , ? go i'm home va".split()]
+LETTERS = [*SPECIAL, "▁", *"aeioghmv'é"]
+SENTENCES = ["Go.", "  GO  !", "I'm home, go!?", "va!", "I'm gone.", "He's home...", ",", "", "me!", "go.home", "x y"]
+
+
+def train_by(algorithm: str, pieces: list[str], rules: str) -> bytes:
+    """A model of exactly these pieces.
+
+    Args:
+        algorithm: word or char.
+        pieces: earlier ones are made more frequent.
+        rules: of the normalisation, as `txport.models.normalisation` writes them.
+    """
+    from txport.models.importers.tokenizers.pieces import without_rule_file
+
+    lines = [" ".join(pieces[:size]) for size in range(1, len(pieces) + 1)]
+    out = io.BytesIO()
+    with tempfile.NamedTemporaryFile("w", suffix=".tsv") as file:
+        file.write(rules)
+        file.flush()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=out,
+            model_type=algorithm,
+            vocab_size=len(SPECIAL) + len(pieces) + (algorithm == "char"),
+            **dict(zip(("pad_id", "unk_id", "bos_id", "eos_id"), range(4), strict=True)),
+            **({"normalization_rule_tsv": file.name} if rules else {"normalization_rule_name": "identity"}),
+            hard_vocab_limit=False,
+            minloglevel=2,
+            num_threads=1,
+        )
+    return without_rule_file(out.getvalue())
+
+
+def split_models() -> dict[str, bytes]:
+    """Of algorithm word, with the rules for ASCII, which fold case and write spaces before marks; and of char."""
+    from txport.models.normalisation import spacing_rules
+
+    rules = "".join(line for line in spacing_rules(lower_case=True).splitlines(keepends=True) if line[2] == "\t")
+    return {"words": train_by("word", WORDS[4:], rules), "letters": train_by("char", LETTERS[5:], "")}
+
+
+def split_cases() -> dict[str, list[dict[str, Any]]]:
+    """By plain Python."""
+
+    def words(text: str) -> list[str]:
+        return re.sub("([,.!?])", r" \1", text.lower()).split()
+
+    def letters(text: str) -> str:
+        return "".join(f"▁{word}" for word in text.split())
+
+    cases: dict[str, list[dict[str, Any]]] = {"encode": [], "prefix": [], "decode": []}
+    kinds: tuple[tuple[str, list[str], Any], ...] = (("words", WORDS, words), ("letters", LETTERS, letters))
+    for name, pieces, parts in kinds:
+        for text in SENTENCES:
+            ids = [pieces.index(part) if part in pieces else UNK for part in parts(text)]
+            # SentencePiece makes one unknown piece of those that follow each other, whatever the algorithm.
+            ids = [i for at, i in enumerate(ids) if i != UNK or at == 0 or ids[at - 1] != UNK]
+            none = {"source_language": None, "target_language": None, "target_prefix": []}
+            cases["encode"].append({"tokenizer": name, "text": text, **none, "ids": [*ids, 3]})
+            cases["prefix"].append({"tokenizer": name, "text": text, "ids": ids})
+            if UNK not in ids:
+                plain = " ".join(words(text)) if name == "words" else " ".join(text.split())
+                cases["decode"].append({"tokenizer": name, "ids": [2, *ids, 0, 3, 500], "text": plain})
+    return cases
+
+
 def vocabulary(models: list[bytes]) -> tuple[list[str], list[str | None]]:
     """All tokens by id, and what vocabulary.json has of them: pieces of both models in an order of their own."""
     pieces: set[str] = set()
@@ -100,7 +170,17 @@ def descriptions(tokens: list[str]) -> dict[str, dict[str, Any]]:
         "target_prefix": ["target_language", 7],
         "languages": {**both, "in_text": False},
     }
+    split = {
+        name: {
+            "kind": "sentencepiece",
+            **{side: {"model": f"{name}.model", "vocabulary": None} for side in ("source", "target")},
+            **none,
+            "source_suffix": [3],
+        }
+        for name in ("words", "letters")
+    }
     return {
+        **split,
         "plain": {"kind": "sentencepiece", **own, **none, "source_suffix": [2]},
         "mapped": {"kind": "sentencepiece", **files, **none},
         "marian": {"kind": "sentencepiece", **files, **marian},
@@ -201,7 +281,7 @@ def write(directory: Path) -> None:
 
     models = {"source": train(SOURCE_WORDS), "target": train(TARGET_WORDS)}
     directory.mkdir(parents=True, exist_ok=True)
-    for side, model in models.items():
+    for side, model in {**models, **split_models()}.items():
         (directory / f"{side}.model").write_bytes(model)
     tokens, pieces = vocabulary(list(models.values()))
     text = json.dumps({"format_version": 1, "pieces": pieces}, ensure_ascii=False)
@@ -211,13 +291,15 @@ def write(directory: Path) -> None:
     known = pieces_of(models["target"], "target.model")
     whole = completed(models["target"], known, [piece for piece in pieces if piece is not None])
     (directory / "target.model").write_bytes(whole)
+    split = split_cases()
     index = {
         "tokenizers": described,
         "unk": UNK,
         "vocabulary": len(tokens),
-        "encode": encode_cases(oracle, described["marian"]["languages"]["target"]) + error_cases(),
-        "prefix": [{"tokenizer": "marian", "text": t, "ids": oracle.prefix(t)} for t in ("le chat", "x 🙂", "")],
-        "decode": [{"tokenizer": "marian", **case} for case in decode_cases(oracle, pieces)],
+        "encode": encode_cases(oracle, described["marian"]["languages"]["target"]) + error_cases() + split["encode"],
+        "prefix": [{"tokenizer": "marian", "text": t, "ids": oracle.prefix(t)} for t in ("le chat", "x 🙂", "")]
+        + split["prefix"],
+        "decode": [{"tokenizer": "marian", **case} for case in decode_cases(oracle, pieces)] + split["decode"],
     }
     lines = json.dumps(index, ensure_ascii=False, indent=None, separators=(",", ":")).replace('},{"tok', '},\n{"tok')
     (directory / "index.json").write_text(lines + "\n", encoding="utf-8")

@@ -8,14 +8,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from numpy_runner import random_model
 from safetensors.torch import load_file, save_file
-from txport.models.checkpoint import save_checkpoint
+from txport.exporter.reference import answers
+from txport.models.checkpoint import load_checkpoint, save_checkpoint
+from txport.models.transformer import Transformer
 from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.translator import Translator
 
 SCRIPTS = Path(sys.executable).parent
 
@@ -83,10 +87,10 @@ def test_a_failed_verification_leaves_no_bundle(random_checkpoint: Path, tmp_pat
     [
         (["--lowering", "ort,best"], ["--lowering best", "scatter"]),
         (["--lowering", ","], ["--lowering is empty"]),
-        (["--max-source", "33"], ["--max-source 33", "2 to 32"]),
-        (["--max-source", "0"], ["--max-source 0", "2 to 32"]),
-        (["--max-target", "0"], ["--max-target 0", "2 to 32"]),
-        (["--max-target", "1"], ["--max-target 1", "2 to 32"]),
+        (["--max-source", "65537"], ["--max-source 65537", "2 to 65536"]),
+        (["--max-source", "0"], ["--max-source 0", "2 to 65536"]),
+        (["--max-target", "0"], ["--max-target 0", "2 to 65536"]),
+        (["--max-target", "1"], ["--max-target 1", "2 to 65536"]),
         (["--max-batch", "0"], ["--max-batch 0"]),
         (["--text", "absent.txt"], ["absent.txt", "cannot be read"]),
     ],
@@ -95,6 +99,37 @@ def test_bad_options(random_checkpoint: Path, tmp_path: Path, options: list[str]
     """In this process, for speed: `run_command` is what the console script runs."""
     refused(_in_process("export", str(random_checkpoint), "-o", str(tmp_path / "bundle"), *options), 2, *words)
     assert not (tmp_path / "bundle").exists()
+
+
+def test_sinusoids_go_on_beyond_the_positions_of_the_model(random_checkpoint: Path, tmp_path: Path) -> None:
+    """The oracle is the same model, made with more positions."""
+    bundle = tmp_path / "bundle"
+    options = ("--sentences", "4", "--singles", "1", "--lowering", "scatter", "--max-source", "100")
+    done = run("tx-export", random_checkpoint, "-o", bundle, *options, "--max-target", "90")
+    assert done.returncode == 0, done.stderr
+    limits = Manifest.load(bundle).limits
+    assert (limits.source, limits.target) == (100, 90)
+    again = run("tx-verify", bundle, random_checkpoint, "--sentences", "4", "--singles", "1")
+    assert again.returncode == 0, again.stderr
+    model = load_checkpoint(random_checkpoint).model
+    longer = Transformer(replace(model.config, max_positions=100)).eval()
+    longer.load_state_dict(model.state_dict())
+    sources = [[4 + (7 * i + j) % 60 for j in range(95)] for i in range(4)]
+    expected = {
+        i: t
+        for answer in answers(longer, sources, 90)
+        for i, t in zip(answer.batch.indices, answer.batch.targets, strict=True)
+    }
+    made = Translator(bundle, "cpu").translate_ids(sources, max_length=90)
+    assert [list(result.ids) for result in made] == [expected[i] for i in range(4)]
+    assert max(map(len, expected.values())) > 32
+
+
+def test_learned_positions_end(tmp_path: Path) -> None:
+    model = random_model(encoder_layers=1, decoder_layers=1, positions="learned")
+    save_checkpoint(tmp_path / "learned", model, None, [], {})
+    arguments = (str(tmp_path / "learned"), "-o", str(tmp_path / "bundle"), "--max-source", "33")
+    refused(_in_process("export", *arguments), 2, "--max-source 33", "this model has learned positions for 2 to 32")
 
 
 def test_the_help_names_every_lowering() -> None:

@@ -19,6 +19,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "pre": {"norm": "pre", "positions": "learned", "activation": "gelu", "tie_projection": False},
     "bart": {"positions": "learned", "embedding_norm": True, "projection_bias": True, "scale_embedding": False},
     "marian": {"activation": "silu", "projection_bias": True, "share_embeddings": False, "target_vocabulary": 72},
+    "d2l": {"attention_bias": False, "share_embeddings": False, "tie_projection": False, "projection_bias": True},
     "odd_heads": {"d_model": 60, "heads": 5, "norm": "pre"},
     "deep_shallow": {"encoder_layers": 3, "decoder_layers": 1, "norm": "post_final"},
 }

@@ -1,5 +1,6 @@
 """The reference Transformer against independent oracles: torch.nn.Transformer, the paper, and itself uncached."""
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from txport.models.config import Config
+from txport.models.config import Config, preset
 from txport.models.transformer import Attention, Transformer, sinusoids
 
 MakeModel = Callable[..., Transformer]
@@ -173,6 +174,33 @@ def test_attention_maps_are_those_of_each_sentence_alone(make_model: MakeModel) 
         torch.testing.assert_close(maps.cross[:, row, :, :t, :s], alone.cross[:, 0], **TOLERANCE)
 
 
+@pytest.mark.parametrize("name", ["post", "pre"])
+@torch.no_grad()
+def test_attention_without_biases_equals_torch(make_model: MakeModel, name: str) -> None:
+    attention = make_model(attention_bias=False, norm=name).decoder[0].cross_attention
+    assert [key for key, _ in attention.named_parameters() if "bias" in key] == []
+    theirs = nn.MultiheadAttention(32, 4, bias=False, batch_first=True)
+    theirs.in_proj_weight.copy_(torch.cat([getattr(attention, part).weight for part in ("query", "key", "value")]))
+    theirs.out_proj.weight.copy_(attention.output.weight)
+    x, memory = torch.randn(2, 5, 32), torch.randn(2, 7, 32)
+    expected = theirs(x, memory, memory, need_weights=False)[0]
+    torch.testing.assert_close(attention(x, attention.key_value(memory)), expected, **TOLERANCE)
+
+
+@torch.no_grad()
+def test_the_same_mlp_is_at_every_position(make_model: MakeModel) -> None:
+    """Positions that hold the same get the same, and each gets what it would get alone."""
+    network = make_model().encoder[0].feed_forward
+    x = torch.randn(3, 9, 32)
+    x[:, 4] = x[:, 7]
+    together = network(x)
+    assert torch.equal(together[:, 4], together[:, 7])
+    order = torch.randperm(9)
+    torch.testing.assert_close(network(x[:, order]), together[:, order], **TOLERANCE)
+    for position in range(9):
+        torch.testing.assert_close(network(x[1, position]), together[1, position], **TOLERANCE)
+
+
 # --- positions ------------------------------------------------------------------------------------------------------
 
 
@@ -208,6 +236,7 @@ OPTIONS = st.fixed_dictionaries(
         "projection_bias": st.booleans(),
         "scale_embedding": st.booleans(),
         "embedding_norm": st.booleans(),
+        "attention_bias": st.booleans(),
         "decoder_layers": st.integers(1, 2),
         "encoder_layers": st.just(1),
     }
@@ -330,6 +359,29 @@ def test_initialisation_is_xavier_for_matrices_and_small_for_embeddings() -> Non
     assert not model.decoder[0].cross_attention.value.bias.any()
 
 
+@pytest.mark.parametrize(("name", "sizes"), [("annotated", (512, 8, 2048, 6, 6)), ("d2l", (32, 4, 64, 2, 2))])
+def test_the_sources_presets_have_their_shapes_and_initialisation(name: str, sizes: tuple[int, ...]) -> None:
+    """What their printed programs give: PyTorch's own layers are made and initialised as these say, as an oracle."""
+    torch.manual_seed(1)
+    config = preset(name, source_vocabulary=900, target_vocabulary=800)
+    assert (config.d_model, config.heads, config.ffn, config.encoder_layers, config.decoder_layers) == sizes
+    small = dataclasses.replace(config, encoder_layers=1, decoder_layers=1)
+    model, linear = Transformer(small), nn.Linear(config.d_model, config.ffn)
+    nn.init.xavier_uniform_(linear.weight)
+    inner, projection = model.decoder[0].feed_forward.inner, model.projection
+    assert inner.weight.std().item() == pytest.approx(linear.weight.std().item(), rel=0.05)
+    assert inner.bias.abs().max().item() == pytest.approx(linear.bias.abs().max().item(), rel=0.1)
+    assert projection.bias.std().item() == pytest.approx((3 * config.d_model) ** -0.5, rel=0.1)
+    embeddings = {"annotated": math.sqrt(2 / (900 + config.d_model)), "d2l": 1.0}
+    assert model.source_embedding.tokens.weight.std().item() == pytest.approx(embeddings[name], rel=0.03)
+    assert len({id(e) for e in (model.source_embedding.tokens, model.target_embedding.tokens, projection)}) == 3
+    attention = [name for name, _ in model.encoder[0].attention.named_parameters() if name.endswith("bias")]
+    assert len(attention) == (4 if name == "annotated" else 0)
+    assert isinstance(model.encoder_norm, nn.LayerNorm) == (name == "annotated")
+    assert model.encoder[0].feed_forward.dropout.p == (0.1 if name == "annotated" else 0.0)
+    assert model.encoder[0].attention.dropout == 0.1
+
+
 def test_dropout_only_in_training(make_model: MakeModel) -> None:
     model = make_model(dropout=0.5)
     source, lengths, target = random_ids(1, [6]), torch.tensor([6]), random_ids(2, [5])
@@ -337,6 +389,40 @@ def test_dropout_only_in_training(make_model: MakeModel) -> None:
     assert torch.equal(model(source, lengths, target), quiet)
     model.train()
     assert not torch.equal(model(source, lengths, target), quiet)
+
+
+@torch.no_grad()
+def test_attention_dropout_drops_weights(make_model: MakeModel) -> None:
+    """The weight of a single key is 1; dropped it is 0, and kept 1 / (1 - 0.75), for each head and query by itself."""
+    attention = make_model(attention_dropout=0.75).encoder[0].attention
+    for layer in (attention.value, attention.output):
+        layer.weight.zero_(), layer.bias.zero_()
+    attention.value.bias.fill_(1.0)
+    attention.output.weight.copy_(torch.eye(32))
+    x = torch.randn(1, 50, 32)
+    single = attention.key_value(x[:, :1])
+    assert torch.equal(attention(x, single), torch.ones(1, 50, 32))
+    by_head = attention.train()(x, single).view(50, 4, 8)
+    assert set(by_head.flatten().tolist()) == {0.0, 4.0}
+    assert bool((by_head == by_head[..., :1]).all()), "a weight is dropped as a whole"
+    assert 0.1 < (by_head[..., 0] > 0).float().mean() < 0.45
+
+
+def test_activation_dropout_is_inside_the_feed_forward_layers(make_model: MakeModel) -> None:
+    """Unset, it is `dropout`, draw for draw."""
+    source, lengths, target = random_ids(1, [6]), torch.tensor([6]), random_ids(2, [5])
+
+    def drawn(**options: Any) -> Tensor:
+        model = make_model(**options).train()
+        torch.manual_seed(3)
+        return model(source, lengths, target)
+
+    unset = drawn(dropout=0.3)
+    assert torch.equal(unset, drawn(dropout=0.3, activation_dropout=0.3))
+    assert torch.equal(unset, drawn(dropout=0.3, attention_dropout=0.0))
+    assert not torch.equal(unset, drawn(dropout=0.3, activation_dropout=0.0))
+    network = make_model(dropout=0.3, activation_dropout=0.5).encoder[0].feed_forward.train()
+    assert network.dropout.p == 0.5
 
 
 def test_every_parameter_gets_a_gradient(make_model: MakeModel) -> None:

@@ -26,6 +26,17 @@ def test_each_pair_once_within_the_bound(lengths: np.ndarray, bound: int, world:
 
 
 @settings(max_examples=100, deadline=None)
+@given(LENGTHS, st.integers(1, 9))
+def test_no_batch_has_more_rows_than_it_may(lengths: np.ndarray, most: int) -> None:
+    batches = token_batches(lengths, 300, 1, np.random.default_rng(0), most)
+    assert max(map(len, batches)) <= most and sorted(row for batch in batches for row in batch) == [
+        *range(len(lengths))
+    ]
+    if lengths.max() * most <= 300:
+        assert len(batches) == -(-len(lengths) // most), "as few as can be"
+
+
+@settings(max_examples=100, deadline=None)
 @given(LENGTHS.filter(lambda lengths: len(lengths) >= 12), st.integers(40, 300), st.integers(1, 4), st.integers(0, 5))
 def test_devices_share_the_batches_of_an_epoch(lengths: np.ndarray, bound: int, world: int, epoch: int) -> None:
     shares = [TokenBatches(lengths, bound, 1, rank, world) for rank in range(world)]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -92,6 +93,25 @@ def test_evaluate_files(checkpoint: Path, tmp_path: Path) -> None:
     assert "1 sentence, the first of 2\n" in limited.stdout
     assert "unfinished   1 sentence: no end within 3 tokens (see --max-length)\n" in limited.stdout
     assert len(output.read_text().splitlines()) == 1
+
+
+def test_evaluate_shows_the_worst(checkpoint: Path, tmp_path: Path) -> None:
+    source, reference = (tmp_path / name for name in ("s", "r"))
+    source.write_text("It cost $5.\nCall me.\nThank you.\n")
+    reference.write_text("it cost five dollars\ncall me\nthank you\n")
+    arguments = [str(checkpoint), "--source", str(source), "--reference", str(reference), "--max-length", "9"]
+    figures = json.loads(CliRunner().invoke(evaluate, [*arguments, "--show", "2", "--json"]).stdout)
+    shown = figures["worst"]
+    assert figures["bleu_order"] == 2 and len(shown) == 2 and shown[0]["bleu"] <= shown[1]["bleu"]
+    done = CliRunner().invoke(evaluate, [*arguments, "--show", "3", "--bleu-order", "1"])
+    blocks = done.stdout.strip().split("\n\n")
+    assert len(blocks) == 4
+    for block in blocks[1:]:
+        assert re.fullmatch(
+            r"source       .+\nreference    .+\ntranslation  .*\nBLEU-1       \d\.\d{3}, chrF \d+\.\d", block
+        )
+    assert sorted(block.splitlines()[0][13:] for block in blocks[1:]) == sorted(source.read_text().splitlines())
+    assert "worst" not in CliRunner().invoke(evaluate, [*arguments, "--json"]).stdout
 
 
 def test_evaluate_says_how_far_it_is_where_there_is_no_terminal(

@@ -19,7 +19,14 @@ from txport.training.corpora import (
     read_parallel,
     read_table,
 )
-from txport.training.recipe import BuiltinOptions, DatasetsOptions, ParallelOptions, TableOptions
+from txport.training.recipe import (
+    BuiltinOptions,
+    DatasetsOptions,
+    ParallelOptions,
+    TableOptions,
+    TokenizerOptions,
+    read,
+)
 
 Write = Callable[..., Path]
 
@@ -138,6 +145,38 @@ def test_load_table(write: Write, tmp_path: Path) -> None:
         write(name, "".join(f"{name} {number}\tx\n" for number in range(50)))
     corpus = load(TableOptions(test="test.tsv", held_out=10), tmp_path)
     assert len(corpus.test) == 50 and len(corpus.train) + len(corpus.validation) == 50
+
+
+def test_the_first_of_unique_sources(write: Write, tmp_path: Path) -> None:
+    write("train.tsv", "".join(f"s{number // 3}\tt{number}\n" for number in range(90)))
+    options = TableOptions(first=20, unique_sources=True, held_out=2)
+    whole = load(options, tmp_path)
+    pairs = sorted((*whole.train, *whole.validation, *whole.test), key=lambda pair: int(pair[0][1:]))
+    assert pairs == [(f"s{number}", f"t{3 * number}") for number in range(20)]
+    assert len(load(TableOptions(first=20, held_out=2), tmp_path).train) <= 16
+
+
+def test_references_are_as_a_model_of_words_writes_them(write: Write, tmp_path: Path) -> None:
+    write("train.tsv", "".join(f"Go {number}.\tVa, {number}\u202f!\n" for number in range(40)))
+    options = TokenizerOptions(algorithm="word", space_punctuation=True, lower_case=True)
+    corpus = load(TableOptions(test="train.tsv"), tmp_path, options)
+    assert corpus.test[0] == ("Go 0.", "va , 0 !")
+    assert load_test(TableOptions(test="train.tsv"), tmp_path, options) == corpus.test
+    assert all(target.startswith("va , ") for _, target in corpus.train + corpus.validation)
+    assert load_test(TableOptions(test="train.tsv"), tmp_path)[0] == ("Go 0.", "Va, 0\u202f!")
+
+
+def test_sentences_that_come_with_a_recipe(write: Write, tmp_path: Path) -> None:
+    recipe = read("eng_fra")
+    four = load_test(recipe.corpus, tmp_path, recipe.tokenizer)
+    assert four == [
+        ("go .", "va !"),
+        ("i lost .", "j'ai perdu ."),
+        ("he's calm .", "il est calme ."),
+        ("i'm home .", "je suis chez moi ."),
+    ]
+    write("eng_fra.tsv", "mine\tmien\n")
+    assert load_test(recipe.corpus, tmp_path, recipe.tokenizer) == [("mine", "mien")], "the user's own comes first"
 
 
 def test_load_builtin() -> None:

@@ -47,10 +47,22 @@ def test_nothing_stays_open_and_all_of_it_is_valid(
     fitted, choices = fit(recipe(**limits), pairs(count, characters))
     again = from_table(fitted.to_json(), "fitted")
     assert again == fitted and fit(again, pairs(7, 10)) == (fitted, {})
-    optional = {"max_steps", "max_epochs", "max_minutes", "validate_every"}
+    optional = {"max_steps", "max_epochs", "max_minutes", "validate_every", "batch_pairs"}
     for field in fields(TrainingOptions):
         assert field.name in optional or getattr(fitted.training, field.name) is not None
     assert {"tokenizer.vocabulary", "model.preset", "training.warmup_steps"} <= choices.keys()
+
+
+@pytest.mark.parametrize("algorithm", ["word", "char"])
+def test_all_words_or_characters_and_a_constant_rate(algorithm: str) -> None:
+    """What a constant rate would do with a cool-down is not what was asked for."""
+    table = {**OPEN, "training": {"max_epochs": 3, "schedule": "constant"}, "tokenizer": {"algorithm": algorithm}}
+    given = [("zero one two three four five six", "uno due tre quattro cinque sei"), ("one", "uno sette")] * 20
+    fitted, _ = fit(from_table(table, "mine.toml"), given)
+    characters = {character for pair in given for side in pair for character in side}  # the space is one
+    assert fitted.tokenizer.vocabulary == 4 + {"word": 14, "char": len(characters)}[algorithm]
+    training = fitted.training
+    assert (training.warmup_steps, training.cooldown, training.keep) == (1, 0.0, "best")
 
 
 def test_what_a_recipe_says_is_kept() -> None:

@@ -58,6 +58,9 @@ def test_defaults(write: Callable[..., Path]) -> None:
         (BASE.replace("max_steps = 5", ""), "nothing ends the run"),
         (TABLE + "target_column = 1\n", "source_column and corpus.target_column are both 1: a side would learn itself"),
         (TABLE.replace("table", "parallel") + 'target_language = "en"\n', "corpus.target_language are both 'en'"),
+        (BASE + "[tokenizer]\nminimum_count = 2\n", "minimum_count is for algorithm word, not for bpe: leave it out"),
+        (BASE + '[tokenizer]\nalgorithm = "words"\n', "algorithm is 'words', not one of bpe, unigram, word, char"),
+        (BASE + 'schedule = "cosine"\n', "schedule is 'cosine', not one of inverse_sqrt, constant"),
         (BASE + "[tokenizer]\njoint = false\n", "need model.share_embeddings = false"),
         (BASE + '[model]\npreset = "huge"\n', "no preset 'huge'"),
         (BASE + "[model]\nlayers = 3\n", "model config has the unknown field 'layers': did you mean"),
@@ -72,7 +75,7 @@ def test_bad_recipes(write: Callable[..., Path], text: str, message: str) -> Non
 
 
 def test_unknown_recipe_names_those_that_exist() -> None:
-    with pytest.raises(InputError, match=r"recipe nonsense cannot be read .* one of demo, multi30k, tiny"):
+    with pytest.raises(InputError, match=r"recipe nonsense cannot be read .* one of demo, eng_fra, multi30k, tiny"):
         read("nonsense")
 
 

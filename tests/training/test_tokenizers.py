@@ -1,5 +1,6 @@
 """Training SentencePiece models: ids, digits, case, joint and separate."""
 
+import dataclasses
 import itertools
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import sentencepiece
 from txport.runtime.errors import InputError
 from txport.training.recipe import TokenizerOptions
 from txport.training.spoken import corpus as spoken
-from txport.training.tokenizers import load_tokenizer, padded_vocabulary, train_tokenizer
+from txport.training.tokenizers import load_tokenizer, most_pieces, padded_vocabulary, train_tokenizer
 
 PAIRS = list(itertools.islice(spoken.sentences(1, "train"), 800))
 
@@ -53,6 +54,48 @@ def test_separate(tmp_path: Path) -> None:
     assert not any(target.id_to_piece(number).lstrip("▁").isdigit() for number in range(target.get_piece_size()))
     tokenizer = load_tokenizer(tmp_path / "tokenizer")
     assert tokenizer.decode(tokenizer.encode_prefix("twelve dollars")) == "twelve dollars"
+
+
+TEXTS = [("Go.", "Va !"), ("Go!", "Va !"), ("I'm home.", "Je suis chez moi."), ("I'm 17, go.", "J'ai 17 ans, va.")]
+WORDS = TokenizerOptions(vocabulary=100, algorithm="word", minimum_count=2, space_punctuation=True, lower_case=True)
+
+
+def test_words_that_are_frequent_enough(tmp_path: Path) -> None:
+    train_tokenizer(TEXTS, dataclasses.replace(WORDS, joint=False), tmp_path / "tokenizer")
+    sides = [pieces(tmp_path / "tokenizer" / f"{side}.model") for side in ("source", "target")]
+    words = [{model.id_to_piece(i)[1:] for i in range(4, model.get_piece_size())} for model in sides]
+    assert words == [{"go", ".", "i'm"}, {"va", "!", "."}]
+    assert most_pieces(TEXTS, dataclasses.replace(WORDS, joint=False)) == 7
+    tokenizer = load_tokenizer(tmp_path / "tokenizer")
+    assert tokenizer.encode("GO  .") == tokenizer.encode("go.") == tokenizer.encode(" Go\u00a0.")
+    assert tokenizer.encode("home.")[0] == 1, "a rare word is unknown"
+    assert tokenizer.decode(tokenizer.encode_prefix("Va!")) == "va !"
+
+
+def test_the_vocabulary_keeps_the_most_frequent_words(tmp_path: Path) -> None:
+    train_tokenizer(TEXTS, dataclasses.replace(WORDS, vocabulary=6), tmp_path / "tokenizer")
+    model = pieces(tmp_path / "tokenizer" / "shared.model")
+    assert [model.id_to_piece(i) for i in range(4, model.get_piece_size())] == ["▁.", "▁!"]
+
+
+def test_characters(tmp_path: Path) -> None:
+    options = TokenizerOptions(vocabulary=300, algorithm="char")
+    train_tokenizer(PAIRS, options, tmp_path / "tokenizer")
+    model = pieces(tmp_path / "tokenizer" / "shared.model")
+    assert all(len(model.id_to_piece(i)) == 1 for i in range(4, model.get_piece_size()))
+    assert model.get_piece_size() == most_pieces(PAIRS, options)
+    tokenizer = load_tokenizer(tmp_path / "tokenizer")
+    for _, target in PAIRS[:50]:
+        assert tokenizer.decode(tokenizer.encode_prefix(target)) == target
+        assert len(tokenizer.encode_prefix(target)) == len(target) + 1
+
+
+def test_rules_stand_in_the_model_and_no_path_does(tmp_path: Path) -> None:
+    """The bytes are the same each time, although the rules come from a file of another name."""
+    for name in ("one", "two"):
+        train_tokenizer(TEXTS, WORDS, tmp_path / name)
+    one, two = ((tmp_path / name / "shared.model").read_bytes() for name in ("one", "two"))
+    assert one == two and b"rules.tsv" not in one
 
 
 def test_byte_fallback_spells_unseen_characters(tmp_path: Path) -> None:

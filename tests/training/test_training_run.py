@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from txport.models.checkpoint import load_checkpoint
+from txport.models.config import preset
 from txport.runtime.bundle.tokenizer_schema import TokenizerFiles
 from txport.runtime.errors import InputError
 from txport.training.loop import Outcome, train
@@ -58,6 +59,24 @@ def test_logs_for_people_and_programs(run: tuple[Path, Outcome]) -> None:
     assert all(row["validation/chrf"] and row["validation/exact"] and row["validation/loss"] for row in validated)
     assert any(row["learning_rate"] for row in rows)
     assert list((logs / "tensorboard").glob("events.out.tfevents.*"))
+
+
+def test_words_learned_by_the_textbooks_recipe(tmp_path: Path) -> None:
+    """On a few sentences instead of a thousand: the rate is constant, and what is learned is said again, exactly."""
+    pairs = [("Go.", "Va !"), ("I lost.", "J'ai perdu."), ("I won.", "J'ai gagné."), ("I'm home.", "Je suis chez moi.")]
+    (tmp_path / "fra.txt").write_text("".join(f"{s}\t{t}\tTatoeba {i}\n" for i in range(2) for s, t in 6 * pairs))
+    overrides = ("corpus.held_out=2", "corpus.unique_sources=false", "training.max_epochs=120")
+    (tmp_path / "eng_fra.tsv").write_text("go .\tva !\ni won !\tj'ai gagné .\ni'm home .\tje suis chez moi .\n")
+    recipe = read("eng_fra", overrides)
+    outcome = train(recipe, tmp_path / "checkpoint", tmp_path)
+    checkpoint = load_checkpoint(tmp_path / "checkpoint")
+    shape = preset("d2l", source_vocabulary=16, target_vocabulary=16, max_positions=64)
+    assert checkpoint.config == shape, "what is chosen for other recipes must not change the textbook's model"
+    assert checkpoint.tokenizer.source != checkpoint.tokenizer.target
+    metrics = RunDirectory(tmp_path / "checkpoint").logs / "csv" / "version_0" / "metrics.csv"
+    rates = {float(row["learning_rate"]) for row in csv.DictReader(metrics.open()) if row["learning_rate"]}
+    assert sorted(rates) == pytest.approx([0.005])
+    assert outcome is not None and outcome.test.exact > 0.6
 
 
 def test_the_model_learns(tiny: Tiny, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from txport.training.loss import smoothed_cross_entropy
 from txport.training.recipe import TrainingOptions, chosen
 from txport.training.run.clock import Clock
 from txport.training.run.decoding import Watch, decode
-from txport.training.run.schedule import cooldown, noam
+from txport.training.run.schedule import SCHEDULES, cooldown
 from txport.training.torch_engine import TorchEngine
 
 
@@ -69,7 +69,7 @@ class TranslationModule(LightningModule):
     def on_train_batch_start(self, batch: TrainingBatch, batch_idx: int) -> None:
         """Set the learning rate, and seed dropout by the step: a resumed run draws what it would have drawn."""
         options, step, progress = self.options, self.global_step, self.progress()
-        rate = noam(step + 1, chosen(options.learning_rate), chosen(options.warmup_steps))
+        rate = SCHEDULES[options.schedule](step + 1, chosen(options.learning_rate), chosen(options.warmup_steps))
         rate *= cooldown(progress, chosen(options.cooldown))
         for group in self.trainer.optimizers[0].param_groups:
             group["lr"] = rate

@@ -17,6 +17,11 @@ def noam(step: int, peak: float, warmup: int) -> float:
     return peak * min(step / warmup, math.sqrt(warmup / step))
 
 
+def constant(step: int, peak: float, warmup: int) -> float:
+    """Linear warm-up, then no decay; arguments as for `noam`."""
+    return peak * min(1.0, step / warmup)
+
+
 def cooldown(progress: float, share: float) -> float:
     """A factor that falls in a line from 1 to 0 over the last `share` of the run (Hägele et al. 2024, section 3).
 
@@ -25,3 +30,6 @@ def cooldown(progress: float, share: float) -> float:
         share: 0 for no cool-down.
     """
     return min(1.0, max(0.0, 1.0 - progress) / share) if share else 1.0
+
+
+SCHEDULES = {"inverse_sqrt": noam, "constant": constant}

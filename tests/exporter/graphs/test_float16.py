@@ -38,9 +38,11 @@ def silent(_: str) -> None:
     pass
 
 
+@pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_only_islands_stay_single(lowering: str) -> None:
-    step = trace_step(random_model(), LOWERINGS[lowering], 32)
+def test_only_islands_stay_single(lowering: str, biased: bool) -> None:
+    """Attention without biases has other nodes: MatMul where there was Gemm."""
+    step = trace_step(random_model(attention_bias=biased), LOWERINGS[lowering], 32)
     islands = {node.name for node in step.graph if (node.name or "").startswith("layers.1.feed_forward.outer/")}
     assert islands
     to_float16(step, islands)

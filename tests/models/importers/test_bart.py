@@ -91,6 +91,16 @@ def test_same_numbers_and_ids_as_hugging_face(name: str, tmp_path: Path) -> None
     assert identical(greedy(checkpoint, sources, [BOS]), expected) == INPUTS
 
 
+def test_rates_of_dropout_come_along(tmp_path: Path) -> None:
+    """They matter to further training; unset, Hugging Face has none on weights and activations."""
+    make(tmp_path / "bart", dropout=0.3, attention_dropout=0.2)
+    config = import_here(tmp_path / "bart", tmp_path / "first", tokenizer=False).config
+    assert (config.dropout, config.attention_dropout, config.activation_dropout) == (0.3, 0.2, 0.0)
+    changed_json(tmp_path / "bart" / "config.json", activation_dropout=0.4, attention_dropout=None)
+    config = import_here(tmp_path / "bart", tmp_path / "second", tokenizer=False).config
+    assert (config.attention_dropout, config.activation_dropout) == (0.0, 0.4)
+
+
 def test_a_model_saved_without_its_head(tmp_path: Path) -> None:
     """As facebook/bart-base is: its names have no prefix, and the projection is the embedding."""
     model = make(tmp_path / "bart")

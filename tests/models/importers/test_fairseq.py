@@ -228,7 +228,7 @@ def test_options_that_make_another_model(tmp_path: Path, changes: dict[str, Any]
 def test_files_that_are_something_else(tmp_path: Path) -> None:
     file = tmp_path / "x.pt"
     for value, words in (
-        ({"model": {"a": torch.zeros(1)}}, "neither of fairseq nor of OpenNMT-py"),
+        ({"model": {"a": torch.zeros(1)}}, "neither of fairseq nor of OpenNMT-py, of the annotated"),
         ([1], "neither"),
         ({"args": argparse.Namespace(arch="transformer"), "model": 5}, "no state dict"),
         ({"args": 5, "model": {"a": torch.zeros(1)}}, "keeps its options as int"),
@@ -239,7 +239,7 @@ def test_files_that_are_something_else(tmp_path: Path) -> None:
             import_model(str(file), None, ImportOptions())
     for name in ("a.pt", "b.pt"):
         torch.save({}, tmp_path / name)
-    with pytest.raises(CheckpointError, match="3 .pt files: name one"):
+    with pytest.raises(CheckpointError, match="3 .pt or .pth or .safetensors files: name one"):
         import_model(str(tmp_path), None, ImportOptions())
     with pytest.raises(CheckpointError, match="neither args nor cfg"):
         import_model(str(tmp_path / "a.pt"), "fairseq", ImportOptions())

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from txport.training.run.schedule import cooldown, noam
+from txport.training.run.schedule import SCHEDULES, constant, cooldown, noam
 
 
 @given(st.integers(1, 10**6), st.integers(1, 20_000), st.sampled_from([64, 256, 512, 1024]), st.floats(0.1, 4))
@@ -16,6 +16,12 @@ def test_noam_is_the_formula_of_the_paper(step: int, warmup: int, d_model: int, 
 def test_noam_peaks_at_the_end_of_the_warmup() -> None:
     rates = [noam(step, 2e-3, 100) for step in range(1, 1_000)]
     assert max(rates) == rates[99] == 2e-3
+
+
+def test_a_constant_rate_follows_its_warmup() -> None:
+    assert [constant(step, 0.005, 1) for step in (1, 2, 10**6)] == [0.005] * 3
+    assert [constant(step, 0.004, 4) for step in range(1, 7)] == pytest.approx([0.001, 0.002, 0.003, *[0.004] * 3])
+    assert {"inverse_sqrt": noam, "constant": constant} == SCHEDULES
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ std::vector<std::pair<std::int64_t, std::int64_t>> decode_heads(const Value& val
 Manifest decode(const Value& value) {
   value.fields({"format_version", "made_by", "model", "tokens", "dimensions", "precision", "graphs", "tokenizer",
                 "generation", "files", "verification", "sha256"},
-               "alignment_heads");
+               {"alignment_heads"});
   Manifest manifest;
   manifest.format_version = value["format_version"].integer();
   manifest.made_by = decode_made_by(value["made_by"]);

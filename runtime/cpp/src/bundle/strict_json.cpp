@@ -103,9 +103,7 @@ void Value::refuse(const char* expected) const {
   throw BundleError(where_ + " must be " + expected + ", not " + name_of(*json_));
 }
 
-bool Value::has(const char* name) const { return json_->contains(name); }
-
-const Value& Value::fields(std::initializer_list<const char*> names, const char* left_out) const {
+const Value& Value::fields(std::initializer_list<const char*> names, std::initializer_list<const char*> added) const {
   if (!json_->is_object()) refuse("an object");
   for (const char* name : names) {
     if (!json_->contains(name)) {
@@ -113,8 +111,8 @@ const Value& Value::fields(std::initializer_list<const char*> names, const char*
     }
   }
   for (const auto& item : json_->items()) {
-    const bool known = std::any_of(names.begin(), names.end(), [&](const char* name) { return item.key() == name; });
-    if (!known && item.key() != left_out) {
+    const auto is_key = [&](const char* name) { return item.key() == name; };
+    if (std::none_of(names.begin(), names.end(), is_key) && std::none_of(added.begin(), added.end(), is_key)) {
       throw BundleError(where_ + " has the unknown field " + quote(item.key()) +
                         ": this txport does not know what it means");
     }

@@ -1,0 +1,144 @@
+"""The annotated Transformer (Rush 2018; Huang et al. 2022), and what was copied from it: a state dict.
+
+Pre-norm with a norm at the end of each stack, and a LayerNorm of its own, which divides by the *unbiased* standard
+deviation. With d numbers that is sqrt(d / (d - 1)) times PyTorch's, a factor that its weights take over.
+"""
+
+import re
+from pathlib import Path
+
+from txport.models.config import Config
+from txport.models.importers.imported import Imported, ImportOptions
+from txport.models.importers.layers import LayerNames, map_layers
+from txport.models.importers.plan import ImportPlan
+from txport.models.importers.settings import Settings, one_file
+from txport.models.importers.tokenizers.word_lists import WordLists, read_word_lists, word_tokenizer
+from txport.models.importers.weights import Stored, read_tensors
+from txport.models.transformer import sinusoids
+from txport.runtime.errors import CheckpointError, InputError
+
+# The tensor by which such a state dict is recognised.
+MARK = "src_embed.0.lut.weight"
+ENDINGS = ("pt", "pth", "safetensors")
+# Names of other versions, and those of 2022.
+_NAMES = (
+    (r"\.w(?=[12]\.)", ".w_"),
+    (r"\.(a_2|gamma)$", ".weight"),
+    (r"\.(b_2|beta)$", ".bias"),
+    (r"^generator\.projection\.", "generator.proj."),
+)
+_LAYERS = LayerNames(
+    stacks=("encoder.layers", "decoder.layers"),
+    attentions=("self_attn", "src_attn"),
+    feed_forward=("feed_forward.w_1", "feed_forward.w_2"),
+    encoder_norms=("sublayer.0.norm", "sublayer.1.norm"),
+    decoder_norms=("sublayer.0.norm", "sublayer.1.norm", "sublayer.2.norm"),
+    projections=("linears.0", "linears.1", "linears.2", "linears.3"),
+    no_bias=(),
+)
+_IDS = {"bos_id": 0, "eos_id": 1, "pad_id": 2, "unk_id": 3}  # those of 2022
+_EPSILON = 1e-6
+# What its sinusoids, which it computes in float32, may differ from ours.
+_TOLERANCE = 5e-3
+
+
+def import_annotated(path: Path, options: ImportOptions) -> Imported:
+    """Understand a state dict of such a model.
+
+    Args:
+        path: the file, or a directory with one.
+        options: `heads` is needed; `vocabulary` names the directory of source.txt and target.txt.
+
+    Raises:
+        CheckpointError: something is missing, damaged or not supported.
+        InputError: the number of heads was not given.
+    """
+    file = one_file(path, ("model.pt",), ENDINGS)
+    stored = read_tensors(file)
+    prefix = prefix_of(stored, MARK, file, "the annotated Transformer")
+    # 2018 and 2022 add epsilon to the deviation; the version that calls its weight gamma, to the variance.
+    inside = any(name.endswith(".gamma") for name in stored)
+    plan = ImportPlan({_todays_name(name.removeprefix(prefix)): tensor for name, tensor in stored.items()}, file)
+    fields = plan.embeddings(MARK, "tgt_embed.0.lut.weight", "generator.proj.weight")
+    plan.take("projection.bias", "generator.proj.bias")
+    width = plan.stored(MARK).shape[1]
+    rows = fields["source_vocabulary"], fields["target_vocabulary"]
+    lists = read_word_lists(options.vocabulary or file.parent, rows) if options.tokenizer else None
+    advice = f"{file} is no whole state dict of the annotated Transformer"
+    unbiased = (width - 1) / width
+    ours = Settings(file, {}).config(
+        d_model=width,
+        heads=needed_heads(file, options),
+        ffn=plan.stored("encoder.layers.0.feed_forward.w_1.weight").shape[0],
+        encoder_layers=plan.count("encoder.layers.", advice),
+        decoder_layers=plan.count("decoder.layers.", advice),
+        norm="pre",
+        projection_bias=True,
+        attention_dropout=0.1,
+        # Of an epsilon outside the root, its square inside is the same where the deviation is 0, and less than
+        # epsilon away, as a share, where it is 1 or more.
+        layer_norm_epsilon=unbiased * (_EPSILON if inside else _EPSILON**2),
+        **fields,
+        **(lists.special() if lists else _IDS),
+    )
+    _positions(plan, ours)
+    map_layers(plan, ours, _LAYERS)
+    for side in ("encoder", "decoder"):
+        plan.affine(f"{side}_norm", f"{side}.norm")
+    plan.check(ours)
+    for name in plan.parts:
+        if name.endswith("norm.weight"):
+            plan.change(name, lambda weight: weight * unbiased**0.5)
+    begin = lists.token("bos_id", "source") if lists else None
+    tokenizer = word_tokenizer(lists, options, ours.eos_id, prefix=() if begin is None else (begin,))
+    return Imported("annotated", ours, plan, tokenizer, notes(ours, lists))
+
+
+def _todays_name(name: str) -> str:
+    for theirs, ours in _NAMES:
+        name = re.sub(theirs, ours, name)
+    return name
+
+
+def _positions(plan: ImportPlan, ours: Config) -> None:
+    """The tables `[1, length, d_model]` must be sinusoids: these are computed anew, to any length."""
+    for name in ("src_embed.1.pe", "tgt_embed.1.pe"):
+        if plan.has(name):
+            table = plan.stored(name).whole().reshape(-1, ours.d_model)
+            if not bool((table - sinusoids(len(table), ours.d_model)).abs().max() < _TOLERANCE):
+                raise CheckpointError(f"{plan.source}: {name} does not hold the paper's sinusoids: not supported")
+
+
+def prefix_of(stored: dict[str, Stored], mark: str, file: Path, what: str) -> str:
+    """What precedes all names, by the name of a tensor that must be there.
+
+    Raises:
+        CheckpointError: it is not there.
+    """
+    prefixes = [name.removesuffix(mark) for name in stored if name == mark or name.endswith(f".{mark}")]
+    if len(prefixes) != 1:
+        raise CheckpointError(f"{file} is no state dict of {what}: it has {'no' if not prefixes else 'several'} {mark}")
+    return prefixes[0]
+
+
+def needed_heads(file: Path, options: ImportOptions) -> int:
+    """The attention heads.
+
+    Raises:
+        InputError: they were not given.
+    """
+    if options.heads is None:
+        raise InputError(f"{file} does not say how many attention heads there are: give --heads")
+    return options.heads
+
+
+def notes(ours: Config, lists: WordLists | None) -> list[str]:
+    """What a user should know."""
+    said = [
+        f"inputs and outputs of up to {ours.max_positions} tokens are taken; its sinusoids have no end, so that "
+        "tx-export takes more (--max-source, --max-target)"
+    ]
+    if lists is None:
+        ids = ", ".join(f"{name} = {getattr(ours, name)}" for name in _IDS)
+        return [*said, f"special ids are those of the public version, since there is no list of tokens: {ids}"]
+    return [*said, "words are what spaces part, and unknown words that follow each other count as one"]

@@ -1,0 +1,142 @@
+"""The Transformer of "Dive into Deep Learning" (Zhang et al. 2023, chapter 11.7, PyTorch), of releases 0.14 to 1.0.
+
+Post-norm without a norm at the end of the stacks; attention without biases. What it computes in training is what txport
+always does. When it translates, the textbook's own code differs in two points, see models/README.md.
+"""
+
+import re
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from txport.models.importers.annotated import ENDINGS, needed_heads, notes, prefix_of
+from txport.models.importers.imported import Imported, ImportOptions
+from txport.models.importers.layers import LayerNames, map_layers
+from txport.models.importers.plan import ImportPlan
+from txport.models.importers.settings import Settings, one_file
+from txport.models.importers.tokenizers.word_lists import WordLists, read_word_lists, word_tokenizer
+from txport.models.importers.weights import read_tensors
+from txport.runtime.errors import CheckpointError
+
+MARK = "encoder.embedding.weight"
+_NAMES = (
+    (r"\.blks\.(?:block)?(?=\d)", ".blks."),
+    (r"\.add_?[nN]orm_?(?=\d\.)", ".addnorm"),
+    (r"\.attention\.(?=W_)", ".attention1."),  # in encoder blocks, which have only one
+)
+_LAYERS = LayerNames(
+    stacks=("encoder.blks", "decoder.blks"),
+    attentions=("attention1", "attention2"),
+    feed_forward=("ffn.dense1", "ffn.dense2"),
+    encoder_norms=("addnorm1.ln", "addnorm2.ln"),
+    decoder_norms=("addnorm1.ln", "addnorm2.ln", "addnorm3.ln"),
+    projections=("W_q", "W_k", "W_v", "W_o"),
+    no_bias=("attention",),
+)
+_IDS = {"unk_id": 0, "pad_id": 1, "bos_id": 2, "eos_id": 3}  # up to release 0.17
+
+
+def import_d2l(path: Path, options: ImportOptions) -> Imported:
+    """Understand a state dict of d2l's encoder-decoder.
+
+    Args:
+        path: the file, or a directory with one.
+        options: `heads` is needed; `vocabulary` names the directory of source.txt and target.txt.
+
+    Raises:
+        CheckpointError: something is missing, damaged or not supported.
+        InputError: the number of heads was not given.
+    """
+    file = one_file(path, ("model.pt",), ENDINGS)
+    stored = read_tensors(file)
+    prefix = prefix_of(stored, MARK, file, "d2l's Transformer")
+    plan = ImportPlan({_todays_name(name.removeprefix(prefix)): tensor for name, tensor in stored.items()}, file)
+    _refuse_norms_over_time(plan)
+    fields = plan.embeddings(MARK, "decoder.embedding.weight", "decoder.dense.weight")
+    plan.take("projection.bias", "decoder.dense.bias")
+    rows = fields["source_vocabulary"], fields["target_vocabulary"]
+    lists = read_word_lists(options.vocabulary or file.parent, rows) if options.tokenizer else None
+    advice = f"{file} is no whole state dict of d2l's Transformer"
+    ours = Settings(file, {}).config(
+        d_model=plan.stored(MARK).shape[1],
+        heads=needed_heads(file, options),
+        ffn=plan.stored("encoder.blks.0.ffn.dense1.weight").shape[0],
+        encoder_layers=plan.count("encoder.blks.", advice),
+        decoder_layers=plan.count("decoder.blks.", advice),
+        norm="post",
+        projection_bias=True,
+        attention_bias=_attention_bias(plan),
+        attention_dropout=0.1,
+        activation_dropout=0.0,
+        **fields,
+        **(_special(lists) if lists else _IDS),
+    )
+    map_layers(plan, ours, _LAYERS)
+    plan.check(ours)
+    if lists:
+        lists = _with_one_unknown(plan, lists)
+    tokenizer = word_tokenizer(lists, options, ours.eos_id, spaced=True)
+    return Imported("d2l", ours, plan, tokenizer, notes(ours, lists))
+
+
+def _todays_name(name: str) -> str:
+    for theirs, ours in _NAMES:
+        name = re.sub(theirs, ours, name)
+    return name
+
+
+def _attention_bias(plan: ImportPlan) -> bool:
+    """Whether a side has biases in attention: `use_bias` of the textbook is for the encoder alone.
+
+    Raises:
+        CheckpointError: a side has them in some layers only.
+    """
+    found = False
+    for side in ("encoder", "decoder"):
+        ours = {name.rpartition(".")[::2] for name in plan.theirs if name.startswith(side) and ".W_" in name}
+        biased = {layer for layer, kind in ours if kind == "bias"}
+        if lacking := sorted({layer for layer, kind in ours if kind == "weight"} - biased) if biased else []:
+            raise CheckpointError(f"{plan.source} lacks {lacking[0]}.bias, although others of its {side} have biases")
+        found = found or bool(biased)
+    return found
+
+
+def _refuse_norms_over_time(plan: ImportPlan) -> None:
+    """AddNorm([100, 24], ...), as in an example of the textbook's."""
+    for name, stored in plan.theirs.items():
+        if ".addnorm" in name and len(stored.shape) > 1:
+            raise CheckpointError(
+                f"{plan.source}: {name} has shape {stored.shape}: a LayerNorm over positions too takes sentences of "
+                f"{stored.shape[0]} tokens only, which is not supported; train with norm_shape = [{stored.shape[-1]}]"
+            )
+
+
+def _special(lists: WordLists) -> dict[str, int]:
+    """Those of the target side, but the source's <unk>, with which `_with_one_unknown` makes the target's equal."""
+    found, unknown = lists.special(), lists.token("unk_id", "source")
+    assert unknown is not None
+    places = {found["unk_id"]: unknown, unknown: found["unk_id"]}
+    return {name: places.get(token, token) for name, token in found.items()}
+
+
+def _with_one_unknown(plan: ImportPlan, lists: WordLists) -> WordLists:
+    """Give <unk> one id on both sides, by exchanging two rows of the target's.
+
+    Release 1.0 sorts each vocabulary, in which <unk> then stands somewhere; our model has one id for it.
+    """
+    source, target = lists.token("unk_id", "source"), lists.token("unk_id")
+    assert source is not None and target is not None
+    if source == target:
+        return lists
+    tokens = list(lists.target)
+    tokens[source], tokens[target] = tokens[target], tokens[source]
+    order = torch.arange(len(tokens))
+    order[source], order[target] = target, source
+
+    def exchange(rows: Tensor) -> Tensor:
+        return rows[order]
+
+    for name in ("target_embedding.tokens.weight", "projection.weight", "projection.bias"):
+        if name in plan.parts:
+            plan.change(name, exchange)
+    return WordLists(lists.source, tokens, lists.files)

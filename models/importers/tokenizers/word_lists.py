@@ -1,0 +1,158 @@
+"""Vocabularies that are lists of words: a file with one token a line, whose number is its id, from 0 on.
+
+A text is parted at its spaces, and a word that is not in the list is unknown. SentencePiece's algorithm word does that,
+with two differences that no list can undo: unknown words that follow each other are one, and spaces are never kept.
+"""
+
+import io
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import sentencepiece
+from txport.models.importers.imported import ImportOptions, TokenizerParts
+from txport.models.importers.tokenizers.languages import refuse_languages
+from txport.models.importers.tokenizers.pieces import completed, pieces_of, without_rule_file
+from txport.models.importers.tokenizers.vocabulary import vocabulary_bytes
+from txport.models.normalisation import rule_file
+from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, TokenizerFiles, ids_only
+from txport.runtime.errors import CheckpointError
+from txport.runtime.text.lines import read_lines
+
+# What special tokens are called in the lists that people have.
+NAMES = {"pad_id": ("<pad>", "<blank>"), "unk_id": ("<unk>",), "bos_id": ("<bos>", "<s>"), "eos_id": ("<eos>", "</s>")}
+_SPECIAL = {name for names in NAMES.values() for name in names}
+
+
+@dataclass(frozen=True)
+class WordLists:
+    """The tokens of both sides by id.
+
+    Attributes:
+        source, target: all tokens.
+        files: where they were read.
+    """
+
+    source: list[str]
+    target: list[str]
+    files: tuple[Path, Path]
+
+    def token(self, name: str, side: str = "target") -> int | None:
+        """The id of a special token (a key of `NAMES`) on one side, if it has one there."""
+        tokens = self.source if side == "source" else self.target
+        return next((tokens.index(token) for token in NAMES[name] if token in tokens), None)
+
+    def special(self) -> dict[str, int]:
+        """The ids of special tokens, for our config: those of the target side.
+
+        Raises:
+            CheckpointError: one is missing.
+        """
+        found = {}
+        for name, tokens in NAMES.items():
+            token = self.token(name)
+            if token is None:
+                raise CheckpointError(f"{self.files[1]} has no {' or '.join(tokens)}: give the whole list of tokens")
+            found[name] = token
+        if self.token("unk_id", "source") is None:
+            raise CheckpointError(f"{self.files[0]} has no {NAMES['unk_id'][0]}: give the whole list of tokens")
+        return found
+
+
+def read_word_lists(place: Path, rows: tuple[int, int]) -> WordLists:
+    """shared.txt, or source.txt and target.txt.
+
+    Args:
+        place: the directory.
+        rows: of the embeddings of source and target.
+
+    Raises:
+        CheckpointError: a file is missing, holds a token twice, or has another number of lines than the embedding rows.
+    """
+    names = ["shared.txt"] * 2 if (place / "shared.txt").is_file() else ["source.txt", "target.txt"]
+    lists = []
+    for name, size in zip(names, rows, strict=True):
+        if not (place / name).is_file():
+            raise CheckpointError(
+                f"{place / name} is missing: write the model's tokens there, one a line in the order of their ids, "
+                "or give their directory with --vocabulary, or --no-tokenizer"
+            )
+        tokens = read_lines(place / name, CheckpointError)
+        if len(tokens) != size:
+            raise CheckpointError(
+                f"{place / name} has {len(tokens)} lines, but the embedding has {size} rows: "
+                "there must be one token a line, special ones too"
+            )
+        if twice := {token for token, count in Counter(tokens).items() if token.strip() and count > 1}:
+            raise CheckpointError(f"{place / name} has the token {min(twice)!r} twice: write each token once")
+        lists.append(tokens)
+    return WordLists(lists[0], lists[1], (place / names[0], place / names[1]))
+
+
+def word_tokenizer(
+    lists: WordLists | None, options: ImportOptions, eos: int, *, prefix: Sequence[int] = (), spaced: bool = False
+) -> TokenizerParts:
+    """A tokenizer of word lists.
+
+    Args:
+        lists: none for ids only.
+        options: in which no language may be chosen.
+        eos: id of the end of a text.
+        prefix: ids before each source text; eos follows it, if the source side has one.
+        spaced: texts are in lower case with a space before each mark, see `txport.models.normalisation`.
+
+    Raises:
+        CheckpointError: a list has no words.
+        InputError: a language is chosen.
+    """
+    if lists is None:
+        refuse_languages(options, Path("this model"))
+        return TokenizerParts(ids_only(eos))
+    refuse_languages(options, lists.files[0])
+    files: dict[str, bytes] = {}
+    for side, tokens, file in zip(("source", "target"), (lists.source, lists.target), lists.files, strict=True):
+        pieces = [_piece(token) for token in tokens]
+        words = [piece for piece in pieces if piece is not None]
+        if not words:
+            raise CheckpointError(f"{file} has no words: give the whole list of tokens")
+        model = _model(words, spaced)
+        files[f"{side}.model"] = completed(model, pieces_of(model, file), words)
+        files[f"{side}.vocabulary.json"] = vocabulary_bytes(pieces)
+    end = lists.token("eos_id", "source")
+    suffix = () if end is None else (end,)
+    return TokenizerParts(_described(files, tuple(prefix), suffix), files)
+
+
+def _piece(token: str) -> str | None:
+    """None for special tokens, and for those that no text can have: blanks, and words with spaces inside."""
+    return None if token in _SPECIAL or token.split() != [token] else f"▁{token}"
+
+
+def _model(words: Sequence[str], spaced: bool) -> bytes:
+    out = io.BytesIO()
+    rule: dict[str, str] = {"normalization_rule_name": "identity"}
+    with rule_file(lower_case=True) if spaced else nullcontext() as rules:
+        if rules is not None:
+            rule = {"normalization_rule_tsv": str(rules)}
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=(word[1:] for word in words),
+            model_writer=out,
+            model_type="word",
+            vocab_size=2 * len(words) + 3,
+            hard_vocab_limit=False,
+            character_coverage=1.0,
+            **rule,
+            num_threads=1,
+            minloglevel=2,
+        )
+    return without_rule_file(out.getvalue())
+
+
+def _described(files: Mapping[str, bytes], prefix: tuple[int, ...], suffix: tuple[int, ...]) -> TokenizerDescription:
+    source, target = (
+        TokenizerFiles(*(f"tokenizer/{name}" for name in files if name.startswith(side)))
+        for side in ("source", "target")
+    )
+    return TokenizerDescription("sentencepiece", source, target, prefix, suffix, (), None)

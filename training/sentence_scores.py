@@ -1,0 +1,75 @@
+"""Scores of single translations, to look at the worst of them."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sacrebleu.metrics.chrf import CHRF
+from txport.training.corpora import Pair
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One translation.
+
+    Attributes:
+        source, reference, translation: the texts.
+        bleu: `sentence_bleu`, 0 to 1.
+        chrf: sacreBLEU's, 0 to 100 (Popović 2015).
+    """
+
+    source: str
+    reference: str
+    translation: str
+    bleu: float
+    chrf: float
+
+
+def sentence_bleu(translation: str, reference: str, order: int = 2) -> float:
+    """BLEU of one sentence, 0 to 1, in words that spaces part (Zhang et al. 2023, section 10.7.6).
+
+    exp(min(0, 1 - r/t)) times the product of p_n ** (1/2)**n for n from 1 to `order`, where t and r are the words of
+    the translation and of the reference, and p_n is the share of the translation's n-grams that are in the reference.
+    Longer n-grams than the translation has do not count, and an empty translation has 0.
+
+    Args:
+        translation: what was made.
+        reference: what should have been made.
+        order: of the longest n-grams.
+    """
+    made, wanted = translation.split(), reference.split()
+    if not made:
+        return 0.0
+    score = math.exp(min(0.0, 1 - len(wanted) / len(made)))
+    for n in range(1, min(order, len(made)) + 1):
+        ours, theirs = _ngrams(made, n), _ngrams(wanted, n)
+        score *= ((ours & theirs).total() / ours.total()) ** 0.5**n
+    return score
+
+
+def _ngrams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
+    return Counter(tuple(words[start : start + n]) for start in range(len(words) - n + 1))
+
+
+def worst(pairs: Sequence[Pair], translations: Sequence[str], count: int, order: int = 2) -> list[Scored]:
+    """The `count` worst translations by BLEU of `order`, then by chrF; the worst is first.
+
+    Args:
+        pairs: sources and references.
+        translations: of the sources, in order.
+        count: how many.
+        order: see `sentence_bleu`.
+    """
+    chrf = CHRF()
+    scored = [
+        Scored(
+            source,
+            reference,
+            translation,
+            sentence_bleu(translation, reference, order),
+            chrf.sentence_score(translation, [reference]).score,
+        )
+        for (source, reference), translation in zip(pairs, translations, strict=True)
+    ]
+    return sorted(scored, key=lambda each: (each.bleu, each.chrf))[:count]
