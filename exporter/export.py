@@ -11,6 +11,7 @@ import onnx_ir as ir
 from txport.exporter.bundle import graph_record, write_graphs, write_json
 from txport.exporter.graphs.float16 import to_float16
 from txport.exporter.graphs.lowerings import LOWERINGS
+from txport.exporter.graphs.parameters import parameter_table
 from txport.exporter.graphs.trace import model_sizes, trace_all
 from txport.exporter.precision.calibration import Calibration
 from txport.exporter.precision.int8_layers import Int8Search
@@ -24,6 +25,7 @@ from txport.exporter.verification.report import VerificationReport
 from txport.exporter.verification.verify import Verifier, write_report
 from txport.models.checkpoint import Checkpoint, load_checkpoint
 from txport.runtime.bundle.manifest import FORMAT_VERSION, GOLDEN, NAME, Manifest, list_files
+from txport.runtime.bundle.parameters import WEIGHTS
 from txport.runtime.bundle.schema import Dimensions, Generation, Island, MadeBy, Precision, Range
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.engine import SpecialTokens
@@ -109,13 +111,19 @@ class _Export:
         count, self._minutes = budget(options.sentences, options.minutes)
         self._trial = choose_trial(checkpoint, count, *longest, options.text, options.references)
 
+    @property
+    def _longest(self) -> int:
+        """With one length for both sides, equal tables of positions are stored once."""
+        return max(self._dimensions.source.max, self._dimensions.target.max)
+
     def write(self, directory: Path) -> Manifest:
         """Fill `directory` with all but the verification."""
         models = self._trace()
         with scratch_directory() as scratch:
             islands = self._convert(scratch, models)
             write_graphs(directory / "onnx", models, VERSION)
-        manifest = self._manifest(models, islands)
+        table = parameter_table(self._checkpoint.model, models, directory / WEIGHTS, self._longest)
+        manifest = dataclasses.replace(self._manifest(models, islands), parameters=table)
         write_json(directory / "config.json", self._checkpoint.config.to_json())
         _copy_tokenizer(self._checkpoint, directory)
         self._stages.stage("self-check cases")
@@ -128,10 +136,8 @@ class _Export:
         return verifier.verify_bundle(directory)
 
     def _trace(self) -> dict[str, ir.Model]:
-        # With one length for both sides, equal tables of positions are stored once.
-        longest = max(self._dimensions.source.max, self._dimensions.target.max)
         self._stages.stage("trace", 1 + len(self._options.lowerings))
-        return trace_all(self._checkpoint.model, self._options.lowerings, longest, self._stages.advance)
+        return trace_all(self._checkpoint.model, self._options.lowerings, self._longest, self._stages.advance)
 
     def _convert(self, scratch: Path, models: dict[str, ir.Model]) -> list[Island]:
         """Convert the models in place to the precision of the options; return the nodes that stay in float32."""

@@ -20,7 +20,6 @@ from txport.runtime.files import sha256, write_atomically
 FORMAT_VERSION = 1
 NAME = "manifest.json"
 GOLDEN = "golden.json"
-WEIGHTS = "onnx/weights.bin"
 
 _ZEROS = "0" * 64
 _LARGEST_FILE = 16 << 20

@@ -1,9 +1,10 @@
 """The parts of manifest.json, field by field; `txport.runtime.bundle.manifest` puts them together."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
+from txport.runtime.bundle.parameters import Parameters
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, Vocabularies
 from txport.runtime.engine import Limits, SpecialTokens
 from txport.runtime.errors import BundleError, InputError
@@ -15,6 +16,11 @@ Lowering = Literal["standard", "ort", "scatter", "tensorscatter"]
 # Those of decoder steps, in the order in which ONNX Runtime should try them: its fused attention reads only the used
 # part of a cache; `scatter` needs nothing special; `tensorscatter` needs opset 24, which it has from 1.24 on.
 LOWERINGS: tuple[Lowering, ...] = ("ort", "scatter", "tensorscatter")
+
+
+def added(default: Any) -> Any:
+    """A field that older files lack: they mean its default, and where it has that it is not written."""
+    return field(default=default, metadata={"added": True})
 
 
 @dataclass(frozen=True)
@@ -136,13 +142,18 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class Verification:
-    """The result of comparing the bundle with PyTorch at export; `verification.json` has the details."""
+    """The result of comparing the bundle with PyTorch at export; `verification.json` has the details.
+
+    Attributes:
+        fused: whether the fused engine was among what was compared.
+    """
 
     passed: bool
     sentences: int
     token_identical: int
     batch_identical: int
     max_logit_error: float
+    fused: bool = added(False)
 
 
 @dataclass(frozen=True)
@@ -165,6 +176,7 @@ class ManifestFields:
     generation: Generation
     files: dict[str, FileEntry]
     verification: Verification | None
+    parameters: Parameters | None = added(None)
 
     @property
     def vocabularies(self) -> Vocabularies:

@@ -107,7 +107,8 @@ def decode(
     Args:
         kind: a dataclass with fields of int, float, str, bool, None, Literal, unions of them, `tuple[T, ...]`,
             `tuple[A, B]`, `dict[str, T]` and further dataclasses.
-        value: what `parse` gave.
+        value: what `parse` gave. Fields whose metadata say `added`, because files were written before there were such
+            fields, may be missing: they then have their defaults.
         where: what messages start with: the file, then the path inside it.
         error: what to raise if a field is missing, unknown or of another type; the message names its path.
         by_hand: people write this file: fields that have a default may be left out.
@@ -120,9 +121,14 @@ def decode(
 
 
 def encode(value: Any) -> Any:
-    """The JSON value of a dataclass: the reverse of `decode`."""
+    """The JSON value of a dataclass: the reverse of `decode`. An `added` field is left out where it has its default."""
     if dataclasses.is_dataclass(value):
-        return {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        pairs = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
+        return {
+            field.name: encode(item)
+            for field, item in pairs
+            if not (field.metadata.get("added", False) and item == field.default)
+        }
     if isinstance(value, tuple | list):
         return [encode(item) for item in value]
     if isinstance(value, dict):
@@ -157,7 +163,8 @@ class _Decoder:
         hints = typing.get_type_hints(kind)
         fields = {field.name: field for field in dataclasses.fields(kind)}
         for name, field in fields.items():
-            optional = self.by_hand and field.default is not dataclasses.MISSING
+            may_lack = self.by_hand or field.metadata.get("added", False)
+            optional = may_lack and field.default is not dataclasses.MISSING
             if name not in value and not optional:
                 raise _MismatchError(f"{where} misses the field {name!r}: the file is incomplete or was edited by hand")
         for name in value:

@@ -139,14 +139,16 @@ TokenizerDescription decode_tokenizer(const Value& value) {
 
 std::optional<Verification> decode_verification(const Value& value) {
   if (value.is_null()) return std::nullopt;
-  value.fields({"passed", "sentences", "token_identical", "batch_identical", "max_logit_error"});
-  return Verification{value["passed"].boolean(), value["sentences"].integer(), value["token_identical"].integer(),
-                      value["batch_identical"].integer(), value["max_logit_error"].number()};
+  value.fields({"passed", "sentences", "token_identical", "batch_identical", "max_logit_error"}, {"fused"});
+  return Verification{value["passed"].boolean(),          value["sentences"].integer(),
+                      value["token_identical"].integer(), value["batch_identical"].integer(),
+                      value["max_logit_error"].number(),  value.has("fused") && value["fused"].boolean()};
 }
 
 Manifest decode(const Value& value) {
   value.fields({"format_version", "made_by", "model", "tokens", "dimensions", "precision", "graphs", "tokenizer",
-                "generation", "files", "verification", "sha256"});
+                "generation", "files", "verification", "sha256"},
+               {"parameters"});
   Manifest manifest;
   manifest.format_version = value["format_version"].integer();
   manifest.made_by = decode_made_by(value["made_by"]);
@@ -162,6 +164,9 @@ Manifest decode(const Value& value) {
     manifest.files[name] = {entry["bytes"].integer(), entry["sha256"].text()};
   }
   manifest.verification = decode_verification(value["verification"]);
+  if (value.has("parameters") && !value["parameters"].is_null()) {
+    manifest.parameters = decode_parameters(value["parameters"]);
+  }
   manifest.sha256 = value["sha256"].text();
   return manifest;
 }

@@ -52,6 +52,10 @@ class Rules {
       require(std::any_of(manifest_.graphs.begin(), manifest_.graphs.end(), named),
               "precision.islands names the graph " + quote(island.graph) + ", which is not there");
     }
+    if (manifest_.parameters) {
+      const std::string fault = parameter_fault(manifest_, *manifest_.parameters);
+      require(fault.empty(), fault);
+    }
   }
 
  private:

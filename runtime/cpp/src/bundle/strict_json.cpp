@@ -103,7 +103,7 @@ void Value::refuse(const char* expected) const {
   throw BundleError(where_ + " must be " + expected + ", not " + name_of(*json_));
 }
 
-const Value& Value::fields(std::initializer_list<const char*> names) const {
+const Value& Value::fields(std::initializer_list<const char*> names, std::initializer_list<const char*> added) const {
   if (!json_->is_object()) refuse("an object");
   for (const char* name : names) {
     if (!json_->contains(name)) {
@@ -111,7 +111,8 @@ const Value& Value::fields(std::initializer_list<const char*> names) const {
     }
   }
   for (const auto& item : json_->items()) {
-    if (std::none_of(names.begin(), names.end(), [&](const char* name) { return item.key() == name; })) {
+    const auto is_key = [&](const char* name) { return item.key() == name; };
+    if (std::none_of(names.begin(), names.end(), is_key) && std::none_of(added.begin(), added.end(), is_key)) {
       throw BundleError(where_ + " has the unknown field " + quote(item.key()) +
                         ": this txport does not know what it means");
     }

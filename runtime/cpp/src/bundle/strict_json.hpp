@@ -29,8 +29,11 @@ class Value {
  public:
   Value(const Json& json, std::string where) : json_(&json), where_(std::move(where)) {}
 
-  // Check that this is an object with exactly these fields.
-  const Value& fields(std::initializer_list<const char*> names) const;
+  // Check that this is an object with exactly these fields, and any of those that were `added` after files had been
+  // written.
+  const Value& fields(std::initializer_list<const char*> names, std::initializer_list<const char*> added = {}) const;
+  // Whether an object has the field.
+  bool has(const char* name) const { return json_->contains(name); }
   // One field of an object that has it.
   Value operator[](const char* name) const;
 
