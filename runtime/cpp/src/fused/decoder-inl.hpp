@@ -92,9 +92,7 @@ class Decoder {
       Layer(l, norm, delta);
       delta = all_.delta;
     }
-    Input last = Border(m_, *norm, rows_, delta, own_);
-    if (m_.decoder_final.weight != nullptr) last = Border(m_, m_.decoder_final, rows_, nullptr, own_);
-    Choose(last);
+    Choose(Border(m_, *norm, rows_, delta, own_, m_.decoder_final));
   }
 
   void Layer(std::size_t l, const Norm* norm, const float* delta) {
@@ -132,7 +130,7 @@ class Decoder {
   }
 
   // The largest logit of each row, among this thread's columns.
-  void Choose(Input& last) {
+  void Choose(Input last) {
     const Member::Range panels = member_.share(m_.projection.panels);
     std::fill(own_.best, own_.best + rows_ * kPanel, -std::numeric_limits<float>::infinity());
     std::fill(own_.index, own_.index + rows_ * kPanel, 0);

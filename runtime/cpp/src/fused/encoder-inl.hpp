@@ -22,13 +22,16 @@ HWY_INLINE void Embed(const Model& model, const Embedding& embedding, std::size_
   if (embedding.norm.weight != nullptr) LayerNorm(x, embedding.norm, model.epsilon, model.d, x);
 }
 
-// The border between two sublayers: x += delta, LayerNorm. Pre-norm keeps the sum in x, post-norm what is normed.
-HWY_INLINE Input Border(const Model& model, const Norm& norm, std::size_t rows, const float* delta,
-                        const Buffers& own) {
+// The border between two sublayers: x += delta, LayerNorm. Pre-norm keeps the sum in x, post-norm what is normed. After
+// the last sublayer there may be a second norm.
+HWY_INLINE Input Border(const Model& model, const Norm& norm, std::size_t rows, const float* delta, const Buffers& own,
+                        const Norm& second = {}) {
   for (std::size_t i = 0; i < rows; ++i) {
     float* x = own.x + i * model.width;
     if (delta != nullptr) AddTo(x, delta + i * model.width, model.width);
-    if (norm.weight != nullptr) LayerNorm(x, norm, model.epsilon, model.d, own.normed + i * model.width);
+    float* normed = own.normed + i * model.width;
+    if (norm.weight != nullptr) LayerNorm(x, norm, model.epsilon, model.d, normed);
+    if (second.weight != nullptr) LayerNorm(normed, second, model.epsilon, model.d, normed);
   }
   return {own.normed, rows, model.width, false, own};
 }
@@ -61,8 +64,7 @@ class Encoder {
       Layer(l, delta);
       delta = own_.delta;
     }
-    Input memory = Border(m_, m_.encoder_norms.back(), rows_, delta, own_);
-    if (m_.encoder_final.weight != nullptr) memory = Border(m_, m_.encoder_final, rows_, nullptr, own_);
+    Input memory = Border(m_, m_.encoder_norms.back(), rows_, delta, own_, m_.encoder_final);
     for (std::size_t l = 0; l < m_.decoder.size(); ++l) Cross(l, memory);
   }
 
