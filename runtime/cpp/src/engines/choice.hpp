@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bundle/manifest.hpp"
+#include "cores.hpp"
 #include "device/gpu.hpp"
 #include "engine.hpp"
 #include "engines/directories.hpp"
@@ -46,12 +47,6 @@ struct Machine {
 // lowering, or a TensorRT engine that fits. MissingLibrary: the device needs a GPU or a library that is not here.
 Choice choose(const std::filesystem::path& directory, const Manifest& manifest, const std::string& device,
               const std::string& lowering, const Machine& machine = {});
-
-// The share of the processor that a bundle may use.
-struct CpuShare {
-  int threads = 0;    // of each operator; 0 for as many as there are cores
-  bool many = false;  // many sentences will come at once, not one by one
-};
 
 // Load the bundle's graphs, or its engines. If a GPU that "auto" chose cannot be used, `warn` is called and the CPU
 // takes its place; later `warn` is called, in the thread of a call, with what went wrong in the background. Throws
