@@ -48,8 +48,7 @@ def parameter_table(model: Transformer, graphs: Mapping[str, ir.Model], file: Pa
             # The encoder computes the keys and values of cross-attention.
             in_encoder = name.startswith(("source", "encoder")) or "cross_attention.key" in name
             in_encoder = in_encoder or "cross_attention.value" in name
-            parameter = (encoder if in_encoder else steps).find(name, values) or _append(output, name, values)
-            found[name] = parameter
+            found[name] = (encoder if in_encoder else steps).find(name, values, output)
     config = model.config
     architecture = Architecture(
         config.norm,
@@ -107,23 +106,24 @@ class _Weights:
                     assert tensor.offset is not None and tensor.length is not None
                     dtype = _DTYPES[tensor.dtype]
                     view = data[tensor.offset : tensor.offset + tensor.length].view(dtype).reshape(tuple(tensor.shape))
+                    view = view[:, 0] if view.shape[1:] == (1,) else view  # scales that are a column
                     self._stored.setdefault((dtype, view.size), {})[tensor.offset] = view
 
-    def find(self, name: str, values: Float32) -> Parameter | None:
-        """The most exact form in which these graphs have a tensor; None if they have it in none."""
+    def find(self, name: str, values: Float32, output: BinaryIO) -> Parameter:
+        """The most exact form in which these graphs have a tensor; what they have inline is written to `output`."""
         forms: list[tuple[ParameterType, Array]] = [("float32", values)]
         with np.errstate(over="ignore"):  # what overflows is in float32
             forms.append(("float16", values.astype(np.float16)))
         for dtype, form in forms:
             if (place := self._place(form)) is not None:
                 return Parameter(name, dtype, place.offset, values.shape, place.strides, None)
-        if values.ndim == 1:
-            return None
-        ints, scales = quantised(values)
-        place, factors = self._place(ints), self._place(scales)
-        if place is None or factors is None:
-            return None
-        return Parameter(name, "int8", place.offset, values.shape, place.strides, factors.offset)
+        if values.ndim == 2:
+            ints, scales = quantised(values)
+            if (place := self._place(ints)) is not None:
+                factors = self._place(scales) or _append(output, name, scales)
+                return Parameter(name, "int8", place.offset, values.shape, place.strides, factors.offset)
+        place = _append(output, name, values)
+        return Parameter(name, "float32", place.offset, values.shape, place.strides, None)
 
     def _place(self, values: Array) -> _Place | None:
         """A view of what is stored that equals `values`."""
@@ -140,11 +140,10 @@ class _Weights:
         return None
 
 
-def _append(output: BinaryIO, name: str, values: Float32) -> Parameter:
+def _append(output: BinaryIO, name: str, values: Float32) -> _Place:
     """Write a tensor that the graphs have inline."""
     assert values.size < INLINE, f"no graph has {name}, of {values.size} elements, in the file of weights"
     output.write(b"\0" * (-output.tell() % ALIGNMENT))
     offset = output.tell()
     output.write(values.tobytes())
-    strides = tuple(stride // values.itemsize for stride in np.ascontiguousarray(values).strides)
-    return Parameter(name, "float32", offset, values.shape, strides, None)
+    return _Place(offset, (values.shape[1], 1) if values.ndim == 2 else (1,))
