@@ -24,8 +24,7 @@ from txport.exporter.verification.portions import SINGLES, budget
 from txport.exporter.verification.report import VerificationReport
 from txport.exporter.verification.verify import Verifier, write_report
 from txport.models.checkpoint import Checkpoint, load_checkpoint
-from txport.runtime.bundle.manifest import FORMAT_VERSION, GOLDEN, NAME, Manifest, list_files
-from txport.runtime.bundle.parameters import WEIGHTS
+from txport.runtime.bundle.manifest import FORMAT_VERSION, GOLDEN, NAME, WEIGHTS, Manifest, list_files
 from txport.runtime.bundle.schema import Dimensions, Generation, Island, MadeBy, Precision, Range
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.engine import SpecialTokens
