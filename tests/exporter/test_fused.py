@@ -42,7 +42,13 @@ MODELS = {**OPTIONS, **MORE}
 
 @functools.cache
 def model_of(name: str) -> Transformer:
-    return random_model(**MODELS[name])
+    """With its last LayerNorm's weights of random signs: a tied projection would else repeat the token that went in."""
+    model = random_model(**MODELS[name])
+    norm = model.decoder_norm if model.config.norm != "post" else model.decoder[-1].feed_forward_residual.norm
+    with torch.no_grad():
+        weight = norm.weight  # type: ignore[union-attr]
+        weight.mul_(2 * torch.sign(torch.randn(weight.shape)))  # type: ignore[operator, union-attr, arg-type]
+    return model
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +141,7 @@ def logits_of(engine: FusedEngine, sources: Sequence[Sequence[int]], targets: Se
     return np.stack(made)
 
 
-@pytest.mark.parametrize(("form", "most"), [("float32", 2e-4), ("float16", 0.05), ("int8", 3.0)])
+@pytest.mark.parametrize(("form", "most"), [("float32", 2e-4), ("float16", 0.1), ("int8", 3.0)])
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_are_those_of_pytorch(open_engine: Any, name: str, form: Form, most: float) -> None:
     rng, model = np.random.default_rng(2), model_of(name)
@@ -185,9 +191,10 @@ def resident_bytes() -> int:
 
 
 def test_the_oracle_is_not_trivial() -> None:
-    """Answers differ in tokens and lengths, or the tests above would show little."""
+    """Answers differ, and some models' have many tokens, or the tests above would show little."""
     rng = np.random.default_rng(0)
     sources = [[*rng.integers(4, 64, 9).tolist(), 3] for _ in range(60)]
-    with torch.no_grad():
-        outputs = expected(model_of("post"), sources)
-    assert len({tuple(ids) for ids in outputs}) > 10
+    outputs = {name: expected(model_of(name), sources) for name in MODELS}
+    assert all(len({tuple(ids) for ids in answers}) >= 8 for answers in outputs.values())
+    varied = [name for name, answers in outputs.items() if np.mean([len(set(ids)) for ids in answers]) > 4]
+    assert len(varied) >= 3
