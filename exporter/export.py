@@ -20,18 +20,18 @@ from txport.exporter.progress import Stages
 from txport.exporter.reference import answers
 from txport.exporter.trial import choose_trial
 from txport.exporter.verification.coverage import Coverage
+from txport.exporter.verification.fused import fused_engine
 from txport.exporter.verification.portions import SINGLES, budget
 from txport.exporter.verification.report import VerificationReport
 from txport.exporter.verification.verify import Verifier, write_report
 from txport.models.checkpoint import Checkpoint, load_checkpoint
-from txport.runtime.bundle.manifest import FORMAT_VERSION, GOLDEN, NAME, Manifest, list_files
-from txport.runtime.bundle.parameters import WEIGHTS
-from txport.runtime.bundle.schema import Dimensions, Generation, Island, MadeBy, Precision, Range
+from txport.runtime.bundle.manifest import FORMAT_VERSION, GOLDEN, NAME, WEIGHTS, Manifest, list_files
+from txport.runtime.bundle.schema import Dimensions, FileEntry, Generation, Island, MadeBy, Precision, Range
 from txport.runtime.bundle.strict_json import encode
-from txport.runtime.engine import SpecialTokens
+from txport.runtime.engine import Engine, SpecialTokens
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.errors import CheckFailed, InputError
-from txport.runtime.files import new_directory, scratch_directory
+from txport.runtime.files import new_directory, scratch_directory, sha256
 from txport.runtime.golden import Case, Golden
 from txport.runtime.greedy import decode_all
 from txport.runtime.text.affixes import affixes
@@ -126,9 +126,12 @@ class _Export:
         manifest = dataclasses.replace(self._manifest(models, islands), parameters=table)
         write_json(directory / "config.json", self._checkpoint.config.to_json())
         _copy_tokenizer(self._checkpoint, directory)
+        manifest = dataclasses.replace(manifest, files=list_files(directory)).write(directory)
         self._stages.stage("self-check cases")
         write_json(directory / GOLDEN, encode(self._golden(directory, manifest)))
-        return dataclasses.replace(manifest, files=list_files(directory)).write(directory)
+        golden = FileEntry((directory / GOLDEN).stat().st_size, sha256(directory / GOLDEN))
+        files = dict(sorted({**manifest.files, GOLDEN: golden}.items()))
+        return dataclasses.replace(manifest, files=files).write(directory)
 
     def verify(self, directory: Path) -> VerificationReport:
         """Compare what was written with the checkpoint."""
@@ -189,11 +192,14 @@ class _Export:
         trial, count = self._trial, GOLDEN_CASES * (2 if rounds else 1)
         sources, limits = trial.sources[:count], trial.limits[:count]
         requests = trial.requests(range(len(sources)))
-        ours = [result.ids for result in decode_all(OrtEngine(directory, manifest), requests)]
+        engines: list[Engine] = [OrtEngine(directory, manifest)]
+        if (fused := fused_engine(directory, manifest, lambda reason: None)) is not None:
+            engines.append(fused)
+        made = [[result.ids for result in decode_all(engine, requests)] for engine in engines]
         expected: dict[int, list[int]] = {}
-        for answer in answers(self._checkpoint.model, sources, limits, trial.prefix, ours):
+        for answer in answers(self._checkpoint.model, sources, limits, trial.prefix, made[0]):
             expected.update(zip(answer.batch.indices, answer.batch.targets, strict=True))
-        kept = [i for i in range(len(sources)) if not rounds or ours[i] == expected[i]]
+        kept = [i for i in range(len(sources)) if not rounds or all(ids[i] == expected[i] for ids in made)]
         cases = [Case(trial.texts[i], tuple(sources[i]), tuple(expected[i])) for i in kept[:GOLDEN_CASES]]
         return Golden(1, tuple(cases))
 

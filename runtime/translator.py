@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from txport.runtime import greedy
-from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.bundle.parameters import WEIGHTS
+from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.engine import Engine
 from txport.runtime.engines.choice import choose, open_engine
 from txport.runtime.errors import InputError

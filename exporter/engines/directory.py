@@ -16,8 +16,7 @@ from txport.exporter.engines.builder import BuildOptions, EngineBuilder
 from txport.exporter.engines.process import run_apart
 from txport.exporter.engines.profiles import Buckets, encoder_profiles, step_profiles
 from txport.exporter.engines.trial import try_engines
-from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.bundle.parameters import WEIGHTS
+from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.schema import Lowering, MadeBy
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.device.gpu import Gpu, dotted

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from txport.runtime.bundle.parameters import WEIGHTS as WEIGHTS
 from txport.runtime.bundle.rules import HEX, UNLISTED, faults
 from txport.runtime.bundle.schema import FileEntry, ManifestFields
 from txport.runtime.bundle.strict_json import check_version, decode, encode, parse

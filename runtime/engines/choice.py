@@ -45,6 +45,13 @@ class Choice:
     directory: str | None = None
     fallback: "Choice | None" = None
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What to ask for as a lowering, to run each of the ways that are to be tried."""
+        if self.engine != FUSED:
+            return self.lowerings
+        return (FUSED, *(self.fallback.lowerings if self.fallback is not None else ()))
+
 
 def choose(manifest: Manifest, device: str = "auto", lowering: str | None = None, bundle: Path | None = None) -> Choice:
     """Choose; TensorRT is loaded if the bundle has engines and there is a GPU, no other library is.

@@ -23,6 +23,8 @@ LIBRARY = "libtxport_engine.so"
 VARIABLE = "TXPORT_ENGINE_LIBRARY"
 # Where a clone builds it: `make fused`, and `make cpp`.
 _BUILT = ("build/cpp/engine", "build/cpp/release")
+# Of one call.
+MOST_STEPS = 64
 _HOW = f"run make fused in a clone, or name it by {VARIABLE}"
 
 # The codes of txport.h; any other is a bug in the library.
@@ -169,7 +171,7 @@ class FusedEngine:
         code = library.txport_engine_allocate(self._handle.value, rows, source, target, logits, byref(state))
         _check(library, code)
         handle = _Handle(state, library.txport_state_free)
-        return FusedState(library, handle, (rows, source, target), self.vocabulary, self.tokens.pad)
+        return FusedState(library, handle, (rows, source, target), self.vocabulary)
 
 
 class FusedState:
@@ -180,16 +182,12 @@ class FusedState:
         handle: of the state.
         sizes: rows, and the widths in tokens of cross-attention and of the caches.
         vocabulary: logits of a row.
-        pad: what a finished row makes.
     """
 
-    def __init__(
-        self, library: ctypes.CDLL, handle: _Handle, sizes: tuple[int, int, int], vocabulary: int, pad: int
-    ) -> None:
-        self._library, self._handle, self._vocabulary, self._pad = library, handle, vocabulary, pad
+    def __init__(self, library: ctypes.CDLL, handle: _Handle, sizes: tuple[int, int, int], vocabulary: int) -> None:
+        self._library, self._handle, self._vocabulary = library, handle, vocabulary
         self.rows, self.source, self.target = sizes
-        self._steps: list[int] = []  # of each call that was not read yet
-        self._finished = np.ones(self.rows, np.bool_)
+        self._unread = 0  # calls of `txport_state_step`
 
     def place(
         self, rows: Sequence[int], memory: _Handle, memory_rows: Sequence[int], target_limits: Sequence[int]
@@ -198,32 +196,31 @@ class FusedState:
         here, there, limits = _int64(rows), _int64(memory_rows), _int64(target_limits)
         arguments = len(here), _address(here), memory.value, _address(there), _address(limits)
         _check(self._library, self._library.txport_state_place(self._handle.value, *arguments))
-        self._finished[here] = False
 
     def step(self, count: int = 1) -> None:
-        """Advance every unfinished row by up to `count` tokens, in one call of the library."""
-        _check(self._library, self._library.txport_state_step(self._handle.value, count))
-        self._steps.append(count)
+        """Advance every unfinished row by up to `count` tokens, in one call of the library for each `MOST_STEPS`."""
+        while count > 0:
+            part = min(count, MOST_STEPS)
+            _check(self._library, self._library.txport_state_step(self._handle.value, part))
+            self._unread += 1
+            count -= part
 
     def read(self) -> StepOutput:
-        """The tokens of the steps since the last `read`; what the library did not make is pad."""
-        made = np.full((sum(self._steps), self.rows), self._pad, np.int64)
-        finished, start, steps = self._finished.copy(), 0, c_int64()
-        for count in self._steps:
-            part = made[start : start + count]
-            arguments = _address(part), count, byref(steps), _address(finished)
+        """The tokens of the steps since the last `read`."""
+        made, steps, finished = [], c_int64(), np.empty(self.rows, np.bool_)
+        for _ in range(self._unread):
+            part = np.empty((MOST_STEPS, self.rows), np.int64)
+            arguments = _address(part), MOST_STEPS, byref(steps), _address(finished)
             _check(self._library, self._library.txport_state_read(self._handle.value, *arguments))
-            start += count
-        self._steps.clear()
-        self._finished = finished
-        return StepOutput(made, finished.copy())
+            made.append(part[: steps.value])
+        self._unread = 0
+        return StepOutput(made[0] if len(made) == 1 else np.concatenate(made), finished)
 
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
         """Replace the last token that was made for these rows and their flag; see `DecoderState.override`."""
         here, tokens, flags = _int64(rows), _int64(token_ids), np.ascontiguousarray(finished, np.bool_)
         arguments = len(here), _address(here), _address(tokens), _address(flags)
         _check(self._library, self._library.txport_state_override(self._handle.value, *arguments))
-        self._finished[here] = flags
 
     def logits(self) -> Float32:
         """float32 `[rows, target_vocabulary]` of the last step."""
@@ -236,7 +233,5 @@ class FusedState:
         here, state, library = _int64(rows), c_void_p(), self._library
         arguments = len(here), _address(here), target, byref(state)
         _check(library, library.txport_state_moved(self._handle.value, *arguments))
-        sizes = len(here), self.source, target
-        new = FusedState(library, _Handle(state, library.txport_state_free), sizes, self._vocabulary, self._pad)
-        new._finished = self._finished[here]
-        return new
+        handle = _Handle(state, library.txport_state_free)
+        return FusedState(library, handle, (len(here), self.source, target), self._vocabulary)

@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 from txport.runtime.bundle.interface import MASKED, cross_names
-from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.bundle.parameters import WEIGHTS
+from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.schema import Lowering, Tensor
 from txport.runtime.engine import FIRST_TARGET, Float32, Int64, StepOutput
 from txport.runtime.engines.host_memory import HostMemory

@@ -16,7 +16,7 @@ import pytest
 from parity import by_cpp, by_python
 from patches import manifests
 from toy import BUNDLE as TOY
-from txport.runtime.bundle.parameters import WEIGHTS
+from txport.runtime.bundle.manifest import WEIGHTS
 from txport.training.spoken import corpus as spoken
 
 SOURCE = Path(__file__).parents[2] / "runtime" / "cpp"

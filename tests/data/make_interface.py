@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from txport.runtime.bundle import interface, manifest, parameters
+from txport.runtime.bundle import interface, manifest
 from txport.runtime.bundle.schema import LOWERINGS, DType, ModelSizes
 from txport.runtime.bundle.strict_json import encode
 
@@ -27,7 +27,7 @@ def value() -> dict[str, Any]:
     ]
     return {
         "format_version": manifest.FORMAT_VERSION,
-        "files": {"manifest": manifest.NAME, "golden": manifest.GOLDEN, "weights": parameters.WEIGHTS},
+        "files": {"manifest": manifest.NAME, "golden": manifest.GOLDEN, "weights": manifest.WEIGHTS},
         "lowerings": list(LOWERINGS),
         "masked": interface.MASKED,
         "optional_inputs": list(interface.OPTIONAL_INPUTS),

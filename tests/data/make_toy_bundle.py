@@ -22,8 +22,7 @@ import sentencepiece
 from onnx import TensorProto, helper, numpy_helper
 from toy import BATCH, BUNDLE, LIMIT, MADE, SOURCE, TOKENS, VOCABULARY, answer
 from txport.runtime.bundle import interface
-from txport.runtime.bundle.manifest import Manifest, list_files
-from txport.runtime.bundle.parameters import WEIGHTS
+from txport.runtime.bundle.manifest import WEIGHTS, Manifest, list_files
 from txport.runtime.bundle.schema import (
     Dimensions,
     Generation,
