@@ -6,19 +6,23 @@
 #include <hwy/targets.h>
 
 #include <functional>
+#include <string>
 
 namespace targets {
 
+// 0: the best one.
 inline void use(std::int64_t target) {
   hwy::SetSupportedTargetsForTest(target);
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }
 
-inline void on_each(const std::function<void()>& body) {
+// Calls body(target) with each of them in use.
+inline void on_each(const std::function<void(std::int64_t)>& body) {
   for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    CAPTURE(hwy::TargetName(target));
+    const std::string name = hwy::TargetName(target);
+    CAPTURE(name);
     use(target);
-    body();
+    body(target);
   }
   use(0);
 }

@@ -232,9 +232,9 @@ void CheckAttention(std::size_t k, std::size_t length, double tolerance, std::mt
 void CheckAll() {
   std::mt19937 random(4);
   for (const bool int8 : {false, true}) {
-    for (const std::size_t rows : {1, 2, 3, 4, 5, 8, 9}) {
-      for (const std::size_t outputs : {1, 15, 16, 17, 33, 64, 100, 130, 200}) {
-        for (const std::size_t inputs : {1, 3, 4, 15, 16, 17, 50, 64}) {
+    for (const std::size_t rows : {1, 2, 3, 4, 5, 9}) {
+      for (const std::size_t outputs : {1, 16, 17, 64, 130}) {
+        for (const std::size_t inputs : {1, 4, 15, 16, 17, 50}) {
           CheckProduct(rows, outputs, inputs, int8, random() % 2 == 0, random);
         }
       }
@@ -258,7 +258,7 @@ HWY_AFTER_NAMESPACE();
 namespace txport::core::fused {
 HWY_EXPORT(CheckAll);
 TEST_CASE("kernels are right near the edges of panels and tiles, with each instruction set") {
-  targets::on_each([] { HWY_DYNAMIC_DISPATCH(CheckAll)(); });
+  targets::on_each([](std::int64_t) { HWY_DYNAMIC_DISPATCH(CheckAll)(); });
 }
 }  // namespace txport::core::fused
 #endif
