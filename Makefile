@@ -21,7 +21,8 @@ INSTALL := $(PIP) install --no-compile
 # The C++ runtime. ONNX Runtime's headers and library are put together here, unless ONNXRUNTIME_ROOT names a folder.
 CPP := build/cpp
 CPP_ONNXRUNTIME := $(or $(ONNXRUNTIME_ROOT),$(CURDIR)/$(CPP)/onnxruntime)
-CPP_CMAKE = cmake -S runtime/cpp -G Ninja -DTXPORT_STRICT=ON -DONNXRUNTIME_ROOT=$(CPP_ONNXRUNTIME)
+CPP_HIGHWAY := $(or $(HIGHWAY_ROOT),$(CURDIR)/$(CPP)/highway)
+CPP_CMAKE = cmake -S runtime/cpp -G Ninja -DTXPORT_STRICT=ON -DONNXRUNTIME_ROOT=$(CPP_ONNXRUNTIME) -DHIGHWAY_ROOT=$(CPP_HIGHWAY)
 # $(call sanitized,FOLDER,OPTIONS): configured for clang's sanitizers, with assertions and with line numbers in reports.
 sanitized = { CXX=clang++ CC=clang $(CPP_CMAKE) -B $(CPP)/$(1) -DCMAKE_BUILD_TYPE=Sanitized \
   -DCMAKE_CXX_FLAGS='-O1 -gline-tables-only' -DTXPORT_TESTS=ON -DTXPORT_TOOLS=OFF -DTXPORT_EXAMPLES=OFF $(2) > $(CPP)/$(1).log \
@@ -155,7 +156,7 @@ clean:
 cpp: cpp-dependencies
 	@echo '== Build the C++ runtime (g++)'
 	@$(CPP_CMAKE) -B $(CPP)/release -DTXPORT_TESTS=ON > $(CPP)/release.log || { cat $(CPP)/release.log; exit 2; }
-	@grep -o 'TensorRT: .*' $(CPP)/release.log
+	@grep -oE '(TensorRT|Fused engine): .*' $(CPP)/release.log
 	@cmake --build $(CPP)/release
 	@echo '== Tests of the C++ runtime'
 	@ctest --test-dir $(CPP)/release -j $(WORKERS) --output-on-failure

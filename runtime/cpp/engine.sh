@@ -23,6 +23,7 @@ mkdir -p "$folder"
 generator=()
 if command -v ninja > /dev/null; then generator=(-G Ninja); fi
 highway=${HIGHWAY_ROOT:-$(dirname "$folder")/highway}
+"$here/highway.sh" "$highway" || true  # it may be installed
 if [ -e "$highway/hwy/highway.h" ]; then set -- "-DHIGHWAY_ROOT=$(cd "$highway" && pwd)" "$@"; fi
 cmake -S "$here" -B "$folder" "${generator[@]}" -DTXPORT_ENGINE_ONLY=ON "$@" > "$log" 2>&1 \
   || give_up "cmake fails, see $log"

@@ -69,8 +69,13 @@ inline double widened(std::uint16_t half) {
 class RandomModel {
  public:
   RandomModel(Options options, std::uint32_t seed) : options(std::move(options)), random_(seed) {
-    manifest.model = {this->options.encoder_layers, this->options.decoder_layers, d(), this->options.heads,
-                      this->options.head_dim, this->options.source_vocabulary, this->options.target_vocabulary};
+    manifest.model = {this->options.encoder_layers,
+                      this->options.decoder_layers,
+                      d(),
+                      this->options.heads,
+                      this->options.head_dim,
+                      this->options.source_vocabulary,
+                      this->options.target_vocabulary};
     manifest.tokens = {0, 1, 2, 3};
     manifest.dimensions = {{1, 1, 16}, {1, 8, kPositions}, {1, 8, kPositions}};
     manifest.precision = {"float32", this->options.int8 ? "int8" : "float32", {}};
@@ -78,7 +83,8 @@ class RandomModel {
     manifest.parameters->architecture = {this->options.norm, this->options.activation, 1.7, 1e-5};
     add_all();
     std::filesystem::create_directories(directory() / "onnx");
-    std::ofstream(directory() / kWeightsName, std::ios::binary).write(file_.data(), static_cast<std::streamsize>(file_.size()));
+    std::ofstream(directory() / kWeightsName, std::ios::binary)
+        .write(file_.data(), static_cast<std::streamsize>(file_.size()));
   }
 
   static constexpr std::int64_t kPositions = 80;
@@ -95,9 +101,12 @@ class RandomModel {
     Rows x = embed("target_embedding", fed);
     for (std::int64_t i = 0; i < options.decoder_layers; ++i) {
       const std::string layer = "decoder." + std::to_string(i) + ".";
-      x = sublayer(layer + "self_attention_residual", x, [&](const Rows& y) { return attend(layer + "self_attention", y, y, true); });
-      x = sublayer(layer + "cross_attention_residual", x, [&](const Rows& y) { return attend(layer + "cross_attention", y, memory, false); });
-      x = sublayer(layer + "feed_forward_residual", x, [&](const Rows& y) { return feed_forward(layer + "feed_forward", y); });
+      x = sublayer(layer + "self_attention_residual", x,
+                   [&](const Rows& y) { return attend(layer + "self_attention", y, y, true); });
+      x = sublayer(layer + "cross_attention_residual", x,
+                   [&](const Rows& y) { return attend(layer + "cross_attention", y, memory, false); });
+      x = sublayer(layer + "feed_forward_residual", x,
+                   [&](const Rows& y) { return feed_forward(layer + "feed_forward", y); });
     }
     if (options.norm != "post") x = layer_norm("decoder_norm", x);
     return linear(options.tied ? "target_embedding.tokens" : "projection", "projection.bias", {x.back()}, false)[0];
@@ -129,7 +138,8 @@ class RandomModel {
     const std::size_t stride = inner + (vector ? 0 : random_() % 2 * (1 + random_() % 20));
     std::vector<T> stored((by_columns ? columns : rows) * stride, T(77));
     for (std::size_t r = 0; r < rows; ++r) {
-      for (std::size_t c = 0; c < columns; ++c) stored[by_columns ? c * stride + r : r * stride + c] = values[r * columns + c];
+      for (std::size_t c = 0; c < columns; ++c)
+        stored[by_columns ? c * stride + r : r * stride + c] = values[r * columns + c];
     }
     Parameter parameter;
     parameter.name = name;
@@ -146,7 +156,8 @@ class RandomModel {
     return parameter;
   }
 
-  void add(const std::string& name, std::int64_t rows_, std::int64_t columns_, double size, double around, bool may_int8) {
+  void add(const std::string& name, std::int64_t rows_, std::int64_t columns_, double size, double around,
+           bool may_int8) {
     const auto rows = static_cast<std::size_t>(rows_);
     const auto columns = static_cast<std::size_t>(columns_);
     Tensor2 tensor{rows, columns, Numbers(rows * columns), {}};
@@ -241,7 +252,8 @@ class RandomModel {
         double largest = 0;
         for (const double value : row) largest = std::max(largest, std::abs(value));
         const double steps = positive ? 255 : 127;
-        for (double& value : input) value = largest > 0 ? std::nearbyint(value * (steps / largest)) * largest / steps : 0;
+        for (double& value : input)
+          value = largest > 0 ? std::nearbyint(value * (steps / largest)) * largest / steps : 0;
       }
       Numbers output(w.rows);
       for (std::size_t n = 0; n < w.rows; ++n) {
@@ -279,7 +291,8 @@ class RandomModel {
     for (std::size_t t = 0; t < ids.size(); ++t) {
       x.emplace_back();
       for (std::size_t i = 0; i < tokens.columns; ++i) {
-        x[t].push_back(tokens.at(static_cast<std::size_t>(ids[t]), i) * 1.7 + tensors_.at(name + ".positions").at(t, i));
+        x[t].push_back(tokens.at(static_cast<std::size_t>(ids[t]), i) * 1.7 +
+                       tensors_.at(name + ".positions").at(t, i));
       }
     }
     return options.embedding_norm ? layer_norm(name + ".norm", x) : x;
@@ -340,8 +353,10 @@ class RandomModel {
     Rows x = embed("source_embedding", source);
     for (std::int64_t i = 0; i < options.encoder_layers; ++i) {
       const std::string layer = "encoder." + std::to_string(i) + ".";
-      x = sublayer(layer + "attention_residual", x, [&](const Rows& y) { return attend(layer + "attention", y, y, false); });
-      x = sublayer(layer + "feed_forward_residual", x, [&](const Rows& y) { return feed_forward(layer + "feed_forward", y); });
+      x = sublayer(layer + "attention_residual", x,
+                   [&](const Rows& y) { return attend(layer + "attention", y, y, false); });
+      x = sublayer(layer + "feed_forward_residual", x,
+                   [&](const Rows& y) { return feed_forward(layer + "feed_forward", y); });
     }
     return options.norm == "post" ? x : layer_norm("encoder_norm", x);
   }

@@ -1,8 +1,6 @@
 // The fused engine against models in double precision, on every instruction set: all options, all sizes of padding, and
 // the same ids whatever runs beside a sentence.
 
-#include "fused/engine.hpp"
-
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,6 +8,7 @@
 #include <thread>
 
 #include "errors.hpp"
+#include "fused/engine.hpp"
 #include "fused/random_model.hpp"
 #include "fused/targets.hpp"
 #include "greedy.hpp"
@@ -206,7 +205,6 @@ TEST_CASE("what the engine cannot do is said in one sentence") {
   state->place({0}, *engine->encode({4, 5, 6, 7}, {4}), {0}, {40});
   CHECK(fault_of<InputError>([&] { state->step(9); }) ==
         "a row would pass the end of its cache of 8 tokens: move the rows to longer ones first");
-  CHECK(fault_of<InputError>([&] { state->logits(0); }) ==
-        "logits were not asked for when the state was allocated");
+  CHECK(fault_of<InputError>([&] { state->logits(0); }) == "logits were not asked for when the state was allocated");
   CHECK(fault_of<InputError>([&] { state->read(); }) == "there is nothing to read: step first");
 }

@@ -34,14 +34,20 @@ struct Layer {
   Matrix matrix;
 
   Layer(std::size_t outputs, std::size_t inputs, bool int8, bool by_columns, std::mt19937& random)
-      : outputs(outputs), inputs(inputs), floats(outputs * inputs), bytes(outputs * inputs), scales(outputs), bias(outputs) {
+      : outputs(outputs),
+        inputs(inputs),
+        floats(outputs * inputs),
+        bytes(outputs * inputs),
+        scales(outputs),
+        bias(outputs) {
     std::uniform_real_distribution<float> number(-1, 1);
     for (auto& value : floats) value = number(random);
     for (auto& value : bytes) value = static_cast<std::int8_t>(static_cast<int>(random() % 255) - 127);
     for (auto& value : scales) value = 0.01F * (1 + number(random) / 2);
     for (auto& value : bias) value = number(random);
     View weight;
-    weight.data = int8 ? reinterpret_cast<const std::byte*>(bytes.data()) : reinterpret_cast<const std::byte*>(floats.data());
+    weight.data =
+        int8 ? reinterpret_cast<const std::byte*>(bytes.data()) : reinterpret_cast<const std::byte*>(floats.data());
     weight.kind = int8 ? Kind::int8 : Kind::float32;
     weight.rows = outputs;
     weight.columns = inputs;
@@ -114,7 +120,8 @@ void CheckProduct(std::size_t rows, std::size_t outputs, std::size_t inputs, boo
   input.Times(layer.matrix, middle, layer.matrix.panels, out);
   for (std::size_t m = 0; m < rows; ++m) {
     double largest = 0;
-    for (std::size_t k = 0; k < inputs; ++k) largest = std::max(largest, std::abs(static_cast<double>(x[m * inputs + k])));
+    for (std::size_t k = 0; k < inputs; ++k)
+      largest = std::max(largest, std::abs(static_cast<double>(x[m * inputs + k])));
     const double steps = positive ? 255 : 127;
     float most = -100;
     std::size_t where = 0;
@@ -173,7 +180,8 @@ void CheckNorm(std::size_t d, std::mt19937& random) {
   for (const double value : values) mean += value / static_cast<double>(d);
   for (const double value : values) square += (value - mean) * (value - mean) / static_cast<double>(d);
   for (std::size_t i = 0; i < padded(d); ++i) {
-    const double expected = i < d ? ((values[i] - mean) / std::sqrt(square + 1e-5) + 1) * static_cast<double>(weights[i]) : 0;
+    const double expected =
+        i < d ? ((values[i] - mean) / std::sqrt(square + 1e-5) + 1) * static_cast<double>(weights[i]) : 0;
     REQUIRE(static_cast<double>(floats_of(y)[i]) == doctest::Approx(expected).epsilon(1e-4));
   }
 }
@@ -218,13 +226,15 @@ void CheckAttention(std::size_t k, std::size_t length, double tolerance, std::mt
   double total = 0;
   for (std::size_t t = 0; t < length; ++t) {
     double score = 0;
-    for (std::size_t i = 0; i < k; ++i) score += static_cast<double>(floats_of(query)[i]) * static_cast<double>(key_values[t * k + i]);
+    for (std::size_t i = 0; i < k; ++i)
+      score += static_cast<double>(floats_of(query)[i]) * static_cast<double>(key_values[t * k + i]);
     weights.push_back(std::exp(score));
     total += weights.back();
   }
   for (std::size_t i = 0; i < k; ++i) {
     double expected = 0;
-    for (std::size_t t = 0; t < length; ++t) expected += weights[t] / total * static_cast<double>(value_values[t * k + i]);
+    for (std::size_t t = 0; t < length; ++t)
+      expected += weights[t] / total * static_cast<double>(value_values[t * k + i]);
     REQUIRE(std::abs(static_cast<double>(floats_of(out)[i]) - expected) < tolerance);
   }
 }

@@ -60,12 +60,12 @@ TXPORT_API txport_code txport_state_place(txport_engine_state* state, int64_t co
                                           const txport_engine_memory* memory, const int64_t* memory_rows,
                                           const int64_t* target_limits) TXPORT_NOEXCEPT;
 
-/* Advance every unfinished row by up to `count` tokens; no row may pass the end of its cache. */
+/* Advance every unfinished row by up to `count` tokens, of which no row may pass the end of its cache. */
 TXPORT_API txport_code txport_state_step(txport_engine_state* state, int64_t count) TXPORT_NOEXCEPT;
 
 /* The first call of step that was not read yet: `token_ids` [steps, rows], pad for rows that had finished, and
- * `finished` [rows] after its last step. `capacity` is the most steps that there is room for. `steps` is 0, and
- * nothing else is written, if all was read. */
+ * `finished` [rows] after its last step. `capacity` is the most steps that there is room for: all of that call. `steps`
+ * is 0, and nothing else is written, if all was read. */
 TXPORT_API txport_code txport_state_read(txport_engine_state* state, int64_t* token_ids, int64_t capacity,
                                          int64_t* steps, uint8_t* finished) TXPORT_NOEXCEPT;
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
@@ -32,7 +33,7 @@ struct txport_engine_state {
   txport_engine_handle handle;
   std::unique_ptr<txport::core::DecoderState> state;
   bool has_logits;
-  std::int64_t unread;  // groups of steps
+  std::deque<std::int64_t> unread;  // steps of each group
 
   std::int64_t rows() const { return static_cast<std::int64_t>(state->rows()); }
 };
@@ -45,9 +46,6 @@ using txport::core::Ids;
 using txport::core::InputError;
 using txport::core::StepOutput;
 
-// At most this many in one call of step.
-constexpr std::int64_t kMostSteps = 64;
-
 // A number that must lie in a range, both ends included.
 std::int64_t within(std::int64_t value, std::int64_t low, std::int64_t high, const char* name) {
   if (value < low || value > high) {
@@ -58,8 +56,7 @@ std::int64_t within(std::int64_t value, std::int64_t low, std::int64_t high, con
 }
 
 // `count` numbers of an argument, each below `bound`.
-std::vector<std::size_t> indices(const std::int64_t* values, std::int64_t count, std::int64_t bound,
-                                 const char* name) {
+std::vector<std::size_t> indices(const std::int64_t* values, std::int64_t count, std::int64_t bound, const char* name) {
   std::vector<std::size_t> result;
   if (count > 0) given(values, name);
   for (std::int64_t i = 0; i < count; ++i) {
@@ -75,7 +72,7 @@ txport_engine_state& usable(txport_engine_state* state) {
 
 // One whose steps were all read.
 txport_engine_state& read_out(txport_engine_state* state) {
-  if (usable(state).unread > 0) throw InputError("steps of the state were not read: read them first");
+  if (!usable(state).unread.empty()) throw InputError("steps of the state were not read: read them first");
   return *state;
 }
 
@@ -108,8 +105,8 @@ txport_code txport_engine_get_facts(const txport_engine_handle* engine, txport_e
     const auto& [opened, sizes] = given(engine, "engine");
     const auto& limits = opened->limits();
     const auto& tokens = opened->tokens();
-    given(facts, "facts") = {limits.batch, limits.source, limits.target, tokens.pad, tokens.unk, tokens.bos,
-                             tokens.eos,   sizes.target_vocabulary,      opened->poll()};
+    given(facts, "facts") = {limits.batch, limits.source, limits.target,           tokens.pad,    tokens.unk,
+                             tokens.bos,   tokens.eos,    sizes.target_vocabulary, opened->poll()};
     return TXPORT_OK;
   });
 }
@@ -161,7 +158,7 @@ txport_code txport_engine_allocate(const txport_engine_handle* engine, std::int6
     within(target, 1, limits.target, "target");
     auto made = handle.engine->allocate(static_cast<std::size_t>(rows), source, target, logits != 0);
     *state =
-        std::make_unique<txport_engine_state>(txport_engine_state{handle, std::move(made), logits != 0, 0}).release();
+        std::make_unique<txport_engine_state>(txport_engine_state{handle, std::move(made), logits != 0, {}}).release();
     return TXPORT_OK;
   });
 }
@@ -191,8 +188,8 @@ txport_code txport_state_place(txport_engine_state* state, std::int64_t count, c
 txport_code txport_state_step(txport_engine_state* state, std::int64_t count) noexcept {
   return guarded([&] {
     txport_engine_state& stepped = usable(state);
-    stepped.state->step(within(count, 1, kMostSteps, "count"));
-    ++stepped.unread;
+    stepped.state->step(within(count, 1, stepped.handle.engine->limits().target, "count"));
+    stepped.unread.push_back(count);
     return TXPORT_OK;
   });
 }
@@ -202,13 +199,13 @@ txport_code txport_state_read(txport_engine_state* state, std::int64_t* token_id
   return guarded([&] {
     txport_engine_state& from = usable(state);
     given(steps, "steps") = 0;
-    if (from.unread == 0) return TXPORT_OK;
+    if (from.unread.empty()) return TXPORT_OK;
     given(token_ids, "token_ids");
     given(finished, "finished");
-    within(capacity, kMostSteps, INT64_MAX, "capacity");
+    within(capacity, from.unread.front(), INT64_MAX, "capacity");
     const StepOutput output = from.state->read();
-    --from.unread;
-    *steps = static_cast<std::int64_t>(output.token_ids.size() / from.state->rows());
+    *steps = from.unread.front();
+    from.unread.pop_front();
     std::copy(output.token_ids.begin(), output.token_ids.end(), token_ids);
     std::transform(output.finished.begin(), output.finished.end(), finished,
                    [](bool value) { return static_cast<std::uint8_t>(value); });
@@ -253,7 +250,7 @@ txport_code txport_state_moved(txport_engine_state* state, std::int64_t count, c
     auto next = from.state->moved(indices(rows, count, from.rows(), "rows"), target);
     from.state.reset();
     *moved =
-        std::make_unique<txport_engine_state>(txport_engine_state{from.handle, std::move(next), from.has_logits, 0})
+        std::make_unique<txport_engine_state>(txport_engine_state{from.handle, std::move(next), from.has_logits, {}})
             .release();
     return TXPORT_OK;
   });

@@ -35,7 +35,7 @@ struct EncodeJob {
   const Source* sources;
   std::size_t count;
   Workspace& workspace;
-  std::size_t user;        // whose caches and, from this one on, whose buffers
+  std::size_t user;         // whose caches and, from this one on, whose buffers
   std::size_t cache_bytes;  // of one layer's keys and values; the workspace has room for two
 };
 void encode(const EncodeJob& job, const Member& member);
@@ -60,7 +60,7 @@ struct StepJob {
   std::size_t target;  // length of the self-attention caches
   std::size_t eos;
   std::size_t steps;
-  std::int64_t* made;    // [steps, stride], of the state's rows from `base` on; filled with pad
+  std::int64_t* made;  // [steps, stride], of the state's rows from `base` on; filled with pad
   const Row* base;
   std::size_t stride;
   float* logits;  // [rows, padded vocabulary], or null

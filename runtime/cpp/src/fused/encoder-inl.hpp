@@ -105,8 +105,8 @@ class Encoder {
     for (std::size_t h = 0; h < m_.heads.count; ++h) {
       for (std::size_t i = 0; i < rows_; ++i) {
         const Place& at = own_.places[i];
-        Attend(own_.heads + i * 3 * all + h * 3 * k, Cache(cache, at, h), job_.sources[at.sentence].length,
-               own_.scores, own_.mixed + i * all + h * k);
+        Attend(own_.heads + i * 3 * all + h * 3 * k, Cache(cache, at, h), job_.sources[at.sentence].length, own_.scores,
+               own_.mixed + i * all + h * k);
       }
     }
     Times(Input(own_.mixed, rows_, all, false, own_), layer.output, own_.delta);
@@ -130,7 +130,9 @@ class Encoder {
   }
 
   // All outputs of `w`.
-  void Times(Input&& a, const Matrix& w, float* to, Activation activation = Activation::none) { Times(a, w, to, activation); }
+  void Times(Input&& a, const Matrix& w, float* to, Activation activation = Activation::none) {
+    Times(a, w, to, activation);
+  }
   void Times(Input& a, const Matrix& w, float* to, Activation activation = Activation::none) {
     a.Times(w, 0, w.panels, Out{to, w.outputs(), activation});
   }

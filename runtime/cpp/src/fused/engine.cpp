@@ -48,7 +48,8 @@ class FusedEngine : public Engine {
  public:
   FusedEngine(const std::filesystem::path& directory, const Manifest& manifest, std::size_t threads, std::size_t team)
       : shared_(std::make_shared<Shared>(directory, manifest, threads, team)),
-        name_(std::string("fused cpu (") + fused::instruction_set() + ", " + manifest.precision.weights + " weights)") {}
+        name_(std::string("fused cpu (") + fused::instruction_set() + ", " + manifest.precision.weights + " weights)") {
+  }
 
   const std::string& name() const override { return name_; }
   const Limits& limits() const override { return shared_->limits; }

@@ -188,7 +188,8 @@ Model::Model(const std::filesystem::path& directory, const Manifest& manifest, T
   const Tensors tensors(*manifest.parameters, file_.data());
   const std::string target_tokens = "target_embedding.tokens.weight";
   const std::string source_tokens = "source_embedding.tokens.weight";
-  source = {tensors[tensors.has(source_tokens) ? source_tokens : target_tokens], tensors["source_embedding.positions"], {}};
+  source = {
+      tensors[tensors.has(source_tokens) ? source_tokens : target_tokens], tensors["source_embedding.positions"], {}};
   target = {tensors[target_tokens], tensors["target_embedding.positions"], {}};
 
   Plans plans(tensors, heads);
@@ -219,8 +220,8 @@ Model::Model(const std::filesystem::path& directory, const Manifest& manifest, T
   source.norm = norms.find("source_embedding.norm");
   target.norm = norms.find("target_embedding.norm");
   encoder_norms = borders(norms, "encoder", encoder.size(), norm_first, {"attention", "feed_forward"});
-  decoder_norms = borders(norms, "decoder", decoder.size(), norm_first,
-                          {"self_attention", "cross_attention", "feed_forward"});
+  decoder_norms =
+      borders(norms, "decoder", decoder.size(), norm_first, {"self_attention", "cross_attention", "feed_forward"});
   if (!norm_first) encoder_final = norms.find("encoder_norm");
   if (!norm_first) decoder_final = norms.find("decoder_norm");
   norms_ = norms.block();

@@ -64,8 +64,8 @@ struct Model {
   std::size_t vocabulary;  // of the target
   float epsilon;           // of LayerNorm
   float embedding_scale;
-  bool norm_first;     // pre-norm
-  bool half_caches;    // keys and values are float16, else float32
+  bool norm_first;   // pre-norm
+  bool half_caches;  // keys and values are float16, else float32
   Activation activation;
   Embedding source, target;
   std::vector<EncoderLayer> encoder;

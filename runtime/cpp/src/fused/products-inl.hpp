@@ -147,8 +147,8 @@ HWY_INLINE void TileOf(const Matrix& w, const Rows& a, std::size_t m, std::size_
   const std::size_t panel_bytes = w.steps * kStepBytes;
   for (std::size_t k = 0; k < w.steps; k += kC, row += 4 * kC, panel += kStepBytes * kC) {
     Pack<typename W::Weights, std::index_sequence<kJ...>> weights;
-    (weights.template Set<kJ>(W::Load(panel + kJ / kV * kStepBytes + kJ % kV / kParts * panel_bytes +
-                                      kJ % kParts * kLanes * 4)),
+    (weights.template Set<kJ>(
+         W::Load(panel + kJ / kV * kStepBytes + kJ % kV / kParts * panel_bytes + kJ % kParts * kLanes * 4)),
      ...);
     (sums.template Set<kI>(W::Dot(row + kI / kV % kM * a.stride + kI / kN * 4,
                                   weights.template Get<kI / kN * kV + kI % kV>(), sums.template Get<kI>())),
@@ -166,8 +166,7 @@ template <class W, std::size_t kM, std::size_t kP>
 HWY_NOINLINE void Tile(const Matrix& w, const Rows& a, std::size_t m, std::size_t p, const Out& out) {
   constexpr std::size_t kV = kP * kParts;
   constexpr std::size_t kC = W::kExact && kM * kV < 8 ? std::min<std::size_t>(4, 8 / (kM * kV)) : 1;
-  TileOf<W, kM, kV, kC>(w, a, m, p, out, std::make_index_sequence<kM * kV * kC>(),
-                        std::make_index_sequence<kV * kC>());
+  TileOf<W, kM, kV, kC>(w, a, m, p, out, std::make_index_sequence<kM * kV * kC>(), std::make_index_sequence<kV * kC>());
 }
 
 // Rows x the panels [begin, end) of `w`.

@@ -19,7 +19,9 @@ Shared::Shared(const std::filesystem::path& directory, const Manifest& manifest,
                std::size_t team_size)
     : threads(threads),
       team(team_size),
-      model(directory, manifest, team), tokens(manifest.tokens), limits(manifest.limits()) {}
+      model(directory, manifest, team),
+      tokens(manifest.tokens),
+      limits(manifest.limits()) {}
 
 FusedState::FusedState(std::shared_ptr<Shared> shared, std::size_t rows, std::int64_t source, std::int64_t target,
                        bool logits)
@@ -69,8 +71,9 @@ void FusedState::step(std::int64_t count) {
     Team::Lease lease = shared_->team.lease(shared_->threads);
     const std::size_t threads = lease.size();
     const bool apart = live.size() >= kRowsApart * threads;
-    (*workspace).reserve(shared_->model, threads, apart ? (live.size() + threads - 1) / threads : live.size(),
-                         std::max(source, target));
+    (*workspace)
+        .reserve(shared_->model, threads, apart ? (live.size() + threads - 1) / threads : live.size(),
+                 std::max(source, target));
     lease.run(threads, [&](const Member& member) {
       const Member::Range mine = apart ? member.share(live.size()) : Member::Range{0, live.size()};
       const StepJob job{shared_->model,

@@ -23,8 +23,7 @@ struct Shared {
   Limits limits;
   mutable Workspaces workspaces;
 
-  Shared(const std::filesystem::path& directory, const Manifest& manifest, std::size_t threads,
-         std::size_t team_size);
+  Shared(const std::filesystem::path& directory, const Manifest& manifest, std::size_t threads, std::size_t team_size);
 };
 
 // A workspace for one call.
@@ -78,8 +77,8 @@ class FusedState : public DecoderState {
   const std::int64_t target_;
   std::vector<Row> rows_;
   std::vector<std::shared_ptr<const std::byte>> cross_;  // what each row's pointer refers to
-  std::shared_ptr<Block> caches_;                         // of all rows, at rows_[i].self
-  std::optional<Block> logits_;                           // [rows, padded vocabulary]
+  std::shared_ptr<Block> caches_;                        // of all rows, at rows_[i].self
+  std::optional<Block> logits_;                          // [rows, padded vocabulary]
   std::deque<StepOutput> unread_;
 
   std::size_t cache_bytes() const;

@@ -3,8 +3,8 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <condition_variable>
+#include <cstddef>
 #include <thread>
 
 #if defined(__x86_64__)

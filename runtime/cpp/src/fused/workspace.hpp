@@ -50,20 +50,20 @@ struct Live {
 
 // Buffers of one thread, for `rows` rows and up to `positions` positions. Widths are padded.
 struct Buffers {
-  float* x = nullptr;        // [rows, d] the residual stream
-  float* normed = nullptr;   // [rows, d] what LayerNorm makes of it; with post-norm x itself
-  float* heads = nullptr;    // [rows, 3 * all heads] queries, keys and values
-  float* mixed = nullptr;    // [rows, all heads] what attention gives
-  float* delta = nullptr;    // [rows, d] what a sublayer adds to x
-  float* hidden = nullptr;   // [rows, ffn]
-  float* scores = nullptr;   // [positions]
+  float* x = nullptr;                 // [rows, d] the residual stream
+  float* normed = nullptr;            // [rows, d] what LayerNorm makes of it; with post-norm x itself
+  float* heads = nullptr;             // [rows, 3 * all heads] queries, keys and values
+  float* mixed = nullptr;             // [rows, all heads] what attention gives
+  float* delta = nullptr;             // [rows, d] what a sublayer adds to x
+  float* hidden = nullptr;            // [rows, ffn]
+  float* scores = nullptr;            // [positions]
   std::uint8_t* quantised = nullptr;  // [rows, the widest of these] a product's inputs
-  float* scale = nullptr;    // [rows] of each of them
-  float* best = nullptr;     // [rows, 16] largest logits so far, by lane
+  float* scale = nullptr;             // [rows] of each of them
+  float* best = nullptr;              // [rows, 16] largest logits so far, by lane
   std::int32_t* index = nullptr;
-  Best* choice = nullptr;    // [rows]
-  Place* places = nullptr;   // [rows]
-  Live* live = nullptr;      // [rows]
+  Best* choice = nullptr;   // [rows]
+  Place* places = nullptr;  // [rows]
+  Live* live = nullptr;     // [rows]
 };
 
 // The buffers of all threads of a call.
