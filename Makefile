@@ -21,7 +21,8 @@ INSTALL := $(PIP) install --no-compile
 # The C++ runtime. ONNX Runtime's headers and library are put together here, unless ONNXRUNTIME_ROOT names a folder.
 CPP := build/cpp
 CPP_ONNXRUNTIME := $(or $(ONNXRUNTIME_ROOT),$(CURDIR)/$(CPP)/onnxruntime)
-CPP_CMAKE = cmake -S runtime/cpp -G Ninja -DTXPORT_STRICT=ON -DONNXRUNTIME_ROOT=$(CPP_ONNXRUNTIME)
+CPP_HIGHWAY := $(or $(HIGHWAY_ROOT),$(CURDIR)/$(CPP)/highway)
+CPP_CMAKE = cmake -S runtime/cpp -G Ninja -DTXPORT_STRICT=ON -DONNXRUNTIME_ROOT=$(CPP_ONNXRUNTIME) -DHIGHWAY_ROOT=$(CPP_HIGHWAY)
 # $(call sanitized,FOLDER,OPTIONS): configured for clang's sanitizers, with assertions and with line numbers in reports.
 sanitized = { CXX=clang++ CC=clang $(CPP_CMAKE) -B $(CPP)/$(1) -DCMAKE_BUILD_TYPE=Sanitized \
   -DCMAKE_CXX_FLAGS='-O1 -gline-tables-only' -DTXPORT_TESTS=ON -DTXPORT_TOOLS=OFF -DTXPORT_EXAMPLES=OFF $(2) > $(CPP)/$(1).log \
@@ -32,7 +33,12 @@ sanitized_thread = $(call sanitized,thread,-DTXPORT_SANITIZE=thread)
 comma := ,
 FUZZ_SECONDS ?= 60
 
-.PHONY: help venv demo bench test test-gpu gpu-report gpu-kit lint types unit unit-runtime wheel clean
+# The fused CPU engine, alone, as Python loads it; where it cannot be built, all else works without it. FUSED_LIBRARY names
+# one that was built elsewhere, for another processor.
+FUSED := $(CPP)/engine
+FUSED_LIBRARY ?= $(shell ls $(CURDIR)/$(FUSED)/libtxport_engine.so 2> /dev/null)
+
+.PHONY: help venv demo bench fused test test-gpu gpu-report gpu-kit lint types unit unit-runtime wheel clean
 .PHONY: cpp cpp-dependencies cpp-clang cpp-sanitize cpp-fuzz cpp-tidy
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
@@ -45,13 +51,14 @@ help:
 	@echo 'make venv      only the virtual environment, build/venv'
 	@echo 'make test-gpu  the tests that need an NVIDIA GPU; make gpu-report: what only a GPU can show, and figures'
 	@echo 'make gpu-kit   that report for a machine with neither network nor compiler, in files to copy there'
+	@echo 'make fused     build the fused CPU engine for Python, if a C++ compiler is here; make demo does it too'
 	@echo 'make cpp       build, test and try the C++ runtime (Debian, Ubuntu)'
 	@echo 'make cpp-sanitize, cpp-fuzz, cpp-tidy   more checks of it, with clang'
 	@echo 'make clean     remove build/'
 
 venv: $(VENV)/.ready
 
-demo: $(VENV)/.ready
+demo: $(VENV)/.ready fused
 	@$(VENV)/bin/python -m txport.benchmarks.demo -o build/demo
 
 bench: $(VENV)/.ready
@@ -101,10 +108,10 @@ gpu-kit: wheel
 
 # build/lib is setuptools' own leftover: what was deleted from the repository would still be packed from there. And what
 # was deleted would stay installed, since pip looks for the old version in the first environment.
-wheel: $(VENV)/.ready $(WHEEL_VENV)/.ready
+wheel: $(VENV)/.ready $(WHEEL_VENV)/.ready fused
 	@echo '== Build the wheel and install it'
 	@rm -rf build/lib build/bdist.* build/dist
-	@$(VENV)/bin/python $(PIP) wheel -q --no-deps --no-build-isolation -w build/dist .
+	@TXPORT_WHEEL_ENGINE=$(FUSED_LIBRARY) $(VENV)/bin/python $(PIP) wheel -q --no-deps --no-build-isolation -w build/dist .
 	@rm -rf build/lib build/bdist.*
 	@rm -rf $(WHEEL_VENV)/lib/python*/site-packages/txport*
 	@$(WHEEL_VENV)/bin/python $(INSTALL) -q --no-deps --ignore-installed build/dist/txport-*.whl
@@ -139,13 +146,17 @@ $(RUNTIME_VENV)/.ready: $(VENV)/.ready | wheel
 	@$(RUNTIME_VENV)/bin/python $(INSTALL) -q "$$(echo build/dist/txport-*.whl)[ort,trt,test]"
 	@touch $@
 
+# Seconds if nothing was changed, a minute the first time.
+fused:
+	@runtime/cpp/engine.sh $(FUSED)
+
 clean:
 	rm -rf build
 
 cpp: cpp-dependencies
 	@echo '== Build the C++ runtime (g++)'
 	@$(CPP_CMAKE) -B $(CPP)/release -DTXPORT_TESTS=ON > $(CPP)/release.log || { cat $(CPP)/release.log; exit 2; }
-	@grep -o 'TensorRT: .*' $(CPP)/release.log
+	@grep -oE '(TensorRT|Fused engine): .*' $(CPP)/release.log
 	@cmake --build $(CPP)/release
 	@echo '== Tests of the C++ runtime'
 	@ctest --test-dir $(CPP)/release -j $(WORKERS) --output-on-failure

@@ -12,6 +12,7 @@ from txport.exporter.bundle import graph_record, write_graphs, write_json
 from txport.exporter.graphs.float16 import to_float16
 from txport.exporter.graphs.int8 import convertible
 from txport.exporter.graphs.lowerings import LOWERINGS
+from txport.exporter.graphs.parameters import parameter_table
 from txport.exporter.graphs.trace import ATTENTION, model_sizes, trace_all
 from txport.exporter.precision.calibration import Calibration
 from txport.exporter.precision.int8_layers import Int8Search
@@ -20,17 +21,18 @@ from txport.exporter.progress import Stages
 from txport.exporter.reference import answers
 from txport.exporter.trial import choose_trial
 from txport.exporter.verification.coverage import Coverage
+from txport.exporter.verification.fused import fused_engine
 from txport.exporter.verification.portions import SINGLES, budget
 from txport.exporter.verification.report import VerificationReport
 from txport.exporter.verification.verify import Verifier, write_report
 from txport.models.checkpoint import Checkpoint, load_checkpoint
-from txport.runtime.bundle.manifest import FORMAT_VERSION, GOLDEN, NAME, Manifest, list_files
-from txport.runtime.bundle.schema import Dimensions, Generation, Island, MadeBy, Precision, Range
+from txport.runtime.bundle.manifest import FORMAT_VERSION, GOLDEN, NAME, WEIGHTS, Manifest, list_files
+from txport.runtime.bundle.schema import Dimensions, FileEntry, Generation, Island, MadeBy, Precision, Range
 from txport.runtime.bundle.strict_json import encode
-from txport.runtime.engine import SpecialTokens
+from txport.runtime.engine import Engine, SpecialTokens
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.errors import CheckFailed, InputError
-from txport.runtime.files import new_directory, scratch_directory
+from txport.runtime.files import new_directory, scratch_directory, sha256
 from txport.runtime.golden import Case, Golden
 from txport.runtime.greedy import decode_all
 from txport.runtime.text.affixes import affixes
@@ -115,18 +117,27 @@ class _Export:
         count, self._minutes = budget(options.sentences, options.minutes)
         self._trial = choose_trial(checkpoint, count, *longest, options.text, options.references)
 
+    @property
+    def _longest(self) -> int:
+        """With one length for both sides, equal tables of positions are stored once."""
+        return max(self._dimensions.source.max, self._dimensions.target.max)
+
     def write(self, directory: Path) -> Manifest:
         """Fill `directory` with all but the verification."""
         models = self._trace()
         with scratch_directory() as scratch:
             islands = self._convert(scratch, models)
             write_graphs(directory / "onnx", models, VERSION)
-        manifest = self._manifest(models, islands)
+        table = parameter_table(self._checkpoint.model, models, directory / WEIGHTS, self._longest)
+        manifest = dataclasses.replace(self._manifest(models, islands), parameters=table)
         write_json(directory / "config.json", self._checkpoint.config.to_json())
         _copy_tokenizer(self._checkpoint, directory)
+        manifest = dataclasses.replace(manifest, files=list_files(directory)).write(directory)
         self._stages.stage("self-check cases")
         write_json(directory / GOLDEN, encode(self._golden(directory, manifest)))
-        return dataclasses.replace(manifest, files=list_files(directory)).write(directory)
+        golden = FileEntry((directory / GOLDEN).stat().st_size, sha256(directory / GOLDEN))
+        files = dict(sorted({**manifest.files, GOLDEN: golden}.items()))
+        return dataclasses.replace(manifest, files=files).write(directory)
 
     def verify(self, directory: Path) -> VerificationReport:
         """Compare what was written with the checkpoint."""
@@ -134,11 +145,9 @@ class _Export:
         return verifier.verify_bundle(directory)
 
     def _trace(self) -> dict[str, ir.Model]:
-        # With one length for both sides, equal tables of positions are stored once.
-        longest = max(self._dimensions.source.max, self._dimensions.target.max)
         lowerings, attention = self._options.lowerings, self._options.attention
         self._stages.stage("trace", 1 + len(lowerings) + (len(ATTENTION) if attention else 0))
-        return trace_all(self._checkpoint.model, lowerings, longest, attention, self._stages.advance)
+        return trace_all(self._checkpoint.model, lowerings, self._longest, attention, self._stages.advance)
 
     def _convert(self, scratch: Path, models: dict[str, ir.Model]) -> list[Island]:
         """Convert the models in place to the precision of the options; return the nodes that stay in float32."""
@@ -193,11 +202,14 @@ class _Export:
         trial, count = self._trial, GOLDEN_CASES * (2 if rounds else 1)
         sources, limits = trial.sources[:count], trial.limits[:count]
         requests = trial.requests(range(len(sources)))
-        ours = [result.ids for result in decode_all(OrtEngine(directory, manifest), requests)]
+        engines: list[Engine] = [OrtEngine(directory, manifest)]
+        if (fused := fused_engine(directory, manifest, lambda reason: None)) is not None:
+            engines.append(fused)
+        made = [[result.ids for result in decode_all(engine, requests)] for engine in engines]
         expected: dict[int, list[int]] = {}
-        for answer in answers(self._checkpoint.model, sources, limits, trial.prefix, ours):
+        for answer in answers(self._checkpoint.model, sources, limits, trial.prefix, made[0]):
             expected.update(zip(answer.batch.indices, answer.batch.targets, strict=True))
-        kept = [i for i in range(len(sources)) if not rounds or ours[i] == expected[i]]
+        kept = [i for i in range(len(sources)) if not rounds or all(ids[i] == expected[i] for ids in made)]
         cases = [Case(trial.texts[i], tuple(sources[i]), tuple(expected[i])) for i in kept[:GOLDEN_CASES]]
         return Golden(1, tuple(cases))
 

@@ -10,9 +10,10 @@ from txport.runtime.bundle.manifest import GOLDEN, Manifest
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 from txport.runtime.engines.build_record import BuildRecord
-from txport.runtime.engines.choice import choose, installed
+from txport.runtime.engines.choice import FUSED, against_fused, choose, installed
 from txport.runtime.engines.directories import directories
-from txport.runtime.errors import BundleError, CheckFailed, EngineError, InputError
+from txport.runtime.errors import BundleError, CheckFailed, EngineError, InputError, MissingLibrary, TxportError
+from txport.runtime.version import VERSION
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -22,7 +23,9 @@ from txport.runtime.errors import BundleError, CheckFailed, EngineError, InputEr
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--device", default="auto", show_default=True, help="The device to choose for: auto, cpu, cuda or trt.")
-@click.option("--lowering", help="The decoder step to check: ort, scatter or tensorscatter. [default: all of them]")
+@click.option(
+    "--lowering", help="The decoder step to check: fused, ort, scatter or tensorscatter. [default: all of them]"
+)
 def main(bundle: Path, check: bool, as_json: bool, device: str, lowering: str | None) -> None:
     """Print the manifest of BUNDLE and which engine would run it; with --check, verify its files and its answers."""
     if not bundle.is_dir():
@@ -42,7 +45,9 @@ def main(bundle: Path, check: bool, as_json: bool, device: str, lowering: str | 
         library = installed() or "ONNX Runtime, not installed: pip install 'txport[ort]'"
         if choice.directory is not None:
             library = str(BuildRecord.load(Path(choice.directory)).library)
-        runs = f"{library}, device {choice.device}, lowering {choice.lowerings[0]}: {choice.reason}"
+        if choice.engine == FUSED:
+            library = f"txport {VERSION}"
+        runs = f"{library}, device {choice.device}, lowering {choice.names[0]}: {choice.reason}"
         rows = [*_rows(manifest), *_engine_rows(bundle), ("runs on", runs)]
         click.echo(_table([*rows, *(("checked", line) for line in checks)]))
 
@@ -60,12 +65,14 @@ def _check(bundle: Path, manifest: Manifest, device: str, lowering: str | None) 
     from txport.runtime.golden import load_golden, run_golden
     from txport.runtime.translator import Translator
 
-    golden, passed_over = load_golden(bundle), []
-    for name in choose(manifest, device, lowering, bundle).lowerings:
+    golden, passed_over = load_golden(bundle), list[TxportError]()
+    names = choose(manifest, device, lowering, bundle).names
+    for name in names:
         try:
             translator = Translator(bundle, device, name)
-        except BundleError as error:
-            # The files are as they were exported, so this is a lowering that the installed version is too old for.
+        except (BundleError, MissingLibrary) as error:
+            # The files are as they were exported, so this is a lowering that the installed version is too old for, or a
+            # library that is not here.
             passed_over.append(error)
             found.append(f"{name} was not run: {error}")
             continue
@@ -76,7 +83,7 @@ def _check(bundle: Path, manifest: Manifest, device: str, lowering: str | None) 
                 f"case {first.case} in the {first.what}: expected {first.expected}, found {first.found}"
             )
         found.append(f"{len(golden.cases)} cases of {GOLDEN} give the same ids with {translator.engine.name}")
-    if len(passed_over) == len(choose(manifest, device, lowering, bundle).lowerings):
+    if len(passed_over) == len(names):
         raise passed_over[0]
     return found
 
@@ -101,6 +108,10 @@ def _rows(manifest: Manifest) -> Iterator[tuple[str, str]]:
         opsets = [f"{domain or 'ONNX'} opset {version}" for domain, version in graph.opsets.items()]
         optional = ["optional"] if graph.optional else []
         yield "graph", f"{graph.name}: {', '.join([graph.file, *opsets, *optional])}"
+    if manifest.parameters is not None:
+        against = against_fused(manifest)
+        state = "usable here" if against is None else f"not used here: {against}"
+        yield "parameters", f"{len(manifest.parameters.tensors)} tensors for the fused engine, which is {state}"
     yield from _tokenizer_rows(manifest.tokenizer)
     yield "files", f"{len(manifest.files)}, {sum(entry.bytes for entry in manifest.files.values()):,} bytes"
     if verification is None:
@@ -110,7 +121,8 @@ def _rows(manifest: Manifest) -> Iterator[tuple[str, str]]:
             "verified",
             f"{'passed' if verification.passed else 'FAILED'}: {verification.token_identical} of "
             f"{verification.sentences} sentences identical to PyTorch, {verification.batch_identical} in any batch, "
-            f"largest logit error {verification.max_logit_error:.2g}",
+            f"largest logit error {verification.max_logit_error:.2g}"
+            + (", the fused engine included" if verification.fused else ""),
         )
 
 

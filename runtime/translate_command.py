@@ -72,7 +72,11 @@ def _of_options(command: F) -> F:
 )
 @_of_options
 @click.option("--device", default="auto", show_default=True, help="Where to run: auto, cpu, cuda or trt.")
-@click.option("--lowering", help="The decoder step to use: ort, scatter or tensorscatter. [default: the best here]")
+@click.option(
+    "--lowering",
+    help="What runs the decoder step: fused (the engine for CPUs), or a graph: ort, scatter or tensorscatter. "
+    "[default: the best here]",
+)
 @click.option(
     "--threads", type=click.IntRange(0), default=0, help="Threads per batch. [default: the cores divided by --workers]"
 )

@@ -39,7 +39,8 @@ class Translator:
     Args:
         bundle: the directory that tx-export wrote.
         device: "auto", "cpu", "cuda" (ONNX Runtime) or "trt" (TensorRT engines of tx-build).
-        lowering: the decoder step to use: "ort", "scatter" or "tensorscatter"; None for the best one here.
+        lowering: what runs the decoder step: "fused", the engine for CPUs, or a graph of the bundle by ONNX Runtime or
+            TensorRT, "ort", "scatter" or "tensorscatter"; None for the best one here.
         threads: threads of each operator; 0 for as many as there are cores.
         batch: the most sentences that run together, up to what the bundle takes; None for that.
         batch_tokens: the most source tokens, padding included, that run together.
@@ -75,7 +76,8 @@ class Translator:
         self.tokenizer = open_tokenizer(directory, self.manifest.tokenizer, self.manifest.vocabularies)
         choice = choose(self.manifest, device, lowering, directory)
         self._workers, threads = shares(workers, threads, cores()) if choice.device == "cpu" else (1, threads)
-        self._engine: Engine | None = open_engine(directory, self.manifest, choice, threads)
+        many = self._workers > 1
+        self._engine: Engine | None = open_engine(directory, self.manifest, choice, threads, many=many)
         most = self._engine.limits.batch
         if batch is not None and batch > most:
             raise InputError(f"the batch {batch} is not between 1 and {most}, the most of this bundle")

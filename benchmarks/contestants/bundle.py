@@ -1,12 +1,14 @@
 """A bundle by the Python runtime, on whatever engine the runtime chooses."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
 from txport.benchmarks.contestants.backend import DEFAULT, Backend, Setting, Task, padded
-from txport.benchmarks.contestants.ignore_eos import encode_and_wait, ignore_eos
+from txport.benchmarks.contestants.ignore_eos import encode_and_wait, fused_without_eos, ignore_eos
 from txport.runtime import Translator
 from txport.runtime.device.engine import DeviceEngine
+from txport.runtime.engines.fused import FusedEngine
 from txport.runtime.greedy import Request, decode_all
 
 
@@ -44,7 +46,10 @@ class BundleBackend(Backend):
             self._call, self._parts = lambda: [x.ids for x in translate(task.sources, max_length=most)], {}
             return
         plain, rows = self._translator.engine, len(task.sources)
-        engine = ignore_eos(plain)
+        if isinstance(plain, FusedEngine):
+            engine = fused_without_eos(Path(self._bundle), threads=wanted[0], sources=task.sources, target=task.target)
+        else:
+            engine = ignore_eos(plain)
         source_ids, lengths = (np.array(x, np.int64) for x in padded(task.sources, plain.tokens.pad))
 
         def decode(target: int) -> list[list[int]]:

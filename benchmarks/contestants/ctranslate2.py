@@ -59,7 +59,8 @@ class CTranslate2Backend(Backend):
             "return_end_token": True,
             # eos cannot be ignored, but another token can take its place.
             "end_token": [token(task.absent if task.fixed else self._eos)],
-            "max_batch_size": 0 if task.fixed else int(setting["rows"]),
+            # Several translators share a batch by equal parts.
+            "max_batch_size": -(-len(task.sources) // int(threads[1])) if task.fixed else int(setting["rows"]),
             "batch_type": setting.get("batch_type", "examples"),
         }
 

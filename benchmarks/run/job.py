@@ -10,6 +10,7 @@ from txport.benchmarks.run.plans import PEERS, ContestantPlan, Place, bundle_pla
 from txport.benchmarks.run.workloads import Work, fixed_work, text_work
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.strict_json import read
+from txport.runtime.engines.choice import FUSED, choose
 from txport.runtime.errors import InputError
 
 BATCHES, SOURCE, TARGET = (1, 8, 32), 32, 64
@@ -120,6 +121,10 @@ def _plans(
     options: BenchOptions, manifest: Manifest, scratch: Path
 ) -> tuple[list[ContestantPlan], Sequence[Contestant]]:
     plans = [bundle_plan(options.bundle, manifest, options.place, "txport")]
+    choice = choose(manifest, options.device, options.lowering, options.bundle)
+    if choice.engine == FUSED and choice.fallback is not None:
+        beside = replace(options.place, lowering=choice.fallback.lowerings[0])
+        plans.append(bundle_plan(options.bundle, manifest, beside, "txport, ONNX Runtime"))
     for other in options.against:
         plans.append(bundle_plan(other, Manifest.load(other), options.place, _name(other, plans)))
     if options.cpp is not None:

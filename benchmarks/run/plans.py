@@ -144,12 +144,11 @@ def _ctranslate2(
     checkpoint: Path, model: str, place: Place, eos: int, compute_type: str, python: str | None
 ) -> ContestantPlan:
     # Its threads meet at barriers, which are slow where cores are few or shared: one thread may be the fastest, or as
-    # many translators as cores, which help a text only.
-    fixed = [{"intra": each, "inter": "1"} for each in dict.fromkeys(("1", place.width))]
+    # many translators as cores, each with its part of the batch.
+    together = [{"intra": each, "inter": "1"} for each in dict.fromkeys(("1", place.width))]
+    fixed = [*together, *([{"intra": "1", "inter": place.width}] if place.width != "1" else [])]
     text = [{**each, "rows": "32"} for each in fixed]
-    if place.width != "1":
-        text.append({"intra": "1", "inter": place.width, "rows": "32"})
-    text.append({**fixed[-1], "rows": "1024", "batch_type": "tokens"})
+    text.append({**together[-1], "rows": "1024", "batch_type": "tokens"})
     return ContestantPlan(
         Contestant(f"CTranslate2 {compute_type}", "ctranslate2", compute_type, place.device, place.threads),
         {"model": model, "compute_type": compute_type, "eos": eos},

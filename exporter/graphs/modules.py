@@ -32,7 +32,8 @@ def _packed(*linears: nn.Linear, scale_first: float = 1.0) -> nn.Linear:
     return packed
 
 
-def _query_scale(attention: Attention) -> float:
+def query_scale(attention: Attention) -> float:
+    """What queries are multiplied by, 1/sqrt(head_dim), is folded into their projection."""
     return float((attention.query.out_features // attention.heads) ** -0.5)
 
 
@@ -67,7 +68,7 @@ class EncoderGraphLayer(nn.Module):
         attention = layer.attention
         self.heads = attention.heads
         self.pre_norm = pre_norm
-        self.qkv = _packed(attention.query, attention.key, attention.value, scale_first=_query_scale(attention))
+        self.qkv = _packed(attention.query, attention.key, attention.value, scale_first=query_scale(attention))
         self.output = attention.output
         self.attention_norm = layer.attention_residual.norm
         self.feed_forward = layer.feed_forward
@@ -133,10 +134,10 @@ class StepLayer(nn.Module):
     def __init__(self, layer: DecoderLayer) -> None:
         super().__init__()
         own, cross = layer.self_attention, layer.cross_attention
-        self.self_qkv = _packed(own.query, own.key, own.value, scale_first=_query_scale(own))
+        self.self_qkv = _packed(own.query, own.key, own.value, scale_first=query_scale(own))
         self.self_output = own.output
         self.self_norm = layer.self_attention_residual.norm
-        self.cross_query = _packed(cross.query, scale_first=_query_scale(cross))
+        self.cross_query = _packed(cross.query, scale_first=query_scale(cross))
         self.cross_output = cross.output
         self.cross_norm = layer.cross_attention_residual.norm
         self.feed_forward = layer.feed_forward

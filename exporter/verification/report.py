@@ -10,8 +10,8 @@ Checked for every sentence, in each lowering:
 
 Checked against those ids:
 
-* the runtime's own loop, which refills and moves rows: every sentence in the first lowering, and a sample of
-  `evidence.LOOP_SAMPLE` in the others, because the loop is the same code over all of them;
+* the runtime's own loop, which refills and moves rows: every sentence in the first lowering and in the fused engine,
+  and a sample of `evidence.LOOP_SAMPLE` in the others, because the loop is the same code over all of them;
 * a sample of sentences, in each lowering, alone with the largest cache, and once more with padding added.
 
 Checked on a sample, where the bundle has them: its optional graphs (`txport.exporter.verification.attention`).
@@ -22,6 +22,8 @@ than `trial.answer_limits` allows. Where there are none, they are random, and th
 
 Sentences are taken in an order in which every beginning stands for the whole (`portions.spread`), as many as fit into
 the time.
+
+The fused engine for CPUs (`fused`) is verified as a lowering, with its own encoder, where its library is here.
 
 A float16 bundle is verified with every value of its graphs rounded to float16 (by
 `txport.exporter.graphs.float16.rounded`): ONNX Runtime's CPU provider would otherwise compute it in float32 and
@@ -39,6 +41,7 @@ import numpy as np
 import onnxruntime
 import torch
 from txport.exporter.verification.coverage import Coverage
+from txport.exporter.verification.fused import FUSED
 from txport.exporter.verification.quality import Quality
 from txport.exporter.words import plural
 
@@ -134,6 +137,11 @@ class VerificationReport:
     def with_attention(self, attention: AttentionReport) -> "VerificationReport":
         """This report with that of the optional graphs."""
         return replace(self, attention=attention, passed=self.passed and not attention.failures)
+
+    @property
+    def fused(self) -> bool:
+        """Whether the fused engine was among what was compared."""
+        return any(each.lowering == FUSED for each in self.lowerings)
 
     @property
     def failure(self) -> str:

@@ -20,6 +20,7 @@ from txport.exporter.trial import Trial
 from txport.exporter.verification.attention import check_attention
 from txport.exporter.verification.coverage import Coverage
 from txport.exporter.verification.evidence import LOOP_SAMPLE, Errors, LoweringCheck
+from txport.exporter.verification.fused import FUSED, fused_engine
 from txport.exporter.verification.portions import Portions, spread
 from txport.exporter.verification.report import VerificationReport, summarise
 from txport.models.checkpoint import Checkpoint
@@ -58,7 +59,7 @@ class Verifier:
     minutes: float | None = None
 
     def verify_bundle(self, directory: Path) -> VerificationReport:
-        """Compare every lowering of a bundle, and its optional graphs, on the CPU.
+        """Compare every lowering of a bundle, and its optional graphs, on the CPU, and the fused engine if it is here.
 
         Raises:
             BundleError: the bundle is damaged, or its sizes are not the checkpoint's.
@@ -72,7 +73,12 @@ class Verifier:
                 _write_rounded(directory, manifest, graphs)
             engines: dict[str, Engine] = {name: OrtEngine(graphs, manifest, [name]) for name in manifest.lowerings}
             precision = manifest.precision.weights
-            report = self._compare(engines, precision, ARITHMETIC[precision], compare_encoder=True)
+            arithmetic = ARITHMETIC[precision]
+            if (fused := fused_engine(directory, manifest, self.stages.say)) is not None:
+                engines[FUSED] = fused
+                if precision != "float32":
+                    arithmetic += f"; {FUSED} in its own arithmetic with the same weights"
+            report = self._compare(engines, precision, arithmetic, compare_encoder=True)
             if any(manifest.optional_graph(role) is None for role in get_args(OptionalRole)):
                 return report
             self.stages.stage("verify: attention")
@@ -100,7 +106,10 @@ class Verifier:
     def _compare(
         self, engines: Mapping[str, Engine], precision: str, arithmetic: str, *, compare_encoder: bool
     ) -> VerificationReport:
-        checks = [LoweringCheck(engine, name, precision, self.trial) for name, engine in engines.items()]
+        checks = [
+            LoweringCheck(engine, name, precision, self.trial, encodes=name == FUSED)
+            for name, engine in engines.items()
+        ]
         run = _Comparison(self, checks, next(iter(engines.values())), Errors() if compare_encoder else None)
         portions = Portions(spread([len(source) for source in self.trial.sources]), self.minutes)
         started, first = time.monotonic(), portions.first(max(BATCH, LOOP_SAMPLE, self.singles))
@@ -159,6 +168,9 @@ class _Comparison:
 
     def add(self, indices: Sequence[int]) -> None:
         """Compare these sentences, in every lowering."""
+        for check in self._checks[1:]:
+            if check.encodes:  # a loop of its own as well
+                check.loop(indices)
         for answer in self._answers(indices, self._checks[0].loop(indices)):
             memory = self._engine.encode(answer.batch.source_ids, answer.batch.source_lengths)
             if self._compared:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from txport.runtime.bundle.parameters import WEIGHTS as WEIGHTS
 from txport.runtime.bundle.rules import HEX, UNLISTED, faults
 from txport.runtime.bundle.schema import FileEntry, ManifestFields
 from txport.runtime.bundle.strict_json import check_version, decode, encode, parse
@@ -20,7 +21,6 @@ from txport.runtime.files import sha256, write_atomically
 FORMAT_VERSION = 1
 NAME = "manifest.json"
 GOLDEN = "golden.json"
-WEIGHTS = "onnx/weights.bin"
 
 _ZEROS = "0" * 64
 _LARGEST_FILE = 16 << 20

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TypeVar, get_args
 
 from txport.runtime.bundle.interface import OPTIONAL_INPUTS, Interface, interface
+from txport.runtime.bundle.parameter_rules import parameter_faults
 from txport.runtime.bundle.schema import Graph, ManifestFields, ModelSizes, OptionalRole, Role, Tensor
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.bundle.tokenizer_rules import tokenizer_faults
@@ -34,6 +35,8 @@ def faults(manifest: ManifestFields) -> Iterator[str]:
         if island.graph not in names:
             yield f"precision.islands names the graph {island.graph!r}, which is not there"
     yield from _alignment_faults(manifest)
+    if manifest.parameters is not None:
+        yield from parameter_faults(manifest.parameters, manifest.model, manifest.dimensions, manifest.files)
 
 
 def _size_faults(manifest: ManifestFields) -> Iterator[str]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from txport.runtime.bundle.parameters import Parameters
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, Vocabularies
 from txport.runtime.engine import Limits, SpecialTokens
 from txport.runtime.errors import BundleError, InputError
@@ -142,13 +143,18 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class Verification:
-    """The result of comparing the bundle with PyTorch at export; `verification.json` has the details."""
+    """The result of comparing the bundle with PyTorch at export; `verification.json` has the details.
+
+    Attributes:
+        fused: whether the fused engine was among what was compared.
+    """
 
     passed: bool
     sentences: int
     token_identical: int
     batch_identical: int
     max_logit_error: float
+    fused: bool = added(False)
 
 
 @dataclass(frozen=True)
@@ -176,6 +182,7 @@ class ManifestFields:
     files: dict[str, FileEntry]
     verification: Verification | None
     alignment_heads: tuple[tuple[int, int], ...] = added(())
+    parameters: Parameters | None = added(None)
 
     @property
     def vocabularies(self) -> Vocabularies:

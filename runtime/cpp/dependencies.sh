@@ -5,7 +5,7 @@
 # makes FOLDER/include and FOLDER/lib of ONNX Runtime: the library of PYTHON's onnxruntime package, which has no
 # headers, and the headers of Debian's libonnxruntime-dev. That package is in Debian 13; on Debian 12 apt fetches this
 # one from there (it is headers only, and ONNX Runtime's C API is forward compatible). Not needed where ONNX Runtime is
-# at hand: cmake -DONNXRUNTIME_ROOT=...
+# at hand: cmake -DONNXRUNTIME_ROOT=... Beside FOLDER it makes highway/, the source that the fused engine needs.
 set -euo pipefail
 folder=$1 python=$2
 shift 2
@@ -52,3 +52,5 @@ if [ ! -e "$folder/include/onnxruntime_cxx_api.h" ]; then
   rm -rf "$folder/include"
   cp -r "$work/root/usr/include/onnxruntime" "$folder/include"
 fi
+
+"$(dirname "$0")/highway.sh" "$(dirname "$folder")/highway" || echo '== The fused engine is left out'

@@ -10,14 +10,18 @@ from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Lowering
 from txport.runtime.device.gpu import Gpu, find_gpu, usable_gpu
 from txport.runtime.engine import Engine
+from txport.runtime.engines import fused
 from txport.runtime.engines.build_record import BuildRecord, LibraryName
 from txport.runtime.engines.directories import Built, best, candidates, directories
 from txport.runtime.engines.tensorrt import TensorRt, find_tensorrt
-from txport.runtime.errors import BundleError, InputError, TxportError
+from txport.runtime.errors import BundleError, InputError, MissingLibrary, TxportError
 from txport.runtime.libraries import cuda_provider, needs
 
 DEVICES = ("auto", "cpu", "cuda", "trt")
+# Asked for as a lowering, since it stands for what runs the decoder step; it runs none of the bundle's graphs.
+FUSED = "fused"
 _TENSORRTS: tuple[LibraryName, ...] = ("tensorrt", "tensorrt_rtx")
+_NO_TABLE = "the bundle has no parameters for the fused engine"
 _log = logging.getLogger("txport")
 
 
@@ -26,9 +30,9 @@ class Choice:
     """What will run a bundle.
 
     Attributes:
-        engine: the library: "ort" is ONNX Runtime, "trt" is TensorRT.
+        engine: the library: "ort" is ONNX Runtime, "trt" is TensorRT, "fused" is our own for CPUs.
         device: "cpu" or "cuda".
-        lowerings: the decoder steps to try, in this order.
+        lowerings: the decoder steps to try, in this order; none for the fused engine, which needs no graph.
         reason: why this choice, in words.
         directory: of TensorRT's engines; None for ONNX Runtime.
         fallback: what takes its place if it cannot be opened; None if that is an error.
@@ -41,33 +45,75 @@ class Choice:
     directory: str | None = None
     fallback: "Choice | None" = None
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What to ask for as a lowering, to run each of the ways that are to be tried."""
+        if self.engine != FUSED:
+            return self.lowerings
+        return (FUSED, *(self.fallback.lowerings if self.fallback is not None else ()))
+
 
 def choose(manifest: Manifest, device: str = "auto", lowering: str | None = None, bundle: Path | None = None) -> Choice:
     """Choose; TensorRT is loaded if the bundle has engines and there is a GPU, no other library is.
 
     "auto" is TensorRT where engines fit, else ONNX Runtime's CUDA provider where it is installed and there is a GPU,
-    else the CPU. Of the lowerings ONNX Runtime runs `ort` best: its fused attention reads only the used part of a
-    cache. `scatter` needs nothing special; `tensorscatter` needs opset 24, which ONNX Runtime has from 1.24 on.
+    else the CPU. On a CPU the fused engine runs a bundle that has parameters for it and was verified with it, if its
+    library is here; else ONNX Runtime does. Of the lowerings ONNX Runtime runs `ort` best: its fused attention reads
+    only the used part of a cache. `scatter` needs nothing special; `tensorscatter` needs opset 24, which ONNX Runtime
+    has from 1.24 on.
 
     Args:
         manifest: the bundle's.
         device: "auto", "cpu", "cuda" (ONNX Runtime) or "trt".
-        lowering: a decoder step, if it must be this one.
+        lowering: a decoder step, if it must be this one, by ONNX Runtime or TensorRT; "fused" for the fused engine.
         bundle: where the bundle is; without it no TensorRT engine can be found.
 
     Raises:
         InputError: the device or the lowering is not one that this version knows.
-        BundleError: the bundle lacks the lowering, or a TensorRT engine that fits.
-        MissingLibrary: for "trt" there is no GPU, no driver or no TensorRT.
+        BundleError: the bundle lacks the lowering, parameters for the fused engine, or a TensorRT engine that fits.
+        MissingLibrary: for "trt" there is no GPU, no driver or no TensorRT; for "fused" there is no library.
     """
     if device not in DEVICES:
         raise InputError(f"device {device!r} is not supported by this version of txport: use {', '.join(DEVICES)}")
+    if lowering == FUSED:
+        return _forced(manifest, device)
     if device == "auto":
         return _fastest(manifest, bundle, lowering)
     if device == "trt":
         manifest.usable_lowerings(lowering)  # refuses one that the bundle lacks
         return _tensorrt(manifest, bundle, lowering)
-    return _on_ort(manifest, device, lowering, f"device {device} was requested")
+    on_device = _on_cpu if device == "cpu" else _on_ort
+    return on_device(manifest, device, lowering, f"device {device} was requested")
+
+
+def _forced(manifest: Manifest, device: str) -> Choice:
+    """The fused engine, whether the bundle was verified with it or not."""
+    if device not in ("auto", "cpu"):
+        raise InputError(f"lowering {FUSED} is for the CPU: leave out the device {device}")
+    if manifest.parameters is None:
+        raise BundleError(f"{_NO_TABLE}: export it again with this version of txport")
+    if (reason := fused.missing()) is not None:
+        raise MissingLibrary(f"the fused engine cannot be used: {reason}")
+    return Choice(FUSED, "cpu", (), f"lowering {FUSED} was requested")
+
+
+def _on_cpu(manifest: Manifest, device: str, lowering: str | None, reason: str) -> Choice:
+    """The fused engine if it can run the bundle; if not, or if a lowering is asked for, ONNX Runtime."""
+    if lowering is not None:
+        return _on_ort(manifest, device, lowering, reason)
+    if (against := against_fused(manifest)) is not None:
+        return _on_ort(manifest, device, None, f"{reason}; {against}")
+    instead = _on_ort(manifest, device, None, f"{reason}; the fused engine cannot run the bundle")
+    return Choice(FUSED, device, (), f"{reason}; the fused engine is the fastest there", fallback=instead)
+
+
+def against_fused(manifest: Manifest) -> str | None:
+    """Why the fused engine is not chosen for a bundle, as far as that is known before it is opened; None if it is."""
+    if manifest.parameters is None:
+        return _NO_TABLE
+    if manifest.verification is not None and not manifest.verification.fused:
+        return "the bundle was not verified with the fused engine"
+    return fused.missing()
 
 
 def _on_ort(manifest: Manifest, device: str, lowering: str | None, reason: str) -> Choice:
@@ -84,7 +130,7 @@ def _fastest(manifest: Manifest, bundle: Path | None, lowering: str | None) -> C
     """TensorRT, ONNX Runtime on the GPU, or the CPU; the reason names what rules out those before it."""
 
     def on_cpu(reason: str) -> Choice:
-        return _on_ort(manifest, "cpu", lowering, f"auto is the CPU: {reason}")
+        return _on_cpu(manifest, "cpu", lowering, f"auto is the CPU: {reason}")
 
     if manifest.precision.weights == "int8":
         return on_cpu("int8 weights are for it")
@@ -143,16 +189,18 @@ def _installed_version(package: str) -> str | None:
         return None
 
 
-def open_engine(directory: Path, manifest: Manifest, choice: Choice, threads: int = 0) -> Engine:
-    """Load the chosen library and the bundle's graphs, or its engines.
+def open_engine(directory: Path, manifest: Manifest, choice: Choice, threads: int = 0, *, many: bool = False) -> Engine:
+    """Load the chosen library and the bundle's graphs, its engines or its parameters.
 
-    If a GPU that "auto" chose cannot be used, a warning says why, and the CPU takes its place.
+    If a GPU that "auto" chose, or the fused engine, cannot be used, a warning says why, and what comes after it takes
+    its place.
 
     Args:
         directory: the bundle.
         manifest: its manifest, already checked.
         choice: what runs it.
         threads: threads of each operator on the CPU; 0 for as many as there are cores.
+        many: several threads will run batches at once.
 
     Raises:
         MissingLibrary: a library, the driver or the GPU is missing.
@@ -160,14 +208,21 @@ def open_engine(directory: Path, manifest: Manifest, choice: Choice, threads: in
         EngineError: the library or the GPU failed.
         ResourceError: there is not enough memory.
     """
+    try:
+        return _open(directory, manifest, choice, threads, many)
+    except TxportError as error:
+        if choice.fallback is None:
+            raise
+        instead = "ONNX Runtime" if choice.engine == FUSED else "the CPU"
+        _log.warning("%s; %s is used instead", error, instead)
+        return open_engine(directory, manifest, choice.fallback, threads, many=many)
+
+
+def _open(directory: Path, manifest: Manifest, choice: Choice, threads: int, many: bool) -> Engine:
+    if choice.engine == FUSED:
+        return fused.FusedEngine(directory, threads, many)
     if choice.device == "cuda":
-        try:
-            return _open_on_gpu(directory, manifest, choice)
-        except TxportError as error:
-            if choice.fallback is None:
-                raise
-            _log.warning("%s; the CPU is used instead", error)
-            choice = choice.fallback
+        return _open_on_gpu(directory, manifest, choice)
     with needs("ort"):
         from txport.runtime.engines.ort import OrtEngine
     return OrtEngine(directory, manifest, choice.lowerings, threads)

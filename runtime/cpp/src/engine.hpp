@@ -81,6 +81,8 @@ class DecoderState {
                                const std::vector<bool>& finished) = 0;
   // [target_vocabulary] of one row after the last step. Only on a state that was allocated with logits.
   virtual std::vector<float> logits(std::size_t row) = 0;
+  // The natural logarithm of a token's probability by these logits.
+  virtual double log_probability(std::size_t row, std::int64_t token);
   // A new state of rows.size() rows, from 1 to Limits::batch and possibly more than now, with caches of `target`
   // tokens. Row i continues row `rows[i]` of this state; a row may be taken more than once, and its copies are
   // independent from then on. This state is invalid afterwards, and all of its steps must have been read.

@@ -1,7 +1,6 @@
 #include "greedy.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <deque>
 #include <future>
 #include <limits>
@@ -50,13 +49,6 @@ struct Slot {
 std::int64_t best_but(std::vector<float> logits, std::int64_t excluded) {
   logits[static_cast<std::size_t>(excluded)] = -std::numeric_limits<float>::infinity();
   return std::max_element(logits.begin(), logits.end()) - logits.begin();
-}
-
-double log_probability(const std::vector<float>& logits, std::int64_t token) {
-  const double largest = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - largest);
-  return static_cast<double>(logits[static_cast<std::size_t>(token)]) - largest - std::log(sum);
 }
 
 // One decoder state, and the request of each of its rows; a null pointer for a free row.
@@ -279,7 +271,7 @@ class Batch {
         tokens.push_back(token);
         finished.push_back(slot.done);
       }
-      if (scores_) slot.scores.push_back(log_probability(state_->logits(row), token));
+      if (scores_) slot.scores.push_back(state_->log_probability(row, token));
     }
     if (!rows.empty()) state_->override_tokens(rows, tokens, finished);
   }

@@ -1,12 +1,10 @@
 #include "translator.hpp"
 
-#include <sched.h>
-
 #include <algorithm>
-#include <thread>
 
 #include "bundle/files.hpp"
 #include "bundle/golden.hpp"
+#include "cores.hpp"
 #include "engines/choice.hpp"
 #include "errors.hpp"
 #include "text/utf8.hpp"
@@ -49,12 +47,6 @@ std::string show(const Ids& ids) {
 
 // More workers read the weights more often than caches and memory can supply them.
 constexpr int kMostWorkers = 4;
-
-int usable_cores() {
-  cpu_set_t usable;
-  if (::sched_getaffinity(0, sizeof(usable), &usable) == 0) return CPU_COUNT(&usable);
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
 
 // Replaces 0 by the number of workers, and of threads of each, that together use the machine's cores.
 void share_cores(int& workers, int& threads) {

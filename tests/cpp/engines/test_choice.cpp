@@ -23,6 +23,7 @@ Machine machine_of(const Patches::Json& item) {
   const bool provider = item.value("cuda_provider", false);
   Machine machine;
   machine.cuda_provider = [provider] { return provider; };
+  machine.against_fused = [against = item.value("against_fused", "")](const Manifest&) { return against; };
   machine.gpu = [gpu]() -> std::variant<Gpu, std::string> {
     if (gpu.is_string()) return gpu.get<std::string>();
     return Gpu{gpu.at("name"), gpu.at("compute_capability")};
@@ -106,22 +107,34 @@ class RecordedCuda {
 
 }  // namespace
 
-TEST_CASE("the choice of a device for ONNX Runtime") {
+TEST_CASE("the choice of an engine and a device") {
   const auto choices = Patches::Json::parse(contents(kTests / "data" / "engines" / "choices.json"));
-  for (const auto& item : choices["on_onnxruntime"]) {
+  for (const auto& item : choices["devices"]) {
     CAPTURE(item["name"].get<std::string>());
     Manifest manifest = Manifest::load(kToyBundle);
     manifest.precision.type = item.value("precision", "float32");
     manifest.precision.weights = item.value("weights", manifest.precision.type);
+    if (item.value("parameters", false)) manifest.parameters = Parameters();
+    if (const auto verified = item.value("verified", Patches::Json()); verified.is_boolean()) {
+      manifest.verification = Verification{true, 1, 1, 1, 0, verified.get<bool>()};
+    }
     const std::string device = item["device"];
-    const Choice choice = choose(kToyBundle, manifest, device, item.value("lowering", ""), machine_of(item));
-    CHECK(choice.engine == "ort");
+    const auto chosen = [&] {
+      return choose(kToyBundle, manifest, device, item.value("lowering", ""), machine_of(item));
+    };
+    if (item.contains("refused")) {
+      CHECK(fault_of<Error>(chosen) == item["refused"].get<std::string>());
+      continue;
+    }
+    const Choice choice = chosen();
+    CHECK(choice.engine == item.value("engine", "ort"));
     CHECK(choice.device == item.value("chosen", device));
     CHECK(choice.lowerings == item["lowerings"].get<Names>());
     CHECK(choice.reason == item["reason"].get<std::string>());
     REQUIRE((choice.fallback != nullptr) == item.contains("fallback"));
     if (choice.fallback == nullptr) continue;
     CHECK(choice.fallback->device == "cpu");
+    CHECK(choice.fallback->engine == item["fallback"].value("engine", "ort"));
     CHECK(choice.fallback->lowerings == item["fallback"]["lowerings"].get<Names>());
     CHECK(choice.fallback->reason == item["fallback"]["reason"].get<std::string>());
   }

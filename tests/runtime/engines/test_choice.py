@@ -8,12 +8,15 @@ import pytest
 from patches import DATA, Value
 from toy import BUNDLE
 from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.parameters import Architecture, Parameters
+from txport.runtime.bundle.schema import Verification
 from txport.runtime.device.gpu import Gpu, find_gpu
 from txport.runtime.engines.choice import choose, open_engine
-from txport.runtime.errors import MissingLibrary
+from txport.runtime.errors import MissingLibrary, TxportError
 
 MODULE = "txport.runtime.engines.choice"
-CASES = json.loads((DATA / "engines" / "choices.json").read_bytes())["on_onnxruntime"]
+CASES = json.loads((DATA / "engines" / "choices.json").read_bytes())["devices"]
+NO_PARAMETERS = Parameters(Architecture("post", "relu", 1.0, 1e-5), ())
 no_gpu = pytest.mark.skipif(not isinstance(find_gpu(), str), reason="needs a machine without an NVIDIA GPU")
 
 
@@ -38,22 +41,36 @@ def test_the_cuda_device_says_why_it_cannot_be_used() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
-def test_the_choice_of_a_device_for_onnxruntime(monkeypatch: pytest.MonkeyPatch, case: Value) -> None:
+def test_the_choice_of_an_engine_and_a_device(monkeypatch: pytest.MonkeyPatch, case: Value) -> None:
     """On cuda GroupQueryAttention in float32 would run on the CPU, with copies of all caches in each step."""
     manifest = Manifest.load(BUNDLE)
     kind = case.get("precision", "float32")
     precision = dataclasses.replace(manifest.precision, type=kind, weights=case.get("weights", kind))
-    manifest = dataclasses.replace(manifest, precision=precision)
+    verified = case.get("verified")
+    manifest = dataclasses.replace(
+        manifest,
+        precision=precision,
+        parameters=NO_PARAMETERS if case.get("parameters") else None,
+        verification=None if verified is None else Verification(True, 1, 1, 1, 0.0, verified),
+    )
     gpu, provider = case.get("gpu"), Path("a file") if case.get("cuda_provider") else None
     if isinstance(gpu, dict):
         gpu = Gpu(**{each.name: gpu.get(each.name, "13.0") for each in dataclasses.fields(Gpu)})
     monkeypatch.setattr(MODULE + ".find_gpu", lambda: gpu)
     monkeypatch.setattr(MODULE + ".cuda_provider", lambda: provider)
-    choice = choose(manifest, case["device"], case.get("lowering"), BUNDLE)
-    assert (choice.engine, choice.device) == ("ort", case.get("chosen", case["device"]))
+    monkeypatch.setattr(MODULE + ".fused.missing", lambda: case.get("against_fused"))
+    asked = manifest, case["device"], case.get("lowering"), BUNDLE
+    if "refused" in case:
+        with pytest.raises(TxportError) as caught:
+            choose(*asked)
+        assert str(caught.value) == case["refused"]
+        return
+    choice = choose(*asked)
+    assert (choice.engine, choice.device) == (case.get("engine", "ort"), case.get("chosen", case["device"]))
     assert [*choice.lowerings] == case["lowerings"] and choice.reason == case["reason"]
     fallback, expected = choice.fallback, case.get("fallback")
     assert (fallback is None) == (expected is None)
     if fallback is not None:
         assert fallback.device == "cpu"
-        assert {"lowerings": [*fallback.lowerings], "reason": fallback.reason} == expected
+        found = {"engine": fallback.engine, "lowerings": [*fallback.lowerings], "reason": fallback.reason}
+        assert found == {"engine": "ort", **expected}

@@ -2,16 +2,14 @@
 
 #include "txport/txport.h"
 
-#include <array>
 #include <cstddef>
 #include <cstring>
-#include <exception>
 #include <memory>
-#include <new>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "abi/guard.hpp"
 #include "errors.hpp"
 #include "translator.hpp"
 
@@ -32,59 +30,14 @@ struct txport_stream {
 
 namespace {
 
-using txport::core::BundleError;
+using txport::abi::fail;
+using txport::abi::given;
+using txport::abi::guarded;
 using txport::core::CheckFailed;
-using txport::core::EngineError;
 using txport::core::InputError;
-using txport::core::MissingLibrary;
 using txport::core::Options;
-using txport::core::ResourceError;
 using txport::core::Translation;
 using txport::core::Translator;
-
-// Of a fixed size, so that saying "out of memory" allocates nothing.
-constexpr std::size_t kMessageBytes = 4096;
-// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables): of each thread, as errno is
-thread_local std::array<char, kMessageBytes> message{};
-
-txport_code fail(txport_code code, const char* words) noexcept {
-  std::strncpy(message.data(), words, kMessageBytes - 1);
-  message.back() = '\0';
-  return code;
-}
-
-// Run a body that may throw.
-template <typename Body>
-txport_code guarded(const Body& body) noexcept {
-  try {
-    return body();
-  } catch (const InputError& error) {
-    return fail(TXPORT_INPUT_ERROR, error.what());
-  } catch (const BundleError& error) {
-    return fail(TXPORT_BUNDLE_ERROR, error.what());
-  } catch (const CheckFailed& error) {
-    return fail(TXPORT_CHECK_FAILED, error.what());
-  } catch (const ResourceError& error) {
-    return fail(TXPORT_RESOURCE_ERROR, error.what());
-  } catch (const EngineError& error) {
-    return fail(TXPORT_ENGINE_ERROR, error.what());
-  } catch (const MissingLibrary& error) {
-    return fail(TXPORT_MISSING_LIBRARY, error.what());
-  } catch (const std::bad_alloc&) {
-    return fail(TXPORT_RESOURCE_ERROR, "out of memory: use a smaller batch, or free some");
-  } catch (const std::exception& error) {
-    return fail(TXPORT_INTERNAL_ERROR, error.what());
-  } catch (...) {
-    return fail(TXPORT_INTERNAL_ERROR, "an exception of an unknown kind");
-  }
-}
-
-// What an argument points to.
-template <typename T>
-T& given(T* pointer, const char* name) {
-  if (pointer == nullptr) throw InputError(std::string("the argument ") + name + " is NULL: give one");
-  return *pointer;
-}
 
 const Translator& given(const txport_translator* translator) { return *given(translator, "translator").translator; }
 
@@ -195,10 +148,6 @@ bool take(txport_token token, void* user, const txport::core::Piece& piece) {
 }
 
 }  // namespace
-
-const char* txport_version(void) noexcept { return TXPORT_VERSION; }
-
-const char* txport_message(void) noexcept { return message.data(); }
 
 txport_code txport_open(const char* bundle, const txport_translator_options* options,
                         txport_translator** translator) noexcept {

@@ -139,9 +139,10 @@ TokenizerDescription decode_tokenizer(const Value& value) {
 
 std::optional<Verification> decode_verification(const Value& value) {
   if (value.is_null()) return std::nullopt;
-  value.fields({"passed", "sentences", "token_identical", "batch_identical", "max_logit_error"});
-  return Verification{value["passed"].boolean(), value["sentences"].integer(), value["token_identical"].integer(),
-                      value["batch_identical"].integer(), value["max_logit_error"].number()};
+  value.fields({"passed", "sentences", "token_identical", "batch_identical", "max_logit_error"}, {"fused"});
+  return Verification{value["passed"].boolean(),          value["sentences"].integer(),
+                      value["token_identical"].integer(), value["batch_identical"].integer(),
+                      value["max_logit_error"].number(),  value.has("fused") && value["fused"].boolean()};
 }
 
 std::vector<std::pair<std::int64_t, std::int64_t>> decode_heads(const Value& value) {
@@ -156,7 +157,7 @@ std::vector<std::pair<std::int64_t, std::int64_t>> decode_heads(const Value& val
 Manifest decode(const Value& value) {
   value.fields({"format_version", "made_by", "model", "tokens", "dimensions", "precision", "graphs", "tokenizer",
                 "generation", "files", "verification", "sha256"},
-               {"alignment_heads"});
+               {"alignment_heads", "parameters"});
   Manifest manifest;
   manifest.format_version = value["format_version"].integer();
   manifest.made_by = decode_made_by(value["made_by"]);
@@ -173,6 +174,9 @@ Manifest decode(const Value& value) {
   }
   manifest.verification = decode_verification(value["verification"]);
   if (value.has("alignment_heads")) manifest.alignment_heads = decode_heads(value["alignment_heads"]);
+  if (value.has("parameters") && !value["parameters"].is_null()) {
+    manifest.parameters = decode_parameters(value["parameters"]);
+  }
   manifest.sha256 = value["sha256"].text();
   return manifest;
 }

@@ -15,6 +15,7 @@
 #include <variant>
 #include <vector>
 
+#include "bundle/parameters.hpp"
 #include "engine.hpp"
 
 namespace txport::core {
@@ -141,6 +142,7 @@ struct Verification {
   std::int64_t token_identical = 0;
   std::int64_t batch_identical = 0;
   double max_logit_error = 0;
+  bool fused = false;  // whether the fused engine was among what was compared
 };
 
 // Defaults of the search that a model brings along; none exist yet.
@@ -160,6 +162,7 @@ struct Manifest {
   std::optional<Verification> verification;
   // (layer, head) of cross-attention that point from a target token to its source; empty if none are known.
   std::vector<std::pair<std::int64_t, std::int64_t>> alignment_heads;
+  std::optional<Parameters> parameters;  // none in bundles of older versions
   std::string sha256;
   std::string text;  // the file as it was read
 

@@ -53,6 +53,10 @@ class Rules {
               "precision.islands names the graph " + quote(island.graph) + ", which is not there");
     }
     check_alignment_heads();
+    if (manifest_.parameters) {
+      const std::string fault = parameter_fault(manifest_, *manifest_.parameters);
+      require(fault.empty(), fault);
+    }
   }
 
  private:

@@ -14,6 +14,9 @@
 #ifdef TXPORT_WITH_TENSORRT
 #include "engines/trt.hpp"
 #endif
+#ifdef TXPORT_WITH_FUSED
+#include "fused/engine.hpp"
+#endif
 
 namespace txport::core {
 
@@ -22,6 +25,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::array kDevices{"auto", "cpu", "cuda", "trt"};
+// Asked for as a lowering, since it stands for what runs the decoder step; it runs none of the bundle's graphs.
+constexpr const char* kFused = "fused";
+constexpr const char* kNoTable = "the bundle has no parameters for the fused engine";
 
 // ONNX Runtime, and the lowerings in the order in which it runs them best there.
 Choice on_ort(const Manifest& manifest, const std::string& device, const std::string& lowering,
@@ -34,6 +40,40 @@ Choice on_ort(const Manifest& manifest, const std::string& device, const std::st
   const std::string why = lowering.empty() ? "ONNX Runtime runs " + lowerings[0] + " best of the bundle's lowerings"
                                            : "lowering " + lowering + " was requested";
   return {"ort", device, lowerings, reason + "; " + why, std::nullopt, nullptr};
+}
+
+// The fused engine, whether the bundle was verified with it or not.
+Choice forced(const Manifest& manifest, const std::string& device, const Machine& machine) {
+  if (device != "auto" && device != "cpu") {
+    throw InputError("lowering " + std::string(kFused) + " is for the CPU: leave out the device " + device);
+  }
+  if (!manifest.parameters) {
+    throw BundleError(kNoTable + std::string(": export it again with this version of txport"));
+  }
+  const std::string against = machine.against_fused(manifest);
+  if (!against.empty()) throw MissingLibrary("the fused engine cannot be used: " + against);
+  return {kFused, "cpu", {}, "lowering " + std::string(kFused) + " was requested", std::nullopt, nullptr};
+}
+
+// Why the fused engine is not chosen for a bundle; empty if it is.
+std::string against_fused(const Manifest& manifest, const Machine& machine) {
+  if (!manifest.parameters) return kNoTable;
+  if (manifest.verification && !manifest.verification->fused) {
+    return "the bundle was not verified with the fused engine";
+  }
+  return machine.against_fused(manifest);
+}
+
+// The fused engine if it can run the bundle; if not, or if a lowering is asked for, ONNX Runtime.
+Choice on_cpu(const Manifest& manifest, const std::string& lowering, const std::string& reason,
+              const Machine& machine) {
+  if (!lowering.empty()) return on_ort(manifest, "cpu", lowering, reason);
+  const std::string against = against_fused(manifest, machine);
+  if (!against.empty()) return on_ort(manifest, "cpu", "", reason + "; " + against);
+  Choice instead = on_ort(manifest, "cpu", "", reason + "; the fused engine cannot run the bundle");
+  return {kFused,       "cpu",
+          {},           reason + "; the fused engine is the fastest there",
+          std::nullopt, std::make_shared<Choice>(std::move(instead))};
 }
 
 // The engines that fit.
@@ -57,31 +97,34 @@ Choice tensorrt(const fs::path& directory, const Manifest& manifest, const std::
 // TensorRT, ONNX Runtime on the GPU, or the CPU; the reason names what rules out those before it.
 Choice fastest(const fs::path& directory, const Manifest& manifest, const std::string& lowering,
                const Machine& machine) {
-  const auto on_cpu = [&](const std::string& reason) {
-    return on_ort(manifest, "cpu", lowering, "auto is the CPU: " + reason);
+  const auto cpu = [&](const std::string& reason) {
+    return on_cpu(manifest, lowering, "auto is the CPU: " + reason, machine);
   };
-  if (manifest.precision.weights == "int8") return on_cpu("int8 weights are for it");
+  if (manifest.precision.weights == "int8") return cpu("int8 weights are for it");
   const auto gpu = machine.gpu();
-  if (const auto* why = std::get_if<std::string>(&gpu)) return on_cpu(*why);
+  if (const auto* why = std::get_if<std::string>(&gpu)) return cpu(*why);
   const std::string title = std::get<Gpu>(gpu).title();
   std::string against = "the bundle has no TensorRT engines";
   if (!engine_directories(directory).empty()) {
     try {
       Choice found = tensorrt(directory, manifest, lowering);
-      found.fallback = std::make_shared<Choice>(on_cpu("TensorRT cannot be used"));
+      found.fallback = std::make_shared<Choice>(cpu("TensorRT cannot be used"));
       return found;
     } catch (const Error& error) {
       against = error.what();
     }
   }
-  if (!machine.cuda_provider()) return on_cpu(against + ", and onnxruntime-gpu is not installed for " + title);
+  if (!machine.cuda_provider()) return cpu(against + ", and onnxruntime-gpu is not installed for " + title);
   Choice on_gpu = on_ort(manifest, "cuda", lowering, "auto is ONNX Runtime on " + title + ": " + against);
-  on_gpu.fallback = std::make_shared<Choice>(on_cpu("ONNX Runtime cannot use the GPU"));
+  on_gpu.fallback = std::make_shared<Choice>(cpu("ONNX Runtime cannot use the GPU"));
   return on_gpu;
 }
 
 std::unique_ptr<Engine> open_chosen(const fs::path& directory, const Manifest& manifest, const Choice& choice,
                                     const CpuShare& share, const std::function<void(const std::string&)>& warn) {
+#ifdef TXPORT_WITH_FUSED
+  if (choice.engine == kFused) return open_fused(directory, manifest, share);
+#endif
 #ifdef TXPORT_WITH_TENSORRT
   if (choice.engine == "trt") return open_trt(manifest, *choice.built, warn);
 #endif
@@ -94,6 +137,15 @@ std::unique_ptr<Engine> open_chosen(const fs::path& directory, const Manifest& m
 }
 
 }  // namespace
+
+std::string against_fused_here(const Manifest& manifest) {
+#ifdef TXPORT_WITH_FUSED
+  return fused_lacks(manifest);
+#else
+  (void)manifest;
+  return "this build of txport has no fused engine: configure it with -DTXPORT_WITH_FUSED=ON";
+#endif
+}
 
 bool cuda_provider_is_here() {
 #ifdef TXPORT_WITH_CUDA
@@ -109,12 +161,14 @@ Choice choose(const fs::path& directory, const Manifest& manifest, const std::st
     throw InputError("device " + quote(device) + " is not supported by this version of txport: use " +
                      joined(kDevices));
   }
+  if (lowering == kFused) return forced(manifest, device, machine);
   if (device == "auto") return fastest(directory, manifest, lowering, machine);
   if (device == "trt") {
     manifest.usable_lowerings(lowering);  // refuses one that the bundle lacks
     return tensorrt(directory, manifest, lowering);
   }
-  return on_ort(manifest, device, lowering, "device " + device + " was requested");
+  const std::string reason = "device " + device + " was requested";
+  return device == "cpu" ? on_cpu(manifest, lowering, reason, machine) : on_ort(manifest, device, lowering, reason);
 }
 
 std::unique_ptr<Engine> open_engine(const fs::path& directory, const Manifest& manifest, const Choice& choice,
@@ -123,9 +177,10 @@ std::unique_ptr<Engine> open_engine(const fs::path& directory, const Manifest& m
   try {
     return open_chosen(directory, manifest, choice, share, warn);
   } catch (const Error& error) {
-    if (warn) warn(std::string(error.what()) + "; the CPU is used instead");
+    const std::string instead = choice.engine == kFused ? "ONNX Runtime" : "the CPU";
+    if (warn) warn(std::string(error.what()) + "; " + instead + " is used instead");
   }
-  return open_chosen(directory, manifest, *choice.fallback, share, warn);
+  return open_engine(directory, manifest, *choice.fallback, share, warn);
 }
 
 }  // namespace txport::core

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bundle/manifest.hpp"
+#include "cores.hpp"
 #include "device/gpu.hpp"
 #include "engine.hpp"
 #include "engines/directories.hpp"
@@ -18,14 +19,17 @@ namespace txport::core {
 
 // What will run a bundle.
 struct Choice {
-  std::string engine;                  // the library: "ort" is ONNX Runtime, "trt" is TensorRT
+  std::string engine;                  // the library: "ort" is ONNX Runtime, "trt" is TensorRT, "fused" is our own
   std::string device;                  // "cpu" or "cuda"
-  std::vector<std::string> lowerings;  // the decoder steps to try, in this order
+  std::vector<std::string> lowerings;  // the decoder steps to try, in this order; none for the fused engine
   std::string reason;                  // why this choice, in words; those of txport.runtime.engines.choice
   std::optional<Built> built;          // TensorRT's engines
   // What takes its place if it cannot be opened; null if that is an error.
   std::shared_ptr<const Choice> fallback;
 };
+
+// Why this build or this processor cannot run a bundle by the fused engine; empty if it can.
+std::string against_fused_here(const Manifest& manifest);
 
 // Whether this build can use ONNX Runtime's CUDA provider, and the ONNX Runtime that is installed has it.
 bool cuda_provider_is_here();
@@ -34,28 +38,26 @@ bool cuda_provider_is_here();
 struct Machine {
   std::function<std::variant<Gpu, std::string>()> gpu = find_gpu;
   std::function<bool()> cuda_provider = cuda_provider_is_here;
+  std::function<std::string(const Manifest&)> against_fused = against_fused_here;
 };
 
 // Choose. This loads TensorRT if `device` is trt or the bundle has engines, and ONNX Runtime if there is a GPU. An
-// empty `lowering` is the best one.
+// empty `lowering` is the best one, "fused" is the fused engine.
 //
 // "auto" is TensorRT where engines fit, else ONNX Runtime's CUDA provider where it is installed and there is a GPU,
-// else the CPU. ONNX Runtime runs `ort` best: its fused attention reads only the used part of a cache. On a GPU it has
-// that attention for 16 bits only. `scatter` needs nothing special; `tensorscatter` needs opset 24, which ONNX Runtime
-// has from 1.24 on. Throws InputError: the device or the lowering is unknown. BundleError: the bundle lacks the
-// lowering, or a TensorRT engine that fits. MissingLibrary: the device needs a GPU or a library that is not here.
+// else the CPU. On a CPU the fused engine runs a bundle that has parameters for it and was verified with it, if this
+// build has it; else ONNX Runtime does. ONNX Runtime runs `ort` best: its fused attention reads only the used part of a
+// cache. On a GPU it has that attention for 16 bits only. `scatter` needs nothing special; `tensorscatter` needs opset
+// 24, which ONNX Runtime has from 1.24 on. Throws InputError: the device or the lowering is unknown. BundleError: the
+// bundle lacks the lowering, or a TensorRT engine that fits. MissingLibrary: the device needs a GPU or a library that
+// is not here.
 Choice choose(const std::filesystem::path& directory, const Manifest& manifest, const std::string& device,
               const std::string& lowering, const Machine& machine = {});
 
-// The share of the processor that a bundle may use.
-struct CpuShare {
-  int threads = 0;    // of each operator; 0 for as many as there are cores
-  bool many = false;  // many sentences will come at once, not one by one
-};
-
-// Load the bundle's graphs, or its engines. If a GPU that "auto" chose cannot be used, `warn` is called and the CPU
-// takes its place; later `warn` is called, in the thread of a call, with what went wrong in the background. Throws
-// BundleError: the library does not load them. MissingLibrary, EngineError: the device cannot be used.
+// Load the bundle's graphs, its engines or its parameters. If a GPU that "auto" chose, or the fused engine, cannot be
+// used, `warn` is called and what comes after it takes its place; later `warn` is called, in the thread of a call, with
+// what went wrong in the background. Throws BundleError: the library does not load them. MissingLibrary, EngineError:
+// the device cannot be used.
 std::unique_ptr<Engine> open_engine(const std::filesystem::path& directory, const Manifest& manifest,
                                     const Choice& choice, const CpuShare& share,
                                     const std::function<void(const std::string&)>& warn);

@@ -1,0 +1,149 @@
+"""The table of parameters: where the graphs' file of weights has each tensor of the model, found by what it holds.
+
+A graph has a parameter as it is, transposed, or as one of several that were packed into one matrix; in float32, in
+float16, or in int8 with scales. All of these are views with strides, so an engine without graphs needs no second copy.
+What a graph has inline, since it is small, is added to the end of the file.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+from torch import Tensor
+from txport.exporter.graphs.int8 import quantised
+from txport.exporter.graphs.modules import query_scale
+from txport.exporter.graphs.weights import ALIGNMENT, INLINE
+from txport.models.transformer import Attention, Transformer
+from txport.runtime.bundle.parameters import Architecture, Parameter, Parameters, ParameterType
+
+Array = npt.NDArray[Any]
+Float32 = npt.NDArray[np.float32]
+_DTYPES: dict[ir.DataType, ParameterType] = {
+    ir.DataType.FLOAT: "float32",
+    ir.DataType.FLOAT16: "float16",
+    ir.DataType.INT8: "int8",
+}
+# How many projections of one input a graph packs at most: query, key and value.
+_PACKED = 3
+
+
+def parameter_table(model: Transformer, graphs: Mapping[str, ir.Model], file: Path, longest: int) -> Parameters:
+    """Find every parameter of a model among the weights of its graphs.
+
+    Args:
+        model: what was exported.
+        graphs: by name, after `share_weights` has moved their weights into `file`.
+        file: what it lacks is appended to it.
+        longest: the positions that were exported.
+    """
+    weights = np.fromfile(file, np.uint8)
+    encoder = _Weights(weights, [graphs["encoder"]])
+    steps = _Weights(weights, [graph for name, graph in graphs.items() if name != "encoder"])
+    found: dict[str, Parameter] = {}
+    with file.open("ab") as output:
+        for name, values in _parameters(model, longest):
+            # The encoder computes the keys and values of cross-attention.
+            in_encoder = name.startswith(("source", "encoder")) or "cross_attention.key" in name
+            in_encoder = in_encoder or "cross_attention.value" in name
+            found[name] = (encoder if in_encoder else steps).find(name, values, output)
+    config = model.config
+    architecture = Architecture(
+        config.norm,  # type: ignore[arg-type]
+        config.activation,  # type: ignore[arg-type]
+        model.source_embedding.scale,
+        config.layer_norm_epsilon,
+    )
+    return Parameters(architecture, tuple(_without_ties(model, found)))
+
+
+def _parameters(model: Transformer, longest: int) -> Iterator[tuple[str, Float32]]:
+    """Every tensor by its name in the state dict and as the graphs compute with it; tied ones under each name."""
+    scales = {
+        f"{name}.query": query_scale(module) for name, module in model.named_modules() if isinstance(module, Attention)
+    }
+    tensors = {**model.state_dict(keep_vars=True), **dict(model.named_buffers())}
+    for name, tensor in tensors.items():
+        value: Tensor = tensor.detach()
+        if name.endswith(".positions"):
+            value = value[:longest]
+        scale = scales.get(name.rpartition(".")[0])
+        yield name, (value if scale is None else value * scale).float().numpy()
+
+
+def _without_ties(model: Transformer, found: dict[str, Parameter]) -> Iterator[Parameter]:
+    """A table of tokens that is the target's, and stored as that is, stands there once."""
+    target = found["target_embedding.tokens.weight"]
+    for name, parameter in found.items():
+        same = name in ("source_embedding.tokens.weight", "projection.weight")
+        if not (same and (parameter.offset, parameter.dtype) == (target.offset, target.dtype)):
+            yield parameter
+
+
+class _Place(NamedTuple):
+    """A view of the file: offset in bytes, strides in elements."""
+
+    offset: int
+    strides: tuple[int, ...]
+
+
+class _Weights:
+    """The weights of some graphs, by dtype and size.
+
+    Args:
+        data: uint8, the whole file.
+        graphs: with their weights in it.
+    """
+
+    def __init__(self, data: npt.NDArray[np.uint8], graphs: Sequence[ir.Model]) -> None:
+        self._stored: dict[tuple[str, int], dict[int, Array]] = {}
+        for graph in graphs:
+            for value in graph.graph.initializers.values():
+                tensor = value.const_value
+                if isinstance(tensor, ir.ExternalTensor) and tensor.dtype in _DTYPES:
+                    assert tensor.offset is not None and tensor.length is not None
+                    dtype = _DTYPES[tensor.dtype]
+                    view = data[tensor.offset : tensor.offset + tensor.length].view(dtype).reshape(tensor.shape.numpy())
+                    view = view[:, 0] if view.shape[1:] == (1,) else view  # scales that are a column
+                    self._stored.setdefault((dtype, view.size), {})[tensor.offset] = view
+
+    def find(self, name: str, values: Float32, output: BinaryIO) -> Parameter:
+        """The most exact form in which these graphs have a tensor; what they have inline is written to `output`."""
+        forms: list[tuple[ParameterType, Array]] = [("float32", values)]
+        with np.errstate(over="ignore"):  # what overflows is in float32
+            forms.append(("float16", values.astype(np.float16)))
+        for dtype, form in forms:
+            if (place := self._place(form)) is not None:
+                return Parameter(name, dtype, place.offset, values.shape, place.strides, None)
+        if values.ndim == 2:
+            ints, scales = quantised(values)
+            if (place := self._place(ints)) is not None:
+                factors = self._place(scales) or _append(output, name, scales)
+                return Parameter(name, "int8", place.offset, values.shape, place.strides, factors.offset)
+        place = _append(output, name, values)
+        return Parameter(name, "float32", place.offset, values.shape, place.strides, None)
+
+    def _place(self, values: Array) -> _Place | None:
+        """A view of what is stored that equals `values`."""
+        for parts in range(1, _PACKED + 1):
+            for offset, stored in self._stored.get((values.dtype.name, parts * values.size), {}).items():
+                for whole in (stored, stored.T):
+                    if whole.shape[1:] != values.shape[1:]:
+                        continue
+                    for part, view in enumerate(np.split(whole, parts)):
+                        # The first row decides nearly always.
+                        if np.array_equal(view[0], values[0]) and np.array_equal(view, values):
+                            start = part * len(values) * whole.strides[0]
+                            return _Place(offset + start, tuple(stride // whole.itemsize for stride in whole.strides))
+        return None
+
+
+def _append(output: BinaryIO, name: str, values: Float32) -> _Place:
+    """Write a tensor that the graphs have inline."""
+    assert values.size < INLINE, f"no graph has {name}, of {values.size} elements, in the file of weights"
+    output.write(b"\0" * (-output.tell() % ALIGNMENT))
+    offset = output.tell()
+    output.write(values.tobytes())
+    return _Place(offset, (values.shape[1], 1) if values.ndim == 2 else (1,))

@@ -1,0 +1,29 @@
+"""The fused engine of a bundle that is being written or verified, where its library is here."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.engines.fused import FusedEngine, missing
+from txport.runtime.errors import EngineError, MissingLibrary
+
+# Among the lowerings of a report it is one of its own.
+FUSED = "fused"
+
+
+def fused_engine(directory: Path, manifest: Manifest, say: Callable[[str], None]) -> FusedEngine | None:
+    """Open it, or say why a bundle that has parameters for it is verified without it.
+
+    Raises:
+        BundleError: the bundle is damaged.
+        ResourceError: there is not enough memory.
+    """
+    if manifest.parameters is None:
+        return None
+    if (reason := missing()) is None:
+        try:
+            return FusedEngine(directory)
+        except (EngineError, MissingLibrary) as error:
+            reason = str(error)
+    say(f"without the fused engine for CPUs: {reason}")
+    return None

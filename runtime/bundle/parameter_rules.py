@@ -1,0 +1,157 @@
+"""What must hold for the table of parameters: it is complete, its shapes are the model's, its views are in the file.
+
+An engine reads raw memory by this table, so nothing of it is believed. The C++ runtime checks the same.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from txport.runtime.bundle.parameters import WEIGHTS, Parameter, Parameters
+from txport.runtime.bundle.schema import Dimensions, FileEntry, ModelSizes
+
+ELEMENT_BYTES = {"float32": 4, "float16": 2, "int8": 1}
+_LARGEST_SIZE = 2**31 - 1
+_SCALE_BYTES = 4
+_PARTS = ("weight", "bias")
+_ATTENTION = ("query", "key", "value", "output")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A tensor that a model has.
+
+    Attributes:
+        name: in the state dict.
+        shape: a word stands for a size that the manifest does not know otherwise.
+        matrix: whether it may be int8: weights of a linear layer, or a table of tokens.
+        optional: whether a model may be without it.
+        least: the smallest first size.
+    """
+
+    name: str
+    shape: tuple[int | str, ...]
+    matrix: bool = False
+    optional: bool = False
+    least: int = 1
+
+
+def parameter_faults(
+    parameters: Parameters, model: ModelSizes, dimensions: Dimensions, files: Mapping[str, FileEntry]
+) -> Iterator[str]:
+    """What is wrong with the table, the most basic first. Only the first one counts: the next may follow from it."""
+    architecture = parameters.architecture
+    if not architecture.embedding_scale > 0:
+        yield "parameters.architecture.embedding_scale must be greater than 0"
+    if not 0 < architecture.layer_norm_epsilon < 1:
+        yield "parameters.architecture.layer_norm_epsilon must be between 0 and 1"
+    if model.d_model != model.heads * model.head_dim:
+        yield f"parameters need a model.d_model of {model.heads * model.head_dim}, heads times head_dim"
+    if WEIGHTS not in files:
+        yield f"parameters are views of {WEIGHTS!r}, which is not listed under files"
+        return
+    tensors: dict[str, Parameter] = {}
+    for tensor in parameters.tensors:
+        if tensor.name in tensors:
+            yield f"parameters has the tensor {tensor.name!r} twice"
+        tensors[tensor.name] = tensor
+    known = set()
+    for expected in _expected(architecture.norm, tensors, model, dimensions):
+        known.add(expected.name)
+        if expected.name in tensors:
+            yield from _tensor_faults(tensors[expected.name], expected, files[WEIGHTS].bytes)
+        elif not expected.optional:
+            yield f"parameters misses the tensor {expected.name!r}"
+    for name in tensors:
+        if name not in known:
+            yield f"parameters has the tensor {name!r}, which this model does not have"
+
+
+def _expected(
+    norm: str, tensors: Mapping[str, Parameter], model: ModelSizes, dimensions: Dimensions
+) -> Iterator[Expected]:
+    """The tensors of a model in order. Lazily: a manifest may claim billions of layers, but it lists few."""
+    width = model.d_model
+    normed = any(f"{side}_embedding.norm.{part}" in tensors for side in ("source", "target") for part in _PARTS)
+    sides = (
+        ("source", model.source_vocabulary, dimensions.source),
+        ("target", model.target_vocabulary, dimensions.target),
+    )
+    for side, vocabulary, length in sides:
+        yield Expected(f"{side}_embedding.tokens.weight", (vocabulary, width), True, side == "source")
+        yield Expected(f"{side}_embedding.positions", ("positions", width), least=length.max)
+        if normed:
+            yield from _norm(f"{side}_embedding.norm", width)
+    for layer in range(model.encoder_layers):
+        yield from _sublayer(f"encoder.{layer}.attention", width)
+        yield from _feed_forward(f"encoder.{layer}.feed_forward", width, tensors)
+    if norm != "post":
+        yield from _norm("encoder_norm", width)
+    for layer in range(model.decoder_layers):
+        yield from _sublayer(f"decoder.{layer}.self_attention", width)
+        yield from _sublayer(f"decoder.{layer}.cross_attention", width)
+        yield from _feed_forward(f"decoder.{layer}.feed_forward", width, tensors)
+    if norm != "post":
+        yield from _norm("decoder_norm", width)
+    yield Expected("projection.weight", (model.target_vocabulary, width), True, True)
+    yield Expected("projection.bias", (model.target_vocabulary,), optional=True)
+
+
+def _norm(name: str, width: int) -> Iterator[Expected]:
+    for part in _PARTS:
+        yield Expected(f"{name}.{part}", (width,))
+
+
+def _linear(name: str, outputs: int | str, inputs: int | str) -> Iterator[Expected]:
+    yield Expected(f"{name}.weight", (outputs, inputs), True)
+    yield Expected(f"{name}.bias", (outputs,), optional=True)
+
+
+def _sublayer(name: str, width: int) -> Iterator[Expected]:
+    for part in _ATTENTION:
+        yield from _linear(f"{name}.{part}", width, width)
+    yield from _norm(f"{name}_residual.norm", width)
+
+
+def _feed_forward(name: str, width: int, tensors: Mapping[str, Parameter]) -> Iterator[Expected]:
+    """The inner width is what the first of its tensors says."""
+    yield Expected(f"{name}.inner.weight", ("inner", width), True)
+    inner = tensors[f"{name}.inner.weight"].shape[0]
+    yield Expected(f"{name}.inner.bias", (inner,), optional=True)
+    yield from _linear(f"{name}.outer", width, inner)
+    yield from _norm(f"{name}_residual.norm", width)
+
+
+def _tensor_faults(tensor: Parameter, expected: Expected, size: int) -> Iterator[str]:
+    start = f"parameter {tensor.name!r}"
+    if not _fits(tensor.shape, expected.shape):
+        yield f"{start} must be of shape {_show(expected.shape)}, not {_show(tensor.shape)}"
+    if tensor.shape[0] < expected.least:
+        yield f"{start} has {tensor.shape[0]} rows, but sentences have up to {expected.least} tokens"
+    if tensor.dtype == "int8" and not expected.matrix:
+        yield f"{start} must not be int8: it is not a matrix of weights"
+    if (tensor.dtype == "int8") != (tensor.scales is not None):
+        yield f"{start} must have scales if it is int8, and none otherwise"
+    if len(tensor.strides) != len(tensor.shape) or any(stride < 1 for stride in tensor.strides):
+        yield f"{start} must have a positive stride for each dimension"
+    element = ELEMENT_BYTES[tensor.dtype]
+    if tensor.offset < 0 or tensor.offset % element:
+        yield f"{start} has the offset {tensor.offset}, which is not a multiple of {element} from 0 on"
+    last = sum((count - 1) * stride for count, stride in zip(tensor.shape, tensor.strides, strict=True))
+    if tensor.offset + (last + 1) * element > size:
+        yield f"{start} leads beyond the {size} bytes of {WEIGHTS!r}"
+    if tensor.scales is not None:
+        if tensor.scales < 0 or tensor.scales % _SCALE_BYTES:
+            yield f"{start} has scales at {tensor.scales}, which is not a multiple of {_SCALE_BYTES} from 0 on"
+        if tensor.scales + tensor.shape[0] * _SCALE_BYTES > size:
+            yield f"{start} has scales that lead beyond the {size} bytes of {WEIGHTS!r}"
+
+
+def _fits(shape: tuple[int, ...], expected: tuple[int | str, ...]) -> bool:
+    return len(shape) == len(expected) and all(
+        1 <= size <= _LARGEST_SIZE if isinstance(wanted, str) else size == wanted
+        for size, wanted in zip(shape, expected, strict=True)
+    )
+
+
+def _show(shape: Collection[int | str]) -> str:
+    return f"[{', '.join(map(str, shape))}]"

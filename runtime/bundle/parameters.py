@@ -1,0 +1,60 @@
+"""The field `parameters` of manifest.json: where each tensor of the model lies in the file of weights, in which form.
+
+Graphs name their weights as the tracer did. An engine without graphs, which knows the arithmetic of the Transformer,
+finds the same bytes by this table, under the names of the model's state dict (`txport.models.transformer`). Sinusoidal
+positions are stored as learned ones are. Weight and bias of every `query` are stored times head_dim^-0.5, as the graphs
+have them. Where `source_embedding.tokens.weight` or `projection.weight` is missing, it is the same tensor as
+`target_embedding.tokens.weight`.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+WEIGHTS = "onnx/weights.bin"
+ParameterType = Literal["float32", "float16", "int8"]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What the sizes and the tensors do not say about the model's arithmetic.
+
+    Attributes:
+        norm: LayerNorm after each sublayer ("post"; "post_final" with one more at the end) or before it ("pre").
+        activation: of the feed-forward layers; "gelu" is by erf.
+        embedding_scale: what the embedding of a token is multiplied by before its position is added.
+        layer_norm_epsilon: added to the variance.
+    """
+
+    norm: Literal["post", "pre", "post_final"]
+    activation: Literal["relu", "gelu", "silu"]
+    embedding_scale: float
+    layer_norm_epsilon: float
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One tensor, as a view of the file of weights.
+
+    Attributes:
+        name: in the state dict.
+        dtype: of the elements; int8 stands for element times scale.
+        offset: in bytes, of the first element.
+        shape: of the state dict's tensor.
+        strides: in elements, one for each dimension.
+        scales: of int8 the offset in bytes of float32 `[shape[0]]`, contiguous; otherwise None.
+    """
+
+    name: str
+    dtype: ParameterType
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    scales: int | None
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """All of them."""
+
+    architecture: Architecture
+    tensors: tuple[Parameter, ...]

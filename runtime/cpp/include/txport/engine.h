@@ -1,0 +1,89 @@
+/* txport: one engine of a bundle, for programs that bring their own search. The C ABI.
+ *
+ * Encode sentences, then step a fixed set of rows whose buffers the engine owns: ids in, ids out, no text. Python's
+ * runtime drives the fused CPU engine through this. Applications that translate want txport.h.
+ *
+ * Result codes, txport_message() and lifetimes are as in txport.h. Threads: any number may use an engine at once; a
+ * state belongs to one thread at a time. States and memories may outlive their engine's handle.
+ */
+#ifndef TXPORT_ENGINE_H
+#define TXPORT_ENGINE_H
+
+#include <txport/txport.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct txport_engine_handle txport_engine_handle;
+typedef struct txport_engine_memory txport_engine_memory; /* what the encoder made of some sentences */
+typedef struct txport_engine_state txport_engine_state;   /* the rows of a batch, and their buffers */
+
+/* How large a batch may be, and ids with a meaning. */
+typedef struct txport_engine_facts {
+  int64_t batch, source, target; /* most rows; most source and target tokens of a row, eos included */
+  int64_t pad, unk, bos, eos;    /* padding, unknown, decoder start, end of sequence */
+  int64_t vocabulary;            /* target ids, and logits of a row */
+  int64_t poll;                  /* steps that are worth making in one call before the host looks */
+} txport_engine_facts;
+
+/* Open a bundle on `threads` threads, or as many as there are cores if that is 0. Not 0 in `many` says that several
+ * threads will call at once: each then works for itself. */
+TXPORT_API txport_code txport_engine_open(const char* bundle, int32_t threads, int32_t many,
+                                          txport_engine_handle** engine) TXPORT_NOEXCEPT;
+TXPORT_API void txport_engine_close(txport_engine_handle* engine) TXPORT_NOEXCEPT;
+
+/* A name for reports, as "fused cpu (AVX3_DL, int8 weights)"; gone when the engine is closed. */
+TXPORT_API txport_code txport_engine_name(const txport_engine_handle* engine, const char** name) TXPORT_NOEXCEPT;
+TXPORT_API txport_code txport_engine_get_facts(const txport_engine_handle* engine,
+                                               txport_engine_facts* facts) TXPORT_NOEXCEPT;
+
+/* The length of the first caches of a batch of sources of up to `source` tokens; 0 after an error. */
+TXPORT_API int64_t txport_engine_first_target(const txport_engine_handle* engine, int64_t source) TXPORT_NOEXCEPT;
+
+/* Run the encoder on `input_ids` [batch, source], of which row i has `lengths[i]` tokens; the rest of it is ignored. */
+TXPORT_API txport_code txport_engine_encode(const txport_engine_handle* engine, const int64_t* input_ids,
+                                            const int64_t* lengths, int64_t batch, int64_t source,
+                                            txport_engine_memory** memory) TXPORT_NOEXCEPT;
+TXPORT_API void txport_engine_memory_free(txport_engine_memory* memory) TXPORT_NOEXCEPT;
+
+/* Buffers for `rows` sentences of up to `source` tokens with caches of `target` tokens, all rows finished. Not 0 in
+ * `logits`: the last step's can be read. */
+TXPORT_API txport_code txport_engine_allocate(const txport_engine_handle* engine, int64_t rows, int64_t source,
+                                              int64_t target, int32_t logits,
+                                              txport_engine_state** state) TXPORT_NOEXCEPT;
+TXPORT_API void txport_state_free(txport_engine_state* state) TXPORT_NOEXCEPT;
+
+/* Start `count` sentences: row `rows[i]` gets row `memory_rows[i]` of `memory`, bos at position 0, not finished, and
+ * ends after `target_limits[i]` tokens. */
+TXPORT_API txport_code txport_state_place(txport_engine_state* state, int64_t count, const int64_t* rows,
+                                          const txport_engine_memory* memory, const int64_t* memory_rows,
+                                          const int64_t* target_limits) TXPORT_NOEXCEPT;
+
+/* Advance every unfinished row by up to `count` tokens, of which no row may pass the end of its cache. */
+TXPORT_API txport_code txport_state_step(txport_engine_state* state, int64_t count) TXPORT_NOEXCEPT;
+
+/* The first call of step that was not read yet: `token_ids` [steps, rows], pad for rows that had finished, and
+ * `finished` [rows] after its last step. `capacity` is the most steps that there is room for: all of that call. `steps`
+ * is 0, and nothing else is written, if all was read. */
+TXPORT_API txport_code txport_state_read(txport_engine_state* state, int64_t* token_ids, int64_t capacity,
+                                         int64_t* steps, uint8_t* finished) TXPORT_NOEXCEPT;
+
+/* Replace the last token of these rows (forced prefix, suppressed eos) and their flag. Taking back `finished` also
+ * advances the row's position by one, which the step did not do. */
+TXPORT_API txport_code txport_state_override(txport_engine_state* state, int64_t count, const int64_t* rows,
+                                             const int64_t* token_ids, const uint8_t* finished) TXPORT_NOEXCEPT;
+
+/* `logits` [rows, vocabulary] of the last step of this state, which was allocated with logits. */
+TXPORT_API txport_code txport_state_logits(txport_engine_state* state, float* logits) TXPORT_NOEXCEPT;
+
+/* A new state of `count` rows with caches of `target` tokens: row i goes on with row `rows[i]`, which may be named
+ * more than once. All steps must have been read. The old state is invalid afterwards, and still to be freed. */
+TXPORT_API txport_code txport_state_moved(txport_engine_state* state, int64_t count, const int64_t* rows,
+                                          int64_t target, txport_engine_state** moved) TXPORT_NOEXCEPT;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* TXPORT_ENGINE_H */

@@ -1,0 +1,257 @@
+// The C ABI over core::Engine and core::DecoderState. Sizes and ids are checked here, since engines trust their search.
+
+#include "txport/engine.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "abi/guard.hpp"
+#include "bundle/manifest.hpp"
+#include "engine.hpp"
+#include "errors.hpp"
+#include "fused/engine.hpp"
+
+// States and memories share their engine, so that either may be closed first.
+struct txport_engine_handle {
+  std::shared_ptr<const txport::core::Engine> engine;
+  txport::core::ModelSizes sizes;
+};
+
+struct txport_engine_memory {
+  std::shared_ptr<const txport::core::Engine> engine;
+  std::shared_ptr<const txport::core::Memory> memory;
+  std::int64_t rows;
+  std::int64_t source;  // of the longest
+};
+
+struct txport_engine_state {
+  txport_engine_handle handle;
+  std::unique_ptr<txport::core::DecoderState> state;
+  bool has_logits;
+  std::deque<std::int64_t> unread;  // steps of each group
+
+  std::int64_t rows() const { return static_cast<std::int64_t>(state->rows()); }
+};
+
+namespace {
+
+using txport::abi::given;
+using txport::abi::guarded;
+using txport::core::Ids;
+using txport::core::InputError;
+using txport::core::StepOutput;
+
+// A number that must lie in a range, both ends included.
+std::int64_t within(std::int64_t value, std::int64_t low, std::int64_t high, const char* name) {
+  if (value < low || value > high) {
+    throw InputError(std::string(name) + " is " + std::to_string(value) + ", which is not between " +
+                     std::to_string(low) + " and " + std::to_string(high));
+  }
+  return value;
+}
+
+// `count` numbers of an argument, each below `bound`.
+std::vector<std::size_t> indices(const std::int64_t* values, std::int64_t count, std::int64_t bound, const char* name) {
+  std::vector<std::size_t> result;
+  if (count > 0) given(values, name);
+  for (std::int64_t i = 0; i < count; ++i) {
+    result.push_back(static_cast<std::size_t>(within(values[i], 0, bound - 1, name)));
+  }
+  return result;
+}
+
+txport_engine_state& usable(txport_engine_state* state) {
+  if (given(state, "state").state == nullptr) throw InputError("the state was moved: use the new one");
+  return *state;
+}
+
+// One whose steps were all read.
+txport_engine_state& read_out(txport_engine_state* state) {
+  if (!usable(state).unread.empty()) throw InputError("steps of the state were not read: read them first");
+  return *state;
+}
+
+}  // namespace
+
+txport_code txport_engine_open(const char* bundle, std::int32_t threads, std::int32_t many,
+                               txport_engine_handle** engine) noexcept {
+  return guarded([&] {
+    given(engine, "engine") = nullptr;
+    given(bundle, "bundle");
+    within(threads, 0, 4096, "threads");
+    const auto manifest = txport::core::Manifest::load(bundle);
+    auto opened = txport::core::open_fused(bundle, manifest, {threads, many != 0});
+    *engine = std::make_unique<txport_engine_handle>(txport_engine_handle{std::move(opened), manifest.model}).release();
+    return TXPORT_OK;
+  });
+}
+
+void txport_engine_close(txport_engine_handle* engine) noexcept { delete engine; }
+
+txport_code txport_engine_name(const txport_engine_handle* engine, const char** name) noexcept {
+  return guarded([&] {
+    given(name, "name") = given(engine, "engine").engine->name().c_str();
+    return TXPORT_OK;
+  });
+}
+
+txport_code txport_engine_get_facts(const txport_engine_handle* engine, txport_engine_facts* facts) noexcept {
+  return guarded([&] {
+    const auto& [opened, sizes] = given(engine, "engine");
+    const auto& limits = opened->limits();
+    const auto& tokens = opened->tokens();
+    given(facts, "facts") = {limits.batch, limits.source, limits.target,           tokens.pad,    tokens.unk,
+                             tokens.bos,   tokens.eos,    sizes.target_vocabulary, opened->poll()};
+    return TXPORT_OK;
+  });
+}
+
+std::int64_t txport_engine_first_target(const txport_engine_handle* engine, std::int64_t source) noexcept {
+  std::int64_t target = 0;
+  guarded([&] {
+    target = given(engine, "engine").engine->first_target(source);
+    return TXPORT_OK;
+  });
+  return target;
+}
+
+txport_code txport_engine_encode(const txport_engine_handle* engine, const std::int64_t* input_ids,
+                                 const std::int64_t* lengths, std::int64_t batch, std::int64_t source,
+                                 txport_engine_memory** memory) noexcept {
+  return guarded([&] {
+    given(memory, "memory") = nullptr;
+    const auto& [opened, sizes] = given(engine, "engine");
+    within(batch, 1, opened->limits().batch, "batch");
+    within(source, 1, opened->limits().source, "source");
+    given(input_ids, "input_ids");
+    given(lengths, "lengths");
+    Ids ids(input_ids, input_ids + batch * source);
+    for (std::int64_t row = 0; row < batch; ++row) {
+      within(lengths[row], 1, source, "lengths");
+      for (std::int64_t i = 0; i < lengths[row]; ++i) {
+        within(ids[static_cast<std::size_t>(row * source + i)], 0, sizes.source_vocabulary - 1, "input_ids");
+      }
+    }
+    auto encoded = opened->encode(ids, Ids(lengths, lengths + batch));
+    const std::int64_t longest = *std::max_element(lengths, lengths + batch);
+    *memory = std::make_unique<txport_engine_memory>(txport_engine_memory{opened, std::move(encoded), batch, longest})
+                  .release();
+    return TXPORT_OK;
+  });
+}
+
+void txport_engine_memory_free(txport_engine_memory* memory) noexcept { delete memory; }
+
+txport_code txport_engine_allocate(const txport_engine_handle* engine, std::int64_t rows, std::int64_t source,
+                                   std::int64_t target, std::int32_t logits, txport_engine_state** state) noexcept {
+  return guarded([&] {
+    given(state, "state") = nullptr;
+    const txport_engine_handle& handle = given(engine, "engine");
+    const auto& limits = handle.engine->limits();
+    within(rows, 1, limits.batch, "rows");
+    within(source, 1, limits.source, "source");
+    within(target, 1, limits.target, "target");
+    auto made = handle.engine->allocate(static_cast<std::size_t>(rows), source, target, logits != 0);
+    *state =
+        std::make_unique<txport_engine_state>(txport_engine_state{handle, std::move(made), logits != 0, {}}).release();
+    return TXPORT_OK;
+  });
+}
+
+void txport_state_free(txport_engine_state* state) noexcept { delete state; }
+
+txport_code txport_state_place(txport_engine_state* state, std::int64_t count, const std::int64_t* rows,
+                               const txport_engine_memory* memory, const std::int64_t* memory_rows,
+                               const std::int64_t* target_limits) noexcept {
+  return guarded([&] {
+    const txport_engine_state& into = read_out(state);
+    const txport_engine_memory& from = given(memory, "memory");
+    if (from.engine != into.handle.engine) throw InputError("memory is another engine's: encode with this one");
+    within(from.source, 1, into.state->source(), "the longest sentence of memory");
+    const auto to_rows = indices(rows, count, into.rows(), "rows");
+    const auto from_rows = indices(memory_rows, count, from.rows, "memory_rows");
+    if (count > 0) given(target_limits, "target_limits");
+    Ids limits;
+    for (std::int64_t i = 0; i < count; ++i) {
+      limits.push_back(within(target_limits[i], 1, into.handle.engine->limits().target, "target_limits"));
+    }
+    into.state->place(to_rows, *from.memory, from_rows, limits);
+    return TXPORT_OK;
+  });
+}
+
+txport_code txport_state_step(txport_engine_state* state, std::int64_t count) noexcept {
+  return guarded([&] {
+    txport_engine_state& stepped = usable(state);
+    stepped.state->step(within(count, 1, stepped.handle.engine->limits().target, "count"));
+    stepped.unread.push_back(count);
+    return TXPORT_OK;
+  });
+}
+
+txport_code txport_state_read(txport_engine_state* state, std::int64_t* token_ids, std::int64_t capacity,
+                              std::int64_t* steps, std::uint8_t* finished) noexcept {
+  return guarded([&] {
+    txport_engine_state& from = usable(state);
+    given(steps, "steps") = 0;
+    if (from.unread.empty()) return TXPORT_OK;
+    given(token_ids, "token_ids");
+    given(finished, "finished");
+    within(capacity, from.unread.front(), INT64_MAX, "capacity");
+    const StepOutput output = from.state->read();
+    *steps = from.unread.front();
+    from.unread.pop_front();
+    std::copy(output.token_ids.begin(), output.token_ids.end(), token_ids);
+    std::transform(output.finished.begin(), output.finished.end(), finished,
+                   [](bool value) { return static_cast<std::uint8_t>(value); });
+    return TXPORT_OK;
+  });
+}
+
+txport_code txport_state_override(txport_engine_state* state, std::int64_t count, const std::int64_t* rows,
+                                  const std::int64_t* token_ids, const std::uint8_t* finished) noexcept {
+  return guarded([&] {
+    const txport_engine_state& changed = read_out(state);
+    const auto to_rows = indices(rows, count, changed.rows(), "rows");
+    indices(token_ids, count, changed.handle.sizes.target_vocabulary, "token_ids");
+    if (count > 0) given(finished, "finished");
+    changed.state->override_tokens(to_rows, Ids(token_ids, token_ids + count),
+                                   std::vector<bool>(finished, finished + count));
+    return TXPORT_OK;
+  });
+}
+
+txport_code txport_state_logits(txport_engine_state* state, float* logits) noexcept {
+  return guarded([&] {
+    const txport_engine_state& from = read_out(state);
+    if (!from.has_logits) throw InputError("the state was allocated without logits: allocate it with them");
+    float* to = &given(logits, "logits");
+    for (std::size_t row = 0; row < from.state->rows(); ++row) {
+      const std::vector<float> each = from.state->logits(row);
+      to = std::copy(each.begin(), each.end(), to);
+    }
+    return TXPORT_OK;
+  });
+}
+
+txport_code txport_state_moved(txport_engine_state* state, std::int64_t count, const std::int64_t* rows,
+                               std::int64_t target, txport_engine_state** moved) noexcept {
+  return guarded([&] {
+    given(moved, "moved") = nullptr;
+    txport_engine_state& from = read_out(state);
+    const auto& limits = from.handle.engine->limits();
+    within(count, 1, limits.batch, "count");
+    within(target, 1, limits.target, "target");
+    auto next = from.state->moved(indices(rows, count, from.rows(), "rows"), target);
+    from.state.reset();
+    *moved =
+        std::make_unique<txport_engine_state>(txport_engine_state{from.handle, std::move(next), from.has_logits, {}})
+            .release();
+    return TXPORT_OK;
+  });
+}

@@ -1,0 +1,54 @@
+#include "abi/guard.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <exception>
+#include <new>
+
+namespace txport::abi {
+
+namespace {
+
+// Of a fixed size, so that saying "out of memory" allocates nothing.
+constexpr std::size_t kMessageBytes = 4096;
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables): of each thread, as errno is
+thread_local std::array<char, kMessageBytes> message{};
+
+}  // namespace
+
+txport_code fail(txport_code code, const char* words) noexcept {
+  std::strncpy(message.data(), words, kMessageBytes - 1);
+  message.back() = '\0';
+  return code;
+}
+
+txport_code fail_with_current_exception() noexcept {
+  try {
+    throw;
+  } catch (const core::InputError& error) {
+    return fail(TXPORT_INPUT_ERROR, error.what());
+  } catch (const core::BundleError& error) {
+    return fail(TXPORT_BUNDLE_ERROR, error.what());
+  } catch (const core::CheckFailed& error) {
+    return fail(TXPORT_CHECK_FAILED, error.what());
+  } catch (const core::ResourceError& error) {
+    return fail(TXPORT_RESOURCE_ERROR, error.what());
+  } catch (const core::EngineError& error) {
+    return fail(TXPORT_ENGINE_ERROR, error.what());
+  } catch (const core::MissingLibrary& error) {
+    return fail(TXPORT_MISSING_LIBRARY, error.what());
+  } catch (const std::bad_alloc&) {
+    return fail(TXPORT_RESOURCE_ERROR, "out of memory: use a smaller batch, or free some");
+  } catch (const std::exception& error) {
+    return fail(TXPORT_INTERNAL_ERROR, error.what());
+  } catch (...) {
+    return fail(TXPORT_INTERNAL_ERROR, "an exception of an unknown kind");
+  }
+}
+
+}  // namespace txport::abi
+
+const char* txport_version(void) noexcept { return TXPORT_VERSION; }
+
+const char* txport_message(void) noexcept { return txport::abi::message.data(); }

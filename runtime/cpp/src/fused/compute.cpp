@@ -1,0 +1,61 @@
+// Compiled once for each instruction set.
+#include "fused/compute.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "fused/compute.cpp"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+
+#include "fused/decoder-inl.hpp"
+#include "fused/encoder-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace txport::core::fused {
+namespace HWY_NAMESPACE {
+
+void EncodeHere(const EncodeJob& job, const Member& member) {
+  if (job.model.half_caches) {
+    Encoder<hwy::float16_t>(job, member).Run();
+  } else {
+    Encoder<float>(job, member).Run();
+  }
+}
+
+void StepHere(const StepJob& job, const Member& member) {
+  if (job.model.half_caches) {
+    Decoder<hwy::float16_t>(job, member).Run();
+  } else {
+    Decoder<float>(job, member).Run();
+  }
+}
+
+double LogSumExpHere(const float* logits, std::size_t count) {
+  VF most = hn::Set(df, -std::numeric_limits<float>::infinity());
+  for (std::size_t i = 0; i < count; i += kLanes) most = hn::Max(most, hn::Load(df, logits + i));
+  most = hn::Set(df, hn::ReduceMax(df, most));
+  const float sum = Sum(count, [&](std::size_t i) HWY_ATTR { return Exp(hn::Sub(hn::Load(df, logits + i), most)); });
+  return static_cast<double>(hn::GetLane(most)) + std::log(static_cast<double>(sum));
+}
+
+const char* NameHere() { return hwy::TargetName(HWY_TARGET); }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace txport::core::fused
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace txport::core::fused {
+
+HWY_EXPORT(EncodeHere);
+HWY_EXPORT(StepHere);
+HWY_EXPORT(LogSumExpHere);
+HWY_EXPORT(NameHere);
+
+void encode(const EncodeJob& job, const Member& member) { HWY_DYNAMIC_DISPATCH(EncodeHere)(job, member); }
+void step(const StepJob& job, const Member& member) { HWY_DYNAMIC_DISPATCH(StepHere)(job, member); }
+double log_sum_exp(const float* logits, std::size_t count) {
+  return HWY_DYNAMIC_DISPATCH(LogSumExpHere)(logits, count);
+}
+const char* instruction_set() { return HWY_DYNAMIC_DISPATCH(NameHere)(); }
+
+}  // namespace txport::core::fused
+#endif

@@ -1,0 +1,78 @@
+// The two computations of the engine, each by the best instruction set of the processor.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "fused/model.hpp"
+#include "fused/team.hpp"
+#include "fused/workspace.hpp"
+
+namespace txport::core::fused {
+
+// Keys and values of a sentence, of all decoder layers: for each layer, keys of all heads, then values.
+struct CacheShape {
+  std::size_t layers;
+  std::size_t heads;
+  std::size_t k;          // width of a head
+  std::size_t positions;  // padded
+  std::size_t bytes(bool half) const { return layers * 2 * heads * positions * k * (half ? 2 : 4); }
+};
+inline CacheShape cache_shape(const Model& model, std::size_t positions) {
+  return {model.decoder.size(), model.heads.count, model.heads.width(), padded(positions)};
+}
+
+// A sentence to encode; `cross` gets cross-attention's keys and values, for `length` positions.
+struct Source {
+  const std::int64_t* ids;
+  std::size_t length;
+  std::byte* cross;
+};
+
+// Sentences that are encoded as one, and what for.
+struct EncodeJob {
+  const Model& model;
+  const Source* sources;
+  std::size_t count;
+  Workspace& workspace;
+  std::size_t user;         // whose caches and, from this one on, whose buffers
+  std::size_t cache_bytes;  // of one layer's keys and values; the workspace has room for two
+};
+void encode(const EncodeJob& job, const Member& member);
+
+// A row of a decoder state.
+struct Row {
+  std::size_t token = 0;  // the next step feeds it at `position`
+  std::size_t position = 0;
+  std::size_t limit = 1;  // tokens to make
+  bool finished = true;
+  std::size_t source = 0;  // tokens
+  const std::byte* cross = nullptr;
+  std::byte* self = nullptr;  // cache_shape(model, target) of them
+  std::size_t logits = 0;     // which row of the logits is this one's
+};
+
+struct StepJob {
+  const Model& model;
+  Row* const* rows;  // unfinished ones
+  std::size_t count;
+  std::size_t first;   // how many rows other jobs of the same call have before these
+  std::size_t target;  // length of the self-attention caches
+  std::size_t eos;
+  std::size_t steps;
+  std::int64_t* made;  // [steps, stride], of the state's rows from `base` on; filled with pad
+  const Row* base;
+  std::size_t stride;
+  float* logits;  // [rows, padded vocabulary], or null
+  Workspace& workspace;
+  std::size_t user;
+};
+void step(const StepJob& job, const Member& member);
+
+// ln of the sum of e^x over the `count` numbers of `logits`, whose padding is -infinity.
+double log_sum_exp(const float* logits, std::size_t count);
+
+// The instruction set that is used, by Highway's name.
+const char* instruction_set();
+
+}  // namespace txport::core::fused

@@ -1,0 +1,168 @@
+// Steps of the decoder: one token for each unfinished row, chosen at once.
+#if defined(TXPORT_FUSED_DECODER_INL_HPP) == defined(HWY_TARGET_TOGGLE)
+#ifdef TXPORT_FUSED_DECODER_INL_HPP
+#undef TXPORT_FUSED_DECODER_INL_HPP
+#else
+#define TXPORT_FUSED_DECODER_INL_HPP
+#endif
+
+#include <algorithm>
+#include <limits>
+
+#include "fused/encoder-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace txport::core::fused {
+namespace HWY_NAMESPACE {
+
+// Threads of a team own heads and columns. x is each one's own copy; what attention and products give is shared.
+template <class C>
+class Decoder {
+ public:
+  Decoder(const StepJob& job, const Member& member)
+      : job_(job),
+        m_(job.model),
+        member_(member),
+        own_(job.workspace.of(job.user + member.rank)),
+        all_(job.workspace.of(job.user)),
+        k_(m_.heads.width()),
+        width_(m_.heads.count * k_),
+        shape_(cache_shape(m_, job.target)),
+        heads_(member.share(m_.heads.count)) {}
+
+  // Every thread of a team keeps the same books; the first writes them down.
+  void Run() {
+    for (; rows_ < job_.count; ++rows_) {
+      Row* row = job_.rows[rows_];
+      own_.live[rows_] = {row, row->token, row->position};
+    }
+    for (std::size_t s = 0; s < job_.steps && rows_ > 0; ++s) {
+      Step();
+      std::size_t kept = 0;
+      for (std::size_t i = 0; i < rows_; ++i) {
+        Live live = own_.live[i];
+        const bool ends = Advance(live, i, s);
+        if (!ends) own_.live[kept++] = live;
+      }
+      rows_ = kept;
+    }
+  }
+
+ private:
+  const StepJob& job_;
+  const Model& m_;
+  const Member& member_;
+  const Buffers& own_;
+  const Buffers& all_;
+  const std::size_t k_;
+  const std::size_t width_;  // of all heads
+  const CacheShape shape_;
+  const Member::Range heads_;  // of this thread
+  std::size_t rows_ = 0;
+
+  // Takes the choice of a step; returns whether the row has finished.
+  bool Advance(Live& live, std::size_t i, std::size_t s) {
+    Best best{-std::numeric_limits<float>::infinity(), 0};
+    for (std::size_t rank = 0; rank < member_.size; ++rank) {
+      Better(best, job_.workspace.of(job_.user + rank).choice[i]);
+    }
+    live.token = static_cast<std::size_t>(best.index);
+    const bool ends = live.token == job_.eos || live.position + 1 >= live.row->limit;
+    if (member_.rank == 0) {
+      job_.made[s * job_.stride + static_cast<std::size_t>(live.row - job_.base)] = best.index;
+      live.row->token = live.token;
+      live.row->logits = job_.first + i;
+    }
+    if (!ends) ++live.position;
+    if (member_.rank == 0) {
+      live.row->position = live.position;
+      live.row->finished = ends;
+    }
+    return ends;
+  }
+
+  void Step() {
+    for (std::size_t i = 0; i < rows_; ++i) {
+      const Live& live = own_.live[i];
+      Embed(m_, m_.target, live.token, live.position, own_.x + i * m_.width);
+    }
+    const float* delta = nullptr;
+    const Norm* norm = m_.decoder_norms.data();
+    for (std::size_t l = 0; l < m_.decoder.size(); ++l, norm += 3) {
+      Layer(l, norm, delta);
+      delta = all_.delta;
+    }
+    Choose(Border(m_, *norm, rows_, delta, own_, m_.decoder_final));
+  }
+
+  void Layer(std::size_t l, const Norm* norm, const float* delta) {
+    const DecoderLayer& layer = m_.decoder[l];
+    Heads(Border(m_, norm[0], rows_, delta, own_), layer.query_key_value);
+    for (std::size_t i = 0; i < rows_; ++i) {
+      const Live& live = own_.live[i];
+      for (std::size_t h = heads_.begin; h < heads_.end; ++h) {
+        const float* query = own_.heads + (i * width_ + h * k_) * 3;
+        const auto cache = At(reinterpret_cast<C*>(live.row->self), shape_, l, h);
+        cache.Store(live.position, query + k_, query + 2 * k_);
+        Attend(query, cache, live.position + 1, own_.scores, all_.mixed + i * width_ + h * k_);
+      }
+    }
+    member_.wait();
+    Columns(Input(all_.mixed, rows_, width_, false, own_), layer.self_output, all_.delta);
+    member_.wait();
+    Heads(Border(m_, norm[1], rows_, all_.delta, own_), layer.query);
+    for (std::size_t i = 0; i < rows_; ++i) {
+      const Row& row = *own_.live[i].row;
+      const CacheShape shape = cache_shape(m_, row.source);
+      for (std::size_t h = heads_.begin; h < heads_.end; ++h) {
+        const auto cache = At(reinterpret_cast<const C*>(row.cross), shape, l, h);
+        Attend(own_.heads + i * width_ + h * k_, cache, row.source, own_.scores, all_.mixed + i * width_ + h * k_);
+      }
+    }
+    member_.wait();
+    Columns(Input(all_.mixed, rows_, width_, false, own_), layer.cross_output, all_.delta);
+    member_.wait();
+    Columns(Border(m_, norm[2], rows_, all_.delta, own_), layer.inner, all_.hidden, m_.activation);
+    member_.wait();
+    const bool positive = m_.activation == Activation::relu;
+    Columns(Input(all_.hidden, rows_, layer.inner.outputs(), positive, own_), layer.outer, all_.delta);
+    member_.wait();
+  }
+
+  // The largest logit of each row, among this thread's columns.
+  void Choose(Input last) {
+    const Member::Range panels = member_.share(m_.projection.panels);
+    std::fill(own_.best, own_.best + rows_ * kPanel, -std::numeric_limits<float>::infinity());
+    std::fill(own_.index, own_.index + rows_ * kPanel, 0);
+    const std::size_t stride = m_.projection.outputs();
+    float* logits = job_.logits == nullptr ? nullptr : job_.logits + job_.first * stride;
+    last.Times(m_.projection, panels.begin, panels.end, Out{logits, stride, Activation::none, own_.best, own_.index});
+    for (std::size_t i = 0; i < rows_; ++i) {
+      Best best{-std::numeric_limits<float>::infinity(), 0};
+      for (std::size_t j = i * kPanel; j < (i + 1) * kPanel; ++j) Better(best, {own_.best[j], own_.index[j]});
+      own_.choice[i] = best;
+    }
+    member_.wait();
+  }
+
+  // The larger; of equals the smaller index, as ArgMax.
+  static void Better(Best& best, Best other) {
+    if (other.value > best.value || (other.value == best.value && other.index < best.index)) best = other;
+  }
+
+  // The outputs of this thread's heads.
+  void Heads(Input a, const Matrix& w) {
+    const std::size_t panels = w.panels / m_.heads.count;
+    a.Times(w, heads_.begin * panels, heads_.end * panels, Out{own_.heads, w.outputs()});
+  }
+  // This thread's outputs.
+  void Columns(Input a, const Matrix& w, float* to, Activation activation = Activation::none) {
+    const Member::Range panels = member_.share(w.panels);
+    a.Times(w, panels.begin, panels.end, Out{to, w.outputs(), activation});
+  }
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace txport::core::fused
+HWY_AFTER_NAMESPACE();
+#endif

@@ -1,0 +1,152 @@
+#include "fused/engine.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <new>
+#include <utility>
+
+#include "errors.hpp"
+#include "fused/state.hpp"
+
+namespace txport::core {
+
+namespace {
+
+using fused::FusedMemory;
+using fused::FusedState;
+using fused::Member;
+using fused::Shared;
+using fused::Source;
+using fused::Team;
+
+// Steps of a call. A finished row costs nothing more; a free one waits for the end of the group.
+constexpr std::int64_t kPoll = 16;
+// Sentences are encoded together until they have so many tokens: the weights are then read rarely enough.
+constexpr std::size_t kGroupTokens = 48;
+
+// Sentences from `begin` to `end` that are encoded as one.
+struct Group {
+  std::size_t begin;
+  std::size_t end;
+  std::size_t tokens;
+  std::size_t positions;  // each sentence's padded
+};
+
+std::vector<Group> groups_of(const std::vector<Source>& sources) {
+  std::vector<Group> groups;
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    if (groups.empty() || groups.back().tokens + sources[i].length / 2 >= kGroupTokens) groups.push_back({i, i, 0, 0});
+    Group& group = groups.back();
+    group.end = i + 1;
+    group.tokens += sources[i].length;
+    group.positions += fused::padded(sources[i].length);
+  }
+  return groups;
+}
+
+class FusedEngine : public Engine {
+ public:
+  FusedEngine(const std::filesystem::path& directory, const Manifest& manifest, std::size_t threads, std::size_t team)
+      : shared_(std::make_shared<Shared>(directory, manifest, threads, team)),
+        name_(std::string("fused cpu (") + fused::instruction_set() + ", " + manifest.precision.weights + " weights)") {
+  }
+
+  const std::string& name() const override { return name_; }
+  const Limits& limits() const override { return shared_->limits; }
+  const SpecialTokens& tokens() const override { return shared_->tokens; }
+  std::int64_t poll() const override { return kPoll; }
+  // Only the used part of a cache is read: longer ones cost memory alone, and moves are saved.
+  std::int64_t first_target(std::int64_t source) const override {
+    std::int64_t target = kFirstTarget;
+    while (target <= source) target *= 2;
+    return target;
+  }
+
+  std::shared_ptr<const Memory> encode(const Ids& input_ids, const Ids& source_lengths) const override {
+    const fused::Model& model = shared_->model;
+    const std::size_t width = input_ids.size() / source_lengths.size();
+    std::size_t bytes = 0;
+    const auto cross_bytes = [&](std::int64_t length) {
+      return fused::cache_shape(model, static_cast<std::size_t>(length)).bytes(model.half_caches);
+    };
+    for (const std::int64_t length : source_lengths) bytes += cross_bytes(length);
+    const auto block = std::make_shared<fused::Block>(bytes);
+    std::vector<Source> sources;
+    std::vector<FusedMemory::Sentence> sentences;
+    std::byte* at = block->data();
+    for (const std::int64_t length : source_lengths) {
+      sources.push_back({input_ids.data() + sources.size() * width, static_cast<std::size_t>(length), at});
+      sentences.push_back({static_cast<std::size_t>(length), std::shared_ptr<const std::byte>(block, at)});
+      at += cross_bytes(length);
+    }
+    encode_all(sources);
+    return std::make_shared<FusedMemory>(std::move(sentences));
+  }
+
+  std::unique_ptr<DecoderState> allocate(std::size_t rows, std::int64_t source, std::int64_t target,
+                                         bool logits) const override {
+    return std::make_unique<FusedState>(shared_, rows, source, target, logits);
+  }
+
+ private:
+  const std::shared_ptr<Shared> shared_;
+  const std::string name_;
+
+  // Threads take groups of their own if there are enough, or else share the tokens of each.
+  void encode_all(const std::vector<Source>& sources) const {
+    const fused::Model& model = shared_->model;
+    const std::vector<Group> groups = groups_of(sources);
+    std::size_t tokens = 1;
+    std::size_t positions = 1;
+    for (const Group& group : groups) {
+      tokens = std::max(tokens, group.tokens);
+      positions = std::max(positions, group.positions);
+    }
+    const std::size_t cache_bytes =
+        fused::CacheShape{1, model.heads.count, model.heads.width(), positions}.bytes(model.half_caches);
+    const fused::Borrowed workspace(shared_->workspaces);
+    Team::Lease lease = shared_->team.lease(shared_->threads);
+    const std::size_t threads = lease.size();
+    const bool apart = groups.size() >= threads;
+    (*workspace).reserve(model, threads, apart ? tokens : (tokens + threads - 1) / threads, positions);
+    (*workspace).reserve_caches(apart ? threads : 1, 2 * cache_bytes);
+    std::atomic<std::size_t> next{0};
+    lease.run(threads, [&](const Member& member) {
+      std::size_t turn = 0;
+      for (std::size_t i = apart ? next.fetch_add(1) : turn++; i < groups.size();
+           i = apart ? next.fetch_add(1) : turn++) {
+        const Group& group = groups[i];
+        fused::encode({model, sources.data() + group.begin, group.end - group.begin, *workspace,
+                       apart ? member.rank : 0, cache_bytes},
+                      apart ? Member{} : member);
+        if (!apart) member.wait();  // the next group writes over this one's keys and values
+      }
+    });
+  }
+};
+
+}  // namespace
+
+std::string fused_lacks(const Manifest& manifest) {
+  if (!manifest.parameters) return "its manifest has no table of parameters (export it again)";
+  if (const std::string name = fused::instruction_set(); name == "SSE2") return "this processor has no AVX2";
+  return "";
+}
+
+std::unique_ptr<Engine> open_fused(const std::filesystem::path& directory, const Manifest& manifest,
+                                   const CpuShare& share) {
+  if (const std::string why = fused_lacks(manifest); !why.empty()) {
+    throw EngineError("the fused engine cannot run " + directory.string() + ": " + why);
+  }
+  const int cores = usable_cores();
+  const int threads = share.threads > 0 ? share.threads : cores;
+  const int team = share.many && threads > 1 ? std::max(threads, cores) : threads;
+  try {
+    return std::make_unique<FusedEngine>(directory, manifest, static_cast<std::size_t>(threads),
+                                         static_cast<std::size_t>(team));
+  } catch (const std::bad_alloc&) {
+    throw ResourceError("there is not enough memory for the weights of " + directory.string() + ": free some");
+  }
+}
+
+}  // namespace txport::core

@@ -1,0 +1,86 @@
+// Weights as products read them: panels of 16 outputs.
+//
+// A panel holds, one k step after the other, what 16 outputs need of it: 4 inputs of int8, or 1 of float32. Either way
+// a step is 64 bytes, one cache line, so one kernel serves both, and an int8 panel is what AMX calls a B tile. Outputs
+// and inputs are padded to multiples of 16 by zeros, those of a head by themselves, so that a head is whole panels.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace txport::core::fused {
+
+inline constexpr std::size_t kPanel = 16;      // outputs of a panel
+inline constexpr std::size_t kStepBytes = 64;  // of a panel's k step
+
+constexpr std::size_t padded(std::size_t size) { return (size + kPanel - 1) / kPanel * kPanel; }
+
+enum class Kind { int8, float32, float16 };
+
+// A matrix, or a vector as a matrix of one row, where the bundle has it.
+struct View {
+  const std::byte* data = nullptr;
+  Kind kind = Kind::float32;
+  std::size_t rows = 0;
+  std::size_t columns = 0;
+  std::size_t row_stride = 0;  // in elements
+  std::size_t column_stride = 0;
+  const std::byte* scales = nullptr;  // float32 [rows], of int8 only
+
+  bool empty() const { return data == nullptr; }
+  // Any element, as it is used; slow.
+  float at(std::size_t row, std::size_t column) const;
+  float scale(std::size_t row) const;
+};
+
+// Row `row` of `view` to `to` [columns].
+void read_row(const View& view, std::size_t row, float* to);
+// to [columns] := to * factor + row `row` of `view`.
+void add_row(const View& view, std::size_t row, float factor, float* to);
+
+// [outputs, inputs], packed.
+struct Matrix {
+  bool int8 = false;
+  std::size_t panels = 0;
+  std::size_t inputs = 0;              // padded
+  std::size_t steps = 0;               // of each panel
+  const std::uint8_t* data = nullptr;  // [panels, steps, 64]
+  const float* bias = nullptr;         // [outputs]
+  const float* scale = nullptr;        // [outputs]; int8 only
+  const std::int32_t* sum = nullptr;   // [outputs], of the weights of an output; int8 only
+
+  std::size_t outputs() const { return panels * kPanel; }  // padded
+  const std::uint8_t* panel(std::size_t index) const { return data + index * steps * kStepBytes; }
+};
+
+// Sizes of equal groups (heads), each of which is padded by itself.
+struct Groups {
+  std::size_t count = 1;
+  std::size_t size = 0;
+  std::size_t width() const { return padded(size); }
+};
+
+// A linear layer, or a part of one that is packed with others.
+struct Linear {
+  View weight;
+  View bias;  // may be empty
+};
+
+// How a matrix is made: the outputs of its parts, group by group: [group, part, width].
+struct Plan {
+  Matrix* matrix;
+  std::vector<Linear> parts;
+  Groups outputs;
+  Groups inputs;
+  float padding = 0;  // bias of outputs that are padding
+};
+
+// Sets the sizes of plan.matrix; returns the bytes that it needs, a multiple of 64.
+std::size_t measure(const Plan& plan);
+// Sets its pointers to memory at `at`, [measure(plan)], aligned to 64 bytes; returns what packs the data.
+void lay_out(const Plan& plan, std::byte* at);
+// Fills the panels from `begin` to `end` with their biases, scales and sums. Different panels may be filled at once.
+void pack(const Plan& plan, std::size_t begin, std::size_t end);
+
+}  // namespace txport::core::fused

@@ -1,0 +1,83 @@
+// A bundle's model, its matrices packed.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bundle/manifest.hpp"
+#include "fused/matrix.hpp"
+#include "fused/team.hpp"
+#include "fused/workspace.hpp"
+
+namespace txport::core::fused {
+
+// LayerNorm: [d] each; none if they are null.
+struct Norm {
+  const float* weight = nullptr;
+  const float* bias = nullptr;
+};
+
+enum class Activation { none, relu, gelu, silu };
+
+// Token embedding and position, both where the bundle has them.
+struct Embedding {
+  View tokens;
+  View positions;
+  Norm norm;
+};
+
+// Projections of queries, keys and values are packed head by head: [head, part, width of a head].
+struct EncoderLayer {
+  Matrix query_key_value, output, inner, outer;
+};
+
+struct DecoderLayer {
+  Matrix query_key_value, self_output, query, key_value, cross_output, inner, outer;
+};
+
+// A file in memory, read only.
+class MappedFile {
+ public:
+  // Throws BundleError.
+  explicit MappedFile(const std::filesystem::path& path);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  const std::byte* data() const { return static_cast<const std::byte*>(data_); }
+
+ private:
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+struct Model {
+  // Packs on all threads of `team`. The manifest has parameters, which were validated against its sizes and the file.
+  Model(const std::filesystem::path& directory, const Manifest& manifest, Team& team);
+
+  std::size_t d;      // d_model
+  std::size_t width;  // d, padded
+  std::size_t ffn;    // padded
+  Groups heads;
+  std::size_t vocabulary;  // of the target
+  float epsilon;           // of LayerNorm
+  float embedding_scale;
+  bool norm_first;   // pre-norm
+  bool half_caches;  // keys and values are float16, else float32
+  Activation activation;
+  Embedding source, target;
+  std::vector<EncoderLayer> encoder;
+  std::vector<DecoderLayer> decoder;
+  Matrix projection;
+  // One for the border before each sublayer and one after the last; with post-norm the first of them is none.
+  std::vector<Norm> encoder_norms, decoder_norms;
+  Norm encoder_final, decoder_final;  // the one more of post_final
+
+ private:
+  MappedFile file_;
+  Block norms_, matrices_;
+};
+
+}  // namespace txport::core::fused

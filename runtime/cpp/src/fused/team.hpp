@@ -1,0 +1,95 @@
+// Threads that stay, and a barrier that spins: a step of a small model has one every two microseconds.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace txport::core::fused {
+
+inline constexpr std::size_t kMostThreads = 64;
+
+// In a cache line of its own.
+struct alignas(128) Counter {
+  std::atomic<std::uint32_t> value{0};
+};
+
+// Each thread writes its own cache line and reads the others': one transfer each way for two threads.
+class Barrier {
+ public:
+  void wait(std::size_t rank, std::size_t size);
+  // For another set of threads; while nobody waits.
+  void reset();
+
+ private:
+  std::array<Counter, kMostThreads> epochs_;
+};
+
+// One of the threads that compute the same rows together.
+struct Member {
+  Barrier* barrier = nullptr;
+  std::size_t rank = 0;
+  std::size_t size = 1;
+
+  void wait() const {
+    if (size > 1) barrier->wait(rank, size);
+  }
+  // This thread's share of `count` things, in order and without gaps.
+  struct Range {
+    std::size_t begin;
+    std::size_t end;
+  };
+  Range share(std::size_t count) const { return {count * rank / size, count * (rank + 1) / size}; }
+};
+
+using Task = std::function<void(const Member&)>;
+
+// The threads of an engine. They sleep when there is nothing to do. A caller gets those that no other has; one that
+// gets none, or is in a forked process, in which they are not, works alone: what comes out is the same.
+class Team {
+ public:
+  // `size` includes the thread of a caller.
+  explicit Team(std::size_t size);
+  ~Team();
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+
+  struct Worker;
+
+  // Threads that only this caller may use until it is destroyed.
+  class Lease {
+   public:
+    Lease(Team& team, std::vector<Worker*> workers) : team_(team), workers_(std::move(workers)) {}
+    ~Lease() { team_.give_back(workers_); }
+    Lease(const Lease&) = delete;
+    Lease& operator=(const Lease&) = delete;
+    std::size_t size() const { return workers_.size() + 1; }
+    // Runs a task on `size` of them, the caller's the first, and waits for all. It must not throw.
+    void run(std::size_t size, const Task& task);
+
+   private:
+    Team& team_;
+    std::vector<Worker*> workers_;
+  };
+  // Up to `most` threads, the caller's included.
+  Lease lease(std::size_t most) { return {*this, take(most)}; }
+
+ private:
+  std::vector<std::unique_ptr<Worker>> workers_;
+  const unsigned born_;  // how often the process had forked by then
+  std::mutex mutex_;
+  std::vector<Worker*> idle_;
+
+  std::vector<Worker*> take(std::size_t most);
+  void give_back(const std::vector<Worker*>& workers);
+  bool is_forked() const;
+};
+
+}  // namespace txport::core::fused

@@ -1,0 +1,106 @@
+// Vectors of float32 and int32, 16 lanes at most, for one instruction set. Included once for each by compute.cpp.
+#if defined(TXPORT_FUSED_VECTORS_INL_HPP) == defined(HWY_TARGET_TOGGLE)
+#ifdef TXPORT_FUSED_VECTORS_INL_HPP
+#undef TXPORT_FUSED_VECTORS_INL_HPP
+#else
+#define TXPORT_FUSED_VECTORS_INL_HPP
+#endif
+
+#include <hwy/highway.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "fused/matrix.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace txport::core::fused {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using DF = hn::CappedTag<float, kPanel>;
+using DI = hn::RebindToSigned<DF>;
+using VF = hn::Vec<DF>;
+using VI = hn::Vec<DI>;
+constexpr DF df;
+constexpr DI di;
+constexpr std::size_t kLanes = hn::MaxLanes(df);
+constexpr std::size_t kParts = kPanel / kLanes;  // vectors of a panel's step
+
+// Vectors that stay in registers. GCC keeps an array's elements in memory, and copies __m512i, which it counts as eight
+// int64, around each operation on int32: so members, and of the lane's own type.
+template <class V, std::size_t kI>
+struct Held {
+  using Raw = decltype(V::raw);
+  using Lane = hn::TFromV<V>;
+  typedef Lane Plain __attribute__((vector_size(sizeof(Raw))));
+  Plain plain;
+};
+template <class V, class Indices>
+struct Pack;
+template <class V, std::size_t... kI>
+struct Pack<V, std::index_sequence<kI...>> : Held<V, kI>... {
+  template <std::size_t kAt>
+  HWY_INLINE V Get() const {
+    return V{(decltype(V::raw))static_cast<const Held<V, kAt>&>(*this).plain};
+  }
+  template <std::size_t kAt>
+  HWY_INLINE void Set(V v) {
+    static_cast<Held<V, kAt>&>(*this).plain = (typename Held<V, kAt>::Plain)v.raw;
+  }
+};
+
+// e^x, within 2 units in the last place for |x| < 87 and as if x were there beyond it; the polynomial is Cephes's.
+HWY_INLINE VF Exp(VF x) {
+  x = hn::Min(hn::Max(x, hn::Set(df, -87.0F)), hn::Set(df, 87.0F));
+  const VI n = hn::NearestInt(hn::Mul(x, hn::Set(df, 1.44269504F)));
+  const VF nf = hn::ConvertTo(df, n);
+  const VF r = hn::NegMulAdd(nf, hn::Set(df, -2.12194440e-4F), hn::NegMulAdd(nf, hn::Set(df, 0.693359375F), x));
+  VF y = hn::Set(df, 1.9875691500e-4F);
+  y = hn::MulAdd(y, r, hn::Set(df, 1.3981999507e-3F));
+  y = hn::MulAdd(y, r, hn::Set(df, 8.3334519073e-3F));
+  y = hn::MulAdd(y, r, hn::Set(df, 4.1665795894e-2F));
+  y = hn::MulAdd(y, r, hn::Set(df, 1.6666665459e-1F));
+  y = hn::MulAdd(y, r, hn::Set(df, 5.0000001201e-1F));
+  y = hn::Add(hn::MulAdd(hn::Mul(r, r), y, r), hn::Set(df, 1.0F));
+  return hn::Mul(y, hn::BitCast(df, hn::ShiftLeft<23>(hn::Add(n, hn::Set(di, 127)))));
+}
+
+// The error function, within 4e-7: the rational approximation of Eigen, whose value beyond 4 is that at 4.
+HWY_INLINE VF Erf(VF x) {
+  x = hn::Min(hn::Max(x, hn::Set(df, -4.0F)), hn::Set(df, 4.0F));
+  const VF s = hn::Mul(x, x);
+  VF p = hn::Set(df, -2.72614225801306e-10F);
+  p = hn::MulAdd(p, s, hn::Set(df, 2.77068142495902e-08F));
+  p = hn::MulAdd(p, s, hn::Set(df, -2.10102402082508e-06F));
+  p = hn::MulAdd(p, s, hn::Set(df, -5.69250639462346e-05F));
+  p = hn::MulAdd(p, s, hn::Set(df, -7.34990630326855e-04F));
+  p = hn::MulAdd(p, s, hn::Set(df, -2.95459980854025e-03F));
+  p = hn::MulAdd(p, s, hn::Set(df, -1.60960333262415e-02F));
+  VF q = hn::Set(df, -1.45660718464996e-05F);
+  q = hn::MulAdd(q, s, hn::Set(df, -2.13374055278905e-04F));
+  q = hn::MulAdd(q, s, hn::Set(df, -1.68282697438203e-03F));
+  q = hn::MulAdd(q, s, hn::Set(df, -7.37332916720468e-03F));
+  q = hn::MulAdd(q, s, hn::Set(df, -1.42647390514189e-02F));
+  return hn::Mul(x, hn::Div(p, q));
+}
+
+// Of f(0), f(kLanes) ... below `size`, a multiple of 16, over two chains.
+template <class F>
+HWY_INLINE float Sum(std::size_t size, F f) {
+  VF even = hn::Zero(df);
+  VF odd = hn::Zero(df);
+  std::size_t i = 0;
+  for (; i + 2 * kLanes <= size; i += 2 * kLanes) {
+    even = hn::Add(even, f(i));
+    odd = hn::Add(odd, f(i + kLanes));
+  }
+  if (i < size) even = hn::Add(even, f(i));
+  return hn::ReduceSum(df, hn::Add(even, odd));
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace txport::core::fused
+HWY_AFTER_NAMESPACE();
+#endif

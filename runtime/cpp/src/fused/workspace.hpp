@@ -1,0 +1,96 @@
+// Memory for what a call computes on its way.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace txport::core::fused {
+
+struct Model;
+
+// Aligned memory; from 2 MiB on in huge pages where the system has them, since caches are read across.
+class Block {
+ public:
+  Block() = default;
+  // Not zeroed, unless `zero`. Throws std::bad_alloc.
+  explicit Block(std::size_t bytes, bool zero = false);
+  std::byte* data() const { return data_.get(); }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* data) const;
+  };
+  std::unique_ptr<std::byte, Free> data_;
+  std::size_t bytes_ = 0;
+};
+
+// A row's largest logit and its id.
+struct Best {
+  float value;
+  std::int32_t index;
+};
+
+// A token of a sentence that is encoded with others.
+struct Place {
+  std::size_t sentence;
+  std::size_t position;
+  std::size_t start;  // of the sentence in the group's caches, in positions
+};
+
+// A row that is being decoded: its next step feeds `token` at `position`.
+struct Live {
+  struct Row* row;
+  std::size_t token;
+  std::size_t position;
+};
+
+// Buffers of one thread, for `rows` rows and up to `positions` positions. Widths are padded.
+struct Buffers {
+  float* x = nullptr;                 // [rows, d] the residual stream
+  float* normed = nullptr;            // [rows, d] what LayerNorm makes of it; with post-norm x itself
+  float* heads = nullptr;             // [rows, 3 * all heads] queries, keys and values
+  float* mixed = nullptr;             // [rows, all heads] what attention gives
+  float* delta = nullptr;             // [rows, d] what a sublayer adds to x
+  float* hidden = nullptr;            // [rows, ffn]
+  float* scores = nullptr;            // [positions]
+  std::uint8_t* quantised = nullptr;  // [rows, the widest of these] a product's inputs
+  float* scale = nullptr;             // [rows] of each of them
+  float* best = nullptr;              // [rows, 16] largest logits so far, by lane
+  std::int32_t* index = nullptr;
+  Best* choice = nullptr;   // [rows]
+  Place* places = nullptr;  // [rows]
+  Live* live = nullptr;     // [rows]
+};
+
+// The buffers of all threads of a call.
+class Workspace {
+ public:
+  // Throws std::bad_alloc.
+  void reserve(const Model& model, std::size_t threads, std::size_t rows, std::size_t positions);
+  const Buffers& of(std::size_t rank) const { return buffers_[rank]; }
+  // Keys and values of the sentences that are being encoded: [bytes] for each of `count` users.
+  void reserve_caches(std::size_t count, std::size_t bytes);
+  std::byte* cache(std::size_t user) const { return caches_[user].data(); }
+
+ private:
+  std::vector<Block> blocks_;
+  std::vector<Buffers> buffers_;
+  std::vector<Block> caches_;
+};
+
+// Workspaces from one call to the next. Threads may share it.
+class Workspaces {
+ public:
+  std::unique_ptr<Workspace> take();
+  void give_back(std::unique_ptr<Workspace> workspace);
+
+ private:
+  std::mutex mutex_;  // only tried, so that a fork while it is held does no harm
+  std::vector<std::unique_ptr<Workspace>> idle_;
+};
+
+}  // namespace txport::core::fused

@@ -1,0 +1,237 @@
+"""The fused CPU engine: encoder and decoder steps as single calls of a small library, `libtxport_engine.so`.
+
+The library is C++ (`runtime/cpp/src/fused`), driven through its C ABI (`txport/engine.h`) by ctypes, which lets go of
+Python's global lock for the length of each call. Arrays of int64 go in as they are.
+"""
+
+import ctypes
+import os
+from collections.abc import Callable, Sequence
+from ctypes import byref, c_char_p, c_int32, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from txport.runtime.engine import Float32, Int64, Limits, SpecialTokens, StepOutput
+from txport.runtime.errors import BundleError, EngineError, InputError, MissingLibrary, ResourceError, TxportError
+from txport.runtime.version import VERSION
+
+LIBRARY = "libtxport_engine.so"
+# Names the file of the library, instead of the one that came with the package; empty: there is none.
+VARIABLE = "TXPORT_ENGINE_LIBRARY"
+# Where a clone builds it: `make fused`, and `make cpp`.
+_BUILT = ("build/cpp/engine", "build/cpp/release")
+# Of one call.
+MOST_STEPS = 64
+_HOW = f"run make fused in a clone, or name it by {VARIABLE}"
+
+# The codes of txport.h; any other is a bug in the library.
+_ERRORS: dict[int, type[TxportError]] = {1: InputError, 2: BundleError, 5: ResourceError, 9: MissingLibrary}
+# The functions of engine.h that return a code, and their arguments.
+_CHECKED: dict[str, tuple[Any, ...]] = {
+    "txport_engine_open": (c_char_p, c_int32, c_int32, c_void_p),
+    "txport_engine_name": (c_void_p, c_void_p),
+    "txport_engine_get_facts": (c_void_p, c_void_p),
+    "txport_engine_encode": (c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_void_p),
+    "txport_engine_allocate": (c_void_p, c_int64, c_int64, c_int64, c_int32, c_void_p),
+    "txport_state_place": (c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_void_p),
+    "txport_state_step": (c_void_p, c_int64),
+    "txport_state_read": (c_void_p, c_void_p, c_int64, c_void_p, c_void_p),
+    "txport_state_override": (c_void_p, c_int64, c_void_p, c_void_p, c_void_p),
+    "txport_state_logits": (c_void_p, c_void_p),
+    "txport_state_moved": (c_void_p, c_int64, c_void_p, c_int64, c_void_p),
+}
+# The others: what they return, and their arguments.
+_PLAIN: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "txport_version": (c_char_p, ()),
+    "txport_message": (c_char_p, ()),
+    "txport_engine_first_target": (c_int64, (c_void_p, c_int64)),
+    "txport_engine_close": (None, (c_void_p,)),
+    "txport_engine_memory_free": (None, (c_void_p,)),
+    "txport_state_free": (None, (c_void_p,)),
+}
+
+
+class _Facts(ctypes.Structure):
+    """`txport_engine_facts`."""
+
+    _fields_ = [
+        (name, c_int64) for name in ("batch", "source", "target", "pad", "unk", "bos", "eos", "vocabulary", "poll")
+    ]
+
+
+def find_library() -> Path | None:
+    """The library's file: the one that the environment names, that of this package, or that of this clone."""
+    named = os.environ.get(VARIABLE)
+    if named is not None:
+        return Path(named) if named else None
+    root = Path(__file__).parents[2]
+    beside = [Path(__file__).with_name(LIBRARY), *(root / folder / LIBRARY for folder in _BUILT)]
+    return next((file for file in beside if file.is_file()), None)
+
+
+def missing() -> str | None:
+    """Why there is no library, and how to get it; None if there is one."""
+    return None if find_library() is not None else f"{LIBRARY} is not here: {_HOW}"
+
+
+@cache
+def _load(file: Path) -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL(os.fspath(file))
+        for name, arguments in _CHECKED.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = c_int32, arguments
+        for name, (result, arguments) in _PLAIN.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError) as error:
+        raise MissingLibrary(f"{file} cannot be loaded ({error}): {_HOW}") from error
+    version = library.txport_version().decode()
+    if version != VERSION:
+        raise MissingLibrary(f"{file} is of txport {version}, and this is {VERSION}: {_HOW}")
+    return library
+
+
+def _check(library: ctypes.CDLL, code: int) -> None:
+    """Raise what a call reported; the message is of this thread."""
+    if code:
+        raise _ERRORS.get(code, EngineError)(library.txport_message().decode())
+
+
+def _address(array: npt.NDArray[Any]) -> int:
+    """Of the first element; faster than `array.ctypes.data`."""
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _int64(values: Sequence[int] | Int64) -> Int64:
+    return np.ascontiguousarray(values, np.int64)
+
+
+class _Handle:
+    """Something that the library made, freed with this object."""
+
+    def __init__(self, value: c_void_p, free: Callable[[c_void_p], None]) -> None:
+        self.value, self._free = value, free
+
+    def __del__(self) -> None:
+        self._free(self.value)
+
+
+class FusedEngine:
+    """A bundle on the fused engine.
+
+    Args:
+        directory: the bundle.
+        threads: threads that share the work of a batch; 0 for as many as there are cores.
+        many: several threads will run batches at once: each then works for itself.
+
+    Raises:
+        MissingLibrary: the library is not here, or it is not of this version.
+        BundleError: the bundle is damaged.
+        EngineError: this engine cannot run the bundle; the message says why.
+        ResourceError: there is not enough memory.
+    """
+
+    def __init__(self, directory: Path, threads: int = 0, many: bool = False) -> None:
+        file = find_library()
+        if file is None:
+            raise MissingLibrary(f"the fused engine cannot be used: {missing()}")
+        self._library = library = _load(file)
+        engine, facts, name = c_void_p(), _Facts(), c_char_p()
+        _check(library, library.txport_engine_open(os.fsencode(directory), threads, many, byref(engine)))
+        self._handle = _Handle(engine, library.txport_engine_close)
+        _check(library, library.txport_engine_get_facts(engine, byref(facts)))
+        _check(library, library.txport_engine_name(engine, byref(name)))
+        self.name = (name.value or b"").decode()
+        self.limits = Limits(facts.batch, facts.source, facts.target)
+        self.tokens = SpecialTokens(facts.pad, facts.unk, facts.bos, facts.eos)
+        self.poll: int = facts.poll
+        self.vocabulary: int = facts.vocabulary
+
+    def encode(self, input_ids: Int64, source_lengths: Int64) -> _Handle:
+        """Run the encoder on int64 `[batch, source]` ids, padded with pad, of int64 `[batch]` lengths."""
+        ids, lengths, memory = _int64(input_ids), _int64(source_lengths), c_void_p()
+        library, engine = self._library, self._handle.value
+        arguments = _address(ids), _address(lengths), *ids.shape, byref(memory)
+        _check(library, library.txport_engine_encode(engine, *arguments))
+        return _Handle(memory, library.txport_engine_memory_free)
+
+    def first_target(self, source: int) -> int:
+        """See `txport.runtime.engine.Engine.first_target`."""
+        target: int = self._library.txport_engine_first_target(self._handle.value, source)
+        return target
+
+    def allocate(self, rows: int, source: int, target: int, *, logits: bool = False) -> "FusedState":
+        """Buffers for `rows` sentences of up to `source` tokens that make up to `target` tokens, all rows finished."""
+        state, library = c_void_p(), self._library
+        code = library.txport_engine_allocate(self._handle.value, rows, source, target, logits, byref(state))
+        _check(library, code)
+        handle = _Handle(state, library.txport_state_free)
+        return FusedState(library, handle, (rows, source, target), self.vocabulary)
+
+
+class FusedState:
+    """One running batch in the library's memory; see `txport.runtime.engine.DecoderState`.
+
+    Args:
+        library: what made it.
+        handle: of the state.
+        sizes: rows, and the widths in tokens of cross-attention and of the caches.
+        vocabulary: logits of a row.
+    """
+
+    def __init__(self, library: ctypes.CDLL, handle: _Handle, sizes: tuple[int, int, int], vocabulary: int) -> None:
+        self._library, self._handle, self._vocabulary = library, handle, vocabulary
+        self.rows, self.source, self.target = sizes
+        self._unread = 0  # calls of `txport_state_step`
+
+    def place(
+        self, rows: Sequence[int], memory: _Handle, memory_rows: Sequence[int], target_limits: Sequence[int]
+    ) -> None:
+        """Start new sentences: row `rows[i]` gets encoder output `memory_rows[i]`, bos at position 0, not finished."""
+        here, there, limits = _int64(rows), _int64(memory_rows), _int64(target_limits)
+        arguments = len(here), _address(here), memory.value, _address(there), _address(limits)
+        _check(self._library, self._library.txport_state_place(self._handle.value, *arguments))
+
+    def step(self, count: int = 1) -> None:
+        """Advance every unfinished row by up to `count` tokens, in one call of the library for each `MOST_STEPS`."""
+        while count > 0:
+            part = min(count, MOST_STEPS)
+            _check(self._library, self._library.txport_state_step(self._handle.value, part))
+            self._unread += 1
+            count -= part
+
+    def read(self) -> StepOutput:
+        """The tokens of the steps since the last `read`."""
+        made, steps, finished = [], c_int64(), np.empty(self.rows, np.bool_)
+        for _ in range(self._unread):
+            part = np.empty((MOST_STEPS, self.rows), np.int64)
+            arguments = _address(part), MOST_STEPS, byref(steps), _address(finished)
+            _check(self._library, self._library.txport_state_read(self._handle.value, *arguments))
+            made.append(part[: steps.value])
+        self._unread = 0
+        return StepOutput(made[0] if len(made) == 1 else np.concatenate(made), finished)
+
+    def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
+        """Replace the last token that was made for these rows and their flag; see `DecoderState.override`."""
+        here, tokens, flags = _int64(rows), _int64(token_ids), np.ascontiguousarray(finished, np.bool_)
+        arguments = len(here), _address(here), _address(tokens), _address(flags)
+        _check(self._library, self._library.txport_state_override(self._handle.value, *arguments))
+
+    def logits(self) -> Float32:
+        """float32 `[rows, target_vocabulary]` of the last step."""
+        logits = np.empty((self.rows, self._vocabulary), np.float32)
+        _check(self._library, self._library.txport_state_logits(self._handle.value, _address(logits)))
+        return logits
+
+    def moved(self, rows: Sequence[int], target: int) -> "FusedState":
+        """A new state of these rows, as often as each is named; see `DecoderState.moved`."""
+        here, state, library = _int64(rows), c_void_p(), self._library
+        arguments = len(here), _address(here), target, byref(state)
+        _check(library, library.txport_state_moved(self._handle.value, *arguments))
+        handle = _Handle(state, library.txport_state_free)
+        return FusedState(library, handle, (len(here), self.source, target), self._vocabulary)

@@ -1,0 +1,55 @@
+"""What pyproject.toml cannot say: a wheel that carries the fused engine's library is for one kind of machine.
+
+`make wheel` names the library in `TXPORT_WHEEL_ENGINE`; without it the wheel is pure Python and runs everywhere.
+"""
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+from setuptools import Distribution, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_py import build_py
+
+ENGINE = os.environ.get("TXPORT_WHEEL_ENGINE")
+MACHINES = {62: "x86_64", 183: "aarch64"}  # e_machine of ELF
+# All that a wheel of manylinux may need of the system besides its loader (PEP 600).
+SYSTEM = {b"libc.so.6", b"libm.so.6", b"libpthread.so.0", b"libdl.so.2", b"librt.so.1"}
+
+
+def platform(library: bytes) -> str:
+    """The tag of the machines that have what an ELF library needs: glibc from the newest symbol that it asks for."""
+    machine = MACHINES[int.from_bytes(library[18:20], "little")]
+    needed = set(re.findall(rb"\0(lib[\w+-]+\.so[.\d]+)(?=\0)", library))
+    foreign = {name for name in needed - SYSTEM if not name.startswith(b"libtxport_engine")}
+    if foreign:
+        return f"linux_{machine}"
+    minor = max(int(found) for found in re.findall(rb"\0GLIBC_2\.(\d+)", library))
+    return f"manylinux_2_{max(minor, 17)}_{machine}"
+
+
+class Build(build_py):
+    """With the library beside the module that loads it."""
+
+    def run(self) -> None:
+        super().run()
+        if ENGINE and not self.editable_mode:
+            shutil.copyfile(ENGINE, Path(self.build_lib, "txport/runtime/engines/libtxport_engine.so"))
+
+
+class Wheel(bdist_wheel):
+    """For any Python 3 of the library's platform."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return ("py3", "none", platform(Path(ENGINE).read_bytes())) if ENGINE else super().get_tag()
+
+
+class WithLibrary(Distribution):
+    """What belongs to one platform is installed where such things are."""
+
+    def has_ext_modules(self) -> bool:
+        return bool(ENGINE)
+
+
+setup(cmdclass={"build_py": Build, "bdist_wheel": Wheel}, distclass=WithLibrary)

@@ -1,0 +1,210 @@
+// The fused engine against models in double precision, on every instruction set: all options, all sizes of padding, and
+// the same ids whatever runs beside a sentence.
+
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "errors.hpp"
+#include "fused/engine.hpp"
+#include "fused/random_model.hpp"
+#include "fused/targets.hpp"
+#include "greedy.hpp"
+#include "moved_rows.hpp"
+
+using namespace txport::core;
+using random_model::RandomModel;
+
+namespace {
+
+// Opened as on this processor, since the slowest instruction set is refused, and then used with `target`.
+std::unique_ptr<Engine> open(const RandomModel& model, int threads = 1, std::int64_t target = 0) {
+  targets::use(0);
+  auto engine = open_fused(model.directory(), model.manifest, {threads, false});
+  targets::use(target);
+  return engine;
+}
+
+Ids random_ids(std::mt19937& random, std::size_t count, std::int64_t vocabulary) {
+  Ids ids(count);
+  for (auto& id : ids) id = 4 + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(vocabulary - 4));
+  return ids;
+}
+
+// Steps over a sentence, forcing tokens; the logits must be the reference's, within `tolerance` times their own spread
+// (root mean squares), and the choice the largest of them.
+void check_logits(const RandomModel& model, const Engine& engine, std::mt19937& random, double tolerance) {
+  const std::size_t length = 1 + random() % 20;
+  const Ids source = random_ids(random, length, model.options.source_vocabulary);
+  const auto width = static_cast<std::int64_t>(length);
+  const auto state = engine.allocate(1, width, 24, true);
+  state->place({0}, *engine.encode(source, {width}), {0}, {24});
+  Ids made;
+  for (int step = 0; step < 20; ++step) {
+    state->step(1);
+    const std::int64_t choice = state->read().token_ids[0];
+    const std::vector<float> found = state->logits(0);
+    const random_model::Numbers expected = model.logits_after(source, made);
+    REQUIRE(found.size() == expected.size());
+    double mean = 0;
+    double spread = 0;
+    double error = 0;
+    for (const double logit : expected) mean += logit / static_cast<double>(expected.size());
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      spread += (expected[i] - mean) * (expected[i] - mean);
+      error += (found[i] - expected[i]) * (found[i] - expected[i]);
+    }
+    CAPTURE(step);
+    REQUIRE(std::sqrt(error) < tolerance * std::sqrt(spread));
+    REQUIRE(choice == std::max_element(found.begin(), found.end()) - found.begin());
+    double sum = 0;
+    for (const float logit : found) sum += std::exp(static_cast<double>(logit));
+    REQUIRE(state->log_probability(0, 5) == doctest::Approx(found[5] - std::log(sum)).epsilon(1e-5));
+    made.push_back(random_ids(random, 1, model.options.target_vocabulary)[0]);
+    state->override_tokens({0}, {made.back()}, {false});
+  }
+}
+
+random_model::Options any_options(std::mt19937& random) {
+  const auto number = [&](std::int64_t low, std::int64_t high) {
+    return low + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(high - low + 1));
+  };
+  random_model::Options options;
+  options.norm = std::array{"post", "pre", "post_final"}[random() % 3];
+  options.activation = std::array{"relu", "gelu", "silu"}[random() % 3];
+  options.biases = random() % 3 != 0;
+  options.embedding_norm = random() % 2 == 0;
+  options.tied = random() % 2 == 0;
+  options.shared = random() % 2 == 0;
+  options.some_float32 = random() % 2 == 0;
+  options.float16 = random() % 4 == 0;
+  options.heads = number(1, 5);
+  options.head_dim = number(1, 40);
+  options.ffn = number(1, 100);
+  options.encoder_layers = number(1, 3);
+  options.decoder_layers = number(1, 3);
+  options.target_vocabulary = number(10, 90);
+  options.source_vocabulary = options.shared ? options.target_vocabulary : number(10, 90);
+  return options;
+}
+
+// Answers of some sentences as one call of the greedy search.
+std::vector<Ids> answers(const Engine& engine, const std::vector<Ids>& sources, SearchOptions options = {}) {
+  std::vector<Request> requests;
+  for (const Ids& source : sources) requests.push_back({source, 30, 0, {}});
+  std::vector<Ids> result;
+  for (Result& each : decode_all(engine, requests, options)) result.push_back(std::move(each.ids));
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("float32: the logits of random models of all options are the reference's") {
+  targets::on_each([](std::int64_t target) {
+    for (std::uint32_t seed = 0; seed < 12; ++seed) {
+      CAPTURE(seed);
+      std::mt19937 random(seed);
+      const RandomModel model(any_options(random), seed);
+      const auto engine = open(model, 1 + static_cast<int>(seed % 3), target);
+      check_logits(model, *engine, random, 5e-5);
+    }
+  });
+}
+
+TEST_CASE("int8: the logits of random models of all options are those of the same quantisation") {
+  targets::on_each([](std::int64_t target) {
+    for (std::uint32_t seed = 100; seed < 112; ++seed) {
+      CAPTURE(seed);
+      std::mt19937 random(seed);
+      random_model::Options options = any_options(random);
+      options.int8 = true;
+      const RandomModel model(options, seed);
+      const auto engine = open(model, 1 + static_cast<int>(seed % 3), target);
+      // A number between two steps may be rounded to the other one, and keys and values are float16.
+      check_logits(model, *engine, random, 0.05);
+    }
+  });
+}
+
+TEST_CASE("a sentence gives the same ids alone, in any batch, on any threads and among several callers") {
+  for (const bool int8 : {false, true}) {
+    random_model::Options options;
+    options.int8 = int8;
+    options.heads = 3;
+    options.head_dim = 20;
+    options.target_vocabulary = options.source_vocabulary = 60;
+    const RandomModel model(options, 5);
+    std::mt19937 random(6);
+    std::vector<Ids> sources;
+    for (int i = 0; i < 40; ++i) sources.push_back(random_ids(random, 1 + random() % 40, 60));
+    const auto one = open(model, 1);
+    const auto three = open(model, 3);
+    std::vector<Ids> alone;
+    for (const Ids& source : sources) alone.push_back(answers(*one, {source})[0]);
+    for (const std::int64_t rows : {2, 5, 16}) {
+      CHECK(answers(*one, sources, {rows}) == alone);
+      CHECK(answers(*three, sources, {rows}) == alone);
+    }
+    for (std::size_t i = 0; i < sources.size(); i += 7) CHECK(answers(*three, {sources[i]})[0] == alone[i]);
+    SearchOptions side_by_side{4};
+    side_by_side.workers = 4;
+    CHECK(answers(*three, sources, side_by_side) == alone);
+    std::vector<std::thread> callers;
+    std::array<std::vector<Ids>, 4> found;
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      callers.emplace_back([&, i] { found[i] = answers(*three, sources, {static_cast<std::int64_t>(3 * i + 1)}); });
+    }
+    for (std::thread& caller : callers) caller.join();
+    for (const auto& each : found) CHECK(each == alone);
+  }
+}
+
+TEST_CASE("rows that move go on as before, with each instruction set") {
+  random_model::Options options;
+  options.int8 = true;
+  options.target_vocabulary = options.source_vocabulary = 40;
+  const RandomModel model(options, 9);
+  targets::on_each([&](std::int64_t target) {
+    const auto engine = open(model, 2, target);
+    for (std::uint32_t seed = 0; seed < 10; ++seed) memory::check_moved_rows(*engine, seed, 4, 39);
+  });
+}
+
+TEST_CASE("a process that was forked works alone, and its engine can be closed") {
+  const RandomModel model({}, 3);
+  std::mt19937 random(1);
+  const std::vector<Ids> sources{random_ids(random, 9, 40), random_ids(random, 4, 40)};
+  auto engine = open(model, 3);
+  const std::vector<Ids> expected = answers(*engine, sources);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool same = answers(*engine, sources) == expected;
+    engine.reset();
+    ::_exit(same ? 0 : 1);
+  }
+  int status = -1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  CHECK(answers(*engine, sources) == expected);
+}
+
+TEST_CASE("what the engine cannot do is said in one sentence") {
+  const RandomModel model({}, 3);
+  Manifest without = model.manifest;
+  without.parameters.reset();
+  CHECK(fault_of<EngineError>([&] { open_fused(model.directory(), without, {1}); }) ==
+        "the fused engine cannot run " + model.directory().string() +
+            ": its manifest has no table of parameters (export it again)");
+  CHECK(fault_of<BundleError>([&] { open_fused(model.directory() / "none", model.manifest, {1}); }) ==
+        (model.directory() / "none" / kWeightsName).string() +
+            " cannot be mapped into memory: copy or export the bundle again");
+  const auto engine = open(model);
+  const auto state = engine->allocate(1, 4, 8, false);
+  state->place({0}, *engine->encode({4, 5, 6, 7}, {4}), {0}, {40});
+  CHECK(fault_of<InputError>([&] { state->step(9); }) ==
+        "a row would pass the end of its cache of 8 tokens: move the rows to longer ones first");
+  CHECK(fault_of<InputError>([&] { state->logits(0); }) == "logits were not asked for when the state was allocated");
+  CHECK(fault_of<InputError>([&] { state->read(); }) == "there is nothing to read: step first");
+}

@@ -1,0 +1,153 @@
+"""The table of parameters: NumPy rebuilds every tensor of the model from the bytes that the table names."""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+from numpy_runner import OPTIONS, random_model, traced
+from txport.exporter.bundle import write_graphs
+from txport.exporter.graphs.float16 import to_float16
+from txport.exporter.graphs.int8 import convertible, to_int8
+from txport.exporter.graphs.parameters import parameter_table
+from txport.exporter.graphs.trace import model_sizes
+from txport.exporter.graphs.weights import INLINE
+from txport.models.transformer import Transformer
+from txport.runtime.bundle.parameter_rules import parameter_faults
+from txport.runtime.bundle.parameters import WEIGHTS, Parameter, Parameters
+from txport.runtime.bundle.schema import Dimensions, FileEntry, Range
+
+LENGTH = 32  # of positions; `test_export` has fewer than the model
+
+
+def float32(graphs: dict[str, ir.Model]) -> None:
+    pass
+
+
+def float16(graphs: dict[str, ir.Model]) -> None:
+    for graph in graphs.values():
+        to_float16(graph, ())
+
+
+def float16_with_islands(graphs: dict[str, ir.Model]) -> None:
+    for graph in graphs.values():
+        to_float16(
+            graph, [node.name or "" for node in graph.graph if re.match("layers.0.(feed|self)", node.name or "")]
+        )
+
+
+def int8(graphs: dict[str, ir.Model]) -> None:
+    for graph in graphs.values():
+        largest = {str(output.name): 5.0 for node in graph.graph for output in node.outputs}
+        to_int8(graph, largest)
+
+
+def int8_with_kept_layers(graphs: dict[str, ir.Model]) -> None:
+    for graph in graphs.values():
+        largest = {str(output.name): 5.0 for node in graph.graph for output in node.outputs}
+        kept = "layers.0.(feed_forward|qkv|cross_output)|projection|embedding"
+        to_int8(graph, largest, [node.name or "" for node in convertible(graph) if re.match(kept, node.name or "")])
+
+
+FORMS: list[Callable[[dict[str, ir.Model]], None]] = [
+    float32, float16, float16_with_islands, int8, int8_with_kept_layers,
+]  # fmt: skip
+
+
+def written(model: Transformer, form: Callable[[dict[str, ir.Model]], None], directory: Path) -> Parameters:
+    encoder, step = copy_of(traced(model, "ort"))
+    graphs = {"encoder": encoder, "decoder_step.ort": step}
+    form(graphs)
+    write_graphs(directory, graphs, "0")
+    before = (directory / "weights.bin").stat().st_size
+    table = parameter_table(model, graphs, directory / "weights.bin", LENGTH)
+    added = (directory / "weights.bin").stat().st_size - before
+    assert added <= 2 * INLINE * len(table.tensors), "small tensors and scales are added, and no others"
+    return table
+
+
+def copy_of(models: tuple[ir.Model, ...]) -> list[ir.Model]:
+    return [ir.from_proto(ir.to_proto(model)) for model in models]
+
+
+def rebuilt(tensor: Parameter, data: bytes) -> np.ndarray:
+    """The tensor as float32, by nothing but the table's words."""
+    dtype = np.dtype(tensor.dtype)
+    strides = [stride * dtype.itemsize for stride in tensor.strides]
+    values = np.ndarray(tensor.shape, dtype, data, tensor.offset, strides).astype(np.float32)
+    if tensor.scales is None:
+        return values
+    return values * np.frombuffer(data, np.float32, tensor.shape[0], tensor.scales)[:, None]
+
+
+def expected(model: Transformer) -> dict[str, np.ndarray]:
+    """The state dict with what the format says of it: positions for all, and queries times head_dim^-0.5."""
+    values = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    for side in ("source_embedding", "target_embedding"):
+        values[f"{side}.positions"] = getattr(model, side).positions.detach()[:LENGTH]
+    for name in values:
+        if ".query." in name:
+            values[name] = values[name] * model.config.head_dim**-0.5
+    return {name: value.numpy() for name, value in values.items()}
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+@pytest.mark.parametrize("options", OPTIONS)
+def test_every_parameter_is_rebuilt(options: str, form: Callable[[dict[str, ir.Model]], None], tmp_path: Path) -> None:
+    model = random_model(**OPTIONS[options], ffn=200)
+    config = model.config
+    table = written(model, form, tmp_path)
+    data = (tmp_path / "weights.bin").read_bytes()
+    tensors = {tensor.name: tensor for tensor in table.tensors}
+    wanted = expected(model)
+    target = tensors["target_embedding.tokens.weight"]
+    ties = {"source_embedding.tokens.weight": config.share_embeddings, "projection.weight": config.tie_projection}
+    for name, values in wanted.items():
+        assert (name in tensors) != ties.get(name, False)
+        tensor = tensors.get(name, target)
+        found = rebuilt(tensor, data)
+        if tensor.dtype == "int8":
+            assert tensor.scales is not None
+            scales = np.frombuffer(data, np.float32, tensor.shape[0], tensor.scales)[:, None]
+            assert (np.abs(found - values) <= scales * 0.501).all()
+        else:
+            np.testing.assert_array_equal(found, values.astype(tensor.dtype).astype(np.float32))
+    assert set(tensors) <= set(wanted)
+    faults = list(parameter_faults(table, model_sizes(config), dimensions(), {WEIGHTS: FileEntry(len(data), "")}))
+    assert faults == []
+    assert dataclasses.astuple(table.architecture) == (
+        config.norm,
+        config.activation,
+        config.d_model**0.5 if config.scale_embedding else 1.0,
+        config.layer_norm_epsilon,
+    )
+
+
+def dimensions() -> Dimensions:
+    return Dimensions(Range(1, 8, 64), Range(1, 8, LENGTH), Range(1, 8, LENGTH))
+
+
+def test_types_are_those_of_the_graphs(tmp_path: Path) -> None:
+    """Matrices of products in int8, but for layers that the graphs keep in float32."""
+    tensors = {t.name: t.dtype for t in written(random_model(), int8_with_kept_layers, tmp_path).tensors}
+    assert tensors["encoder.0.attention.query.weight"] == "float32", "its packed product was kept"
+    assert tensors["encoder.1.attention.query.weight"] == "int8"
+    assert tensors["decoder.0.cross_attention.output.weight"] == "float32"
+    assert tensors["decoder.0.cross_attention.key.weight"] == "int8"
+    assert tensors["target_embedding.tokens.weight"] == "float32"
+    assert {dtype for name, dtype in tensors.items() if "norm" in name or "bias" in name} == {"float32"}
+
+
+def test_a_tensor_that_no_graph_has_is_our_bug(tmp_path: Path) -> None:
+    model = random_model()
+    encoder, step = copy_of(traced(model, "ort"))
+    graphs = {"encoder": encoder, "decoder_step.ort": step}
+    write_graphs(tmp_path, graphs, "0")
+    with torch.no_grad():
+        model.encoder[1].feed_forward.outer.weight[-1, -1] += 1e-3  # type: ignore[union-attr, operator]
+    with pytest.raises(AssertionError, match=r"encoder\.1\.feed_forward\.outer\.weight"):
+        parameter_table(model, graphs, tmp_path / "weights.bin", LENGTH)
