@@ -7,12 +7,13 @@ import ctypes
 import functools
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from cuda.bindings import driver as cuda
-from txport.runtime.device.device import Buffer
+from txport.runtime.device.device import Buffer, Mark
 from txport.runtime.device.gpu import usable_gpu
 from txport.runtime.errors import EngineError, ResourceError
 
@@ -34,11 +35,10 @@ class CudaDevice:
     def __init__(self) -> None:
         self.gpu = usable_gpu("CUDA")
         self._stream = _checked("cuStreamCreate", _NON_BLOCKING)
-        self._event = _checked("cuEventCreate", _NO_TIMING)
+        self._end = _Mark(self._stream)
         self.stream = int(self._stream)
         self._allocated: set[int] = set()
         _destroy_with(self, cuda.cuStreamDestroy, self._stream)
-        _destroy_with(self, cuda.cuEventDestroy, self._event)
         weakref.finalize(self, _destroy_all, cuda.cuMemFree, self._allocated).atexit = False
 
     def allocate(self, size: int) -> int:
@@ -60,10 +60,13 @@ class CudaDevice:
         _check("cuMemGetInfo", error)
         return int(free)
 
-    def host_buffer(self, size: int) -> npt.NDArray[Any]:
+    def make_mark(self) -> "_Mark":
+        return _Mark(self._stream)
+
+    def host_buffer(self, size: int, used: Mark) -> npt.NDArray[Any]:
         address = int(_checked("cuMemHostAlloc", size, 0))
         memory = (ctypes.c_uint8 * size).from_address(address)
-        _destroy_with(memory, cuda.cuMemFreeHost, address)
+        _destroy_with(memory, functools.partial(_free_host, used), address)
         return np.ctypeslib.as_array(memory)
 
     def upload(self, address: int, array: npt.NDArray[Any]) -> None:
@@ -87,8 +90,8 @@ class CudaDevice:
         _checked("cuMemsetD2D8Async", target.address, max(target.row, width), value, width, rows, self._stream)
 
     def synchronize(self) -> None:
-        _checked("cuEventRecord", self._event, self._stream)
-        _checked("cuEventSynchronize", self._event)
+        self._end.set()
+        self._end.wait()
 
     def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
         _checked("cuStreamBeginCapture", self._stream, _THREAD_LOCAL)
@@ -105,6 +108,20 @@ class CudaDevice:
         finally:
             cuda.cuGraphDestroy(graph)
         return _Replay(runnable, self._stream, enqueue)
+
+
+class _Mark:
+    """An event of the stream; see `txport.runtime.device.device.Mark`."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream, self._event = stream, _checked("cuEventCreate", _NO_TIMING)
+        _destroy_with(self, cuda.cuEventDestroy, self._event)
+
+    def set(self) -> None:
+        _checked("cuEventRecord", self._event, self._stream)
+
+    def wait(self) -> None:
+        _checked("cuEventSynchronize", self._event)
 
 
 class _Replay:
@@ -140,6 +157,13 @@ def _destroy_all(destroy: Callable[[Any], Any], handles: Iterable[Any]) -> None:
     cuda.cuCtxSetCurrent(_primary_context())
     for handle in handles:
         destroy(handle)
+
+
+def _free_host(used: Mark, address: int) -> None:
+    """CUDA does not say that freeing page-locked memory waits for copies to it."""
+    with suppress(EngineError):  # a device that has failed works on nothing
+        used.wait()
+    cuda.cuMemFreeHost(address)
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from txport.runtime.device.program import Program
 from txport.runtime.device.state import DeviceState
 from txport.runtime.engine import FIRST_TARGET, Int64
 
-# Steps from one poll to the next: each poll stalls the device, and each step after a sentence's end is wasted.
+# Steps that the host has not seen: a poll may stall the device, and each step after a sentence's end is wasted.
 POLL = 4
 _MULTIPLE = 8  # encoder widths, so that copies are of whole words
 
@@ -25,7 +25,7 @@ class DeviceEngine:
         device: where the state is.
         manifest: the bundle's.
         program: what runs there.
-        poll: steps from one poll to the next.
+        poll: the most steps that the host has not seen.
     """
 
     def __init__(self, device: Device, manifest: Manifest, program: Program, poll: int = POLL) -> None:

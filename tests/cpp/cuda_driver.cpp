@@ -2,7 +2,7 @@
 // without a GPU.
 //
 // Work that a stream is given is done as late as CUDA allows, when something
-// waits for it: what is read too early is wrong. With TXPORT_TEST_CUDA=eager it
+// waits for it, and no more of it than that: what is read too early is wrong. With TXPORT_TEST_CUDA=eager it
 // is done at once, for libraries that compute in host memory and know no
 // stream. Every address must lie in an allocation, memory is poisoned, a
 // context must be current, and what must not be called during a capture is
@@ -65,6 +65,7 @@ struct CUDA_MEMCPY3D {
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -98,10 +99,18 @@ constexpr int kDeviceMemory = 2;
 using Work = std::function<int()>;
 
 struct Stream {
-  std::vector<Work> queue;
+  std::deque<Work> queue;
+  unsigned long long done = 0;             // how much was done of what was enqueued
+  bool busy = false;                       // something is being done
   std::vector<Work>* recording = nullptr;  // of a capture
   std::thread::id owner;                   // of the thread that began it
   bool invalid = false;                    // something was called that a capture does not allow
+};
+
+// A place in the queue of a stream.
+struct Event {
+  Stream* stream = nullptr;
+  unsigned long long place = 0;
 };
 
 // One driver for the process: a lock around everything, as slow as it may be.
@@ -111,7 +120,7 @@ struct Driver {
   int sticky = kSuccess;
   std::map<CUdeviceptr, std::size_t> device;
   std::map<CUdeviceptr, std::size_t> pinned;
-  std::set<Stream*> streams;
+  std::set<Stream*> streams, destroyed;
   std::set<void*> events;
   std::set<void*> graphs;
   unsigned long long calls = 0;  // with a stream: copies, fills, launches and waits
@@ -150,16 +159,32 @@ int check_device(CUdeviceptr address, std::size_t bytes) {
   return fail(kIllegalAddress, "not within one allocation", address, bytes);
 }
 
+// Page-locked memory that was such when the copy was enqueued.
+int check_pinned(const void* start, std::size_t bytes) {
+  const auto address = reinterpret_cast<CUdeviceptr>(start);
+  if (within(driver().pinned, address, bytes)) return kSuccess;
+  return fail(kIllegalAddress, "page-locked memory was freed before its copy", address, bytes);
+}
+
 char* at(CUdeviceptr address) { return reinterpret_cast<char*>(address); }
 
-int drain(Stream& stream) {
-  std::vector<Work> queue;
-  queue.swap(stream.queue);
-  for (const Work& work : queue) {
-    if (const int code = work()) return code;
+// Do as much as was enqueued up to this place. Work of the host may come here again, as when Python collects garbage in
+// it: what is behind it waits all the same.
+int drain(Stream& stream, unsigned long long place) {
+  if (stream.busy) return driver().sticky;
+  stream.busy = true;
+  int code = kSuccess;
+  while (code == kSuccess && !stream.queue.empty() && stream.done < place) {
+    const Work work = std::move(stream.queue.front());
+    stream.queue.pop_front();
+    ++stream.done;
+    code = work();
   }
-  return driver().sticky;
+  stream.busy = false;
+  return code != kSuccess ? code : driver().sticky;
 }
+
+int drain(Stream& stream) { return drain(stream, stream.done + stream.queue.size()); }
 
 int enqueue(Stream& stream, Work work) {
   if (stream.recording != nullptr) {
@@ -201,8 +226,10 @@ bool spoils_capture() {
 }
 
 int finish_all() {
-  for (Stream* stream : driver().streams) {
-    if (const int code = drain(*stream)) return code;
+  for (const auto* streams : {&driver().streams, &driver().destroyed}) {
+    for (Stream* stream : *streams) {
+      if (const int code = drain(*stream)) return code;
+    }
   }
   return kSuccess;
 }
@@ -222,7 +249,6 @@ int allocate(std::map<CUdeviceptr, std::size_t>& blocks, CUdeviceptr* address, s
 
 int release(std::map<CUdeviceptr, std::size_t>& blocks, CUdeviceptr address) {
   if (spoils_capture()) return kCaptureUnsupported;
-  if (const int code = finish_all()) return code;
   if (blocks.erase(address) == 0) return kInvalidValue;
   std::free(at(address));
   return kSuccess;
@@ -319,7 +345,10 @@ CUresult cuMemAlloc_v2(CUdeviceptr* address, std::size_t bytes) {
   return guarded([&] { return allocate(driver().device, address, bytes); });
 }
 CUresult cuMemFree_v2(CUdeviceptr address) {
-  return guarded([&] { return release(driver().device, address); });
+  return guarded([&] {
+    const int code = finish_all();
+    return code != kSuccess ? code : release(driver().device, address);
+  });
 }
 CUresult cuMemHostAlloc(void** address, std::size_t bytes, unsigned) {
   return guarded([&] {
@@ -329,6 +358,7 @@ CUresult cuMemHostAlloc(void** address, std::size_t bytes, unsigned) {
     return code;
   });
 }
+// CUDA does not say that this waits for copies.
 CUresult cuMemFreeHost(void* address) {
   return guarded([&] { return release(driver().pinned, reinterpret_cast<CUdeviceptr>(address)); });
 }
@@ -342,6 +372,7 @@ CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr target, const void* source, std::size_
     if (!pinned) staged.assign(start, start + bytes);
     return enqueue(queue, [=] {
       if (const int code = check_device(target, bytes)) return code;
+      if (const int code = pinned ? check_pinned(start, bytes) : int{kSuccess}) return code;
       std::memcpy(at(target), pinned ? start : staged.data(), bytes);
       return int{kSuccess};
     });
@@ -349,8 +380,10 @@ CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr target, const void* source, std::size_
 }
 CUresult cuMemcpyDtoHAsync_v2(void* target, CUdeviceptr source, std::size_t bytes, CUstream stream) {
   return on_stream(stream, [&](Stream& queue) {
+    const bool pinned = within(driver().pinned, reinterpret_cast<CUdeviceptr>(target), bytes);
     return enqueue(queue, [=] {
       if (const int code = check_device(source, bytes)) return code;
+      if (const int code = pinned ? check_pinned(target, bytes) : int{kSuccess}) return code;
       std::memcpy(target, at(source), bytes);
       return int{kSuccess};
     });
@@ -415,10 +448,9 @@ CUresult cuStreamCreate(CUstream* stream, unsigned) {
 }
 CUresult cuStreamDestroy_v2(CUstream handle) {
   return on_stream(handle, [&](Stream& stream) {
-    const int code = drain(stream);
     driver().streams.erase(&stream);
-    delete &stream;
-    return code;
+    driver().destroyed.insert(&stream);  // this does not wait: its work is still done
+    return int{kSuccess};
   });
 }
 CUresult cuStreamSynchronize(CUstream handle) {
@@ -433,10 +465,9 @@ CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data) {
   });
 }
 
-// An event is the stream that it was recorded in.
 CUresult cuEventCreate(CUevent* event, unsigned) {
   return guarded([&] {
-    auto* made = new Stream*(nullptr);
+    auto* made = new Event;
     driver().events.insert(made);
     *event = reinterpret_cast<CUevent>(made);
     return int{kSuccess};
@@ -445,14 +476,14 @@ CUresult cuEventCreate(CUevent* event, unsigned) {
 CUresult cuEventDestroy_v2(CUevent event) {
   return guarded([&] {
     if (driver().events.erase(event) == 0) return int{kInvalidHandle};
-    delete reinterpret_cast<Stream**>(event);
+    delete reinterpret_cast<Event*>(event);
     return int{kSuccess};
   });
 }
 CUresult cuEventRecord(CUevent event, CUstream handle) {
   return on_stream(handle, [&](Stream& stream) {
     if (driver().events.count(event) == 0) return int{kInvalidHandle};
-    *reinterpret_cast<Stream**>(event) = &stream;
+    *reinterpret_cast<Event*>(event) = {&stream, stream.done + stream.queue.size()};
     return int{kSuccess};
   });
 }
@@ -461,8 +492,8 @@ CUresult cuEventSynchronize(CUevent event) {
     if (driver().events.count(event) == 0) return int{kInvalidHandle};
     if (spoils_capture()) return int{kCaptureUnsupported};
     ++driver().calls;
-    Stream* stream = *reinterpret_cast<Stream**>(event);
-    return stream == nullptr || driver().streams.count(stream) == 0 ? int{kSuccess} : drain(*stream);
+    const Event& seen = *reinterpret_cast<Event*>(event);
+    return seen.stream == nullptr ? int{kSuccess} : drain(*seen.stream, seen.place);
   });
 }
 

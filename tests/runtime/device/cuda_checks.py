@@ -135,6 +135,18 @@ def test_nothing_is_left_when_an_engine_is_gone() -> None:
 
 
 @lazy
+def test_page_locked_memory_goes_after_the_copies_to_it() -> None:
+    device = cuda.CudaDevice()
+    address, used = device.allocate(1 << 16), device.make_mark()
+    found = device.host_buffer(1 << 16, used)
+    device.download(found, address)
+    used.set()
+    del found, used
+    gc.collect()
+    device.synchronize()  # the driver is broken for good if a copy finds that its memory is gone
+
+
+@lazy
 def test_what_cannot_be_captured_is_said_and_the_stream_goes_on() -> None:
     device = cuda.CudaDevice()
     address = device.allocate(256)
