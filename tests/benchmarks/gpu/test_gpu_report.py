@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from host_driver import build_driver
 from txport.benchmarks.gpu.cpp import cpp
-from txport.benchmarks.gpu.notebook import Notebook, Skip
 from txport.benchmarks.gpu.onnxruntime import matrix, threads
 from txport.benchmarks.gpu.page import page
 from txport.benchmarks.gpu.report import REPORT, run_stage, run_stages
 from txport.benchmarks.gpu.schema import GpuReport
 from txport.benchmarks.gpu.stage import STAGES
+from txport.benchmarks.gpu.stage_context import Skip, StageContext
 from txport.benchmarks.gpu.timing import refilling, table
 from txport.runtime.bundle.strict_json import decode, read
 from txport.runtime.device.gpu import find_gpu
@@ -66,13 +66,13 @@ def test_without_a_gpu_every_stage_says_why(tmp_path: Path, bundles: Path) -> No
 
 @pytest.mark.parametrize("stage", [matrix, threads, table, refilling, cpp])
 def test_without_onnxruntime_stages_say_so(
-    stage: Callable[[Notebook], None], tmp_path: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch
+    stage: Callable[[StageContext], None], tmp_path: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A machine may have TensorRT alone."""
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    notebook = Notebook(tmp_path / "result.json", {"tiny-float32": bundle}, True, tmp_path, tmp_path)
+    context = StageContext(tmp_path / "result.json", {"tiny-float32": bundle}, True, tmp_path, tmp_path)
     with pytest.raises(Skip, match="ONNX Runtime is not installed"):
-        stage(notebook)
+        stage(context)
 
 
 def test_a_stage_that_takes_too_long_is_stopped_and_the_others_go_on(tmp_path: Path, bundles: Path) -> None:

@@ -1,4 +1,4 @@
-"""Where a stage of the report writes what it finds, and what it works with."""
+"""What each stage of the report works with, and where it writes what it finds."""
 
 import json
 from collections.abc import Iterator
@@ -17,8 +17,8 @@ class Skip(Exception):
 
 
 @dataclass
-class Notebook:
-    """Where a stage writes, and what it works with.
+class StageContext:
+    """What a stage works with, and where it writes.
 
     Attributes:
         result: the file of the findings.
