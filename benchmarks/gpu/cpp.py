@@ -38,7 +38,8 @@ def cpp(context: StageContext) -> None:
             continue
         figures = json.loads(done.stdout)
         times = {f"{name}_ms_per_token": value for name, value in figures["figures"]["ms_per_token"].items()}
-        context.row(f"C++, whole calls, {bundle.name}", engine=str(figures["engine"]), batch=batch, **times)
+        runs = {"engine": str(figures["engine"]), "reason": str(figures["reason"])}
+        context.row(f"C++, whole calls, {bundle.name}", **runs, batch=batch, **times)
 
 
 def surroundings(programs: Path) -> dict[str, str]:

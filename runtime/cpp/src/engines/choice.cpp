@@ -117,7 +117,7 @@ Choice choose(const fs::path& directory, const Manifest& manifest, const std::st
   return on_ort(manifest, device, lowering, "device " + device + " was requested");
 }
 
-std::unique_ptr<Engine> open_engine(const fs::path& directory, const Manifest& manifest, const Choice& choice,
+std::unique_ptr<Engine> open_engine(const fs::path& directory, const Manifest& manifest, Choice& choice,
                                     const CpuShare& share, const std::function<void(const std::string&)>& warn) {
   if (choice.fallback == nullptr) return open_chosen(directory, manifest, choice, share, warn);
   try {
@@ -125,7 +125,8 @@ std::unique_ptr<Engine> open_engine(const fs::path& directory, const Manifest& m
   } catch (const Error& error) {
     if (warn) warn(std::string(error.what()) + "; the CPU is used instead");
   }
-  return open_chosen(directory, manifest, *choice.fallback, share, warn);
+  choice = Choice(*choice.fallback);
+  return open_chosen(directory, manifest, choice, share, warn);
 }
 
 }  // namespace txport::core

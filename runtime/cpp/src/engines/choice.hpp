@@ -54,10 +54,10 @@ struct CpuShare {
 };
 
 // Load the bundle's graphs, or its engines. If a GPU that "auto" chose cannot be used, `warn` is called and the CPU
-// takes its place; later `warn` is called, in the thread of a call, with what went wrong in the background. Throws
-// BundleError: the library does not load them. MissingLibrary, EngineError: the device cannot be used.
-std::unique_ptr<Engine> open_engine(const std::filesystem::path& directory, const Manifest& manifest,
-                                    const Choice& choice, const CpuShare& share,
-                                    const std::function<void(const std::string&)>& warn);
+// takes its place, in `choice` too; later `warn` is called, in the thread of a call, with what went wrong in the
+// background. Throws BundleError: the library does not load them. MissingLibrary, EngineError: the device cannot be
+// used.
+std::unique_ptr<Engine> open_engine(const std::filesystem::path& directory, const Manifest& manifest, Choice& choice,
+                                    const CpuShare& share, const std::function<void(const std::string&)>& warn);
 
 }  // namespace txport::core
