@@ -33,10 +33,13 @@ def on_onnxruntime(
     return DeviceEngine(device, manifest, program)
 
 
-def on_tensorrt(bundle: Path) -> Engine:
+def on_tensorrt(bundle: Path) -> DeviceEngine:
     """The bundle on the TensorRT engines that fit."""
     manifest = Manifest.load(bundle)
-    return open_engine(bundle, manifest, dataclasses.replace(choose(manifest, "trt", bundle=bundle), fallback=None))
+    choice = dataclasses.replace(choose(manifest, "trt", bundle=bundle), fallback=None)
+    engine = open_engine(bundle, manifest, choice)
+    assert isinstance(engine, DeviceEngine)
+    return engine
 
 
 def largest(context: StageContext, precision: str = "float16") -> Path:

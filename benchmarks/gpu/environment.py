@@ -4,6 +4,7 @@ import importlib.metadata
 import shutil
 import subprocess
 import sys
+from collections import Counter
 
 import numpy as np
 from txport.benchmarks.gpu.stage_context import StageContext
@@ -66,10 +67,13 @@ def device(context: StageContext) -> None:
     expected = np.full_like(sent, 7)
     expected[:, :width] = sent[:, :width]
     context.check("copies and fills", bool((found == expected).all()), f"{rows} rows of {width} bytes")
+    driver.graphs = captured = list[Counter[str]]()
     replay = driver.capture(lambda: driver.copy(Buffer(second), Buffer(first), rows * pitch))
     driver.upload(first, sent[::-1].copy())
     replay()
     driver.download(found, second)
     driver.synchronize()
     context.check("capture and replay", bool((found == sent[::-1]).all()))
+    nodes = [dict(counted) for counted in captured]
+    context.check("nodes of what was captured", nodes == [{"memcpy": 1}], f"{nodes}, of one copy")
     context.row("device", gpu=str(driver.gpu), free_bytes=driver.free_memory())

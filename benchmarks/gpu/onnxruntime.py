@@ -3,6 +3,7 @@
 import threading
 
 from txport.benchmarks.gpu.engines import golden_fault, no_onnxruntime, on_onnxruntime
+from txport.benchmarks.gpu.graphs import report_nodes
 from txport.benchmarks.gpu.stage_context import Skip, StageContext
 from txport.benchmarks.gpu.timing import BATCHES, step_seconds
 from txport.runtime.bundle.manifest import Manifest
@@ -24,6 +25,8 @@ def matrix(context: StageContext) -> None:
                     context.row("left out", bundle=name, lowering=lowering, reason=str(error))
                     break
                 with context.checking(title):
+                    if captured:
+                        report_nodes(context, title, engine, bundle=name, lowering=lowering)
                     fault = golden_fault(engine, bundle, rows=3)
                     context.check(title, not fault, fault or "golden ids")
                     if captured and not context.rehearsal:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from txport.benchmarks.gpu.engines import golden_fault, on_tensorrt
+from txport.benchmarks.gpu.graphs import report_nodes
 from txport.benchmarks.gpu.stage_context import Skip, StageContext
 from txport.exporter.engines.inspector import engine_layers
 from txport.runtime.bundle.manifest import Manifest
@@ -35,7 +36,9 @@ def builds(context: StageContext) -> None:
             context.row("left out", bundle=name, reason="engines of TensorRT-RTX for another GPU are not run here")
             continue
         with context.checking(f"{name}: golden cases"):
-            fault = golden_fault(on_tensorrt(place), place, rows=3)
+            engine = on_tensorrt(place)
+            report_nodes(context, name, engine, bundle=name, engine=engine.name)
+            fault = golden_fault(engine, place, rows=3)
             context.check(f"{name}: golden cases", not fault, fault or "golden ids")
 
 

@@ -6,7 +6,8 @@ It uses the device's primary context, as CUDA's runtime does, and so TensorRT an
 import ctypes
 import functools
 import weakref
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -21,7 +22,9 @@ _FIRST = 0  # the device that is used; CUDA_VISIBLE_DEVICES chooses another
 _NON_BLOCKING = cuda.CUstream_flags.CU_STREAM_NON_BLOCKING
 _NO_TIMING = cuda.CUevent_flags.CU_EVENT_DISABLE_TIMING
 _THREAD_LOCAL = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-_DEVICE = cuda.CUmemorytype.CU_MEMORYTYPE_DEVICE
+_DEVICE, _HOST = cuda.CUmemorytype.CU_MEMORYTYPE_DEVICE, cuda.CUmemorytype.CU_MEMORYTYPE_HOST
+_UNIFIED = cuda.CUmemorytype.CU_MEMORYTYPE_UNIFIED
+_MEMORY_TYPE = cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
 _SUCCESS, _OUT_OF_MEMORY = cuda.CUresult.CUDA_SUCCESS, cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY
 
 
@@ -38,6 +41,7 @@ class CudaDevice:
         self._end = _Mark(self._stream)
         self.stream = int(self._stream)
         self._allocated: set[int] = set()
+        self.graphs: list[Counter[str]] | None = None  # the nodes of each capture from now on, if it is a list
         _destroy_with(self, cuda.cuStreamDestroy, self._stream)
         weakref.finalize(self, _destroy_all, cuda.cuMemFree, self._allocated).atexit = False
 
@@ -104,6 +108,8 @@ class CudaDevice:
             raise
         graph = _checked("cuStreamEndCapture", self._stream)
         try:
+            if self.graphs is not None:
+                self.graphs.append(Counter(_kinds(graph)))
             runnable = _checked("cuGraphInstantiate", graph, 0)
         finally:
             cuda.cuGraphDestroy(graph)
@@ -136,6 +142,33 @@ class _Replay:
         (error,) = cuda.cuGraphLaunch(self._runnable, self._stream)
         if error != _SUCCESS:
             _check("cuGraphLaunch", error)
+
+
+def _kinds(graph: Any) -> Iterator[str]:
+    """What each node of a captured graph is: "kernel", "memcpy", "memset", "host" and so on, of graphs within it too.
+
+    A copy from or to memory of the host that is not page-locked is "pageable memcpy": every replay reads or writes it,
+    whatever it is by then.
+    """
+    _, count = _all_checked("cuGraphGetNodes", graph)
+    nodes, _ = _all_checked("cuGraphGetNodes", graph, count)
+    for node in nodes or ():
+        kind = _checked("cuGraphNodeGetType", node).name.removeprefix("CU_GRAPH_NODE_TYPE_").lower()
+        if kind == "graph":
+            yield from _kinds(_checked("cuGraphChildGraphNodeGetGraph", node))
+            continue
+        yield "pageable memcpy" if kind == "memcpy" and _is_pageable(node) else kind
+
+
+def _is_pageable(node: Any) -> bool:
+    """Whether an end of a copy is in memory that the driver does not know."""
+    copy = _checked("cuGraphMemcpyNodeGetParams", node)
+    ends = (copy.srcMemoryType, copy.srcHost, copy.srcDevice), (copy.dstMemoryType, copy.dstHost, copy.dstDevice)
+    for kind, host, unified in ends:
+        address = host if kind == _HOST else unified if kind == _UNIFIED else None
+        if address is not None and cuda.cuPointerGetAttribute(_MEMORY_TYPE, int(address))[0] != _SUCCESS:
+            return True
+    return False
 
 
 def _between(region: Any, target: Buffer, source: Buffer, width: int, rows: int) -> Any:
@@ -183,11 +216,17 @@ def _use_context() -> None:
 
 
 def _checked(name: str, *arguments: Any) -> Any:
-    """Call a function of the driver and return its value, if it has one."""
+    """Call a function of the driver and return its first value, if it has one."""
+    values = _all_checked(name, *arguments)
+    return values[0] if values else None
+
+
+def _all_checked(name: str, *arguments: Any) -> list[Any]:
+    """Call a function of the driver and return its values."""
     _use_context()
     error, *values = getattr(cuda, name)(*arguments)
     _check(name, error)
-    return values[0] if values else None
+    return values
 
 
 def _check(name: str, error: Any) -> None:

@@ -31,7 +31,7 @@ class DeviceEngine:
     def __init__(self, device: Device, manifest: Manifest, program: Program, poll: int = POLL) -> None:
         self.name, self.poll = program.name, poll
         self.limits, self.tokens, self.manifest = program.limits, manifest.tokens, manifest
-        self._device, self._program = device, program
+        self.device, self._program = device, program
         self._pool = Pool(device, manifest, program)
         self._cross = cross_names(manifest.model.decoder_layers)
 
@@ -60,8 +60,8 @@ class DeviceEngine:
             memory = self._pool.memory(sum(sizes))
             cross_at, bias, ids_at, lengths_at = (memory.value + sum(sizes[:index]) for index in range(4))
             cross = stack(cross_at, self._cross, batch, heads, line)
-            self._device.upload(ids_at, ids)
-            self._device.upload(lengths_at, np.ascontiguousarray(source_lengths, id_type))
+            self.device.upload(ids_at, ids)
+            self.device.upload(lengths_at, np.ascontiguousarray(source_lengths, id_type))
             inputs = {"input_ids": ids_at, "source_lengths": lengths_at}
             self._program.encode({**inputs, **cross.tensors(), "cross_bias": bias}, batch, width)
         return Encoded(cross, bias, width, memory)
@@ -78,4 +78,4 @@ class DeviceEngine:
     def synchronize(self) -> None:
         """Wait for all enqueued work, as measurements must: `encode` and a state's `step` return before it is done."""
         with self._pool.working():
-            self._device.synchronize()
+            self.device.synchronize()

@@ -22,10 +22,13 @@ using CUstream = struct CUstream_st*;
 using CUevent = struct CUevent_st*;
 using CUgraph = struct CUgraph_st*;
 using CUgraphExec = struct CUgraphExec_st*;
+using CUgraphNode = struct CUgraphNode_st*;
 using CUarray = struct CUarray_st*;
 using CUhostFn = void (*)(void*);
 using CUdevice_attribute = int;
 using CUmemorytype = int;
+using CUgraphNodeType = int;
+using CUpointer_attribute = int;
 using CUstreamCaptureMode = int;
 using CUdriverProcAddressQueryResult = int;
 using cuuint64_t = unsigned long long;
@@ -94,17 +97,29 @@ enum Code {
 constexpr std::size_t kRoom = std::size_t{1} << 31;
 constexpr std::size_t kAlignment = 256;
 constexpr unsigned char kPoison = 0xAB;
+constexpr int kHostMemory = 1;
 constexpr int kDeviceMemory = 2;
 
 using Work = std::function<int()>;
 
+// What a captured piece of work is, by CUDA's numbers.
+enum Kind { kCopyNode = 1, kFillNode = 2, kHostNode = 3 };
+
+struct Node {
+  Work work;
+  Kind kind;
+  CUDA_MEMCPY3D copy = {};  // of a copy: from where to where
+};
+
+using Nodes = std::vector<Node>;
+
 struct Stream {
   std::deque<Work> queue;
-  unsigned long long done = 0;             // how much was done of what was enqueued
-  bool busy = false;                       // something is being done
-  std::vector<Work>* recording = nullptr;  // of a capture
-  std::thread::id owner;                   // of the thread that began it
-  bool invalid = false;                    // something was called that a capture does not allow
+  unsigned long long done = 0;  // how much was done of what was enqueued
+  bool busy = false;            // something is being done
+  Nodes* recording = nullptr;   // of a capture
+  std::thread::id owner;        // of the thread that began it
+  bool invalid = false;         // something was called that a capture does not allow
 };
 
 // A place in the queue of a stream.
@@ -186,14 +201,26 @@ int drain(Stream& stream, unsigned long long place) {
 
 int drain(Stream& stream) { return drain(stream, stream.done + stream.queue.size()); }
 
-int enqueue(Stream& stream, Work work) {
+int enqueue(Stream& stream, Node node) {
   if (stream.recording != nullptr) {
-    stream.recording->push_back(std::move(work));
+    stream.recording->push_back(std::move(node));
     return kSuccess;
   }
-  if (driver().eager) return work();
-  stream.queue.push_back(std::move(work));
+  if (driver().eager) return node.work();
+  stream.queue.push_back(std::move(node.work));
   return kSuccess;
+}
+
+// The ends of a copy, as the node of a captured one describes them; an end in host memory has no address on the device.
+CUDA_MEMCPY3D ends(CUdeviceptr to, const void* to_host, CUdeviceptr from, const void* from_host) {
+  CUDA_MEMCPY3D copy = {};
+  copy.srcMemoryType = static_cast<CUmemorytype>(from_host == nullptr ? kDeviceMemory : kHostMemory);
+  copy.dstMemoryType = static_cast<CUmemorytype>(to_host == nullptr ? kDeviceMemory : kHostMemory);
+  copy.srcDevice = from;
+  copy.srcHost = from_host;
+  copy.dstDevice = to;
+  copy.dstHost = const_cast<void*>(to_host);
+  return copy;
 }
 
 // What every call with a context asks first.
@@ -264,7 +291,7 @@ int copy(Stream& stream, Volume to, Volume from, std::size_t width, std::size_t 
       (planes > 1 && (to.plane < rows * to.row || from.plane < rows * from.row))) {
     return kInvalidValue;
   }
-  return enqueue(stream, [=] {
+  const Work work = [=] {
     for (std::size_t plane = 0; plane < planes; ++plane) {
       for (std::size_t row = 0; row < rows; ++row) {
         const CUdeviceptr target = to.address + plane * to.plane + row * to.row;
@@ -275,17 +302,19 @@ int copy(Stream& stream, Volume to, Volume from, std::size_t width, std::size_t 
       }
     }
     return int{kSuccess};
-  });
+  };
+  return enqueue(stream, {work, kCopyNode, ends(to.address, nullptr, from.address, nullptr)});
 }
 
 template <typename Item>
 CUresult fill(CUdeviceptr address, Item value, std::size_t count, CUstream stream) {
   return on_stream(stream, [&](Stream& queue) {
-    return enqueue(queue, [=] {
+    const Work work = [=] {
       if (const int code = check_device(address, count * sizeof(Item))) return code;
       std::fill_n(reinterpret_cast<Item*>(address), count, value);
       return int{kSuccess};
-    });
+    };
+    return enqueue(queue, {work, kFillNode});
   });
 }
 
@@ -366,27 +395,29 @@ CUresult cuMemFreeHost(void* address) {
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr target, const void* source, std::size_t bytes, CUstream stream) {
   return on_stream(stream, [&](Stream& queue) {
     const bool pinned = within(driver().pinned, reinterpret_cast<CUdeviceptr>(source), bytes);
-    if (!pinned && queue.recording != nullptr) return int{kCaptureUnsupported};
     const char* start = static_cast<const char*>(source);
-    std::vector<char> staged;  // pageable memory may change as soon as this has returned
-    if (!pinned) staged.assign(start, start + bytes);
-    return enqueue(queue, [=] {
+    // Pageable memory may change as soon as this has returned; but a captured copy reads it at every replay.
+    const bool stages = !pinned && queue.recording == nullptr;
+    const std::vector<char> staged(start, start + (stages ? bytes : 0));
+    const Work work = [=] {
       if (const int code = check_device(target, bytes)) return code;
       if (const int code = pinned ? check_pinned(start, bytes) : int{kSuccess}) return code;
-      std::memcpy(at(target), pinned ? start : staged.data(), bytes);
+      std::memcpy(at(target), stages ? staged.data() : start, bytes);
       return int{kSuccess};
-    });
+    };
+    return enqueue(queue, {work, kCopyNode, ends(target, nullptr, 0, source)});
   });
 }
 CUresult cuMemcpyDtoHAsync_v2(void* target, CUdeviceptr source, std::size_t bytes, CUstream stream) {
   return on_stream(stream, [&](Stream& queue) {
     const bool pinned = within(driver().pinned, reinterpret_cast<CUdeviceptr>(target), bytes);
-    return enqueue(queue, [=] {
+    const Work work = [=] {
       if (const int code = check_device(source, bytes)) return code;
       if (const int code = pinned ? check_pinned(target, bytes) : int{kSuccess}) return code;
       std::memcpy(target, at(source), bytes);
       return int{kSuccess};
-    });
+    };
+    return enqueue(queue, {work, kCopyNode, ends(0, target, source, nullptr)});
   });
 }
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr target, CUdeviceptr source, std::size_t bytes, CUstream stream) {
@@ -428,13 +459,14 @@ CUresult cuMemsetD2D8Async(CUdeviceptr target, std::size_t pitch, unsigned char 
                            std::size_t height, CUstream stream) {
   return on_stream(stream, [&](Stream& queue) {
     if (height > 1 && pitch < width) return int{kInvalidValue};
-    return enqueue(queue, [=] {
+    const Work work = [=] {
       for (std::size_t row = 0; row < height; ++row) {
         if (const int code = check_device(target + row * pitch, width)) return code;
         std::memset(at(target + row * pitch), value, width);
       }
       return int{kSuccess};
-    });
+    };
+    return enqueue(queue, {work, kFillNode});
   });
 }
 
@@ -458,10 +490,11 @@ CUresult cuStreamSynchronize(CUstream handle) {
 }
 CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data) {
   return on_stream(handle, [&](Stream& stream) {
-    return enqueue(stream, [=] {
+    const Work work = [=] {
       function(data);
       return int{kSuccess};
-    });
+    };
+    return enqueue(stream, {work, kHostNode});
   });
 }
 
@@ -500,7 +533,7 @@ CUresult cuEventSynchronize(CUevent event) {
 CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode) {
   return on_stream(handle, [&](Stream& stream) {
     if (stream.recording != nullptr) return int{kCaptureUnsupported};
-    stream.recording = new std::vector<Work>;
+    stream.recording = new Nodes;
     stream.owner = std::this_thread::get_id();
     stream.invalid = false;
     return int{kSuccess};
@@ -525,7 +558,7 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
 CUresult cuGraphInstantiateWithFlags(CUgraphExec* runnable, CUgraph graph, unsigned long long) {
   return guarded([&] {
     if (driver().graphs.count(graph) == 0) return int{kInvalidValue};
-    auto* made = new std::vector<Work>(*reinterpret_cast<std::vector<Work>*>(graph));
+    auto* made = new Nodes(*reinterpret_cast<Nodes*>(graph));
     driver().graphs.insert(made);
     *runnable = reinterpret_cast<CUgraphExec>(made);
     return int{kSuccess};
@@ -534,7 +567,7 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec* runnable, CUgraph graph, unsig
 CUresult cuGraphDestroy(CUgraph graph) {
   return guarded([&] {
     if (driver().graphs.erase(graph) == 0) return int{kInvalidValue};
-    delete reinterpret_cast<std::vector<Work>*>(graph);
+    delete reinterpret_cast<Nodes*>(graph);
     return int{kSuccess};
   });
 }
@@ -542,9 +575,46 @@ CUresult cuGraphExecDestroy(CUgraphExec runnable) { return cuGraphDestroy(reinte
 CUresult cuGraphLaunch(CUgraphExec runnable, CUstream handle) {
   return on_stream(handle, [&](Stream& stream) {
     if (driver().graphs.count(runnable) == 0) return int{kInvalidValue};
-    for (const Work& work : *reinterpret_cast<std::vector<Work>*>(runnable)) {
-      if (const int code = enqueue(stream, work)) return code;
+    for (const Node& node : *reinterpret_cast<Nodes*>(runnable)) {
+      if (const int code = enqueue(stream, node)) return code;
     }
+    return int{kSuccess};
+  });
+}
+
+// Without `nodes` only their number; nodes live as long as their graph.
+CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, std::size_t* count) {
+  return guarded([&] {
+    if (driver().graphs.count(graph) == 0) return int{kInvalidValue};
+    auto& held = *reinterpret_cast<Nodes*>(graph);
+    for (std::size_t i = 0; nodes != nullptr && i < *count; ++i) {
+      nodes[i] = i < held.size() ? reinterpret_cast<CUgraphNode>(&held[i]) : nullptr;
+    }
+    *count = nodes == nullptr ? held.size() : std::min(*count, held.size());
+    return int{kSuccess};
+  });
+}
+CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType* type) {
+  return guarded([&] {
+    *type = static_cast<CUgraphNodeType>(reinterpret_cast<Node*>(node)->kind);
+    return int{kSuccess};
+  });
+}
+CUresult cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D* copy) {
+  return guarded([&] {
+    if (reinterpret_cast<Node*>(node)->kind != kCopyNode) return int{kInvalidValue};
+    *copy = reinterpret_cast<Node*>(node)->copy;
+    return int{kSuccess};
+  });
+}
+// Of the type of memory alone; pageable memory has none.
+CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr address) {
+  return guarded([&] {
+    const bool on_device = within(driver().device, address, 1);
+    if (static_cast<int>(attribute) != 2 || !(on_device || within(driver().pinned, address, 1))) {
+      return int{kInvalidValue};
+    }
+    *static_cast<unsigned*>(value) = on_device ? kDeviceMemory : kHostMemory;
     return int{kSuccess};
   });
 }

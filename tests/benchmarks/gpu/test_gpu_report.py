@@ -6,16 +6,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from device_engines import engine_on
 from host_driver import build_driver
+from memory_device import MemoryDevice
 from txport.benchmarks.gpu.cpp import cpp
+from txport.benchmarks.gpu.graphs import report_nodes
 from txport.benchmarks.gpu.onnxruntime import matrix, threads
 from txport.benchmarks.gpu.page import page
 from txport.benchmarks.gpu.report import REPORT, run_stage, run_stages
-from txport.benchmarks.gpu.schema import GpuReport
+from txport.benchmarks.gpu.schema import Check, GpuReport
 from txport.benchmarks.gpu.stage import STAGES
 from txport.benchmarks.gpu.stage_context import Skip, StageContext
 from txport.benchmarks.gpu.timing import refilling, table
@@ -49,12 +53,40 @@ def test_every_stage_over_a_driver_in_host_memory(tmp_path: Path, bundles: Path)
     skipped = {stage.name for stage in report.stages if stage.status == "skipped"}
     assert skipped <= {"cpp", "tensorrt"}, "the C++ tools are not here, and TensorRT-RTX may not be"
     found = {stage.name: stage.findings for stage in report.stages}
+    assert "nodes of what was captured" in {check.name for check in found["device"].checks}
     assert {check.name for check in found["onnxruntime"].checks} >= {"tiny-float32, ort, captured"}
     assert all(found[name].tables for name in ("onnxruntime", "memory", "table", "refill"))
     text = (tmp_path / "report" / "gpu-report.md").read_text()
     assert text == page(report)
     for shown in ("A rehearsal", "| onnxruntime | passed |", "microseconds a step", "host share", "exhausted"):
         assert shown in text
+
+
+class CountingDevice(MemoryDevice):
+    """One whose captured steps have these nodes."""
+
+    nodes = Counter({"kernel": 300, "memcpy": 2, "empty": 1})
+    graphs: list[Counter[str]] | None = None
+
+    def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
+        if self.graphs is not None:
+            self.graphs.append(self.nodes)
+        return super().capture(enqueue)
+
+
+@pytest.mark.parametrize("bad", ["host", "pageable memcpy"])
+def test_nodes_of_captured_steps_are_shown_and_none_may_depend_on_the_host(tmp_path: Path, bad: str) -> None:
+    device = CountingDevice()
+    engine, _ = engine_on(device, batches=(1, 8), targets=(32, 64))
+    context = StageContext(tmp_path / "result.json", {}, True, None, tmp_path)
+    report_nodes(context, "toy, scatter", engine, bundle="toy")
+    row = {"bundle": "toy", "kernel": 300, "memcpy": 2, "memset": 0, "host": 0, "pageable_memcpy": 0, "other": 1}
+    assert context.findings.tables == {"nodes of a captured step": ({**row, "batch": 1}, {**row, "batch": 8})}
+    name = "toy, scatter: no captured node depends on the host's memory"
+    assert context.findings.checks == (Check(name, True, ""),) and device.graphs is None
+    device.nodes = device.nodes + Counter({bad: 3})
+    report_nodes(context, "toy, scatter", engine_on(device)[0])
+    assert context.findings.checks[1] == Check(name, False, f"3 {bad} nodes")
 
 
 @pytest.mark.skipif(not isinstance(find_gpu(), str), reason="needs a machine without an NVIDIA GPU")

@@ -162,6 +162,28 @@ def test_what_cannot_be_captured_is_said_and_the_stream_goes_on() -> None:
 
 
 @lazy
+def test_the_nodes_of_what_is_captured_are_counted() -> None:
+    device = HostDevice()
+    address = device.allocate(256)
+    pinned, pageable = device.host_buffer(256, device.make_mark()), np.zeros(256, np.uint8)
+
+    def enqueue() -> None:
+        device.fill(Buffer(address), 0, 256)
+        device.copy(Buffer(address), Buffer(address + 128), 64)
+        device.copy(Buffer(address, 16), Buffer(address + 128, 16), 16, 4)
+        device.upload(address, pinned)
+        device.download(pageable, address)
+        device.upload(address, pageable)
+        device.enqueue(lambda: None)
+
+    device.capture(enqueue)  # nobody asks
+    device.graphs = []
+    device.capture(enqueue)
+    device.capture(lambda: None)
+    assert device.graphs == [{"memset": 1, "memcpy": 3, "pageable memcpy": 2, "host": 1}, {}]
+
+
+@lazy
 def test_what_was_captured_until_an_error_is_let_go() -> None:
     driver, device = ctypes.CDLL("libcuda.so.1"), cuda.CudaDevice()
     address = device.allocate(256)
@@ -188,7 +210,7 @@ def test_a_wild_address_breaks_the_device_for_good() -> None:
     """The last test: the driver of this process is of no use afterwards, as with CUDA."""
     engine, _ = engine_of()
     assert ids_of(engine, sources(2, 5)) == expected(sources(2, 5))
-    device = engine._device
+    device = engine.device
     device.copy(Buffer(64), Buffer(128), 32)
     with pytest.raises(EngineError, match=r"CUDA failed in cu\w+: .*ILLEGAL_ADDRESS"):
         ids_of(engine, sources(2, 5))
