@@ -3,7 +3,7 @@
 import threading
 
 from txport.benchmarks.gpu.engines import golden_fault, no_onnxruntime, on_onnxruntime
-from txport.benchmarks.gpu.graphs import report_nodes
+from txport.benchmarks.gpu.graphs import check_operators, report_nodes
 from txport.benchmarks.gpu.stage_context import Skip, StageContext
 from txport.benchmarks.gpu.timing import BATCHES, step_seconds
 from txport.runtime.bundle.manifest import Manifest
@@ -26,6 +26,7 @@ def matrix(context: StageContext) -> None:
                     break
                 with context.checking(title):
                     if captured:
+                        check_operators(context, f"{name}, {lowering}", bundle, lowering)
                         report_nodes(context, title, engine, bundle=name, lowering=lowering)
                     fault = golden_fault(engine, bundle, rows=3)
                     context.check(title, not fault, fault or "golden ids")
