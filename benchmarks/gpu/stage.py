@@ -30,7 +30,7 @@ WITHOUT_GPU = ("environment",)
 def run(name: str, context: StageContext) -> None:
     """Run a stage, unless there is no GPU for it."""
     if name not in WITHOUT_GPU and isinstance(gpu := find_gpu(), str):
-        return context.skip(gpu)
+        return context.check("the GPU that was here before", False, gpu) if context.gpu_seen else context.skip(gpu)
     module, function = STAGES[name][0].split(":")
     try:
         getattr(importlib.import_module(f"txport.benchmarks.gpu.{module}"), function)(context)
@@ -53,9 +53,10 @@ def main() -> None:
     parser.add_argument("--scratch", type=Path, required=True, help="A directory for engines and files to keep.")
     parser.add_argument("--programs", type=Path, help="The directory of txport-translate and txport-bench.")
     parser.add_argument("--rehearsal", action="store_true", help="The driver is one in host memory.")
+    parser.add_argument("--gpu-seen", action="store_true", help="An earlier stage has used the GPU.")
     options = parser.parse_args()
     end_with_parent()
-    arguments = (options.rehearsal, options.programs, options.scratch)
+    arguments = (options.rehearsal, options.programs, options.scratch, options.gpu_seen)
     run(options.stage, StageContext(options.result, bundles_in(options.bundles), *arguments))
 
 

@@ -26,6 +26,7 @@ class StageContext:
         rehearsal: the driver's memory is the host's, and ONNX Runtime computes on the CPU.
         programs: the directory of the C++ tools; None if they are not here.
         scratch: a directory for engines and files that the report keeps.
+        gpu_seen: an earlier stage of the report has used the GPU: its absence is a failure.
     """
 
     result: Path
@@ -33,6 +34,7 @@ class StageContext:
     rehearsal: bool
     programs: Path | None
     scratch: Path
+    gpu_seen: bool = False
     findings: Findings = field(default_factory=Findings)
 
     @property

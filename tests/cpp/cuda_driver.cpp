@@ -92,6 +92,7 @@ enum Code {
   kCaptureInvalidated = 901,
   kCaptureUnmatched = 903,
   kCaptureWrongThread = 908,
+  kUnknown = 999,
 };
 
 constexpr std::size_t kRoom = std::size_t{1} << 31;
@@ -139,6 +140,10 @@ struct Driver {
   std::set<void*> events;
   std::set<void*> graphs;
   unsigned long long calls = 0;  // with a stream: copies, fills, launches and waits
+  // After so many of them the GPU is gone, and every call fails.
+  const unsigned long long lost = std::getenv("TXPORT_TEST_CUDA_LOST") != nullptr
+                                      ? std::strtoull(std::getenv("TXPORT_TEST_CUDA_LOST"), nullptr, 10)
+                                      : ~0ULL;
   const bool eager = is("eager");
 
   static bool is(const char* kind) {
@@ -236,7 +241,7 @@ CUresult guarded(const Body& body) {
 template <typename Body>
 CUresult on_stream(CUstream handle, const Body& body) {
   return guarded([&] {
-    ++driver().calls;
+    if (++driver().calls > driver().lost) return driver().sticky = kUnknown;
     auto* stream = reinterpret_cast<Stream*>(handle);
     return driver().streams.count(stream) == 0 ? int{kInvalidHandle} : body(*stream);
   });

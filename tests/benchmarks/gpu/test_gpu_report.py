@@ -63,6 +63,9 @@ def test_every_stage_over_a_driver_in_host_memory(tmp_path: Path, bundles: Path)
         assert shown in text
 
 
+NO_GPU = isinstance(find_gpu(), str)
+
+
 class CountingDevice(MemoryDevice):
     """One whose captured steps have these nodes."""
 
@@ -90,7 +93,7 @@ def test_nodes_of_captured_steps_are_shown_and_none_may_depend_on_the_host(tmp_p
     assert context.findings.checks[1] == Check(name, False, f"3 {bad} nodes")
 
 
-@pytest.mark.skipif(not isinstance(find_gpu(), str), reason="needs a machine without an NVIDIA GPU")
+@pytest.mark.skipif(not NO_GPU, reason="needs a machine without an NVIDIA GPU")
 def test_without_a_gpu_every_stage_says_why(tmp_path: Path, bundles: Path) -> None:
     report = run_stages(tmp_path, bundles, None, ("environment", "device", "table"), 20, None)
     assert [stage.status for stage in report.stages] == ["failed", "skipped", "skipped"]
@@ -114,6 +117,22 @@ def test_a_stage_that_takes_too_long_is_stopped_and_the_others_go_on(tmp_path: P
     assert (stage.status, stage.reason) == ("stopped", "it took longer than 0 s")
     report = run_stages(tmp_path / "report", bundles, None, ("environment", "device"), 1e-9, None)
     assert [stage.reason for stage in report.stages] == ["no time was left for it: give more with --minutes"] * 2
+
+
+def test_a_gpu_that_disappears_is_said_and_the_report_goes_on(
+    tmp_path: Path, bundles: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within a stage, and between two: a GPU that was here cannot be a reason to skip."""
+    pytest.importorskip("cuda.bindings", reason="needs cuda-python: pip install 'txport[trt]'")
+    driver = build_driver(tmp_path)
+    monkeypatch.setenv("TXPORT_TEST_CUDA_LOST", "3")
+    report = run_stages(tmp_path / "report", bundles, None, ("environment", "device", "memory"), 20, driver)
+    assert [stage.status for stage in report.stages] == ["passed", "failed", "failed"] and not report.passed
+    assert "CUDA failed in cu" in report.stages[1].reason and "CUDA_ERROR_UNKNOWN" in report.stages[1].reason
+    options = ["--bundles", str(bundles), "--scratch", str(tmp_path), "--gpu-seen"]
+    for status, more in (("failed", options), ("skipped", options[:-1])):
+        without = {**os.environ, "LD_LIBRARY_PATH": ""}
+        assert run_stage("device", tmp_path, more, without, 60).status == (status if NO_GPU else "passed")
 
 
 def test_a_stage_that_is_killed_is_said_and_the_report_goes_on(tmp_path: Path, bundles: Path) -> None:
