@@ -74,6 +74,7 @@ def device(context: StageContext) -> None:
     driver.download(found, second)
     driver.synchronize()
     context.check("capture and replay", bool((found == sent[::-1]).all()))
-    nodes = [dict(counted) for counted in captured]
-    context.check("nodes of what was captured", nodes == [{"memcpy": 1}], f"{nodes}, of one copy")
+    (nodes,) = captured
+    detail = ", ".join(f"{count} {kind}" for kind, count in nodes.items())
+    context.check("nodes of one captured copy", nodes == {"memcpy": 1}, detail)
     context.row("device", gpu=str(driver.gpu), free_bytes=driver.free_memory())
