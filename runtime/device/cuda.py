@@ -226,7 +226,7 @@ def _all_checked(name: str, *arguments: Any) -> list[Any]:
     _use_context()
     error, *values = getattr(cuda, name)(*arguments)
     _check(name, error)
-    return values
+    return list(values)
 
 
 def _check(name: str, error: Any) -> None:

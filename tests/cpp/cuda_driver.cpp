@@ -100,6 +100,7 @@ constexpr std::size_t kAlignment = 256;
 constexpr unsigned char kPoison = 0xAB;
 constexpr int kHostMemory = 1;
 constexpr int kDeviceMemory = 2;
+constexpr int kGlobalCapture = 0;
 
 using Work = std::function<int()>;
 
@@ -120,6 +121,7 @@ struct Stream {
   bool busy = false;            // something is being done
   Nodes* recording = nullptr;   // of a capture
   std::thread::id owner;        // of the thread that began it
+  bool global = false;          // other threads may not wait or allocate either
   bool invalid = false;         // something was called that a capture does not allow
 };
 
@@ -247,11 +249,11 @@ CUresult on_stream(CUstream handle, const Body& body) {
   });
 }
 
-// A call that waits or allocates spoils a capture of this thread.
+// A call that waits or allocates spoils a capture of this thread, and in the global mode that of any.
 bool spoils_capture() {
   bool spoilt = false;
   for (Stream* stream : driver().streams) {
-    if (stream->recording == nullptr || stream->owner != std::this_thread::get_id()) continue;
+    if (stream->recording == nullptr || (!stream->global && stream->owner != std::this_thread::get_id())) continue;
     spoilt = stream->invalid = true;
   }
   return spoilt;
@@ -535,11 +537,12 @@ CUresult cuEventSynchronize(CUevent event) {
   });
 }
 
-CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode) {
+CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode) {
   return on_stream(handle, [&](Stream& stream) {
     if (stream.recording != nullptr) return int{kCaptureUnsupported};
     stream.recording = new Nodes;
     stream.owner = std::this_thread::get_id();
+    stream.global = static_cast<int>(mode) == kGlobalCapture;
     stream.invalid = false;
     return int{kSuccess};
   });

@@ -8,6 +8,7 @@ import ctypes
 import functools
 import gc
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,25 @@ def test_what_cannot_be_captured_is_said_and_the_stream_goes_on() -> None:
     device.download(found, address)
     device.synchronize()
     assert not found.any()
+
+
+@lazy
+def test_other_threads_may_allocate_during_a_capture() -> None:
+    """Those of another translator, or of another library."""
+    device, other = cuda.CudaDevice(), cuda.CudaDevice()
+    address = device.allocate(256)
+
+    def enqueue() -> None:
+        device.fill(Buffer(address), 7, 256)
+        thread = threading.Thread(target=check_copies, args=(other,))
+        thread.start()
+        thread.join()
+
+    device.capture(enqueue)()
+    found = np.zeros(256, np.uint8)
+    device.download(found, address)
+    device.synchronize()
+    assert (found == 7).all()
 
 
 @lazy
