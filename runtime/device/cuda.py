@@ -5,6 +5,8 @@ It uses the device's primary context, as CUDA's runtime does, and so TensorRT an
 
 import ctypes
 import functools
+import gc
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -98,15 +100,16 @@ class CudaDevice:
         self._end.wait()
 
     def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
-        _checked("cuStreamBeginCapture", self._stream, _THREAD_LOCAL)
-        try:
-            enqueue()
-        except BaseException:
-            error, graph = cuda.cuStreamEndCapture(self._stream)
-            if error == _SUCCESS:
-                cuda.cuGraphDestroy(graph)
-            raise
-        graph = _checked("cuStreamEndCapture", self._stream)
+        with _NO_COLLECTION:
+            _checked("cuStreamBeginCapture", self._stream, _THREAD_LOCAL)
+            try:
+                enqueue()
+            except BaseException:
+                error, graph = cuda.cuStreamEndCapture(self._stream)
+                if error == _SUCCESS:
+                    cuda.cuGraphDestroy(graph)
+                raise
+            graph = _checked("cuStreamEndCapture", self._stream)
         try:
             if self.graphs is not None:
                 self.graphs.append(Counter(_kinds(graph)))
@@ -128,6 +131,33 @@ class _Mark:
 
     def wait(self) -> None:
         _checked("cuEventSynchronize", self._event)
+
+
+class _NoCollection:
+    """Python's collector of garbage waits, while any thread captures.
+
+    It runs in whichever thread allocates. Freed there, memory of an engine that was dropped, ours or ONNX Runtime's,
+    would invalidate the capture (CUDA driver API, cuThreadExchangeStreamCaptureMode: potentially unsafe calls).
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._captures, self._was_enabled = threading.Lock(), 0, False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._captures == 0:
+                self._was_enabled = gc.isenabled()
+                gc.disable()
+            self._captures += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._captures -= 1
+            if self._captures == 0 and self._was_enabled:
+                gc.enable()
+
+
+_NO_COLLECTION = _NoCollection()
 
 
 class _Replay:

@@ -9,6 +9,7 @@ import functools
 import gc
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -217,6 +218,34 @@ def test_what_was_captured_until_an_error_is_let_go() -> None:
         device.capture(enqueue)
     assert driver.txport_test_cuda_left() == left
     device.synchronize()
+
+
+@lazy
+def test_garbage_with_memory_of_the_device_does_not_disturb_a_capture() -> None:
+    device, dropped = cuda.CudaDevice(), cuda.CudaDevice()
+    address, thresholds = device.allocate(256), gc.get_threshold()
+    dropped.allocate(256)
+    dropped.itself = dropped
+    gone = weakref.ref(dropped)
+    del dropped
+
+    def enqueue() -> None:
+        gc.set_threshold(1, 1, 1)  # as often as can be
+        device.fill(Buffer(address), 1, 256, len([[] for _ in range(100)]) // 100)
+        assert gone() is not None, "it went while the stream was captured"
+
+    try:
+        replay = device.capture(enqueue)
+    finally:
+        gc.set_threshold(*thresholds)
+    assert gc.isenabled()
+    gc.collect()
+    assert gone() is None
+    replay()
+    found = np.zeros(256, np.uint8)
+    device.download(found, address)
+    device.synchronize()
+    assert found.all()
 
 
 @eager
