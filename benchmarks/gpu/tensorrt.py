@@ -37,7 +37,7 @@ def builds(context: StageContext) -> None:
             continue
         with context.checking(f"{name}: golden cases"):
             engine = on_tensorrt(place)
-            report_nodes(context, name, engine, bundle=name, engine=engine.name)
+            report_nodes(context, name, engine, bundle=name, runs=engine.name)
             fault = golden_fault(engine, place, rows=3)
             context.check(f"{name}: golden cases", not fault, fault or "golden ids")
 
