@@ -5,6 +5,7 @@ nothing happens before `synchronize`, and page-locked memory is read only then, 
 kind everything happens at once, as the fastest would. What is right on both does not depend on luck.
 """
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -32,6 +33,7 @@ class MemoryDevice:
         self.lazy, self.room = lazy, room
         self.queue: list[Callable[[], None]] = []
         self.enqueued = 0  # so far, done or not
+        self.order, self.busy = threading.RLock(), False
         self.memory: dict[int, npt.NDArray[np.uint8]] = {}
         self.pinned: list[tuple[int, npt.NDArray[np.uint8]]] = []
         self.capturing: list[Callable[[], None]] | None = None
@@ -103,10 +105,18 @@ class MemoryDevice:
         self.run(self.enqueued)
 
     def run(self, end: int) -> None:
-        """Do the work before this place in the order of the stream."""
-        self._check()
-        while self.queue and self.enqueued - len(self.queue) < end:
-            self.queue.pop(0)()
+        """Do the work before this place in the order of the stream, whichever threads wait.
+
+        Python may collect garbage in it, and come here again: what is behind that work waits all the same.
+        """
+        with self.order:
+            self._check()
+            while not self.busy and self.queue and self.enqueued - len(self.queue) < end:
+                self.busy = True
+                try:
+                    self.queue.pop(0)()
+                finally:
+                    self.busy = False
 
     def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
         assert self.capturing is None
@@ -126,8 +136,9 @@ class MemoryDevice:
         if self.capturing is not None:
             self.capturing.append(work)
         elif self.lazy:
-            self.enqueued += 1
-            self.queue.append(work)
+            with self.order:
+                self.enqueued += 1
+                self.queue.append(work)
         else:
             work()
 
