@@ -49,7 +49,7 @@ class StepOutput:
     """What the host reads from a state.
 
     Attributes:
-        token_ids: int64 `[steps, rows]`, the tokens of each step since the last `read`; pad for rows that had finished.
+        token_ids: int64 `[steps, rows]`, the tokens of each step; pad for rows that had finished.
         finished: bool `[rows]`, after the last of these steps.
     """
 
@@ -77,10 +77,14 @@ class DecoderState(Protocol):
         """
 
     def step(self, count: int = 1) -> None:
-        """Advance every unfinished row by up to `count` tokens; may return before the device is done."""
+        """Advance every unfinished row by up to `count` tokens; may return before the device is done.
+
+        Where `Engine.poll` is more than 1, a group of steps may begin before the one before it was read: the device
+        works on it while the host polls the other.
+        """
 
     def read(self) -> StepOutput:
-        """Wait for the steps since the last `read` and return what they made."""
+        """Wait for the first group of steps that was not read yet and return what it made."""
 
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
         """Replace the last token that was made for these rows (forced prefix, suppressed eos) and their flag.
@@ -113,7 +117,7 @@ class Engine(Protocol):
     name: str
     limits: Limits
     tokens: SpecialTokens
-    poll: int  # steps from one `read` to the next; 1 where reading costs nothing
+    poll: int  # the most steps that the host has not seen; 1 where reading costs nothing
 
     def encode(self, input_ids: Int64, source_lengths: Int64) -> Memory:
         """Run the encoder on int64 `[batch, source]` ids, padded with pad, of int64 `[batch]` lengths."""

@@ -176,6 +176,7 @@ class _Batch:
         self._engine, self._waiting, self._scores = engine, waiting, scores
         # How many steps the device may run before the host reads; engines where reading is free leave it at 1.
         self._poll = poll or engine.poll
+        self._begun = 0  # steps of the group that is under way, which the device began while the host read
         self._encoded: deque[tuple[int, Request, Memory, int]] = deque()
         self._slots: list[_Slot | None] = [None] * rows
         self._closed = False  # sentences still wait, but for the next batch
@@ -243,14 +244,19 @@ class _Batch:
         self._closed = self._closed or (narrow and len(self._waiting) >= len(self._slots))
         return not self._closed
 
+    def _over(self) -> bool:
+        """Whether no sentence will be placed any more."""
+        return not self._encoded and (self._closed or not self._waiting)
+
+    def _half_free(self, working: list[_Slot]) -> bool:
+        return self._over() and 2 * len(working) <= len(self._slots)
+
     def _make_room(self, working: list[_Slot]) -> None:
         """Move to longer caches if a row has filled them, and to fewer rows if half of them are free for good."""
-        over = not self._encoded and (self._closed or not self._waiting)
-        half_free = over and 2 * len(working) <= len(self._slots)
         made = max(len(slot.ids) for slot in working)
-        if made < self._state.target and not half_free:
+        if self._begun or (made < self._state.target and not self._half_free(working)):
             return
-        keep = self._closed_ranks() if over else list(range(len(self._slots)))
+        keep = self._closed_ranks() if self._over() else list(range(len(self._slots)))
         target = self._state.target
         while target <= made:
             target = min(2 * target, max(slot.limit for slot in working))
@@ -264,16 +270,28 @@ class _Batch:
         return [row if self._slots[row] is not None else behind.popleft() for row in range(len(rows))]
 
     def _step(self, working: list[_Slot]) -> None:
-        room = self._state.target - max(len(slot.ids) for slot in working)
-        most = max(slot.limit - len(slot.ids) for slot in working)
         careful = self._scores or any(slot.constrained for slot in working)
-        count = 1 if careful else min(self._poll, room, most)
-        self._state.step(count)
+        # Where rows stay as they are, a device goes on while the host reads: with half as many steps in a group, since
+        # those of two groups are lost after the last row has finished. Finished rows are inert meanwhile.
+        ahead = self._engine.poll > 1 and not careful and self._over() and not self._half_free(working)
+        group = 1 if careful else max(self._poll // 2, 1) if ahead else self._poll
+        self._begun = self._begun or self._begin(group, working)
+        following = self._begin(group, working) if ahead else 0
         made = self._state.read().token_ids
+        self._begun = following
         if careful:
             _constrain(self._state, self._slots, made[0], self._scores, self._engine.tokens)
         else:
             self._take(made)
+
+    def _begin(self, count: int, working: list[_Slot]) -> int:
+        """Begin a group of up to `count` steps, behind the one that is under way; return how many they are."""
+        room = self._state.target - max(len(slot.ids) for slot in working) - self._begun
+        most = max(slot.limit - len(slot.ids) for slot in working) - self._begun
+        steps = max(0, min(count, room, most))
+        if steps:
+            self._state.step(steps)
+        return steps
 
     def _take(self, made: Int64) -> None:
         eos = self._engine.tokens.eos

@@ -2,9 +2,9 @@
 
 With random ids or random weights a sentence may end anywhere, so the amount of work would differ between models. Here
 each eos is undone and treated as any other token. Where polling is free (`poll` is 1) the ids are those of a decoder
-without eos. Elsewhere a row that made eos idles until the next poll; the steps in between cost the same, and its ids
-are filled up with eos. The fused engine is polled seldom, and rows that have ended cost it nothing: it gets a copy of
-the bundle in which another id, which no answer contains, takes the place of eos.
+without eos. Elsewhere a row that made eos idles until no step is under way at a poll; the steps in between cost the
+same, and its ids are filled up with eos. The fused engine is polled seldom, and rows that have ended cost it nothing: it
+gets a copy of the bundle in which another id, which no answer contains, takes the place of eos.
 """
 
 import shutil
@@ -84,19 +84,28 @@ class _IgnoreEosState(_Wrapper):
     def __init__(self, state: DecoderState, eos: int) -> None:
         super().__init__(state)
         self._eos = eos
+        self._groups = 0  # that were not read
+        self._idle = set[int]()  # rows that met eos and have not been told to go on
+
+    def step(self, count: int = 1) -> None:
+        self._groups += 1
+        self._wrapped.step(count)
 
     def read(self) -> StepOutput:
         """The ids of the steps; rows that met eos continue from it."""
         output: StepOutput = self._wrapped.read()
-        met = output.token_ids == self._eos
-        if not met.any():
-            return output
-        rows = np.flatnonzero(met.any(axis=0)).tolist()
+        self._groups -= 1
         ids, finished = output.token_ids.copy(), output.finished.copy()
-        for row in rows:
+        ids[:, list(self._idle)] = self._eos
+        met = ids == self._eos
+        for row in np.flatnonzero(met.any(axis=0)).tolist():
             ids[int(met[:, row].argmax()) :, row] = self._eos
+            self._idle.add(row)
+        rows = sorted(self._idle)
         finished[rows] = False
-        self._wrapped.override(rows, [self._eos] * len(rows), [False] * len(rows))
+        if rows and not self._groups:
+            self._wrapped.override(rows, [self._eos] * len(rows), [False] * len(rows))
+            self._idle.clear()
         return StepOutput(ids, finished)
 
     def moved(self, rows: Any, target: int) -> "_IgnoreEosState":

@@ -21,7 +21,10 @@ _FACTOR = 1e6
 
 
 def make_bundles(directory: Path, presets: tuple[str, ...] = tuple(PRESETS), demo: Path | None = None) -> None:
-    """Write those that are not there yet. Random weights in float16 meet too many near ties to be verified."""
+    """Write those that are not there yet; the demo's are copied if `make demo` has written them.
+
+    Random weights in float16 meet too many near ties to be verified.
+    """
     with tempfile.TemporaryDirectory(prefix="txport-gpu-") as scratch:
         for name in presets:
             vocabulary, positions, sentences = PRESETS[name]
@@ -35,8 +38,12 @@ def make_bundles(directory: Path, presets: tuple[str, ...] = tuple(PRESETS), dem
                     options = ExportOptions(float16=half, verify=not half, sentences=sentences, singles=2)
                     export_bundle(checkpoint, bundle, options)
     for source, name in DEMO.items():
-        if demo is not None and (demo / source).exists() and not (directory / name).exists():
+        if demo is None or (directory / name).exists():
+            continue
+        if (demo / source).exists():
             shutil.copytree(demo / source, directory / name, ignore=shutil.ignore_patterns("engines"))
+        else:
+            click.echo(f"without {name}: {demo / source} is not there; make demo writes it")
 
 
 def with_overflow(checkpoint: Path, output: Path) -> None:

@@ -7,21 +7,21 @@ import sys
 from pathlib import Path
 
 from txport.benchmarks.gpu.engines import largest, need_opener, openers
-from txport.benchmarks.gpu.notebook import Notebook, Skip
+from txport.benchmarks.gpu.stage_context import Skip, StageContext
 from txport.benchmarks.gpu.timing import BATCHES, SOURCE, TARGET
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.golden import load_golden
 
 
-def cpp(notebook: Notebook) -> None:
+def cpp(context: StageContext) -> None:
     """Golden cases by txport-translate, and whole calls by txport-bench."""
-    if notebook.programs is None:
+    if context.programs is None:
         raise Skip("the C++ tools are not here: build them with make cpp, and name their directory with --programs")
-    environment, bundle = surroundings(notebook.programs), largest(notebook)
-    need_opener(notebook, bundle)
-    for name in notebook.bundles:
-        for device in openers(notebook, notebook.bundles[name]):
-            _golden(notebook, notebook.programs, name, "cpu" if notebook.rehearsal else device, environment)
+    environment, bundle = surroundings(context.programs), largest(context)
+    need_opener(context, bundle)
+    for name in context.bundles:
+        for device in openers(context, context.bundles[name]):
+            _golden(context, context.programs, name, "cpu" if context.rehearsal else device, environment)
     limits = Manifest.load(bundle).limits
     for batch in (batch for batch in BATCHES if batch <= limits.batch):
         sizes = {
@@ -31,14 +31,15 @@ def cpp(notebook: Notebook) -> None:
             "calls": 50,
         }
         options = [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
-        command = [str(notebook.programs / "txport-bench"), str(bundle), *options]
+        command = [str(context.programs / "txport-bench"), str(bundle), *options]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
         if done.returncode:
-            notebook.check(f"txport-bench, batch {batch}", False, done.stderr.strip())
+            context.check(f"txport-bench, batch {batch}", False, done.stderr.strip())
             continue
         figures = json.loads(done.stdout)
         times = {f"{name}_ms_per_token": value for name, value in figures["figures"]["ms_per_token"].items()}
-        notebook.row(f"C++, whole calls, {bundle.name}", engine=str(figures["engine"]), batch=batch, **times)
+        runs = {"engine": str(figures["engine"]), "reason": str(figures["reason"])}
+        context.row(f"C++, whole calls, {bundle.name}", **runs, batch=batch, **times)
 
 
 def surroundings(programs: Path) -> dict[str, str]:
@@ -53,8 +54,8 @@ def surroundings(programs: Path) -> dict[str, str]:
     return {**dict(onnxruntime), **os.environ, "LD_LIBRARY_PATH": os.pathsep.join(places)}
 
 
-def _golden(notebook: Notebook, programs: Path, name: str, device: str, environment: dict[str, str]) -> None:
-    bundle = notebook.bundles[name]
+def _golden(context: StageContext, programs: Path, name: str, device: str, environment: dict[str, str]) -> None:
+    bundle = context.bundles[name]
     cases = [case for case in load_golden(bundle).cases if case.source]
     title = f"{name} on {device}: golden cases in C++"
     if not cases:
@@ -65,4 +66,4 @@ def _golden(notebook: Notebook, programs: Path, name: str, device: str, environm
     found = [json.loads(line)["ids"] for line in done.stdout.splitlines()]
     pairs = zip(cases, found, strict=False)
     right = sum(ids[: len(case.target_ids)] == list(case.target_ids) for case, ids in pairs)
-    notebook.check(title, right == len(cases), done.stderr.strip() or f"{right} of {len(cases)} have golden ids")
+    context.check(title, right == len(cases), done.stderr.strip() or f"{right} of {len(cases)} have golden ids")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from txport.benchmarks.gpu.notebook import Notebook, Skip
+from txport.benchmarks.gpu.stage_context import Skip, StageContext
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.schema import Lowering
 from txport.runtime.device.engine import DeviceEngine
@@ -20,7 +20,7 @@ from txport.runtime.text.affixes import affixes
 
 
 def on_onnxruntime(
-    notebook: Notebook, bundle: Path, lowering: Lowering | None = None, *, captured: bool = True
+    context: StageContext, bundle: Path, lowering: Lowering | None = None, *, captured: bool = True
 ) -> DeviceEngine:
     """The bundle on ONNX Runtime's CUDA provider, with its state on the device."""
     from txport.runtime.device.cuda import CudaDevice
@@ -28,57 +28,60 @@ def on_onnxruntime(
 
     manifest, device = Manifest.load(bundle), CudaDevice()
     lowerings = choose(manifest, "cuda", lowering).lowerings
-    program = OrtProgram(bundle, manifest, lowerings, device, where=notebook.where)
+    program = OrtProgram(bundle, manifest, lowerings, device, where=context.where)
     program.captured &= captured
     return DeviceEngine(device, manifest, program)
 
 
-def on_tensorrt(bundle: Path) -> Engine:
+def on_tensorrt(bundle: Path) -> DeviceEngine:
     """The bundle on the TensorRT engines that fit."""
     manifest = Manifest.load(bundle)
-    return open_engine(bundle, manifest, dataclasses.replace(choose(manifest, "trt", bundle=bundle), fallback=None))
+    choice = dataclasses.replace(choose(manifest, "trt", bundle=bundle), fallback=None)
+    engine = open_engine(bundle, manifest, choice)
+    assert isinstance(engine, DeviceEngine)
+    return engine
 
 
-def largest(notebook: Notebook, precision: str = "float16") -> Path:
+def largest(context: StageContext, precision: str = "float16") -> Path:
     """The bundle with the largest weights in this precision, or in any if there is none."""
-    manifests = {path: Manifest.load(path) for path in notebook.bundles.values()}
+    manifests = {path: Manifest.load(path) for path in context.bundles.values()}
     alike = [path for path in manifests if manifests[path].precision.type == precision] or list(manifests)
     return max(alike, key=lambda path: manifests[path].files[WEIGHTS].bytes)
 
 
-def no_onnxruntime(notebook: Notebook) -> str:
+def no_onnxruntime(context: StageContext) -> str:
     """Why no stage runs ONNX Runtime here, as far as packages tell; empty if its package is here."""
     if find_spec("onnxruntime") is None:
         return "ONNX Runtime is not installed: pip install 'txport[ort-gpu]'"
-    absent = not notebook.rehearsal and cuda_provider() is None
+    absent = not context.rehearsal and cuda_provider() is None
     return "the ONNX Runtime here has no CUDA provider: pip install 'txport[ort-gpu]'" if absent else ""
 
 
-def openers(notebook: Notebook, bundle: Path) -> dict[str, Callable[[], Engine]]:
+def openers(context: StageContext, bundle: Path) -> dict[str, Callable[[], Engine]]:
     """What opens the bundle, by device: ONNX Runtime if it is installed, TensorRT engines if they are built."""
     found: dict[str, Callable[[], Engine]] = {}
-    if not no_onnxruntime(notebook):
-        found["cuda"] = lambda: on_onnxruntime(notebook, bundle)
+    if not no_onnxruntime(context):
+        found["cuda"] = lambda: on_onnxruntime(context, bundle)
     if directories(bundle):
         found["trt"] = lambda: on_tensorrt(bundle)
     return found
 
 
-def need_opener(notebook: Notebook, bundle: Path) -> None:
+def need_opener(context: StageContext, bundle: Path) -> None:
     """Skip the stage if no library that is here can run the bundle."""
-    if not openers(notebook, bundle):
+    if not openers(context, bundle):
         engines = f"{bundle.name} has no TensorRT engines: the stage tensorrt builds them"
-        raise Skip(f"{no_onnxruntime(notebook)}; and {engines}")
+        raise Skip(f"{no_onnxruntime(context)}; and {engines}")
 
 
-def engines(notebook: Notebook, bundle: Path) -> Iterator[tuple[str, DeviceEngine]]:
+def engines(context: StageContext, bundle: Path) -> Iterator[tuple[str, DeviceEngine]]:
     """Every device that runs the bundle here; one that does not is noted."""
-    need_opener(notebook, bundle)
-    for device, opener in openers(notebook, bundle).items():
+    need_opener(context, bundle)
+    for device, opener in openers(context, bundle).items():
         try:
             engine = opener()
         except TxportError as error:
-            notebook.check(f"{bundle.name} on {device}", False, str(error))
+            context.check(f"{bundle.name} on {device}", False, str(error))
             continue
         assert isinstance(engine, DeviceEngine)
         yield device, engine

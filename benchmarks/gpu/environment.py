@@ -4,9 +4,10 @@ import importlib.metadata
 import shutil
 import subprocess
 import sys
+from collections import Counter
 
 import numpy as np
-from txport.benchmarks.gpu.notebook import Notebook
+from txport.benchmarks.gpu.stage_context import StageContext
 from txport.runtime.device.device import Buffer
 from txport.runtime.device.gpu import find_gpu
 from txport.runtime.engines.tensorrt import find_tensorrt
@@ -25,32 +26,32 @@ ctypes.CDLL(str(cuda_provider()))
 """
 
 
-def environment(notebook: Notebook) -> None:
+def environment(context: StageContext) -> None:
     """The GPU, the versions of libraries, and which of them load."""
     gpu = find_gpu()
-    notebook.check("a GPU", not isinstance(gpu, str), str(gpu))
+    context.check("a GPU", not isinstance(gpu, str), str(gpu))
     for name in PACKAGES:
         try:
-            notebook.row("versions", package=name, version=importlib.metadata.version(name))
+            context.row("versions", package=name, version=importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
-            notebook.row("versions", package=name, version=None)
-    notebook.row("versions", package="Python", version=sys.version.split()[0])
+            context.row("versions", package=name, version=None)
+    context.row("versions", package="Python", version=sys.version.split()[0])
     try:
         tensorrt = find_tensorrt()
-        notebook.row("versions", package="TensorRT that is used", version=str(tensorrt.library))
+        context.row("versions", package="TensorRT that is used", version=str(tensorrt.library))
     except TxportError as error:
-        notebook.row("versions", package="TensorRT that is used", version=str(error))
+        context.row("versions", package="TensorRT that is used", version=str(error))
     if shutil.which("nvidia-smi"):
         print(subprocess.run(["nvidia-smi", "-q"], capture_output=True, text=True, timeout=30).stdout)
-    if cuda_provider() is not None and not notebook.rehearsal:
+    if cuda_provider() is not None and not context.rehearsal:
         for name, first in (("alone", ""), ("after PyTorch", "import torch")):
             done = subprocess.run([sys.executable, "-c", _LOAD.format(first=first)], capture_output=True, text=True)
             said = (done.stderr.strip().splitlines() or [""])[-1]
             if "No module named 'torch'" not in said:
-                notebook.check(f"ONNX Runtime's CUDA provider loads {name}", done.returncode == 0, said)
+                context.check(f"ONNX Runtime's CUDA provider loads {name}", done.returncode == 0, said)
 
 
-def device(notebook: Notebook) -> None:
+def device(context: StageContext) -> None:
     """Copies, fills, capture and replay on the driver, by random bytes."""
     from txport.runtime.device.cuda import CudaDevice
 
@@ -65,11 +66,15 @@ def device(notebook: Notebook) -> None:
     driver.synchronize()
     expected = np.full_like(sent, 7)
     expected[:, :width] = sent[:, :width]
-    notebook.check("copies and fills", bool((found == expected).all()), f"{rows} rows of {width} bytes")
+    context.check("copies and fills", bool((found == expected).all()), f"{rows} rows of {width} bytes")
+    driver.graphs = captured = list[Counter[str]]()
     replay = driver.capture(lambda: driver.copy(Buffer(second), Buffer(first), rows * pitch))
     driver.upload(first, sent[::-1].copy())
     replay()
     driver.download(found, second)
     driver.synchronize()
-    notebook.check("capture and replay", bool((found == sent[::-1]).all()))
-    notebook.row("device", gpu=str(driver.gpu), free_bytes=driver.free_memory())
+    context.check("capture and replay", bool((found == sent[::-1]).all()))
+    (nodes,) = captured
+    detail = ", ".join(f"{count} {kind}" for kind, count in nodes.items())
+    context.check("nodes of one captured copy", nodes == {"memcpy": 1}, detail)
+    context.row("device", gpu=str(driver.gpu), free_bytes=driver.free_memory())

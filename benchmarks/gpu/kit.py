@@ -40,7 +40,12 @@ GIVEN = click.Path(path_type=Path, exists=True)
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.option("-o", "--output", type=PATH, default=Path("build/gpu-kit"), help="Directory for the kit; replaced.")
 @click.option("--wheel", type=GIVEN, help="txport's wheel.  [default: the one in build/dist]")
-@click.option("--bundles", type=GIVEN, help="A directory of bundles.  [default: build/gpu/bundles, made if missing]")
+@click.option(
+    "--bundles",
+    type=GIVEN,
+    help="A directory of bundles.  [default: build/gpu/bundles: presets with random weights, made if missing, and "
+    "those of `make demo` if it has run]",
+)
 @click.option("--programs", type=GIVEN, help="The directory of the C++ tools, if they are built.")
 @click.option("--python", "pythons", multiple=True, default=PYTHONS, help="A version of CPython; may be repeated.")
 @click.option("--dependencies/--no-dependencies", default=True, help="Leave them out where the machine has them.")

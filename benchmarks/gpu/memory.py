@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from txport.benchmarks.gpu.engines import engines, golden_fault, largest, openers
-from txport.benchmarks.gpu.notebook import Notebook
+from txport.benchmarks.gpu.stage_context import StageContext
 from txport.benchmarks.gpu.timing import BATCHES, SOURCE, TARGET, placed, random_sources
 from txport.runtime.device.device import Device
 from txport.runtime.device.engine import DeviceEngine
@@ -16,35 +16,35 @@ MADE_AND_DROPPED = 20
 _KEPT = 64 << 20  # bytes that libraries may keep for themselves
 
 
-def memory(notebook: Notebook) -> None:
+def memory(context: StageContext) -> None:
     """Free memory of the GPU at each point, as the driver says."""
     from txport.runtime.device.cuda import CudaDevice
 
-    probe, bundle = CudaDevice(), largest(notebook)
-    for device, engine in engines(notebook, bundle):
+    probe, bundle = CudaDevice(), largest(context)
+    for device, engine in engines(context, bundle):
         before = probe.free_memory()
-        notebook.row(f"memory, {bundle.name}", device=device, at="opened", free_bytes=before)
+        context.row(f"memory, {bundle.name}", device=device, at="opened", free_bytes=before)
         for batch in (batch for batch in BATCHES if batch <= engine.limits.batch):
             state = placed(engine, random_sources(engine, batch, SOURCE), min(TARGET, engine.limits.target))
             state.step()
             state.read()
             now = probe.free_memory()
             title, at = f"memory, {bundle.name}", f"a batch of {batch}"
-            notebook.row(title, device=device, at=at, free_bytes=now, taken_bytes=before - now)
+            context.row(title, device=device, at=at, free_bytes=now, taken_bytes=before - now)
             before = now
             del state
-    _made_and_dropped(notebook, probe)
-    _exhausted(notebook, probe)
+    _made_and_dropped(context, probe)
+    _exhausted(context, probe)
 
 
-def _smallest(notebook: Notebook) -> tuple[Path, Callable[[], Engine]]:
+def _smallest(context: StageContext) -> tuple[Path, Callable[[], Engine]]:
     """The smallest bundle that can be opened here, and what opens it: ONNX Runtime if it is here."""
-    found = ((bundle, opener) for bundle in notebook.bundles.values() for opener in openers(notebook, bundle).values())
+    found = ((bundle, opener) for bundle in context.bundles.values() for opener in openers(context, bundle).values())
     return next(found)
 
 
-def _made_and_dropped(notebook: Notebook, probe: Device) -> None:
-    small, opener = _smallest(notebook)
+def _made_and_dropped(context: StageContext, probe: Device) -> None:
+    small, opener = _smallest(context)
     left = []
     for _ in range(MADE_AND_DROPPED):
         engine = opener()
@@ -53,12 +53,12 @@ def _made_and_dropped(notebook: Notebook, probe: Device) -> None:
         gc.collect()
         left.append(probe.free_memory())
     lost = left[1] - left[-1]  # the first one loads libraries
-    notebook.check(f"{MADE_AND_DROPPED} engines made and dropped", lost <= _KEPT, f"{lost} bytes are gone")
+    context.check(f"{MADE_AND_DROPPED} engines made and dropped", lost <= _KEPT, f"{lost} bytes are gone")
 
 
-def _exhausted(notebook: Notebook, probe: Device) -> None:
+def _exhausted(context: StageContext, probe: Device) -> None:
     """A batch for which there is no memory is refused with advice, and the engine goes on when there is some again."""
-    small, opener = _smallest(notebook)
+    small, opener = _smallest(context)
     engine = opener()
     assert isinstance(engine, DeviceEngine)
     taken = []
@@ -77,6 +77,6 @@ def _exhausted(notebook: Notebook, probe: Device) -> None:
         said = str(error)
     for address in taken:
         probe.free(address)
-    notebook.check("memory that is exhausted is said", bool(said), said or "the batch fitted")
+    context.check("memory that is exhausted is said", bool(said), said or "the batch fitted")
     fault = golden_fault(engine, small)
-    notebook.check("the engine goes on afterwards", not fault, fault or "golden ids")
+    context.check("the engine goes on afterwards", not fault, fault or "golden ids")

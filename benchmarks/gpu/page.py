@@ -20,6 +20,7 @@ def page(report: GpuReport) -> str:
         lines += ["**A rehearsal over a driver in host memory: no GPU was used, and the times mean nothing.**", ""]
     if not report.complete:
         lines += ["**Not complete: the stages that are missing did not run.**", ""]
+    lines += [_verdict(report), ""]
     verdicts = [
         [stage.name, stage.status, f"{stage.seconds:.0f} s", _checks(stage), stage.reason] for stage in report.stages
     ]
@@ -27,6 +28,14 @@ def page(report: GpuReport) -> str:
     for stage in report.stages:
         lines += _stage(stage)
     return "\n".join([*lines, ""])
+
+
+def _verdict(report: GpuReport) -> str:
+    """What a reader wants to know first."""
+    bad = [stage.name for stage in report.stages if stage.status in ("failed", "stopped")]
+    skipped = [stage.name for stage in report.stages if stage.status == "skipped"]
+    verdict = f"**Not passed: {', '.join(bad)}.**" if bad else "Everything that ran passed."
+    return f"{verdict} Skipped: {', '.join(skipped)}." if skipped else verdict
 
 
 def _checks(stage: Stage) -> str:

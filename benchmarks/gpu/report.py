@@ -76,7 +76,9 @@ def run_stages(
     with _alone(output):
         for name in stages:
             click.echo(f"{name} ... ", nl=False)
-            stage = run_stage(name, output, options, environment, min(STAGES[name][1], end - time.monotonic()))
+            seen = ["--gpu-seen"] if any(stage.status == "passed" for stage in report.stages) else []
+            limit = min(STAGES[name][1], end - time.monotonic())
+            stage = run_stage(name, output, [*options, *seen], environment, limit)
             click.echo(f"{stage.status} in {stage.seconds:.0f} s{stage.reason and ': '}{stage.reason}")
             report = _written(replace(report, stages=(*report.stages, stage)), output)
         return _written(replace(report, complete=True), output)

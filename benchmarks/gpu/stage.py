@@ -1,13 +1,13 @@
 """One stage in a process of its own: `python -m txport.benchmarks.gpu.stage NAME --result FILE --bundles DIRECTORY`.
 
-A stage is a function that writes what it finds into a `Notebook`.
+A stage is a function that writes what it finds into a `StageContext`.
 """
 
 import argparse
 import importlib
 from pathlib import Path
 
-from txport.benchmarks.gpu.notebook import Notebook, Skip
+from txport.benchmarks.gpu.stage_context import Skip, StageContext
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.device.gpu import find_gpu
 from txport.runtime.processes import end_with_parent
@@ -27,15 +27,15 @@ STAGES = {
 WITHOUT_GPU = ("environment",)
 
 
-def run(name: str, notebook: Notebook) -> None:
+def run(name: str, context: StageContext) -> None:
     """Run a stage, unless there is no GPU for it."""
     if name not in WITHOUT_GPU and isinstance(gpu := find_gpu(), str):
-        return notebook.skip(gpu)
+        return context.check("the GPU that was here before", False, gpu) if context.gpu_seen else context.skip(gpu)
     module, function = STAGES[name][0].split(":")
     try:
-        getattr(importlib.import_module(f"txport.benchmarks.gpu.{module}"), function)(notebook)
+        getattr(importlib.import_module(f"txport.benchmarks.gpu.{module}"), function)(context)
     except Skip as reason:
-        notebook.skip(str(reason))
+        context.skip(str(reason))
 
 
 def bundles_in(directory: Path) -> dict[str, Path]:
@@ -53,10 +53,11 @@ def main() -> None:
     parser.add_argument("--scratch", type=Path, required=True, help="A directory for engines and files to keep.")
     parser.add_argument("--programs", type=Path, help="The directory of txport-translate and txport-bench.")
     parser.add_argument("--rehearsal", action="store_true", help="The driver is one in host memory.")
+    parser.add_argument("--gpu-seen", action="store_true", help="An earlier stage has used the GPU.")
     options = parser.parse_args()
     end_with_parent()
-    arguments = (options.rehearsal, options.programs, options.scratch)
-    run(options.stage, Notebook(options.result, bundles_in(options.bundles), *arguments))
+    arguments = (options.rehearsal, options.programs, options.scratch, options.gpu_seen)
+    run(options.stage, StageContext(options.result, bundles_in(options.bundles), *arguments))
 
 
 if __name__ == "__main__":

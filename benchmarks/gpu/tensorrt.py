@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 from txport.benchmarks.gpu.engines import golden_fault, on_tensorrt
-from txport.benchmarks.gpu.notebook import Notebook, Skip
+from txport.benchmarks.gpu.graphs import report_nodes
+from txport.benchmarks.gpu.stage_context import Skip, StageContext
 from txport.exporter.engines.inspector import engine_layers
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engines.directories import directories
@@ -19,27 +20,29 @@ _BUILD = "import sys; sys.argv[0] = 'tx-build'; from txport.exporter.entry impor
 _SECONDS = 180
 
 
-def builds(notebook: Notebook) -> None:
+def builds(context: StageContext) -> None:
     """Build every bundle, the smallest first, then the smallest again with its timing cache; run the golden cases."""
     try:
         tensorrt = find_tensorrt()
     except TxportError as error:
         raise Skip(str(error)) from None
-    for number, (name, bundle) in enumerate(notebook.bundles.items()):
+    for number, (name, bundle) in enumerate(context.bundles.items()):
         # The next stages find the engines in the bundle; a rehearsal must leave it as it is.
-        place = Path(shutil.copytree(bundle, notebook.scratch / name)) if notebook.rehearsal else bundle
-        _build(notebook, tensorrt, name, place)
+        place = Path(shutil.copytree(bundle, context.scratch / name)) if context.rehearsal else bundle
+        _build(context, tensorrt, name, place)
         if number == 0:
-            _build(notebook, tensorrt, f"{name}, with the timing cache", place)
+            _build(context, tensorrt, f"{name}, with the timing cache", place)
         if tensorrt.is_rtx:
-            notebook.row("left out", bundle=name, reason="engines of TensorRT-RTX for another GPU are not run here")
+            context.row("left out", bundle=name, reason="engines of TensorRT-RTX for another GPU are not run here")
             continue
-        with notebook.checking(f"{name}: golden cases"):
-            fault = golden_fault(on_tensorrt(place), place, rows=3)
-            notebook.check(f"{name}: golden cases", not fault, fault or "golden ids")
+        with context.checking(f"{name}: golden cases"):
+            engine = on_tensorrt(place)
+            report_nodes(context, name, engine, bundle=name, runs=engine.name)
+            fault = golden_fault(engine, place, rows=3)
+            context.check(f"{name}: golden cases", not fault, fault or "golden ids")
 
 
-def _build(notebook: Notebook, tensorrt: TensorRt, title: str, bundle: Path) -> None:
+def _build(context: StageContext, tensorrt: TensorRt, title: str, bundle: Path) -> None:
     manifest = Manifest.load(bundle)
     rows = [str(rows) for rows in (1, 8, 32) if rows <= manifest.limits.batch]
     targets = [str(length) for length in (64, 128) if length <= manifest.limits.target]
@@ -51,18 +54,18 @@ def _build(notebook: Notebook, tensorrt: TensorRt, title: str, bundle: Path) -> 
         "--target-buckets",
         ",".join(targets or ["32"]),
     ]
-    other = ["--compute-capability", "8.9"] if tensorrt.is_rtx and notebook.rehearsal else []
+    other = ["--compute-capability", "8.9"] if tensorrt.is_rtx and context.rehearsal else []
     command = [sys.executable, "-c", _BUILD, str(bundle), *sizes, *other, "--force", "--json"]
     start = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
     print(done.stderr)
     said = (done.stderr.strip().splitlines() or [""])[-1]
-    notebook.check(f"{title}: build", done.returncode == 0, said if done.returncode else "")
+    context.check(f"{title}: build", done.returncode == 0, said if done.returncode else "")
     if done.returncode == 0:
         record = json.loads(done.stdout)
         library, precision = record["library"], record["precision"]
         layers = ", ".join(f"{count} in {kind}" for kind, count in precision["layers"].items())
-        notebook.row(
+        context.row(
             "builds",
             bundle=title,
             library=f"{library['name']} {library['version']}",
@@ -72,13 +75,13 @@ def _build(notebook: Notebook, tensorrt: TensorRt, title: str, bundle: Path) -> 
             seconds=round(time.monotonic() - start, 1),
         )
         if not tensorrt.is_rtx:
-            _inspect(notebook, tensorrt, title, bundle)
+            _inspect(context, tensorrt, title, bundle)
 
 
-def _inspect(notebook: Notebook, tensorrt: TensorRt, title: str, bundle: Path) -> None:
+def _inspect(context: StageContext, tensorrt: TensorRt, title: str, bundle: Path) -> None:
     """Keep what the inspector says of each engine: names, types and tactics of its layers."""
     for file in (path for directory in directories(bundle) for path in directory.glob("*.engine")):
-        with notebook.checking(f"{title}: inspector"):
+        with context.checking(f"{title}: inspector"):
             held = tensorrt.open_engine(file.read_bytes(), False)
-            kept = notebook.scratch / f"{title.replace(', ', '-').replace(' ', '-')}.{file.stem}.json"
+            kept = context.scratch / f"{title.replace(', ', '-').replace(' ', '-')}.{file.stem}.json"
             kept.write_text(json.dumps(engine_layers(tensorrt, held[1]), indent=1))

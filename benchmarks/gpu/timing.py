@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 from txport.benchmarks.gpu.engines import engines, largest
-from txport.benchmarks.gpu.notebook import Notebook, Skip
+from txport.benchmarks.gpu.stage_context import Skip, StageContext
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.engine import DecoderState, Engine
 from txport.runtime.golden import load_golden
@@ -70,15 +70,15 @@ def step_seconds(engine: DeviceEngine, batch: int, source: int, target: int, rou
     return statistics.median(run() for _ in range(rounds)) / target
 
 
-def table(notebook: Notebook) -> None:
+def table(context: StageContext) -> None:
     """Whole calls at several batch sizes and polls, on every device that runs the largest bundle in float16."""
-    bundle = largest(notebook)
-    for device, engine in engines(notebook, bundle):
+    bundle = largest(context)
+    for device, engine in engines(context, bundle):
         for batch in (batch for batch in BATCHES if batch <= engine.limits.batch):
-            _calls(notebook, f"whole calls, {bundle.name}", device, engine, batch)
+            _calls(context, f"whole calls, {bundle.name}", device, engine, batch)
 
 
-def _calls(notebook: Notebook, title: str, device: str, engine: DeviceEngine, batch: int) -> None:
+def _calls(context: StageContext, title: str, device: str, engine: DeviceEngine, batch: int) -> None:
     sources = random_sources(engine, batch, SOURCE)
     ids, lengths, target = np.array(sources), np.full(batch, len(sources[0])), min(TARGET, engine.limits.target)
     requests = [Request(source, target) for source in sources]
@@ -93,13 +93,13 @@ def _calls(notebook: Notebook, title: str, device: str, engine: DeviceEngine, ba
         state.step()
         state.read()
 
-    rounds = notebook.rounds
+    rounds = context.rounds
     step = step_seconds(engine, batch, SOURCE, made, rounds)
     encoder, first = median_seconds(encode, rounds), median_seconds(first_token, rounds)
     for poll in POLLS:
         engine.poll = poll
         call = median_seconds(lambda: decode_all(engine, requests), rounds)
-        notebook.row(
+        context.row(
             f"{title}, {len(sources[0])} source tokens, {made} new ones",
             device=device,
             batch=batch,
@@ -125,19 +125,19 @@ def mixed_sources(bundle: Path) -> list[list[int]]:
     return mixed
 
 
-def refilling(notebook: Notebook) -> None:
+def refilling(context: StageContext) -> None:
     """Tokens a second of real text, in batches that wait for their longest row and with rows that are refilled."""
-    trained = [path for path in notebook.bundles.values() if any(case.source for case in load_golden(path).cases)]
+    trained = [path for path in context.bundles.values() if any(case.source for case in load_golden(path).cases)]
     if not trained:
         raise Skip("no bundle has golden cases of real text")
     bundle = trained[-1]
-    for device, engine in engines(notebook, bundle):
+    for device, engine in engines(context, bundle):
         requests = [Request(source[-engine.limits.source :]) for source in mixed_sources(bundle)]
-        _refill(notebook, f"refilling, {bundle.name}", device, engine, requests)
-        _refill(notebook, f"refilling, {bundle.name}, sorted", device, engine, sorted(requests, key=_source_length))
+        _refill(context, f"refilling, {bundle.name}", device, engine, requests)
+        _refill(context, f"refilling, {bundle.name}, sorted", device, engine, sorted(requests, key=_source_length))
 
 
-def _refill(notebook: Notebook, title: str, device: str, engine: Engine, requests: Sequence[Request]) -> None:
+def _refill(context: StageContext, title: str, device: str, engine: Engine, requests: Sequence[Request]) -> None:
     rows = min(32, engine.limits.batch)
     batches = [requests[start : start + rows] for start in range(0, len(requests), rows)]
     made = sum(len(result.ids) for result in decode_all(engine, requests, rows=rows))
@@ -145,11 +145,11 @@ def _refill(notebook: Notebook, title: str, device: str, engine: Engine, request
     def decode(part: Sequence[Request]) -> None:
         decode_all(engine, part, rows=rows, batch_tokens=1 << 30)
 
-    rounds = (notebook.rounds + 2) // 3
+    rounds = (context.rounds + 2) // 3
     fixed = median_seconds(lambda: list(map(decode, batches)), rounds)
     refilled = median_seconds(lambda: decode(requests), rounds)
     speeds = {"fixed_tokens_per_second": round(made / fixed), "refilled_tokens_per_second": round(made / refilled)}
-    notebook.row(title, device=device, **speeds, ratio=round(fixed / refilled, 3))
+    context.row(title, device=device, **speeds, ratio=round(fixed / refilled, 3))
 
 
 def _source_length(request: Request) -> int:

@@ -7,6 +7,7 @@ transfers it.
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +17,10 @@ from txport.runtime.bundle.interface import MASKED, cache_names, cross_names
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph
 from txport.runtime.device.device import Buffer, Device
+from txport.runtime.errors import EngineError
 
 ALIGNMENT = 256  # of every tensor that a library binds
-RING = 64  # the most steps from one poll to the next
+RING = 64  # the most steps of one group, whose tokens the device keeps
 
 
 @dataclass(frozen=True)
@@ -85,20 +87,21 @@ def state_offsets(rows: int, id_type: str) -> tuple[dict[str, int], int]:
     return offsets, at
 
 
-class HostState:
-    """The host's copy of the block of small tensors, in memory that the device copies to and from.
+class HostBlock:
+    """A copy of the block of small tensors in page-locked memory of the host.
 
     Attributes:
-        token_ids, positions, target_limits: `id_type [rows]`; the device's from each download to the next step.
-        finished: bool `[rows]`, likewise.
-        ring: `id_type [RING, rows]`, the tokens of the steps between the last two downloads.
+        token_ids, positions, target_limits: `id_type [rows]`.
+        finished: bool `[rows]`.
+        ring: `id_type [slots, rows]`, the tokens of a group of steps.
+        steps: how many they are.
+        used: after the last copy to the block or from it.
     """
 
-    def __init__(self, device: Device, rows: int, id_type: str) -> None:
+    def __init__(self, device: Device, rows: int, id_type: str, slots: int) -> None:
         self.offsets, at = state_offsets(rows, id_type)
-        self.state_bytes, self.ring_row = at, rows * np.dtype(id_type).itemsize
-        self.bytes = at + RING * self.ring_row
-        self.array = device.host_buffer(self.bytes)
+        self.steps, self.used = 0, device.make_mark()
+        self.array = device.host_buffer(at + slots * rows * np.dtype(id_type).itemsize, self.used)
 
         def view(name: str, kind: str) -> npt.NDArray[Any]:
             start = self.offsets[name]
@@ -106,7 +109,7 @@ class HostState:
 
         self.token_ids, self.positions = view("token_ids", id_type), view("positions", id_type)
         self.target_limits, self.finished = view("target_limits", id_type), view("finished", "bool")
-        self.ring = self.array[at:].view(id_type).reshape(RING, rows)
+        self.ring = self.array[at:].view(id_type).reshape(slots, rows)
 
 
 class StepBuffers:
@@ -131,8 +134,11 @@ class StepBuffers:
         model = manifest.model
         self.float_type, self.vocabulary = manifest.precision.type, model.target_vocabulary
         self.heads, self.float_size = model.heads, np.dtype(self.float_type).itemsize
-        self.host = HostState(device, sizes.rows, id_type)
-        plan = _plan(manifest, sizes, id_type, self.host.bytes)
+        # What the host uploads, and what it sees of two groups of steps: of one while the device works on the other.
+        self.host = HostBlock(device, sizes.rows, id_type, 0)
+        self.looks = [HostBlock(device, sizes.rows, id_type, RING) for _ in range(2)]
+        self._state_bytes, self._ring_row = self.host.array.nbytes, sizes.rows * np.dtype(id_type).itemsize
+        plan = _plan(manifest, sizes, id_type, self.looks[0].array.nbytes)
         self._allocated: list[int] = []
         try:
             at = {name: self._allocate(size) for name, size in plan.items()}
@@ -179,21 +185,34 @@ class StepBuffers:
 
     def upload_state(self) -> None:
         """Copy ids, positions, limits and flags from the host to the device."""
-        self.device.upload(self.state, self.host.array[: self.host.state_bytes])
+        self.device.upload(self.state, self.host.array)
+        self.host.used.set()
 
     def keep_tokens(self, slot: int) -> None:
         """Copy the tokens of the last step to a slot of the ring."""
-        target = Buffer(self.state + self.host.state_bytes + slot * self.host.ring_row)
-        self.device.copy(target, Buffer(self.state), self.host.ring_row)
+        target = Buffer(self.state + self._state_bytes + slot * self._ring_row)
+        self.device.copy(target, Buffer(self.state), self._ring_row)
 
-    def download_state(self, slots: int) -> None:
-        """Copy ids, positions, flags and `slots` of the ring to the host, and wait for them."""
-        end = self.host.state_bytes + slots * self.host.ring_row
-        self.device.download(self.host.array[:end], self.state)
-        self.device.synchronize()
+    def download_state(self, look: HostBlock, steps: int) -> None:
+        """Copy ids, positions, flags and the tokens of so many steps to the host; they are there after its mark."""
+        self.device.download(look.array[: self._state_bytes + steps * self._ring_row], self.state)
+        look.steps = steps
+        look.used.set()
+
+    def adopt(self, look: HostBlock) -> None:
+        """Take what a step writes into the block that is uploaded."""
+        written = self.host.offsets["target_limits"]
+        self.host.array[:written] = look.array[:written]
+
+    def settle(self) -> None:
+        """Wait for what was enqueued; a device that has failed works on nothing."""
+        for block in (self.host, *self.looks):
+            with suppress(EngineError):
+                block.used.wait()
 
     def free(self) -> None:
         """Free all memory; the buffers cannot be used afterwards."""
+        self.settle()
         for address in self._allocated:
             self.device.free(address)
         self._allocated.clear()

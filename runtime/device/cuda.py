@@ -8,13 +8,15 @@ import functools
 import gc
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from cuda.bindings import driver as cuda
-from txport.runtime.device.device import Buffer
+from txport.runtime.device.device import Buffer, Mark
 from txport.runtime.device.gpu import usable_gpu
 from txport.runtime.errors import EngineError, ResourceError
 
@@ -22,7 +24,9 @@ _FIRST = 0  # the device that is used; CUDA_VISIBLE_DEVICES chooses another
 _NON_BLOCKING = cuda.CUstream_flags.CU_STREAM_NON_BLOCKING
 _NO_TIMING = cuda.CUevent_flags.CU_EVENT_DISABLE_TIMING
 _THREAD_LOCAL = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-_DEVICE = cuda.CUmemorytype.CU_MEMORYTYPE_DEVICE
+_DEVICE, _HOST = cuda.CUmemorytype.CU_MEMORYTYPE_DEVICE, cuda.CUmemorytype.CU_MEMORYTYPE_HOST
+_UNIFIED = cuda.CUmemorytype.CU_MEMORYTYPE_UNIFIED
+_MEMORY_TYPE = cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
 _SUCCESS, _OUT_OF_MEMORY = cuda.CUresult.CUDA_SUCCESS, cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY
 
 
@@ -36,11 +40,11 @@ class CudaDevice:
     def __init__(self) -> None:
         self.gpu = usable_gpu("CUDA")
         self._stream = _checked("cuStreamCreate", _NON_BLOCKING)
-        self._event = _checked("cuEventCreate", _NO_TIMING)
+        self._end = _Mark(self._stream)
         self.stream = int(self._stream)
         self._allocated: set[int] = set()
+        self.graphs: list[Counter[str]] | None = None  # the nodes of each capture from now on, if it is a list
         _destroy_with(self, cuda.cuStreamDestroy, self._stream)
-        _destroy_with(self, cuda.cuEventDestroy, self._event)
         weakref.finalize(self, _destroy_all, cuda.cuMemFree, self._allocated).atexit = False
 
     def allocate(self, size: int) -> int:
@@ -62,10 +66,13 @@ class CudaDevice:
         _check("cuMemGetInfo", error)
         return int(free)
 
-    def host_buffer(self, size: int) -> npt.NDArray[Any]:
+    def make_mark(self) -> "_Mark":
+        return _Mark(self._stream)
+
+    def host_buffer(self, size: int, used: Mark) -> npt.NDArray[Any]:
         address = int(_checked("cuMemHostAlloc", size, 0))
         memory = (ctypes.c_uint8 * size).from_address(address)
-        _destroy_with(memory, cuda.cuMemFreeHost, address)
+        _destroy_with(memory, functools.partial(_free_host, used), address)
         return np.ctypeslib.as_array(memory)
 
     def upload(self, address: int, array: npt.NDArray[Any]) -> None:
@@ -89,8 +96,8 @@ class CudaDevice:
         _checked("cuMemsetD2D8Async", target.address, max(target.row, width), value, width, rows, self._stream)
 
     def synchronize(self) -> None:
-        _checked("cuEventRecord", self._event, self._stream)
-        _checked("cuEventSynchronize", self._event)
+        self._end.set()
+        self._end.wait()
 
     def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
         with _NO_COLLECTION:
@@ -104,10 +111,26 @@ class CudaDevice:
                 raise
             graph = _checked("cuStreamEndCapture", self._stream)
         try:
+            if self.graphs is not None:
+                self.graphs.append(Counter(_kinds(graph)))
             runnable = _checked("cuGraphInstantiate", graph, 0)
         finally:
             cuda.cuGraphDestroy(graph)
         return _Replay(runnable, self._stream, enqueue)
+
+
+class _Mark:
+    """An event of the stream; see `txport.runtime.device.device.Mark`."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream, self._event = stream, _checked("cuEventCreate", _NO_TIMING)
+        _destroy_with(self, cuda.cuEventDestroy, self._event)
+
+    def set(self) -> None:
+        _checked("cuEventRecord", self._event, self._stream)
+
+    def wait(self) -> None:
+        _checked("cuEventSynchronize", self._event)
 
 
 class _NoCollection:
@@ -151,6 +174,33 @@ class _Replay:
             _check("cuGraphLaunch", error)
 
 
+def _kinds(graph: Any) -> Iterator[str]:
+    """What each node of a captured graph is: "kernel", "memcpy", "memset", "host" and so on, of graphs within it too.
+
+    A copy from or to memory of the host that is not page-locked is "pageable memcpy": every replay reads or writes it,
+    whatever it is by then.
+    """
+    _, count = _all_checked("cuGraphGetNodes", graph)
+    nodes, _ = _all_checked("cuGraphGetNodes", graph, count)
+    for node in nodes or ():
+        kind = _checked("cuGraphNodeGetType", node).name.removeprefix("CU_GRAPH_NODE_TYPE_").lower()
+        if kind == "graph":
+            yield from _kinds(_checked("cuGraphChildGraphNodeGetGraph", node))
+            continue
+        yield "pageable memcpy" if kind == "memcpy" and _is_pageable(node) else kind
+
+
+def _is_pageable(node: Any) -> bool:
+    """Whether an end of a copy is in memory that the driver does not know."""
+    copy = _checked("cuGraphMemcpyNodeGetParams", node)
+    ends = (copy.srcMemoryType, copy.srcHost, copy.srcDevice), (copy.dstMemoryType, copy.dstHost, copy.dstDevice)
+    for kind, host, unified in ends:
+        address = host if kind == _HOST else unified if kind == _UNIFIED else None
+        if address is not None and cuda.cuPointerGetAttribute(_MEMORY_TYPE, int(address))[0] != _SUCCESS:
+            return True
+    return False
+
+
 def _between(region: Any, target: Buffer, source: Buffer, width: int, rows: int) -> Any:
     """Describe `rows` of `width` bytes in the driver's structure, which has the same names for two and three axes."""
     region.srcMemoryType = region.dstMemoryType = _DEVICE
@@ -172,6 +222,13 @@ def _destroy_all(destroy: Callable[[Any], Any], handles: Iterable[Any]) -> None:
         destroy(handle)
 
 
+def _free_host(used: Mark, address: int) -> None:
+    """CUDA does not say that freeing page-locked memory waits for copies to it."""
+    with suppress(EngineError):  # a device that has failed works on nothing
+        used.wait()
+    cuda.cuMemFreeHost(address)
+
+
 @functools.cache
 def _primary_context() -> Any:
     """Never released: what TensorRT and ONNX Runtime hold in it may live as long as the process."""
@@ -189,11 +246,17 @@ def _use_context() -> None:
 
 
 def _checked(name: str, *arguments: Any) -> Any:
-    """Call a function of the driver and return its value, if it has one."""
+    """Call a function of the driver and return its first value, if it has one."""
+    values = _all_checked(name, *arguments)
+    return values[0] if values else None
+
+
+def _all_checked(name: str, *arguments: Any) -> list[Any]:
+    """Call a function of the driver and return its values."""
     _use_context()
     error, *values = getattr(cuda, name)(*arguments)
     _check(name, error)
-    return values[0] if values else None
+    return list(values)
 
 
 def _check(name: str, error: Any) -> None:

@@ -25,6 +25,16 @@ class Buffer:
     plane: int = 0
 
 
+class Mark(Protocol):
+    """A place in the order of a stream's work. Its methods raise `EngineError`, as those of `Device`."""
+
+    def set(self) -> None:
+        """Put it behind all work that has been enqueued so far."""
+
+    def wait(self) -> None:
+        """Wait for the work before it. Another thread may use the device meanwhile."""
+
+
 class Device(Protocol):
     """Memory and one stream of a GPU. Everything but `allocate`, `free` and `synchronize` may return before it is done.
 
@@ -43,8 +53,14 @@ class Device(Protocol):
     def free_memory(self) -> int:
         """Bytes that could still be allocated."""
 
-    def host_buffer(self, size: int) -> npt.NDArray[Any]:
-        """uint8 `[size]` of page-locked host memory, which the device reads and writes by itself."""
+    def make_mark(self) -> Mark:
+        """A new mark, with no work before it."""
+
+    def host_buffer(self, size: int, used: Mark) -> npt.NDArray[Any]:
+        """uint8 `[size]` of page-locked host memory, which the device reads and writes by itself.
+
+        It is freed when nothing refers to it, and not before the work before `used` is done.
+        """
 
     def upload(self, address: int, array: npt.NDArray[Any]) -> None:
         """Copy a contiguous array to the device. A host buffer must not change until that is done; other arrays may."""

@@ -13,7 +13,7 @@ from txport.runtime.device.program import Program
 from txport.runtime.device.state import DeviceState
 from txport.runtime.engine import FIRST_TARGET, Int64
 
-# Steps from one poll to the next: each poll stalls the device, and each step after a sentence's end is wasted.
+# Steps that the host has not seen: a poll may stall the device, and each step after a sentence's end is wasted.
 POLL = 4
 _MULTIPLE = 8  # encoder widths, so that copies are of whole words
 
@@ -25,13 +25,13 @@ class DeviceEngine:
         device: where the state is.
         manifest: the bundle's.
         program: what runs there.
-        poll: steps from one poll to the next.
+        poll: the most steps that the host has not seen.
     """
 
     def __init__(self, device: Device, manifest: Manifest, program: Program, poll: int = POLL) -> None:
         self.name, self.poll = program.name, poll
         self.limits, self.tokens, self.manifest = program.limits, manifest.tokens, manifest
-        self._device, self._program = device, program
+        self.device, self._program = device, program
         self._pool = Pool(device, manifest, program)
         self._cross = cross_names(manifest.model.decoder_layers)
 
@@ -60,8 +60,8 @@ class DeviceEngine:
             memory = self._pool.memory(sum(sizes))
             cross_at, bias, ids_at, lengths_at = (memory.value + sum(sizes[:index]) for index in range(4))
             cross = stack(cross_at, self._cross, batch, heads, line)
-            self._device.upload(ids_at, ids)
-            self._device.upload(lengths_at, np.ascontiguousarray(source_lengths, id_type))
+            self.device.upload(ids_at, ids)
+            self.device.upload(lengths_at, np.ascontiguousarray(source_lengths, id_type))
             inputs = {"input_ids": ids_at, "source_lengths": lengths_at}
             self._program.encode({**inputs, **cross.tensors(), "cross_bias": bias}, batch, width)
         return Encoded(cross, bias, width, memory)
@@ -78,4 +78,4 @@ class DeviceEngine:
     def synchronize(self) -> None:
         """Wait for all enqueued work, as measurements must: `encode` and a state's `step` return before it is done."""
         with self._pool.working():
-            self._device.synchronize()
+            self.device.synchronize()

@@ -37,6 +37,10 @@ class PreparedStep:
     buffers: StepBuffers
     launch: Callable[[], None]
 
+    def __del__(self) -> None:
+        """What a batch left under way is done before the library's part of it goes."""
+        self.buffers.settle()
+
 
 @dataclass(frozen=True)
 class Encoded:
@@ -75,14 +79,19 @@ class Pool:
         Raises:
             EngineError: the device or the library fails now, or has failed before.
         """
-        with self._lock:
-            if self._failure is not None:
-                raise EngineError(f"the GPU failed before ({self._failure}): create the Translator again")
-            try:
-                yield
-            except EngineError as error:
-                self._failure = str(error)
-                raise
+        with self._lock, self.waiting():
+            yield
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Only wait for the device, so that other threads may use it meanwhile. Raises as `working`."""
+        if self._failure is not None:
+            raise EngineError(f"the GPU failed before ({self._failure}): create the Translator again")
+        try:
+            yield
+        except EngineError as error:
+            self._failure = self._failure or str(error)
+            raise
 
     def sizes(self, rows: int, source: int, target: int, logits: bool) -> StepSizes:
         """The sizes of the buffers that serve a batch of these sizes."""

@@ -1,8 +1,8 @@
 """The decoder's state on a device: only one small block of it is copied to the host, at each poll.
 
 A list maps rows of the state to rows of the buffers, so that taking fewer rows within the same buffers copies nothing.
-Between a poll and the next step the host's block equals the device's: `place` and `override` change the host's and
-upload all of it.
+While no step is under way the host's block equals the device's: `place` and `override` change the host's and upload all
+of it. Two groups of steps may be under way, each with a block of its own for what the host reads of it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,14 +27,14 @@ class DeviceState:
     def __init__(self, pool: Pool, step: Lease[PreparedStep], rows: Sequence[int], source: int) -> None:
         self._pool, self._step, self._rows = pool, step, list(rows)
         self._buffers, self._launch = step.value.buffers, step.value.launch
-        self._unread = 0
+        self._groups = self._read = 0  # groups of steps so far, and how many of them were read
         self.rows, self.source, self.target = len(rows), source, self._buffers.sizes.target
 
     def place(
         self, rows: Sequence[int], memory: Encoded, memory_rows: Sequence[int], target_limits: Sequence[int]
     ) -> None:
         """Start new sentences: row `rows[i]` gets encoder output `memory_rows[i]`, bos at position 0, not finished."""
-        assert not self._unread, "rows are placed after the steps before have been read"
+        assert self._read == self._groups, "rows are placed after the steps before have been read"
         here = [self._rows[row] for row in rows]
         with self._pool.working():
             for row, memory_row, count in _runs(here, memory_rows):
@@ -60,23 +60,27 @@ class DeviceState:
 
     def step(self, count: int = 1) -> None:
         """Advance every unfinished row by up to `count` tokens; returns before the device is done."""
-        assert self._unread + count <= RING, "too many steps without a poll"
+        assert count <= RING and self._groups - self._read < 2, "too many steps without a poll"
         with self._pool.working():
-            for _ in range(count):
+            for slot in range(count):
                 self._launch()
-                self._buffers.keep_tokens(self._unread)
-                self._unread += 1
+                self._buffers.keep_tokens(slot)
+            self._buffers.download_state(self._buffers.looks[self._groups % 2], count)
+        self._groups += 1
 
     def read(self) -> StepOutput:
-        """Wait for the steps since the last `read` and return what they made: the only wait of the loop."""
-        with self._pool.working():
-            self._buffers.download_state(self._unread)
-        host, steps, self._unread = self._buffers.host, self._unread, 0
-        return StepOutput(host.ring[:steps, self._rows].astype(np.int64), host.finished[self._rows])
+        """Wait for the first group of steps that was not read and return what it made: the only wait of the loop."""
+        assert self._read < self._groups, "nothing to read"
+        look = self._buffers.looks[self._read % 2]
+        with self._pool.waiting():
+            look.used.wait()
+        self._read += 1
+        self._buffers.adopt(look)
+        return StepOutput(look.ring[: look.steps, self._rows].astype(np.int64), look.finished[self._rows])
 
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
         """Replace the last token that was made for these rows and their flag."""
-        assert not self._unread, "tokens are replaced after they have been read"
+        assert self._read == self._groups, "tokens are replaced after they have been read"
         host = self._buffers.host
         for row, token, done in zip((self._rows[row] for row in rows), token_ids, finished, strict=True):
             host.positions[row] += bool(host.finished[row]) and not done
@@ -99,7 +103,7 @@ class DeviceState:
 
         Where the same buffers serve, rows stay where they are, and only the copies of a repeated row take other ones.
         """
-        assert not self._unread, "rows move after the steps before have been read"
+        assert self._read == self._groups, "rows move after the steps before have been read"
         old, here = self._buffers, [self._rows[row] for row in rows]
         sizes = self._pool.sizes(len(here), self.source, target, old.sizes.logits)
         if sizes == old.sizes:

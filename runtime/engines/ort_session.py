@@ -98,7 +98,9 @@ def open_step(
     raise failures[0]
 
 
-def open_session(directory: Path, graph: Graph, *, threads: int, providers: Sequence[Provider]) -> Any:
+def open_session(
+    directory: Path, graph: Graph, *, threads: int, providers: Sequence[Provider], saved: Path | None = None
+) -> Any:
     """Load one graph of a bundle.
 
     Args:
@@ -106,6 +108,7 @@ def open_session(directory: Path, graph: Graph, *, threads: int, providers: Sequ
         graph: which of its graphs.
         threads: threads of each operator; 0 for as many as there are cores.
         providers: of `providers_of`.
+        saved: where to write the graph as ONNX Runtime runs it, after its optimisations; its weights go beside it.
 
     Raises:
         BundleError: ONNX Runtime does not load it, or it is not what the manifest says.
@@ -127,6 +130,9 @@ def open_session(directory: Path, graph: Graph, *, threads: int, providers: Sequ
         # On the CPU, Add and LayerNormalization are three times as fast as SkipLayerNormalization, which sums one
         # element after the other (Welford 1962) and divides at each.
         options.add_session_config_entry("optimization.disable_specified_optimizers", "SkipLayerNormFusion")
+    if saved is not None:
+        options.optimized_model_filepath = str(saved)
+        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", saved.name + ".bin")
     if not _has_vnni():
         # For int8: x86-64 adds pairs of products in 16 bits then, which overflow, unless told otherwise. Where there is
         # VNNI this would only cost the time that it and AMX save.

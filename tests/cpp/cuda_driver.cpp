@@ -2,7 +2,7 @@
 // without a GPU.
 //
 // Work that a stream is given is done as late as CUDA allows, when something
-// waits for it: what is read too early is wrong. With TXPORT_TEST_CUDA=eager it
+// waits for it, and no more of it than that: what is read too early is wrong. With TXPORT_TEST_CUDA=eager it
 // is done at once, for libraries that compute in host memory and know no
 // stream. Every address must lie in an allocation, memory is poisoned, a
 // context must be current, and what must not be called during a capture is
@@ -22,10 +22,13 @@ using CUstream = struct CUstream_st*;
 using CUevent = struct CUevent_st*;
 using CUgraph = struct CUgraph_st*;
 using CUgraphExec = struct CUgraphExec_st*;
+using CUgraphNode = struct CUgraphNode_st*;
 using CUarray = struct CUarray_st*;
 using CUhostFn = void (*)(void*);
 using CUdevice_attribute = int;
 using CUmemorytype = int;
+using CUgraphNodeType = int;
+using CUpointer_attribute = int;
 using CUstreamCaptureMode = int;
 using CUdriverProcAddressQueryResult = int;
 using cuuint64_t = unsigned long long;
@@ -65,6 +68,7 @@ struct CUDA_MEMCPY3D {
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -88,20 +92,43 @@ enum Code {
   kCaptureInvalidated = 901,
   kCaptureUnmatched = 903,
   kCaptureWrongThread = 908,
+  kUnknown = 999,
 };
 
 constexpr std::size_t kRoom = std::size_t{1} << 31;
 constexpr std::size_t kAlignment = 256;
 constexpr unsigned char kPoison = 0xAB;
+constexpr int kHostMemory = 1;
 constexpr int kDeviceMemory = 2;
+constexpr int kGlobalCapture = 0;
 
 using Work = std::function<int()>;
 
+// What a captured piece of work is, by CUDA's numbers.
+enum Kind { kCopyNode = 1, kFillNode = 2, kHostNode = 3 };
+
+struct Node {
+  Work work;
+  Kind kind;
+  CUDA_MEMCPY3D copy = {};  // of a copy: from where to where
+};
+
+using Nodes = std::vector<Node>;
+
 struct Stream {
-  std::vector<Work> queue;
-  std::vector<Work>* recording = nullptr;  // of a capture
-  std::thread::id owner;                   // of the thread that began it
-  bool invalid = false;                    // something was called that a capture does not allow
+  std::deque<Work> queue;
+  unsigned long long done = 0;  // how much was done of what was enqueued
+  bool busy = false;            // something is being done
+  Nodes* recording = nullptr;   // of a capture
+  std::thread::id owner;        // of the thread that began it
+  bool global = false;          // other threads may not wait or allocate either
+  bool invalid = false;         // something was called that a capture does not allow
+};
+
+// A place in the queue of a stream.
+struct Event {
+  Stream* stream = nullptr;
+  unsigned long long place = 0;
 };
 
 // One driver for the process: a lock around everything, as slow as it may be.
@@ -111,10 +138,14 @@ struct Driver {
   int sticky = kSuccess;
   std::map<CUdeviceptr, std::size_t> device;
   std::map<CUdeviceptr, std::size_t> pinned;
-  std::set<Stream*> streams;
+  std::set<Stream*> streams, destroyed;
   std::set<void*> events;
   std::set<void*> graphs;
   unsigned long long calls = 0;  // with a stream: copies, fills, launches and waits
+  // After so many of them the GPU is gone, and every call fails.
+  const unsigned long long lost = std::getenv("TXPORT_TEST_CUDA_LOST") != nullptr
+                                      ? std::strtoull(std::getenv("TXPORT_TEST_CUDA_LOST"), nullptr, 10)
+                                      : ~0ULL;
   const bool eager = is("eager");
 
   static bool is(const char* kind) {
@@ -150,25 +181,53 @@ int check_device(CUdeviceptr address, std::size_t bytes) {
   return fail(kIllegalAddress, "not within one allocation", address, bytes);
 }
 
-char* at(CUdeviceptr address) { return reinterpret_cast<char*>(address); }
-
-int drain(Stream& stream) {
-  std::vector<Work> queue;
-  queue.swap(stream.queue);
-  for (const Work& work : queue) {
-    if (const int code = work()) return code;
-  }
-  return driver().sticky;
+// Page-locked memory that was such when the copy was enqueued.
+int check_pinned(const void* start, std::size_t bytes) {
+  const auto address = reinterpret_cast<CUdeviceptr>(start);
+  if (within(driver().pinned, address, bytes)) return kSuccess;
+  return fail(kIllegalAddress, "page-locked memory was freed before its copy", address, bytes);
 }
 
-int enqueue(Stream& stream, Work work) {
+char* at(CUdeviceptr address) { return reinterpret_cast<char*>(address); }
+
+// Do as much as was enqueued up to this place. Work of the host may come here again, as when Python collects garbage in
+// it: what is behind it waits all the same.
+int drain(Stream& stream, unsigned long long place) {
+  if (stream.busy) return driver().sticky;
+  stream.busy = true;
+  int code = kSuccess;
+  while (code == kSuccess && !stream.queue.empty() && stream.done < place) {
+    const Work work = std::move(stream.queue.front());
+    stream.queue.pop_front();
+    ++stream.done;
+    code = work();
+  }
+  stream.busy = false;
+  return code != kSuccess ? code : driver().sticky;
+}
+
+int drain(Stream& stream) { return drain(stream, stream.done + stream.queue.size()); }
+
+int enqueue(Stream& stream, Node node) {
   if (stream.recording != nullptr) {
-    stream.recording->push_back(std::move(work));
+    stream.recording->push_back(std::move(node));
     return kSuccess;
   }
-  if (driver().eager) return work();
-  stream.queue.push_back(std::move(work));
+  if (driver().eager) return node.work();
+  stream.queue.push_back(std::move(node.work));
   return kSuccess;
+}
+
+// The ends of a copy, as the node of a captured one describes them; an end in host memory has no address on the device.
+CUDA_MEMCPY3D ends(CUdeviceptr to, const void* to_host, CUdeviceptr from, const void* from_host) {
+  CUDA_MEMCPY3D copy = {};
+  copy.srcMemoryType = static_cast<CUmemorytype>(from_host == nullptr ? kDeviceMemory : kHostMemory);
+  copy.dstMemoryType = static_cast<CUmemorytype>(to_host == nullptr ? kDeviceMemory : kHostMemory);
+  copy.srcDevice = from;
+  copy.srcHost = from_host;
+  copy.dstDevice = to;
+  copy.dstHost = const_cast<void*>(to_host);
+  return copy;
 }
 
 // What every call with a context asks first.
@@ -184,25 +243,27 @@ CUresult guarded(const Body& body) {
 template <typename Body>
 CUresult on_stream(CUstream handle, const Body& body) {
   return guarded([&] {
-    ++driver().calls;
+    if (++driver().calls > driver().lost) return driver().sticky = kUnknown;
     auto* stream = reinterpret_cast<Stream*>(handle);
     return driver().streams.count(stream) == 0 ? int{kInvalidHandle} : body(*stream);
   });
 }
 
-// A call that waits or allocates spoils a capture of this thread.
+// A call that waits or allocates spoils a capture of this thread, and in the global mode that of any.
 bool spoils_capture() {
   bool spoilt = false;
   for (Stream* stream : driver().streams) {
-    if (stream->recording == nullptr || stream->owner != std::this_thread::get_id()) continue;
+    if (stream->recording == nullptr || (!stream->global && stream->owner != std::this_thread::get_id())) continue;
     spoilt = stream->invalid = true;
   }
   return spoilt;
 }
 
 int finish_all() {
-  for (Stream* stream : driver().streams) {
-    if (const int code = drain(*stream)) return code;
+  for (const auto* streams : {&driver().streams, &driver().destroyed}) {
+    for (Stream* stream : *streams) {
+      if (const int code = drain(*stream)) return code;
+    }
   }
   return kSuccess;
 }
@@ -222,7 +283,6 @@ int allocate(std::map<CUdeviceptr, std::size_t>& blocks, CUdeviceptr* address, s
 
 int release(std::map<CUdeviceptr, std::size_t>& blocks, CUdeviceptr address) {
   if (spoils_capture()) return kCaptureUnsupported;
-  if (const int code = finish_all()) return code;
   if (blocks.erase(address) == 0) return kInvalidValue;
   std::free(at(address));
   return kSuccess;
@@ -238,7 +298,7 @@ int copy(Stream& stream, Volume to, Volume from, std::size_t width, std::size_t 
       (planes > 1 && (to.plane < rows * to.row || from.plane < rows * from.row))) {
     return kInvalidValue;
   }
-  return enqueue(stream, [=] {
+  const Work work = [=] {
     for (std::size_t plane = 0; plane < planes; ++plane) {
       for (std::size_t row = 0; row < rows; ++row) {
         const CUdeviceptr target = to.address + plane * to.plane + row * to.row;
@@ -249,17 +309,19 @@ int copy(Stream& stream, Volume to, Volume from, std::size_t width, std::size_t 
       }
     }
     return int{kSuccess};
-  });
+  };
+  return enqueue(stream, {work, kCopyNode, ends(to.address, nullptr, from.address, nullptr)});
 }
 
 template <typename Item>
 CUresult fill(CUdeviceptr address, Item value, std::size_t count, CUstream stream) {
   return on_stream(stream, [&](Stream& queue) {
-    return enqueue(queue, [=] {
+    const Work work = [=] {
       if (const int code = check_device(address, count * sizeof(Item))) return code;
       std::fill_n(reinterpret_cast<Item*>(address), count, value);
       return int{kSuccess};
-    });
+    };
+    return enqueue(queue, {work, kFillNode});
   });
 }
 
@@ -319,7 +381,10 @@ CUresult cuMemAlloc_v2(CUdeviceptr* address, std::size_t bytes) {
   return guarded([&] { return allocate(driver().device, address, bytes); });
 }
 CUresult cuMemFree_v2(CUdeviceptr address) {
-  return guarded([&] { return release(driver().device, address); });
+  return guarded([&] {
+    const int code = finish_all();
+    return code != kSuccess ? code : release(driver().device, address);
+  });
 }
 CUresult cuMemHostAlloc(void** address, std::size_t bytes, unsigned) {
   return guarded([&] {
@@ -329,6 +394,7 @@ CUresult cuMemHostAlloc(void** address, std::size_t bytes, unsigned) {
     return code;
   });
 }
+// CUDA does not say that this waits for copies.
 CUresult cuMemFreeHost(void* address) {
   return guarded([&] { return release(driver().pinned, reinterpret_cast<CUdeviceptr>(address)); });
 }
@@ -336,24 +402,29 @@ CUresult cuMemFreeHost(void* address) {
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr target, const void* source, std::size_t bytes, CUstream stream) {
   return on_stream(stream, [&](Stream& queue) {
     const bool pinned = within(driver().pinned, reinterpret_cast<CUdeviceptr>(source), bytes);
-    if (!pinned && queue.recording != nullptr) return int{kCaptureUnsupported};
     const char* start = static_cast<const char*>(source);
-    std::vector<char> staged;  // pageable memory may change as soon as this has returned
-    if (!pinned) staged.assign(start, start + bytes);
-    return enqueue(queue, [=] {
+    // Pageable memory may change as soon as this has returned; but a captured copy reads it at every replay.
+    const bool stages = !pinned && queue.recording == nullptr;
+    const std::vector<char> staged(start, start + (stages ? bytes : 0));
+    const Work work = [=] {
       if (const int code = check_device(target, bytes)) return code;
-      std::memcpy(at(target), pinned ? start : staged.data(), bytes);
+      if (const int code = pinned ? check_pinned(start, bytes) : int{kSuccess}) return code;
+      std::memcpy(at(target), stages ? staged.data() : start, bytes);
       return int{kSuccess};
-    });
+    };
+    return enqueue(queue, {work, kCopyNode, ends(target, nullptr, 0, source)});
   });
 }
 CUresult cuMemcpyDtoHAsync_v2(void* target, CUdeviceptr source, std::size_t bytes, CUstream stream) {
   return on_stream(stream, [&](Stream& queue) {
-    return enqueue(queue, [=] {
+    const bool pinned = within(driver().pinned, reinterpret_cast<CUdeviceptr>(target), bytes);
+    const Work work = [=] {
       if (const int code = check_device(source, bytes)) return code;
+      if (const int code = pinned ? check_pinned(target, bytes) : int{kSuccess}) return code;
       std::memcpy(target, at(source), bytes);
       return int{kSuccess};
-    });
+    };
+    return enqueue(queue, {work, kCopyNode, ends(0, target, source, nullptr)});
   });
 }
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr target, CUdeviceptr source, std::size_t bytes, CUstream stream) {
@@ -395,13 +466,14 @@ CUresult cuMemsetD2D8Async(CUdeviceptr target, std::size_t pitch, unsigned char 
                            std::size_t height, CUstream stream) {
   return on_stream(stream, [&](Stream& queue) {
     if (height > 1 && pitch < width) return int{kInvalidValue};
-    return enqueue(queue, [=] {
+    const Work work = [=] {
       for (std::size_t row = 0; row < height; ++row) {
         if (const int code = check_device(target + row * pitch, width)) return code;
         std::memset(at(target + row * pitch), value, width);
       }
       return int{kSuccess};
-    });
+    };
+    return enqueue(queue, {work, kFillNode});
   });
 }
 
@@ -415,10 +487,9 @@ CUresult cuStreamCreate(CUstream* stream, unsigned) {
 }
 CUresult cuStreamDestroy_v2(CUstream handle) {
   return on_stream(handle, [&](Stream& stream) {
-    const int code = drain(stream);
     driver().streams.erase(&stream);
-    delete &stream;
-    return code;
+    driver().destroyed.insert(&stream);  // this does not wait: its work is still done
+    return int{kSuccess};
   });
 }
 CUresult cuStreamSynchronize(CUstream handle) {
@@ -426,17 +497,17 @@ CUresult cuStreamSynchronize(CUstream handle) {
 }
 CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data) {
   return on_stream(handle, [&](Stream& stream) {
-    return enqueue(stream, [=] {
+    const Work work = [=] {
       function(data);
       return int{kSuccess};
-    });
+    };
+    return enqueue(stream, {work, kHostNode});
   });
 }
 
-// An event is the stream that it was recorded in.
 CUresult cuEventCreate(CUevent* event, unsigned) {
   return guarded([&] {
-    auto* made = new Stream*(nullptr);
+    auto* made = new Event;
     driver().events.insert(made);
     *event = reinterpret_cast<CUevent>(made);
     return int{kSuccess};
@@ -445,14 +516,14 @@ CUresult cuEventCreate(CUevent* event, unsigned) {
 CUresult cuEventDestroy_v2(CUevent event) {
   return guarded([&] {
     if (driver().events.erase(event) == 0) return int{kInvalidHandle};
-    delete reinterpret_cast<Stream**>(event);
+    delete reinterpret_cast<Event*>(event);
     return int{kSuccess};
   });
 }
 CUresult cuEventRecord(CUevent event, CUstream handle) {
   return on_stream(handle, [&](Stream& stream) {
     if (driver().events.count(event) == 0) return int{kInvalidHandle};
-    *reinterpret_cast<Stream**>(event) = &stream;
+    *reinterpret_cast<Event*>(event) = {&stream, stream.done + stream.queue.size()};
     return int{kSuccess};
   });
 }
@@ -461,16 +532,17 @@ CUresult cuEventSynchronize(CUevent event) {
     if (driver().events.count(event) == 0) return int{kInvalidHandle};
     if (spoils_capture()) return int{kCaptureUnsupported};
     ++driver().calls;
-    Stream* stream = *reinterpret_cast<Stream**>(event);
-    return stream == nullptr || driver().streams.count(stream) == 0 ? int{kSuccess} : drain(*stream);
+    const Event& seen = *reinterpret_cast<Event*>(event);
+    return seen.stream == nullptr ? int{kSuccess} : drain(*seen.stream, seen.place);
   });
 }
 
-CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode) {
+CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode) {
   return on_stream(handle, [&](Stream& stream) {
     if (stream.recording != nullptr) return int{kCaptureUnsupported};
-    stream.recording = new std::vector<Work>;
+    stream.recording = new Nodes;
     stream.owner = std::this_thread::get_id();
+    stream.global = static_cast<int>(mode) == kGlobalCapture;
     stream.invalid = false;
     return int{kSuccess};
   });
@@ -494,7 +566,7 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
 CUresult cuGraphInstantiateWithFlags(CUgraphExec* runnable, CUgraph graph, unsigned long long) {
   return guarded([&] {
     if (driver().graphs.count(graph) == 0) return int{kInvalidValue};
-    auto* made = new std::vector<Work>(*reinterpret_cast<std::vector<Work>*>(graph));
+    auto* made = new Nodes(*reinterpret_cast<Nodes*>(graph));
     driver().graphs.insert(made);
     *runnable = reinterpret_cast<CUgraphExec>(made);
     return int{kSuccess};
@@ -503,7 +575,7 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec* runnable, CUgraph graph, unsig
 CUresult cuGraphDestroy(CUgraph graph) {
   return guarded([&] {
     if (driver().graphs.erase(graph) == 0) return int{kInvalidValue};
-    delete reinterpret_cast<std::vector<Work>*>(graph);
+    delete reinterpret_cast<Nodes*>(graph);
     return int{kSuccess};
   });
 }
@@ -511,9 +583,46 @@ CUresult cuGraphExecDestroy(CUgraphExec runnable) { return cuGraphDestroy(reinte
 CUresult cuGraphLaunch(CUgraphExec runnable, CUstream handle) {
   return on_stream(handle, [&](Stream& stream) {
     if (driver().graphs.count(runnable) == 0) return int{kInvalidValue};
-    for (const Work& work : *reinterpret_cast<std::vector<Work>*>(runnable)) {
-      if (const int code = enqueue(stream, work)) return code;
+    for (const Node& node : *reinterpret_cast<Nodes*>(runnable)) {
+      if (const int code = enqueue(stream, node)) return code;
     }
+    return int{kSuccess};
+  });
+}
+
+// Without `nodes` only their number; nodes live as long as their graph.
+CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, std::size_t* count) {
+  return guarded([&] {
+    if (driver().graphs.count(graph) == 0) return int{kInvalidValue};
+    auto& held = *reinterpret_cast<Nodes*>(graph);
+    for (std::size_t i = 0; nodes != nullptr && i < *count; ++i) {
+      nodes[i] = i < held.size() ? reinterpret_cast<CUgraphNode>(&held[i]) : nullptr;
+    }
+    *count = nodes == nullptr ? held.size() : std::min(*count, held.size());
+    return int{kSuccess};
+  });
+}
+CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType* type) {
+  return guarded([&] {
+    *type = static_cast<CUgraphNodeType>(reinterpret_cast<Node*>(node)->kind);
+    return int{kSuccess};
+  });
+}
+CUresult cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D* copy) {
+  return guarded([&] {
+    if (reinterpret_cast<Node*>(node)->kind != kCopyNode) return int{kInvalidValue};
+    *copy = reinterpret_cast<Node*>(node)->copy;
+    return int{kSuccess};
+  });
+}
+// Of the type of memory alone; pageable memory has none.
+CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr address) {
+  return guarded([&] {
+    const bool on_device = within(driver().device, address, 1);
+    if (static_cast<int>(attribute) != 2 || !(on_device || within(driver().pinned, address, 1))) {
+      return int{kInvalidValue};
+    }
+    *static_cast<unsigned*>(value) = on_device ? kDeviceMemory : kHostMemory;
     return int{kSuccess};
   });
 }

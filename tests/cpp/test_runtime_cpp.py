@@ -16,7 +16,8 @@ import pytest
 from parity import by_cpp, by_python
 from patches import manifests
 from toy import BUNDLE as TOY
-from txport.runtime.bundle.manifest import WEIGHTS
+from txport.runtime.bundle.manifest import WEIGHTS, Manifest
+from txport.runtime.engines.choice import choose
 from txport.training.spoken import corpus as spoken
 
 SOURCE = Path(__file__).parents[2] / "runtime" / "cpp"
@@ -244,6 +245,11 @@ def test_bench(bundle: Path) -> None:
     found = json.loads(check(BUILD / "txport-bench", bundle, *arguments))
     assert found["format"] == "txport-bench" and found["format_version"] == 1
     assert found["workload"] == {"batch": 2, "source": 8, "target": 16}
+    assert found["reason"] == choose(Manifest.load(bundle), bundle=bundle).reason
+    asked = json.loads(check(BUILD / "txport-bench", bundle, *arguments, "--device", "cpu", "--lowering", "scatter"))
+    assert (
+        asked["reason"] == "device cpu was requested; lowering scatter was requested" and "scatter" in asked["engine"]
+    )
     figures = found["figures"]
     assert figures["calls"] == 5 and 2 <= figures["tokens_per_call"] <= 32
     assert 0 < figures["ms_per_token"]["p50"] <= figures["ms_per_token"]["p90"] <= figures["ms_per_token"]["p99"]

@@ -5,6 +5,7 @@ nothing happens before `synchronize`, and page-locked memory is read only then, 
 kind everything happens at once, as the fastest would. What is right on both does not depend on luck.
 """
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from txport.runtime.bundle.interface import STATE
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, Tensor
 from txport.runtime.device.buffers import ALIGNMENT, StepSizes
-from txport.runtime.device.device import Buffer
+from txport.runtime.device.device import Buffer, Mark
 from txport.runtime.engine import Limits
 from txport.runtime.errors import EngineError, ResourceError
 
@@ -31,10 +32,13 @@ class MemoryDevice:
     def __init__(self, lazy: bool = True, room: int = 1 << 30) -> None:
         self.lazy, self.room = lazy, room
         self.queue: list[Callable[[], None]] = []
+        self.enqueued = 0  # so far, done or not
+        self.order, self.busy = threading.RLock(), False
         self.memory: dict[int, npt.NDArray[np.uint8]] = {}
         self.pinned: list[tuple[int, npt.NDArray[np.uint8]]] = []
         self.capturing: list[Callable[[], None]] | None = None
         self.copies = self.waits = self.captures = 0
+        self.behind: list[int] = []  # how much was enqueued behind each mark when it was waited for
         self.broken: str | None = None
 
     def allocate(self, size: int) -> int:
@@ -53,7 +57,10 @@ class MemoryDevice:
     def free_memory(self) -> int:
         return self.room - sum(len(array) for array in self.memory.values())
 
-    def host_buffer(self, size: int) -> npt.NDArray[Any]:
+    def make_mark(self) -> "MemoryMark":
+        return MemoryMark(self)
+
+    def host_buffer(self, size: int, used: Mark) -> npt.NDArray[Any]:
         array = np.full(size, POISON, np.uint8)
         self.pinned.append((array.ctypes.data, array))
         return array
@@ -95,10 +102,21 @@ class MemoryDevice:
     def synchronize(self) -> None:
         assert self.capturing is None, "waiting while capturing"
         self.waits += 1
-        self._check()
-        work, self.queue = self.queue, []
-        for each in work:
-            each()
+        self.run(self.enqueued)
+
+    def run(self, end: int) -> None:
+        """Do the work before this place in the order of the stream, whichever threads wait.
+
+        Python may collect garbage in it, and come here again: what is behind that work waits all the same.
+        """
+        with self.order:
+            self._check()
+            while not self.busy and self.queue and self.enqueued - len(self.queue) < end:
+                self.busy = True
+                try:
+                    self.queue.pop(0)()
+                finally:
+                    self.busy = False
 
     def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
         assert self.capturing is None
@@ -118,7 +136,9 @@ class MemoryDevice:
         if self.capturing is not None:
             self.capturing.append(work)
         elif self.lazy:
-            self.queue.append(work)
+            with self.order:
+                self.enqueued += 1
+                self.queue.append(work)
         else:
             work()
 
@@ -132,6 +152,22 @@ class MemoryDevice:
     def _check(self) -> None:
         if self.broken is not None:
             raise EngineError(f"CUDA failed: {self.broken}")
+
+
+class MemoryMark:
+    """A `Mark`. Of a lazy device nothing behind it happens when it is waited for."""
+
+    def __init__(self, device: MemoryDevice) -> None:
+        self.device, self.place = device, 0
+
+    def set(self) -> None:
+        self.device._check()
+        self.place = self.device.enqueued
+
+    def wait(self) -> None:
+        self.device.waits += 1
+        self.device.behind.append(self.device.enqueued - self.place)
+        self.device.run(self.place)
 
 
 class HashProgram:

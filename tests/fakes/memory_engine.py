@@ -6,6 +6,7 @@ really hold the tokens: a step reads them back from there.
 """
 
 import hashlib
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -27,13 +28,14 @@ def logits_after(source: Sequence[int], fed: Sequence[int], eos_weight: float) -
 
 
 class MemoryEngine:
-    """An `Engine` whose every call is checked; `steps`, `encoded`, `allocated` and `moves` record the calls."""
+    """An `Engine` whose every call is checked; its lists record the calls."""
 
     name = "memory"
 
     def __init__(self, limits: Limits = LIMITS, poll: int = 1, eos_weight: float = 0.0) -> None:
         self.limits, self.tokens, self.poll, self.eos_weight = limits, TOKENS, poll, eos_weight
         self.steps: list[int] = []  # rows of each step
+        self.ahead: list[int] = []  # steps of each group that began before another was read
         self.encoded: list[int] = []  # sentences of each encoder run
         self.allocated: list[tuple[int, int, int]] = []  # rows, source, target
         self.moves: list[tuple[int, int]] = []  # rows, target
@@ -72,7 +74,7 @@ class MemoryState:
         self.sources: list[tuple[int, ...]] = [()] * rows
         self.cache = np.full((rows, target), -1, np.int64)
         self.last_logits: Float32 | None = None
-        self.unread: list[Int64] = []
+        self.unread: deque[StepOutput] = deque()
 
     def place(
         self, rows: Sequence[int], memory: Memory, memory_rows: Sequence[int], target_limits: Sequence[int]
@@ -88,11 +90,15 @@ class MemoryState:
 
     def step(self, count: int = 1) -> None:
         assert self.valid and count >= 1
-        assert not self.finished.all(), "a step in which no row works"
-        for _ in range(count):
-            self._step()
+        assert len(self.unread) < (2 if self.engine.poll > 1 else 1), "more groups than the host may leave unread"
+        # The host cannot know what a group that it has not read did.
+        assert self.unread or not self.finished.all(), "a step in which no row works"
+        if self.unread:
+            self.engine.ahead.append(count)
+        made = np.stack([self._step() for _ in range(count)])
+        self.unread.append(StepOutput(made, self.finished.copy()))
 
-    def _step(self) -> None:
+    def _step(self) -> Int64:
         self.engine.steps.append(self.rows)
         self.last_logits = np.zeros((self.rows, VOCABULARY), np.float32)
         for row in range(self.rows):
@@ -105,12 +111,11 @@ class MemoryState:
             self.finished[row] |= token == TOKENS.eos or position + 1 >= self.limits[row]
             self.positions[row] += not self.finished[row]
             self.token_ids[row] = token
-        self.unread.append(self.token_ids.copy())
+        return self.token_ids.copy()
 
     def read(self) -> StepOutput:
         assert self.valid and self.unread, "nothing to read"
-        made, self.unread = np.stack(self.unread), []
-        return StepOutput(made, self.finished.copy())
+        return self.unread.popleft()
 
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
         assert self.valid and not self.unread and len(rows) == len(token_ids) == len(finished) > 0

@@ -90,6 +90,22 @@ def test_rows_that_finish_are_refilled() -> None:
     assert engine.encoded == [4, 4, 4, 4]
 
 
+@pytest.mark.parametrize("poll", [1, 2, 4, 8])
+def test_a_device_works_on_a_group_of_steps_while_the_host_reads_another(poll: int) -> None:
+    engine = MemoryEngine(LIMITS, poll, -99.0)
+    decode_all(engine, [Request(request.source_ids, 32) for request in sources([3, 3])])  # as long as the first caches
+    assert len(engine.steps) == 32, "the maximum length is known"
+    assert engine.ahead == ([] if poll == 1 else [poll // 2] * (32 // (poll // 2) - 1))
+    engine.ahead.clear()
+    assert len(list(stream(engine, Request([4, TOKENS.eos], 5)))) == 5
+    assert engine.ahead == ([] if poll == 1 else [1] * 4)
+    # Of an end that is not known, fewer steps than poll are lost.
+    for length in range(1, 13):
+        ending = MemoryEngine(LIMITS, poll, 1.0)
+        (result,) = decode_all(ending, [Request(sources([length])[0].source_ids)])
+        assert len(ending.steps) - len(result.ids) < poll
+
+
 def test_the_batch_shrinks_when_nothing_waits() -> None:
     engine = MemoryEngine(Limits(8, 12, 100), eos_weight=-99.0)
     requests = [Request(request.source_ids, 5 * (i + 1)) for i, request in enumerate(sources([12] * 8))]

@@ -63,7 +63,7 @@ Translator::Translator(const std::filesystem::path& bundle, TranslatorOptions op
     throw InputError("threads and workers must be 0 or more, batch and batch_tokens 1 or more");
   }
   manifest_ = Manifest::load(bundle);
-  const Choice choice = choose(bundle, manifest_, options_.device, options_.lowering);
+  Choice choice = choose(bundle, manifest_, options_.device, options_.lowering);
   manifest_.check_files(bundle, [](const std::string& name) { return name != kWeightsName; });
   tokenizer_ = open_tokenizer(bundle, manifest_);
   const bool many = options_.workers != 1;
@@ -73,6 +73,7 @@ Translator::Translator(const std::filesystem::path& bundle, TranslatorOptions op
     options_.workers = 1;
   }
   engine_ = open_engine(bundle, manifest_, choice, {options_.threads, many}, options_.warn);
+  reason_ = choice.reason;
   const std::int64_t most = engine_->limits().batch;
   if (options_.batch && *options_.batch > most) {
     throw InputError(between("batch", *options_.batch, 1, most, "the most of this bundle"));

@@ -86,6 +86,8 @@ class Translator {
 
   const Manifest& manifest() const { return manifest_; }
   const Engine& engine() const { return *engine_; }
+  // Why this engine, in the words of tx-inspect.
+  const std::string& reason() const { return reason_; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
 
  private:
@@ -95,6 +97,7 @@ class Translator {
   Manifest manifest_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<Engine> engine_;
+  std::string reason_;
 
   // What the sentences of a call share.
   struct Call {

@@ -186,6 +186,7 @@ Json bench(const Arguments& arguments, Clock::time_point start) {
           {"machine", {{"processor", processor()}, {"cores", std::thread::hardware_concurrency()}}},
           {"bundle", {{"manifest_sha256", manifest.sha256}, {"precision", manifest.precision.type}}},
           {"engine", translator.engine().name()},
+          {"reason", translator.reason()},
           {"threads", arguments.opening.threads},
           {"workload", {{"batch", arguments.batch}, {"source", arguments.source}, {"target", arguments.target}}},
           {"figures", std::move(figures)}};

@@ -6,18 +6,22 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from device_engines import engine_on
 from host_driver import build_driver
+from memory_device import MemoryDevice
 from txport.benchmarks.gpu.cpp import cpp
-from txport.benchmarks.gpu.notebook import Notebook, Skip
+from txport.benchmarks.gpu.graphs import report_nodes
 from txport.benchmarks.gpu.onnxruntime import matrix, threads
 from txport.benchmarks.gpu.page import page
 from txport.benchmarks.gpu.report import REPORT, run_stage, run_stages
-from txport.benchmarks.gpu.schema import GpuReport
+from txport.benchmarks.gpu.schema import Check, GpuReport
 from txport.benchmarks.gpu.stage import STAGES
+from txport.benchmarks.gpu.stage_context import Skip, StageContext
 from txport.benchmarks.gpu.timing import refilling, table
 from txport.runtime.bundle.strict_json import decode, read
 from txport.runtime.device.gpu import find_gpu
@@ -49,30 +53,64 @@ def test_every_stage_over_a_driver_in_host_memory(tmp_path: Path, bundles: Path)
     skipped = {stage.name for stage in report.stages if stage.status == "skipped"}
     assert skipped <= {"cpp", "tensorrt"}, "the C++ tools are not here, and TensorRT-RTX may not be"
     found = {stage.name: stage.findings for stage in report.stages}
-    assert {check.name for check in found["onnxruntime"].checks} >= {"tiny-float32, ort, captured"}
+    assert "nodes of one captured copy" in {check.name for check in found["device"].checks}
+    expected = {"tiny-float32, ort, captured", "tiny-float32, scatter: operators that may be captured"}
+    assert {check.name for check in found["onnxruntime"].checks} >= expected
     assert all(found[name].tables for name in ("onnxruntime", "memory", "table", "refill"))
     text = (tmp_path / "report" / "gpu-report.md").read_text()
     assert text == page(report)
+    assert "Everything that ran passed." in text
     for shown in ("A rehearsal", "| onnxruntime | passed |", "microseconds a step", "host share", "exhausted"):
         assert shown in text
 
 
-@pytest.mark.skipif(not isinstance(find_gpu(), str), reason="needs a machine without an NVIDIA GPU")
+NO_GPU = isinstance(find_gpu(), str)
+
+
+class CountingDevice(MemoryDevice):
+    """One whose captured steps have these nodes."""
+
+    nodes = Counter({"kernel": 300, "memcpy": 2, "empty": 1})
+    graphs: list[Counter[str]] | None = None
+
+    def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
+        if self.graphs is not None:
+            self.graphs.append(self.nodes)
+        return super().capture(enqueue)
+
+
+@pytest.mark.parametrize("bad", ["host", "pageable memcpy"])
+def test_nodes_of_captured_steps_are_shown_and_none_may_depend_on_the_host(tmp_path: Path, bad: str) -> None:
+    device = CountingDevice()
+    engine, _ = engine_on(device, batches=(1, 8), targets=(32, 64))
+    context = StageContext(tmp_path / "result.json", {}, True, None, tmp_path)
+    report_nodes(context, "toy, scatter", engine, bundle="toy")
+    row = {"bundle": "toy", "kernel": 300, "memcpy": 2, "memset": 0, "host": 0, "pageable_memcpy": 0, "other": 1}
+    assert context.findings.tables == {"nodes of a captured step": ({**row, "batch": 1}, {**row, "batch": 8})}
+    name = "toy, scatter: no captured node depends on the host's memory"
+    assert context.findings.checks == (Check(name, True, ""),) and device.graphs is None
+    device.nodes = device.nodes + Counter({bad: 3})
+    report_nodes(context, "toy, scatter", engine_on(device)[0])
+    assert context.findings.checks[1] == Check(name, False, f"3 {bad} nodes")
+
+
+@pytest.mark.skipif(not NO_GPU, reason="needs a machine without an NVIDIA GPU")
 def test_without_a_gpu_every_stage_says_why(tmp_path: Path, bundles: Path) -> None:
     report = run_stages(tmp_path, bundles, None, ("environment", "device", "table"), 20, None)
     assert [stage.status for stage in report.stages] == ["failed", "skipped", "skipped"]
+    assert "**Not passed: environment.** Skipped: device, table." in page(report)
     assert "there is no NVIDIA" in report.stages[1].reason and not report.passed
 
 
 @pytest.mark.parametrize("stage", [matrix, threads, table, refilling, cpp])
 def test_without_onnxruntime_stages_say_so(
-    stage: Callable[[Notebook], None], tmp_path: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch
+    stage: Callable[[StageContext], None], tmp_path: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A machine may have TensorRT alone."""
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    notebook = Notebook(tmp_path / "result.json", {"tiny-float32": bundle}, True, tmp_path, tmp_path)
+    context = StageContext(tmp_path / "result.json", {"tiny-float32": bundle}, True, tmp_path, tmp_path)
     with pytest.raises(Skip, match="ONNX Runtime is not installed"):
-        stage(notebook)
+        stage(context)
 
 
 def test_a_stage_that_takes_too_long_is_stopped_and_the_others_go_on(tmp_path: Path, bundles: Path) -> None:
@@ -81,6 +119,22 @@ def test_a_stage_that_takes_too_long_is_stopped_and_the_others_go_on(tmp_path: P
     assert (stage.status, stage.reason) == ("stopped", "it took longer than 0 s")
     report = run_stages(tmp_path / "report", bundles, None, ("environment", "device"), 1e-9, None)
     assert [stage.reason for stage in report.stages] == ["no time was left for it: give more with --minutes"] * 2
+
+
+def test_a_gpu_that_disappears_is_said_and_the_report_goes_on(
+    tmp_path: Path, bundles: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within a stage, and between two: a GPU that was here cannot be a reason to skip."""
+    pytest.importorskip("cuda.bindings", reason="needs cuda-python: pip install 'txport[trt]'")
+    driver = build_driver(tmp_path)
+    monkeypatch.setenv("TXPORT_TEST_CUDA_LOST", "3")
+    report = run_stages(tmp_path / "report", bundles, None, ("environment", "device", "memory"), 20, driver)
+    assert [stage.status for stage in report.stages] == ["passed", "failed", "failed"] and not report.passed
+    assert "CUDA failed in cu" in report.stages[1].reason and "CUDA_ERROR_UNKNOWN" in report.stages[1].reason
+    options = ["--bundles", str(bundles), "--scratch", str(tmp_path), "--gpu-seen"]
+    for status, more in (("failed", options), ("skipped", options[:-1])):
+        without = {**os.environ, "LD_LIBRARY_PATH": ""}
+        assert run_stage("device", tmp_path, more, without, 60).status == (status if NO_GPU else "passed")
 
 
 def test_a_stage_that_is_killed_is_said_and_the_report_goes_on(tmp_path: Path, bundles: Path) -> None:

@@ -223,7 +223,7 @@ TEST_CASE("ONNX Runtime over a device's buffers answers as over its own") {
     if (random() % 3 == 0) request.min_length = 3;
   }
   for (const std::string lowering : {"ort", "scatter", "tensorscatter"}) {
-    const Choice choice = choose(kToyBundle, manifest, "cpu", lowering);
+    Choice choice = choose(kToyBundle, manifest, "cpu", lowering);
     const auto plain = open_engine(kToyBundle, manifest, choice, {1}, nullptr);
     Heap heap;
     {
@@ -254,9 +254,21 @@ TEST_CASE("devices that are not here" * doctest::skip(std::holds_alternative<Gpu
   CHECK(fault_of<MissingLibrary>([&] { choose(kToyBundle, manifest, "trt", ""); }).find("use") != std::string::npos);
   const std::string fault = fault_of<MissingLibrary>([] { cuda_device(); });
   CHECK(fault.find("CUDA cannot be used here") == 0);
-  CHECK(fault_of<MissingLibrary>([&] {
-          open_engine(kToyBundle, manifest, choose(kToyBundle, manifest, "cuda", ""), {}, nullptr);
-        }).find("CUDA") != std::string::npos);
+  Choice asked = choose(kToyBundle, manifest, "cuda", "");
+  CHECK(fault_of<MissingLibrary>([&] { open_engine(kToyBundle, manifest, asked, {}, nullptr); }).find("CUDA") !=
+        std::string::npos);
+  // A GPU that is gone when it is needed: the CPU takes its place, and the choice says so.
+  Machine machine;
+  machine.gpu = [] { return Gpu{"NVIDIA H200", "9.0"}; };
+  machine.cuda_provider = [] { return true; };
+  Choice automatic = choose(kToyBundle, manifest, "auto", "", machine);
+  CHECK(automatic.reason.find("auto is ONNX Runtime on NVIDIA H200 (9.0): ") == 0);
+  std::vector<std::string> warnings;
+  open_engine(kToyBundle, manifest, automatic, {1}, [&](const std::string& warning) { warnings.push_back(warning); });
+  REQUIRE(warnings.size() == 1);
+  CHECK(warnings[0].find("; the CPU is used instead") != std::string::npos);
+  CHECK(automatic.device == "cpu");
+  CHECK(automatic.reason.find("auto is the CPU: ONNX Runtime cannot use the GPU; ") == 0);
 }
 
 TEST_CASE("the width of source buffers") {

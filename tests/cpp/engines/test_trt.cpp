@@ -51,8 +51,9 @@ class ContextImpl : public ContextStubs {
     named_ = verbosity != nvinfer1::ProfilingVerbosity::kNONE;
     return true;
   }
+#if NV_TENSORRT_MAJOR < 11
   void setDeviceMemory(void* memory) noexcept override { take(memory, needed_); }
-#if NV_TENSORRT_MAJOR >= 10
+#else
   void setDeviceMemoryV2(void* memory, std::int64_t size) noexcept override {
     take(memory, static_cast<std::size_t>(size));
   }
@@ -131,10 +132,11 @@ class EngineImpl : public EngineStubs {
       nvinfer1::ExecutionContextAllocationStrategy strategy) noexcept override {
     return made(strategy == nvinfer1::ExecutionContextAllocationStrategy::kUSER_MANAGED);
   }
-  std::int64_t getDeviceMemorySizeV2() const noexcept override { return static_cast<std::int64_t>(scratch()); }
 #endif
 #if NV_TENSORRT_MAJOR < 11
   std::size_t getDeviceMemorySize() const noexcept override { return scratch(); }
+#else
+  std::int64_t getDeviceMemorySizeV2() const noexcept override { return static_cast<std::int64_t>(scratch()); }
 #endif
   std::int32_t getNbIOTensors() const noexcept override { return static_cast<std::int32_t>(names_.size()); }
   char const* getIOTensorName(std::int32_t index) const noexcept override {

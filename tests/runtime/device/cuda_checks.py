@@ -8,6 +8,7 @@ import ctypes
 import functools
 import gc
 import os
+import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -136,6 +137,18 @@ def test_nothing_is_left_when_an_engine_is_gone() -> None:
 
 
 @lazy
+def test_page_locked_memory_goes_after_the_copies_to_it() -> None:
+    device = cuda.CudaDevice()
+    address, used = device.allocate(1 << 16), device.make_mark()
+    found = device.host_buffer(1 << 16, used)
+    device.download(found, address)
+    used.set()
+    del found, used
+    gc.collect()
+    device.synchronize()  # the driver is broken for good if a copy finds that its memory is gone
+
+
+@lazy
 def test_what_cannot_be_captured_is_said_and_the_stream_goes_on() -> None:
     device = cuda.CudaDevice()
     address = device.allocate(256)
@@ -148,6 +161,47 @@ def test_what_cannot_be_captured_is_said_and_the_stream_goes_on() -> None:
     device.download(found, address)
     device.synchronize()
     assert not found.any()
+
+
+@lazy
+def test_other_threads_may_allocate_during_a_capture() -> None:
+    """Those of another translator, or of another library."""
+    device, other = cuda.CudaDevice(), cuda.CudaDevice()
+    address = device.allocate(256)
+
+    def enqueue() -> None:
+        device.fill(Buffer(address), 7, 256)
+        thread = threading.Thread(target=check_copies, args=(other,))
+        thread.start()
+        thread.join()
+
+    device.capture(enqueue)()
+    found = np.zeros(256, np.uint8)
+    device.download(found, address)
+    device.synchronize()
+    assert (found == 7).all()
+
+
+@lazy
+def test_the_nodes_of_what_is_captured_are_counted() -> None:
+    device = HostDevice()
+    address = device.allocate(256)
+    pinned, pageable = device.host_buffer(256, device.make_mark()), np.zeros(256, np.uint8)
+
+    def enqueue() -> None:
+        device.fill(Buffer(address), 0, 256)
+        device.copy(Buffer(address), Buffer(address + 128), 64)
+        device.copy(Buffer(address, 16), Buffer(address + 128, 16), 16, 4)
+        device.upload(address, pinned)
+        device.download(pageable, address)
+        device.upload(address, pageable)
+        device.enqueue(lambda: None)
+
+    device.capture(enqueue)  # nobody asks
+    device.graphs = []
+    device.capture(enqueue)
+    device.capture(lambda: None)
+    assert device.graphs == [{"memset": 1, "memcpy": 3, "pageable memcpy": 2, "host": 1}, {}]
 
 
 @lazy
@@ -205,7 +259,7 @@ def test_a_wild_address_breaks_the_device_for_good() -> None:
     """The last test: the driver of this process is of no use afterwards, as with CUDA."""
     engine, _ = engine_of()
     assert ids_of(engine, sources(2, 5)) == expected(sources(2, 5))
-    device = engine._device
+    device = engine.device
     device.copy(Buffer(64), Buffer(128), 32)
     with pytest.raises(EngineError, match=r"CUDA failed in cu\w+: .*ILLEGAL_ADDRESS"):
         ids_of(engine, sources(2, 5))

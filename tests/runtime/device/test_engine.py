@@ -65,8 +65,51 @@ def test_the_host_waits_once_for_some_steps_and_copies_nothing_else() -> None:
     waits, steps, captures = device.waits, len(program.launched), device.captures
     decode_all(engine, sources(4, 32))
     assert len(program.launched) - steps == 32
-    assert device.waits - waits == 4, "one poll for every eight steps, and no other wait"
+    assert device.waits - waits == 8, "one poll for each group of steps, of which two make eight, and no other wait"
     assert device.captures == captures, "nothing is captured twice"
+
+
+def test_the_next_group_of_steps_is_enqueued_before_the_host_waits_for_the_one_before() -> None:
+    device = MemoryDevice()
+    engine, program = engine_on(device, poll=8)
+    program.eos_weight = -99.0
+    assert ids_of(engine, sources(4, 30)) == expected(sources(4, 30), -99.0)
+    group = 4 * 2 + 1  # a step and the copy of its tokens, four times, and the download
+    assert device.behind == [group] * 6 + [2 * 2 + 1, 0], "30 steps: seven groups of four, and two"
+    device.behind.clear()
+    requests = [Request([4, 5, TOKENS.eos], 20, prefix=[7, 8, 9], min_length=5)]
+    ids_of(engine, requests)
+    assert device.behind[:5] == [0] * 5, "the host must see a token that it may replace"
+    assert all(device.behind[5:-1]), "and none after those"
+
+
+def test_steps_that_a_batch_left_behind_are_done_before_its_buffers_go() -> None:
+    device = MemoryDevice()
+    engine, program = engine_on(device)
+    state = engine.allocate(1, 2, 64)
+    state.step(4)
+    state.step(4)  # nobody reads
+    launched = len(program.launched)
+    del state, engine
+    gc.collect()
+    assert len(program.launched) - launched == 8 and not device.queue
+
+
+def test_a_device_that_fails_with_steps_under_way_frees_what_it_held() -> None:
+    device = MemoryDevice()
+    engine, _ = engine_on(device)
+    state = engine.allocate(1, 2, 64)
+    state.step(2)
+    state.step(2)
+    device.broken = "an illegal memory access was encountered"
+    with pytest.raises(EngineError, match="illegal memory access"):
+        state.read()
+    with pytest.raises(EngineError, match="failed before"):
+        state.read()
+    held = weakref.ref(state._buffers)
+    del state, engine
+    gc.collect()
+    assert held() is None, "waiting for a device that has failed neither hangs nor raises"
 
 
 def test_buffers_are_made_once_for_each_bucket() -> None:

@@ -69,6 +69,8 @@ def test_threads_one_after_the_other_share_captured_steps() -> None:
         captures.append(device.captures)
     assert found == [answer(word)[0] for word in words] * 4
     assert program.captured and captures == captures[:1] * 4
+    threads = {session.get_session_options().intra_op_num_threads for session in (program._encoder, program._step)}
+    assert threads == {1}, "the host only launches kernels"
 
 
 def test_a_step_that_cannot_be_captured_is_launched_and_a_warning_says_so(caplog: pytest.LogCaptureFixture) -> None:
@@ -95,6 +97,7 @@ def test_cuda_computes_in_float32_with_the_libraries_of_its_pip_packages(monkeyp
         ort_session._load_cuda.cache_clear()
     assert (name, last, loaded) == (ort_session.CUDA, ort_session.CPU, [""])
     assert options["use_tf32"] == "0" and options["user_compute_stream"] == "7"
+    assert options["arena_extend_strategy"] == "kSameAsRequested"
     assert "enable_cuda_graph" not in options
 
 

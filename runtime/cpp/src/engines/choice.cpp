@@ -171,7 +171,7 @@ Choice choose(const fs::path& directory, const Manifest& manifest, const std::st
   return device == "cpu" ? on_cpu(manifest, lowering, reason, machine) : on_ort(manifest, device, lowering, reason);
 }
 
-std::unique_ptr<Engine> open_engine(const fs::path& directory, const Manifest& manifest, const Choice& choice,
+std::unique_ptr<Engine> open_engine(const fs::path& directory, const Manifest& manifest, Choice& choice,
                                     const CpuShare& share, const std::function<void(const std::string&)>& warn) {
   if (choice.fallback == nullptr) return open_chosen(directory, manifest, choice, share, warn);
   try {
@@ -180,7 +180,8 @@ std::unique_ptr<Engine> open_engine(const fs::path& directory, const Manifest& m
     const std::string instead = choice.engine == kFused ? "ONNX Runtime" : "the CPU";
     if (warn) warn(std::string(error.what()) + "; " + instead + " is used instead");
   }
-  return open_engine(directory, manifest, *choice.fallback, share, warn);
+  choice = Choice(*choice.fallback);
+  return open_engine(directory, manifest, choice, share, warn);
 }
 
 }  // namespace txport::core

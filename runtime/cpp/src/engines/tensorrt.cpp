@@ -16,7 +16,7 @@ namespace {
 constexpr const char* kVariable = "TXPORT_TENSORRT";
 // The versions that these headers are good for.
 constexpr const char* kWanted = NV_TENSORRT_MAJOR == 8    ? "TensorRT 8.6"
-                                : NV_TENSORRT_MAJOR == 10 ? "TensorRT 10.1 or later"
+                                : NV_TENSORRT_MAJOR == 10 ? "TensorRT 10"
                                                           : "TensorRT 11";
 
 struct Library {
@@ -67,9 +67,7 @@ const Library& library() {
       throw MissingLibrary("the libnvinfer that was found is not TensorRT's: name the right one in " +
                            std::string(kVariable));
     }
-    // 10.0 lacks the functions for a context's memory that 11 has alone.
-    const bool too_old = (numbers[0] == 8 && numbers[1] < 6) || (numbers[0] == 10 && numbers[1] < 1);
-    if (numbers[0] != NV_TENSORRT_MAJOR || too_old) {
+    if (numbers[0] != NV_TENSORRT_MAJOR || (numbers[0] == 8 && numbers[1] < 6)) {
       throw MissingLibrary(version.title() + " is installed, but this txport was built with the headers of " + kWanted +
                            ": install that, or build txport with the headers of the other");
     }
@@ -109,8 +107,13 @@ std::unique_ptr<nvinfer1::IRuntime> make_tensorrt_runtime(TensorRtLog& log) {
   return std::unique_ptr<nvinfer1::IRuntime>(runtime);
 }
 
+// All of 8 and 10 have the older functions for a context's memory, 10.0 no others; 11 has the newer ones alone. They
+// differ in the streaming of weights only, which no engine here uses.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
 std::size_t scratch_bytes(const nvinfer1::ICudaEngine& engine) {
-#if NV_TENSORRT_MAJOR == 8
+#if NV_TENSORRT_MAJOR < 11
   return engine.getDeviceMemorySize();
 #else
   return static_cast<std::size_t>(engine.getDeviceMemorySizeV2());
@@ -121,17 +124,22 @@ std::unique_ptr<nvinfer1::IExecutionContext> new_context(nvinfer1::ICudaEngine& 
                                                          std::size_t bytes) {
 #if NV_TENSORRT_MAJOR == 8
   std::unique_ptr<nvinfer1::IExecutionContext> context(engine.createExecutionContextWithoutDeviceMemory());
-  if (context) context->setDeviceMemory(scratch);
-  (void)bytes;
 #else
   constexpr auto kByCaller = nvinfer1::ExecutionContextAllocationStrategy::kUSER_MANAGED;
   std::unique_ptr<nvinfer1::IExecutionContext> context(engine.createExecutionContext(kByCaller));
+#endif
+#if NV_TENSORRT_MAJOR < 11
+  if (context) context->setDeviceMemory(scratch);
+  (void)bytes;
+#else
   if (context) context->setDeviceMemoryV2(scratch, static_cast<std::int64_t>(bytes));
 #endif
   // The engine was built to be inspected; naming layers for profilers would cost time in each run.
   if (context) context->setNvtxVerbosity(nvinfer1::ProfilingVerbosity::kNONE);
   return context;
 }
+
+#pragma GCC diagnostic pop
 
 std::string name_of(nvinfer1::DataType type) {
   switch (type) {

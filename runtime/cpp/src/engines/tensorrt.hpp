@@ -29,7 +29,7 @@ class TensorRtLog : public nvinfer1::ILogger {
 };
 
 // The library that is installed here, as build.json names it.
-// Throws MissingLibrary: there is none, it is too old (10.0 is), or of another major version than the headers.
+// Throws MissingLibrary: there is none, it is older than 8.6, or of another major version than the headers.
 LibraryVersion tensorrt_version();
 
 // A runtime of that library, which must not outlive its log. Throws as tensorrt_version, and EngineError: it does not

@@ -1,4 +1,4 @@
-"""Where a stage of the report writes what it finds, and what it works with."""
+"""What each stage of the report works with, and where it writes what it finds."""
 
 import json
 from collections.abc import Iterator
@@ -17,8 +17,8 @@ class Skip(Exception):
 
 
 @dataclass
-class Notebook:
-    """Where a stage writes, and what it works with.
+class StageContext:
+    """What a stage works with, and where it writes.
 
     Attributes:
         result: the file of the findings.
@@ -26,6 +26,7 @@ class Notebook:
         rehearsal: the driver's memory is the host's, and ONNX Runtime computes on the CPU.
         programs: the directory of the C++ tools; None if they are not here.
         scratch: a directory for engines and files that the report keeps.
+        gpu_seen: an earlier stage of the report has used the GPU: its absence is a failure.
     """
 
     result: Path
@@ -33,6 +34,7 @@ class Notebook:
     rehearsal: bool
     programs: Path | None
     scratch: Path
+    gpu_seen: bool = False
     findings: Findings = field(default_factory=Findings)
 
     @property

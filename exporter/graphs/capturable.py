@@ -1,0 +1,30 @@
+"""Which operators ONNX Runtime may run in a captured decoder step.
+
+A replayed CUDA graph reads what it read when it was captured. Operators whose CUDA kernels take their arguments by
+value are safe. Others copy sizes or pointers from memory of the host that is freed or reused after the run: GatherND
+(before 1.31), Concat, ScatterND, Pad, Slice, Tile, Expand, Split into unequal parts, MatMul that broadcasts its batch.
+A copy between host and device (MemcpyToHost, MemcpyFromHost) cannot be captured at all.
+"""
+
+from collections.abc import Iterable
+
+# Shape runs on the host, once. ONNX Runtime makes two for itself: FusedMatMul, of a transposed operand, and QuickGelu,
+# of Sigmoid and Mul.
+CAPTURABLE = frozenset(
+    "Add ArgMax Attention Cast Div Equal Erf FusedMatMul Gather GatherElements Gelu Gemm GreaterOrEqual "
+    "GroupQueryAttention LayerNormalization LessOrEqual MatMul Mul MultiHeadAttention Not Or QuickGelu ReduceMax Relu "
+    "Reshape ScatterElements Shape Sigmoid SkipLayerNormalization Softmax Split TensorScatter Transpose Unsqueeze "
+    "Where".split()
+)
+# What only the CPU's provider makes of them: it fuses Gemm with Relu, and has Relu and Softmax in 16 bits as functions.
+CPU_ONLY = frozenset({"FusedGemm", "Max", "Exp", "ReduceSum", "Sub"})
+
+
+def not_capturable(operators: Iterable[str], *, on_cpu: bool = False) -> list[str]:
+    """Those of a step's operators that nobody has found safe in a captured step, sorted.
+
+    Args:
+        operators: of the graph as ONNX Runtime runs it, after its own optimisations.
+        on_cpu: the graph was optimised for the CPU, where there is no GPU.
+    """
+    return sorted(set(operators) - CAPTURABLE - (CPU_ONLY if on_cpu else frozenset()))
