@@ -15,6 +15,7 @@ from txport.models.config import PRESETS, Config, preset
 from txport.models.transformer import Transformer
 from txport.training.corpora import Pair
 from txport.training.recipe import Recipe, TokenizerOptions, TrainingOptions, chosen
+from txport.training.scheduled_sampling import time_constant
 
 # Models from small to large, each with the characters of a side of the corpus from which on it is worth its time.
 MODELS: tuple[tuple[float, dict[str, Any]], ...] = (
@@ -81,6 +82,7 @@ def fit(recipe: Recipe, pairs: Sequence[Pair]) -> tuple[Recipe, dict[str, Any]]:
         cooldown=cooldown,
         validation_sentences=round(min(500, max(50, 20 * minutes))),
         keep="last" if cooldown else "best",
+        sampling_steps=_sampling_steps(given, steps),
     )
     fitted = replace(recipe, tokenizer=tokenizer, model=model, training=training)
     return fitted, _differences(recipe.to_json(), fitted.to_json())
@@ -96,7 +98,9 @@ def as_before(recipe: Recipe, before: Recipe) -> Recipe:
     )
 
 
-_OPEN = ("batch_tokens", "learning_rate", "warmup_steps", "cooldown", "validation_sentences", "keep")
+_OPEN = (
+    "batch_tokens", "learning_rate", "warmup_steps", "cooldown", "validation_sentences", "keep", "sampling_steps",
+)  # fmt: skip
 
 
 def _filled(options: Any, **values: Any) -> Any:
@@ -145,6 +149,14 @@ def _batch(model: dict[str, Any], size: Size, speed: "_Speed") -> int:
         if size.tokens >= 500 * batch and speed.steps(_config(model), batch) >= 10_000:
             return batch
     return 1_024
+
+
+def _sampling_steps(options: TrainingOptions, steps: float) -> float | None:
+    """Every second token is the model's own in the middle of the steps with scheduled sampling."""
+    kind = options.scheduled_sampling
+    if kind == "none":
+        return None
+    return float(f"{time_constant(kind, max(1.0, (steps - options.sampling_start) / 2)):.3g}")
 
 
 class _Speed:

@@ -31,14 +31,22 @@ _RANGES: dict[str, tuple[str, Callable[[float, float], bool]]] = {
     "least": ("at least", operator.ge),
     "above": ("above", operator.gt),
     "below": ("below", operator.lt),
+    "most": ("at most", operator.le),
 }
 
 
 def option(
-    default: Any, help: str, *, least: float | None = None, above: float | None = None, below: float | None = None
+    default: Any,
+    help: str,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    most: float | None = None,
 ) -> Any:
     """A field with the text that documentation shows and the range that its value must be in."""
-    return field(default=default, metadata={"help": help, "least": least, "above": above, "below": below})
+    metadata = {"help": help, "least": least, "above": above, "below": below, "most": most}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +154,16 @@ class TrainingOptions:
         below=1,
     )
     label_smoothing: float = option(0.1, "probability mass that is spread over the vocabulary", least=0, below=1)
+    scheduled_sampling: Literal["none", "linear", "exponential", "inverse_sigmoid"] = option(
+        "none", "how the decoder comes to read its own tokens instead of the true ones (Bengio et al. 2015)"
+    )
+    sampling_start: int = option(0, "steps with true tokens only, before the schedule begins", least=0)
+    sampling_least: float = option(0.5, "least probability of a true token in the schedule", least=0, most=1)
+    sampling_steps: float | None = option(
+        None,
+        "time constant T of the schedule after i steps: 1 - i / T, exp(-i / T) or T / (T + exp(i / T)); " + FITTED,
+        least=1,
+    )
     clip_norm: float = option(1.0, "largest norm of the gradient", above=0)
     average: float = option(0.0, "decay of the exponential moving average of the weights; 0 for none", least=0, below=1)
     validate_every: int | None = option(
@@ -333,6 +351,10 @@ def _check_together(recipe: Recipe, where: str) -> None:
         )
     if training.max_steps is None and training.max_epochs is None and training.max_minutes is None:
         raise InputError(f"{where}: nothing ends the run: set training.max_steps, max_epochs or max_minutes")
+    if training.scheduled_sampling == "none" and (training.sampling_start or training.sampling_steps is not None):
+        raise InputError(
+            f"{where}: training.sampling_start and sampling_steps need a schedule: set training.scheduled_sampling"
+        )
     if not recipe.tokenizer.joint and recipe.model.get("share_embeddings", True):
         raise InputError(f"{where}: separate tokenizers need model.share_embeddings = false")
 

@@ -18,6 +18,7 @@ from txport.training.recipe import TrainingOptions, chosen
 from txport.training.run.clock import Clock
 from txport.training.run.decoding import Watch, decode
 from txport.training.run.schedule import cooldown, noam
+from txport.training.scheduled_sampling import Schedule, mixed_inputs
 from txport.training.torch_engine import TorchEngine
 
 
@@ -49,6 +50,9 @@ class TranslationModule(LightningModule):
         self.options, self.tokenizer, self._validation = options, tokenizer, validation
         self.clock, self._watch = clock, watch
         self._validating = 0.0
+        self._sampling = Schedule(
+            options.scheduled_sampling, options.sampling_start, options.sampling_least, options.sampling_steps or 1.0
+        )
 
     def progress(self) -> float:
         """The done part of the run, 0 to 1, by steps or by time, whichever ends it first; the same on all devices."""
@@ -73,12 +77,15 @@ class TranslationModule(LightningModule):
         rate *= cooldown(progress, chosen(options.cooldown))
         for group in self.trainer.optimizers[0].param_groups:
             group["lr"] = rate
-        torch.manual_seed(hash((options.seed, self.trainer.current_epoch, batch_idx, self.global_rank)))
+        torch.manual_seed(self._seed(batch_idx))
         self.log("learning_rate", rate)
 
     def training_step(self, batch: TrainingBatch, batch_idx: int) -> Tensor:
         """Mean smoothed cross-entropy of one batch, in nats per token."""
-        loss = self._loss(batch, self.options.label_smoothing)
+        true_token = self._sampling.true_token(self.global_step)
+        if self._sampling.kind != "none":
+            self.log("true_token", true_token)
+        loss = self._loss(batch, self.options.label_smoothing, true_token, self._seed(batch_idx) + 1)
         self.log("training/loss", loss)
         return loss
 
@@ -109,8 +116,16 @@ class TranslationModule(LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.clock.before = float(checkpoint["txport_seconds"])
 
-    def _loss(self, batch: TrainingBatch, smoothing: float) -> Tensor:
-        logits = self.model(batch.source_ids, batch.source_lengths, batch.target_ids[:, :-1])
+    def _seed(self, batch_idx: int) -> int:
+        """Of all that is random in a step, the same when it is repeated after an interruption."""
+        return hash((self.options.seed, self.trainer.current_epoch, batch_idx, self.global_rank))
+
+    def _loss(self, batch: TrainingBatch, smoothing: float, true_token: float = 1.0, seed: int = 0) -> Tensor:
+        memory = self.model.encode(batch.source_ids, batch.source_lengths)
+        read = mixed_inputs(
+            self.model, batch.target_ids[:, :-1], memory, batch.source_lengths, true_token=true_token, seed=seed
+        )
+        logits = self.model.decode(read, memory, batch.source_lengths)
         return smoothed_cross_entropy(logits, batch.target_ids[:, 1:], smoothing)
 
     def _decode(self, sources: Sequence[str]) -> list[str]:
