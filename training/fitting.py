@@ -30,6 +30,8 @@ MODELS: tuple[tuple[float, dict[str, Any]], ...] = (
 FEWEST_STEPS = 2_000
 # Of `max_minutes`, what remains for steps.
 FOR_STEPS = 0.8
+# Of the peak learning rate, where a run goes on from a checkpoint: it is to keep what it knows.
+FINE_TUNING = 0.1
 # What a token has, roughly.
 CHARACTERS = 3.5
 
@@ -74,10 +76,12 @@ def fit(recipe: Recipe, pairs: Sequence[Pair]) -> tuple[Recipe, dict[str, Any]]:
         model["dropout"] = 0.1 if steps * batch > 3 * size.tokens else 0.0
     cooldown = 0.5 if given.cooldown is None else given.cooldown
     minutes = given.max_minutes or 10
+    rate = 3e-3 * math.sqrt(128 / _config(model).d_model)
+    rate *= 1.0 if given.from_checkpoint is None else FINE_TUNING
     training = _filled(
         given,
         batch_tokens=max(batch, given.max_length),
-        learning_rate=float(f"{3e-3 * math.sqrt(128 / _config(model).d_model):.2g}"),
+        learning_rate=float(f"{rate:.2g}"),
         warmup_steps=round(min(4_000, max(20, 0.04 * steps))),
         cooldown=cooldown,
         validation_sentences=round(min(500, max(50, 20 * minutes))),
@@ -100,6 +104,7 @@ def as_before(recipe: Recipe, before: Recipe) -> Recipe:
 
 _OPEN = (
     "batch_tokens", "learning_rate", "warmup_steps", "cooldown", "validation_sentences", "keep", "sampling_steps",
+    "from_checkpoint",
 )  # fmt: skip
 
 
@@ -168,7 +173,7 @@ class _Speed:
 
     def steps(self, config: Config, batch: int) -> float:
         options = self._options
-        limits: list[float] = [options.max_steps] if options.max_steps else []
+        limits: list[float] = [max(1, options.max_steps)] if options.max_steps is not None else []
         if options.max_epochs:
             limits.append(options.max_epochs * max(1.0, self._size.tokens / batch))
         if options.max_minutes:

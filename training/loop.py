@@ -14,12 +14,12 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
-from txport.models.checkpoint import save_checkpoint
+from txport.models.checkpoint import load_checkpoint, save_checkpoint
 from txport.models.config import Config, preset
 from txport.models.transformer import Transformer
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import quiet
-from txport.runtime.text.tokenizer import SentencePieceTokenizer
+from txport.runtime.text.tokenizer import SentencePieceTokenizer, TextTokenizer
 from txport.training import corpora
 from txport.training.batching import Loader, TokenBatches
 from txport.training.corpora import Corpus, Pair
@@ -35,8 +35,9 @@ from txport.training.run.lightning_module import TranslationModule
 from txport.training.run.pacing import MOST, NEVER, Pace, TimeLimit
 from txport.training.run.progress import RunProgress
 from txport.training.run.saving import StateSaver
+from txport.training.run.starting import Start, check_fit, freeze
 from txport.training.tokenizers import load_tokenizer, padded_vocabulary, train_tokenizer
-from txport.training.torch_engine import TorchEngine
+from txport.training.torch_engine import TorchEngine, special_tokens
 
 _log = logging.getLogger("txport")
 
@@ -102,18 +103,24 @@ def train(
 
 @dataclass(frozen=True)
 class _Prepared:
-    """What a run starts from: nothing in the recipe is open."""
+    """What a run starts from: nothing in the recipe is open.
+
+    Attributes:
+        weights: the checkpoint to take them from; None for random ones, and for a run that is resumed.
+    """
 
     recipe: Recipe
     corpus: Corpus
-    tokenizer: SentencePieceTokenizer
+    tokenizer: TextTokenizer
+    config: Config
+    weights: Path | None
 
 
 def _prepare(
     recipe: Recipe, run: RunDirectory, data: Path, progress: RunProgress, resume: bool, force: bool
 ) -> _Prepared:
     """Read the corpus, and only then make the run's directory: a start that fails leaves nothing."""
-    first = _first_process()
+    first, weights, start = _first_process(), _checkpoint(recipe, resume), None
     if first:
         if resume:
             recipe = run.resume(recipe)
@@ -121,24 +128,37 @@ def _prepare(
             run.check(force)
     progress.phase("reading the corpus")
     corpus = corpora.load(recipe.corpus, data)
+    if first and weights is not None:
+        start = Start.read(recipe, weights)
+        recipe = start.recipe(recipe)
+        _check_positions(recipe, start.config)
+        check_fit(start.tokenizer(), start.config.unk_id, corpus.train, weights)
+        _log.info("goes on from %s: its model and tokenizer are taken", weights)
     if first and not resume:
         recipe, choices = fit(recipe, corpus.train)
         if choices:
             _log.info("chosen for %s: %s", _count(len(corpus.train), "training pair"), _listed(choices))
         run.start(recipe)
+    if start is not None:
+        start.keep(run.path)
     if first and not run.tokenizer.exists():
         progress.phase("training the tokenizer")
         train_tokenizer(corpus.train, recipe.tokenizer, run.tokenizer)
     run.wait_for_tokenizer()
+    recipe = recipe if first else run.stored()
+    if (kept := run.start_of(recipe)) is not None:
+        return _Prepared(recipe, corpus, kept.tokenizer(), kept.config, weights)
     tokenizer = load_tokenizer(run.tokenizer)
-    wanted, pieces = chosen(recipe.tokenizer.vocabulary) if first else 0, _fewest_pieces(tokenizer)
-    if pieces < wanted:
+    wanted, pieces = chosen(recipe.tokenizer.vocabulary), min(tokenizer.source_pieces, tokenizer.target_pieces)
+    if first and pieces < wanted:
         _log.warning("tokenizer.vocabulary is %d, but the corpus gives %d pieces only: these are taken", wanted, pieces)
-    return _Prepared(recipe if first else run.stored(), corpus, tokenizer)
+    return _Prepared(recipe, corpus, tokenizer, model_config(recipe, tokenizer), None)
 
 
-def _fewest_pieces(tokenizer: SentencePieceTokenizer) -> int:
-    return min(tokenizer.source_pieces, tokenizer.target_pieces)
+def _checkpoint(recipe: Recipe, resume: bool) -> Path | None:
+    """Where the first weights are, unless they are random or those of a run that is resumed."""
+    name = recipe.training.from_checkpoint
+    return None if name is None or resume else Path(name)
 
 
 def _train(
@@ -152,10 +172,13 @@ def _train(
     recipe, corpus, tokenizer = prepared.recipe, prepared.corpus, prepared.tokenizer
     options = recipe.training
     torch.manual_seed(options.seed)
-    model = Transformer(model_config(recipe, tokenizer))
+    model = _model(prepared)
+    freeze(model, options.freeze)
     shown = corpus.validation[: chosen(options.validation_sentences)]
     clock.test = len(corpus.test) / len(shown)
     module = TranslationModule(model, options, tokenizer, shown, clock, progress.watch("validating"))
+    if options.max_steps == 0:
+        return _finish(prepared, run, module, progress, 0) if _first_process() else None
     progress.phase("tokenising")
     examples = _examples(corpus.train, tokenizer, model, options)
     # Lightning advertises itself and gives advice on data loaders.
@@ -166,6 +189,14 @@ def _train(
         return None
     _take_kept(trainer, module, run)
     return _finish(prepared, run, module, progress, trainer.global_step)
+
+
+def _model(prepared: _Prepared) -> Transformer:
+    if prepared.weights is None:
+        return Transformer(prepared.config)
+    model = Transformer(prepared.config)  # with the dropout of the recipe
+    model.load_state_dict(load_checkpoint(prepared.weights).model.state_dict())
+    return model
 
 
 def _count(number: int, noun: str) -> str:
@@ -184,11 +215,15 @@ def model_config(recipe: Recipe, tokenizer: SentencePieceTokenizer) -> Config:
         "target_vocabulary": padded_vocabulary(tokenizer.target_pieces),
     }
     config = preset(recipe.model["preset"], **fields, **sizes)
+    _check_positions(recipe, config)
+    return config
+
+
+def _check_positions(recipe: Recipe, config: Config) -> None:
     if recipe.training.max_length > config.max_positions:
         raise InputError(
             f"training.max_length ({recipe.training.max_length}) is above model.max_positions ({config.max_positions})"
         )
-    return config
 
 
 def _first_process() -> bool:
@@ -197,16 +232,17 @@ def _first_process() -> bool:
 
 
 def _examples(
-    pairs: Sequence[Pair], tokenizer: SentencePieceTokenizer, model: Transformer, options: TrainingOptions
+    pairs: Sequence[Pair], tokenizer: TextTokenizer, model: Transformer, options: TrainingOptions
 ) -> Examples:
-    examples = Examples.of(pairs, tokenizer, options.max_length)
+    examples = Examples.of(pairs, tokenizer, options.max_length, special_tokens(model.config))
     if _first_process():
         parameters = sum(parameter.numel() for parameter in model.parameters())
+        frozen = sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad)
         tokens = (examples.sources.lengths.mean(), examples.targets.lengths.mean())
         _log.info(
-            "%s of %.1f and %.1f tokens (%d longer left out), %d pieces, %.2f million parameters",
-            _count(len(examples), "training pair"), *tokens, len(pairs) - len(examples), tokenizer.target_pieces,
-            parameters / 1e6,
+            "%s of %.1f and %.1f tokens (%d longer left out), a vocabulary of %d, %.2f million parameters%s",
+            _count(len(examples), "training pair"), *tokens, len(pairs) - len(examples), model.config.target_vocabulary,
+            parameters / 1e6, f" ({frozen / 1e6:.2f} frozen)" if frozen else "",
         )  # fmt: skip
     return examples
 
@@ -261,7 +297,7 @@ def _fit(
 ) -> None:
     options, tokenizer = module.options, module.tokenizer
     rank, world, batch_tokens = trainer.global_rank, trainer.world_size, chosen(options.batch_tokens)
-    held_out = Examples.of(validation, tokenizer, options.max_length)
+    held_out = Examples.of(validation, tokenizer, options.max_length, special_tokens(module.model.config))
     loaders = [
         Loader(examples, TokenBatches(examples.lengths, batch_tokens, options.seed, rank, world)),
         Loader(held_out, TokenBatches(held_out.lengths, batch_tokens, 0, rank, world, shuffle=False)),

@@ -135,9 +135,15 @@ class TrainingOptions:
     """`[training]`: how long, how fast, on what."""
 
     seed: int = option(1, "for initial weights, order of batches and dropout", least=0)
-    max_steps: int | None = option(None, "optimizer steps", above=0)
+    max_steps: int | None = option(None, "optimizer steps; 0 only with from_checkpoint", least=0)
     max_epochs: int | None = option(None, "passes over the training pairs", above=0)
     max_minutes: float | None = option(None, "wall-clock time until the checkpoint is there, test included", above=0)
+    from_checkpoint: str | None = option(
+        None, "checkpoint to go on from (tx-train --from): its weights, model, tokenizer and languages"
+    )
+    freeze: tuple[str, ...] = option(
+        (), 'names of what stays as it is there, for example ["source_embedding", "encoder.*"]'
+    )
     batch_tokens: int | None = option(
         None, f"most tokens of a batch on one device, padding included, on the longer side; {FITTED}", least=8
     )
@@ -238,7 +244,7 @@ def _keys(kind: type[Any], changes: Mapping[str, Any] = MappingProxyType({}), wi
 
 def _line(key: str, value: Any, text: str) -> str:
     """A key with its value in TOML, and what it means."""
-    written = json.dumps(value) if isinstance(value, str | bool) else "" if value is None else f"{value:_}"
+    written = json.dumps(value) if isinstance(value, str | bool | tuple) else "" if value is None else f"{value:_}"
     return f"{key + ' = ' + written:32}# {text}"
 
 
@@ -355,10 +361,17 @@ def _check_together(recipe: Recipe, where: str) -> None:
         raise InputError(
             f"{where}: training.sampling_start and sampling_steps need a schedule: set training.scheduled_sampling"
         )
+    if training.from_checkpoint is None and training.freeze:
+        raise InputError(f"{where}: training.freeze would keep random weights: set training.from_checkpoint (--from)")
+    if training.from_checkpoint is None and training.max_steps == 0:
+        raise InputError(
+            f"{where}: training.max_steps is 0, but must be above 0 unless the run goes on from a checkpoint"
+        )
     if not recipe.tokenizer.joint and recipe.model.get("share_embeddings", True):
         raise InputError(f"{where}: separate tokenizers need model.share_embeddings = false")
 
 
 def _present(options: Any) -> dict[str, Any]:
     """The fields that are set: TOML has no null."""
-    return {key: value for key, value in dataclasses.asdict(options).items() if value is not None}
+    present = {key: value for key, value in dataclasses.asdict(options).items() if value is not None}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in present.items()}

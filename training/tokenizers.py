@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import sentencepiece
+from txport.runtime.engine import SpecialTokens
 from txport.runtime.errors import InputError
 from txport.runtime.files import new_directory
 from txport.runtime.text.tokenizer import SentencePieceTokenizer
@@ -14,6 +15,7 @@ from txport.training.recipe import TokenizerOptions, chosen
 
 # The ids that models and bundles agree on.
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
+OURS = SpecialTokens(PAD, UNK, BOS, EOS)
 # Sentences that the pieces are chosen from, at most; more cost memory and change little.
 MOST_SENTENCES = 2_000_000
 # A fixed number: the unigram trainer's sums depend on it.

@@ -8,6 +8,7 @@ import torch
 import torch.distributed
 from lightning.pytorch import LightningModule
 from torch import Tensor
+from txport.models.importers.plan import BANNED
 from txport.models.transformer import Transformer
 from txport.runtime.text.tokenizer import Tokenizer
 from txport.training.corpora import Pair
@@ -50,6 +51,9 @@ class TranslationModule(LightningModule):
         self.options, self.tokenizer, self._validation = options, tokenizer, validation
         self.clock, self._watch = clock, watch
         self._validating = 0.0
+        # As other toolkits have it: what is read as padding takes no gradient. Marian's answers begin with it, a zero.
+        for embedding in (model.source_embedding, model.target_embedding):
+            embedding.tokens.padding_idx = model.config.pad_id
         self._sampling = Schedule(
             options.scheduled_sampling, options.sampling_start, options.sampling_least, options.sampling_steps or 1.0
         )
@@ -68,7 +72,8 @@ class TranslationModule(LightningModule):
         """Adam with the betas and epsilon of Vaswani et al. (2017), section 5.3."""
         # Lightning cannot clip gradients that a fused optimizer is to unscale.
         fused = self.options.precision != "16-mixed"
-        return torch.optim.Adam(self.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=fused)
+        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        return torch.optim.Adam(trained, lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=fused)
 
     def on_train_batch_start(self, batch: TrainingBatch, batch_idx: int) -> None:
         """Set the learning rate, and seed dropout by the step: a resumed run draws what it would have drawn."""
@@ -91,7 +96,7 @@ class TranslationModule(LightningModule):
 
     def validation_step(self, batch: TrainingBatch, batch_idx: int) -> None:
         """Cross-entropy without smoothing, so that runs with other smoothing compare."""
-        tokens = int((batch.target_ids[:, 1:] != 0).sum())
+        tokens = int((batch.target_ids[:, 1:] != self.model.config.pad_id).sum())
         self.log("validation/loss", self._loss(batch, 0.0), batch_size=tokens, sync_dist=True)
 
     def on_validation_start(self) -> None:
@@ -126,7 +131,10 @@ class TranslationModule(LightningModule):
             self.model, batch.target_ids[:, :-1], memory, batch.source_lengths, true_token=true_token, seed=seed
         )
         logits = self.model.decode(read, memory, batch.source_lengths)
-        return smoothed_cross_entropy(logits, batch.target_ids[:, 1:], smoothing)
+        config = self.model.config
+        # By the bias of the projection, so that it is the same for every token.
+        banned = logits[0, 0].detach() < BANNED / 2 if config.projection_bias else None
+        return smoothed_cross_entropy(logits, batch.target_ids[:, 1:], smoothing, config.pad_id, banned)
 
     def _decode(self, sources: Sequence[str]) -> list[str]:
         rank, world = self.global_rank, self.trainer.world_size
