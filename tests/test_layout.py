@@ -157,6 +157,7 @@ def test_the_commands_are_these() -> None:
     assert commands() == [
         "tx-bench",
         "tx-build",
+        "tx-distill",
         "tx-evaluate",
         "tx-export",
         "tx-import",
