@@ -27,9 +27,11 @@ from txport.training.evaluation import Scores
 from txport.training.examples import Examples
 from txport.training.fitting import fit
 from txport.training.recipe import Recipe, TrainingOptions, chosen
+from txport.training.run.agreement import Agreement
 from txport.training.run.clock import Clock
 from txport.training.run.decoding import judge
 from txport.training.run.directory import RunDirectory
+from txport.training.run.divergence import Divergence
 from txport.training.run.interruption import Interruption
 from txport.training.run.lightning_module import TranslationModule
 from txport.training.run.pacing import MOST, NEVER, Pace, TimeLimit
@@ -183,8 +185,9 @@ def _train(
     examples = _examples(corpus.train, tokenizer, model, options)
     # Lightning advertises itself and gives advice on data loaders.
     with quiet("lightning.pytorch", "lightning.fabric", module="lightning"):
-        trainer = _trainer(options, run, progress, interruption)
-        _fit(trainer, module, examples, shown, run.last if resume else None)
+        held_out = Examples.of(shown, tokenizer, options.max_length, special_tokens(model.config))
+        trainer = _trainer(options, run, progress, interruption, Agreement(examples, held_out))
+        _fit(trainer, module, examples, held_out, run.last if resume else None)
     if not trainer.is_global_zero:
         return None
     _take_kept(trainer, module, run)
@@ -247,7 +250,9 @@ def _examples(
     return examples
 
 
-def _trainer(options: TrainingOptions, run: RunDirectory, progress: RunProgress, interruption: Interruption) -> Trainer:
+def _trainer(
+    options: TrainingOptions, run: RunDirectory, progress: RunProgress, interruption: Interruption, agreement: Agreement
+) -> Trainer:
     try:
         return Trainer(
             accelerator=options.accelerator,
@@ -263,7 +268,7 @@ def _trainer(options: TrainingOptions, run: RunDirectory, progress: RunProgress,
             check_val_every_n_epoch=None,
             num_sanity_val_steps=0,
             log_every_n_steps=10,
-            callbacks=_callbacks(options, run, progress, interruption),
+            callbacks=[agreement, *_callbacks(options, run, progress, interruption)],
             logger=[CSVLogger(run.logs, name="csv"), TensorBoardLogger(run.logs, name="tensorboard", version="")],
             use_distributed_sampler=False,  # ours knows the devices
             enable_progress_bar=False,
@@ -280,6 +285,7 @@ def _callbacks(
     callbacks: list[Callback] = [
         progress,
         TimeLimit(),
+        Divergence(interruption),
         ModelCheckpoint(run.state, filename="best", monitor=monitor, mode=mode, enable_version_counter=False),
         StateSaver(run, interruption),
     ]
@@ -293,17 +299,16 @@ def _callbacks(
 
 
 def _fit(
-    trainer: Trainer, module: TranslationModule, examples: Examples, validation: Sequence[Pair], resume: Path | None
+    trainer: Trainer, module: TranslationModule, examples: Examples, held_out: Examples, resume: Path | None
 ) -> None:
-    options, tokenizer = module.options, module.tokenizer
+    options = module.options
     rank, world, batch_tokens = trainer.global_rank, trainer.world_size, chosen(options.batch_tokens)
-    held_out = Examples.of(validation, tokenizer, options.max_length, special_tokens(module.model.config))
     loaders = [
         Loader(examples, TokenBatches(examples.lengths, batch_tokens, options.seed, rank, world)),
         Loader(held_out, TokenBatches(held_out.lengths, batch_tokens, 0, rank, world, shuffle=False)),
     ]
     if trainer.is_global_zero:
-        _announce(options, len(loaders[0]), len(validation))
+        _announce(options, len(loaders[0]), len(module.validation))
     try:
         # What Lightning wrote is read back without unpickling anything but tensors and plain values.
         trainer.fit(module, loaders[0], loaders[1], ckpt_path=resume, weights_only=True)

@@ -48,7 +48,7 @@ class TranslationModule(LightningModule):
         self.model = model
         self.scores: Scores | None = None  # of the last validation
         self.example = ("", "")  # its first sentence and what became of it
-        self.options, self.tokenizer, self._validation = options, tokenizer, validation
+        self.options, self.tokenizer, self.validation = options, tokenizer, validation
         self.clock, self._watch = clock, watch
         self._validating = 0.0
         # As other toolkits have it: what is read as padding takes no gradient. Marian's answers begin with it, a zero.
@@ -107,11 +107,11 @@ class TranslationModule(LightningModule):
         if self.trainer.sanity_checking:
             return
         started = time.monotonic()
-        hypotheses = self._decode([source for source, _ in self._validation])
+        hypotheses = self._decode([source for source, _ in self.validation])
         now = time.monotonic()
         self.clock.reserve_for(now - self._validating, now - started)
-        self.scores = score(hypotheses, [target for _, target in self._validation])
-        self.example = (self._validation[0][0], hypotheses[0])
+        self.scores = score(hypotheses, [target for _, target in self.validation])
+        self.example = (self.validation[0][0], hypotheses[0])
         figures = {"exact": self.scores.exact, "bleu": self.scores.bleu, "chrf": self.scores.chrf}
         self.log_dict({f"validation/{name}": value for name, value in figures.items()}, rank_zero_only=False)
 
