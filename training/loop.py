@@ -27,7 +27,7 @@ from txport.training.evaluation import Scores
 from txport.training.examples import Examples
 from txport.training.fitting import fit
 from txport.training.recipe import Recipe, TrainingOptions, chosen
-from txport.training.run.agreement import Agreement
+from txport.training.run.agreement import Agreement, lost
 from txport.training.run.clock import Clock
 from txport.training.run.decoding import judge
 from txport.training.run.directory import RunDirectory
@@ -37,6 +37,7 @@ from txport.training.run.lightning_module import TranslationModule
 from txport.training.run.pacing import MOST, NEVER, Pace, TimeLimit
 from txport.training.run.progress import RunProgress
 from txport.training.run.saving import StateSaver
+from txport.training.run.sharding import Sharded
 from txport.training.run.starting import Start, check_fit, freeze
 from txport.training.tokenizers import load_tokenizer, padded_vocabulary, train_tokenizer
 from txport.training.torch_engine import TorchEngine, special_tokens
@@ -187,7 +188,7 @@ def _train(
     with quiet("lightning.pytorch", "lightning.fabric", module="lightning"):
         held_out = Examples.of(shown, tokenizer, options.max_length, special_tokens(model.config))
         trainer = _trainer(options, run, progress, interruption, Agreement(examples, held_out))
-        _fit(trainer, module, examples, held_out, run.last if resume else None)
+        _fit(trainer, module, examples, held_out, run.last, resume)
     if not trainer.is_global_zero:
         return None
     _take_kept(trainer, module, run)
@@ -258,7 +259,7 @@ def _trainer(
             accelerator=options.accelerator,
             devices=options.devices,
             num_nodes=options.nodes,
-            strategy=options.strategy,
+            strategy=Sharded() if options.strategy == "fsdp" else options.strategy,
             precision=options.precision,
             max_steps=options.max_steps or -1,
             max_epochs=options.max_epochs or -1,
@@ -299,7 +300,7 @@ def _callbacks(
 
 
 def _fit(
-    trainer: Trainer, module: TranslationModule, examples: Examples, held_out: Examples, resume: Path | None
+    trainer: Trainer, module: TranslationModule, examples: Examples, held_out: Examples, state: Path, resume: bool
 ) -> None:
     options = module.options
     rank, world, batch_tokens = trainer.global_rank, trainer.world_size, chosen(options.batch_tokens)
@@ -311,12 +312,16 @@ def _fit(
         _announce(options, len(loaders[0]), len(module.validation))
     try:
         # What Lightning wrote is read back without unpickling anything but tensors and plain values.
-        trainer.fit(module, loaders[0], loaders[1], ckpt_path=resume, weights_only=True)
+        trainer.fit(module, loaders[0], loaders[1], ckpt_path=state if resume else None, weights_only=True)
     except (pickle.UnpicklingError, EOFError, KeyError) as error:
-        if resume is None:
+        if not resume:
             raise
         reason = str(error).split(". ")[0].splitlines()[0]
-        raise InputError(f"{resume} cannot be resumed from ({reason}): start again with --force") from error
+        raise InputError(f"{state} cannot be resumed from ({reason}): start again with --force") from error
+    except RuntimeError as error:
+        if world == 1 or (found := lost(error, state.exists())) is None:
+            raise
+        raise found from error
 
 
 def _announce(options: TrainingOptions, batches: int, sentences: int) -> None:
@@ -344,6 +349,8 @@ def _take_kept(trainer: Trainer, module: TranslationModule, run: RunDirectory) -
     if module.options.keep == "best" and best.best_model_path:
         kept = Path(best.best_model_path)
     state = torch.load(kept, map_location="cpu", weights_only=True)
+    if isinstance(trainer.strategy, Sharded):  # the module has a shard only
+        module.model = Transformer(module.model.config)
     # With an average, this is the average.
     module.load_state_dict(state["state_dict"])
     if kept != run.last and best.best_model_score is not None:

@@ -361,6 +361,8 @@ def _check_together(recipe: Recipe, where: str) -> None:
         raise InputError(
             f"{where}: training.sampling_start and sampling_steps need a schedule: set training.scheduled_sampling"
         )
+    if training.strategy.startswith("fsdp") and training.average:
+        raise InputError(f"{where}: training.average needs whole weights on each device: set training.strategy to ddp")
     if training.from_checkpoint is None and training.freeze:
         raise InputError(f"{where}: training.freeze would keep random weights: set training.from_checkpoint (--from)")
     if training.from_checkpoint is None and training.max_steps == 0:

@@ -1,12 +1,16 @@
 """Processes of one run that read their corpus each for itself, perhaps on machines of their own, must read the same."""
 
 import hashlib
+import re
 
 import numpy as np
 import torch.distributed
 from lightning.pytorch import Callback, LightningModule, Trainer
-from txport.runtime.errors import InputError
+from txport.runtime.errors import EngineError, InputError, TxportError
 from txport.training.examples import Examples
+
+# What gloo says; NCCL's errors have a type.
+_LOST = re.compile(r"\bgloo\b|connection (closed|reset|refused) by peer", re.IGNORECASE)
 
 
 class Agreement(Callback):
@@ -22,7 +26,7 @@ class Agreement(Callback):
         for array in (
             part for each in examples for side in (each.sources, each.targets) for part in (side.starts, side.flat)
         ):
-            digest.update(np.ascontiguousarray(array))
+            digest.update(np.ascontiguousarray(array).tobytes())
         self._digest = digest.hexdigest()
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -36,8 +40,25 @@ class Agreement(Callback):
                     f"process {rank} of this run has another corpus than process 0 ({_words(other[0], found[0][0])}): "
                     "give all machines the same files and start again"
                 )
-                # Everyone knows; one says it.
-                raise error if trainer.is_global_zero else SystemExit(error.exit_code)
+                raise said_once(trainer, error)
+
+
+def said_once(trainer: Trainer, error: TxportError) -> BaseException:
+    """What to raise for an error that all processes of a run have: only the first says it."""
+    return error if trainer.is_global_zero else SystemExit(error.exit_code)
+
+
+def lost(error: RuntimeError, saved: bool) -> TxportError | None:
+    """The error for a process that does not answer any more; None if that is not what happened.
+
+    Args:
+        error: what a collective operation raised.
+        saved: whether a state was saved.
+    """
+    if not isinstance(error, torch.distributed.DistError) and _LOST.search(str(error)) is None:
+        return None
+    way_out = "go on with --resume" if saved else "start again"
+    return EngineError(f"another process of this run has ended, or the network between them: {way_out}")
 
 
 def _words(pairs: int, first: int) -> str:

@@ -6,6 +6,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 from txport.runtime.errors import TxportError
+from txport.training.run.agreement import said_once
 from txport.training.run.interruption import Interruption
 
 
@@ -41,10 +42,11 @@ class Divergence(Callback):
             ", or make a checkpoint of the last state that was saved with "
             f"--resume --set training.max_steps={saved} --set training.keep=last"
         )
-        raise Diverged(
+        error = Diverged(
             f"{what} {name if not finite else 'is no number on another device'}, the training diverged: start again "
             f"with a lower training.learning_rate or a longer warm-up{kept if saved else ''}"
         )
+        raise said_once(trainer, error)
 
 
 def finite_weights(model: torch.nn.Module) -> bool:

@@ -19,6 +19,7 @@ from txport.training.recipe import TrainingOptions, chosen
 from txport.training.run.clock import Clock
 from txport.training.run.decoding import Watch, decode
 from txport.training.run.schedule import cooldown, noam
+from txport.training.run.sharding import Sharded, whole_weights
 from txport.training.scheduled_sampling import Schedule, mixed_inputs
 from txport.training.torch_engine import TorchEngine
 
@@ -75,6 +76,18 @@ class TranslationModule(LightningModule):
         trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
         return torch.optim.Adam(trained, lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=fused)
 
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Lightning does not clip by the norm over shards."""
+        if isinstance(self.trainer.strategy, Sharded):
+            self.trainer.strategy.clip(self.options.clip_norm)
+        else:
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+
     def on_train_batch_start(self, batch: TrainingBatch, batch_idx: int) -> None:
         """Set the learning rate, and seed dropout by the step: a resumed run draws what it would have drawn."""
         options, step, progress = self.options, self.global_step, self.progress()
@@ -107,7 +120,8 @@ class TranslationModule(LightningModule):
         if self.trainer.sanity_checking:
             return
         started = time.monotonic()
-        hypotheses = self._decode([source for source, _ in self.validation])
+        with whole_weights(self.trainer):
+            hypotheses = self._decode([source for source, _ in self.validation])
         now = time.monotonic()
         self.clock.reserve_for(now - self._validating, now - started)
         self.scores = score(hypotheses, [target for _, target in self.validation])
