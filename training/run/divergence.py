@@ -11,7 +11,7 @@ from txport.training.run.interruption import Interruption
 
 
 class Diverged(TxportError):
-    """The loss is NaN or infinite."""
+    """The loss, or a weight, is NaN or infinite."""
 
 
 class Divergence(Callback):
@@ -34,21 +34,32 @@ class Divergence(Callback):
             self._check(trainer, f"the validation loss of step {trainer.global_step}", float(loss))
 
     def _check(self, trainer: Trainer, what: str, value: float) -> None:
-        finite = math.isfinite(value)
-        if trainer.strategy.reduce_boolean_decision(finite, all=True) if trainer.world_size > 1 else finite:
-            return
-        saved, name = self._interruption.saved, "is nan" if math.isnan(value) else "is infinite"
-        kept = (
-            ", or make a checkpoint of the last state that was saved with "
+        if not _on_all(trainer, math.isfinite(value)):
+            raise _diverged(trainer, self._interruption, what, value)
+
+
+def check_weights(trainer: Trainer, interruption: Interruption) -> None:
+    """Whether the weights may be saved.
+
+    Raises:
+        Diverged: one of them, on any device, is NaN or infinite.
+    """
+    finite = all(bool(torch.isfinite(each).all()) for each in trainer.lightning_module.parameters())
+    if not _on_all(trainer, finite):
+        raise _diverged(trainer, interruption, f"a weight after step {trainer.global_step}", math.nan)
+
+
+def _on_all(trainer: Trainer, good: bool) -> bool:
+    """Whether all devices find it good: they end together, or wait for each other for ever."""
+    return trainer.strategy.reduce_boolean_decision(good, all=True) if trainer.world_size > 1 else good
+
+
+def _diverged(trainer: Trainer, interruption: Interruption, what: str, value: float) -> BaseException:
+    name = "is infinite" if math.isinf(value) else "is no number"
+    saved, way_out = interruption.saved, "start again with a lower training.learning_rate or a longer warm-up"
+    if saved:
+        way_out += (
+            f", or make a checkpoint of step {saved}, the last that was saved, with "
             f"--resume --set training.max_steps={saved} --set training.keep=last"
         )
-        error = Diverged(
-            f"{what} {name if not finite else 'is no number on another device'}, the training diverged: start again "
-            f"with a lower training.learning_rate or a longer warm-up{kept if saved else ''}"
-        )
-        raise said_once(trainer, error)
-
-
-def finite_weights(model: torch.nn.Module) -> bool:
-    """Whether no parameter holds NaN or infinity."""
-    return all(bool(torch.isfinite(parameter).all()) for parameter in model.parameters())
+    return said_once(trainer, Diverged(f"{what} {name}, the training diverged: {way_out}"))

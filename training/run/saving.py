@@ -6,7 +6,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from txport.training.run.directory import RunDirectory
-from txport.training.run.divergence import finite_weights
+from txport.training.run.divergence import check_weights
 from txport.training.run.interruption import Interruption
 from txport.training.run.pacing import due
 
@@ -53,16 +53,15 @@ class StateSaver(Checkpoint):
 
     def _save(self, trainer: Trainer) -> None:
         start = time.monotonic()
-        if not self._agreed(trainer, finite_weights(trainer.lightning_module), every=True):
-            return  # the next loss says so, and the state of before is still good
+        check_weights(trainer, self._interruption)
         trainer.save_checkpoint(self._run.last)
         self._interruption.saved = trainer.global_step
         self._next = time.monotonic() + max(SAVE_EVERY, 50 * (time.monotonic() - start))
 
     @staticmethod
-    def _agreed(trainer: Trainer, wanted: bool, every: bool = False) -> bool:
-        """Whether any device wants it, or every one: saving is done by all of them together."""
-        return trainer.strategy.reduce_boolean_decision(wanted, all=every) if trainer.world_size > 1 else wanted
+    def _agreed(trainer: Trainer, wanted: bool) -> bool:
+        """Whether any device wants it: saving is done by all of them together."""
+        return trainer.strategy.reduce_boolean_decision(wanted, all=False) if trainer.world_size > 1 else wanted
 
 
 def _last(trainer: Trainer) -> bool:

@@ -29,9 +29,8 @@ def test_the_last_good_state_becomes_a_checkpoint(
         return true(logits, *rest) * (float(value) if calls[0] == 7 else 1.0)  # type: ignore[arg-type]
 
     monkeypatch.setattr(lightning_module, "smoothed_cross_entropy", sometimes)
-    said = (
-        f"the loss of step 7 is {'nan' if value == 'nan' else 'infinite'}, the training diverged: start again with a "
-    )
+    name = "no number" if value == "nan" else "infinite"
+    said = f"the loss of step 7 is {name}, the training diverged: start again with a lower training.learning_rate"
     with pytest.raises(Diverged, match=said) as caught:
         train(tiny(*OPTIONS), tmp_path / "run", Path())
     assert not (tmp_path / "run").exists()
@@ -50,3 +49,20 @@ def test_a_rate_that_is_far_too_high(tiny: Tiny, tmp_path: Path) -> None:
     with pytest.raises(Diverged, match="lower training.learning_rate or a longer warm-up$"):
         train(tiny(OPTIONS[0], *options), tmp_path / "run", Path())
     assert not list((tmp_path / "run.run").glob("state/*"))
+
+
+def test_weights_that_are_no_numbers_are_not_saved(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gradient can overflow where the loss does not, in the last step too, after which no loss is computed."""
+    true = lightning_module.TranslationModule.on_before_optimizer_step
+
+    def broken(module: lightning_module.TranslationModule, optimizer: torch.optim.Optimizer) -> None:
+        true(module, optimizer)
+        if module.global_step == 4:
+            next(iter(module.parameters())).grad.fill_(float("nan"))  # type: ignore[union-attr]
+
+    monkeypatch.setattr(lightning_module.TranslationModule, "on_before_optimizer_step", broken)
+    options = ("training.max_steps=5", "training.validate_every=2", "training.keep=last")
+    with pytest.raises(Diverged, match="a weight after step 5 is no number, .* make a checkpoint of step 4, the last"):
+        train(tiny(*options), tmp_path / "run", Path())
+    state = torch.load(tmp_path / "run.run" / "state" / "last.ckpt", weights_only=True)
+    assert state["global_step"] == 4 and all(bool(value.isfinite().all()) for value in state["state_dict"].values())
