@@ -140,6 +140,21 @@ def test_after_the_death_of_one_the_run_goes_on_bit_by_bit(pair: Path, tmp_path:
     assert_same(pair, output)
 
 
+def test_sigterm_to_all_saves_the_state(tmp_path: Path) -> None:
+    """As SLURM sends it before the time of a job is over."""
+    with ranks(tmp_path / "checkpoint", "training.max_steps=100000") as both:
+        assert both[0].stderr is not None
+        while "step 4, " not in (said := both[0].stderr.readline()):
+            assert said, "it ended by itself"
+        for process in both:
+            process.send_signal(signal.SIGTERM)
+        ends = [process.communicate(timeout=120) for process in both]
+    assert [process.returncode for process in both] == [143, 143], ends
+    step = re.search(r"the state of step (\d+) is saved: go on with --resume$", ends[0][1])
+    state = torch.load(tmp_path / "checkpoint.run" / "state" / "last.ckpt", weights_only=True)
+    assert step is not None and state["global_step"] == int(step[1]) >= 4
+
+
 def test_different_corpora_are_refused_with_one_sentence(tmp_path: Path) -> None:
     with ranks(tmp_path / "checkpoint", corpora=("", "corpus.seed=2")) as both:
         ends = [process.communicate(timeout=300) for process in both]
