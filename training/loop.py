@@ -135,6 +135,8 @@ def _prepare(
         start = Start.read(recipe, weights)
         recipe = start.recipe(recipe)
         _check_positions(recipe, start.config)
+        with torch.device("meta"):  # names only
+            freeze(Transformer(start.config), recipe.training.freeze)
         check_fit(start.tokenizer(), start.config.unk_id, corpus.train, weights)
         _log.info("goes on from %s: its model and tokenizer are taken", weights)
     if first and not resume:
@@ -180,7 +182,7 @@ def _train(
     shown = corpus.validation[: chosen(options.validation_sentences)]
     clock.test = len(corpus.test) / len(shown)
     module = TranslationModule(model, options, tokenizer, shown, clock, progress.watch("validating"))
-    if options.max_steps == 0:
+    if options.max_steps == 0 and not resume:
         return _finish(prepared, run, module, progress, 0) if _first_process() else None
     progress.phase("tokenising")
     examples = _examples(corpus.train, tokenizer, model, options)
@@ -261,7 +263,7 @@ def _trainer(
             num_nodes=options.nodes,
             strategy=Sharded() if options.strategy == "fsdp" else options.strategy,
             precision=options.precision,
-            max_steps=options.max_steps or -1,
+            max_steps=-1 if options.max_steps is None else options.max_steps,
             max_epochs=options.max_epochs or -1,
             accumulate_grad_batches=options.accumulate,
             gradient_clip_val=options.clip_norm,
