@@ -17,6 +17,7 @@ COMMANDS = {
     "tx-inspect": ("runtime", "inspect", "manifest.json"),
     "tx-import": ("models", "import_", "config.json"),
     "tx-evaluate": ("training", "evaluate", "config.json"),
+    "tx-distill": ("training", "distill", "manifest.json"),
     "tx-export": ("exporter", "export", "config.json"),
     "tx-verify": ("exporter", "verify", "manifest.json"),
     "tx-build": ("exporter", "build", "manifest.json"),
@@ -26,6 +27,7 @@ COMMANDS = {
 MORE = {
     "tx-import": ["--from", "marian", "-o", "{0}/out"],
     "tx-evaluate": ["--source", "{0}/x", "--reference", "{0}/x"],
+    "tx-distill": ["--source", "{0}/x", "-o", "{0}/out"],
     "tx-export": ["-o", "{0}/out"],
     "tx-bench": ["-o", "{0}/out"],
     "tx-attention": ["a text", "-o", "{0}/out.svg"],

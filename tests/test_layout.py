@@ -160,6 +160,7 @@ def test_the_commands_are_these() -> None:
         "tx-attention",
         "tx-bench",
         "tx-build",
+        "tx-distill",
         "tx-evaluate",
         "tx-export",
         "tx-import",

@@ -13,3 +13,8 @@ def train() -> NoReturn:
 def evaluate() -> NoReturn:
     """tx-evaluate"""
     run_command("txport.training.evaluate_command", extra="train")
+
+
+def distill() -> NoReturn:
+    """tx-distill"""
+    run_command("txport.training.distill_command", extra="ort")

@@ -9,10 +9,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
+from txport.runtime.engine import SpecialTokens
 from txport.runtime.errors import InputError
 from txport.runtime.text.tokenizer import Tokenizer
 from txport.training.corpora import Pair
-from txport.training.tokenizers import BOS, EOS, PAD
+from txport.training.tokenizers import OURS, PAD
 
 Ids = npt.NDArray[np.int32]
 Lengths = npt.NDArray[np.int64]
@@ -24,8 +25,8 @@ class TrainingBatch(NamedTuple):
     Attributes:
         source_ids: int64 `[b, s]`, each row ends with eos, then padding.
         source_lengths: int64 `[b]`, eos included.
-        target_ids: int64 `[b, t + 1]`, bos, pieces, eos, then padding: the decoder reads all columns but the last and
-            is to predict all but the first.
+        target_ids: int64 `[b, t + 1]`, bos, what answers in the language begin with (often nothing), pieces, eos, then
+            padding: the decoder reads all columns but the last and is to predict all but the first.
     """
 
     source_ids: Tensor
@@ -52,10 +53,10 @@ class Ragged:
         """int64 `[rows]`."""
         return np.diff(self.starts)
 
-    def padded(self, rows: Sequence[int]) -> Tensor:
-        """int64 `[rows, longest]`, padded with pad."""
+    def padded(self, rows: Sequence[int], pad: int = PAD) -> Tensor:
+        """int64 `[rows, longest]`, padded with `pad`."""
         parts = [self.flat[self.starts[row] : self.starts[row + 1]] for row in rows]
-        result = np.full((len(parts), max(map(len, parts))), PAD, np.int64)
+        result = np.full((len(parts), max(map(len, parts))), pad, np.int64)
         for number, part in enumerate(parts):
             result[number, : len(part)] = part
         return torch.from_numpy(result)
@@ -64,11 +65,13 @@ class Ragged:
 class Examples(Dataset[TrainingBatch]):
     """Tokenised pairs; indexed by a list of rows, which gives their `TrainingBatch`."""
 
-    def __init__(self, sources: Ragged, targets: Ragged) -> None:
-        self.sources, self.targets = sources, targets
+    def __init__(self, sources: Ragged, targets: Ragged, pad: int = PAD) -> None:
+        self.sources, self.targets, self._pad = sources, targets, pad
 
     @classmethod
-    def of(cls, pairs: Sequence[Pair], tokenizer: Tokenizer, max_length: int) -> "Examples":
+    def of(
+        cls, pairs: Sequence[Pair], tokenizer: Tokenizer, max_length: int, tokens: SpecialTokens = OURS
+    ) -> "Examples":
         """Tokenise pairs, leaving out those with a side of more than `max_length` tokens (eos included).
 
         Raises:
@@ -76,20 +79,21 @@ class Examples(Dataset[TrainingBatch]):
         """
         sources, targets = [], []
         for source, target in pairs:
-            source_ids, target_ids = tokenizer.encode(source), tokenizer.encode_prefix(target)
+            ids, around = tokenizer.encode_source(source)
+            source_ids, target_ids = around.around(ids), [*around.target_prefix, *tokenizer.encode_prefix(target)]
             if len(source_ids) <= max_length and len(target_ids) < max_length:
                 sources.append(source_ids)
-                targets.append([BOS, *target_ids, EOS])
+                targets.append([tokens.bos, *target_ids, tokens.eos])
         if not sources:
             raise InputError(f"no pair has at most {max_length} tokens on each side: raise training.max_length")
-        return cls(Ragged.of(sources), Ragged.of(targets))
+        return cls(Ragged.of(sources), Ragged.of(targets), tokens.pad)
 
     def __len__(self) -> int:
         return len(self.sources.starts) - 1
 
     def __getitem__(self, rows: Sequence[int]) -> TrainingBatch:
         lengths = torch.from_numpy(self.sources.lengths[np.asarray(rows)])
-        return TrainingBatch(self.sources.padded(rows), lengths, self.targets.padded(rows))
+        return TrainingBatch(self.sources.padded(rows, self._pad), lengths, self.targets.padded(rows, self._pad))
 
     @property
     def lengths(self) -> Lengths:

@@ -15,6 +15,7 @@ from txport.models.config import PRESETS, Config, preset
 from txport.models.transformer import Transformer
 from txport.training.corpora import Pair
 from txport.training.recipe import Recipe, TokenizerOptions, TrainingOptions, chosen
+from txport.training.scheduled_sampling import time_constant
 from txport.training.tokenizers import most_pieces
 
 # Models from small to large, each with the characters of a side of the corpus from which on it is worth its time.
@@ -30,6 +31,8 @@ MODELS: tuple[tuple[float, dict[str, Any]], ...] = (
 FEWEST_STEPS = 2_000
 # Of `max_minutes`, what remains for steps.
 FOR_STEPS = 0.8
+# Of the peak learning rate, where a run goes on from a checkpoint: it is to keep what it knows.
+FINE_TUNING = 0.1
 # What a token has, roughly.
 CHARACTERS = 3.5
 
@@ -75,14 +78,17 @@ def fit(recipe: Recipe, pairs: Sequence[Pair]) -> tuple[Recipe, dict[str, Any]]:
     constant = given.schedule == "constant"
     cooldown = (0.0 if constant else 0.5) if given.cooldown is None else given.cooldown
     minutes = given.max_minutes or 10
+    rate = 3e-3 * math.sqrt(128 / _config(model).d_model)
+    rate *= 1.0 if given.from_checkpoint is None else FINE_TUNING
     training = _filled(
         given,
         batch_tokens=max(batch, given.max_length),
-        learning_rate=float(f"{3e-3 * math.sqrt(128 / _config(model).d_model):.2g}"),
+        learning_rate=float(f"{rate:.2g}"),
         warmup_steps=1 if constant else round(min(4_000, max(20, 0.04 * steps))),
         cooldown=cooldown,
         validation_sentences=round(min(500, max(50, 20 * minutes))),
         keep="last" if cooldown else "best",
+        sampling_steps=_sampling_steps(given, steps),
     )
     fitted = replace(recipe, tokenizer=tokenizer, model=model, training=training)
     return fitted, _differences(recipe.to_json(), fitted.to_json())
@@ -98,7 +104,10 @@ def as_before(recipe: Recipe, before: Recipe) -> Recipe:
     )
 
 
-_OPEN = ("batch_tokens", "learning_rate", "warmup_steps", "cooldown", "validation_sentences", "keep")
+_OPEN = (
+    "batch_tokens", "learning_rate", "warmup_steps", "cooldown", "validation_sentences", "keep", "sampling_steps",
+    "from_checkpoint",
+)  # fmt: skip
 
 
 def _filled(options: Any, **values: Any) -> Any:
@@ -154,6 +163,14 @@ def _batch(model: dict[str, Any], size: Size, speed: "_Speed") -> int:
     return 1_024
 
 
+def _sampling_steps(options: TrainingOptions, steps: float) -> float | None:
+    """Every second token is the model's own in the middle of the steps with scheduled sampling."""
+    kind = options.scheduled_sampling
+    if kind == "none":
+        return None
+    return float(f"{time_constant(kind, max(1.0, (steps - options.sampling_start) / 2)):.3g}")
+
+
 class _Speed:
     """How many steps a run will make, by the limit that ends it; time is measured only if that may matter."""
 
@@ -163,7 +180,7 @@ class _Speed:
 
     def steps(self, config: Config, batch: int) -> float:
         options = self._options
-        limits: list[float] = [options.max_steps] if options.max_steps else []
+        limits: list[float] = [max(1, options.max_steps)] if options.max_steps is not None else []
         if options.max_epochs:
             limits.append(options.max_epochs * max(1.0, self._size.tokens / batch))
         if options.max_minutes:

@@ -14,12 +14,12 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
-from txport.models.checkpoint import save_checkpoint
+from txport.models.checkpoint import load_checkpoint, save_checkpoint
 from txport.models.config import Config, preset
 from txport.models.transformer import Transformer
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import quiet
-from txport.runtime.text.tokenizer import SentencePieceTokenizer
+from txport.runtime.text.tokenizer import SentencePieceTokenizer, TextTokenizer
 from txport.training import corpora
 from txport.training.batching import Loader, TokenBatches
 from txport.training.corpora import Corpus, Pair
@@ -27,16 +27,20 @@ from txport.training.evaluation import Scores
 from txport.training.examples import Examples
 from txport.training.fitting import fit
 from txport.training.recipe import Recipe, TrainingOptions, chosen
+from txport.training.run.agreement import Agreement, lost
 from txport.training.run.clock import Clock
 from txport.training.run.decoding import judge
 from txport.training.run.directory import RunDirectory
+from txport.training.run.divergence import Divergence
 from txport.training.run.interruption import Interruption
 from txport.training.run.lightning_module import TranslationModule
 from txport.training.run.pacing import MOST, NEVER, Pace, TimeLimit
 from txport.training.run.progress import RunProgress
 from txport.training.run.saving import StateSaver
+from txport.training.run.sharding import Sharded
+from txport.training.run.starting import Start, check_fit, freeze
 from txport.training.tokenizers import load_tokenizer, padded_vocabulary, train_tokenizer
-from txport.training.torch_engine import TorchEngine
+from txport.training.torch_engine import TorchEngine, special_tokens
 
 _log = logging.getLogger("txport")
 
@@ -102,18 +106,24 @@ def train(
 
 @dataclass(frozen=True)
 class _Prepared:
-    """What a run starts from: nothing in the recipe is open."""
+    """What a run starts from: nothing in the recipe is open.
+
+    Attributes:
+        weights: the checkpoint to take them from; None for random ones, and for a run that is resumed.
+    """
 
     recipe: Recipe
     corpus: Corpus
-    tokenizer: SentencePieceTokenizer
+    tokenizer: TextTokenizer
+    config: Config
+    weights: Path | None
 
 
 def _prepare(
     recipe: Recipe, run: RunDirectory, data: Path, progress: RunProgress, resume: bool, force: bool
 ) -> _Prepared:
     """Read the corpus, and only then make the run's directory: a start that fails leaves nothing."""
-    first = _first_process()
+    first, weights, start = _first_process(), _checkpoint(recipe, resume), None
     if first:
         if resume:
             recipe = run.resume(recipe)
@@ -121,24 +131,39 @@ def _prepare(
             run.check(force)
     progress.phase("reading the corpus")
     corpus = corpora.load(recipe.corpus, data, recipe.tokenizer)
+    if first and weights is not None:
+        start = Start.read(recipe, weights)
+        recipe = start.recipe(recipe)
+        _check_positions(recipe, start.config)
+        with torch.device("meta"):  # names only
+            freeze(Transformer(start.config), recipe.training.freeze)
+        check_fit(start.tokenizer(), start.config.unk_id, corpus.train, weights)
+        _log.info("goes on from %s: its model and tokenizer are taken", weights)
     if first and not resume:
         recipe, choices = fit(recipe, corpus.train)
         if choices:
             _log.info("chosen for %s: %s", _count(len(corpus.train), "training pair"), _listed(choices))
         run.start(recipe)
+    if start is not None:
+        start.keep(run.path)
     if first and not run.tokenizer.exists():
         progress.phase("training the tokenizer")
         train_tokenizer(corpus.train, recipe.tokenizer, run.tokenizer)
     run.wait_for_tokenizer()
+    recipe = recipe if first else run.stored()
+    if (kept := run.start_of(recipe)) is not None:
+        return _Prepared(recipe, corpus, kept.tokenizer(), kept.config, weights)
     tokenizer = load_tokenizer(run.tokenizer)
-    wanted, pieces = chosen(recipe.tokenizer.vocabulary) if first else 0, _fewest_pieces(tokenizer)
-    if pieces < wanted and recipe.tokenizer.algorithm in ("bpe", "unigram"):
+    wanted, pieces = recipe.tokenizer.vocabulary, min(tokenizer.source_pieces, tokenizer.target_pieces)
+    if first and recipe.tokenizer.algorithm in ("bpe", "unigram") and pieces < chosen(wanted):
         _log.warning("tokenizer.vocabulary is %d, but the corpus gives %d pieces only: these are taken", wanted, pieces)
-    return _Prepared(recipe if first else run.stored(), corpus, tokenizer)
+    return _Prepared(recipe, corpus, tokenizer, model_config(recipe, tokenizer), None)
 
 
-def _fewest_pieces(tokenizer: SentencePieceTokenizer) -> int:
-    return min(tokenizer.source_pieces, tokenizer.target_pieces)
+def _checkpoint(recipe: Recipe, resume: bool) -> Path | None:
+    """Where the first weights are, unless they are random or those of a run that is resumed."""
+    name = recipe.training.from_checkpoint
+    return None if name is None or resume else Path(name)
 
 
 def _train(
@@ -152,20 +177,32 @@ def _train(
     recipe, corpus, tokenizer = prepared.recipe, prepared.corpus, prepared.tokenizer
     options = recipe.training
     torch.manual_seed(options.seed)
-    model = Transformer(model_config(recipe, tokenizer))
+    model = _model(prepared)
+    freeze(model, options.freeze)
     shown = corpus.validation[: chosen(options.validation_sentences)]
     clock.test = len(corpus.test) / len(shown)
     module = TranslationModule(model, options, tokenizer, shown, clock, progress.watch("validating"))
+    if options.max_steps == 0 and not resume:
+        return _finish(prepared, run, module, progress, 0) if _first_process() else None
     progress.phase("tokenising")
     examples = _examples(corpus.train, tokenizer, model, options)
     # Lightning advertises itself and gives advice on data loaders.
     with quiet("lightning.pytorch", "lightning.fabric", module="lightning"):
-        trainer = _trainer(options, run, progress, interruption)
-        _fit(trainer, module, examples, shown, run.last if resume else None)
+        held_out = Examples.of(shown, tokenizer, options.max_length, special_tokens(model.config))
+        trainer = _trainer(options, run, progress, interruption, Agreement(examples, held_out))
+        _fit(trainer, module, examples, held_out, run.last, resume)
     if not trainer.is_global_zero:
         return None
     _take_kept(trainer, module, run)
     return _finish(prepared, run, module, progress, trainer.global_step)
+
+
+def _model(prepared: _Prepared) -> Transformer:
+    if prepared.weights is None:
+        return Transformer(prepared.config)
+    model = Transformer(prepared.config)  # with the dropout of the recipe
+    model.load_state_dict(load_checkpoint(prepared.weights).model.state_dict())
+    return model
 
 
 def _count(number: int, noun: str) -> str:
@@ -184,11 +221,15 @@ def model_config(recipe: Recipe, tokenizer: SentencePieceTokenizer) -> Config:
         "target_vocabulary": padded_vocabulary(tokenizer.target_pieces),
     }
     config = preset(recipe.model["preset"], **fields, **sizes)
+    _check_positions(recipe, config)
+    return config
+
+
+def _check_positions(recipe: Recipe, config: Config) -> None:
     if recipe.training.max_length > config.max_positions:
         raise InputError(
             f"training.max_length ({recipe.training.max_length}) is above model.max_positions ({config.max_positions})"
         )
-    return config
 
 
 def _first_process() -> bool:
@@ -197,29 +238,32 @@ def _first_process() -> bool:
 
 
 def _examples(
-    pairs: Sequence[Pair], tokenizer: SentencePieceTokenizer, model: Transformer, options: TrainingOptions
+    pairs: Sequence[Pair], tokenizer: TextTokenizer, model: Transformer, options: TrainingOptions
 ) -> Examples:
-    examples = Examples.of(pairs, tokenizer, options.max_length)
+    examples = Examples.of(pairs, tokenizer, options.max_length, special_tokens(model.config))
     if _first_process():
         parameters = sum(parameter.numel() for parameter in model.parameters())
+        frozen = sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad)
         tokens = (examples.sources.lengths.mean(), examples.targets.lengths.mean())
         _log.info(
-            "%s of %.1f and %.1f tokens (%d longer left out), %d pieces, %.2f million parameters",
-            _count(len(examples), "training pair"), *tokens, len(pairs) - len(examples), tokenizer.target_pieces,
-            parameters / 1e6,
+            "%s of %.1f and %.1f tokens (%d longer left out), a vocabulary of %d, %.2f million parameters%s",
+            _count(len(examples), "training pair"), *tokens, len(pairs) - len(examples), model.config.target_vocabulary,
+            parameters / 1e6, f" ({frozen / 1e6:.2f} frozen)" if frozen else "",
         )  # fmt: skip
     return examples
 
 
-def _trainer(options: TrainingOptions, run: RunDirectory, progress: RunProgress, interruption: Interruption) -> Trainer:
+def _trainer(
+    options: TrainingOptions, run: RunDirectory, progress: RunProgress, interruption: Interruption, agreement: Agreement
+) -> Trainer:
     try:
         return Trainer(
             accelerator=options.accelerator,
             devices=options.devices,
             num_nodes=options.nodes,
-            strategy=options.strategy,
+            strategy=Sharded() if options.strategy == "fsdp" else options.strategy,
             precision=options.precision,
-            max_steps=options.max_steps or -1,
+            max_steps=-1 if options.max_steps is None else options.max_steps,
             max_epochs=options.max_epochs or -1,
             accumulate_grad_batches=options.accumulate,
             gradient_clip_val=options.clip_norm,
@@ -227,7 +271,7 @@ def _trainer(options: TrainingOptions, run: RunDirectory, progress: RunProgress,
             check_val_every_n_epoch=None,
             num_sanity_val_steps=0,
             log_every_n_steps=10,
-            callbacks=_callbacks(options, run, progress, interruption),
+            callbacks=[agreement, *_callbacks(options, run, progress, interruption)],
             logger=[CSVLogger(run.logs, name="csv"), TensorBoardLogger(run.logs, name="tensorboard", version="")],
             use_distributed_sampler=False,  # ours knows the devices
             enable_progress_bar=False,
@@ -244,6 +288,7 @@ def _callbacks(
     callbacks: list[Callback] = [
         progress,
         TimeLimit(),
+        Divergence(interruption),
         ModelCheckpoint(run.state, filename="best", monitor=monitor, mode=mode, enable_version_counter=False),
         StateSaver(run, interruption),
     ]
@@ -257,11 +302,10 @@ def _callbacks(
 
 
 def _fit(
-    trainer: Trainer, module: TranslationModule, examples: Examples, validation: Sequence[Pair], resume: Path | None
+    trainer: Trainer, module: TranslationModule, examples: Examples, held_out: Examples, state: Path, resume: bool
 ) -> None:
-    options, tokenizer = module.options, module.tokenizer
+    options = module.options
     rank, world, batch_tokens = trainer.global_rank, trainer.world_size, chosen(options.batch_tokens)
-    held_out = Examples.of(validation, tokenizer, options.max_length)
     loaders = [
         Loader(
             examples,
@@ -270,15 +314,19 @@ def _fit(
         Loader(held_out, TokenBatches(held_out.lengths, batch_tokens, 0, rank, world, shuffle=False)),
     ]
     if trainer.is_global_zero:
-        _announce(options, len(loaders[0]), len(validation))
+        _announce(options, len(loaders[0]), len(module.validation))
     try:
         # What Lightning wrote is read back without unpickling anything but tensors and plain values.
-        trainer.fit(module, loaders[0], loaders[1], ckpt_path=resume, weights_only=True)
+        trainer.fit(module, loaders[0], loaders[1], ckpt_path=state if resume else None, weights_only=True)
     except (pickle.UnpicklingError, EOFError, KeyError) as error:
-        if resume is None:
+        if not resume:
             raise
         reason = str(error).split(". ")[0].splitlines()[0]
-        raise InputError(f"{resume} cannot be resumed from ({reason}): start again with --force") from error
+        raise InputError(f"{state} cannot be resumed from ({reason}): start again with --force") from error
+    except RuntimeError as error:
+        if world == 1 or (found := lost(error, state.exists())) is None:
+            raise
+        raise found from error
 
 
 def _announce(options: TrainingOptions, batches: int, sentences: int) -> None:
@@ -306,6 +354,8 @@ def _take_kept(trainer: Trainer, module: TranslationModule, run: RunDirectory) -
     if module.options.keep == "best" and best.best_model_path:
         kept = Path(best.best_model_path)
     state = torch.load(kept, map_location="cpu", weights_only=True)
+    if isinstance(trainer.strategy, Sharded):  # the module has a shard only
+        module.model = Transformer(module.model.config)
     # With an average, this is the average.
     module.load_state_dict(state["state_dict"])
     if kept != run.last and best.best_model_score is not None:

@@ -31,14 +31,22 @@ _RANGES: dict[str, tuple[str, Callable[[float, float], bool]]] = {
     "least": ("at least", operator.ge),
     "above": ("above", operator.gt),
     "below": ("below", operator.lt),
+    "most": ("at most", operator.le),
 }
 
 
 def option(
-    default: Any, help: str, *, least: float | None = None, above: float | None = None, below: float | None = None
+    default: Any,
+    help: str,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    most: float | None = None,
 ) -> Any:
     """A field with the text that documentation shows and the range that its value must be in."""
-    return field(default=default, metadata={"help": help, "least": least, "above": above, "below": below})
+    metadata = {"help": help, "least": least, "above": above, "below": below, "most": most}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,9 +143,15 @@ class TrainingOptions:
     """`[training]`: how long, how fast, on what."""
 
     seed: int = option(1, "for initial weights, order of batches and dropout", least=0)
-    max_steps: int | None = option(None, "optimizer steps", above=0)
+    max_steps: int | None = option(None, "optimizer steps; 0 only with from_checkpoint", least=0)
     max_epochs: int | None = option(None, "passes over the training pairs", above=0)
     max_minutes: float | None = option(None, "wall-clock time until the checkpoint is there, test included", above=0)
+    from_checkpoint: str | None = option(
+        None, "checkpoint to go on from (tx-train --from): its weights, model, tokenizer and languages"
+    )
+    freeze: tuple[str, ...] = option(
+        (), 'names of what stays as it is there, for example ["source_embedding", "encoder.*"]'
+    )
     batch_tokens: int | None = option(
         None, f"most tokens of a batch on one device, padding included, on the longer side; {FITTED}", least=8
     )
@@ -156,6 +170,16 @@ class TrainingOptions:
         below=1,
     )
     label_smoothing: float = option(0.1, "probability mass that is spread over the vocabulary", least=0, below=1)
+    scheduled_sampling: Literal["none", "linear", "exponential", "inverse_sigmoid"] = option(
+        "none", "how the decoder comes to read its own tokens instead of the true ones (Bengio et al. 2015)"
+    )
+    sampling_start: int = option(0, "steps with true tokens only, before the schedule begins", least=0)
+    sampling_least: float = option(0.5, "least probability of a true token in the schedule", least=0, most=1)
+    sampling_steps: float | None = option(
+        None,
+        "time constant T of the schedule after i steps: 1 - i / T, exp(-i / T) or T / (T + exp(i / T)); " + FITTED,
+        least=1,
+    )
     clip_norm: float = option(1.0, "largest norm of the gradient", above=0)
     average: float = option(0.0, "decay of the exponential moving average of the weights; 0 for none", least=0, below=1)
     validate_every: int | None = option(
@@ -230,7 +254,7 @@ def _keys(kind: type[Any], changes: Mapping[str, Any] = MappingProxyType({}), wi
 
 def _line(key: str, value: Any, text: str) -> str:
     """A key with its value in TOML, and what it means."""
-    written = json.dumps(value) if isinstance(value, str | bool) else "" if value is None else f"{value:_}"
+    written = json.dumps(value) if isinstance(value, str | bool | tuple) else "" if value is None else f"{value:_}"
     return f"{key + ' = ' + written:32}# {text}"
 
 
@@ -347,6 +371,18 @@ def _check_together(recipe: Recipe, where: str) -> None:
         )
     if training.max_steps is None and training.max_epochs is None and training.max_minutes is None:
         raise InputError(f"{where}: nothing ends the run: set training.max_steps, max_epochs or max_minutes")
+    if training.scheduled_sampling == "none" and (training.sampling_start or training.sampling_steps is not None):
+        raise InputError(
+            f"{where}: training.sampling_start and sampling_steps need a schedule: set training.scheduled_sampling"
+        )
+    if training.strategy.startswith("fsdp") and training.average:
+        raise InputError(f"{where}: training.average needs whole weights on each device: set training.strategy to ddp")
+    if training.from_checkpoint is None and training.freeze:
+        raise InputError(f"{where}: training.freeze would keep random weights: set training.from_checkpoint (--from)")
+    if training.from_checkpoint is None and training.max_steps == 0:
+        raise InputError(
+            f"{where}: training.max_steps is 0, but must be above 0 unless the run goes on from a checkpoint"
+        )
     model = {**PRESETS.get(recipe.model.get("preset", ""), {}), **recipe.model}
     if not recipe.tokenizer.joint and model.get("share_embeddings", True):
         raise InputError(f"{where}: separate tokenizers need model.share_embeddings = false")
@@ -354,4 +390,5 @@ def _check_together(recipe: Recipe, where: str) -> None:
 
 def _present(options: Any) -> dict[str, Any]:
     """The fields that are set: TOML has no null."""
-    return {key: value for key, value in dataclasses.asdict(options).items() if value is not None}
+    present = {key: value for key, value in dataclasses.asdict(options).items() if value is not None}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in present.items()}

@@ -10,6 +10,7 @@ from pathlib import Path
 import sentencepiece
 from txport.models.importers.tokenizers.pieces import without_rule_file
 from txport.models.normalisation import rule_file, spaced
+from txport.runtime.engine import SpecialTokens
 from txport.runtime.errors import InputError
 from txport.runtime.files import new_directory
 from txport.runtime.text.tokenizer import SentencePieceTokenizer
@@ -19,6 +20,7 @@ from txport.training.recipe import TokenizerOptions, chosen
 # The ids that models and bundles agree on.
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 SPECIAL, BYTES = 4, 256
+OURS = SpecialTokens(PAD, UNK, BOS, EOS)
 # Sentences that the pieces are chosen from, at most; more cost memory and change little.
 MOST_SENTENCES = 2_000_000
 # A fixed number: the unigram trainer's sums depend on it.

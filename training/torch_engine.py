@@ -6,6 +6,7 @@ from typing import cast
 
 import torch
 from torch import Tensor
+from txport.models.config import Config
 from txport.models.transformer import KeyValue, Transformer
 from txport.runtime.engine import FIRST_TARGET, Float32, Int64, Limits, Memory, SpecialTokens, StepOutput
 
@@ -26,7 +27,7 @@ class TorchEngine:
         config = model.config
         self.model = model
         self.limits = Limits(batch, config.max_positions, min(target or config.max_positions, config.max_positions))
-        self.tokens = SpecialTokens(config.pad_id, config.unk_id, config.bos_id, config.eos_id)
+        self.tokens = special_tokens(config)
 
     @property
     def device(self) -> torch.device:
@@ -45,6 +46,11 @@ class TorchEngine:
     def allocate(self, rows: int, source: int, target: int, *, logits: bool = False) -> "TorchState":
         """Logits are always kept: they cost nothing here."""
         return TorchState(self, rows, source, target)
+
+
+def special_tokens(config: Config) -> SpecialTokens:
+    """The ids with a meaning of a model."""
+    return SpecialTokens(config.pad_id, config.unk_id, config.bos_id, config.eos_id)
 
 
 class TorchState:

@@ -49,6 +49,7 @@ class _StandardError(logging.StreamHandler[Any]):
     type=click.Path(path_type=Path),
     help="Directory of the corpus files that the recipe names. [default: $TXPORT_DATA, else the current directory]",
 )
+@click.option("--from", "from_checkpoint", help="Checkpoint to go on from: its weights, model and tokenizer.")
 @click.option("--resume", is_flag=True, help="Continue the run in OUTPUT.run.")
 @click.option("--force", is_flag=True, help="Replace a checkpoint or a run that exists.")
 @click.option(

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from txport.runtime.errors import InputError
+from txport.runtime.text.affixes import Affixes
 from txport.training.batching import Loader, TokenBatches, token_batches
 from txport.training.examples import Examples, Ragged
 
@@ -96,8 +97,8 @@ def test_long_pairs_are_left_out_and_none_left_is_an_error() -> None:
     class Letters:
         """One id a letter."""
 
-        def encode(self, text: str) -> list[int]:
-            return [*map(ord, text), 3]
+        def encode_source(self, text: str, *languages: str | None) -> tuple[list[int], Affixes]:
+            return [*map(ord, text)], Affixes([], [3], [])
 
         def encode_prefix(self, text: str) -> list[int]:
             return [*map(ord, text)]

@@ -48,7 +48,7 @@ def assert_says(done: subprocess.CompletedProcess[str], code: int, *texts: str) 
         assert text in done.stderr
 
 
-@pytest.mark.parametrize("name", ["train", "evaluate"])
+@pytest.mark.parametrize("name", ["train", "evaluate", "distill"])
 def test_help(command: Command, name: str) -> None:
     done = command(name, "--help")
     assert done.returncode == 0 and f"Usage: tx-{name}" in done.stdout and done.stderr == ""

@@ -2,6 +2,7 @@
 
 NAME.run/
   recipe.json     the recipe, with all overrides
+  config.json     the model of a run that goes on from a checkpoint; others follow from the recipe
   tokenizer/      as it will be in the checkpoint
   state/          last.ckpt and the best, written by Lightning
   logs/           csv/version_N/metrics.csv and tensorboard/
@@ -18,6 +19,7 @@ from txport.runtime.errors import InputError
 from txport.runtime.files import write_atomically
 from txport.training.fitting import as_before
 from txport.training.recipe import Recipe, from_table
+from txport.training.run.starting import Start
 
 # How long processes on other machines wait for the first one to write the tokenizer, in seconds.
 PATIENCE = 3_600.0
@@ -35,6 +37,7 @@ class RunDirectory:
         whole = checkpoint.absolute()  # "." has no name
         self.checkpoint, self.path = checkpoint, whole.with_name(whole.name + ".run")
         self.recipe, self.tokenizer, self.logs = (self.path / name for name in ("recipe.json", "tokenizer", "logs"))
+        self.config = self.path / "config.json"
         self.state = self.path / "state"
         self.last = self.state / "last.ckpt"
 
@@ -72,6 +75,8 @@ class RunDirectory:
         if not self.last.exists():
             raise InputError(f"{self.path} holds no run to resume (no state/last.ckpt): start without --resume")
         before = self.stored()
+        if (start := self.start_of(recipe)) is not None:
+            recipe = start.recipe(recipe)
         recipe = as_before(recipe, before)
         for section in ("corpus", "tokenizer", "model"):
             if getattr(before, section) != getattr(recipe, section):
@@ -89,6 +94,10 @@ class RunDirectory:
     def stored(self) -> Recipe:
         """The recipe of the run, which leaves nothing open."""
         return from_table(json.loads(self.recipe.read_bytes()), str(self.recipe))
+
+    def start_of(self, recipe: Recipe) -> Start | None:
+        """What the run went on from, as it keeps it; None for one that began with random weights."""
+        return Start.read(recipe, self.path) if self.config.exists() else None
 
     def _write(self, recipe: Recipe) -> None:
         write_atomically(self.recipe, (json.dumps(recipe.to_json(), indent=1) + "\n").encode())

@@ -8,6 +8,7 @@ import torch
 import torch.distributed
 from lightning.pytorch import LightningModule
 from torch import Tensor
+from txport.models.importers.plan import BANNED
 from txport.models.transformer import Transformer
 from txport.runtime.text.tokenizer import Tokenizer
 from txport.training.corpora import Pair
@@ -18,6 +19,8 @@ from txport.training.recipe import TrainingOptions, chosen
 from txport.training.run.clock import Clock
 from txport.training.run.decoding import Watch, decode
 from txport.training.run.schedule import SCHEDULES, cooldown
+from txport.training.run.sharding import Sharded, whole_weights
+from txport.training.scheduled_sampling import Schedule, mixed_inputs
 from txport.training.torch_engine import TorchEngine
 
 
@@ -46,9 +49,15 @@ class TranslationModule(LightningModule):
         self.model = model
         self.scores: Scores | None = None  # of the last validation
         self.example = ("", "")  # its first sentence and what became of it
-        self.options, self.tokenizer, self._validation = options, tokenizer, validation
+        self.options, self.tokenizer, self.validation = options, tokenizer, validation
         self.clock, self._watch = clock, watch
         self._validating = 0.0
+        # As other toolkits have it: what is read as padding takes no gradient. Marian's answers begin with it, a zero.
+        for embedding in (model.source_embedding, model.target_embedding):
+            embedding.tokens.padding_idx = model.config.pad_id
+        self._sampling = Schedule(
+            options.scheduled_sampling, options.sampling_start, options.sampling_least, options.sampling_steps or 1.0
+        )
 
     def progress(self) -> float:
         """The done part of the run, 0 to 1, by steps or by time, whichever ends it first; the same on all devices."""
@@ -64,7 +73,20 @@ class TranslationModule(LightningModule):
         """Adam with the betas and epsilon of Vaswani et al. (2017), section 5.3."""
         # Lightning cannot clip gradients that a fused optimizer is to unscale.
         fused = self.options.precision != "16-mixed"
-        return torch.optim.Adam(self.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=fused)
+        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        return torch.optim.Adam(trained, lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=fused)
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Lightning does not clip by the norm over shards."""
+        if isinstance(self.trainer.strategy, Sharded):
+            self.trainer.strategy.clip(self.options.clip_norm)
+        else:
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
 
     def on_train_batch_start(self, batch: TrainingBatch, batch_idx: int) -> None:
         """Set the learning rate, and seed dropout by the step: a resumed run draws what it would have drawn."""
@@ -73,18 +95,21 @@ class TranslationModule(LightningModule):
         rate *= cooldown(progress, chosen(options.cooldown))
         for group in self.trainer.optimizers[0].param_groups:
             group["lr"] = rate
-        torch.manual_seed(hash((options.seed, self.trainer.current_epoch, batch_idx, self.global_rank)))
+        torch.manual_seed(self._seed(batch_idx))
         self.log("learning_rate", rate)
 
     def training_step(self, batch: TrainingBatch, batch_idx: int) -> Tensor:
         """Mean smoothed cross-entropy of one batch, in nats per token."""
-        loss = self._loss(batch, self.options.label_smoothing)
+        true_token = self._sampling.true_token(self.global_step)
+        if self._sampling.kind != "none":
+            self.log("true_token", true_token)
+        loss = self._loss(batch, self.options.label_smoothing, true_token, self._seed(batch_idx) + 1)
         self.log("training/loss", loss)
         return loss
 
     def validation_step(self, batch: TrainingBatch, batch_idx: int) -> None:
         """Cross-entropy without smoothing, so that runs with other smoothing compare."""
-        tokens = int((batch.target_ids[:, 1:] != 0).sum())
+        tokens = int((batch.target_ids[:, 1:] != self.model.config.pad_id).sum())
         self.log("validation/loss", self._loss(batch, 0.0), batch_size=tokens, sync_dist=True)
 
     def on_validation_start(self) -> None:
@@ -95,11 +120,12 @@ class TranslationModule(LightningModule):
         if self.trainer.sanity_checking:
             return
         started = time.monotonic()
-        hypotheses = self._decode([source for source, _ in self._validation])
+        with whole_weights(self.trainer):
+            hypotheses = self._decode([source for source, _ in self.validation])
         now = time.monotonic()
         self.clock.reserve_for(now - self._validating, now - started)
-        self.scores = score(hypotheses, [target for _, target in self._validation])
-        self.example = (self._validation[0][0], hypotheses[0])
+        self.scores = score(hypotheses, [target for _, target in self.validation])
+        self.example = (self.validation[0][0], hypotheses[0])
         figures = {"exact": self.scores.exact, "bleu": self.scores.bleu, "chrf": self.scores.chrf}
         self.log_dict({f"validation/{name}": value for name, value in figures.items()}, rank_zero_only=False)
 
@@ -109,9 +135,20 @@ class TranslationModule(LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.clock.before = float(checkpoint["txport_seconds"])
 
-    def _loss(self, batch: TrainingBatch, smoothing: float) -> Tensor:
-        logits = self.model(batch.source_ids, batch.source_lengths, batch.target_ids[:, :-1])
-        return smoothed_cross_entropy(logits, batch.target_ids[:, 1:], smoothing)
+    def _seed(self, batch_idx: int) -> int:
+        """Of all that is random in a step, the same when it is repeated after an interruption."""
+        return hash((self.options.seed, self.trainer.current_epoch, batch_idx, self.global_rank))
+
+    def _loss(self, batch: TrainingBatch, smoothing: float, true_token: float = 1.0, seed: int = 0) -> Tensor:
+        memory = self.model.encode(batch.source_ids, batch.source_lengths)
+        read = mixed_inputs(
+            self.model, batch.target_ids[:, :-1], memory, batch.source_lengths, true_token=true_token, seed=seed
+        )
+        logits = self.model.decode(read, memory, batch.source_lengths)
+        config = self.model.config
+        # By the bias of the projection, so that it is the same for every token.
+        banned = logits[0, 0].detach() < BANNED / 2 if config.projection_bias else None
+        return smoothed_cross_entropy(logits, batch.target_ids[:, 1:], smoothing, config.pad_id, banned)
 
     def _decode(self, sources: Sequence[str]) -> list[str]:
         rank, world = self.global_rank, self.trainer.world_size

@@ -13,7 +13,6 @@ from rich.table import Column
 from rich.text import Text
 from txport.training.examples import TrainingBatch
 from txport.training.run.lightning_module import TranslationModule
-from txport.training.tokenizers import PAD
 
 _log = logging.getLogger("txport")
 # Seconds between two lines where there is no terminal.
@@ -104,8 +103,10 @@ class RunProgress(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: TrainingBatch, batch_idx: int
     ) -> None:
         now = time.monotonic()
+        assert isinstance(pl_module, TranslationModule)
+        pad = pl_module.model.config.pad_id
         if self._last is not None:
-            tokens = int(batch.source_lengths.sum()) + int((batch.target_ids[:, 1:] != PAD).sum())
+            tokens = int(batch.source_lengths.sum()) + int((batch.target_ids[:, 1:] != pad).sum())
             share = NEWEST if self._seconds else 1.0
             self._tokens += share * (tokens - self._tokens)
             self._seconds += share * (now - self._last - self._seconds)

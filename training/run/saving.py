@@ -6,6 +6,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from txport.training.run.directory import RunDirectory
+from txport.training.run.divergence import check_weights
 from txport.training.run.interruption import Interruption
 from txport.training.run.pacing import due
 
@@ -52,6 +53,7 @@ class StateSaver(Checkpoint):
 
     def _save(self, trainer: Trainer) -> None:
         start = time.monotonic()
+        check_weights(trainer, self._interruption)
         trainer.save_checkpoint(self._run.last)
         self._interruption.saved = trainer.global_step
         self._next = time.monotonic() + max(SAVE_EVERY, 50 * (time.monotonic() - start))

@@ -1,0 +1,216 @@
+"""Two processes on this machine, by gloo: launched by Lightning, by torchrun, and as SLURM would."""
+
+import csv
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from txport.models.checkpoint import load_checkpoint
+from txport.training.loop import train
+from txport.training.recipe import Recipe, read
+
+SCRIPT = Path(sys.executable).parent / "tx-train"
+# An epoch has 20 batches, an even number: two devices share those that one device accumulates for a step.
+VALUES = (
+    "corpus.train=290", "corpus.validation=8", "corpus.test=4", "tokenizer.vocabulary=300", "model.encoder_layers=1",
+    "model.decoder_layers=1", "model.d_model=32", "model.ffn=64", "model.max_positions=64", "training.max_length=64",
+    "training.batch_tokens=256", "training.validation_sentences=4", "training.validate_every=4", "training.max_steps=8",
+    "training.keep=last",
+)  # fmt: skip
+TWO = ('training.devices="2"', "training.accelerator=cpu")
+
+
+def recipe(*values: str) -> Recipe:
+    return read("tiny", [*VALUES, *values])
+
+
+def words(output: Path, *values: str) -> list[str]:
+    sets = [word for value in (*VALUES, *values) for word in ("--set", value)]
+    return ["--recipe", "tiny", "-o", str(output), *sets]
+
+
+def environment(**values: object) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "PYTEST"))}
+    return {**kept, "OMP_NUM_THREADS": "1", **{name: str(value) for name, value in values.items()}}
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
+    return dict(load_checkpoint(checkpoint).model.named_parameters())
+
+
+def assert_same(one: Path, other: Path) -> None:
+    first, second = weights(one), weights(other)
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        assert torch.equal(value, second[name]), name
+
+
+def losses(output: Path) -> list[float]:
+    """Of the validations."""
+    file = sorted(Path(f"{output}.run").glob("logs/csv/version_*/metrics.csv"))[-1]
+    return [float(row["validation/loss"]) for row in csv.DictReader(file.open()) if row["validation/loss"]]
+
+
+def by_lightning(output: Path, *values: str, resume: bool = False) -> "subprocess.CompletedProcess[str]":
+    line = [sys.executable, str(SCRIPT), *words(output, *TWO, *values), *(["--resume"] if resume else [])]
+    return subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight steps of two processes that Lightning starts, with dropout."""
+    output = tmp_path_factory.mktemp("pair") / "checkpoint"
+    done = by_lightning(output, "training.strategy=ddp", "model.dropout=0.1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("8 steps in") == 1, "only the first process reports"
+    return output
+
+
+def test_two_processes_make_the_steps_of_one(tmp_path: Path) -> None:
+    """The same batches, shared by two devices or accumulated by one: the same losses and weights, but for rounding."""
+    done = by_lightning(tmp_path / "two", "training.strategy=ddp")
+    assert done.returncode == 0, done.stderr
+    train(recipe("training.accumulate=2", "training.validate_every=4"), tmp_path / "one", Path())
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-4)
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value, rtol=2e-3, atol=2e-4, msg=name)
+
+
+@contextmanager
+def ranks(
+    output: Path, *values: str, resume: bool = False, corpora: tuple[str, str] = ("", "")
+) -> Iterator[list["subprocess.Popen[str]"]]:
+    """Two processes with the environment that torchrun gives them; they are killed at the end if they still run."""
+    port, found = free_port(), []
+    for rank in (0, 1):
+        more = [word for value in corpora[rank].split() for word in ("--set", value)]
+        line = [sys.executable, str(SCRIPT), *words(output, *TWO, "training.strategy=ddp", *values), *more]
+        variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "GROUP_RANK": 0}
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "test"}
+        found.append(
+            subprocess.Popen(
+                [*line, *(["--resume"] if resume else [])],
+                env=environment(**variables, **address), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )
+        )  # fmt: skip
+    try:
+        yield found
+    finally:
+        for process in found:
+            process.kill()
+            process.communicate()
+
+
+def test_after_the_death_of_one_the_run_goes_on_bit_by_bit(pair: Path, tmp_path: Path) -> None:
+    """SIGKILL, as of a machine that fails, after the first validation; the other process ends by itself."""
+    output = tmp_path / "checkpoint"
+    with ranks(output, "model.dropout=0.1", "training.max_steps=12") as (first, second):
+        assert first.stderr is not None
+        while "step 4, " not in (said := first.stderr.readline()):
+            assert said, "it ended by itself"
+        while not (state := Path(f"{output}.run", "state", "last.ckpt")).exists():
+            assert first.poll() is None
+            time.sleep(0.02)
+        second.send_signal(signal.SIGKILL)
+        _, errors = first.communicate(timeout=120)
+    saved = torch.load(state, weights_only=True)["global_step"]
+    assert 4 <= saved < 8
+    assert first.returncode == 2 and "Traceback" not in errors, errors
+    assert re.search(r"another process of this run has ended.*--resume", errors.splitlines()[-1]), errors
+    assert not output.exists()
+    with ranks(output, "model.dropout=0.1", "training.max_steps=8", resume=True) as both:
+        ends = [process.communicate(timeout=300) for process in both]
+    assert [process.returncode for process in both] == [0, 0], ends
+    assert_same(pair, output)
+
+
+def test_sigterm_to_all_saves_the_state(tmp_path: Path) -> None:
+    """As SLURM sends it before the time of a job is over."""
+    with ranks(tmp_path / "checkpoint", "training.max_steps=100000") as both:
+        assert both[0].stderr is not None
+        while "step 4, " not in (said := both[0].stderr.readline()):
+            assert said, "it ended by itself"
+        for process in both:
+            process.send_signal(signal.SIGTERM)
+        ends = [process.communicate(timeout=120) for process in both]
+    assert [process.returncode for process in both] == [143, 143], ends
+    step = re.search(r"the state of step (\d+) is saved: go on with --resume$", ends[0][1])
+    state = torch.load(tmp_path / "checkpoint.run" / "state" / "last.ckpt", weights_only=True)
+    assert step is not None and state["global_step"] == int(step[1]) >= 4
+
+
+def test_different_corpora_are_refused_with_one_sentence(tmp_path: Path) -> None:
+    with ranks(tmp_path / "checkpoint", corpora=("", "corpus.seed=2")) as both:
+        ends = [process.communicate(timeout=300) for process in both]
+    assert [process.returncode for process in both] == [2, 2], ends
+    said = "".join(errors for _, errors in ends)
+    assert "Traceback" not in said
+    sentence = "process 1 of this run has another corpus than process 0 (290 training pairs as well, but others)"
+    assert said.count(sentence) == 1 and said.count("give all machines the same files") == 1
+    assert not (tmp_path / "checkpoint").exists()
+
+
+def test_shards_make_the_steps_of_whole_weights(pair: Path, tmp_path: Path) -> None:
+    """FSDP, in two parts: the losses and weights of DDP, but for the order in which gradients are added."""
+    done = by_lightning(tmp_path / "run", "training.strategy=fsdp", "model.dropout=0.1", "training.max_steps=4")
+    assert done.returncode == 0, done.stderr
+    done = by_lightning(tmp_path / "run", "training.strategy=fsdp", "model.dropout=0.1", resume=True)
+    assert done.returncode == 0, done.stderr
+    assert losses(tmp_path / "run") == pytest.approx(losses(pair)[1:], rel=1e-4)
+    mine, theirs = weights(tmp_path / "run"), weights(pair)
+    for name, value in theirs.items():
+        if not name.endswith("key.bias"):  # its gradient is zero: Adam makes steps of what rounding leaves
+            torch.testing.assert_close(mine[name], value, rtol=2e-3, atol=2e-4, msg=name)
+
+
+def test_torchrun(pair: Path, tmp_path: Path) -> None:
+    """As the README says it for two machines, which are both this one here, with one device each."""
+    meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"]
+    launch = ["-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", *meeting, str(SCRIPT)]
+    values = ('training.devices="1"', "training.nodes=2", "training.accelerator=cpu", "training.strategy=ddp")
+    line = [sys.executable, *launch, *words(tmp_path / "run", *values, "model.dropout=0.1")]
+    agents = [
+        subprocess.Popen(line, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    ends = [agent.communicate(timeout=300) for agent in agents]
+    assert [agent.returncode for agent in agents] == [0, 0], ends
+    assert sum(output.count("8 steps in") for output, _ in ends) == 1
+    assert_same(pair, tmp_path / "run")
+
+
+def test_slurm(pair: Path, tmp_path: Path) -> None:
+    """Two tasks on one node, with the variables that srun sets for each."""
+    job = {
+        "SLURM_JOB_ID": 4711, "SLURM_JOB_NAME": "txport", "SLURM_NTASKS": 2, "SLURM_NTASKS_PER_NODE": 2,
+        "SLURM_NNODES": 1, "SLURM_NODELIST": "127.0.0.1", "SLURM_NODEID": 0,
+    }  # fmt: skip
+    job |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    line = [sys.executable, str(SCRIPT), *words(tmp_path / "run", *TWO, "training.strategy=ddp", "model.dropout=0.1")]
+    tasks = [
+        subprocess.Popen(
+            line, env=environment(**job, SLURM_PROCID=rank, SLURM_LOCALID=rank),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in (0, 1)
+    ]  # fmt: skip
+    ends = [task.communicate(timeout=300) for task in tasks]
+    assert [task.returncode for task in tasks] == [0, 0], ends
+    assert [output.count("8 steps in") for output, _ in ends] == [1, 0]
+    assert_same(pair, tmp_path / "run")

@@ -1,0 +1,65 @@
+"""Processes of one run that read their corpus each for itself, perhaps on machines of their own, must read the same."""
+
+import hashlib
+import re
+
+import numpy as np
+import torch.distributed
+from lightning.pytorch import Callback, LightningModule, Trainer
+from txport.runtime.errors import EngineError, InputError, TxportError
+from txport.training.examples import Examples
+
+# What gloo says; NCCL's errors have a type.
+_LOST = re.compile(r"\bgloo\b|connection (closed|reset|refused) by peer", re.IGNORECASE)
+
+
+class Agreement(Callback):
+    """Compares what the processes are to train on, once they know each other.
+
+    Args:
+        examples: what each device has a share of: training pairs, validation pairs.
+    """
+
+    def __init__(self, *examples: Examples) -> None:
+        self._pairs = len(examples[0])
+        digest = hashlib.sha256()
+        for array in (
+            part for each in examples for side in (each.sources, each.targets) for part in (side.starts, side.flat)
+        ):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        self._digest = digest.hexdigest()
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.world_size == 1:
+            return
+        found: list[tuple[int, str]] = [(0, "")] * trainer.world_size
+        torch.distributed.all_gather_object(found, (self._pairs, self._digest))
+        for rank, other in enumerate(found):
+            if other != found[0]:
+                error = InputError(
+                    f"process {rank} of this run has another corpus than process 0 ({_words(other[0], found[0][0])}): "
+                    "give all machines the same files and start again"
+                )
+                raise said_once(trainer, error)
+
+
+def said_once(trainer: Trainer, error: TxportError) -> BaseException:
+    """What to raise for an error that all processes of a run have: only the first says it."""
+    return error if trainer.is_global_zero else SystemExit(error.exit_code)
+
+
+def lost(error: RuntimeError, saved: bool) -> TxportError | None:
+    """The error for a process that does not answer any more; None if that is not what happened.
+
+    Args:
+        error: what a collective operation raised.
+        saved: whether a state was saved.
+    """
+    if not isinstance(error, torch.distributed.DistError) and _LOST.search(str(error)) is None:
+        return None
+    way_out = "go on with --resume" if saved else "start again"
+    return EngineError(f"another process of this run has ended, or the network between them: {way_out}")
+
+
+def _words(pairs: int, first: int) -> str:
+    return f"{pairs} training pairs, not {first}" if pairs != first else f"{pairs} training pairs as well, but others"

@@ -1,0 +1,153 @@
+"""Going on from a checkpoint: its model, tokenizer and languages for another corpus, and what of it stays as it is."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from txport.models.checkpoint import FORMAT_VERSION, ConfigFile, read_config, read_tokenizer, write_description
+from txport.models.config import PRESETS, Config
+from txport.models.transformer import Transformer
+from txport.runtime.bundle.strict_json import encode
+from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
+from txport.runtime.errors import InputError, nearest
+from txport.runtime.files import new_directory, write_atomically
+from txport.runtime.text.tokenizer import IdsOnly, TextTokenizer, open_tokenizer
+from txport.training.corpora import Pair
+from txport.training.recipe import Recipe, TokenizerOptions
+
+# The largest share of unknown pieces on one side of a corpus that a tokenizer fits, and the pairs that are looked at.
+MOST_UNKNOWN, LOOKED_AT = 0.05, 5_000
+
+
+@dataclass(frozen=True)
+class Start:
+    """The checkpoint that a run goes on from.
+
+    Attributes:
+        directory: the checkpoint, or the run that keeps its config and tokenizer.
+        config: the model, with the recipe's dropout.
+        description: the tokenizer, whose default languages are those of the corpus where these have the same names.
+    """
+
+    directory: Path
+    config: Config
+    description: TokenizerDescription
+
+    @classmethod
+    def read(cls, recipe: Recipe, directory: Path) -> "Start":
+        """A checkpoint that a recipe can go on from.
+
+        Raises:
+            CheckpointError: it is damaged.
+            InputError: it has no tokenizer, or is not what [model] says.
+        """
+        config = read_config(directory)
+        description = read_tokenizer(directory, config)
+        if description.kind == "none":
+            raise InputError(f"{directory} has no tokenizer: import it with one, since a corpus is text")
+        _check_model(recipe.model, config, directory)
+        chosen = {name: value for name, value in recipe.model.items() if name.endswith("dropout")}
+        return cls(directory, replace(config, **chosen), _in_languages(description, recipe.corpus))
+
+    def recipe(self, recipe: Recipe) -> Recipe:
+        """The recipe with the checkpoint's model and tokenizer in the place of its own."""
+        config = self.config
+        names = [field.name for field in fields(Config) if not field.name.endswith(("_vocabulary", "_id"))]
+        model = {"preset": "base", **{name: getattr(config, name) for name in names}}
+        tokenizer = TokenizerOptions(vocabulary=max(16, config.target_vocabulary), joint=config.share_embeddings)
+        return replace(recipe, model=model, tokenizer=tokenizer)
+
+    def tokenizer(self) -> TextTokenizer:
+        """Ready to encode."""
+        opened = open_tokenizer(self.directory, self.description, self.config.vocabularies)
+        assert not isinstance(opened, IdsOnly)
+        return opened
+
+    def keep(self, run: Path) -> None:
+        """Copy what `read` needs into the directory of a run: a resumed run does not look at the checkpoint again."""
+        config = json.dumps(encode(ConfigFile(FORMAT_VERSION, self.config)), indent=1)
+        write_atomically(run / "config.json", f"{config}\n".encode())
+        with new_directory(run / "tokenizer") as temporary:
+            shutil.copytree(self.directory / "tokenizer", temporary, dirs_exist_ok=True)
+            if self.description != read_tokenizer(self.directory, self.config):
+                write_description(temporary, self.description)
+
+
+def check_fit(tokenizer: TextTokenizer, unk: int, pairs: Sequence[Pair], checkpoint: Path) -> None:
+    """Whether a tokenizer knows the pieces of a corpus.
+
+    Args:
+        tokenizer: that of the checkpoint.
+        unk: the id of unknown pieces.
+        pairs: the corpus; some are looked at.
+        checkpoint: for messages.
+
+    Raises:
+        InputError: on one side too many pieces are unknown, or the checkpoint needs a language that it does not know.
+    """
+    every = pairs[:: max(1, len(pairs) // LOOKED_AT)]
+    for side in (0, 1):
+        name = ("source", "target")[side]
+        encode_side = (lambda text: tokenizer.encode_source(text)[0], tokenizer.encode_prefix)[side]
+        ids = [token for pair in every for token in encode_side(pair[side])]
+        share = ids.count(unk) / max(1, len(ids))
+        if share > MOST_UNKNOWN:
+            raise InputError(
+                f"the tokenizer of {checkpoint} does not know {100 * share:.0f}% of the pieces of the corpus' {name} "
+                f"texts, for example in {_example(every, side, unk, encode_side)!r}: go on from a checkpoint of these "
+                "languages, swap source and target if they are reversed, or train anew without --from"
+            )
+
+
+def _example(pairs: Sequence[Pair], side: int, unk: int, encode_side: Any) -> str:
+    return next(pair[side] for pair in pairs if unk in encode_side(pair[side]))[:60]
+
+
+def freeze(model: Transformer, patterns: Sequence[str]) -> None:
+    """Keep the parameters of some names as they are.
+
+    Args:
+        model: what is trained.
+        patterns: names of parameters or of modules around them, with * ? [ ] as in file names. A tensor that two
+            modules share is frozen with either.
+
+    Raises:
+        InputError: a pattern fits no name, or nothing is left to train.
+    """
+    named = dict(model.named_parameters(remove_duplicate=False))
+    for pattern in patterns:
+        found = [name for name in named if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")]
+        if not found:
+            modules = [name for name, _ in model.named_modules() if name and name.count(".") < 2]
+            raise InputError(f"training.freeze: {pattern!r} fits no parameter: {nearest(pattern, modules)}")
+        for name in found:
+            named[name].requires_grad = False
+    if not any(parameter.requires_grad for parameter in named.values()):
+        raise InputError("training.freeze leaves nothing to train: freeze less")
+
+
+def _check_model(model: dict[str, Any], config: Config, directory: Path) -> None:
+    """What a recipe says of the model must be so."""
+    said = {**PRESETS.get(model.get("preset", ""), {}), **model}
+    for name, value in said.items():
+        if name != "preset" and not name.endswith("dropout") and value != getattr(config, name):
+            raise InputError(
+                f"the recipe's model.{name} is {value}, but {directory} has {getattr(config, name)}: a checkpoint "
+                "decides the model, leave [model] out but for dropout"
+            )
+
+
+def _in_languages(description: TokenizerDescription, corpus: Any) -> TokenizerDescription:
+    """With the corpus' languages as defaults, if the tokenizer has languages of these names."""
+    languages = description.languages
+    if languages is None:
+        return description
+    for side in ("source", "target"):
+        name = getattr(corpus, f"{side}_language", None)
+        if name in languages.of(side)[0]:
+            languages = replace(languages, **{f"{side}_default": name})
+    return replace(description, languages=languages)
