@@ -3,8 +3,8 @@
 With random ids or random weights a sentence may end anywhere, so the amount of work would differ between models. Here
 each eos is undone and treated as any other token. Where polling is free (`poll` is 1) the ids are those of a decoder
 without eos. Elsewhere a row that made eos idles until no step is under way at a poll; the steps in between cost the
-same, and its ids are filled up with eos. The fused engine is polled seldom, and rows that have ended cost it nothing: it
-gets a copy of the bundle in which another id, which no answer contains, takes the place of eos.
+same, and its ids are filled up with eos. The fused engine is polled seldom, and rows that have ended cost it nothing:
+it gets a copy of the bundle in which another id, which no answer contains, takes the place of eos.
 """
 
 import shutil
