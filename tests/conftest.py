@@ -2,7 +2,8 @@
 
 `TXPORT_TEST_BUNDLE` names the bundle to test with; if it is not there it is exported there. Without the variable a new
 one is exported for each session. The tests of the runtime run so where there is no PyTorch, with a bundle from before.
-Those in float16, without and with float32 islands, are beside it: with `-float16` and `-islands` after its name.
+Those in float16, without and with float32 islands, and in int8 are beside it: with `-float16`, `-islands` and `-int8`
+after its name.
 
 `TXPORT_NEEDS_GPU=1` is for machines that must have a GPU: a test that needs one then fails without, instead of being
 skipped.
@@ -98,6 +99,12 @@ def island_bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
     return _bundle(request, tmp_path_factory, "-islands")
 
 
+@pytest.fixture(scope="session")
+def int8_bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with int8 weights, verified; the lowering `ort` alone."""
+    return _bundle(request, tmp_path_factory, "-int8")
+
+
 def _bundle(request: pytest.FixtureRequest, factory: pytest.TempPathFactory, kind: str) -> Path:
     named = Path(os.environ.get("TXPORT_TEST_BUNDLE") or _shared(factory) / "bundle")
     directory = named.with_name(named.name + kind)
@@ -122,6 +129,8 @@ def _export(request: pytest.FixtureRequest, directory: Path, kind: str) -> None:
     # Half of what a model of a few seconds says is a tie: in FP16 all of it would be an island, and verification fail.
     # The golden cases are those that survive the rounding.
     options = export.ExportOptions(sentences=200, singles=20, float16=bool(kind), verify=not kind)
+    if kind == "-int8":
+        options = export.ExportOptions(sentences=200, int8=True, lowerings=("ort",))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(export, "choose_islands", islands)
         export.export_bundle(request.getfixturevalue("checkpoint"), directory, options)
