@@ -6,7 +6,7 @@ Those in float16, without and with float32 islands, and in int8 are beside it: w
 after its name.
 
 `TXPORT_NEEDS_GPU=1` is for machines that must have a GPU: a test that needs one then fails without, instead of being
-skipped.
+skipped. `TXPORT_EMULATED=1` says that an emulator runs them, as in `make arm64`: those marked `native` are skipped.
 """
 
 import fcntl
@@ -42,6 +42,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and (reason := _no_gpu()):
         refuse = pytest.fail if os.environ.get("TXPORT_NEEDS_GPU") == "1" else pytest.skip
         refuse(f"needs an NVIDIA GPU: {reason}")
+    native = item.get_closest_marker("native")
+    if native and os.environ.get("TXPORT_EMULATED") == "1":
+        pytest.skip(f"not under an emulator: {native.args[0]}")
 
 
 @functools.cache

@@ -65,6 +65,7 @@ emulate() {
 make_venv() {
   rm -rf "$folder/venv"
   emulate "$folder/venv/bin/python" "$root/usr/bin/python3"
+  ln -s python "$folder/venv/bin/python3"
   printf 'home = %s/usr/bin\ninclude-system-site-packages = false\n' "$root" > "$folder/venv/pyvenv.cfg"
   "$python" -m pip --disable-pip-version-check --python "$folder/venv/bin/python" install -q --no-compile \
     -c "$constraints" "$wheel[ort,trt,test]"
