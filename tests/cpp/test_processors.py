@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from parity import by_cpp, by_python
-from processors import Difference, compare
+from parity import Difference, by_cpp, by_python, compare
 from txport.training.spoken import corpus as spoken
 
 SOURCE = Path(__file__).parents[2] / "runtime" / "cpp"
