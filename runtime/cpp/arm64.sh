@@ -5,7 +5,7 @@
 # Installs the cross-compiler and qemu-user (packages.sh), and makes, in FOLDER:
 #   sysroot/   the same system's packages for arm64, unpacked: apt resolves them with a state of its own, so that this
 #              machine learns of no other architecture; with ONNX Runtime in usr/local (dependencies.sh)
-#   venv/      their Python, under qemu, with WHEEL and what it needs, installed by PYTHON's pip
+#   venv/      their Python, under qemu, with WHEEL and what it needs, by PYTHON's pip
 #   emulated/  the C++ programs under qemu, which release/ will hold: what would run build/cpp/release runs these
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -32,7 +32,7 @@ make_sysroot() {
       APT_CONFIG=$work/apt.conf apt-get -q install -y --download-only --no-install-recommends "${packages[@]}"
   } > "$work/log" 2>&1 || {
     tail -n 5 "$work/log"
-    echo "apt cannot fetch the arm64 packages ${packages[*]}: its sources on this machine must name a mirror that has arm64"
+    echo "apt cannot fetch the arm64 packages ${packages[*]}: it needs the network, and among its sources a mirror that has arm64"
     exit 2
   }
   # Packages of before /usr was merged and of after it agree about where files are.
@@ -67,15 +67,19 @@ make_venv() {
   emulate "$folder/venv/bin/python" "$root/usr/bin/python3"
   ln -s python "$folder/venv/bin/python3"
   printf 'home = %s/usr/bin\ninclude-system-site-packages = false\n' "$root" > "$folder/venv/pyvenv.cfg"
-  "$python" -m pip --disable-pip-version-check --python "$folder/venv/bin/python" install -q --no-compile \
-    -c "$constraints" "$wheel[ort,trt,test]"
+  install -c "$constraints" "$wheel[ort,trt,test]"
+}
+
+# By PYTHON's pip, run by the Python that it installs for: that one knows which wheels it takes.
+install() {
+  "$python" -m pip --disable-pip-version-check --python "$folder/venv/bin/python" install -q --no-compile "$@" \
+    || { echo "pip cannot install for arm64: see its message above (pip must be 22.3 or newer: $python -m pip install -U pip)"; exit 2; }
 }
 
 [ -e "$root/.ready" ] || { echo '== Unpack arm64 packages'; make_sysroot; touch "$root/.ready"; }
 write_cpuinfo
 if [ -e "$folder/venv/.ready" ]; then
-  "$python" -m pip --disable-pip-version-check --python "$folder/venv/bin/python" install -q --no-compile \
-    --no-deps --force-reinstall "$wheel"
+  install --no-deps --force-reinstall "$wheel"
 else
   echo '== Set up Python for arm64, under qemu'
   make_venv
