@@ -39,6 +39,7 @@ FUSED := $(CPP)/engine
 FUSED_LIBRARY ?= $(shell ls $(CURDIR)/$(FUSED)/libtxport_engine.so 2> /dev/null)
 
 .PHONY: help venv demo bench fused test test-gpu gpu-report gpu-kit lint types unit unit-runtime wheel clean
+.PHONY: arm64 arm64-cpp
 .PHONY: cpp cpp-dependencies cpp-clang cpp-sanitize cpp-fuzz cpp-tidy
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
@@ -54,6 +55,7 @@ help:
 	@echo 'make fused     build the fused CPU engine for Python, if a C++ compiler is here; make demo does it too'
 	@echo 'make cpp       build, test and try the C++ runtime (Debian, Ubuntu)'
 	@echo 'make cpp-sanitize, cpp-fuzz, cpp-tidy   more checks of it, with clang'
+	@echo 'make arm64     both runtimes on 64-bit ARM, under qemu (Debian, Ubuntu); make arm64-cpp: only the one in C++'
 	@echo 'make clean     remove build/'
 
 venv: $(VENV)/.ready
@@ -170,6 +172,32 @@ ifndef ONNXRUNTIME_ROOT
 	@runtime/cpp/dependencies.sh $(CPP)/onnxruntime $(VENV)/bin/python
 endif
 	@mkdir -p $(CPP)
+
+# 64-bit ARM, as in every Jetson, under qemu. Programs are run by scripts of the same names, also those that tests start;
+# nm and strip that read them are the cross-compiler's.
+ARM64 := build/arm64
+ARM64_PYTEST = TXPORT_CPP_BUILD=$(CURDIR)/$(ARM64)/emulated TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) TXPORT_EMULATED=1 \
+  CXX=aarch64-linux-gnu-g++ PATH=$(CURDIR)/$(ARM64)/venv/bin:/usr/aarch64-linux-gnu/bin:$$PATH python -m pytest -p no:cacheprovider
+# $(call arm64_ids,TESTS): compares with this machine, and exports the bundles if they are not there.
+arm64_ids = TXPORT_ARM64=$(CURDIR)/$(ARM64)/emulated TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) \
+  $(VENV)/bin/python -m pytest -q tests/cpp/test_processors.py -k '$(1)'
+
+# soak: the memory of qemu, which keeps what it has compiled, would be measured; 100,000 translations take it an hour.
+arm64-cpp: wheel
+	@runtime/cpp/arm64.sh $(ARM64) $(VENV)/bin/python $(WHEEL) constraints.txt
+	@echo '== Build the C++ runtime for arm64'
+	@cmake -S runtime/cpp -B $(ARM64)/release -G Ninja -DTXPORT_STRICT=ON -DTXPORT_TESTS=ON --toolchain cmake/aarch64.cmake \
+	  -DTXPORT_SYSROOT=$(CURDIR)/$(ARM64)/sysroot > $(ARM64)/release.log || { cat $(ARM64)/release.log; exit 2; }
+	@cmake --build $(ARM64)/release
+	@echo '== Its tests, golden cases and ids on arm64, under qemu'
+	@QEMU_CPU=cortex-a76 ctest --test-dir $(ARM64)/release -j $(WORKERS) --output-on-failure -E soak
+	@$(call arm64_ids,cortex-a76)
+	@$(ARM64_PYTEST) -q tests/cpp/test_runtime_cpp.py -k checks_itself
+
+arm64: arm64-cpp
+	@echo '== Its ids on other processors, the tests of its programs, and the Python runtime on arm64, under qemu'
+	@$(call arm64_ids,not cortex-a76)
+	@$(ARM64_PYTEST) $(SIDE_BY_SIDE) -m 'not gpu' tests/cpp tests/runtime
 
 cpp-clang: $(VENV)/.ready
 	@runtime/cpp/dependencies.sh $(CPP)/onnxruntime $(VENV)/bin/python clang clang-format clang-tidy libclang-rt-dev

@@ -2,11 +2,11 @@
 
 `TXPORT_TEST_BUNDLE` names the bundle to test with; if it is not there it is exported there. Without the variable a new
 one is exported for each session. The tests of the runtime run so where there is no PyTorch, with a bundle from before.
-Those in float16, without and with float32 islands, are beside it: with `-float16` and `-islands` after its name, and one
-that has the optional graphs with `-attention`.
+Those in float16, without and with float32 islands, and in int8 are beside it: with `-float16`, `-islands` and `-int8`
+after its name, and one that has the optional graphs with `-attention`.
 
 `TXPORT_NEEDS_GPU=1` is for machines that must have a GPU: a test that needs one then fails without, instead of being
-skipped.
+skipped. `TXPORT_EMULATED=1` says that an emulator runs them, as in `make arm64`: those marked `native` are skipped.
 """
 
 import fcntl
@@ -42,6 +42,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and (reason := _no_gpu()):
         refuse = pytest.fail if os.environ.get("TXPORT_NEEDS_GPU") == "1" else pytest.skip
         refuse(f"needs an NVIDIA GPU: {reason}")
+    native = item.get_closest_marker("native")
+    if native and os.environ.get("TXPORT_EMULATED") == "1":
+        pytest.skip(f"not under an emulator: {native.args[0]}")
 
 
 @functools.cache
@@ -105,6 +108,12 @@ def attention_bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.Te
     return _bundle(request, tmp_path_factory, "-attention")
 
 
+@pytest.fixture(scope="session")
+def int8_bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with int8 weights, verified; the lowering `ort` alone."""
+    return _bundle(request, tmp_path_factory, "-int8")
+
+
 def _bundle(request: pytest.FixtureRequest, factory: pytest.TempPathFactory, kind: str) -> Path:
     named = Path(os.environ.get("TXPORT_TEST_BUNDLE") or _shared(factory) / "bundle")
     directory = named.with_name(named.name + kind)
@@ -131,6 +140,8 @@ def _export(request: pytest.FixtureRequest, directory: Path, kind: str) -> None:
     options = export.ExportOptions(sentences=200, singles=20, float16=bool(kind), verify=not kind)
     if kind == "-attention":
         options = export.ExportOptions(sentences=32, singles=2, lowerings=("ort", "scatter"), attention=True)
+    if kind == "-int8":
+        options = export.ExportOptions(sentences=200, int8=True, lowerings=("ort",))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(export, "choose_islands", islands)
         export.export_bundle(request.getfixturevalue("checkpoint"), directory, options)

@@ -1,29 +1,16 @@
 #!/usr/bin/env bash
 # dependencies.sh FOLDER PYTHON [PACKAGE ...]: what the C++ runtime is built with, on Debian and Ubuntu.
 #
-# Installs the packages named in packages.txt, and more that are given, where they are missing (as root or by sudo), and
-# makes FOLDER/include and FOLDER/lib of ONNX Runtime: the library of PYTHON's onnxruntime package, which has no
-# headers, and the headers of Debian's libonnxruntime-dev. That package is in Debian 13; on Debian 12 apt fetches this
-# one from there (it is headers only, and ONNX Runtime's C API is forward compatible). Not needed where ONNX Runtime is
-# at hand: cmake -DONNXRUNTIME_ROOT=... Beside FOLDER it makes highway/, the source that the fused engine needs.
+# Installs the packages of packages.txt, and more that are given (packages.sh), and makes FOLDER/include and FOLDER/lib of
+# ONNX Runtime: the library of PYTHON's onnxruntime package, which has no headers, and the headers of Debian's
+# libonnxruntime-dev. That package is in Debian 13; on Debian 12 apt fetches this one from there (it is headers only, and
+# ONNX Runtime's C API is forward compatible). Not needed where ONNX Runtime is at hand: cmake -DONNXRUNTIME_ROOT=...
+# Beside FOLDER it makes highway/, the source that the fused engine needs.
 set -euo pipefail
 folder=$1 python=$2
 shift 2
 
-missing=()
-while read -r package; do
-  [ -z "$package" ] || dpkg -s "$package" > /dev/null 2>&1 || missing+=("$package")
-done < <(grep -v '^#' "$(dirname "$0")/packages.txt"; printf '%s\n' "$@")
-if [ ${#missing[@]} -gt 0 ]; then
-  echo "== apt install ${missing[*]}"
-  root=()
-  if [ "$(id -u)" != 0 ]; then
-    sudo -n true 2> /dev/null || { echo "Not root, and sudo asks: sudo apt install ${missing[*]}"; exit 2; }
-    root=(sudo)
-  fi
-  "${root[@]}" apt-get -q update > /dev/null
-  "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends "${missing[@]}" > /dev/null
-fi
+"$(dirname "$0")/packages.sh" "$@"
 
 library=$("$python" -c 'import glob, os, onnxruntime as o
 print(glob.glob(os.path.join(os.path.dirname(o.__file__), "capi", "libonnxruntime.so.*"))[0])')

@@ -1,5 +1,6 @@
 """CUDA's driver in host memory, tests/cpp/cuda_driver.cpp, as a library that takes the real one's place."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,8 +11,8 @@ SOURCE = Path(__file__).parents[1] / "cpp" / "cuda_driver.cpp"
 
 
 def build_driver(directory: Path) -> Path:
-    """Build libcuda.so.1 into a directory, which is returned: it belongs on LD_LIBRARY_PATH."""
-    compiler = shutil.which("g++") or shutil.which("clang++")
+    """Build libcuda.so.1, with $CXX if set, into a directory, which is returned: it belongs on LD_LIBRARY_PATH."""
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         pytest.skip("needs a C++ compiler: apt install g++")
     library = directory / "libcuda.so.1"

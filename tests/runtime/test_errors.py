@@ -232,6 +232,7 @@ except Exception as error:
 """
 
 
+@pytest.mark.native("the limit of the address space is the emulator's, which needs more itself")
 def test_memory_that_onnx_runtime_itself_lacks() -> None:
     """Its own words, in a process that may not have more."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "helpers")}

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy_runner import OPTIONS, NumpyRunner, open_session, random_model, traced
 from onnx import numpy_helper
-from txport.exporter.export import ExportOptions, export_bundle
 from txport.exporter.export_command import main as command
 from txport.exporter.graphs.int8 import quantised, to_int8
 from txport.exporter.verification.quality import Quality
@@ -190,13 +189,6 @@ def test_layers_that_int8_would_spoil_stay_in_float32(checkpoint: Path, tmp_path
     kept = {(island.graph, node) for island in islands for node in island.nodes}
     assert ("encoder", "layers.0.feed_forward.inner/MatMul") in kept and len(kept) <= 4
     assert {island.reason for island in islands} == {"loss"}
-
-
-@pytest.fixture(scope="module")
-def int8_bundle(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("int8") / "bundle"
-    export_bundle(checkpoint, directory, ExportOptions(int8=True, lowerings=("ort",), sentences=200))
-    return directory
 
 
 def test_a_bundle_of_int8(int8_bundle: Path, bundle: Path) -> None:

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# packages.sh [PACKAGE ...]: install the packages of packages.txt, and more that are given, where they are missing: as
+# root or by sudo.
+set -euo pipefail
+
+missing=()
+while read -r package; do
+  [ -z "$package" ] || dpkg -s "$package" > /dev/null 2>&1 || missing+=("$package")
+done < <(grep -v '^#' "$(dirname "$0")/packages.txt"; printf '%s\n' "$@")
+if [ ${#missing[@]} -gt 0 ]; then
+  echo "== apt install ${missing[*]}"
+  root=()
+  if [ "$(id -u)" != 0 ]; then
+    sudo -n true 2> /dev/null || { echo "Not root, and sudo asks: sudo apt install ${missing[*]}"; exit 2; }
+    root=(sudo)
+  fi
+  "${root[@]}" apt-get -q update > /dev/null
+  "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends "${missing[@]}" > /dev/null \
+    || { echo "apt cannot install ${missing[*]}: see its message above"; exit 2; }
+fi
