@@ -16,7 +16,8 @@ import click
 from txport.runtime.errors import InputError
 from txport.runtime.files import new_file
 from txport.runtime.text.lines import ON_ERROR, open_lines, text_windows
-from txport.runtime.translator import Translation, Translator
+from txport.runtime.results import Translation
+from txport.runtime.translator import Translator
 
 _log = logging.getLogger("txport")
 # Seconds between two lines of progress.
