@@ -8,7 +8,7 @@ import re
 import shutil
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
@@ -41,12 +41,15 @@ class Build(build_py):
 class Wheel(bdist_wheel):
     """For any Python 3 of the library's platform."""
 
-    def finalize_options(self) -> None:
-        super().finalize_options()
-        self.root_is_pure = not ENGINE
-
     def get_tag(self) -> tuple[str, str, str]:
         return ("py3", "none", platform(Path(ENGINE).read_bytes())) if ENGINE else super().get_tag()
 
 
-setup(cmdclass={"build_py": Build, "bdist_wheel": Wheel})
+class WithLibrary(Distribution):
+    """What belongs to one platform is installed where such things are."""
+
+    def has_ext_modules(self) -> bool:
+        return bool(ENGINE)
+
+
+setup(cmdclass={"build_py": Build, "bdist_wheel": Wheel}, distclass=WithLibrary)

@@ -11,6 +11,7 @@ import tarfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,6 +90,65 @@ def test_the_wheel_holds_neither_tests_nor_sources_of_other_languages(built: tup
     shipped = {Path(name).suffix for name in wheel if name.startswith("txport/")}
     assert shipped <= {".py", ".typed", ".toml", ".txt", ".tsv", ".sh"}
     assert not [name for name in wheel if re.search(r"(^|/)tests?(_|/|\.)", name)]
+
+
+TRY = """
+import sys
+from pathlib import Path
+from txport.runtime.engines import fused
+assert Path(fused.find_library()).parent == Path(fused.__file__).parent, fused.find_library()
+try:
+    fused.FusedEngine(Path(sys.argv[1]))
+except fused.EngineError as error:  # the toy bundle has no parameters: the library was loaded, and says so
+    print(error)
+"""
+
+
+def test_the_wheel_with_the_fused_engine_runs_where_nothing_else_is(tmp_path: Path) -> None:
+    """Built with the library, it is for one platform; in an empty place it finds the library beside itself."""
+    from txport.runtime.engines.fused import LIBRARY, find_library
+
+    library = find_library()
+    if library is None:
+        pytest.skip("needs the fused engine's library: make fused")
+    copy, files = tmp_path / "copy", list(repository_files())
+    for file in files:
+        target = copy / file.relative_to(ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, target)
+    environment = {**os.environ, "TXPORT_WHEEL_ENGINE": str(library), "PYTHONPATH": ""}
+    build = BUILD.replace("build_meta.build_sdist(output), ", "")
+    command = [sys.executable, "-c", build, tmp_path]
+    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    assert re.fullmatch(r"txport-[\d.]+-py3-none-(manylinux_2_\d+|linux)_(x86_64|aarch64)\.whl", wheel.name)
+    with zipfile.ZipFile(wheel) as zipped:
+        extra = {name for name in zipped.namelist() if name.endswith(".so")}
+        zipped.extractall(tmp_path / "site")
+    assert extra == {f"txport/runtime/engines/{LIBRARY}"}
+    environment = {"PYTHONPATH": str(tmp_path / "site"), "PATH": os.environ["PATH"]}
+    command = [
+        sys.executable,
+        "-P" if sys.version_info >= (3, 11) else "-B",
+        "-c",
+        TRY,
+        str(ROOT / "tests/data/toy_bundle"),
+    ]
+    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert "the fused engine cannot run" in ran.stdout, ran.stderr
+
+
+def test_a_library_says_what_it_needs_of_a_machine() -> None:
+    """The tag is computed from the newest symbol of glibc, and from libraries that no wheel may expect."""
+    setup = (ROOT / "setup.py").read_text()
+    scope: dict[str, Any] = {}
+    exec(compile(setup[: setup.index("class Build")], "setup.py", "exec"), scope)
+    head = b"\x7fELF" + bytes(14)
+    names = b"\0libc.so.6\0libm.so.6\0GLIBC_2.4\0GLIBC_2.28\0"
+    assert scope["platform"](head + b"\x3e\0" + names) == "manylinux_2_28_x86_64"
+    assert scope["platform"](head + b"\xb7\0" + b"\0libc.so.6\0GLIBC_2.4\0") == "manylinux_2_17_aarch64"
+    assert scope["platform"](head + b"\x3e\0" + names + b"libmd.so.0\0") == "linux_x86_64"
 
 
 def test_the_source_archive_can_be_built_from(built: tuple[list[str], list[str]]) -> None:

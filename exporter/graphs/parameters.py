@@ -51,10 +51,10 @@ def parameter_table(model: Transformer, graphs: Mapping[str, ir.Model], file: Pa
             found[name] = (encoder if in_encoder else steps).find(name, values, output)
     config = model.config
     architecture = Architecture(
-        config.norm,
-        config.activation,
+        config.norm,  # type: ignore[arg-type]
+        config.activation,  # type: ignore[arg-type]
         model.source_embedding.scale,
-        config.layer_norm_epsilon,  # type: ignore[arg-type]
+        config.layer_norm_epsilon,
     )
     return Parameters(architecture, tuple(_without_ties(model, found)))
 
@@ -105,7 +105,7 @@ class _Weights:
                 if isinstance(tensor, ir.ExternalTensor) and tensor.dtype in _DTYPES:
                     assert tensor.offset is not None and tensor.length is not None
                     dtype = _DTYPES[tensor.dtype]
-                    view = data[tensor.offset : tensor.offset + tensor.length].view(dtype).reshape(tuple(tensor.shape))
+                    view = data[tensor.offset : tensor.offset + tensor.length].view(dtype).reshape(tensor.shape.numpy())
                     view = view[:, 0] if view.shape[1:] == (1,) else view  # scales that are a column
                     self._stored.setdefault((dtype, view.size), {})[tensor.offset] = view
 

@@ -1,0 +1,206 @@
+"""The fused engine from Python: a real bundle, the library's place, its errors, and what takes its place.
+
+Its arithmetic is compared with PyTorch in tests/exporter/test_fused.py.
+"""
+
+import dataclasses
+import functools
+import logging
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from moved_rows import LIMITS, WALK, Turn, check_moves
+from toy import BUNDLE
+from txport.runtime import Translator
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.engines import fused
+from txport.runtime.engines.choice import choose, open_engine
+from txport.runtime.engines.fused import MOST_STEPS, FusedEngine, find_library, missing
+from txport.runtime.engines.ort import OrtEngine
+from txport.runtime.errors import BundleError, EngineError, InputError, MissingLibrary
+from txport.runtime.golden import load_golden, run_golden
+from txport.runtime.greedy import Request, decode_all
+
+needs_library = pytest.mark.skipif(missing() is not None, reason=f"needs the fused engine's library: {missing()}")
+SOURCES = st.lists(st.lists(st.integers(4, 99), max_size=11).map(lambda ids: [*ids, 3]), min_size=1, max_size=4)
+
+
+@pytest.fixture(scope="module")
+def engine(bundle: Path) -> FusedEngine:
+    return FusedEngine(bundle, threads=1)
+
+
+@functools.cache
+def _ort(bundle: Path) -> OrtEngine:
+    return OrtEngine(bundle, Manifest.load(bundle), threads=1)
+
+
+@needs_library
+def test_it_is_what_the_manifest_says(bundle: Path, engine: FusedEngine) -> None:
+    manifest = Manifest.load(bundle)
+    assert engine.name.startswith("fused cpu (") and "float32 weights" in engine.name
+    assert (engine.limits, engine.tokens) == (manifest.limits, manifest.tokens)
+    assert engine.vocabulary == manifest.model.target_vocabulary and 1 < engine.poll <= MOST_STEPS
+
+
+@needs_library
+def test_a_bundle_gives_the_ids_that_it_was_exported_with(bundle: Path) -> None:
+    with Translator(bundle, "cpu", "fused") as translator:
+        assert translator.engine.name.startswith("fused")
+        assert run_golden(translator, load_golden(bundle)) == []
+        texts = ["See you at 5 pm.", "", "It cost $12.50."]
+        ours = translator.translate(texts, scores=True)
+        pieces = [piece.id for piece in translator.stream(texts[0])]
+    theirs = Translator(bundle, "cpu", "ort").translate(texts, scores=True)
+    assert pieces == ours[0].ids
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one.text, one.ids) == (other.text, other.ids)
+        np.testing.assert_allclose(one.scores or [], other.scores or [], atol=1e-4)
+
+
+@needs_library
+def test_workers_share_one_engine(bundle: Path) -> None:
+    rng = np.random.default_rng(0)
+    sources = [[*rng.integers(4, 200, rng.integers(0, 30)).tolist(), 3] for _ in range(60)]
+    with Translator(bundle, "cpu", "fused", workers=2, batch=16) as many, Translator(bundle, "cpu", "fused") as one:
+        assert [x.ids for x in many.translate_ids(sources)] == [x.ids for x in one.translate_ids(sources)]
+
+
+@needs_library
+@settings(max_examples=25, deadline=None)
+@given(sources=SOURCES, limits=LIMITS, walk=WALK)
+def test_rows_move_repeat_and_are_refilled(
+    bundle: Path, engine: FusedEngine, sources: list[list[int]], limits: list[int], walk: list[Turn]
+) -> None:
+    def after(source: Sequence[int], made: Sequence[int]) -> int:
+        return decode_all(_ort(bundle), [Request(source, len(made) + 1, prefix=made)])[0].ids[-1]
+
+    check_moves(engine, sources, limits[: len(sources)], walk, after)
+
+
+@needs_library
+def test_many_steps_are_one_call_or_few(engine: FusedEngine) -> None:
+    """As one by one, and whatever was not read yet comes in order."""
+    source = np.array([[17, 30, 25, 3], [40, 3, 0, 0]])
+    memory = engine.encode(source, np.array([4, 2]))
+    made = []
+    for counts in ([MOST_STEPS + 6], [1] * (MOST_STEPS + 6), [3, MOST_STEPS, 3]):
+        state = engine.allocate(3, 4, 80)
+        state.place([2, 0], memory, [0, 1], [80, 80])
+        for count in counts:
+            state.step(count)
+        output = state.read()
+        assert output.token_ids.shape == (MOST_STEPS + 6, 3)
+        assert (output.token_ids[:, 1] == engine.tokens.pad).all() and output.finished[1], "a row that was never placed"
+        made.append(output.token_ids)
+    np.testing.assert_array_equal(made[0], made[1])
+    np.testing.assert_array_equal(made[0], made[2])
+
+
+@needs_library
+def test_arrays_of_any_form_are_taken(engine: FusedEngine) -> None:
+    """Ids of 32 bits, columns of a larger array, Fortran's order."""
+    ids = np.array([[17, 30, 25, 3], [40, 41, 42, 3]])
+    lengths = np.array([4, 4])
+    wide = np.zeros((2, 8), np.int64)
+    wide[:, ::2] = ids
+    forms = [(ids, lengths), (ids.astype(np.int32), lengths.astype(np.int32)), (wide[:, ::2], lengths)]
+    forms.append((np.asfortranarray(ids), lengths[::-1]))
+    found = []
+    for given_ids, given_lengths in forms:
+        state = engine.allocate(2, 4, 16, logits=True)
+        state.place([0, 1], engine.encode(given_ids, given_lengths), [0, 1], [16, 16])
+        state.step(1)
+        state.read()
+        found.append(state.logits())
+    for logits in found[1:]:
+        np.testing.assert_array_equal(logits, found[0])
+
+
+@needs_library
+def test_misuse_is_one_sentence(engine: FusedEngine) -> None:
+    state = engine.allocate(1, 4, 16)
+    state.place([0], engine.encode(np.array([[17, 3]]), np.array([2])), [0], [40])
+    with pytest.raises(InputError, match="end of its cache"):
+        state.step(17)
+    with pytest.raises(InputError, match="logits"):
+        state.logits()
+    with pytest.raises(InputError):
+        state.place([1], engine.encode(np.array([[17, 3]]), np.array([2])), [0], [16])
+
+
+@needs_library
+def test_a_damaged_bundle_is_refused_in_the_words_of_the_manifest(bundle: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(bundle, tmp_path / "copy", ignore=shutil.ignore_patterns("engines"))
+    with (copy / "onnx" / "weights.bin").open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(BundleError, match=r"weights\.bin has \d+ bytes instead of \d+"):
+        FusedEngine(copy)
+    with pytest.raises(BundleError, match=r"no manifest\.json"):
+        FusedEngine(tmp_path)
+
+
+@needs_library
+def test_a_bundle_that_it_cannot_run_falls_to_onnx_runtime(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise EngineError("the fused engine cannot run it: its heads are of 7")
+
+    manifest = dataclasses.replace(Manifest.load(bundle), verification=None)
+    monkeypatch.setattr(fused, "FusedEngine", refuse)
+    choice = choose(manifest, "cpu", None, bundle)
+    assert (choice.engine, choice.names) == ("fused", ("fused", *manifest.lowerings))
+    with caplog.at_level(logging.WARNING, "txport"):
+        assert "ONNX Runtime" in open_engine(bundle, manifest, choice, 1).name
+    assert caplog.messages == ["the fused engine cannot run it: its heads are of 7; ONNX Runtime is used instead"]
+    with pytest.raises(EngineError, match="heads are of 7"):
+        open_engine(bundle, manifest, choose(manifest, "cpu", "fused", bundle))
+
+
+# --- where there is no library ---------------------------------------------------------------------------------------
+
+
+def test_without_the_library_everything_runs_on_onnx_runtime(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(fused.VARIABLE, "")
+    assert find_library() is None
+    choice = choose(Manifest.load(bundle), "cpu")
+    assert choice.engine == "ort" and f"; {missing()}; ONNX Runtime runs" in choice.reason
+    assert "make fused" in (missing() or "")
+    with pytest.raises(MissingLibrary, match="the fused engine cannot be used: .* make fused"):
+        choose(Manifest.load(bundle), "cpu", "fused")
+    with pytest.raises(MissingLibrary, match="make fused"):
+        FusedEngine(bundle)
+
+
+def test_a_library_that_is_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(fused.VARIABLE, str(tmp_path / "nowhere.so"))
+    with pytest.raises(MissingLibrary, match=r"nowhere\.so cannot be loaded .*make fused"):
+        FusedEngine(BUNDLE)
+    (tmp_path / "text.so").write_text("no library")
+    monkeypatch.setenv(fused.VARIABLE, str(tmp_path / "text.so"))
+    with pytest.raises(MissingLibrary, match=r"text\.so cannot be loaded"):
+        FusedEngine(BUNDLE)
+
+
+@needs_library
+def test_a_library_of_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = find_library()
+    assert library is not None
+    copy = tmp_path / "old.so"
+    shutil.copyfile(library, copy)
+    monkeypatch.setenv(fused.VARIABLE, str(copy))
+    monkeypatch.setattr(fused, "VERSION", "99.0.0")
+    with pytest.raises(MissingLibrary, match=r"old\.so is of txport \S+, and this is 99\.0\.0"):
+        FusedEngine(BUNDLE)
+
+
+@needs_library
+def test_a_bundle_without_parameters_is_refused_by_the_library_too() -> None:
+    with pytest.raises(EngineError, match="fused engine cannot run"):
+        FusedEngine(BUNDLE)
