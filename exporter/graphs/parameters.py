@@ -58,7 +58,7 @@ def parameter_table(model: Transformer, graphs: Mapping[str, ir.Model], file: Pa
         model.source_embedding.scale,
         config.layer_norm_epsilon,
     )
-    return Parameters(architecture, tuple(_without_ties(model, found)))
+    return Parameters(architecture, tuple(_without_ties(found)))
 
 
 def _parameters(model: Transformer, longest: int) -> Iterator[tuple[str, Float32]]:
@@ -75,7 +75,7 @@ def _parameters(model: Transformer, longest: int) -> Iterator[tuple[str, Float32
         yield name, (value if scale is None else value * scale).float().numpy()
 
 
-def _without_ties(model: Transformer, found: dict[str, Parameter]) -> Iterator[Parameter]:
+def _without_ties(found: Mapping[str, Parameter]) -> Iterator[Parameter]:
     """A table of tokens that is the target's, and stored as that is, stands there once."""
     target = found["target_embedding.tokens.weight"]
     for name, parameter in found.items():
