@@ -42,7 +42,7 @@ def parameter_table(model: Transformer, graphs: Mapping[str, ir.Model], file: Pa
     """
     weights = np.fromfile(file, np.uint8)
     encoder = _Weights(weights, [graphs["encoder"]])
-    steps = _Weights(weights, [graph for name, graph in graphs.items() if name != "encoder"])
+    steps = _Weights(weights, [graph for name, graph in graphs.items() if name.startswith("decoder_step.")])
     found: dict[str, Parameter] = {}
     with file.open("ab") as output:
         added = _Added(output)
