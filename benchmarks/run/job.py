@@ -142,7 +142,7 @@ def _plans(
 
 
 def _beside_fused(options: BenchOptions, manifest: Manifest) -> str | None:
-    """What ONNX Runtime runs best, where the fused engine is chosen; None elsewhere, and where nothing can be chosen."""
+    """What ONNX Runtime runs best, where the fused engine is chosen; None elsewhere, and where nothing can be."""
     try:
         choice = choose(manifest, options.device, options.lowering, options.bundle)
     except TxportError:  # the bundle's own process says it
