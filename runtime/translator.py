@@ -86,7 +86,7 @@ class Translator:
             raise InputError(f"the batch {batch} is not between 1 and {most}, the most of this bundle")
         self._batch, self._batch_tokens = batch, batch_tokens
         self._directory, self._device, self._threads = directory, choice.device, threads
-        self._forcing: "TeacherForcing | None" = None
+        self._forcing: TeacherForcing | None = None
         self._lock = threading.Lock()
 
     @property
