@@ -1,10 +1,13 @@
 """Alignments, attention, scores of given translations and embeddings of the C ABI against the Python runtime."""
 
+import copy
 import ctypes
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from txport.runtime.errors import BundleError, InputError
 from txport.runtime.text.alignment import Alignment
 from txport.runtime.translator import Translator
 
+SOURCE = Path(__file__).parents[2] / "runtime" / "cpp"
 BUILD = Path(os.environ.get("TXPORT_CPP_BUILD", "/nowhere"))
 pytestmark = pytest.mark.skipif("TXPORT_CPP_BUILD" not in os.environ, reason="needs the C++ build: make cpp")
 
@@ -63,6 +67,12 @@ class Library:
         self._translator, self._result = ctypes.c_void_p(), ctypes.c_void_p()
         self._check(self._library.txport_open(str(bundle).encode(), None, ctypes.byref(self._translator)))
 
+    def twin(self) -> "Library":
+        """The same translator, for another thread: results are its own."""
+        other = copy.copy(self)
+        other._result = ctypes.c_void_p()
+        return other
+
     def close(self) -> None:
         self._library.txport_result_free(self._result)
         self._library.txport_close(self._translator)
@@ -102,9 +112,7 @@ class Library:
 
     def _call(self, name: str, *arguments: Any) -> int:
         self._library.txport_result_free(self._result)
-        self._check(
-            getattr(self._library, f"txport_{name}")(self._translator, *arguments, ctypes.byref(self._result))
-        )
+        self._check(getattr(self._library, f"txport_{name}")(self._translator, *arguments, ctypes.byref(self._result)))
         return int(self._library.txport_result_count(self._result))
 
     def _check(self, code: int) -> None:
@@ -224,6 +232,21 @@ def test_embeddings(cpp: Library, python: Translator) -> None:
     assert cpp.listed("ids", 0) == [] and cpp.matrix("attention", 0) is None
 
 
+def test_threads_share_what_the_first_of_them_loads(directory: Path, cpp: Library) -> None:
+    def scores(library: Library) -> list[list[float]]:
+        library.score(TEXTS[:2], TEXTS[:2])
+        return [library.listed("scores", index) for index in range(2)]
+
+    fresh = Library(directory)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(scores, [fresh.twin() for _ in range(8)]))
+    fresh.close()
+    expected = scores(cpp)
+    for each in found:
+        for mine, theirs in zip(each, expected, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("method", "arguments"),
     [
@@ -264,6 +287,25 @@ def test_a_bundle_without_the_graphs_is_refused_in_the_same_words() -> None:
             theirs()
         assert str(found.value) == str(expected.value)
     library.close()
+
+
+def test_the_example_of_the_readme(attention_bundle: Path, tmp_path: Path) -> None:
+    example = re.findall(r"```cpp\n(.*?)```", (SOURCE / "README.md").read_text(), re.DOTALL)[1]
+    (tmp_path / "main.cpp").write_text(example)
+    flags = ["-std=c++17", "-Wall", "-Werror", f"-I{SOURCE / 'include'}", f"-L{BUILD}", f"-Wl,-rpath,{BUILD}"]
+    program = tmp_path / "example"
+    subprocess.run(["c++", *flags, tmp_path / "main.cpp", "-ltxport", "-o", program], check=True)
+    done = subprocess.run([program, attention_bundle, TEXTS[0]], capture_output=True, text=True, check=True)
+    translator = Translator(attention_bundle, "cpu")
+    (expected,) = translator.translate(TEXTS[:1], alignments=True, attention=True)
+    assert expected.alignment is not None and expected.attention is not None
+    lines = done.stdout.splitlines()
+    words = TEXTS[0].split(), expected.text.split()
+    assert lines[0] == f"{expected.text} ||| {expected.alignment.pharaoh}"
+    assert lines[1:-3] == [f"{words[0][source]} -> {words[1][target]}" for source, target in expected.alignment.words]
+    rows, columns = expected.attention.shape
+    assert lines[-3] == f"{rows} x {columns}" and lines[-1] == str(translator.manifest.model.d_model)
+    assert float(lines[-2]) == pytest.approx(translator.score(TEXTS[:1], [expected.text])[0].total, rel=1e-4)
 
 
 @pytest.mark.parametrize("options", [[], ["--json"], ["--json", "--scores", "--max-length", "7"]], ids=" ".join)
