@@ -133,17 +133,14 @@ def _texts(texts: Sequence[str]) -> tuple[Any, Any]:
 def _ids(rows: Sequence[Sequence[int]]) -> tuple[Any, Any]:
     arrays = [(ctypes.c_int64 * max(len(row), 1))(*row) for row in rows]
     pointers = [ctypes.cast(array, ctypes.POINTER(ctypes.c_int64)) for array in arrays]
-    listed = (ctypes.POINTER(ctypes.c_int64) * len(rows))(*pointers)
-    listed.arrays = arrays  # which lives as long
-    return listed, (ctypes.c_size_t * len(rows))(*map(len, rows))
+    return (ctypes.POINTER(ctypes.c_int64) * len(rows))(*pointers), (ctypes.c_size_t * len(rows))(*map(len, rows))
 
 
 @pytest.fixture(scope="module", params=["float32", "float16", "int8"])
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle with the optional graphs; in float16 as the CPU runs it."""
     if request.param == "float32":
-        found: Path = request.getfixturevalue("attention_bundle")
-        return found
+        return Path(request.getfixturevalue("attention_bundle"))
     pytest.importorskip("torch", reason="needs PyTorch to export a bundle")
     from txport.exporter import export
 

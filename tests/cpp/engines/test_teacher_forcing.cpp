@@ -33,13 +33,13 @@ TEST_CASE("batches of finished translations begin with the longest") {
 }
 
 TEST_CASE("batches of finished translations have no more numbers than a run may") {
-  const std::size_t most = std::size_t{1} << 24;
+  constexpr std::size_t kMost = std::size_t{1} << 24;
   const auto sources = of_lengths({1, 1, 1, 4});
   const auto targets = of_lengths({4, 4, 4, 1});
   // Two rows of 4 target tokens fit; a source of 4 tokens makes the whole batch four times as large.
-  const auto numbers = [most](std::size_t source, std::size_t target) { return source * target * most / 8; };
+  const auto numbers = [](std::size_t source, std::size_t target) { return source * target * kMost / 8; };
   CHECK(batches_of(sources, targets, 8, numbers) == Batches{{0, 1}, {2}, {3}});
-  const auto huge = [most](std::size_t, std::size_t) { return 2 * most; };
+  const auto huge = [](std::size_t, std::size_t) { return 2 * kMost; };
   CHECK(batches_of(sources, targets, 8, huge) == Batches{{0}, {1}, {2}, {3}});
 }
 
