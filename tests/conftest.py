@@ -2,8 +2,8 @@
 
 `TXPORT_TEST_BUNDLE` names the bundle to test with; if it is not there it is exported there. Without the variable a new
 one is exported for each session. The tests of the runtime run so where there is no PyTorch, with a bundle from before.
-Those in float16, without and with float32 islands, are beside it: with `-float16` and `-islands` after its name, and one
-that has the optional graphs with `-attention`.
+Others are beside it, with this after its name: in float16, `-float16`, and with float32 islands, `-islands`; with the
+optional graphs, `-attention`.
 
 `TXPORT_NEEDS_GPU=1` is for machines that must have a GPU: a test that needs one then fails without, instead of being
 skipped.
