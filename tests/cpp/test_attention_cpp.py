@@ -4,10 +4,12 @@ import copy
 import ctypes
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ import numpy.typing as npt
 import pytest
 from option_doors import c_options
 from toy import BUNDLE as TOY
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.tokenizer_schema import Languages
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.text.alignment import Alignment
 from txport.runtime.translator import Translator
@@ -200,6 +204,38 @@ def test_from_ids(cpp: Library, python: Translator) -> None:
         assert cpp.matrix("attention", index) is None
     cpp.translate(TEXTS[:1], attention=True)
     assert cpp.text("pharaoh", 0) is None and cpp.listed("spans", 0, ctypes.c_int(2)) == []
+
+
+@pytest.fixture
+def languages(attention_bundle: Path, tmp_path: Path) -> Path:
+    """A bundle whose sentences choose their target language, which answers begin with as well."""
+    bundle = Path(shutil.copytree(attention_bundle, tmp_path / "bundle"))
+    manifest = Manifest.load(bundle)
+    description = replace(
+        manifest.tokenizer,
+        source_prefix=("target_language",),
+        target_prefix=("target_language",),
+        languages=Languages({}, {"fra": 40, "ita": 41}, None, "fra", True),
+    )
+    replace(manifest, tokenizer=description, alignment_heads=((0, 1), (1, 0))).write(bundle)
+    return bundle
+
+
+def test_languages_and_chosen_heads(languages: Path) -> None:
+    """Ids of languages come from nowhere; a marker is of the text, and of its words, but not of its tokens."""
+    library, translator = Library(languages), Translator(languages, "cpu")
+    texts = ["seven seven", ">>ita<<seven  seven", ">>ita<< ｓｅｖｅｎ", ">>xyz<< one", "seven " * 200]
+    expected = translator.translate(texts, alignments=True, attention=True, prefix="one")
+    library.translate(texts, alignments=True, attention=True, prefix="one")
+    for index, (text, result) in enumerate(zip(texts, expected, strict=True)):
+        assert result.alignment is not None and result.alignment.tokens[:2].count(None) == 1
+        same_alignment(library, index, text, result.text, result.alignment)
+        np.testing.assert_allclose(library.matrix("attention", index), result.attention, rtol=0, atol=1e-6)
+    scores = translator.score(texts, ["one"] * len(texts))
+    library.score(texts, ["one"] * len(texts))
+    assert [library.listed("ids", index) for index in range(len(texts))] == [score.ids for score in scores]
+    assert scores[1].ids[0] == 41
+    library.close()
 
 
 def test_scores(cpp: Library, python: Translator) -> None:
