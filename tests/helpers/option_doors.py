@@ -148,6 +148,8 @@ class COptions(ctypes.Structure):
         ("strict", ctypes.c_int32),
         ("source_language", ctypes.c_char_p),
         ("target_language", ctypes.c_char_p),
+        ("alignments", ctypes.c_int32),
+        ("attention", ctypes.c_int32),
     ]
 
 

@@ -33,6 +33,13 @@ struct SpecialTokens {
   std::int64_t eos = 0;
 };
 
+// Numbers `[rows, columns]`, row after row.
+struct FloatMatrix {
+  std::size_t rows = 0;
+  std::size_t columns = 0;
+  std::vector<float> values;
+};
+
 // What the host learns of a group of steps.
 struct StepOutput {
   // [steps, rows], what each of them made; pad for rows that had finished.

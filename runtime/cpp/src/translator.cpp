@@ -5,6 +5,7 @@
 #include "bundle/files.hpp"
 #include "bundle/golden.hpp"
 #include "cores.hpp"
+#include "bundle/interface.hpp"
 #include "engines/choice.hpp"
 #include "errors.hpp"
 #include "text/utf8.hpp"
@@ -20,6 +21,25 @@ void check_ids(const Ids& ids, std::int64_t vocabulary, const std::string& what)
                        std::to_string(vocabulary - 1));
     }
   }
+}
+
+std::string numbered(const char* what, std::size_t index) {
+  return std::string(what) + " " + std::to_string(index + 1);
+}
+
+void check_pairs(std::size_t sentences, std::size_t answers) {
+  if (sentences != answers) {
+    throw InputError("there are " + std::to_string(sentences) + " sentences and " + std::to_string(answers) +
+                     " translations: give one for each");
+  }
+}
+
+// The mean of all rows.
+FloatMatrix mean_of(const FloatMatrix& matrix) {
+  FloatMatrix mean{1, matrix.columns, std::vector<float>(matrix.columns)};
+  for (std::size_t i = 0; i < matrix.values.size(); ++i) mean.values[i % matrix.columns] += matrix.values[i];
+  for (float& value : mean.values) value /= static_cast<float>(matrix.rows);
+  return mean;
 }
 
 // A message about a value that is out of range, and what the upper bound is.
@@ -74,6 +94,7 @@ Translator::Translator(const std::filesystem::path& bundle, TranslatorOptions op
   }
   engine_ = open_engine(bundle, manifest_, choice, {options_.threads, many}, options_.warn);
   reason_ = choice.reason;
+  forcing_ = make_teacher_forcing(bundle, manifest_, *engine_, options_.threads);
   const std::int64_t most = engine_->limits().batch;
   if (options_.batch && *options_.batch > most) {
     throw InputError(between("batch", *options_.batch, 1, most, "the most of this bundle"));
@@ -81,39 +102,81 @@ Translator::Translator(const std::filesystem::path& bundle, TranslatorOptions op
 }
 
 std::vector<Translation> Translator::translate(const std::vector<std::string_view>& sentences, const Options& options,
-                                               const std::string& what, std::size_t first) const {
-  const Call shared = call(options);
+                                               const std::string& what, std::size_t first, const Extras& extras) const {
+  const Call shared = call(options, extras);
   std::vector<Translation> results(sentences.size());
   std::vector<Request> requests;
+  std::vector<Origin> origins;
   std::vector<std::size_t> work;
   for (std::size_t i = 0; i < sentences.size(); ++i) {
     if (options.scores) results[i].scores.emplace();
-    bool truncated = false;
-    auto asked = request(sentences[i], shared, what + " " + std::to_string(first + i), truncated);
+    Origin origin;
+    auto asked = request(sentences[i], shared, what + " " + std::to_string(first + i), origin);
     if (!asked) continue;
-    results[i].truncated = truncated;
     work.push_back(i);
     requests.push_back(std::move(*asked));
+    origins.push_back(origin);
   }
-  std::vector<Result> decoded = decode(requests, options.scores);
-  for (std::size_t i = 0; i < work.size(); ++i) {
-    results[work[i]] = translation(std::move(decoded[i]), results[work[i]].truncated);
-  }
+  std::vector<Translation> made = translations(requests, origins, shared);
+  for (std::size_t i = 0; i < work.size(); ++i) results[work[i]] = std::move(made[i]);
   return results;
 }
 
-std::vector<Translation> Translator::translate_ids(const std::vector<Ids>& sources, const Options& options) const {
+std::vector<Translation> Translator::translate_ids(const std::vector<Ids>& sources, const Options& options,
+                                                   const Extras& extras) const {
   for (std::size_t i = 0; i < sources.size(); ++i) {
     check_ids(sources[i], manifest_.model.source_vocabulary, "sentence " + std::to_string(i + 1));
   }
-  const Call shared = call(options);
+  const Call shared = call(options, extras);
   const Ids begin = affixes(manifest_.tokenizer, shared.languages).target_prefix;
   std::vector<Request> requests;
   requests.reserve(sources.size());
   for (const Ids& source : sources) requests.push_back(request(source, shared, begin));
-  std::vector<Translation> results;
-  for (Result& result : decode(requests, options.scores)) results.push_back(translation(std::move(result), false));
-  return results;
+  return translations(requests, std::vector<Origin>(requests.size()), shared);
+}
+
+std::vector<Score> Translator::score(const std::vector<std::string_view>& sentences, const std::vector<Answer>& answers,
+                                     const Options& options) const {
+  const Call shared = call(options);
+  check_pairs(sentences.size(), answers.size());
+  std::vector<Request> requests;
+  for (std::size_t i = 0; i < sentences.size(); ++i) {
+    requests.push_back(needed(sentences[i], shared, numbered("sentence", i)));
+  }
+  std::vector<Ids> sources;
+  std::vector<Ids> targets;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    targets.push_back(target_of(answers[i], requests[i], shared, numbered("translation", i)));
+    sources.push_back(std::move(requests[i].source_ids));
+  }
+  return scores(sources, std::move(targets));
+}
+
+std::vector<Score> Translator::score_ids(const std::vector<Ids>& sources, const std::vector<Ids>& answers) const {
+  check_pairs(sources.size(), answers.size());
+  const Limits most = manifest_.limits();
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    check_given(sources[i], manifest_.model.source_vocabulary, most.source, numbered("sentence", i));
+  }
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    check_given(answers[i], manifest_.model.target_vocabulary, most.target, numbered("translation", i));
+  }
+  return scores(sources, answers);
+}
+
+std::vector<FloatMatrix> Translator::embed(const std::vector<std::string_view>& sentences, const Options& options,
+                                           bool pooled) const {
+  const Call shared = call(options);
+  std::vector<Ids> sources;
+  for (std::size_t i = 0; i < sentences.size(); ++i) {
+    sources.push_back(needed(sentences[i], shared, numbered("sentence", i)).source_ids);
+  }
+  check_has(directory_, manifest_, kEncoderAttention);
+  std::vector<FloatMatrix> found(sources.size());
+  forcing_->memories(sources, [&](std::size_t index, FloatMatrix memory) {
+    found[index] = pooled ? mean_of(memory) : std::move(memory);
+  });
+  return found;
 }
 
 std::string Translator::self_check() const {
@@ -151,23 +214,27 @@ std::string Translator::self_check() const {
 }
 
 std::optional<Request> Translator::request(std::string_view text, const Call& call, const std::string& what,
-                                           bool& truncated) const {
+                                           Origin& origin) const {
   check_utf8(text, what);
   if (is_blank(text)) return std::nullopt;
+  origin.text = text;
   const Affixes around = affixes_of(text, manifest_.tokenizer, call.languages, manifest_.tokens.unk);
+  origin.skipped = origin.text.size() - text.size();
   Ids ids = tokenizer_->encode(text);
   if (ids.empty()) return std::nullopt;
   const auto most = static_cast<std::size_t>(engine_->limits().source);
   const std::size_t fixed = around.source_prefix.size() + around.source_suffix.size();
   const std::size_t needed = fixed + ids.size();
-  truncated = needed > most;
-  if (truncated) {
+  origin.truncated = needed > most;
+  if (origin.truncated) {
     const std::string message = what + " has " + std::to_string(needed) + " tokens, more than the " +
                                 std::to_string(most) + " that this bundle takes";
     if (call.options.strict) throw InputError(message + ": shorten it, or translate it cut short, without strict");
     if (options_.warn) options_.warn(message + ": it was cut");
     ids.resize(most > fixed ? most - fixed : 0);
   }
+  origin.first = around.source_prefix.size();
+  origin.last = origin.first + ids.size();
   return request(around_text(around, ids), call, around.target_prefix);
 }
 
@@ -177,8 +244,49 @@ Request Translator::request(Ids source, const Call& call, const Ids& target_pref
   return {std::move(source), call.options.max_length, call.options.min_length, std::move(prefix)};
 }
 
-Translator::Call Translator::call(const Options& options) const {
-  Call result{options, {options.source_language, options.target_language}, {}};
+Request Translator::needed(std::string_view text, const Call& call, const std::string& what) const {
+  Origin origin;
+  auto found = request(text, call, what, origin);
+  if (!found) throw InputError(what + " is empty: give text");
+  return std::move(*found);
+}
+
+// The ids of a given translation, as long as the bundle takes at most.
+Ids Translator::target_of(const Answer& answer, const Request& request, const Call& call,
+                          const std::string& what) const {
+  Ids ids;
+  if (const auto* text = std::get_if<std::string_view>(&answer)) {
+    check_utf8(*text, what);
+    const Ids own = tokenizer_->encode_prefix(*text);
+    if (own.empty()) throw InputError(what + " is empty: there is nothing to score");
+    const auto language = static_cast<std::ptrdiff_t>(request.prefix.size() - call.prefix.size());
+    ids.assign(request.prefix.begin(), request.prefix.begin() + language);
+    append(ids, own);
+    ids.push_back(manifest_.tokens.eos);
+  } else {
+    ids = std::get<Ids>(answer);
+  }
+  check_given(ids, manifest_.model.target_vocabulary, manifest_.limits().target, what);
+  return ids;
+}
+
+void Translator::check_given(const Ids& ids, std::int64_t vocabulary, std::int64_t most,
+                             const std::string& what) const {
+  check_ids(ids, vocabulary, what);
+  const auto is_padding = [this](std::int64_t id) { return id == manifest_.tokens.pad; };
+  if (std::all_of(ids.begin(), ids.end(), is_padding)) {
+    throw InputError(what + " has no id but padding: give at least one");
+  }
+  if (ids.size() > static_cast<std::size_t>(most)) {
+    throw InputError(what + " has " + std::to_string(ids.size()) + " tokens, more than the " + std::to_string(most) +
+                     " that this bundle takes: shorten it");
+  }
+}
+
+Translator::Call Translator::call(const Options& options, const Extras& extras) const {
+  // Before any work is done.
+  if (extras.alignments || extras.attention) check_has(directory_, manifest_, kDecoder);
+  Call result{options, {options.source_language, options.target_language}, {}, extras};
   // An unknown or missing language is reported before any sentence is read.
   const std::size_t fixed = affixes(manifest_.tokenizer, result.languages).target_prefix.size();
   if (const auto* ids = std::get_if<Ids>(&options.prefix)) {
@@ -211,15 +319,79 @@ std::vector<Result> Translator::decode(const std::vector<Request>& requests, boo
   return decode_all(*engine_, requests, {options_.batch, options_.batch_tokens, scores, options_.workers});
 }
 
-Translation Translator::translation(Result result, bool truncated) const {
-  std::string text = tokenizer_->decode(result.ids);
-  return {std::move(text), std::move(result.ids), std::move(result.scores), truncated};
+std::vector<Translation> Translator::translations(const std::vector<Request>& requests,
+                                                  const std::vector<Origin>& origins, const Call& call) const {
+  std::vector<Translation> made;
+  for (Result& result : decode(requests, call.options.scores)) {
+    Translation& added = made.emplace_back();
+    added.text = tokenizer_->decode(result.ids);
+    added.ids = std::move(result.ids);
+    added.scores = std::move(result.scores);
+    added.truncated = origins[made.size() - 1].truncated;
+  }
+  if (!call.extras.alignments && !call.extras.attention) return made;
+  std::vector<Ids> sources;
+  std::vector<Ids> targets;
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    sources.push_back(requests[i].source_ids);
+    targets.push_back(made[i].ids);
+  }
+  forcing_->read(sources, targets, true, [&](std::size_t i, const Reading& reading) {
+    FloatMatrix attention = averaged(reading.cross, manifest_.alignment_heads);
+    if (call.extras.alignments) made[i].alignment = alignment(requests[i], origins[i], made[i], call, attention);
+    if (call.extras.attention) made[i].attention = std::move(attention);
+  });
+  return made;
+}
+
+Alignment Translator::alignment(const Request& request, const Origin& origin, const Translation& translation,
+                                const Call& call, const FloatMatrix& attention) const {
+  const SpecialTokens& tokens = manifest_.tokens;
+  const auto is_special = [&tokens](std::int64_t id) {
+    return id == tokens.pad || id == tokens.bos || id == tokens.eos;
+  };
+  const std::size_t forced = request.prefix.size() - call.prefix.size();  // ids of languages
+  std::vector<bool> aligned;
+  for (const std::int64_t id : translation.ids) aligned.push_back(aligned.size() >= forced && !is_special(id));
+  Alignment result;
+  result.source_spans.resize(request.source_ids.size());
+  std::vector<std::size_t> own;  // positions of the text's ids
+  if (origin.text.empty()) {
+    for (std::size_t i = 0; i < request.source_ids.size(); ++i) {
+      if (!is_special(request.source_ids[i])) own.push_back(i);
+    }
+  } else {
+    const std::vector<Span> found = tokenizer_->spans(origin.text.substr(origin.skipped));
+    for (std::size_t i = origin.first; i < origin.last; ++i) {
+      own.push_back(i);
+      const Span& span = found.at(i - origin.first);
+      result.source_spans[i] = stripped({span.start + origin.skipped, span.end + origin.skipped}, origin.text);
+    }
+  }
+  for (const Span& span : target_spans(*tokenizer_, translation.ids)) {
+    result.target_spans.push_back(stripped(span, translation.text));
+  }
+  result.tokens = align_tokens(attention, own, aligned);
+  result.source_words = words_of(origin.text);
+  result.target_words = words_of(translation.text);
+  align_words(result);
+  return result;
+}
+
+std::vector<Score> Translator::scores(const std::vector<Ids>& sources, std::vector<Ids> targets) const {
+  check_has(directory_, manifest_, kDecoder);
+  std::vector<Score> found(targets.size());
+  forcing_->read(sources, targets, false, [&](std::size_t i, const Reading& reading) {
+    found[i].scores.assign(reading.log_probabilities.begin(), reading.log_probabilities.end());
+  });
+  for (std::size_t i = 0; i < targets.size(); ++i) found[i].ids = std::move(targets[i]);
+  return found;
 }
 
 PieceStream::PieceStream(const Translator& translator, std::string_view sentence, const Options& options)
     : text_(*translator.tokenizer_) {
-  bool truncated = false;
-  auto asked = translator.request(sentence, translator.call(options), "the sentence", truncated);
+  Translator::Origin origin;
+  auto asked = translator.request(sentence, translator.call(options), "the sentence", origin);
   if (asked) tokens_.emplace(*translator.engine_, std::move(*asked), options.scores);
 }
 

@@ -46,11 +46,33 @@ std::string array(const std::vector<T>& values, const Show& show_one) {
   return "[" + text + "]";
 }
 
-std::string as_json_line(const Translation& result) {
+// Words in characters, as tx-translate counts, of a text whose spans are in bytes.
+std::string in_characters(const std::vector<Span>& words, std::string_view text) {
+  return array(words, [text](const Span& word) {
+    const std::size_t start = count_characters(text.substr(0, word.start));
+    const std::size_t length = count_characters(text.substr(word.start, word.end - word.start));
+    return "[" + std::to_string(start) + ", " + std::to_string(start + length) + "]";
+  });
+}
+
+std::string as_json_line(const Translation& result, std::string_view source) {
+  std::string alignment;
+  if (result.alignment) {
+    alignment = ", \"alignment\": \"" + result.alignment->pharaoh +
+                "\", \"source_words\": " + in_characters(result.alignment->source_words, source) +
+                ", \"target_words\": " + in_characters(result.alignment->target_words, result.text);
+  }
   const std::string scores = result.scores ? ", \"scores\": " + array(*result.scores, show) : "";
   const std::string ids = array(result.ids, [](std::int64_t id) { return std::to_string(id); });
-  return "{\"text\": " + nlohmann::json(result.text).dump() + ", \"ids\": " + ids + scores +
+  return "{\"text\": " + nlohmann::json(result.text).dump() + ", \"ids\": " + ids + scores + alignment +
          ", \"truncated\": " + (result.truncated ? "true" : "false") + "}\n";
+}
+
+// The text, and after it the alignment as Marian writes it.
+std::string as_text_line(const Translation& result, bool alignments) {
+  if (!alignments) return as_line(result.text);
+  const std::string pairs = result.alignment ? result.alignment->pharaoh : "";
+  return as_line(result.text + " |||" + (pairs.empty() ? "" : " ") + pairs);
 }
 
 struct Arguments {
@@ -62,6 +84,7 @@ struct Arguments {
   std::size_t window = kWindowLines;
   TranslatorOptions opening;
   Options options;
+  Extras extras;
 };
 
 // Whether somebody sits before standard error who sees no lines come or go.
@@ -175,8 +198,10 @@ bool translate_file(const Arguments& arguments, const Translator& translator, co
     const std::size_t usable = usable_lines(lines, arguments.errors);
     const std::vector<std::string_view> texts(lines.begin(), lines.begin() + static_cast<std::ptrdiff_t>(usable));
     std::string written;
-    for (const Translation& result : translator.translate(texts, arguments.options, what, first)) {
-      written += arguments.json ? as_json_line(result) : as_line(result.text);
+    const auto results = translator.translate(texts, arguments.options, what, first, arguments.extras);
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      written +=
+          arguments.json ? as_json_line(results[i], texts[i]) : as_text_line(results[i], arguments.extras.alignments);
     }
     if (!output.write(written)) return false;
     progress.add(usable);
@@ -239,6 +264,9 @@ void declare(CLI::App& app, Arguments& arguments) {
       ->check(CLI::IsMember({"strict", "replace", "skip"}))
       ->capture_default_str();
   app.add_flag("--json", arguments.json, "Write a JSON object a line: text, ids, truncated (and scores).");
+  app.add_flag("--alignments", arguments.extras.alignments,
+               "Write which words come from which, after the text, as in \"ein Hund ||| 0-0 1-1\" (source-target, from "
+               "0); for bundles of tx-export --with-attention.");
 // NOLINTNEXTLINE(cppcoreguidelines-macro-usage): a name as text and as a member
 #define TXPORT_OPTION(kind, name, help) add(app, flag_of(#name), arguments.options.name, help);
 #include "options.inc"

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cstddef>
 #include <cstring>
 #include <string>
 
@@ -242,6 +243,81 @@ TEST_CASE("C ABI: options of another size") {
   CHECK(says("txport_options.struct_size"));
   options.struct_size = 4;
   CHECK(txport_translate(translator, texts, nullptr, 1, &options, &result) == TXPORT_INPUT_ERROR);
+  txport_close(translator);
+}
+
+TEST_CASE("C ABI: the options of before alignments") {
+  txport_translator* translator = open_toy();
+  txport_options options = TXPORT_OPTIONS_INIT;
+  options.alignments = 1;
+  txport_result* result = nullptr;
+  const char* texts[] = {kText};
+  CHECK(txport_translate(translator, texts, nullptr, 1, &options, &result) == TXPORT_BUNDLE_ERROR);
+  options.struct_size = offsetof(txport_options, alignments);  // what comes after is not the application's
+  REQUIRE(txport_translate(translator, texts, nullptr, 1, &options, &result) == TXPORT_OK);
+  CHECK(std::string(txport_result_text(result, 0, nullptr)) == kAnswer);
+  txport_result_free(result);
+  txport_close(translator);
+}
+
+TEST_CASE("C ABI: a bundle without the optional graphs") {
+  txport_translator* translator = open_toy();
+  const std::string start = kBundle + " has no graph of the role '";
+  const auto refused = [&](txport_code code, const std::string& role) {
+    CHECK(code == TXPORT_BUNDLE_ERROR);
+    CHECK(says((start + role + "', which ").c_str()));
+    CHECK(says("need: export it again with tx-export --with-attention"));
+  };
+  txport_result* result = nullptr;
+  const char* texts[] = {kText};
+  const int64_t ids[] = {5, 3};
+  const int64_t* sources[] = {ids};
+  const size_t lengths[] = {2};
+  txport_options options = TXPORT_OPTIONS_INIT;
+  options.attention = 1;
+  refused(txport_translate(translator, texts, nullptr, 1, &options, &result), "decoder");
+  refused(txport_translate_ids(translator, sources, lengths, 1, &options, &result), "decoder");
+  refused(txport_score(translator, texts, nullptr, texts, nullptr, 1, nullptr, &result), "decoder");
+  refused(txport_score_ids(translator, sources, lengths, sources, lengths, 1, &result), "decoder");
+  refused(txport_embed(translator, texts, nullptr, 1, 1, nullptr, &result), "encoder_attention");
+  CHECK(result == nullptr);
+  // What there is nothing of.
+  REQUIRE(txport_translate(translator, texts, nullptr, 1, nullptr, &result) == TXPORT_OK);
+  for (const std::size_t index : {0, 1}) {
+    size_t length = 1;
+    size_t columns = 1;
+    CHECK(txport_result_alignment(result, index, &length) == nullptr);
+    CHECK(length == 0);
+    CHECK(txport_result_word_pairs(result, index, nullptr) == nullptr);
+    CHECK(txport_result_pharaoh(result, index, nullptr) == nullptr);
+    CHECK(txport_result_spans(result, index, TXPORT_TARGET_WORDS, nullptr) == nullptr);
+    CHECK(txport_result_attention(result, index, nullptr, &columns) == nullptr);
+    CHECK(columns == 0);
+    CHECK(txport_result_embedding(result, index, nullptr, nullptr) == nullptr);
+  }
+  txport_result_free(result);
+  txport_close(translator);
+}
+
+TEST_CASE("C ABI: scores and embeddings of null pointers") {
+  txport_translator* translator = open_toy();
+  txport_result* result = nullptr;
+  const char* texts[] = {kText};
+  const char* missing[] = {nullptr};
+  const int64_t ids[] = {5, 3};
+  const int64_t* sources[] = {ids};
+  const size_t lengths[] = {2};
+  CHECK(txport_score(nullptr, texts, nullptr, texts, nullptr, 1, nullptr, &result) == TXPORT_INPUT_ERROR);
+  CHECK(txport_score(translator, texts, nullptr, texts, nullptr, 1, nullptr, nullptr) == TXPORT_INPUT_ERROR);
+  CHECK(txport_score(translator, texts, nullptr, nullptr, nullptr, 1, nullptr, &result) == TXPORT_INPUT_ERROR);
+  CHECK(says("the argument targets is NULL"));
+  CHECK(txport_score(translator, texts, nullptr, missing, nullptr, 1, nullptr, &result) == TXPORT_INPUT_ERROR);
+  CHECK(says("targets[0] is NULL: give a text"));
+  CHECK(txport_score_ids(translator, sources, lengths, sources, nullptr, 1, &result) == TXPORT_INPUT_ERROR);
+  CHECK(says("the argument target_lengths is NULL"));
+  CHECK(txport_embed(translator, missing, nullptr, 1, 0, nullptr, &result) == TXPORT_INPUT_ERROR);
+  CHECK(says("texts[0] is NULL: give a text"));
+  CHECK(txport_embed(translator, texts, nullptr, 1, 0, nullptr, nullptr) == TXPORT_INPUT_ERROR);
   txport_close(translator);
 }
 

@@ -22,6 +22,8 @@ TEST_CASE("C++ API") {
   CHECK(results[0].text == "the dog one ori tree or tree and");
   CHECK(results[0].scores.size() == results[0].ids.size());
   CHECK(translator.translate("one").ids == results[2].ids);
+  CHECK(!results[0].alignment);
+  CHECK(results[0].attention.values.empty());
   CHECK(translator.translate_ids({{4, 14, 15, 17, 7, 3}})[0].ids == results[0].ids);
   CHECK(translator.translate_ids({}).empty());
   txport::Options begun;
@@ -56,4 +58,13 @@ TEST_CASE("C++ API: errors") {
   CHECK_THROWS_AS(translator.translate("\xFF"), txport::Error);
   CHECK_THROWS_AS(translator.translate_ids({{}}), txport::InputError);
   CHECK_THROWS_AS(translator.translate_ids({{4, 96, 3}}), txport::InputError);
+  CHECK(fault_of<txport::InputError>([&] {
+          translator.score({"one", "two"}, {"one"});
+        }) == "there are 2 sentences and 1 translations: give one for each");
+  CHECK(fault_of<txport::InputError>([&] { translator.score_ids({{5}}, {}); }) ==
+        "there are 1 sentences and 0 translations: give one for each");
+  txport::Options options;
+  options.alignments = true;
+  CHECK_THROWS_AS(translator.translate("one", options), txport::BundleError);
+  CHECK_THROWS_AS(translator.embed({"one"}), txport::BundleError);
 }

@@ -1,5 +1,9 @@
 """Alignments by hand: averages, words, characters, and what has none."""
 
+import json
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,6 +12,32 @@ from toy import BUNDLE
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.text.alignment import Alignment, align_tokens, align_words, averaged, stripped, words_of
 from txport.runtime.text.tokenizer import TextTokenizer, open_tokenizer
+
+# Cases by hand; those of tests/cpp/text/test_alignment.cpp.
+CASES = json.loads((Path(__file__).parents[2] / "data" / "alignments.json").read_text())
+
+
+@pytest.mark.parametrize("case", CASES["words"], ids=lambda case: case["name"])
+def test_words_of_the_shared_cases(case: dict[str, Any]) -> None:
+    texts = case["source"], case["target"]
+    sources, targets = (
+        [stripped((start, end), text) for start, end in spans]
+        for text, spans in zip(texts, (case["source_spans"], case["target_spans"]), strict=True)
+    )
+    words = words_of(texts[0]), words_of(texts[1])
+    assert [list(span) for span in sources] == case["stripped_source"]
+    assert [list(span) for span in targets] == case["stripped_target"]
+    assert [[list(word) for word in side] for side in words] == [case["source_words"], case["target_words"]]
+    pairs = align_words(case["tokens"], sources, targets, *words)
+    assert Alignment(case["tokens"], sources, targets, *words, pairs).pharaoh == case["pharaoh"]
+
+
+def test_tokens_and_averages_of_the_shared_cases() -> None:
+    for case in CASES["tokens"]:
+        attention = np.array(case["attention"], np.float32)
+        assert align_tokens(attention, case["candidates"], case["aligned"]) == case["expected"]
+    for case in CASES["averages"]:
+        assert averaged(np.array(case["cross"], np.float32), case["heads"]).tolist() == case["expected"]
 
 
 def test_the_average_is_of_the_chosen_heads_or_of_the_last_two_layers() -> None:

@@ -81,12 +81,36 @@ typedef struct txport_options {
   int32_t strict;              /* not 0: refuse a sentence that is too long, instead of cutting it with a warning */
   const char* source_language; /* for bundles that have languages to choose; NULL: the bundle's default */
   const char* target_language;
+  /* For bundles of tx-export --with-attention; streams have neither. */
+  int32_t alignments; /* not 0: compute which tokens and words of the source each translation's come from */
+  int32_t attention;  /* not 0: compute how much each token attended to each token of the source */
 } txport_options;
 
 #define TXPORT_TRANSLATOR_OPTIONS_INIT \
   { sizeof(txport_translator_options), 0, 0, 0, 0, 0, 0, 0, 0 }
 #define TXPORT_OPTIONS_INIT \
-  { sizeof(txport_options), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(txport_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/* Bytes of a text: the first, and the one after the last. */
+typedef struct txport_span {
+  size_t start;
+  size_t end;
+} txport_span;
+
+/* Words that are aligned: the number of one of the source, and of one of the translation, from 0. */
+typedef struct txport_word_pair {
+  size_t source;
+  size_t target;
+} txport_word_pair;
+
+/* Which spans of a sentence and its translation. A token's have no white space; they are empty for tokens that are not
+ * of the text. Words are what white space separates. */
+typedef enum txport_spans {
+  TXPORT_SOURCE_TOKENS = 0,
+  TXPORT_TARGET_TOKENS = 1,
+  TXPORT_SOURCE_WORDS = 2,
+  TXPORT_TARGET_WORDS = 3,
+} txport_spans;
 
 /* The version of this library, as "0.1.0". */
 TXPORT_API const char* txport_version(void) TXPORT_NOEXCEPT;
@@ -120,6 +144,27 @@ TXPORT_API txport_code txport_translate_ids(const txport_translator* translator,
                                             const size_t* lengths, size_t count, const txport_options* options,
                                             txport_result** result) TXPORT_NOEXCEPT;
 
+/* How likely the model takes given translations for: of each of `count` texts, the translation of the same number.
+ * Scores are in the result, beside the ids that they are of; it has no texts. `lengths` and `options` as for
+ * txport_translate; of the options, the languages and `strict` have a meaning here. For bundles of tx-export
+ * --with-attention. */
+TXPORT_API txport_code txport_score(const txport_translator* translator, const char* const* texts,
+                                    const size_t* lengths, const char* const* targets, const size_t* target_lengths,
+                                    size_t count, const txport_options* options,
+                                    txport_result** result) TXPORT_NOEXCEPT;
+
+/* As txport_score, from source ids and target ids as txport_translate_ids takes and gives them. */
+TXPORT_API txport_code txport_score_ids(const txport_translator* translator, const int64_t* const* sources,
+                                        const size_t* lengths, const int64_t* const* targets,
+                                        const size_t* target_lengths, size_t count,
+                                        txport_result** result) TXPORT_NOEXCEPT;
+
+/* What the encoder makes of texts, none of them empty: in the result, as txport_result_embedding. If `pooled` is not 0
+ * it is one row, the mean over all tokens, else one row a token. Otherwise as txport_score. */
+TXPORT_API txport_code txport_embed(const txport_translator* translator, const char* const* texts,
+                                    const size_t* lengths, size_t count, int32_t pooled, const txport_options* options,
+                                    txport_result** result) TXPORT_NOEXCEPT;
+
 /* The translation of a sentence, by its number from 0. Pointers are valid until the result is freed; beyond the last
  * sentence they are NULL and `length` is 0. `length`, in bytes or tokens, may be NULL. */
 TXPORT_API size_t txport_result_count(const txport_result* result) TXPORT_NOEXCEPT;
@@ -129,6 +174,26 @@ TXPORT_API const int64_t* txport_result_ids(const txport_result* result, size_t 
 /* The natural logarithm of each id's probability; NULL without the option scores. */
 TXPORT_API const double* txport_result_scores(const txport_result* result, size_t index,
                                               size_t* length) TXPORT_NOEXCEPT;
+/* For each target id, the position of the source id that it comes from, -1 for none (end of sequence, a language); NULL
+ * without the option alignments, as all that follows from it, and for an empty sentence. Read off cross-attention: the
+ * average of the manifest's alignment_heads, or of all heads of the last two layers. */
+TXPORT_API const int64_t* txport_result_alignment(const txport_result* result, size_t index,
+                                                  size_t* length) TXPORT_NOEXCEPT;
+/* Pairs of words of which any tokens are aligned, in order. */
+TXPORT_API const txport_word_pair* txport_result_word_pairs(const txport_result* result, size_t index,
+                                                            size_t* length) TXPORT_NOEXCEPT;
+/* These pairs as fast_align, Marian and Pharaoh write them: "0-0 1-2", source first. */
+TXPORT_API const char* txport_result_pharaoh(const txport_result* result, size_t index, size_t* length) TXPORT_NOEXCEPT;
+/* The bytes of tokens or words in the sentence or its translation. None in the source if only its ids were given. */
+TXPORT_API const txport_span* txport_result_spans(const txport_result* result, size_t index, txport_spans which,
+                                                  size_t* length) TXPORT_NOEXCEPT;
+/* How much each of `rows` target ids attended to each of `columns` source ids, row after row; each row sums to 1. NULL
+ * without the option attention. */
+TXPORT_API const float* txport_result_attention(const txport_result* result, size_t index, size_t* rows,
+                                                size_t* columns) TXPORT_NOEXCEPT;
+/* What txport_embed made of a text, row after row; a row has as many columns as the model is wide. */
+TXPORT_API const float* txport_result_embedding(const txport_result* result, size_t index, size_t* rows,
+                                                size_t* columns) TXPORT_NOEXCEPT;
 /* 1 if the sentence was longer than the bundle takes and was cut, else 0. */
 TXPORT_API int txport_result_truncated(const txport_result* result, size_t index) TXPORT_NOEXCEPT;
 TXPORT_API void txport_result_free(txport_result* result) TXPORT_NOEXCEPT;

@@ -92,6 +92,48 @@ struct Options {
   bool strict = false;          // refuse a sentence that is too long, instead of cutting it with a warning
   std::string source_language;  // for bundles that have languages to choose; empty: the bundle's default
   std::string target_language;
+  // For bundles of tx-export --with-attention; streams have neither.
+  bool alignments = false;  // compute Translation::alignment
+  bool attention = false;   // compute Translation::attention
+};
+
+// Bytes of a text: the first, and the one after the last.
+using Span = txport_span;
+// The number of a word of the source, and of one of the translation.
+using WordPair = txport_word_pair;
+
+// Where a translation comes from, read off cross-attention. Tokens' spans have no white space, and are empty for tokens
+// that are not of the text. Words are what white space separates.
+struct Alignment {
+  std::vector<std::int64_t> tokens;  // for each target id, the position of the source id that it comes from; -1: none
+  std::vector<Span> source_tokens;
+  std::vector<Span> target_tokens;
+  std::vector<Span> source_words;
+  std::vector<Span> target_words;
+  std::vector<WordPair> words;  // pairs of words of which any tokens are aligned, in order
+  std::string pharaoh;          // these pairs as fast_align, Marian and Pharaoh write them: "0-0 1-2", source first
+};
+
+// Numbers, row after row.
+struct Matrix {
+  std::size_t rows = 0;
+  std::size_t columns = 0;
+  std::vector<float> values;
+
+  float operator()(std::size_t row, std::size_t column) const { return values[row * columns + column]; }
+};
+
+// How likely a model takes a given translation for.
+struct Score {
+  std::vector<std::int64_t> ids;  // without the decoder start, the end included
+  std::vector<double> scores;     // the natural logarithm of each id's probability
+
+  // The logarithm of the whole translation's probability.
+  double total() const {
+    double sum = 0;
+    for (const double score : scores) sum += score;
+    return sum;
+  }
 };
 
 // The translation of one sentence.
@@ -100,6 +142,8 @@ struct Translation {
   std::vector<std::int64_t> ids;  // without the decoder start; the last is eos unless the maximum length came first
   std::vector<double> scores;     // the natural logarithm of each id's probability, with the option scores
   bool truncated = false;         // the sentence was longer than the bundle takes and was cut
+  std::optional<Alignment> alignment;  // with the option alignments; none for an empty sentence
+  Matrix attention;  // of each target id (row) to each source id, with the option attention; rows sum to 1
 };
 
 // One token of a stream.
@@ -155,6 +199,8 @@ inline txport_options to_c(const Options& options) {
   set(result.strict, options.strict ? 1 : 0);
   set(result.source_language, options.source_language);
   set(result.target_language, options.target_language);
+  set(result.alignments, options.alignments ? 1 : 0);
+  set(result.attention, options.attention ? 1 : 0);
   return result;
 }
 
@@ -168,8 +214,40 @@ struct CloseStream {
   void operator()(txport_stream* handle) const noexcept { txport_stream_close(handle); }
 };
 
+using Result = std::unique_ptr<txport_result, FreeResult>;
+
+inline std::vector<Span> spans(const txport_result* result, std::size_t index, txport_spans which) {
+  std::size_t length = 0;
+  const Span* found = txport_result_spans(result, index, which, &length);
+  return {found, found + length};
+}
+
+inline std::optional<Alignment> alignment(const txport_result* result, std::size_t index) {
+  std::size_t length = 0;
+  const std::int64_t* tokens = txport_result_alignment(result, index, &length);
+  if (tokens == nullptr) return std::nullopt;
+  Alignment made;
+  made.tokens.assign(tokens, tokens + length);
+  made.source_tokens = spans(result, index, TXPORT_SOURCE_TOKENS);
+  made.target_tokens = spans(result, index, TXPORT_TARGET_TOKENS);
+  made.source_words = spans(result, index, TXPORT_SOURCE_WORDS);
+  made.target_words = spans(result, index, TXPORT_TARGET_WORDS);
+  const WordPair* words = txport_result_word_pairs(result, index, &length);
+  made.words.assign(words, words + length);
+  const char* pharaoh = txport_result_pharaoh(result, index, &length);
+  made.pharaoh.assign(pharaoh, length);
+  return made;
+}
+
+inline Matrix matrix(decltype(&txport_result_attention) read, const txport_result* result, std::size_t index) {
+  Matrix made;
+  const float* values = read(result, index, &made.rows, &made.columns);
+  made.values.assign(values, values + made.rows * made.columns);
+  return made;
+}
+
 inline std::vector<Translation> collect(txport_result* handle) {
-  const std::unique_ptr<txport_result, FreeResult> result(handle);
+  const Result result(handle);
   std::vector<Translation> translations(txport_result_count(result.get()));
   for (std::size_t i = 0; i < translations.size(); ++i) {
     std::size_t length = 0;
@@ -180,9 +258,39 @@ inline std::vector<Translation> collect(txport_result* handle) {
     const double* scores = txport_result_scores(result.get(), i, &length);
     translations[i].scores.assign(scores, scores + length);
     translations[i].truncated = txport_result_truncated(result.get(), i) != 0;
+    translations[i].alignment = alignment(result.get(), i);
+    translations[i].attention = matrix(txport_result_attention, result.get(), i);
   }
   return translations;
 }
+
+inline std::vector<Score> collect_scores(txport_result* handle) {
+  std::vector<Score> made;
+  for (Translation& each : collect(handle)) made.push_back({std::move(each.ids), std::move(each.scores)});
+  return made;
+}
+
+inline void check_pairs(std::size_t sentences, std::size_t translations) {
+  if (sentences == translations) return;
+  throw InputError("there are " + std::to_string(sentences) + " sentences and " + std::to_string(translations) +
+                   " translations: give one for each");
+}
+
+// Items as the C ABI takes them: the address and the length of each.
+template <typename T>
+struct Listed {
+  std::vector<const T*> items;
+  std::vector<std::size_t> lengths;
+
+  template <typename Items>
+  explicit Listed(const Items& all) {
+    static constexpr T nothing = 0;  // an empty vector may have no address
+    for (const auto& item : all) {
+      items.push_back(item.empty() ? &nothing : item.data());
+      lengths.push_back(item.size());
+    }
+  }
+};
 
 }  // namespace detail
 
@@ -234,15 +342,11 @@ class Translator {
 
   // Translate sentences; the results are in their order. Throws InputError, BundleError.
   std::vector<Translation> translate(const std::vector<std::string>& sentences, const Options& options = {}) const {
-    std::vector<const char*> texts;
-    std::vector<std::size_t> lengths;
-    for (const std::string& sentence : sentences) {
-      texts.push_back(sentence.data());
-      lengths.push_back(sentence.size());
-    }
+    const detail::Listed<char> texts(sentences);
     const txport_options asked = detail::to_c(options);
     txport_result* result = nullptr;
-    detail::check(txport_translate(handle_.get(), texts.data(), lengths.data(), texts.size(), &asked, &result));
+    detail::check(
+        txport_translate(handle_.get(), texts.items.data(), texts.lengths.data(), texts.items.size(), &asked, &result));
     return detail::collect(result);
   }
 
@@ -254,17 +358,53 @@ class Translator {
   // From source ids (end of sequence included), without a tokenizer.
   std::vector<Translation> translate_ids(const std::vector<std::vector<std::int64_t>>& sources,
                                          const Options& options = {}) const {
-    static constexpr std::int64_t nothing = 0;  // an empty vector may have no address
-    std::vector<const std::int64_t*> ids;
-    std::vector<std::size_t> lengths;
-    for (const auto& source : sources) {
-      ids.push_back(source.empty() ? &nothing : source.data());
-      lengths.push_back(source.size());
-    }
+    const detail::Listed<std::int64_t> ids(sources);
     const txport_options asked = detail::to_c(options);
     txport_result* result = nullptr;
-    detail::check(txport_translate_ids(handle_.get(), ids.data(), lengths.data(), ids.size(), &asked, &result));
+    detail::check(
+        txport_translate_ids(handle_.get(), ids.items.data(), ids.lengths.data(), ids.items.size(), &asked, &result));
     return detail::collect(result);
+  }
+
+  // How likely the model takes a given translation of each sentence for: to rank some, or to filter a corpus. Of the
+  // options the languages and `strict` have a meaning here. For bundles of tx-export --with-attention.
+  std::vector<Score> score(const std::vector<std::string>& sentences, const std::vector<std::string>& translations,
+                           const Options& options = {}) const {
+    detail::check_pairs(sentences.size(), translations.size());
+    const detail::Listed<char> texts(sentences);
+    const detail::Listed<char> targets(translations);
+    const txport_options asked = detail::to_c(options);
+    txport_result* result = nullptr;
+    detail::check(txport_score(handle_.get(), texts.items.data(), texts.lengths.data(), targets.items.data(),
+                               targets.lengths.data(), texts.items.size(), &asked, &result));
+    return detail::collect_scores(result);
+  }
+
+  // The same of source ids and target ids, as `translate_ids` takes and gives them.
+  std::vector<Score> score_ids(const std::vector<std::vector<std::int64_t>>& sources,
+                               const std::vector<std::vector<std::int64_t>>& translations) const {
+    detail::check_pairs(sources.size(), translations.size());
+    const detail::Listed<std::int64_t> ids(sources);
+    const detail::Listed<std::int64_t> targets(translations);
+    txport_result* result = nullptr;
+    detail::check(txport_score_ids(handle_.get(), ids.items.data(), ids.lengths.data(), targets.items.data(),
+                                   targets.lengths.data(), ids.items.size(), &result));
+    return detail::collect_scores(result);
+  }
+
+  // What the encoder makes of sentences, none of them empty: the mean over all ids in one row or, if not `pooled`, a
+  // row for each id. Otherwise as `score`.
+  std::vector<Matrix> embed(const std::vector<std::string>& sentences, bool pooled = true,
+                            const Options& options = {}) const {
+    const detail::Listed<char> texts(sentences);
+    const txport_options asked = detail::to_c(options);
+    txport_result* handle = nullptr;
+    detail::check(txport_embed(handle_.get(), texts.items.data(), texts.lengths.data(), texts.items.size(),
+                               pooled ? 1 : 0, &asked, &handle));
+    const detail::Result result(handle);
+    std::vector<Matrix> made(txport_result_count(handle));
+    for (std::size_t i = 0; i < made.size(); ++i) made[i] = detail::matrix(txport_result_embedding, handle, i);
+    return made;
   }
 
   // Translate one sentence and give each token to `take` as it is made, until that returns false. What `take` throws

@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,7 +21,14 @@ struct txport_translator {
 };
 
 struct txport_result {
-  std::vector<txport::core::Translation> translations;
+  // Spans and pairs are the alignment's, in the structs of the C ABI.
+  struct Sentence {
+    txport::core::Translation translation;
+    std::array<std::vector<txport_span>, 4> spans;  // by txport_spans
+    std::vector<txport_word_pair> words;
+    std::optional<txport::core::FloatMatrix> embedding;
+  };
+  std::vector<Sentence> sentences;
 };
 
 struct txport_stream {
@@ -34,8 +43,10 @@ using txport::abi::fail;
 using txport::abi::given;
 using txport::abi::guarded;
 using txport::core::CheckFailed;
+using txport::core::Ids;
 using txport::core::InputError;
 using txport::core::Options;
+using Sentence = txport_result::Sentence;
 using txport::core::Translation;
 using txport::core::Translator;
 
@@ -79,15 +90,24 @@ void set(Options::Prefix& option, const char* field, const txport_options& all) 
   }
 }
 
+txport_options fields_of(const txport_options* options) {
+  constexpr std::size_t kFirst = offsetof(txport_options, alignments);  // the size of the first version of the struct
+  return read_options(options, kFirst, "txport_options");
+}
+
 Options options_of(const txport_options* options) {
-  constexpr std::size_t kFirst = sizeof(txport_options);  // the size of the first version of the struct
-  const txport_options fields = read_options(options, kFirst, "txport_options");
+  const txport_options fields = fields_of(options);
   Options result;
 // NOLINTNEXTLINE(cppcoreguidelines-macro-usage): a field and a member of one name
 #define TXPORT_OPTION(kind, name, help) set(result.name, fields.name, fields);
 #include "options.inc"
 #undef TXPORT_OPTION
   return result;
+}
+
+txport::core::Extras extras_of(const txport_options* options) {
+  const txport_options fields = fields_of(options);
+  return {fields.alignments != 0, fields.attention != 0};
 }
 
 txport::core::TranslatorOptions options_of(const txport_translator_options* options) {
@@ -120,14 +140,91 @@ std::unique_ptr<txport_stream> open_stream(const txport_translator* translator, 
   return std::make_unique<txport_stream>(txport_stream{shared, std::move(pieces)});
 }
 
+// Texts that an application gives; `name` is the argument's.
+std::vector<std::string_view> views_of(const char* const* texts, const std::size_t* lengths, std::size_t count,
+                                       const char* name) {
+  if (count > 0) given(texts, name);
+  std::vector<std::string_view> views;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (texts[i] == nullptr) throw InputError(name + ("[" + std::to_string(i) + "] is NULL: give a text"));
+    views.push_back(view_of(texts[i], lengths == nullptr ? SIZE_MAX : lengths[i]));
+  }
+  return views;
+}
+
+// Ids that an application gives, likewise.
+std::vector<Ids> ids_of(const std::int64_t* const* all, const std::size_t* lengths, std::size_t count, const char* name,
+                        const char* lengths_name) {
+  if (count > 0) given(all, name);
+  if (count > 0) given(lengths, lengths_name);
+  std::vector<Ids> ids;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (all[i] == nullptr) throw InputError(name + ("[" + std::to_string(i) + "] is NULL: give ids"));
+    ids.emplace_back(all[i], all[i] + lengths[i]);
+  }
+  return ids;
+}
+
+Sentence sentence_of(Translation translation) {
+  Sentence made;
+  if (translation.alignment) {
+    const txport::core::Alignment& from = *translation.alignment;
+    const std::array all{&from.source_spans, &from.target_spans, &from.source_words, &from.target_words};
+    for (std::size_t which = 0; which < all.size(); ++which) {
+      for (const txport::core::Span& span : *all[which]) made.spans[which].push_back({span.start, span.end});
+    }
+    for (const txport::core::WordPair& pair : from.words) made.words.push_back({pair.source, pair.target});
+  }
+  made.translation = std::move(translation);
+  return made;
+}
+
 // Hand out a new result.
+void give(txport_result** result, std::vector<Sentence> sentences) {
+  *result = std::make_unique<txport_result>(txport_result{std::move(sentences)}).release();
+}
+
 void give(txport_result** result, std::vector<Translation> translations) {
-  *result = std::make_unique<txport_result>(txport_result{std::move(translations)}).release();
+  std::vector<Sentence> sentences;
+  for (Translation& translation : translations) sentences.push_back(sentence_of(std::move(translation)));
+  give(result, std::move(sentences));
+}
+
+void give(txport_result** result, std::vector<txport::core::Score> scores) {
+  std::vector<Sentence> sentences(scores.size());
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    sentences[i].translation.ids = std::move(scores[i].ids);
+    sentences[i].translation.scores = std::move(scores[i].scores);
+  }
+  give(result, std::move(sentences));
+}
+
+void give(txport_result** result, std::vector<txport::core::FloatMatrix> embeddings) {
+  std::vector<Sentence> sentences(embeddings.size());
+  for (std::size_t i = 0; i < embeddings.size(); ++i) sentences[i].embedding = std::move(embeddings[i]);
+  give(result, std::move(sentences));
 }
 
 // One sentence of a result, or a null pointer.
+const Sentence* entry(const txport_result* result, std::size_t index) noexcept {
+  return result == nullptr || index >= result->sentences.size() ? nullptr : &result->sentences[index];
+}
+
 const Translation* sentence(const txport_result* result, std::size_t index) noexcept {
-  return result == nullptr || index >= result->translations.size() ? nullptr : &result->translations[index];
+  const Sentence* found = entry(result, index);
+  return found == nullptr ? nullptr : &found->translation;
+}
+
+// Its alignment, or a null pointer.
+const txport::core::Alignment* alignment(const txport_result* result, std::size_t index) noexcept {
+  const Translation* translation = sentence(result, index);
+  return translation == nullptr || !translation->alignment ? nullptr : &*translation->alignment;
+}
+
+const float* matrix_of(const txport::core::FloatMatrix* matrix, std::size_t* rows, std::size_t* columns) noexcept {
+  if (rows != nullptr) *rows = matrix == nullptr ? 0 : matrix->rows;
+  if (columns != nullptr) *columns = matrix == nullptr ? 0 : matrix->columns;
+  return matrix == nullptr ? nullptr : matrix->values.data();
 }
 
 template <typename T>
@@ -189,13 +286,8 @@ txport_code txport_translate(const txport_translator* translator, const char* co
   return guarded([&] {
     given(result, "result") = nullptr;
     const Translator& opened = given(translator);
-    if (count > 0) given(texts, "texts");
-    std::vector<std::string_view> sentences;
-    for (std::size_t i = 0; i < count; ++i) {
-      if (texts[i] == nullptr) throw InputError("texts[" + std::to_string(i) + "] is NULL: give a text");
-      sentences.push_back(view_of(texts[i], lengths == nullptr ? SIZE_MAX : lengths[i]));
-    }
-    give(result, opened.translate(sentences, options_of(options)));
+    const auto sentences = views_of(texts, lengths, count, "texts");
+    give(result, opened.translate(sentences, options_of(options), "sentence", 1, extras_of(options)));
     return TXPORT_OK;
   });
 }
@@ -206,20 +298,50 @@ txport_code txport_translate_ids(const txport_translator* translator, const std:
   return guarded([&] {
     given(result, "result") = nullptr;
     const Translator& opened = given(translator);
-    if (count > 0) given(sources, "sources");
-    if (count > 0) given(lengths, "lengths");
-    std::vector<txport::core::Ids> ids;
-    for (std::size_t i = 0; i < count; ++i) {
-      if (sources[i] == nullptr) throw InputError("sources[" + std::to_string(i) + "] is NULL: give ids");
-      ids.emplace_back(sources[i], sources[i] + lengths[i]);
-    }
-    give(result, opened.translate_ids(ids, options_of(options)));
+    const std::vector<Ids> ids = ids_of(sources, lengths, count, "sources", "lengths");
+    give(result, opened.translate_ids(ids, options_of(options), extras_of(options)));
+    return TXPORT_OK;
+  });
+}
+
+txport_code txport_score(const txport_translator* translator, const char* const* texts, const std::size_t* lengths,
+                         const char* const* targets, const std::size_t* target_lengths, std::size_t count,
+                         const txport_options* options, txport_result** result) noexcept {
+  return guarded([&] {
+    given(result, "result") = nullptr;
+    const Translator& opened = given(translator);
+    const auto answers = views_of(targets, target_lengths, count, "targets");
+    give(result,
+         opened.score(views_of(texts, lengths, count, "texts"), {answers.begin(), answers.end()}, options_of(options)));
+    return TXPORT_OK;
+  });
+}
+
+txport_code txport_score_ids(const txport_translator* translator, const std::int64_t* const* sources,
+                             const std::size_t* lengths, const std::int64_t* const* targets,
+                             const std::size_t* target_lengths, std::size_t count, txport_result** result) noexcept {
+  return guarded([&] {
+    given(result, "result") = nullptr;
+    const Translator& opened = given(translator);
+    const std::vector<Ids> answers = ids_of(targets, target_lengths, count, "targets", "target_lengths");
+    give(result, opened.score_ids(ids_of(sources, lengths, count, "sources", "lengths"), answers));
+    return TXPORT_OK;
+  });
+}
+
+txport_code txport_embed(const txport_translator* translator, const char* const* texts, const std::size_t* lengths,
+                         std::size_t count, std::int32_t pooled, const txport_options* options,
+                         txport_result** result) noexcept {
+  return guarded([&] {
+    given(result, "result") = nullptr;
+    const Translator& opened = given(translator);
+    give(result, opened.embed(views_of(texts, lengths, count, "texts"), options_of(options), pooled != 0));
     return TXPORT_OK;
   });
 }
 
 std::size_t txport_result_count(const txport_result* result) noexcept {
-  return result == nullptr ? 0 : result->translations.size();
+  return result == nullptr ? 0 : result->sentences.size();
 }
 
 const char* txport_result_text(const txport_result* result, std::size_t index, std::size_t* length) noexcept {
@@ -236,6 +358,43 @@ const std::int64_t* txport_result_ids(const txport_result* result, std::size_t i
 const double* txport_result_scores(const txport_result* result, std::size_t index, std::size_t* length) noexcept {
   const Translation* translation = sentence(result, index);
   return array_of(translation == nullptr || !translation->scores ? nullptr : &*translation->scores, length);
+}
+
+const std::int64_t* txport_result_alignment(const txport_result* result, std::size_t index,
+                                            std::size_t* length) noexcept {
+  const txport::core::Alignment* found = alignment(result, index);
+  return array_of(found == nullptr ? nullptr : &found->tokens, length);
+}
+
+const txport_word_pair* txport_result_word_pairs(const txport_result* result, std::size_t index,
+                                                 std::size_t* length) noexcept {
+  return array_of(alignment(result, index) == nullptr ? nullptr : &entry(result, index)->words, length);
+}
+
+const char* txport_result_pharaoh(const txport_result* result, std::size_t index, std::size_t* length) noexcept {
+  const txport::core::Alignment* found = alignment(result, index);
+  if (length != nullptr) *length = found == nullptr ? 0 : found->pharaoh.size();
+  return found == nullptr ? nullptr : found->pharaoh.c_str();
+}
+
+const txport_span* txport_result_spans(const txport_result* result, std::size_t index, txport_spans which,
+                                       std::size_t* length) noexcept {
+  const auto number = static_cast<std::size_t>(which);
+  const Sentence* found = alignment(result, index) == nullptr ? nullptr : entry(result, index);
+  if (found != nullptr && number >= found->spans.size()) found = nullptr;
+  return array_of(found == nullptr ? nullptr : &found->spans[number], length);
+}
+
+const float* txport_result_attention(const txport_result* result, std::size_t index, std::size_t* rows,
+                                     std::size_t* columns) noexcept {
+  const Translation* found = sentence(result, index);
+  return matrix_of(found == nullptr || !found->attention ? nullptr : &*found->attention, rows, columns);
+}
+
+const float* txport_result_embedding(const txport_result* result, std::size_t index, std::size_t* rows,
+                                     std::size_t* columns) noexcept {
+  const Sentence* found = entry(result, index);
+  return matrix_of(found == nullptr || !found->embedding ? nullptr : &*found->embedding, rows, columns);
 }
 
 int txport_result_truncated(const txport_result* result, std::size_t index) noexcept {

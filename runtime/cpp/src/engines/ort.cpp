@@ -37,6 +37,10 @@ class OrtEngine : public Engine {
   }
 
   std::shared_ptr<const Memory> encode(const Ids& input_ids, const Ids& source_lengths) const override {
+    return encode_here(input_ids, source_lengths);
+  }
+
+  std::shared_ptr<const OrtMemory> encode_here(const Ids& input_ids, const Ids& source_lengths) const {
     const auto batch = static_cast<std::int64_t>(source_lengths.size());
     const std::int64_t source = static_cast<std::int64_t>(input_ids.size()) / batch;
     const HostTensors inputs = buffers_.encoder_inputs(batch, source);
@@ -94,6 +98,11 @@ std::unique_ptr<Engine> open_ort(const fs::path& directory, const Manifest& mani
 #endif
   }
   return std::make_unique<OrtEngine>(manifest, start_sessions(directory, manifest, choice, share, warn));
+}
+
+std::shared_ptr<const OrtMemory> encode_on_host(const Engine& engine, const Ids& input_ids, const Ids& source_lengths) {
+  const auto* ours = dynamic_cast<const OrtEngine*>(&engine);
+  return ours == nullptr ? nullptr : ours->encode_here(input_ids, source_lengths);
 }
 
 }  // namespace txport::core

@@ -9,6 +9,7 @@
 #include "bundle/manifest.hpp"
 #include "engine.hpp"
 #include "engines/choice.hpp"
+#include "engines/ort_buffers.hpp"
 
 namespace txport::core {
 
@@ -17,5 +18,9 @@ namespace txport::core {
 // Throws BundleError: ONNX Runtime does not load it. MissingLibrary, EngineError: it cannot run on that device.
 std::unique_ptr<Engine> open_ort(const std::filesystem::path& directory, const Manifest& manifest, const Choice& choice,
                                  const CpuShare& share, const std::function<void(const std::string&)>& warn);
+
+// What the encoder makes of sentences, as Engine::encode, in host memory; null for an engine that is not ONNX Runtime's
+// on the CPU.
+std::shared_ptr<const OrtMemory> encode_on_host(const Engine& engine, const Ids& input_ids, const Ids& source_lengths);
 
 }  // namespace txport::core

@@ -227,6 +227,13 @@ OrtSessions open_sessions(const fs::path& directory, const Manifest& manifest, c
   std::rethrow_exception(failure);
 }
 
+Ort::Session open_on_cpu(const fs::path& directory, const Graph& graph, int threads) {
+  environment();
+  Ort::Session session = open_session(directory, graph, {"cpu", threads, nullptr, Weights::packed});
+  release(directory / kWeightsName);
+  return session;
+}
+
 void run(Ort::Session& session, const Ort::RunOptions& options, const Ort::IoBinding& binding) {
   try {
     session.Run(options, binding);

@@ -50,6 +50,9 @@ enum class Weights { packed, mapped };
 OrtSessions open_sessions(const std::filesystem::path& directory, const Manifest& manifest, const Choice& choice,
                           int threads, void* stream, Weights weights = Weights::packed);
 
+// Open one more graph of a bundle on the CPU, its weights packed. Throws as `open_sessions`.
+Ort::Session open_on_cpu(const std::filesystem::path& directory, const Graph& graph, int threads);
+
 // Run a session over what is bound. Throws EngineError: ONNX Runtime failed. ResourceError: for want of memory.
 void run(Ort::Session& session, const Ort::RunOptions& options, const Ort::IoBinding& binding);
 

@@ -6,6 +6,7 @@
 
 #include "bundle/files.hpp"
 #include "errors.hpp"
+#include "text/pieces.hpp"
 #include "text/utf8.hpp"
 #include "text/vocabulary.hpp"
 
@@ -53,6 +54,8 @@ class Side {
     return vocabulary_->ids(pieces);
   }
 
+  std::vector<Span> spans(std::string_view text) const { return piece_spans(model_->EncodeAsSerializedProto(text)); }
+
   std::string decode(const Ids& ids) const {
     std::string text;
     if (vocabulary_) {
@@ -91,6 +94,7 @@ class SentencePieceTokenizer : public Tokenizer {
   }
 
   Ids encode(std::string_view text) const override { return source_->encode(text); }
+  std::vector<Span> spans(std::string_view text) const override { return source_->spans(text); }
   Ids encode_prefix(std::string_view text) const override { return target_->encode(text); }
   std::string decode(const Ids& ids) const override { return target_->decode(ids); }
 
@@ -105,6 +109,7 @@ class IdsOnly : public Tokenizer {
   explicit IdsOnly(std::string reason) : reason_(std::move(reason)) {}
 
   Ids encode(std::string_view /*text*/) const override { throw InputError(reason_); }
+  std::vector<Span> spans(std::string_view /*text*/) const override { throw InputError(reason_); }
   Ids encode_prefix(std::string_view /*text*/) const override { throw InputError(reason_); }
   std::string decode(const Ids& /*ids*/) const override { return ""; }
 
@@ -130,6 +135,18 @@ std::string TextStream::add(std::int64_t token_id, bool last) {
   std::string added = text.substr(given_.size());
   given_ = std::move(text);
   return added;
+}
+
+std::vector<Span> target_spans(const Tokenizer& tokenizer, const Ids& ids) {
+  TextStream stream(tokenizer);
+  std::vector<Span> spans;
+  std::size_t end = 0;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const std::size_t start = end;
+    end += stream.add(ids[i], i + 1 == ids.size()).size();
+    spans.push_back({start, end});
+  }
+  return spans;
 }
 
 }  // namespace txport::core

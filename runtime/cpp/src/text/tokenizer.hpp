@@ -5,9 +5,11 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "bundle/manifest.hpp"
 #include "engine.hpp"
+#include "text/alignment.hpp"
 
 namespace txport::core {
 
@@ -21,6 +23,8 @@ class Tokenizer {
 
   // The source ids of a text alone, without the affixes around them.
   virtual Ids encode(std::string_view text) const = 0;
+  // The bytes of the text that each of these ids stands for, also where normalisation changes them.
+  virtual std::vector<Span> spans(std::string_view text) const = 0;
   // The target ids that a translation shall begin with, without bos and eos.
   virtual Ids encode_prefix(std::string_view text) const = 0;
   // The text of target ids; special ids and ids that are not in the model produce nothing.
@@ -43,5 +47,8 @@ class TextStream {
   Ids ids_;
   std::string given_;
 };
+
+// The bytes of the text of target ids that each id adds to those before; an unfinished character is the last id's.
+std::vector<Span> target_spans(const Tokenizer& tokenizer, const Ids& ids);
 
 }  // namespace txport::core

@@ -1,5 +1,6 @@
 #include "text/utf8.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -94,6 +95,17 @@ bool is_blank(std::string_view text) {
     start += length;
   }
   return true;
+}
+
+Character character_at(std::string_view text, std::size_t start) {
+  const std::size_t length = character_length(text, start);
+  if (length == 0) return {1, false};
+  return {length, is_space(code_point(text, start, length))};
+}
+
+std::size_t count_characters(std::string_view text) {
+  const auto begins = [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) != 0x80U; };
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), begins));
 }
 
 std::size_t certain_length(std::string_view text) {

@@ -1,6 +1,7 @@
-// UTF-8: whether bytes are, and whether a text has anything but white space.
+// UTF-8: whether bytes are, and the characters of a text.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,6 +20,18 @@ std::string replace_faults(std::string_view bytes);
 
 // Whether valid UTF-8 is empty or white space only, as Python's str.isspace has it.
 bool is_blank(std::string_view text);
+
+// A character of a text: its bytes, and whether it is white space, as Python's str.isspace has it.
+struct Character {
+  std::size_t length = 0;
+  bool is_space = false;
+};
+
+// The one that begins at `start`, inside the text; a byte that begins none is taken for one.
+Character character_at(std::string_view text, std::size_t start);
+
+// How many characters valid UTF-8 has.
+std::size_t count_characters(std::string_view text);
 
 // The length without replacement characters (U+FFFD) at the end, which may be the first bytes of a character.
 std::size_t certain_length(std::string_view text);

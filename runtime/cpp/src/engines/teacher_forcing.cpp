@@ -1,0 +1,257 @@
+#include "engines/teacher_forcing.hpp"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <utility>
+
+#include "bundle/interface.hpp"
+#include "errors.hpp"
+
+#ifdef TXPORT_WITH_ORT
+#include "engines/ort.hpp"
+#include "engines/ort_session.hpp"
+#endif
+
+namespace txport::core {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// The most numbers of one output or of all logits of a run, unless one sentence alone has more: 64 MiB.
+constexpr std::size_t kMostNumbers = std::size_t{1} << 24;
+
+std::string users_of(const std::string& role) {
+  return role == kDecoder ? "alignments, attention and the scores of given translations need"
+                          : "embeddings and the encoder's attention need";
+}
+
+#ifdef TXPORT_WITH_ORT
+
+// Ids `[rows, longest]`, and the length of each row.
+struct Padded {
+  Ids ids;
+  Ids lengths;
+  std::size_t longest = 0;
+
+  std::vector<std::int64_t> shape() const {
+    return {static_cast<std::int64_t>(lengths.size()), static_cast<std::int64_t>(longest)};
+  }
+};
+
+Padded padded(const std::vector<Ids>& all, const std::vector<std::size_t>& rows, std::int64_t pad) {
+  Padded result;
+  for (const std::size_t row : rows) result.longest = std::max(result.longest, all[row].size());
+  for (const std::size_t row : rows) {
+    result.ids.insert(result.ids.end(), all[row].begin(), all[row].end());
+    result.ids.resize((result.lengths.size() + 1) * result.longest, pad);
+    result.lengths.push_back(static_cast<std::int64_t>(all[row].size()));
+  }
+  return result;
+}
+
+// A view for ONNX Runtime.
+Ort::Value tensor_of(Ids& numbers, const std::vector<std::int64_t>& shape) {
+  const auto host = Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);
+  return Ort::Value::CreateTensor<std::int64_t>(host, numbers.data(), numbers.size(), shape.data(), shape.size());
+}
+
+// Tensors by name: what a graph reads, and what it makes.
+using Named = std::map<std::string, Ort::Value>;
+
+class OrtTeacherForcing : public TeacherForcing {
+ public:
+  OrtTeacherForcing(fs::path directory, const Manifest& manifest, const Engine& engine, int threads)
+      : directory_(std::move(directory)), manifest_(manifest), engine_(engine), threads_(threads) {}
+
+  void read(const std::vector<Ids>& sources, const std::vector<Ids>& targets, bool cross,
+            const std::function<void(std::size_t, Reading)>& take) const override {
+    const auto numbers = [this](std::size_t source, std::size_t target) {
+      const ModelSizes& model = manifest_.model;
+      const auto maps = static_cast<std::size_t>(model.decoder_layers * model.heads);
+      // All are computed, those too that nobody reads.
+      return target * std::max(static_cast<std::size_t>(model.target_vocabulary), maps * std::max(source, target));
+    };
+    std::vector<const char*> wanted{"log_probabilities"};
+    if (cross) wanted.push_back("cross_attention");
+    for (const auto& rows : batches_of(sources, targets, manifest_.limits().batch, numbers)) {
+      const Named found = decode(sources, targets, rows, wanted);
+      const float* scores = found.at("log_probabilities").GetTensorData<float>();
+      const auto width = static_cast<std::size_t>(sizes_of(found.at("log_probabilities"))[1]);
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        const float* start = scores + i * width;
+        Reading reading{{start, start + targets[rows[i]].size()}, {}};
+        if (cross) {
+          reading.cross = cross_of(found.at("cross_attention"), i, targets[rows[i]].size(), sources[rows[i]].size());
+        }
+        take(rows[i], std::move(reading));
+      }
+    }
+  }
+
+  void memories(const std::vector<Ids>& sources,
+                const std::function<void(std::size_t, FloatMatrix)>& take) const override {
+    const ModelSizes& model = manifest_.model;
+    const auto width = static_cast<std::size_t>(model.d_model);
+    const auto numbers = [&](std::size_t source, std::size_t /*target*/) {
+      return source * std::max(width, static_cast<std::size_t>(model.encoder_layers * model.heads) * source);
+    };
+    for (const auto& rows : batches_of(sources, sources, manifest_.limits().batch, numbers)) {
+      Padded given = padded(sources, rows, manifest_.tokens.pad);
+      const Named found = run(*manifest_.optional_graph(kEncoderAttention), source_tensors(given), {"memory"});
+      const float* memory = found.at("memory").GetTensorData<float>();
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        const float* start = memory + i * given.longest * width;
+        const std::size_t length = sources[rows[i]].size();
+        take(rows[i], {length, width, {start, start + length * width}});
+      }
+    }
+  }
+
+ private:
+  const fs::path directory_;
+  const Manifest manifest_;
+  const Engine& engine_;
+  const int threads_;
+  mutable std::mutex mutex_;
+  mutable std::map<std::string, Ort::Session> sessions_;  // of each graph, by its name
+
+  static std::vector<std::int64_t> sizes_of(const Ort::Value& tensor) {
+    return tensor.GetTensorTypeAndShapeInfo().GetShape();
+  }
+
+  static Named source_tensors(Padded& given) {
+    Named inputs;
+    inputs.emplace("input_ids", tensor_of(given.ids, given.shape()));
+    inputs.emplace("source_lengths", tensor_of(given.lengths, {given.shape()[0]}));
+    return inputs;
+  }
+
+  // Of row `row` of a tensor `[layers, batch, heads, target, source]`.
+  static CrossAttention cross_of(const Ort::Value& tensor, std::size_t row, std::size_t targets, std::size_t sources) {
+    const std::vector<std::int64_t> shape = sizes_of(tensor);
+    const auto size = [&shape](std::size_t axis) { return static_cast<std::size_t>(shape[axis]); };
+    CrossAttention cross{size(0), size(2), targets, sources, {}};
+    cross.values.reserve(cross.layers * cross.heads * targets * sources);
+    const float* values = tensor.GetTensorData<float>();
+    for (std::size_t layer = 0; layer < cross.layers; ++layer) {
+      for (std::size_t head = 0; head < cross.heads; ++head) {
+        const float* map = values + ((layer * size(1) + row) * cross.heads + head) * size(3) * size(4);
+        for (std::size_t target = 0; target < targets; ++target) {
+          const float* weights = map + target * size(4);
+          cross.values.insert(cross.values.end(), weights, weights + sources);
+        }
+      }
+    }
+    return cross;
+  }
+
+  Named decode(const std::vector<Ids>& sources, const std::vector<Ids>& targets, const std::vector<std::size_t>& rows,
+               const std::vector<const char*>& wanted) const {
+    Padded source = padded(sources, rows, manifest_.tokens.pad);
+    Padded target = padded(targets, rows, manifest_.tokens.pad);
+    // The engine on the CPU encodes for this one too; others keep elsewhere what they encode.
+    const auto memory = encode_on_host(engine_, source.ids, source.lengths);
+    Named inputs;
+    if (memory != nullptr) {
+      for (const auto& [name, tensor] : memory->tensors()) inputs.emplace(name, tensor.value());
+    } else {
+      inputs = run(manifest_.encoder(), source_tensors(source), cross_names());
+    }
+    inputs.emplace("target_ids", tensor_of(target.ids, target.shape()));
+    inputs.emplace("target_lengths", tensor_of(target.lengths, {target.shape()[0]}));
+    return run(*manifest_.optional_graph(kDecoder), inputs, wanted);
+  }
+
+  // What the encoder makes and the decoder reads.
+  std::vector<const char*> cross_names() const {
+    std::vector<const char*> names;
+    for (const Tensor& tensor : manifest_.optional_graph(kDecoder)->inputs) {
+      if (is_cross(tensor.name)) names.push_back(tensor.name.c_str());
+    }
+    return names;
+  }
+
+  Named run(const Graph& graph, const Named& inputs, const std::vector<const char*>& wanted) const {
+    std::vector<const char*> names;
+    std::vector<const OrtValue*> given;
+    for (const Tensor& tensor : graph.inputs) {
+      names.push_back(tensor.name.c_str());
+      given.push_back(inputs.at(tensor.name));
+    }
+    std::vector<OrtValue*> made(wanted.size());
+    Ort::Session& opened = session(graph);
+    try {
+      Ort::ThrowOnError(Ort::GetApi().Run(opened, nullptr, names.data(), given.data(), given.size(), wanted.data(),
+                                          wanted.size(), made.data()));
+    } catch (const Ort::Exception& error) {
+      throw_failure("ONNX Runtime failed: " + reason(error));
+    }
+    Named found;
+    for (std::size_t i = 0; i < wanted.size(); ++i) found.emplace(wanted[i], Ort::Value(made[i]));
+    return found;
+  }
+
+  // Loaded at its first use.
+  Ort::Session& session(const Graph& graph) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = sessions_.find(graph.name);
+    if (found != sessions_.end()) return found->second;
+    return sessions_.emplace(graph.name, open_on_cpu(directory_, graph, threads_)).first->second;
+  }
+};
+
+#endif
+
+}  // namespace
+
+void check_has(const fs::path& directory, const Manifest& manifest, const std::string& role) {
+  if (manifest.optional_graph(role) == nullptr) {
+    throw BundleError(directory.string() + " has no graph of the role " + quote(role) + ", which " + users_of(role) +
+                      ": export it again with tx-export --with-attention");
+  }
+#ifndef TXPORT_WITH_ORT
+  throw MissingLibrary("this build of txport has no ONNX Runtime, which " + users_of(role) +
+                       ": configure it with -DTXPORT_WITH_ORT=ON");
+#endif
+}
+
+std::unique_ptr<TeacherForcing> make_teacher_forcing(const fs::path& directory, const Manifest& manifest,
+                                                     const Engine& engine, int threads) {
+#ifdef TXPORT_WITH_ORT
+  return std::make_unique<OrtTeacherForcing>(directory, manifest, engine, threads);
+#else
+  (void)directory, (void)manifest, (void)engine, (void)threads;
+  return nullptr;
+#endif
+}
+
+std::vector<std::vector<std::size_t>> batches_of(const std::vector<Ids>& sources, const std::vector<Ids>& targets,
+                                                 std::int64_t most_rows,
+                                                 const std::function<std::size_t(std::size_t, std::size_t)>& numbers) {
+  std::vector<std::size_t> order(sources.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return std::pair(targets[a].size(), sources[a].size()) > std::pair(targets[b].size(), sources[b].size());
+  });
+  std::vector<std::vector<std::size_t>> batches;
+  std::size_t source = 0;  // the longest of the batch
+  for (const std::size_t row : order) {
+    source = std::max(source, sources[row].size());
+    if (!batches.empty()) {
+      const std::size_t rows = batches.back().size();
+      const std::size_t target = targets[batches.back().front()].size();
+      if (rows < static_cast<std::size_t>(most_rows) && (rows + 1) * numbers(source, target) <= kMostNumbers) {
+        batches.back().push_back(row);
+        continue;
+      }
+    }
+    source = sources[row].size();
+    batches.push_back({row});
+  }
+  return batches;
+}
+
+}  // namespace txport::core
