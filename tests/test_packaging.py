@@ -77,7 +77,8 @@ def test_the_wheel_holds_every_module_and_its_data(built: tuple[list[str], list[
     found = [path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
     sources = [path for path in found if path.parts[:2] != ("runtime", "cpp")]  # an example of the C library
     data = [*(ROOT / "training/recipes").glob("*.toml"), *(ROOT / "training/spoken").glob("*.txt")]
-    data += [*(ROOT / "benchmarks").glob("*.tsv"), ROOT / "benchmarks/gpu/run.sh"]
+    data += [*(ROOT / "training/recipes").glob("*.tsv"), *(ROOT / "benchmarks").glob("*.tsv")]
+    data += [ROOT / "benchmarks/gpu/run.sh"]
     typed = [Path(folder, "py.typed") for folder in FOLDERS]
     assert {path.suffix for path in data} == {".toml", ".txt", ".tsv", ".sh"}
     data = [path.relative_to(ROOT) for path in data]

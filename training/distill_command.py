@@ -15,8 +15,8 @@ from typing import Any
 import click
 from txport.runtime.errors import InputError
 from txport.runtime.files import new_file
-from txport.runtime.text.lines import ON_ERROR, open_lines, text_windows
 from txport.runtime.results import Translation
+from txport.runtime.text.lines import ON_ERROR, open_lines, text_windows
 from txport.runtime.translator import Translator
 
 _log = logging.getLogger("txport")

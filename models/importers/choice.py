@@ -62,7 +62,10 @@ def import_model(source: str, kind: str | None, options: ImportOptions) -> Impor
     path = _local(source)
     if kind is not None and kind not in IMPORTERS:
         raise InputError(f"--from {kind} is unknown; there are {', '.join(IMPORTERS)}")
-    return IMPORTERS[kind or _detected(path)](path, options)
+    kind = kind or _detected(path)
+    if options.heads is not None and kind not in ("annotated", "d2l"):
+        raise InputError(f"--heads {options.heads} is for annotated and d2l: {source}, of {kind}, says it itself")
+    return IMPORTERS[kind](path, options)
 
 
 def _local(source: str) -> Path:

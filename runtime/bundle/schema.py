@@ -224,7 +224,7 @@ class ManifestFields:
             return self.lowerings
         known = next((name for name in LOWERINGS if name == asked), None)
         if known is None:
-            raise InputError(f"lowering {asked!r} is unknown: use {', '.join(LOWERINGS)}")
+            raise InputError(f"lowering {asked!r} is unknown: use fused, {', '.join(LOWERINGS)}")
         if known not in self.lowerings:
             has = ", ".join(self.lowerings)
             raise BundleError(f"the bundle has no lowering {asked!r}, only {has}: choose one of these")

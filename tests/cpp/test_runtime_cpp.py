@@ -109,6 +109,7 @@ def test_the_tools_write_the_same_bytes(options: list[str]) -> None:
         ([TOY, "--max-length", "1000"], b"one\n"),
         ([TOY, "--device", "tpu"], b""),
         ([TOY, "--lowering", "fused"], b""),
+        ([TOY, "--lowering", "swift"], b""),
         ([TOY, "--target-language", "fra"], b"one\n"),
         (["/nothing/here"], b""),
         ([TOY.parent], b""),

@@ -45,6 +45,23 @@ def refused(result: subprocess.CompletedProcess[str], code: int, *words: str) ->
         assert word in lines[-1]
 
 
+def test_attention_is_added_and_verified(random_checkpoint: Path, tmp_path: Path) -> None:
+    """Two more graphs, compared with PyTorch; no other file of the graphs is another one for that."""
+    options = ("--sentences", "4", "--singles", "1", "--lowering", "scatter", "--max-target", "12")
+    plain, bundle = tmp_path / "plain", tmp_path / "bundle"
+    assert run("tx-export", random_checkpoint, "-o", plain, *options).returncode == 0
+    done = run("tx-export", random_checkpoint, "-o", bundle, *options, "--with-attention", "--json")
+    assert done.returncode == 0, done.stderr
+    attention = json.loads(done.stdout)["verification"]["attention"]
+    assert attention["sentences"] == 4 and attention["failures"] == []
+    assert attention["mean_weight_error"] < 1e-6 and attention["mean_own_score_error"] < 1e-5
+    assert json.loads((plain / "verification.json").read_text())["attention"] is None
+    names = [graph.name for graph in Manifest.load(bundle).graphs]
+    assert names == ["encoder", "decoder_step.scatter", "decoder", "encoder_attention"]
+    for file in (plain / "onnx").iterdir():
+        assert file.read_bytes() == (bundle / "onnx" / file.name).read_bytes(), file.name
+
+
 def test_export_prints_its_report_and_refuses_to_overwrite(random_checkpoint: Path, tmp_path: Path) -> None:
     bundle = tmp_path / "bundle"
     options = ("--sentences", "16", "--singles", "2", "--lowering", "ort,scatter", "--max-target", "12")

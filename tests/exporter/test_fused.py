@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fused_bundle import Form, write_fused_bundle
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from make_fused_bundle import Form, write_fused_bundle
 from moved_rows import Turn, check_moves, turns
 from numpy_runner import OPTIONS, random_model
 from txport.exporter.reference import answers, pad

@@ -106,7 +106,8 @@ def test_long_lines() -> None:
     ("arguments", "words"),
     [
         ([BUNDLE, "--device", "tpu"], ["'tpu'", "auto, cpu, cuda"]),
-        ([BUNDLE, "--lowering", "fused"], ["'fused'", "ort, scatter, tensorscatter"]),
+        ([BUNDLE, "--lowering", "swift"], ["'swift'", "fused, ort, scatter, tensorscatter"]),
+        ([BUNDLE, "--lowering", "fused"], ["the bundle has no parameters for the fused engine", "export it again"]),
         ([BUNDLE, "--max-length", 73], ["73", "72"]),
         ([BUNDLE, "--batch", 9], ["the batch 9 is not between 1 and 8, the most of this bundle"]),
         ([BUNDLE, "--scores"], ["--scores needs --json"]),

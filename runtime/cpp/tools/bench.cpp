@@ -203,7 +203,7 @@ void declare(CLI::App& app, Arguments& arguments) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--device", arguments.opening.device, "Where to run: auto, cpu, cuda or trt. [default: auto]");
-  app.add_option("--lowering", arguments.opening.lowering, "The decoder step to use. [default: the best here]");
+  app.add_option("--lowering", arguments.opening.lowering, "What runs the decoder step. [default: the best here]");
   at_least(app.add_option("--threads", arguments.opening.threads, "Threads to use. [default: one for each core]"), 0);
   app.set_version_flag("--version", TXPORT_VERSION);
 }

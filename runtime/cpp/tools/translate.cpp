@@ -245,7 +245,8 @@ void declare(CLI::App& app, Arguments& arguments) {
 #undef TXPORT_OPTION
   app.add_option("--device", opening.device, "Where to run: auto, cpu, cuda or trt. [default: auto]");
   app.add_option("--lowering", opening.lowering,
-                 "The decoder step to use: ort, scatter or tensorscatter. [default: the best here]");
+                 "What runs the decoder step: fused (the engine for CPUs), or a graph: ort, scatter or tensorscatter. "
+                 "[default: the best here]");
   at_least(app.add_option("--threads", opening.threads, "Threads of a batch. [default: the cores, shared]"), 0);
   opening.workers = 0;
   at_least(app.add_option("--workers", opening.workers, "Batches side by side on the CPU. [default: by the cores]"), 0);

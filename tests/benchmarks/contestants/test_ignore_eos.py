@@ -1,11 +1,14 @@
 """Sentences that no eos ends: all make the most tokens, on engines that are polled after each step and on others."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from device_engines import engine_on
 from memory_device import MemoryDevice
 from memory_engine import TOKENS
-from txport.benchmarks.contestants.ignore_eos import encode_and_wait, ignore_eos
+from txport.benchmarks.contestants.ignore_eos import encode_and_wait, fused_without_eos, ignore_eos
+from txport.runtime.engines.fused import FusedEngine, missing
 from txport.runtime.greedy import Request, decode_all
 
 SOURCES = [[4, 5, 6, TOKENS.eos], [7, TOKENS.eos], [8, 9, 4, 5, 11, TOKENS.eos]]
@@ -34,3 +37,15 @@ def test_the_encoder_is_waited_for() -> None:
     encode_and_wait(engine, ids, lengths)
     assert not device.queue
     del memory
+
+
+@pytest.mark.skipif(missing() is not None, reason=f"needs the fused engine's library: {missing()}")
+def test_the_fused_engine_goes_on_after_eos(bundle: Path) -> None:
+    rng = np.random.default_rng(0)
+    sources = [[*rng.integers(4, 200, 9).tolist(), TOKENS.eos] for _ in range(8)]
+    requests = [Request(source, 60) for source in sources]
+    plain = [result.ids for result in decode_all(FusedEngine(bundle, 1), requests)]
+    endless = [result.ids for result in decode_all(fused_without_eos(bundle, 1, sources, 60), requests)]
+    assert [len(ids) for ids in endless] == [60] * 8
+    assert all(after[: len(before)] == before for before, after in zip(plain, endless, strict=True))
+    assert any(len(ids) < 60 for ids in plain), "else nothing had to go on"

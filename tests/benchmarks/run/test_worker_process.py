@@ -21,7 +21,8 @@ def process() -> Iterator[WorkerProcess]:
 
 
 def test_a_bundle_in_its_own_process(process: WorkerProcess, bundle: Path) -> None:
-    loaded = process.ask(60, do="load", kind="bundle", description={"bundle": str(bundle), **DESCRIPTION})
+    description = {"bundle": str(bundle), **DESCRIPTION, "lowering": "ort"}
+    loaded = process.ask(60, do="load", kind="bundle", description=description)
     assert "ONNX Runtime" in loaded["engine"]
     process.ask(60, do="task", task=TASK)
     warm = process.ask(60, do="warm", setting={}, seconds=0.1, best=None)

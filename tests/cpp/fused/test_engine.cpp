@@ -208,3 +208,23 @@ TEST_CASE("what the engine cannot do is said in one sentence") {
   CHECK(fault_of<InputError>([&] { state->logits(0); }) == "logits were not asked for when the state was allocated");
   CHECK(fault_of<InputError>([&] { state->read(); }) == "there is nothing to read: step first");
 }
+
+TEST_CASE("threads that wait for each other too long are given up, and tried again ever more rarely") {
+  fused::Pace pace(6);
+  const auto run = [&](const std::function<double(std::size_t)>& seconds) {
+    std::array<int, 7> calls{};
+    for (int i = 0; i < 2000; ++i) {
+      const std::size_t threads = pace.choose(5);
+      ++calls.at(threads);
+      pace.took(5, threads, seconds(threads));
+    }
+    return calls;
+  };
+  const auto idle = run([](std::size_t threads) { return 1.0 / static_cast<double>(threads); });
+  CHECK(idle[6] > 1900);
+  const auto busy = run([](std::size_t threads) { return static_cast<double>(threads * threads); });
+  CHECK(busy[1] > 1900);
+  CHECK(busy[6] > 0);
+  CHECK(run([](std::size_t threads) { return threads == 2 ? 1.0 : 2.0; })[2] > 1000);
+  CHECK(fused::Pace(1).choose(3) == 1);
+}

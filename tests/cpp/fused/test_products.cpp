@@ -56,7 +56,8 @@ struct Layer {
     weight.scales = reinterpret_cast<const std::byte*>(scales.data());
     View biases{reinterpret_cast<const std::byte*>(bias.data()), Kind::float32, 1, outputs, 0, 1, nullptr};
     const Plan plan{&matrix, {{weight, biases}}, {1, outputs}, {1, inputs}, -5};
-    block = Block(measure(plan), true);
+    block = Block(measure(plan));
+    std::fill_n(block.data(), block.bytes(), std::byte{0x55});  // whatever was there before
     lay_out(plan, block.data());
     pack(plan, 0, matrix.panels);
     by_columns_ = by_columns;
@@ -242,9 +243,9 @@ void CheckAttention(std::size_t k, std::size_t length, double tolerance, std::mt
 void CheckAll() {
   std::mt19937 random(4);
   for (const bool int8 : {false, true}) {
-    for (const std::size_t rows : {1, 2, 3, 4, 5, 9}) {
-      for (const std::size_t outputs : {1, 16, 17, 64, 130}) {
-        for (const std::size_t inputs : {1, 4, 15, 16, 17, 50}) {
+    for (const auto rows : std::initializer_list<std::size_t>{1, 2, 3, 4, 5, 9}) {
+      for (const auto outputs : std::initializer_list<std::size_t>{1, 16, 17, 64, 130}) {
+        for (const auto inputs : std::initializer_list<std::size_t>{1, 4, 15, 16, 17, 50}) {
           CheckProduct(rows, outputs, inputs, int8, random() % 2 == 0, random);
         }
       }
@@ -252,8 +253,8 @@ void CheckAll() {
   }
   for (std::size_t d = 2; d < 70; ++d) CheckNorm(d, random);
   CheckFunctions();
-  for (const std::size_t k : {1, 8, 16, 17, 32, 48, 64, 80, 128}) {
-    for (const std::size_t length : {1, 2, 3, 15, 16, 17, 31, 32, 33, 50}) {
+  for (const auto k : std::initializer_list<std::size_t>{1, 8, 16, 17, 32, 48, 64, 80, 128}) {
+    for (const auto length : std::initializer_list<std::size_t>{1, 2, 3, 15, 16, 17, 31, 32, 33, 50}) {
       CheckAttention<float>(k, length, 1e-5, random);
       CheckAttention<hwy::float16_t>(k, length, 5e-3, random);
     }

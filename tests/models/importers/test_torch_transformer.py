@@ -198,6 +198,12 @@ def test_descriptions_that_do_not_fit(tmp_path: Path, fields: dict[str, Any], wo
     assert "\n" not in str(caught.value)
 
 
+def test_heads_are_not_for_the_command_line_to_say(tmp_path: Path) -> None:
+    make(tmp_path / "torch")
+    with pytest.raises(InputError, match="--heads 4 is for annotated and d2l: .*, of torch, says it itself"):
+        import_here(tmp_path / "torch", tmp_path / "checkpoint", tokenizer=False, heads=4)
+
+
 def test_pre_norm_without_a_final_norm_is_refused(tmp_path: Path) -> None:
     make(tmp_path / "torch")
     state = torch.load(tmp_path / "torch" / "model.pt")

@@ -236,7 +236,7 @@ def test_lowerings(damaged: Path) -> None:
     with pytest.raises(BundleError, match="no lowering 'ort', only scatter, tensorscatter"):
         few.usable_lowerings("ort")
     with pytest.raises(InputError, match="'fused' is unknown"):
-        MANIFEST.usable_lowerings("fused")
+        MANIFEST.usable_lowerings("swift")
 
 
 def test_a_lowering_that_does_not_load_is_passed_over(damaged: Path) -> None:

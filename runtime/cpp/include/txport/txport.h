@@ -59,7 +59,7 @@ typedef int (*txport_token)(void* user, int64_t id, const char* text, size_t len
 typedef struct txport_translator_options {
   size_t struct_size;     /* sizeof(txport_translator_options) */
   const char* device;     /* "auto", "cpu", "cuda" or "trt"; NULL: auto */
-  const char* lowering;   /* decoder step: "ort", "scatter" or "tensorscatter"; NULL: the best one here */
+  const char* lowering;   /* "fused", or a decoder step: "ort", "scatter", "tensorscatter"; NULL: the best here */
   int32_t threads;        /* threads of each operator; 0: as many as there are cores */
   int32_t batch;          /* the most sentences that run together; 0: the most that the bundle takes */
   int32_t batch_tokens;   /* the most source tokens, padding included, that run together; 0: 4096 */

@@ -75,7 +75,7 @@ class InternalError : public Error {
 // How to open a bundle.
 struct TranslatorOptions {
   std::string device = "auto";    // auto, cpu, cuda (ONNX Runtime) or trt
-  std::string lowering;           // decoder step: ort, scatter or tensorscatter; empty: the best one here
+  std::string lowering;           // fused, or a decoder step: ort, scatter, tensorscatter; empty: the best here
   std::int32_t threads = 0;       // threads of each operator; 0: as many as there are cores
   std::int32_t batch = 0;         // the most sentences that run together; 0: the most that the bundle takes
   std::int32_t batch_tokens = 0;  // the most source tokens, padding included, that run together; 0: 4096

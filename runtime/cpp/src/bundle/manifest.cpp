@@ -300,7 +300,7 @@ std::vector<std::string> Manifest::usable_lowerings(const std::string& asked) co
   std::vector<std::string> here = lowerings();
   if (asked.empty()) return here;
   if (std::find(kLowerings.begin(), kLowerings.end(), asked) == kLowerings.end()) {
-    throw InputError("lowering " + quote(asked) + " is unknown: use " + joined(kLowerings));
+    throw InputError("lowering " + quote(asked) + " is unknown: use fused, " + joined(kLowerings));
   }
   if (std::find(here.begin(), here.end(), asked) == here.end()) {
     throw BundleError("the bundle has no lowering " + quote(asked) + ", only " + joined(here) +

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <new>
 #include <utility>
 
@@ -98,14 +99,17 @@ class FusedEngine : public Engine {
     const std::vector<Group> groups = groups_of(sources);
     std::size_t tokens = 1;
     std::size_t positions = 1;
+    std::size_t work = 0;
     for (const Group& group : groups) {
+      work += group.tokens;
       tokens = std::max(tokens, group.tokens);
       positions = std::max(positions, group.positions);
     }
     const std::size_t cache_bytes =
         fused::CacheShape{1, model.heads.count, model.heads.width(), positions}.bytes(model.half_caches);
+    const auto start = std::chrono::steady_clock::now();
     const fused::Borrowed workspace(shared_->workspaces);
-    Team::Lease lease = shared_->team.lease(shared_->threads);
+    Team::Lease lease = shared_->team.lease(shared_->encode_pace.choose(work));
     const std::size_t threads = lease.size();
     const bool apart = groups.size() >= threads;
     (*workspace).reserve(model, threads, apart ? tokens : (tokens + threads - 1) / threads, positions);
@@ -122,6 +126,8 @@ class FusedEngine : public Engine {
         if (!apart) member.wait();  // the next group writes over this one's keys and values
       }
     });
+    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
+    shared_->encode_pace.took(work, threads, time.count() / static_cast<double>(work));
   }
 };
 

@@ -50,7 +50,7 @@ Origin origin(const Plan& plan, std::size_t panel) {
           group_and_part / plan.parts.size() * plan.outputs.size + within, count};
 }
 
-// A block of int8 `weight` to whole words of 4 inputs: `to` [columns / 4, 16, 4], which is zero.
+// A block of int8 `weight` to whole words of 4 inputs: `to` [columns / 4, 16, 4], which is zero where it is padding.
 void pack_int8(const View& weight, const Origin& from, std::size_t column, std::size_t columns, std::uint8_t* to) {
   const auto* data = reinterpret_cast<const std::uint8_t*>(weight.data);
   const std::uint8_t* start = data + from.row * weight.row_stride + column * weight.column_stride;
@@ -100,13 +100,25 @@ void pack_float32(const View& weight, const Origin& from, std::size_t column, st
   }
 }
 
-// Of an output's four weights in each step.
-std::int32_t sum_of(const std::uint8_t* panel, std::size_t steps, std::size_t output) {
-  std::int32_t sum = 0;
-  for (std::size_t step = 0; step < steps; ++step) {
-    for (std::size_t i = 0; i < 4; ++i) sum += static_cast<std::int8_t>(panel[step * kStepBytes + output * 4 + i]);
+// The sum of each output's weights, two bytes of a word at a time: with the sign bit turned they are unsigned, and 128
+// steps fit into 16 bits. Compilers make vectors of the inner loop.
+void sum_up(const std::uint8_t* panel, std::size_t steps, std::int32_t* sums) {
+  constexpr std::size_t kFit = 128;
+  constexpr std::uint32_t kEven = 0x00FF00FFU;
+  std::fill_n(sums, kPanel, -static_cast<std::int32_t>(steps * 4 * 128));
+  for (std::size_t begin = 0; begin < steps; begin += kFit) {
+    std::uint32_t pairs[kPanel] = {};
+    for (std::size_t step = begin; step < std::min(begin + kFit, steps); ++step) {
+      std::uint32_t words[kPanel];
+      std::memcpy(words, panel + step * kStepBytes, kStepBytes);
+      for (std::size_t n = 0; n < kPanel; ++n) {
+        const std::uint32_t word = words[n] ^ 0x80808080U;
+        pairs[n] += (word & kEven) + (word >> 8U & kEven);
+      }
+    }
+    for (std::size_t n = 0; n < kPanel; ++n)
+      sums[n] += static_cast<std::int32_t>((pairs[n] & 0xFFFFU) + (pairs[n] >> 16U));
   }
-  return sum;
 }
 
 std::size_t in_lines(std::size_t bytes) { return (bytes + kStepBytes - 1) / kStepBytes * kStepBytes; }
@@ -188,6 +200,7 @@ void pack(const Plan& plan, std::size_t begin, std::size_t end) {
   for (std::size_t p = begin; p < end; ++p) {
     const Origin from = origin(plan, p);
     auto* panel = const_cast<std::uint8_t*>(matrix.panel(p));
+    if (from.count < kPanel || plan.inputs.size < plan.inputs.width()) std::fill_n(panel, matrix.steps * kStepBytes, 0);
     for (std::size_t group = 0; group < plan.inputs.count; ++group) {
       const std::size_t step = group * plan.inputs.width() * matrix.steps / matrix.inputs;
       std::uint8_t* to = panel + step * kStepBytes;
@@ -205,8 +218,8 @@ void pack(const Plan& plan, std::size_t begin, std::size_t end) {
       bias[output] = real ? own : plan.padding;
       if (!matrix.int8) continue;
       scale[output] = real ? from.part.weight.scale(from.row + n) : 0.0F;
-      sum[output] = sum_of(panel, matrix.steps, n);
     }
+    if (matrix.int8) sum_up(panel, matrix.steps, sum + p * kPanel);
   }
 }
 

@@ -71,7 +71,7 @@ class Plans {
 
   // Packs all of them into one block, some panels at a time.
   Block pack(Team& team) {
-    Block block(bytes_, true);
+    Block block(bytes_);
     std::byte* at = block.data();
     struct Piece {
       const Plan* plan;

@@ -30,7 +30,7 @@ struct Rows {
 };
 
 struct Int8 {
-#if HWY_TARGET_IS_NEON  // signed times signed
+#if HWY_TARGET_IS_NEON || HWY_TARGET == HWY_AVX2  // signed times signed
   using Byte = std::int8_t;
   static constexpr std::int32_t kZero = 0;
   static constexpr std::int32_t kZeroOfPositive = -128;
@@ -54,7 +54,17 @@ struct Int8 {
   static HWY_INLINE Sums Dot(const std::uint8_t* a, Weights w, Sums sums) {
     std::int32_t four;
     std::memcpy(&four, a, 4);
-    return hn::SumOfMulQuadAccumulate(di, hn::BitCast(hn::Repartition<Byte, DF>(), hn::Set(di, four)), w, sums);
+    const auto inputs = hn::BitCast(hn::Repartition<Byte, DF>(), hn::Set(di, four));
+#if HWY_TARGET == HWY_AVX2
+    // |a| times w with a's sign: two such products fit 16 bits, since |a| <= 128 and |w| <= 127 (VPSIGNB, VPMADDUBSW).
+    const hn::Repartition<std::int16_t, DF> di16;
+    const hn::Repartition<std::uint8_t, DF> du8;
+    const auto magnitude = hn::BitCast(du8, hn::Abs(inputs));
+    const auto pairs = hn::SatWidenMulPairwiseAdd(di16, magnitude, hn::IfNegativeThenNegOrUndefIfZero(inputs, w));
+    return hn::Add(sums, hn::WidenMulPairwiseAdd(di, pairs, hn::Set(di16, 1)));
+#else
+    return hn::SumOfMulQuadAccumulate(di, inputs, w, sums);
+#endif
   }
   static HWY_INLINE VF Finish(const Matrix& w, const Rows& a, std::size_t m, std::size_t n, Sums sums) {
     const VF product = hn::Mul(hn::ConvertTo(df, sums), hn::Set(df, a.scale[m]));

@@ -1,6 +1,7 @@
 #include "fused/state.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -17,11 +18,12 @@ constexpr std::size_t kRowsApart = 2;
 
 Shared::Shared(const std::filesystem::path& directory, const Manifest& manifest, std::size_t threads,
                std::size_t team_size)
-    : threads(threads),
-      team(team_size),
+    : team(team_size),
       model(directory, manifest, team),
       tokens(manifest.tokens),
-      limits(manifest.limits()) {}
+      limits(manifest.limits()),
+      step_pace(threads),
+      encode_pace(threads) {}
 
 FusedState::FusedState(std::shared_ptr<Shared> shared, std::size_t rows, std::int64_t source, std::int64_t target,
                        bool logits)
@@ -67,8 +69,9 @@ void FusedState::step(std::int64_t count) {
   }
   StepOutput output{Ids(steps * rows_.size(), shared_->tokens.pad), {}};
   if (!live.empty()) {
+    const auto start = std::chrono::steady_clock::now();
     const Borrowed workspace(shared_->workspaces);
-    Team::Lease lease = shared_->team.lease(shared_->threads);
+    Team::Lease lease = shared_->team.lease(shared_->step_pace.choose(live.size()));
     const std::size_t threads = lease.size();
     const bool apart = live.size() >= kRowsApart * threads;
     (*workspace)
@@ -91,6 +94,8 @@ void FusedState::step(std::int64_t count) {
                         apart ? member.rank : 0};
       fused::step(job, apart ? Member{} : member);
     });
+    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
+    shared_->step_pace.took(live.size(), threads, time.count() / static_cast<double>(steps * live.size()));
   }
   for (const Row& row : rows_) output.finished.push_back(row.finished);
   unread_.push_back(std::move(output));

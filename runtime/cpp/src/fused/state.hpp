@@ -9,6 +9,7 @@
 #include "engine.hpp"
 #include "fused/compute.hpp"
 #include "fused/model.hpp"
+#include "fused/pace.hpp"
 #include "fused/team.hpp"
 #include "fused/workspace.hpp"
 
@@ -16,12 +17,12 @@ namespace txport::core::fused {
 
 // What an engine's states and memories share; it lives as long as any of them.
 struct Shared {
-  const std::size_t threads;  // of a call
-  Team team;                  // before the model, which is packed on it
+  Team team;  // before the model, which is packed on it
   Model model;
   SpecialTokens tokens;
   Limits limits;
-  mutable Workspaces workspaces;
+  Workspaces workspaces;
+  Pace step_pace, encode_pace;  // how many threads are best
 
   Shared(const std::filesystem::path& directory, const Manifest& manifest, std::size_t threads, std::size_t team_size);
 };

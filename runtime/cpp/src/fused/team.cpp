@@ -111,8 +111,7 @@ Team::Team(std::size_t size) : born_(forks().load()) {
 
 Team::~Team() {
   for (auto& worker : workers_) {
-    if (is_forked()) {  // the thread is the parent's, and may have held what it has
-      worker->thread.detach();
+    if (is_forked()) {  // the thread is the parent's: there is none to join
       static_cast<void>(worker.release());
       continue;
     }

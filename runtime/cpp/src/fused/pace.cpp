@@ -1,0 +1,54 @@
+#include "fused/pace.hpp"
+
+#include <algorithm>
+
+namespace txport::core::fused {
+
+namespace {
+
+constexpr unsigned kLongestPause = 1024;  // calls
+constexpr double kNew = 0.25;             // the part of a running mean that the newest call is
+
+}  // namespace
+
+Pace::Pace(std::size_t most) : most_(most) {
+  while (levels_ < kLevels && (std::size_t{1} << levels_) / 2 < most) ++levels_;
+  for (Bucket& each : buckets_) each.best = levels_ - 1;
+}
+
+std::size_t Pace::threads_of(std::size_t level) const { return std::min(std::size_t{1} << level, most_); }
+
+Pace::Bucket& Pace::bucket(std::size_t work) {
+  std::size_t index = 0;
+  while (index + 1 < buckets_.size() && (work >> (index + 1)) > 0) ++index;
+  return buckets_[index];
+}
+
+std::size_t Pace::choose(std::size_t work) {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return most_;
+  Bucket& here = bucket(work);
+  if (levels_ == 1 || --here.until_trial > 0) return threads_of(here.best);
+  here.until_trial = here.pause = std::min(2 * here.pause, kLongestPause);
+  here.up = here.best == 0 || (!here.up && here.best + 1 < levels_);
+  return threads_of(here.up ? here.best + 1 : here.best - 1);
+}
+
+void Pace::took(std::size_t work, std::size_t threads, double seconds) {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return;
+  Bucket& here = bucket(work);
+  std::size_t level = 0;
+  while (level + 1 < levels_ && threads_of(level) < threads) ++level;
+  if (threads_of(level) != threads) return;  // others had the rest
+  double& mean = here.seconds[level];
+  mean = mean == 0 ? seconds : mean + (seconds - mean) * kNew;
+  const std::size_t before = here.best;
+  for (std::size_t other = 0; other < levels_; ++other) {
+    const double theirs = here.seconds[other];
+    if (theirs > 0 && (here.seconds[here.best] == 0 || theirs < here.seconds[here.best])) here.best = other;
+  }
+  if (here.best != before) here.until_trial = here.pause = 4;
+}
+
+}  // namespace txport::core::fused

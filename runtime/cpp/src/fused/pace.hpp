@@ -1,0 +1,42 @@
+// How many threads a call is given, learned from how long calls took.
+//
+// More threads are faster on an idle machine, but wait for each other: beside a busy neighbour, or for a model that
+// fits the cache of one core, fewer may be. All give the same numbers, so any call may try another number of threads.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <mutex>
+
+namespace txport::core::fused {
+
+// Callers may share it.
+class Pace {
+ public:
+  explicit Pace(std::size_t most);  // threads
+
+  // The threads for a call of so much work (rows, tokens): 1, 2, 4 ... or `most`. Now and then not the best so far.
+  std::size_t choose(std::size_t work);
+  void took(std::size_t work, std::size_t threads, double seconds);  // for one unit of the work
+
+ private:
+  static constexpr std::size_t kLevels = 8;  // powers of two up to kMostThreads, and the most
+  // Calls of similar work. Trying what was slower costs time: twice as rarely after each time that it was.
+  struct Bucket {
+    std::array<double, kLevels> seconds{};  // of each level, a running mean; 0 before the first
+    std::size_t best = 0;
+    unsigned until_trial = 2;
+    unsigned pause = 2;
+    bool up = false;  // what the next trial tries
+  };
+
+  const std::size_t most_;
+  std::size_t levels_ = 1;
+  std::mutex mutex_;  // only tried: who cannot have it learns nothing
+  std::array<Bucket, 16> buckets_;
+
+  std::size_t threads_of(std::size_t level) const;
+  Bucket& bucket(std::size_t work);
+};
+
+}  // namespace txport::core::fused
