@@ -56,7 +56,8 @@ write_cpuinfo() {
   done > "$root/proc/cpuinfo"
 }
 
-# emulate FILE PROGRAM: an executable FILE that runs PROGRAM; on a Cortex-A76, qemu's nearest to the A78AE of a Jetson Orin.
+# emulate FILE PROGRAM: an executable FILE that runs PROGRAM; all on one kind of processor, since kernels of another one sum
+# in another order. The Cortex-A76 has, as an Orin's A78AE, Armv8.2 with dot products in int8, and no matrix products.
 emulate() {
   mkdir -p "$(dirname "$1")"
   printf '#!/bin/sh\nexec "%s" -cpu "${QEMU_CPU:-cortex-a76}" -L "%s" -0 "$0" "%s" "$@"\n' "$qemu" "$root" "$2" > "$1"
@@ -64,12 +65,10 @@ emulate() {
 }
 
 # A virtual environment: Python finds pyvenv.cfg beside the folder of its name, which is the script's.
-make_venv() {
-  rm -rf "$folder/venv"
+make_python() {
   emulate "$folder/venv/bin/python" "$root/usr/bin/python3"
-  ln -s python "$folder/venv/bin/python3"
+  ln -sf python "$folder/venv/bin/python3"
   printf 'home = %s/usr/bin\ninclude-system-site-packages = false\n' "$root" > "$folder/venv/pyvenv.cfg"
-  install -c "$constraints" "$wheel[ort,trt,test]"
 }
 
 # By PYTHON's pip, run by the Python that it installs for: that one knows which wheels it takes.
@@ -84,10 +83,13 @@ write_cpuinfo
 [ $# = 4 ] || exit 0
 
 if [ -e "$folder/venv/.ready" ]; then
+  make_python
   install --no-deps --force-reinstall "$wheel"
 else
   echo '== Set up Python for arm64, under qemu'
-  make_venv
+  rm -rf "$folder/venv"
+  make_python
+  install -c "$constraints" "$wheel[ort,trt,test]"
   touch "$folder/venv/.ready"
 fi
 "$here/dependencies.sh" "$root/usr/local" "$folder/venv/bin/python"
