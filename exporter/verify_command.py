@@ -22,7 +22,12 @@ from txport.runtime.libraries import needs, share_cores
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("checkpoint", type=click.Path(path_type=Path), required=False)
-@click.option("--device", default="cpu", show_default=True, help="What to verify: cpu (every lowering), cuda or trt.")
+@click.option(
+    "--device",
+    default="cpu",
+    show_default=True,
+    help="What to verify: cpu (every lowering, and the fused engine), cuda or trt.",
+)
 @verification_options
 @click.option("--no-write", is_flag=True, help="Leave the bundle's verification.json as it is.")
 @click.option(

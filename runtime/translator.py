@@ -3,11 +3,12 @@
 import logging
 import operator
 import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 from txport.runtime import greedy
@@ -25,8 +26,10 @@ from txport.runtime.text.lines import as_line, open_lines, text_windows
 from txport.runtime.workers import cores, shares
 
 with needs("ort"):
-    from txport.runtime.engines.teacher_forcing import TeacherForcing
     from txport.runtime.text.tokenizer import TextStream, open_tokenizer
+
+if TYPE_CHECKING:
+    from txport.runtime.engines.teacher_forcing import TeacherForcing
 
 T = TypeVar("T")
 _CLOSED = "this Translator was closed: open the bundle again"
@@ -82,7 +85,9 @@ class Translator:
         if batch is not None and batch > most:
             raise InputError(f"the batch {batch} is not between 1 and {most}, the most of this bundle")
         self._batch, self._batch_tokens = batch, batch_tokens
-        self._forcing: TeacherForcing | None = TeacherForcing(directory, self.manifest, self._engine, threads)
+        self._directory, self._device, self._threads = directory, choice.device, threads
+        self._forcing: "TeacherForcing | None" = None
+        self._lock = threading.Lock()
 
     @property
     def engine(self) -> Engine:
@@ -385,11 +390,16 @@ class Translator:
         return AttentionMaps(source, made, *pieces, encoder, reading.own, reading.cross, scores)
 
     @property
-    def _teacher(self) -> TeacherForcing:
-        forcing = self._forcing
-        if forcing is None:
-            raise InputError(_CLOSED)
-        return forcing
+    def _teacher(self) -> "TeacherForcing":
+        """What reads given translations; it needs ONNX Runtime, which the engine may do without."""
+        with needs("ort"):
+            from txport.runtime.engines.teacher_forcing import TeacherForcing
+
+        engine = self.engine
+        with self._lock:
+            if self._forcing is None:
+                self._forcing = TeacherForcing(self._directory, self.manifest, engine, self._device, self._threads)
+            return self._forcing
 
     def _scores(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[Score]:
         found = {index: reading.log_probabilities for index, reading in self._teacher.read(sources, targets)}

@@ -2,7 +2,8 @@
 
 A graph has a parameter as it is, transposed, or as one of several that were packed into one matrix; in float32, in
 float16, or in int8 with scales. All of these are views with strides, so an engine without graphs needs no second copy.
-What a graph has inline, since it is small, is added to the end of the file.
+What a graph has inline, since it is small, and vectors that the tracer folded away, as biases of zeros, are added to
+the end of the file.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,14 +42,15 @@ def parameter_table(model: Transformer, graphs: Mapping[str, ir.Model], file: Pa
     """
     weights = np.fromfile(file, np.uint8)
     encoder = _Weights(weights, [graphs["encoder"]])
-    steps = _Weights(weights, [graph for name, graph in graphs.items() if name != "encoder"])
+    steps = _Weights(weights, [graph for name, graph in graphs.items() if name.startswith("decoder_step.")])
     found: dict[str, Parameter] = {}
     with file.open("ab") as output:
+        added = _Added(output)
         for name, values in _parameters(model, longest):
             # The encoder computes the keys and values of cross-attention.
             in_encoder = name.startswith(("source", "encoder")) or "cross_attention.key" in name
             in_encoder = in_encoder or "cross_attention.value" in name
-            found[name] = (encoder if in_encoder else steps).find(name, values, output)
+            found[name] = (encoder if in_encoder else steps).find(name, values, added)
     config = model.config
     architecture = Architecture(
         config.norm,  # type: ignore[arg-type]
@@ -56,7 +58,7 @@ def parameter_table(model: Transformer, graphs: Mapping[str, ir.Model], file: Pa
         model.source_embedding.scale,
         config.layer_norm_epsilon,
     )
-    return Parameters(architecture, tuple(_without_ties(model, found)))
+    return Parameters(architecture, tuple(_without_ties(found)))
 
 
 def _parameters(model: Transformer, longest: int) -> Iterator[tuple[str, Float32]]:
@@ -73,7 +75,7 @@ def _parameters(model: Transformer, longest: int) -> Iterator[tuple[str, Float32
         yield name, (value if scale is None else value * scale).float().numpy()
 
 
-def _without_ties(model: Transformer, found: dict[str, Parameter]) -> Iterator[Parameter]:
+def _without_ties(found: Mapping[str, Parameter]) -> Iterator[Parameter]:
     """A table of tokens that is the target's, and stored as that is, stands there once."""
     target = found["target_embedding.tokens.weight"]
     for name, parameter in found.items():
@@ -109,8 +111,8 @@ class _Weights:
                     view = view[:, 0] if view.shape[1:] == (1,) else view  # scales that are a column
                     self._stored.setdefault((dtype, view.size), {})[tensor.offset] = view
 
-    def find(self, name: str, values: Float32, output: BinaryIO) -> Parameter:
-        """The most exact form in which these graphs have a tensor; what they have inline is written to `output`."""
+    def find(self, name: str, values: Float32, added: "_Added") -> Parameter:
+        """The most exact form in which these graphs have a tensor; what they lack is added."""
         forms: list[tuple[ParameterType, Array]] = [("float32", values)]
         with np.errstate(over="ignore"):  # what overflows is in float32
             forms.append(("float16", values.astype(np.float16)))
@@ -120,9 +122,9 @@ class _Weights:
         if values.ndim == 2:
             ints, scales = quantised(values)
             if (place := self._place(ints)) is not None:
-                factors = self._place(scales) or _append(output, name, scales)
+                factors = self._place(scales) or added.place(name, scales)
                 return Parameter(name, "int8", place.offset, values.shape, place.strides, factors.offset)
-        place = _append(output, name, values)
+        place = added.place(name, values)
         return Parameter(name, "float32", place.offset, values.shape, place.strides, None)
 
     def _place(self, values: Array) -> _Place | None:
@@ -140,10 +142,24 @@ class _Weights:
         return None
 
 
-def _append(output: BinaryIO, name: str, values: Float32) -> _Place:
-    """Write a tensor that the graphs have inline."""
-    assert values.size < INLINE, f"no graph has {name}, of {values.size} elements, in the file of weights"
-    output.write(b"\0" * (-output.tell() % ALIGNMENT))
-    offset = output.tell()
-    output.write(values.tobytes())
-    return _Place(offset, (values.shape[1], 1) if values.ndim == 2 else (1,))
+class _Added:
+    """Tensors at the end of the file, each once.
+
+    Args:
+        output: the file, to append to.
+    """
+
+    def __init__(self, output: BinaryIO) -> None:
+        self._output = output
+        self._offsets: dict[bytes, int] = {}
+
+    def place(self, name: str, values: Float32) -> _Place:
+        """Where a tensor is from now on; a large matrix would be a second copy, and our mistake."""
+        missing = f"no graph has {name}, of {values.size} elements, in the file of weights"
+        assert values.ndim == 1 or values.size < INLINE, missing
+        data = values.tobytes()
+        if data not in self._offsets:
+            self._output.write(b"\0" * (-self._output.tell() % ALIGNMENT))
+            self._offsets[data] = self._output.tell()
+            self._output.write(data)
+        return _Place(self._offsets[data], (values.shape[1], 1) if values.ndim == 2 else (1,))

@@ -46,7 +46,7 @@ def check_attention(
         engine: that runs the other graphs.
     """
     indices = list(itertools.islice(spread([len(source) for source in trial.sources]), SAMPLE))
-    found = _Found(TeacherForcing(directory, manifest, engine, 0))
+    found = _Found(TeacherForcing(directory, manifest, engine, "cpu", 0))
     sources, limits = [trial.sources[index] for index in indices], [trial.limits[index] for index in indices]
     for answer in answers(model, sources, limits, trial.prefix):
         found.add(answer.batch, *_maps(model, answer.batch))

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -223,9 +224,16 @@ def _open(directory: Path, manifest: Manifest, choice: Choice, threads: int, man
         return fused.FusedEngine(directory, threads, many)
     if choice.device == "cuda":
         return _open_on_gpu(directory, manifest, choice)
+    if manifest.parameters is not None and (reason := against_fused(manifest)) is not None and reason in choice.reason:
+        _say_once(f"ONNX Runtime runs the bundle: {reason}")
     with needs("ort"):
         from txport.runtime.engines.ort import OrtEngine
     return OrtEngine(directory, manifest, choice.lowerings, threads)
+
+
+@cache
+def _say_once(sentence: str) -> None:
+    _log.info(sentence)
 
 
 def _open_on_gpu(directory: Path, manifest: Manifest, choice: Choice) -> Engine:

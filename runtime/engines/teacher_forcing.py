@@ -57,14 +57,15 @@ class TeacherForcing:
         directory: the bundle.
         manifest: its manifest, already checked.
         engine: that runs the bundle.
+        device: "cpu", or where the graphs run if the CUDA provider is installed.
         threads: threads of each operator on the CPU; 0 for as many as there are cores.
     """
 
-    def __init__(self, directory: Path, manifest: Manifest, engine: Engine, threads: int) -> None:
+    def __init__(self, directory: Path, manifest: Manifest, engine: Engine, device: str, threads: int) -> None:
         self._directory, self._manifest, self._threads = directory, manifest, threads
-        # The engine on the CPU encodes for this one too; others keep on the GPU what they encode.
+        # ONNX Runtime on the CPU encodes for these graphs too; other engines keep what they encode to themselves.
         self._engine = engine if isinstance(engine, OrtEngine) else None
-        self._on_cpu = self._engine is not None or cuda_provider() is None
+        self._on_cpu = device == "cpu" or self._engine is not None or cuda_provider() is None
         self._sessions: dict[str, Any] = {}
         self._lock = threading.Lock()
 

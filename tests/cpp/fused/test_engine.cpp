@@ -5,10 +5,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <thread>
 
 #include "errors.hpp"
 #include "fused/engine.hpp"
+#include "fused/pace.hpp"
 #include "fused/random_model.hpp"
 #include "fused/targets.hpp"
 #include "greedy.hpp"
@@ -213,7 +215,7 @@ TEST_CASE("threads that wait for each other too long are given up, and tried aga
   fused::Pace pace(6);
   const auto run = [&](const std::function<double(std::size_t)>& seconds) {
     std::array<int, 7> calls{};
-    for (int i = 0; i < 2000; ++i) {
+    for (int i = 0; i < 4000; ++i) {
       const std::size_t threads = pace.choose(5);
       ++calls.at(threads);
       pace.took(5, threads, seconds(threads));
@@ -221,10 +223,10 @@ TEST_CASE("threads that wait for each other too long are given up, and tried aga
     return calls;
   };
   const auto idle = run([](std::size_t threads) { return 1.0 / static_cast<double>(threads); });
-  CHECK(idle[6] > 1900);
+  CHECK(idle[6] > 3800);
   const auto busy = run([](std::size_t threads) { return static_cast<double>(threads * threads); });
-  CHECK(busy[1] > 1900);
+  CHECK(busy[1] > 3800);
   CHECK(busy[6] > 0);
-  CHECK(run([](std::size_t threads) { return threads == 2 ? 1.0 : 2.0; })[2] > 1000);
+  CHECK(run([](std::size_t threads) { return threads == 2 ? 1.0 : 2.0; })[2] > 2000);
   CHECK(fused::Pace(1).choose(3) == 1);
 }

@@ -14,8 +14,9 @@ from txport.exporter.bundle import write_graphs
 from txport.exporter.graphs.float16 import to_float16
 from txport.exporter.graphs.int8 import convertible, to_int8
 from txport.exporter.graphs.parameters import parameter_table
-from txport.exporter.graphs.trace import model_sizes
+from txport.exporter.graphs.trace import model_sizes, trace_all
 from txport.exporter.graphs.weights import INLINE
+from txport.models.config import preset
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.parameter_rules import parameter_faults
 from txport.runtime.bundle.parameters import WEIGHTS, Parameter, Parameters
@@ -129,6 +130,20 @@ def test_every_parameter_is_rebuilt(options: str, form: Callable[[dict[str, ir.M
 
 def dimensions() -> Dimensions:
     return Dimensions(Range(1, 8, 64), Range(1, 8, LENGTH), Range(1, 8, LENGTH))
+
+
+def test_biases_of_zeros_which_the_tracer_drops(tmp_path: Path) -> None:
+    """As those of a model that was not trained yet."""
+    model = Transformer(preset("tiny", source_vocabulary=64, target_vocabulary=64, max_positions=LENGTH)).eval()
+    graphs = trace_all(model, ("ort",), LENGTH, lambda: None)
+    write_graphs(tmp_path, graphs, "0")
+    tensors = {t.name: t for t in parameter_table(model, graphs, tmp_path / "weights.bin", LENGTH).tensors}
+    data = (tmp_path / "weights.bin").read_bytes()
+    for name, values in expected(model).items():
+        if name in tensors:
+            np.testing.assert_array_equal(rebuilt(tensors[name], data), values)
+    zeros = [name for name in tensors if name.endswith("bias")]
+    assert len(zeros) == 2 * (8 + 13) and not rebuilt(tensors[zeros[0]], data).any()
 
 
 def test_types_are_those_of_the_graphs(tmp_path: Path) -> None:

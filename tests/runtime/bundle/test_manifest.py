@@ -5,12 +5,13 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from patches import fits, manifests
+from patches import fits, manifests, sign, text
 from toy import BUNDLE
-from txport.runtime.bundle.manifest import Manifest, list_files
+from txport.runtime.bundle.manifest import WEIGHTS, Manifest, list_files
 from txport.runtime.bundle.schema import FileEntry
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.errors import BundleError
@@ -53,6 +54,38 @@ def test_any_truncation_is_noticed(length: int) -> None:
 def test_rubbish_is_refused_as_a_bundle(data: bytes) -> None:
     with pytest.raises(BundleError):
         Manifest.parse(data)
+
+
+SIZES = st.integers(-4, 1100) | st.sampled_from([2**31, 2**62, 2**63 - 1, -(2**63)])
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.sampled_from("offset scales shape strides".split()), SIZES), max_size=3)
+)
+def test_no_table_of_parameters_leads_out_of_the_file(changes: list[tuple[int, str, int]]) -> None:
+    """It is refused in one sentence, or every element and scale that it names is one of the file's."""
+    value = manifests().value("parameters")
+    for index, field, size in changes:
+        tensors = value["parameters"]["tensors"]
+        tensor = tensors[index % len(tensors)]
+        if field in ("offset", "scales"):
+            tensor[field] = size
+        else:
+            tensor[field][size % len(tensor[field])] = size
+    try:
+        manifest = Manifest.parse(sign(text(value | {"sha256": "0" * 64})))
+    except BundleError as error:
+        assert str(error).startswith("manifest.json: parameter") and "\n" not in str(error)
+        return
+    assert manifest.parameters is not None
+    whole = np.zeros(manifest.files[WEIGHTS].bytes, np.uint8)
+    for each in manifest.parameters.tensors:
+        dtype = np.dtype(each.dtype)
+        strides = [stride * dtype.itemsize for stride in each.strides]
+        assert np.ndarray(each.shape, dtype, whole, each.offset, strides).size > 0, "numpy checks the bounds"
+        if each.scales is not None:
+            assert len(np.frombuffer(whole, np.float32, each.shape[0], each.scales)) == each.shape[0]
 
 
 def test_write_and_load(damaged: Path) -> None:

@@ -167,10 +167,17 @@ def test_a_bundle_that_it_cannot_run_falls_to_onnx_runtime(
 # --- where there is no library ---------------------------------------------------------------------------------------
 
 
-def test_without_the_library_everything_runs_on_onnx_runtime(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_everything_runs_on_onnx_runtime(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setenv(fused.VARIABLE, "")
     assert find_library() is None
-    choice = choose(Manifest.load(bundle), "cpu")
+    manifest = dataclasses.replace(Manifest.load(bundle), verification=None)
+    with caplog.at_level(logging.INFO, "txport"):
+        for _ in range(2):
+            assert "ONNX Runtime" in open_engine(bundle, manifest, choose(manifest, "cpu"), 1).name
+    assert caplog.messages == [f"ONNX Runtime runs the bundle: {missing()}"], "it is said once"
+    choice = choose(manifest, "cpu")
     assert choice.engine == "ort" and f"; {missing()}; ONNX Runtime runs" in choice.reason
     assert "make fused" in (missing() or "")
     with pytest.raises(MissingLibrary, match="the fused engine cannot be used: .* make fused"):

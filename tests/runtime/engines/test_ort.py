@@ -235,7 +235,7 @@ def test_lowerings(damaged: Path) -> None:
     assert OrtEngine(BUNDLE, few).step_graph.lowering == "scatter"
     with pytest.raises(BundleError, match="no lowering 'ort', only scatter, tensorscatter"):
         few.usable_lowerings("ort")
-    with pytest.raises(InputError, match="'fused' is unknown"):
+    with pytest.raises(InputError, match="'swift' is unknown"):
         MANIFEST.usable_lowerings("swift")
 
 

@@ -10,17 +10,11 @@
 #include <utility>
 #include <vector>
 
+#include "abi/engine.hpp"
 #include "abi/guard.hpp"
 #include "bundle/manifest.hpp"
-#include "engine.hpp"
 #include "errors.hpp"
 #include "fused/engine.hpp"
-
-// States and memories share their engine, so that either may be closed first.
-struct txport_engine_handle {
-  std::shared_ptr<const txport::core::Engine> engine;
-  txport::core::ModelSizes sizes;
-};
 
 struct txport_engine_memory {
   std::shared_ptr<const txport::core::Engine> engine;

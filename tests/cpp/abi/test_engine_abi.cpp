@@ -1,0 +1,160 @@
+// The C ABI of one engine: what goes wrong gives a code and a message, whatever was passed in, and nothing is harmed.
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cstring>
+#include <functional>
+#include <string>
+
+#include "abi/engine.hpp"
+#include "fused/engine.hpp"
+#include "fused/random_model.hpp"
+#include "greedy.hpp"
+#include "txport/engine.h"
+
+namespace {
+
+using txport::core::Ids;
+
+constexpr std::int64_t kLimit = 20;
+
+txport_engine_handle handle_of(const random_model::RandomModel& model) {
+  return {txport::core::open_fused(model.directory(), model.manifest, {2, false}), model.manifest.model};
+}
+
+struct Free {
+  void operator()(txport_engine_memory* memory) const { txport_engine_memory_free(memory); }
+  void operator()(txport_engine_state* state) const { txport_state_free(state); }
+};
+using MemoryPointer = std::unique_ptr<txport_engine_memory, Free>;
+using StatePointer = std::unique_ptr<txport_engine_state, Free>;
+
+const Ids kSources{4, 5, 6, 7, 8, 9, 0, 0};  // [2, 4]
+const Ids kLengths{4, 2};
+const Ids kBoth{0, 1};
+
+MemoryPointer encoded(const txport_engine_handle& engine) {
+  txport_engine_memory* memory = nullptr;
+  REQUIRE(txport_engine_encode(&engine, kSources.data(), kLengths.data(), 2, 4, &memory) == TXPORT_OK);
+  return MemoryPointer(memory);
+}
+
+StatePointer allocated(const txport_engine_handle& engine, std::int64_t target, bool logits = false) {
+  txport_engine_state* state = nullptr;
+  REQUIRE(txport_engine_allocate(&engine, 2, 4, target, logits ? 1 : 0, &state) == TXPORT_OK);
+  return StatePointer(state);
+}
+
+// Whether a call fails as the caller's fault, with these words.
+bool refused(txport_code code, const char* words) {
+  return code == TXPORT_INPUT_ERROR && std::strstr(txport_message(), words) != nullptr;
+}
+
+}  // namespace
+
+TEST_CASE("the C ABI of an engine makes the ids of the greedy search, rows moved to longer caches") {
+  const random_model::RandomModel model({}, 11);
+  const txport_engine_handle engine = handle_of(model);
+  const Ids limits{kLimit, kLimit};
+  const MemoryPointer memory = encoded(engine);
+  StatePointer state = allocated(engine, 8);
+  REQUIRE(txport_state_place(state.get(), 2, kBoth.data(), memory.get(), kBoth.data(), limits.data()) == TXPORT_OK);
+  std::array<Ids, 2> made;
+  Ids tokens(2 * kLimit);
+  std::array<std::uint8_t, 2> finished{};
+  std::int64_t steps = -1;
+  for (const std::int64_t count : {3, 5, 12}) {
+    if (count == 12) {
+      txport_engine_state* longer = nullptr;
+      REQUIRE(txport_state_moved(state.get(), 2, kBoth.data(), kLimit, &longer) == TXPORT_OK);
+      CHECK(refused(txport_state_step(state.get(), 1), "the state was moved"));
+      state.reset(longer);
+    }
+    REQUIRE(txport_state_step(state.get(), count) == TXPORT_OK);
+    CHECK(refused(txport_state_read(state.get(), tokens.data(), count - 1, &steps, finished.data()), "capacity"));
+    REQUIRE(txport_state_read(state.get(), tokens.data(), kLimit, &steps, finished.data()) == TXPORT_OK);
+    REQUIRE(steps == count);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(2 * count); ++i) {
+      if (made[i % 2].empty() || made[i % 2].back() != model.manifest.tokens.eos) made[i % 2].push_back(tokens[i]);
+    }
+  }
+  REQUIRE(txport_state_read(state.get(), tokens.data(), kLimit, &steps, finished.data()) == TXPORT_OK);
+  CHECK(steps == 0);
+  const auto expected = decode_all(*engine.engine, {{{4, 5, 6, 7}, kLimit, 0, {}}, {{8, 9}, kLimit, 0, {}}}, {});
+  CHECK(made[0] == expected[0].ids);
+  CHECK(made[1] == expected[1].ids);
+  txport_engine_facts facts{};
+  REQUIRE(txport_engine_get_facts(&engine, &facts) == TXPORT_OK);
+  CHECK(facts.batch == 16);
+  CHECK(facts.vocabulary == 40);
+  CHECK(facts.eos == 3);
+  CHECK(txport_engine_first_target(&engine, 40) == 64);
+}
+
+TEST_CASE("arguments of the C ABI of an engine that cannot be") {
+  const random_model::RandomModel model({}, 11);
+  const txport_engine_handle engine = handle_of(model);
+  const txport_engine_handle other = handle_of(model);
+  txport_engine_handle* none = nullptr;
+  CHECK(refused(txport_engine_open(nullptr, 1, 0, &none), "bundle is NULL"));
+  CHECK(refused(txport_engine_open("/nowhere", -1, 0, &none), "threads is -1"));
+  CHECK(txport_engine_open("/nowhere", 1, 0, &none) == TXPORT_BUNDLE_ERROR);
+  CHECK(txport_engine_open(kToyBundle.c_str(), 1, 0, &none) == TXPORT_ENGINE_ERROR);  // of an older version
+  CHECK(none == nullptr);
+  CHECK(refused(txport_engine_name(nullptr, nullptr), "NULL"));
+  CHECK(refused(txport_engine_get_facts(&engine, nullptr), "facts is NULL"));
+  CHECK(txport_engine_first_target(nullptr, 4) == 0);
+
+  txport_engine_memory* memory = nullptr;
+  const auto encode = [&](const Ids& ids, const Ids& lengths, std::int64_t batch, std::int64_t source) {
+    return txport_engine_encode(&engine, ids.data(), lengths.data(), batch, source, &memory);
+  };
+  CHECK(refused(encode(kSources, kLengths, 17, 4), "batch is 17, which is not between 1 and 16"));
+  CHECK(refused(encode(kSources, kLengths, 2, 81), "source is 81"));
+  CHECK(refused(encode(kSources, {4, 5}, 2, 4), "lengths is 5"));
+  CHECK(refused(encode(kSources, {4, 0}, 2, 4), "lengths is 0"));
+  CHECK(refused(encode({4, 5, 6, 40, 8, 9, 0, 0}, kLengths, 2, 4), "input_ids is 40"));
+  CHECK(refused(encode({4, 5, 6, -1, 8, 9, 0, 0}, kLengths, 2, 4), "input_ids is -1"));
+  CHECK(encode({4, 5, 6, 7, 8, 9, -7, 99}, kLengths, 2, 4) == TXPORT_OK);  // what is behind the end is ignored
+  const MemoryPointer ignored(memory);
+
+  txport_engine_state* made = nullptr;
+  CHECK(refused(txport_engine_allocate(&engine, 0, 4, 8, 0, &made), "rows is 0"));
+  CHECK(refused(txport_engine_allocate(&engine, 2, 4, 81, 0, &made), "target is 81"));
+  const StatePointer state = allocated(engine, 8);
+  const MemoryPointer mine = encoded(engine);
+  const MemoryPointer theirs = encoded(other);
+  const auto place = [&](const Ids& rows, const txport_engine_memory* from, const Ids& from_rows, const Ids& limits) {
+    return txport_state_place(state.get(), static_cast<std::int64_t>(rows.size()), rows.data(), from, from_rows.data(),
+                              limits.data());
+  };
+  CHECK(refused(place({2}, mine.get(), {0}, {5}), "rows is 2"));
+  CHECK(refused(place({0}, mine.get(), {2}, {5}), "memory_rows is 2"));
+  CHECK(refused(place({0}, mine.get(), {0}, {81}), "target_limits is 81"));
+  CHECK(refused(place({0}, theirs.get(), {0}, {5}), "another engine"));
+  CHECK(refused(place({0}, nullptr, {0}, {5}), "memory is NULL"));
+  REQUIRE(place({0, 1}, mine.get(), {0, 1}, {20, 20}) == TXPORT_OK);
+  CHECK(refused(txport_state_step(state.get(), 0), "count is 0"));
+  CHECK(refused(txport_state_step(state.get(), 9), "would pass the end of its cache"));
+  REQUIRE(txport_state_step(state.get(), 1) == TXPORT_OK);
+  CHECK(refused(place({0}, mine.get(), {0}, {5}), "were not read"));
+  std::array<float, 80> logits{};
+  CHECK(refused(txport_state_logits(state.get(), logits.data()), "were not read"));
+  CHECK(refused(txport_state_moved(state.get(), 2, kBoth.data(), 8, &made), "were not read"));
+  Ids tokens(2);
+  std::array<std::uint8_t, 2> finished{};
+  std::int64_t steps = 0;
+  REQUIRE(txport_state_read(state.get(), tokens.data(), 1, &steps, finished.data()) == TXPORT_OK);
+  CHECK(refused(txport_state_logits(state.get(), logits.data()), "without logits"));
+  const Ids wrong{0, 40};
+  CHECK(refused(txport_state_override(state.get(), 2, kBoth.data(), wrong.data(), finished.data()), "token_ids is 40"));
+  CHECK(refused(txport_state_override(state.get(), 1, wrong.data() + 1, kBoth.data(), finished.data()), "rows is 40"));
+  CHECK(refused(txport_state_moved(state.get(), 17, kBoth.data(), 8, &made), "count is 17"));
+  CHECK(refused(txport_state_moved(state.get(), 2, wrong.data(), 8, &made), "rows is 40"));
+  CHECK(refused(txport_state_step(nullptr, 1), "state is NULL"));
+  CHECK(txport_state_step(state.get(), 1) == TXPORT_OK);
+  txport_state_free(nullptr);
+  txport_engine_memory_free(nullptr);
+  txport_engine_close(nullptr);
+}
