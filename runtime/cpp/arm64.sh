@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
-# arm64.sh FOLDER PYTHON WHEEL CONSTRAINTS: what both runtimes are built with and run on for 64-bit ARM, on Debian and
+# arm64.sh FOLDER [PYTHON WHEEL CONSTRAINTS]: what both runtimes are built with and run on for 64-bit ARM, on Debian and
 # Ubuntu for x86-64.
 #
 # Installs the cross-compiler and qemu-user (packages.sh), and makes, in FOLDER:
 #   sysroot/   the same system's packages for arm64, unpacked: apt resolves them with a state of its own, so that this
-#              machine learns of no other architecture; with ONNX Runtime in usr/local (dependencies.sh)
-#   venv/      their Python, under qemu, with WHEEL and what it needs, by PYTHON's pip
+#              machine learns of no other architecture; with Highway's source in usr/highway
+# With all four arguments also:
+#   venv/      their Python, under qemu, with WHEEL, which is built with the sysroot, and what it needs, by PYTHON's pip
 #   emulated/  the C++ programs under qemu, which release/ will hold: what would run build/cpp/release runs these
+# and, in sysroot/usr/local, ONNX Runtime (dependencies.sh).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-[ $# = 4 ] || { echo "usage: $0 FOLDER PYTHON WHEEL CONSTRAINTS"; exit 2; }
+[ $# = 1 ] || [ $# = 4 ] || { echo "usage: $0 FOLDER [PYTHON WHEEL CONSTRAINTS]"; exit 2; }
 mkdir -p "$1"
-folder=$(cd "$1" && pwd) python=$2 wheel=$3 constraints=$4
+folder=$(cd "$1" && pwd) python=${2:-} wheel=${3:-} constraints=${4:-}
 root=$folder/sysroot
 [ "$(uname -m)" = x86_64 ] || { echo "arm64.sh is for x86-64, and this is $(uname -m): on ARM itself use make cpp and make test"; exit 2; }
 
@@ -54,7 +56,8 @@ write_cpuinfo() {
   done > "$root/proc/cpuinfo"
 }
 
-# emulate FILE PROGRAM: an executable FILE that runs PROGRAM; on a Cortex-A76, qemu's nearest to the A78AE of a Jetson Orin.
+# emulate FILE PROGRAM: an executable FILE that runs PROGRAM; all on one kind of processor, since kernels of another one sum
+# in another order. The Cortex-A76 has, as an Orin's A78AE, Armv8.2 with dot products in int8, and no matrix products.
 emulate() {
   mkdir -p "$(dirname "$1")"
   printf '#!/bin/sh\nexec "%s" -cpu "${QEMU_CPU:-cortex-a76}" -L "%s" -0 "$0" "%s" "$@"\n' "$qemu" "$root" "$2" > "$1"
@@ -62,12 +65,10 @@ emulate() {
 }
 
 # A virtual environment: Python finds pyvenv.cfg beside the folder of its name, which is the script's.
-make_venv() {
-  rm -rf "$folder/venv"
+make_python() {
   emulate "$folder/venv/bin/python" "$root/usr/bin/python3"
-  ln -s python "$folder/venv/bin/python3"
+  ln -sf python "$folder/venv/bin/python3"
   printf 'home = %s/usr/bin\ninclude-system-site-packages = false\n' "$root" > "$folder/venv/pyvenv.cfg"
-  install -c "$constraints" "$wheel[ort,trt,test]"
 }
 
 # By PYTHON's pip, run by the Python that it installs for: that one knows which wheels it takes.
@@ -78,11 +79,17 @@ install() {
 
 [ -e "$root/.ready" ] || { echo '== Unpack arm64 packages'; make_sysroot; touch "$root/.ready"; }
 write_cpuinfo
+"$here/highway.sh" "$root/usr/highway"
+[ $# = 4 ] || exit 0
+
 if [ -e "$folder/venv/.ready" ]; then
+  make_python
   install --no-deps --force-reinstall "$wheel"
 else
   echo '== Set up Python for arm64, under qemu'
-  make_venv
+  rm -rf "$folder/venv"
+  make_python
+  install -c "$constraints" "$wheel[ort,trt,test]"
   touch "$folder/venv/.ready"
 fi
 "$here/dependencies.sh" "$root/usr/local" "$folder/venv/bin/python"

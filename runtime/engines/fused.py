@@ -6,6 +6,7 @@ Python's global lock for the length of each call. Arrays of int64 go in as they 
 
 import ctypes
 import os
+from collections import deque
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_char_p, c_int32, c_int64, c_void_p
 from functools import cache
@@ -187,7 +188,7 @@ class FusedState:
     def __init__(self, library: ctypes.CDLL, handle: _Handle, sizes: tuple[int, int, int], vocabulary: int) -> None:
         self._library, self._handle, self._vocabulary = library, handle, vocabulary
         self.rows, self.source, self.target = sizes
-        self._unread = 0  # calls of `txport_state_step`
+        self._unread: deque[int] = deque()  # calls of `txport_state_step` for each group of steps
 
     def place(
         self, rows: Sequence[int], memory: _Handle, memory_rows: Sequence[int], target_limits: Sequence[int]
@@ -199,21 +200,21 @@ class FusedState:
 
     def step(self, count: int = 1) -> None:
         """Advance every unfinished row by up to `count` tokens, in one call of the library for each `MOST_STEPS`."""
+        self._unread.append(0)
         while count > 0:
             part = min(count, MOST_STEPS)
             _check(self._library, self._library.txport_state_step(self._handle.value, part))
-            self._unread += 1
+            self._unread[-1] += 1
             count -= part
 
     def read(self) -> StepOutput:
-        """The tokens of the steps since the last `read`."""
+        """The tokens of the first group of steps that was not read yet."""
         made, steps, finished = [], c_int64(), np.empty(self.rows, np.bool_)
-        for _ in range(self._unread):
+        for _ in range(self._unread.popleft()):
             part = np.empty((MOST_STEPS, self.rows), np.int64)
             arguments = _address(part), MOST_STEPS, byref(steps), _address(finished)
             _check(self._library, self._library.txport_state_read(self._handle.value, *arguments))
             made.append(part[: steps.value])
-        self._unread = 0
         return StepOutput(made[0] if len(made) == 1 else np.concatenate(made), finished)
 
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
