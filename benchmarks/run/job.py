@@ -11,7 +11,7 @@ from txport.benchmarks.run.workloads import Work, fixed_work, text_work
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.strict_json import read
 from txport.runtime.engines.choice import FUSED, choose
-from txport.runtime.errors import InputError
+from txport.runtime.errors import InputError, TxportError
 
 BATCHES, SOURCE, TARGET = (1, 8, 32), 32, 64
 CURVE_BATCHES, CURVE_TARGETS = (1, 2, 4, 8, 16, 32, 64), (16, 32, 64, 128, 256)
@@ -121,9 +121,8 @@ def _plans(
     options: BenchOptions, manifest: Manifest, scratch: Path
 ) -> tuple[list[ContestantPlan], Sequence[Contestant]]:
     plans = [bundle_plan(options.bundle, manifest, options.place, "txport")]
-    choice = choose(manifest, options.device, options.lowering, options.bundle)
-    if choice.engine == FUSED and choice.fallback is not None:
-        beside = replace(options.place, lowering=choice.fallback.lowerings[0])
+    if (lowering := _beside_fused(options, manifest)) is not None:
+        beside = replace(options.place, lowering=lowering)
         plans.append(bundle_plan(options.bundle, manifest, beside, "txport, ONNX Runtime"))
     for other in options.against:
         plans.append(bundle_plan(other, Manifest.load(other), options.place, _name(other, plans)))
@@ -140,6 +139,15 @@ def _plans(
         return plans, [replace(plan.contestant, skipped=reason) for plan in peers]
     _check_checkpoint(options.bundle, checkpoint)
     return [*plans, *peers], []
+
+
+def _beside_fused(options: BenchOptions, manifest: Manifest) -> str | None:
+    """What ONNX Runtime runs best, where the fused engine is chosen; None elsewhere, and where nothing can be."""
+    try:
+        choice = choose(manifest, options.device, options.lowering, options.bundle)
+    except TxportError:  # the bundle's own process says it
+        return None
+    return choice.fallback.lowerings[0] if choice.engine == FUSED and choice.fallback is not None else None
 
 
 def _name(other: Path, plans: Sequence[ContestantPlan]) -> str:
