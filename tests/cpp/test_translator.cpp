@@ -174,7 +174,7 @@ TEST_CASE("bad arguments") {
   CHECK(fault_of<InputError>([&] {
           translator.translate({"a", "b\xFF"}, {});
         }) == "sentence 2 is not UTF-8 (byte 2 is 0xff): convert the text, say with iconv -t utf-8");
-  CHECK(fault_of<InputError>([&] { Translator(kToyBundle, with_lowering("fused")); }).find("'fused' is unknown") !=
+  CHECK(fault_of<InputError>([&] { Translator(kToyBundle, with_lowering("fusion")); }).find("'fusion' is unknown") !=
         std::string::npos);
   TranslatorOptions how;
   how.device = "tpu";

@@ -213,8 +213,9 @@ class RandomModel {
     add_norm(name + "_residual.norm");
   }
   void add_feed_forward(const std::string& name) {
-    add_linear(name + ".inner", options.ffn, d());
-    add_linear(name + ".outer", d(), options.ffn);
+    const std::int64_t inner = options.ffn + static_cast<std::int64_t>(random_() % 40);  // of each layer its own
+    add_linear(name + ".inner", inner, d());
+    add_linear(name + ".outer", d(), inner);
     add_norm(name + "_residual.norm");
   }
 

@@ -214,7 +214,8 @@ Model::Model(const std::filesystem::path& directory, const Manifest& manifest, T
                     tensors.find("projection.bias")};
   plans.whole(projection, last, -std::numeric_limits<float>::infinity());  // padding is never the largest
   matrices_ = plans.pack(team);
-  ffn = std::max(padded(encoder.empty() ? 0 : encoder[0].inner.outputs()), decoder[0].inner.outputs());
+  for (const EncoderLayer& layer : encoder) ffn = std::max(ffn, layer.inner.outputs());
+  for (const DecoderLayer& layer : decoder) ffn = std::max(ffn, layer.inner.outputs());
 
   Norms norms(tensors, d, 2 + 2 * encoder.size() + 1 + 3 * decoder.size() + 1);
   source.norm = norms.find("source_embedding.norm");

@@ -57,9 +57,9 @@ struct Model {
   // Packs on all threads of `team`. The manifest has parameters, which were validated against its sizes and the file.
   Model(const std::filesystem::path& directory, const Manifest& manifest, Team& team);
 
-  std::size_t d;      // d_model
-  std::size_t width;  // d, padded
-  std::size_t ffn;    // padded
+  std::size_t d;        // d_model
+  std::size_t width;    // d, padded
+  std::size_t ffn = 0;  // of the widest layer, padded
   Groups heads;
   std::size_t vocabulary;  // of the target
   float epsilon;           // of LayerNorm
