@@ -58,9 +58,9 @@ std::string in_characters(const std::vector<Span>& words, std::string_view text)
 std::string as_json_line(const Translation& result, std::string_view source) {
   std::string alignment;
   if (result.alignment) {
-    alignment = ", \"alignment\": \"" + result.alignment->pharaoh +
-                "\", \"source_words\": " + in_characters(result.alignment->source_words, source) +
-                ", \"target_words\": " + in_characters(result.alignment->target_words, result.text);
+    alignment = R"(, "alignment": ")" + result.alignment->pharaoh + R"(", "source_words": )" +
+                in_characters(result.alignment->source_words, source) + R"(, "target_words": )" +
+                in_characters(result.alignment->target_words, result.text);
   }
   const std::string scores = result.scores ? ", \"scores\": " + array(*result.scores, show) : "";
   const std::string ids = array(result.ids, [](std::int64_t id) { return std::to_string(id); });

@@ -186,6 +186,7 @@ void give(txport_result** result, std::vector<Sentence> sentences) {
 
 void give(txport_result** result, std::vector<Translation> translations) {
   std::vector<Sentence> sentences;
+  sentences.reserve(translations.size());
   for (Translation& translation : translations) sentences.push_back(sentence_of(std::move(translation)));
   give(result, std::move(sentences));
 }

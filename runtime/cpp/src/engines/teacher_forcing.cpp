@@ -63,8 +63,8 @@ using Named = std::map<std::string, Ort::Value>;
 
 class OrtTeacherForcing : public TeacherForcing {
  public:
-  OrtTeacherForcing(fs::path directory, const Manifest& manifest, const Engine& engine, int threads)
-      : directory_(std::move(directory)), manifest_(manifest), engine_(engine), threads_(threads) {}
+  OrtTeacherForcing(fs::path directory, Manifest manifest, const Engine& engine, int threads)
+      : directory_(std::move(directory)), manifest_(std::move(manifest)), engine_(engine), threads_(threads) {}
 
   void read(const std::vector<Ids>& sources, const std::vector<Ids>& targets, bool cross,
             const std::function<void(std::size_t, Reading)>& take) const override {
@@ -78,7 +78,7 @@ class OrtTeacherForcing : public TeacherForcing {
     if (cross) wanted.push_back("cross_attention");
     for (const auto& rows : batches_of(sources, targets, manifest_.limits().batch, numbers)) {
       const Named found = decode(sources, targets, rows, wanted);
-      const float* scores = found.at("log_probabilities").GetTensorData<float>();
+      const auto* scores = found.at("log_probabilities").GetTensorData<float>();
       const auto width = static_cast<std::size_t>(sizes_of(found.at("log_probabilities"))[1]);
       for (std::size_t i = 0; i < rows.size(); ++i) {
         const float* start = scores + i * width;
@@ -101,7 +101,7 @@ class OrtTeacherForcing : public TeacherForcing {
     for (const auto& rows : batches_of(sources, sources, manifest_.limits().batch, numbers)) {
       Padded given = padded(sources, rows, manifest_.tokens.pad);
       const Named found = run(*manifest_.optional_graph(kEncoderAttention), source_tensors(given), {"memory"});
-      const float* memory = found.at("memory").GetTensorData<float>();
+      const auto* memory = found.at("memory").GetTensorData<float>();
       for (std::size_t i = 0; i < rows.size(); ++i) {
         const float* start = memory + i * given.longest * width;
         const std::size_t length = sources[rows[i]].size();
@@ -135,7 +135,7 @@ class OrtTeacherForcing : public TeacherForcing {
     const auto size = [&shape](std::size_t axis) { return static_cast<std::size_t>(shape[axis]); };
     CrossAttention cross{size(0), size(2), targets, sources, {}};
     cross.values.reserve(cross.layers * cross.heads * targets * sources);
-    const float* values = tensor.GetTensorData<float>();
+    const auto* values = tensor.GetTensorData<float>();
     for (std::size_t layer = 0; layer < cross.layers; ++layer) {
       for (std::size_t head = 0; head < cross.heads; ++head) {
         const float* map = values + ((layer * size(1) + row) * cross.heads + head) * size(3) * size(4);

@@ -22,6 +22,7 @@ std::optional<std::size_t> word_of(const Span& span, const std::vector<Span>& wo
 
 FloatMatrix averaged(const CrossAttention& cross, const std::vector<std::pair<std::int64_t, std::int64_t>>& heads) {
   std::vector<std::size_t> chosen;  // heads, counted over all layers
+  chosen.reserve(cross.layers * cross.heads);
   for (const auto& [layer, head] : heads) {
     chosen.push_back(static_cast<std::size_t>(layer) * cross.heads + static_cast<std::size_t>(head));
   }
