@@ -139,11 +139,21 @@ def _tensor_faults(tensor: Parameter, expected: Expected, size: int) -> Iterator
     last = sum((count - 1) * stride for count, stride in zip(tensor.shape, tensor.strides, strict=True))
     if tensor.offset + (last + 1) * element > size:
         yield f"{start} leads beyond the {size} bytes of {WEIGHTS!r}"
+    if _overlaps(tensor):
+        yield f"{start} has strides by which its elements overlap"
     if tensor.scales is not None:
         if tensor.scales < 0 or tensor.scales % _SCALE_BYTES:
             yield f"{start} has scales at {tensor.scales}, which is not a multiple of {_SCALE_BYTES} from 0 on"
         if tensor.scales + tensor.shape[0] * _SCALE_BYTES > size:
             yield f"{start} has scales that lead beyond the {size} bytes of {WEIGHTS!r}"
+
+
+def _overlaps(tensor: Parameter) -> bool:
+    """Whether one axis does not step over all of the other. Else the file is as large as the matrix that is made of it."""
+    if len(tensor.shape) != 2:
+        return False
+    spans = [(count - 1) * stride for count, stride in zip(tensor.shape, tensor.strides, strict=True)]
+    return tensor.strides[0] <= spans[1] and tensor.strides[1] <= spans[0]
 
 
 def _fits(shape: tuple[int, ...], expected: tuple[int | str, ...]) -> bool:

@@ -59,6 +59,14 @@ bool lies_within(const Parameter& tensor, std::int64_t count) {
   return left >= 0;
 }
 
+// Whether one axis of a view within the file does not step over all of the other. Else the file is as large as the
+// matrix that is made of it.
+bool overlaps(const Parameter& tensor) {
+  if (tensor.shape.size() != 2) return false;
+  const auto span = [&](std::size_t axis) { return (tensor.shape[axis] - 1) * tensor.strides[axis]; };
+  return tensor.strides[0] <= span(1) && tensor.strides[1] <= span(0);
+}
+
 // The checks of one table; each throws the fault.
 class Table {
  public:
@@ -194,6 +202,7 @@ class Table {
                 std::to_string(element) + " from 0 on");
     require(tensor.offset <= file_bytes_ && lies_within(tensor, (file_bytes_ - tensor.offset) / element),
             start + " leads" + beyond);
+    require(!overlaps(tensor), start + " has strides by which its elements overlap");
     if (int8) check_scales(*tensor.scales, tensor.shape[0], start, beyond);
   }
 
