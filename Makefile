@@ -178,8 +178,7 @@ endif
 # 64-bit ARM, as in every Jetson, under qemu. Programs are run by scripts of the same names, also those that tests start;
 # nm and strip that read them are the cross-compiler's.
 ARM64 := build/arm64
-ARM64_CMAKE = --toolchain cmake/aarch64.cmake -DTXPORT_SYSROOT=$(CURDIR)/$(ARM64)/sysroot \
-  -DHIGHWAY_ROOT=$(CURDIR)/$(ARM64)/sysroot/usr/highway
+ARM64_CMAKE = --toolchain cmake/aarch64.cmake -DTXPORT_SYSROOT=$(CURDIR)/$(ARM64)/sysroot
 ARM64_PYTEST = TXPORT_CPP_BUILD=$(CURDIR)/$(ARM64)/emulated TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) TXPORT_EMULATED=1 \
   CXX=aarch64-linux-gnu-g++ PATH=$(CURDIR)/$(ARM64)/venv/bin:/usr/aarch64-linux-gnu/bin:$$PATH python -m pytest -p no:cacheprovider
 # $(call arm64_ids,TESTS): compares with this machine, and exports the bundles if they are not there.
@@ -190,13 +189,13 @@ arm64_ids = TXPORT_ARM64=$(CURDIR)/$(ARM64)/emulated TXPORT_TEST_BUNDLE=$(TEST_B
 arm64-cpp: fused
 	@runtime/cpp/arm64.sh $(ARM64)
 	@echo '== Build the wheel for arm64'
-	@runtime/cpp/engine.sh $(ARM64)/engine $(ARM64_CMAKE)
+	@HIGHWAY_ROOT=$(ARM64)/sysroot/usr/highway runtime/cpp/engine.sh $(ARM64)/engine $(ARM64_CMAKE)
 	@test -e $(ARM64)/engine/libtxport_engine.so
 	@$(call pack,$(ARM64)/engine/libtxport_engine.so,$(ARM64)/dist)
 	@runtime/cpp/arm64.sh $(ARM64) $(VENV)/bin/python $(ARM64)/dist/txport-*.whl constraints.txt
 	@echo '== Build the C++ runtime for arm64'
 	@cmake -S runtime/cpp -B $(ARM64)/release -G Ninja -DTXPORT_STRICT=ON -DTXPORT_TESTS=ON $(ARM64_CMAKE) \
-	  > $(ARM64)/release.log || { cat $(ARM64)/release.log; exit 2; }
+	  -DHIGHWAY_ROOT=$(CURDIR)/$(ARM64)/sysroot/usr/highway > $(ARM64)/release.log || { cat $(ARM64)/release.log; exit 2; }
 	@cmake --build $(ARM64)/release
 	@echo '== Its tests, golden cases and ids on arm64, under qemu'
 	@QEMU_CPU=cortex-a76 ctest --test-dir $(ARM64)/release -j $(WORKERS) --output-on-failure -E soak
