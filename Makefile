@@ -178,34 +178,39 @@ endif
 # 64-bit ARM, as in every Jetson, under qemu. Programs are run by scripts of the same names, also those that tests start;
 # nm and strip that read them are the cross-compiler's.
 ARM64 := build/arm64
-ARM64_CMAKE = --toolchain cmake/aarch64.cmake -DTXPORT_SYSROOT=$(CURDIR)/$(ARM64)/sysroot \
-  -DHIGHWAY_ROOT=$(CURDIR)/$(ARM64)/sysroot/usr/highway
+ARM64_CMAKE = --toolchain cmake/aarch64.cmake -DTXPORT_SYSROOT=$(CURDIR)/$(ARM64)/sysroot
 ARM64_PYTEST = TXPORT_CPP_BUILD=$(CURDIR)/$(ARM64)/emulated TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) TXPORT_EMULATED=1 \
   CXX=aarch64-linux-gnu-g++ PATH=$(CURDIR)/$(ARM64)/venv/bin:/usr/aarch64-linux-gnu/bin:$$PATH python -m pytest -p no:cacheprovider
 # $(call arm64_ids,TESTS): compares with this machine, and exports the bundles if they are not there.
 arm64_ids = TXPORT_ARM64=$(CURDIR)/$(ARM64)/emulated TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) \
   $(VENV)/bin/python -m pytest -q tests/cpp/test_processors.py -k '$(1)'
 
-# soak: the memory of qemu, which keeps what it has compiled, would be measured; 100,000 translations take it an hour.
+# $(call arm64_python,LIBRARY): the wheel and all that runs it, and the C++ programs.
+arm64_python = $(call pack,$(1),$(ARM64)/dist) && \
+  runtime/cpp/arm64.sh $(ARM64) $(VENV)/bin/python $(ARM64)/dist/txport-*.whl constraints.txt
+
+# What continuous integration has the time for: the library and the tools, golden cases, and ids on one processor.
 arm64-cpp: fused
-	@runtime/cpp/arm64.sh $(ARM64)
-	@echo '== Build the wheel for arm64'
-	@runtime/cpp/engine.sh $(ARM64)/engine $(ARM64_CMAKE)
-	@test -e $(ARM64)/engine/libtxport_engine.so
-	@$(call pack,$(ARM64)/engine/libtxport_engine.so,$(ARM64)/dist)
-	@runtime/cpp/arm64.sh $(ARM64) $(VENV)/bin/python $(ARM64)/dist/txport-*.whl constraints.txt
+	@$(call arm64_python,)
 	@echo '== Build the C++ runtime for arm64'
 	@cmake -S runtime/cpp -B $(ARM64)/release -G Ninja -DTXPORT_STRICT=ON -DTXPORT_TESTS=ON $(ARM64_CMAKE) \
-	  > $(ARM64)/release.log || { cat $(ARM64)/release.log; exit 2; }
-	@cmake --build $(ARM64)/release
-	@echo '== Its tests, golden cases and ids on arm64, under qemu'
-	@QEMU_CPU=cortex-a76 ctest --test-dir $(ARM64)/release -j $(WORKERS) --output-on-failure -E soak
+	  -DHIGHWAY_ROOT=$(CURDIR)/$(ARM64)/sysroot/usr/highway > $(ARM64)/release.log || { cat $(ARM64)/release.log; exit 2; }
+	@cmake --build $(ARM64)/release --target txport txport-translate txport-bench txport_example_c txport_example_cpp
+	@echo '== Its golden cases and ids on arm64, under qemu'
 	@$(call arm64_ids,cortex-a76)
 	@$(ARM64_PYTEST) -q tests/cpp/test_runtime_cpp.py -k checks_itself
 
+# soak: the memory of qemu, which keeps what it has compiled, would be measured; 100,000 translations take it an hour.
 arm64: arm64-cpp
-	@echo '== Its ids on other processors, the tests of its programs, and the Python runtime on arm64, under qemu'
+	@echo '== The tests of the C++ runtime on arm64, under qemu'
+	@cmake --build $(ARM64)/release
+	@QEMU_CPU=cortex-a76 ctest --test-dir $(ARM64)/release -j $(WORKERS) --output-on-failure -E soak
 	@$(call arm64_ids,not cortex-a76)
+	@echo '== The wheel for arm64 with the fused engine'
+	@HIGHWAY_ROOT=$(ARM64)/sysroot/usr/highway runtime/cpp/engine.sh $(ARM64)/engine $(ARM64_CMAKE)
+	@test -e $(ARM64)/engine/libtxport_engine.so
+	@$(call arm64_python,$(ARM64)/engine/libtxport_engine.so)
+	@echo '== The tests of its programs and of the Python runtime on arm64, under qemu'
 	@$(ARM64_PYTEST) $(SIDE_BY_SIDE) -m 'not gpu' tests/cpp tests/runtime
 
 cpp-clang: $(VENV)/.ready

@@ -1,19 +1,18 @@
 #!/usr/bin/env bash
-# arm64.sh FOLDER [PYTHON WHEEL CONSTRAINTS]: what both runtimes are built with and run on for 64-bit ARM, on Debian and
+# arm64.sh FOLDER PYTHON WHEEL CONSTRAINTS: what both runtimes are built with and run on for 64-bit ARM, on Debian and
 # Ubuntu for x86-64.
 #
 # Installs the cross-compiler and qemu-user (packages.sh), and makes, in FOLDER:
 #   sysroot/   the same system's packages for arm64, unpacked: apt resolves them with a state of its own, so that this
-#              machine learns of no other architecture; with Highway's source in usr/highway
-# With all four arguments also:
-#   venv/      their Python, under qemu, with WHEEL, which is built with the sysroot, and what it needs, by PYTHON's pip
+#              machine learns of no other architecture; with ONNX Runtime in usr/local and Highway's source in usr/highway
+#              (dependencies.sh)
+#   venv/      their Python, under qemu, with WHEEL and what it needs, by PYTHON's pip
 #   emulated/  the C++ programs under qemu, which release/ will hold: what would run build/cpp/release runs these
-# and, in sysroot/usr/local, ONNX Runtime (dependencies.sh).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-[ $# = 1 ] || [ $# = 4 ] || { echo "usage: $0 FOLDER [PYTHON WHEEL CONSTRAINTS]"; exit 2; }
+[ $# = 4 ] || { echo "usage: $0 FOLDER PYTHON WHEEL CONSTRAINTS"; exit 2; }
 mkdir -p "$1"
-folder=$(cd "$1" && pwd) python=${2:-} wheel=${3:-} constraints=${4:-}
+folder=$(cd "$1" && pwd) python=$2 wheel=$3 constraints=$4
 root=$folder/sysroot
 [ "$(uname -m)" = x86_64 ] || { echo "arm64.sh is for x86-64, and this is $(uname -m): on ARM itself use make cpp and make test"; exit 2; }
 
@@ -79,9 +78,6 @@ install() {
 
 [ -e "$root/.ready" ] || { echo '== Unpack arm64 packages'; make_sysroot; touch "$root/.ready"; }
 write_cpuinfo
-"$here/highway.sh" "$root/usr/highway"
-[ $# = 4 ] || exit 0
-
 if [ -e "$folder/venv/.ready" ]; then
   make_python
   install --no-deps --force-reinstall "$wheel"
