@@ -149,7 +149,7 @@ def _tensor_faults(tensor: Parameter, expected: Expected, size: int) -> Iterator
 
 
 def _overlaps(tensor: Parameter) -> bool:
-    """Whether one axis does not step over all of the other. Else the file is as large as the matrix that is made of it."""
+    """Whether no axis steps over all of the other. Else the file is as large as what is made of it."""
     if len(tensor.shape) != 2:
         return False
     spans = [(count - 1) * stride for count, stride in zip(tensor.shape, tensor.strides, strict=True)]
