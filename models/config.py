@@ -2,9 +2,9 @@
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
-from txport.runtime.bundle.strict_json import decode
+from txport.runtime.bundle.strict_json import decode, encode
 from txport.runtime.bundle.tokenizer_schema import Vocabularies
 from txport.runtime.errors import InputError
 
@@ -13,6 +13,8 @@ POSITIONS = ("sinusoidal", "learned")
 LARGEST = 1 << 24  # no size of a model comes near; a product of two still fits 64 bits
 ACTIVATIONS = ("relu", "gelu", "silu")
 INITIALISATIONS = ("scaled", "annotated", "d2l")
+
+Heads: TypeAlias = tuple[tuple[int, int], ...]  # (layer, head), counted from 0
 
 
 def _option(default: Any, help: str, *, added: bool = False) -> Any:
@@ -62,7 +64,7 @@ class Config:
         "of a new model: Xavier with embeddings as N(0, 1/d_model) (scaled), or as annotated and d2l have it",
         added=True,
     )
-    alignment_heads: tuple[tuple[int, int], ...] = _option(
+    alignment_heads: Heads = _option(
         (),
         "(layer, head) of the decoder's cross-attention that point to the source, counted from 0; alignments use them",
         added=True,
@@ -160,4 +162,4 @@ def preset(name: str, **overrides: Any) -> Config:
     """
     if name not in list(PRESETS):
         raise InputError(f"there is no preset {name!r}: choose one of {', '.join(PRESETS)}")
-    return decode(Config, {**PRESETS[name], **overrides}, "model config", InputError, by_hand=True)
+    return decode(Config, encode({**PRESETS[name], **overrides}), "model config", InputError, by_hand=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from txport.models.config import PRESETS, Config, preset
+from txport.models.config import PRESETS, Config, Heads, preset
 from txport.runtime.bundle.strict_json import decode
 from txport.runtime.errors import InputError, nearest
 
@@ -359,7 +359,11 @@ def _model(table: Mapping[str, Any], where: str) -> dict[str, Any]:
         if name in model:
             raise InputError(f"{where}: model.{name} comes from the tokenizer: set tokenizer.vocabulary")
     try:
-        preset(**{"name": "small", **{"name" if key == "preset" else key: value for key, value in model.items()}})
+        decode(Heads, model.get("alignment_heads", []), "model config.alignment_heads", InputError)
+        checked = {"name" if key == "preset" else key: value for key, value in model.items()}
+        if not ("name" in checked or {"decoder_layers", "heads"} <= checked.keys()):
+            checked.pop("alignment_heads", None)  # of a model that is chosen later, or a checkpoint's
+        preset(**{"name": "small", **checked})
     except InputError as error:
         raise InputError(f"{where}, [model]: {error}") from None
     return model

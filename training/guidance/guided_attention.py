@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from txport.models.config import Heads
 from txport.models.transformer import Transformer
 from txport.runtime.text.tokenizer import TextTokenizer
 from txport.training.guidance.pharaoh import Links, piece_links
@@ -96,7 +97,7 @@ def choose_guide(options: TrainingOptions, alignments: Mapping[Pair, Links], tok
     return Diagonal(options.guided_width) if options.guided_attention == "diagonal" else Aligned(alignments, tokenizer)
 
 
-def default_heads(decoder_layers: int) -> tuple[tuple[int, int], ...]:
+def default_heads(decoder_layers: int) -> Heads:
     """(layer, head) to guide where a recipe names none: the first of the last layer but one.
 
     That layer aligns best by itself already (Garg et al. 2019, "Jointly Learning to Align and Translate with
