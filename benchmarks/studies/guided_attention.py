@@ -16,9 +16,11 @@ from pathlib import Path
 import click
 import torch
 from txport.models.checkpoint import Checkpoint, load_checkpoint
+from txport.models.config import Heads
 from txport.runtime.text.alignment import align_tokens, align_words, averaged, stripped, words_of
 from txport.runtime.text.tokenizer import TextTokenizer, open_tokenizer
 from txport.training.corpora import Pair
+from txport.training.guidance.guided_attention import default_heads
 from txport.training.loop import train
 from txport.training.recipe import from_table
 from txport.training.spoken import corpus as spoken
@@ -26,6 +28,7 @@ from txport.training.spoken import corpus as spoken
 NAMES = "zero one two three four five six seven eight nine".split()
 SPOKEN = {"oh": 0, **{name: digit for digit, name in enumerate(NAMES)}}
 GUIDES = ("none", "diagonal", "alignments")
+ALL, ONE = "none: the average of the last layers", "none: the head that the others guide"
 Links = list[tuple[int, int]]  # source word, target word
 
 
@@ -56,28 +59,28 @@ class Figures:
     exact: float
 
 
-def measure(checkpoint: Checkpoint, pairs: Sequence[Pair], exact: float) -> Figures:
-    """How well the heads of a model align the digits of given translations, by the rules of `Translator`."""
+def measure(checkpoint: Checkpoint, pairs: Sequence[Pair], exact: float, heads: Heads) -> Figures:
+    """How well heads of a model align the digits of given translations, by the rules of `Translator`."""
     tokenizer = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, checkpoint.config.vocabularies)
     assert isinstance(tokenizer, TextTokenizer)
     right = true = found = 0
     for pair in pairs:
         links = certain_links(*pair)
         digits = {target for _, target in links}
-        made = [link for link in _aligned(checkpoint, tokenizer, pair) if link[1] in digits]
+        made = [link for link in _aligned(checkpoint, tokenizer, pair, heads) if link[1] in digits]
         right += len(set(made) & set(links))
         true, found = true + len(links), found + len(made)
     return Figures(1 - 2 * right / (true + found), exact)
 
 
-def _aligned(checkpoint: Checkpoint, tokenizer: TextTokenizer, pair: Pair) -> Links:
+def _aligned(checkpoint: Checkpoint, tokenizer: TextTokenizer, pair: Pair, heads: Heads) -> Links:
     """Links of words that a model gives between a source and its reference."""
     source, around = tokenizer.encode_source(pair[0])
     target, ids = tokenizer.encode_prefix(pair[1]), around.around(source)
     with torch.no_grad():
         lengths = torch.tensor([len(ids)]), torch.tensor([len(target)])
         maps = checkpoint.model.attention_maps(torch.tensor([ids]), lengths[0], torch.tensor([target]), lengths[1])
-    weights = averaged(maps.cross[:, 0].numpy(), checkpoint.config.alignment_heads)
+    weights = averaged(maps.cross[:, 0].numpy(), heads)
     tokens = align_tokens(weights, range(len(source)), range(len(target)))
     spans = [stripped(span, pair[0]) for span in tokenizer.source_spans(pair[0])]
     made = [stripped(span, pair[1]) for span in tokenizer.prefix_spans(pair[1])]
@@ -97,35 +100,47 @@ def write_corpus(directory: Path, train_pairs: int, test_pairs: int) -> list[Pai
     return [pair for pair in pairs if len(certain_links(*pair)) > 1]
 
 
-def runs(directory: Path, steps: int, pairs: Sequence[Pair], seed: int) -> Iterator[tuple[str, Figures]]:
-    """Train and measure a model for each of `GUIDES`."""
+def runs(directory: Path, steps: int, weight: float, pairs: Sequence[Pair], seed: int) -> Iterator[tuple[str, Figures]]:
+    """Train and measure a model for each of `GUIDES`; the one without guidance by all its heads, and by one alone."""
     for guide in GUIDES:
         corpus = {"kind": "parallel", "source_language": "written", "target_language": "spoken"}
         corpus |= {"validation": "validation", "test": "test"}
         if guide == "alignments":
             corpus["alignments"] = "align"
-        training = {"guided_attention": guide, "seed": seed, "max_steps": steps, "max_length": 128}
+        training = {
+            "guided_attention": guide,
+            "guided_weight": weight,
+            "seed": seed,
+            "max_steps": steps,
+            "max_length": 128,
+        }
         training |= {"batch_tokens": 1024, "validation_sentences": 50}
         tables = {"tokenizer": {"vocabulary": 800, "lower_case": True}, "model": {"preset": "tiny", "dropout": 0.0}}
         recipe = from_table({"corpus": corpus, "training": training, **tables}, "of the study")
         output = directory / f"{guide}-{seed}"
         outcome = train(recipe, output, directory / "corpus", force=True)
         assert outcome is not None
-        yield guide, measure(load_checkpoint(output), pairs, outcome.test.exact)
+        checkpoint, exact = load_checkpoint(output), outcome.test.exact
+        heads = checkpoint.config.alignment_heads
+        yield (guide if heads else ALL), measure(checkpoint, pairs, exact, heads)
+        if not heads:
+            one = default_heads(checkpoint.config.decoder_layers)
+            yield ONE, measure(checkpoint, pairs, exact, one)
 
 
 @click.command()
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory for corpus and models.")
 @click.option("--steps", default=1500, show_default=True, help="Of each training.")
 @click.option("--pairs", default=20000, show_default=True, help="Of training.")
+@click.option("--weight", default=1.0, show_default=True, help="training.guided_weight.")
 @click.option("--seeds", default=1, show_default=True, help="Trainings of each kind.")
-def main(output: Path, steps: int, pairs: int, seeds: int) -> None:
+def main(output: Path, steps: int, pairs: int, weight: float, seeds: int) -> None:
     """Train without and with guided attention and print how well each model aligns spoken digits."""
     measured = write_corpus(output / "corpus", pairs, 2_000)
-    found: dict[str, list[Figures]] = {guide: [] for guide in GUIDES}
+    found: dict[str, list[Figures]] = {}
     for seed in range(1, seeds + 1):
-        for guide, figures in runs(output, steps, measured, seed):
-            found[guide].append(figures)
+        for guide, figures in runs(output, steps, weight, measured, seed):
+            found.setdefault(guide, []).append(figures)
             click.echo(f"{guide}, seed {seed}: {figures}", err=True)
     click.echo(f"{sum(len(certain_links(*pair)) for pair in measured)} digits of {len(measured)} sentences")
     click.echo("| guided_attention | alignment error | exact match |\n|---|---|---|")
