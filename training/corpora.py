@@ -54,7 +54,7 @@ def load(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | None 
     """
     if isinstance(options, BuiltinOptions):
         whole = builtin(options)
-        return Corpus(*(_as_answered(pairs, tokenizer) for pairs in (whole.train, whole.validation, whole.test)))
+        return _as_answered_all([whole.train, whole.validation, whole.test], tokenizer)
     train = _read_split(options, data, options.train)
     count = options.held_out or max(1, min(MOST_HELD_OUT, len(train) // 20))
     splits: list[list[Pair]] = []
@@ -64,7 +64,14 @@ def load(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | None 
         else:  # no file of its own: taken from the training pairs, by sentence
             train, held_out = hold_out(train, count, salt)
             splits.append(held_out)
-    return Corpus(*(_as_answered(pairs, tokenizer) for pairs in (train, *splits)), _alignments(options, data))
+    return _as_answered_all([train, *splits], tokenizer, _alignments(options, data))
+
+
+def _as_answered_all(
+    splits: list[list[Pair]], tokenizer: TokenizerOptions | None, alignments: dict[Pair, Links] | None = None
+) -> Corpus:
+    train, validation, test = (_as_answered(pairs, tokenizer) for pairs in splits)
+    return Corpus(train, validation, test, alignments or {})
 
 
 def _as_answered(pairs: list[Pair], tokenizer: TokenizerOptions | None) -> list[Pair]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import click
 import torch
@@ -111,7 +112,7 @@ def runs(directory: Path, steps: int, weight: float, pairs: Sequence[Pair], seed
         corpus |= {"validation": "validation", "test": "test"}
         if guide == "alignments":
             corpus["alignments"] = "align"
-        training = {"seed": seed, "max_steps": steps, "batch_tokens": 1024, "max_length": 128}
+        training: dict[str, Any] = {"seed": seed, "max_steps": steps, "batch_tokens": 1024, "max_length": 128}
         training |= {"validation_sentences": 50, "guided_attention": guide, "guided_weight": weight}
         tables = {"tokenizer": {"vocabulary": 800, "lower_case": True}, "model": {"preset": "tiny", "dropout": 0.0}}
         recipe = from_table({"corpus": corpus, "training": training, **tables}, "of the study")

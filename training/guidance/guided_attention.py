@@ -83,7 +83,7 @@ class Aligned(Guide):
         if links is None or not len(links):
             return ()
         moved = piece_links(links, *pair, self._tokenizer) + np.array([source.start, target.start], np.int32)
-        return moved.flatten().tolist()  # type: ignore[no-any-return]
+        return moved.flatten().tolist()
 
     def fill(self, matrix: Matrix, points: npt.NDArray[np.int32]) -> None:
         matrix[points[1::2], points[::2]] = 1.0
