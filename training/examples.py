@@ -74,7 +74,7 @@ class Examples(Dataset[TrainingBatch]):
     Args:
         sources, targets: ids of each pair.
         pad: the id of padding.
-        guide, points: of guided attention, and what it keeps of each pair; no rows without it.
+        guide, points: of guided attention, and what it keeps of each pair; None without it.
     """
 
     def __init__(
@@ -83,10 +83,10 @@ class Examples(Dataset[TrainingBatch]):
         targets: Ragged,
         pad: int = PAD,
         guide: Guide | None = None,
-        points: Ragged = Ragged.of(()),  # noqa: B008
+        points: Ragged | None = None,
     ) -> None:
         self.sources, self.targets, self._pad = sources, targets, pad
-        self._guide, self.points = guide, points
+        self._guide, self.points = guide, points or Ragged.of(())
 
     @classmethod
     def of(
