@@ -194,6 +194,7 @@ class _Export:
             graphs=tuple(graph_record(name, model, sizes) for name, model in models.items()),
             tokenizer=self._checkpoint.tokenizer,
             generation=Generation(),
+            alignment_heads=config.alignment_heads,
             files={},
             verification=None,
         )

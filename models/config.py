@@ -2,9 +2,9 @@
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
-from txport.runtime.bundle.strict_json import decode
+from txport.runtime.bundle.strict_json import decode, encode
 from txport.runtime.bundle.tokenizer_schema import Vocabularies
 from txport.runtime.errors import InputError
 
@@ -13,6 +13,8 @@ POSITIONS = ("sinusoidal", "learned")
 LARGEST = 1 << 24  # no size of a model comes near; a product of two still fits 64 bits
 ACTIVATIONS = ("relu", "gelu", "silu")
 INITIALISATIONS = ("scaled", "annotated", "d2l")
+
+Heads: TypeAlias = tuple[tuple[int, int], ...]  # (layer, head), counted from 0
 
 
 def _option(default: Any, help: str, *, added: bool = False) -> Any:
@@ -62,6 +64,11 @@ class Config:
         "of a new model: Xavier with embeddings as N(0, 1/d_model) (scaled), or as annotated and d2l have it",
         added=True,
     )
+    alignment_heads: Heads = _option(
+        (),
+        "(layer, head) of the decoder's cross-attention that point to the source, counted from 0; alignments use them",
+        added=True,
+    )
     pad_id: int = _option(0, "id of padding")
     unk_id: int = _option(1, "id of unknown pieces")
     bos_id: int = _option(2, "id that the decoder starts from")
@@ -99,12 +106,21 @@ class Config:
         _require(
             0 < self.layer_norm_epsilon < 1, "layer_norm_epsilon", self.layer_norm_epsilon, "must be between 0 and 1"
         )
+        self._check_heads()
         if self.share_embeddings:
             same = self.source_vocabulary == self.target_vocabulary
             _require(same, "share_embeddings", True, "needs source_vocabulary and target_vocabulary to be equal")
         smallest = min(self.source_vocabulary, self.target_vocabulary)
         for name in ("pad_id", "unk_id", "bos_id", "eos_id"):
             _require(0 <= getattr(self, name) < smallest, name, getattr(self, name), f"must be an id below {smallest}")
+
+    def _check_heads(self) -> None:
+        sizes = f"the model's {self.decoder_layers} decoder layers of {self.heads} heads, counted from 0"
+        for number, (layer, head) in enumerate(self.alignment_heads):
+            there = 0 <= layer < self.decoder_layers and 0 <= head < self.heads
+            _require(there, "alignment_heads", [[layer, head]], f"is outside {sizes}")
+            once = (layer, head) not in self.alignment_heads[:number]
+            _require(once, "alignment_heads", [[layer, head]], "is there twice")
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -146,4 +162,4 @@ def preset(name: str, **overrides: Any) -> Config:
     """
     if name not in list(PRESETS):
         raise InputError(f"there is no preset {name!r}: choose one of {', '.join(PRESETS)}")
-    return decode(Config, {**PRESETS[name], **overrides}, "model config", InputError, by_hand=True)
+    return decode(Config, encode({**PRESETS[name], **overrides}), "model config", InputError, by_hand=True)

@@ -5,7 +5,7 @@ Lengths count tokens that are not padding; padding is only at the end of a row.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -327,7 +327,8 @@ class Transformer(nn.Module):
             target_lengths: int64 `[b]`.
         """
         bos = torch.full_like(target_ids[:, :1], self.config.bos_id)
-        with _recorded_weights(self) as weights:
+        attentions = [module for module in self.modules() if isinstance(module, Attention)]
+        with recorded_weights(attentions) as weights:
             logits = self(source_ids, source_lengths, torch.cat([bos, target_ids[:, :-1]], dim=1))
         source = valid_mask(source_lengths, source_ids.shape[1]).transpose(2, 3)
         target = valid_mask(target_lengths, target_ids.shape[1]).transpose(2, 3)
@@ -345,8 +346,8 @@ class Transformer(nn.Module):
 
 
 @contextmanager
-def _recorded_weights(model: nn.Module) -> Iterator[dict[nn.Module, Tensor]]:
-    """Collects the weights of each `Attention` of a model when it runs."""
+def recorded_weights(attentions: Iterable[nn.Module]) -> Iterator[dict[nn.Module, Tensor]]:
+    """Collects the weights of some `Attention`s when the model runs, with their gradient; the others cost nothing."""
     weights: dict[nn.Module, Tensor] = {}
 
     def record(attention: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
@@ -354,7 +355,6 @@ def _recorded_weights(model: nn.Module) -> Iterator[dict[nn.Module, Tensor]]:
         weights[attention] = attention.weights(*inputs, **options)
 
     with ExitStack() as hooks:
-        for module in model.modules():
-            if isinstance(module, Attention):
-                hooks.callback(module.register_forward_pre_hook(record, with_kwargs=True).remove)
+        for attention in attentions:
+            hooks.callback(attention.register_forward_pre_hook(record, with_kwargs=True).remove)
         yield weights

@@ -4,7 +4,7 @@ import hashlib
 import heapq
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from txport.models.normalisation import spaced
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
 from txport.runtime.text.lines import read_lines
+from txport.training.guidance.pharaoh import Links, by_pair
 from txport.training.recipe import (
     RECIPES,
     BuiltinOptions,
@@ -31,11 +32,12 @@ MOST_HELD_OUT = 1_000
 
 @dataclass(frozen=True)
 class Corpus:
-    """Pairs to learn from, to choose by, and to judge by."""
+    """Pairs to learn from, to choose by, and to judge by, and alignments of training pairs where the recipe has any."""
 
     train: list[Pair]
     validation: list[Pair]
     test: list[Pair]
+    alignments: dict[Pair, Links] = field(default_factory=dict)
 
 
 def load(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | None = None) -> Corpus:
@@ -52,7 +54,7 @@ def load(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | None 
     """
     if isinstance(options, BuiltinOptions):
         whole = builtin(options)
-        return Corpus(*(_as_answered(pairs, tokenizer) for pairs in (whole.train, whole.validation, whole.test)))
+        return _as_answered_all([whole.train, whole.validation, whole.test], tokenizer)
     train = _read_split(options, data, options.train)
     count = options.held_out or max(1, min(MOST_HELD_OUT, len(train) // 20))
     splits: list[list[Pair]] = []
@@ -62,7 +64,14 @@ def load(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | None 
         else:  # no file of its own: taken from the training pairs, by sentence
             train, held_out = hold_out(train, count, salt)
             splits.append(held_out)
-    return Corpus(*(_as_answered(pairs, tokenizer) for pairs in (train, *splits)))
+    return _as_answered_all([train, *splits], tokenizer, _alignments(options, data))
+
+
+def _as_answered_all(
+    splits: list[list[Pair]], tokenizer: TokenizerOptions | None, alignments: dict[Pair, Links] | None = None
+) -> Corpus:
+    train, validation, test = (_as_answered(pairs, tokenizer) for pairs in splits)
+    return Corpus(train, validation, test, alignments or {})
 
 
 def _as_answered(pairs: list[Pair], tokenizer: TokenizerOptions | None) -> list[Pair]:
@@ -85,10 +94,35 @@ def _read_whole(options: ParallelOptions | TableOptions | DatasetsOptions, data:
         source, target = (_existing(data / f"{name}.{language}") for language in languages)
         return read_parallel(source, target)
     if isinstance(options, TableOptions):
-        shipped = RECIPES / name
-        file = shipped if shipped.exists() and not (data / name).exists() else _existing(data / name)
-        return read_table(file, options.source_column, options.target_column)
+        return read_table(_table(name, data), options.source_column, options.target_column)
     return read_dataset(options, name)
+
+
+def _alignments(options: ParallelOptions | TableOptions | DatasetsOptions, data: Path) -> dict[Pair, Links]:
+    """Of the words of the training pairs, by pair: as pairs move between splits, theirs need not be moved along."""
+    if isinstance(options, ParallelOptions) and options.alignments is not None:
+        endings = options.source_language, options.target_language, options.alignments
+        files = [_existing(data / f"{options.train}.{ending}") for ending in endings]
+        sources, targets, alignments = map(read_lines, files)
+        if len(sources) != len(alignments):
+            raise InputError(
+                f"{files[0]} has {len(sources)} lines and {files[2]} has {len(alignments)}: each pair of lines needs "
+                "an alignment, an empty line where nothing is known"
+            )
+        lines = (f"{files[2]}, line {number}" for number in range(1, len(alignments) + 1))
+        return by_pair(zip(sources, targets, strict=True), alignments, lines)
+    if isinstance(options, TableOptions) and options.alignment_column is not None:
+        file = _table(options.train, data)
+        columns = options.source_column, options.target_column, options.alignment_column
+        rows = list(_rows(file, columns))
+        lines = (f"{file}, line {number}" for number, _ in rows)
+        return by_pair(((cells[0], cells[1]) for _, cells in rows), [cells[2] for _, cells in rows], lines)
+    return {}
+
+
+def _table(name: str, data: Path) -> Path:
+    shipped = RECIPES / name
+    return shipped if shipped.exists() and not (data / name).exists() else _existing(data / name)
 
 
 def _existing(file: Path) -> Path:
@@ -138,8 +172,13 @@ def read_table(file: Path, source_column: int = 1, target_column: int = 2) -> li
     Raises:
         InputError: the file is missing or not UTF-8, a line has too few columns, or no pair is left.
     """
-    last = max(source_column, target_column)
-    rows = []
+    rows = _rows(file, (source_column, target_column))
+    return _pairs(((cells[0], cells[1]) for _, cells in rows), f"{file} holds")
+
+
+def _rows(file: Path, columns: Sequence[int]) -> Iterator[tuple[int, list[str]]]:
+    """The number of each line that is not empty, and what it has in some columns."""
+    last = max(columns)
     for number, line in enumerate(read_lines(file), 1):
         cells = line.split("\t")
         if line and len(cells) < last:
@@ -148,8 +187,7 @@ def read_table(file: Path, source_column: int = 1, target_column: int = 2) -> li
                 "repair the line or choose other columns"
             )
         if line:
-            rows.append((cells[source_column - 1], cells[target_column - 1]))
-    return _pairs(iter(rows), f"{file} holds")
+            yield number, [cells[column - 1] for column in columns]
 
 
 def read_dataset(options: DatasetsOptions, split: str) -> list[Pair]:

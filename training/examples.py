@@ -13,6 +13,7 @@ from txport.runtime.engine import SpecialTokens
 from txport.runtime.errors import InputError
 from txport.runtime.text.tokenizer import Tokenizer
 from txport.training.corpora import Pair
+from txport.training.guidance.guided_attention import Guide
 from txport.training.tokenizers import OURS, PAD
 
 Ids = npt.NDArray[np.int32]
@@ -27,11 +28,13 @@ class TrainingBatch(NamedTuple):
         source_lengths: int64 `[b]`, eos included.
         target_ids: int64 `[b, t + 1]`, bos, what answers in the language begin with (often nothing), pieces, eos, then
             padding: the decoder reads all columns but the last and is to predict all but the first.
+        guide: float32 `[b, t, s]`, what guided attention is compared with; None without it.
     """
 
     source_ids: Tensor
     source_lengths: Tensor
     target_ids: Tensor
+    guide: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -53,9 +56,12 @@ class Ragged:
         """int64 `[rows]`."""
         return np.diff(self.starts)
 
+    def row(self, number: int) -> Ids:
+        return self.flat[self.starts[number] : self.starts[number + 1]]
+
     def padded(self, rows: Sequence[int], pad: int = PAD) -> Tensor:
         """int64 `[rows, longest]`, padded with `pad`."""
-        parts = [self.flat[self.starts[row] : self.starts[row + 1]] for row in rows]
+        parts = [self.row(row) for row in rows]
         result = np.full((len(parts), max(map(len, parts))), pad, np.int64)
         for number, part in enumerate(parts):
             result[number, : len(part)] = part
@@ -63,37 +69,69 @@ class Ragged:
 
 
 class Examples(Dataset[TrainingBatch]):
-    """Tokenised pairs; indexed by a list of rows, which gives their `TrainingBatch`."""
+    """Tokenised pairs; indexed by a list of rows, which gives their `TrainingBatch`.
 
-    def __init__(self, sources: Ragged, targets: Ragged, pad: int = PAD) -> None:
+    Args:
+        sources, targets: ids of each pair.
+        pad: the id of padding.
+        guide, points: of guided attention, and what it keeps of each pair; None without it.
+    """
+
+    def __init__(
+        self,
+        sources: Ragged,
+        targets: Ragged,
+        pad: int = PAD,
+        guide: Guide | None = None,
+        points: Ragged | None = None,
+    ) -> None:
         self.sources, self.targets, self._pad = sources, targets, pad
+        self._guide, self.points = guide, points or Ragged.of(())
 
     @classmethod
     def of(
-        cls, pairs: Sequence[Pair], tokenizer: Tokenizer, max_length: int, tokens: SpecialTokens = OURS
+        cls,
+        pairs: Sequence[Pair],
+        tokenizer: Tokenizer,
+        max_length: int,
+        tokens: SpecialTokens = OURS,
+        guide: Guide | None = None,
     ) -> "Examples":
         """Tokenise pairs, leaving out those with a side of more than `max_length` tokens (eos included).
 
         Raises:
             InputError: no pair is left.
         """
-        sources, targets = [], []
+        sources, targets, points = [], [], []
         for source, target in pairs:
             ids, around = tokenizer.encode_source(source)
             source_ids, target_ids = around.around(ids), [*around.target_prefix, *tokenizer.encode_prefix(target)]
             if len(source_ids) <= max_length and len(target_ids) < max_length:
                 sources.append(source_ids)
                 targets.append([tokens.bos, *target_ids, tokens.eos])
+                if guide is not None:
+                    first = len(around.source_prefix)
+                    texts = range(first, first + len(ids)), range(len(around.target_prefix), len(target_ids))
+                    points.append(guide.points((source, target), *texts))
         if not sources:
             raise InputError(f"no pair has at most {max_length} tokens on each side: raise training.max_length")
-        return cls(Ragged.of(sources), Ragged.of(targets), tokens.pad)
+        return cls(Ragged.of(sources), Ragged.of(targets), tokens.pad, guide, Ragged.of(points))
 
     def __len__(self) -> int:
         return len(self.sources.starts) - 1
 
     def __getitem__(self, rows: Sequence[int]) -> TrainingBatch:
         lengths = torch.from_numpy(self.sources.lengths[np.asarray(rows)])
-        return TrainingBatch(self.sources.padded(rows, self._pad), lengths, self.targets.padded(rows, self._pad))
+        sources, targets = self.sources.padded(rows, self._pad), self.targets.padded(rows, self._pad)
+        return TrainingBatch(sources, lengths, targets, self._guides(rows, targets.shape[1] - 1, sources.shape[1]))
+
+    def _guides(self, rows: Sequence[int], steps: int, columns: int) -> Tensor | None:
+        if self._guide is None:
+            return None
+        matrices = np.zeros((len(rows), steps, columns), np.float32)
+        for matrix, row in zip(matrices, rows, strict=True):
+            self._guide.fill(matrix, self.points.row(row))
+        return torch.from_numpy(matrices)
 
     @property
     def lengths(self) -> Lengths:

@@ -14,6 +14,7 @@ import torch
 from txport.models.config import PRESETS, Config, preset
 from txport.models.transformer import Transformer
 from txport.training.corpora import Pair
+from txport.training.guidance.guided_attention import default_heads
 from txport.training.recipe import Recipe, TokenizerOptions, TrainingOptions, chosen
 from txport.training.scheduled_sampling import time_constant
 from txport.training.tokenizers import most_pieces
@@ -70,6 +71,8 @@ def fit(recipe: Recipe, pairs: Sequence[Pair]) -> tuple[Recipe, dict[str, Any]]:
     tokenizer = _filled(recipe.tokenizer, vocabulary=_vocabulary(size, recipe.tokenizer, pairs))
     speed = _Speed(given, chosen(tokenizer.vocabulary), size)
     model = _fitted_model(recipe.model, size, speed)
+    if given.guided_attention != "none" and not model.get("alignment_heads"):
+        model["alignment_heads"] = [list(head) for head in default_heads(_config(model).decoder_layers)]
     batch = given.batch_tokens or _batch(model, size, speed)
     steps = speed.steps(_config(model), batch)
     if "dropout" not in model and "dropout" not in PRESETS[model["preset"]]:

@@ -4,7 +4,6 @@ import logging
 import math
 import os
 import pickle
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,11 @@ from txport.runtime.libraries import quiet
 from txport.runtime.text.tokenizer import SentencePieceTokenizer, TextTokenizer
 from txport.training import corpora
 from txport.training.batching import Loader, TokenBatches
-from txport.training.corpora import Corpus, Pair
+from txport.training.corpora import Corpus
 from txport.training.evaluation import Scores
 from txport.training.examples import Examples
 from txport.training.fitting import fit
+from txport.training.guidance.guided_attention import choose_guide
 from txport.training.recipe import Recipe, TrainingOptions, chosen
 from txport.training.run.agreement import Agreement, lost
 from txport.training.run.clock import Clock
@@ -185,7 +185,7 @@ def _train(
     if options.max_steps == 0 and not resume:
         return _finish(prepared, run, module, progress, 0) if _first_process() else None
     progress.phase("tokenising")
-    examples = _examples(corpus.train, tokenizer, model, options)
+    examples = _examples(corpus, tokenizer, model, options)
     # Lightning advertises itself and gives advice on data loaders.
     with quiet("lightning.pytorch", "lightning.fabric", module="lightning"):
         held_out = Examples.of(shown, tokenizer, options.max_length, special_tokens(model.config))
@@ -237,10 +237,9 @@ def _first_process() -> bool:
     return all(os.environ.get(name, "0") == "0" for name in ("LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID"))
 
 
-def _examples(
-    pairs: Sequence[Pair], tokenizer: TextTokenizer, model: Transformer, options: TrainingOptions
-) -> Examples:
-    examples = Examples.of(pairs, tokenizer, options.max_length, special_tokens(model.config))
+def _examples(corpus: Corpus, tokenizer: TextTokenizer, model: Transformer, options: TrainingOptions) -> Examples:
+    pairs, guide = corpus.train, choose_guide(options, corpus.alignments, tokenizer)
+    examples = Examples.of(pairs, tokenizer, options.max_length, special_tokens(model.config), guide)
     if _first_process():
         parameters = sum(parameter.numel() for parameter in model.parameters())
         frozen = sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad)

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from txport.models.config import PRESETS, Config, preset
+from txport.models.config import PRESETS, Config, Heads, preset
 from txport.runtime.bundle.strict_json import decode
 from txport.runtime.errors import InputError, nearest
 
@@ -79,6 +79,9 @@ class ParallelOptions(Splits):
     train: str = option("train", "file name without the language")
     source_language: str = option("en", "ending of the source files")
     target_language: str = option("de", "ending of the target files")
+    alignments: str | None = option(
+        None, "ending of the file that aligns the words of `train`, for training.guided_attention; none: there is none"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +91,9 @@ class TableOptions(Splits):
     train: str = option("train.tsv", "file name")
     source_column: int = option(1, "column of the source, counted from 1", least=1)
     target_column: int = option(2, "column of the target, counted from 1", least=1)
+    alignment_column: int | None = option(
+        None, "column of `train` that aligns its words, for training.guided_attention; none: there is none", least=1
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +186,12 @@ class TrainingOptions:
         "time constant T of the schedule after i steps: 1 - i / T, exp(-i / T) or T / (T + exp(i / T)); " + FITTED,
         least=1,
     )
+    guided_attention: Literal["none", "diagonal", "alignments"] = option(
+        "none",
+        "what model.alignment_heads learn to point to: what is as far in the source, or the corpus' alignments",
+    )
+    guided_weight: float = option(0.1, "of the loss that teaches them, beside cross-entropy; 0 for none", least=0)
+    guided_width: float = option(0.2, "of the diagonal, in parts of a sentence (Tachibana et al. 2017: g)", above=0)
     clip_norm: float = option(1.0, "largest norm of the gradient", above=0)
     average: float = option(0.0, "decay of the exponential moving average of the weights; 0 for none", least=0, below=1)
     validate_every: int | None = option(
@@ -347,7 +359,11 @@ def _model(table: Mapping[str, Any], where: str) -> dict[str, Any]:
         if name in model:
             raise InputError(f"{where}: model.{name} comes from the tokenizer: set tokenizer.vocabulary")
     try:
-        preset(**{"name": "small", **{"name" if key == "preset" else key: value for key, value in model.items()}})
+        decode(Heads, model.get("alignment_heads", []), "model config.alignment_heads", InputError)
+        checked = {"name" if key == "preset" else key: value for key, value in model.items()}
+        if not ("name" in checked or {"decoder_layers", "heads"} <= checked.keys()):
+            checked.pop("alignment_heads", None)  # of a model that is chosen later, or a checkpoint's
+        preset(**{"name": "small", **checked})
     except InputError as error:
         raise InputError(f"{where}, [model]: {error}") from None
     return model
@@ -375,6 +391,7 @@ def _check_together(recipe: Recipe, where: str) -> None:
         raise InputError(
             f"{where}: training.sampling_start and sampling_steps need a schedule: set training.scheduled_sampling"
         )
+    _check_guidance(recipe, where)
     if training.strategy.startswith("fsdp") and training.average:
         raise InputError(f"{where}: training.average needs whole weights on each device: set training.strategy to ddp")
     if training.from_checkpoint is None and training.freeze:
@@ -386,6 +403,32 @@ def _check_together(recipe: Recipe, where: str) -> None:
     model = {**PRESETS.get(recipe.model.get("preset", ""), {}), **recipe.model}
     if not recipe.tokenizer.joint and model.get("share_embeddings", True):
         raise InputError(f"{where}: separate tokenizers need model.share_embeddings = false")
+
+
+def _check_guidance(recipe: Recipe, where: str) -> None:
+    """Alignments of the corpus and what they are for."""
+    corpus, wanted = recipe.corpus, recipe.training.guided_attention == "alignments"
+    name = {ParallelOptions: "alignments", TableOptions: "alignment_column"}.get(type(corpus))
+    given = name is not None and getattr(corpus, name) is not None
+    if wanted and name is None:
+        raise InputError(
+            f"{where}: training.guided_attention is alignments, which only a corpus of kind parallel or table can "
+            "have: set it to diagonal, or take the corpus from files"
+        )
+    if wanted and not given:
+        raise InputError(
+            f"{where}: training.guided_attention is alignments, but the corpus names none: set corpus.{name}"
+        )
+    if given and not wanted:
+        raise InputError(
+            f"{where}: corpus.{name} is not read with training.guided_attention {recipe.training.guided_attention}: "
+            "set that to alignments, or leave it out"
+        )
+    if given and recipe.tokenizer.space_punctuation:
+        raise InputError(
+            f"{where}: tokenizer.space_punctuation makes words of punctuation, which corpus.{name} does not know: "
+            "align spaced text, and leave it out"
+        )
 
 
 def _present(options: Any) -> dict[str, Any]:

@@ -179,6 +179,10 @@ class TextTokenizer(Tokenizer):
     def encode_prefix(self, text: str) -> list[int]:
         return self._target.encode(text)
 
+    def prefix_spans(self, text: str) -> list[tuple[int, int]]:
+        """The characters that each id of `encode_prefix` stands for."""
+        return self._target.spans(text)
+
     def source_spans(self, text: str) -> list[tuple[int, int]]:
         """The characters that each id of `encode_source` stands for, counted from the beginning of the whole text."""
         rest = split_marker(text, self._description)[1]

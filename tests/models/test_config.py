@@ -52,7 +52,7 @@ WRONG_VALUES = [
 ]
 
 # Checkpoints from before there were these fields do not have them.
-ADDED = ("attention_dropout", "activation_dropout", "attention_bias", "initialisation")
+ADDED = ("attention_dropout", "activation_dropout", "attention_bias", "initialisation", "alignment_heads")
 
 
 def small(**fields: Any) -> Config:
@@ -94,6 +94,7 @@ def test_every_field_survives_json(tmp_path: Path) -> None:
         activation_dropout=0.3,
         attention_bias=False,
         initialisation="d2l",
+        alignment_heads=((3, 2), (0, 1)),
         layer_norm_epsilon=1e-6,
         pad_id=4,
         unk_id=5,
@@ -110,7 +111,7 @@ def test_every_field_survives_json(tmp_path: Path) -> None:
 def test_a_missing_or_mistyped_field_is_refused_by_name(tmp_path: Path, field: str) -> None:
     value = small(activation_dropout=0.1).to_json()
     for wrong in (None, [], {"x": 1}, "3" if not isinstance(value[field], str) else 3):
-        if field == "activation_dropout" and wrong is None:
+        if (field, wrong) in (("activation_dropout", None), ("alignment_heads", [])):
             continue
         with pytest.raises(CheckpointError, match=field):
             written(tmp_path, {**value, field: wrong})
@@ -120,6 +121,20 @@ def test_a_missing_or_mistyped_field_is_refused_by_name(tmp_path: Path, field: s
         return
     with pytest.raises(CheckpointError, match=f"misses the field '{field}'"):
         written(tmp_path, value)
+
+
+@pytest.mark.parametrize(
+    ("heads", "words"),
+    [
+        ([[2, 0]], r"\[\[2, 0\]\] is outside the model's 2 decoder layers of 4 heads, counted from 0"),
+        ([[0, 3], [0, 4]], r"\[\[0, 4\]\] is outside"),
+        ([[-1, 0]], r"\[\[-1, 0\]\] is outside"),
+        ([[1, 1], [0, 1], [1, 1]], r"\[\[1, 1\]\] is there twice"),
+    ],
+)
+def test_heads_that_do_not_exist(tmp_path: Path, heads: list[list[int]], words: str) -> None:
+    with pytest.raises(CheckpointError, match=rf"config.json: model config: alignment_heads = {words}"):
+        written(tmp_path, {**small().to_json(), "alignment_heads": heads})
 
 
 def test_a_boolean_is_no_number_and_a_number_no_boolean(tmp_path: Path) -> None:

@@ -23,9 +23,8 @@ class Agreement(Callback):
     def __init__(self, *examples: Examples) -> None:
         self._pairs = len(examples[0])
         digest = hashlib.sha256()
-        for array in (
-            part for each in examples for side in (each.sources, each.targets) for part in (side.starts, side.flat)
-        ):
+        rows = [side for each in examples for side in (each.sources, each.targets, each.points)]
+        for array in (part for side in rows for part in (side.starts, side.flat)):
             digest.update(np.ascontiguousarray(array).tobytes())
         self._digest = digest.hexdigest()
 

@@ -9,11 +9,12 @@ import torch.distributed
 from lightning.pytorch import LightningModule
 from torch import Tensor
 from txport.models.importers.plan import BANNED
-from txport.models.transformer import Transformer
+from txport.models.transformer import Transformer, recorded_weights
 from txport.runtime.text.tokenizer import Tokenizer
 from txport.training.corpora import Pair
 from txport.training.evaluation import Scores, score
 from txport.training.examples import TrainingBatch
+from txport.training.guidance.guided_attention import average_of_heads, cross_attentions, guided_loss
 from txport.training.loss import smoothed_cross_entropy
 from txport.training.recipe import TrainingOptions, chosen
 from txport.training.run.clock import Clock
@@ -99,7 +100,7 @@ class TranslationModule(LightningModule):
         self.log("learning_rate", rate)
 
     def training_step(self, batch: TrainingBatch, batch_idx: int) -> Tensor:
-        """Mean smoothed cross-entropy of one batch, in nats per token."""
+        """Mean smoothed cross-entropy of one batch, in nats per token, and what guided attention adds."""
         true_token = self._sampling.true_token(self.global_step)
         if self._sampling.kind != "none":
             self.log("true_token", true_token)
@@ -144,11 +145,19 @@ class TranslationModule(LightningModule):
         read = mixed_inputs(
             self.model, batch.target_ids[:, :-1], memory, batch.source_lengths, true_token=true_token, seed=seed
         )
-        logits = self.model.decode(read, memory, batch.source_lengths)
         config = self.model.config
+        with recorded_weights(cross_attentions(self.model) if batch.guide is not None else ()) as weights:
+            logits = self.model.decode(read, memory, batch.source_lengths)
         # By the bias of the projection, so that it is the same for every token.
         banned = logits[0, 0].detach() < BANNED / 2 if config.projection_bias else None
-        return smoothed_cross_entropy(logits, batch.target_ids[:, 1:], smoothing, config.pad_id, banned)
+        loss = smoothed_cross_entropy(logits, batch.target_ids[:, 1:], smoothing, config.pad_id, banned)
+        if batch.guide is None:
+            return loss
+        tokens = (batch.target_ids[:, 1:] != config.pad_id).sum()
+        attention = average_of_heads(self.model, weights)
+        guided = guided_loss(self.options.guided_attention, attention, batch.guide, tokens)
+        self.log("training/guided_attention", guided)
+        return loss + self.options.guided_weight * guided
 
     def _decode(self, sources: Sequence[str]) -> list[str]:
         rank, world = self.global_rank, self.trainer.world_size

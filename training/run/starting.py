@@ -17,6 +17,7 @@ from txport.runtime.errors import InputError, nearest
 from txport.runtime.files import new_directory, write_atomically
 from txport.runtime.text.tokenizer import IdsOnly, TextTokenizer, open_tokenizer
 from txport.training.corpora import Pair
+from txport.training.guidance.guided_attention import default_heads
 from txport.training.recipe import Recipe, TokenizerOptions
 
 # The largest share of unknown pieces on one side of a corpus that a tokenizer fits, and the pairs that are looked at.
@@ -50,14 +51,13 @@ class Start:
         if description.kind == "none":
             raise InputError(f"{directory} has no tokenizer: import it with one, since a corpus is text")
         _check_model(recipe.model, config, directory)
-        chosen = {name: value for name, value in recipe.model.items() if name.endswith("dropout")}
-        return cls(directory, replace(config, **chosen), _in_languages(description, recipe.corpus))
+        return cls(directory, _chosen(recipe, config), _in_languages(description, recipe.corpus))
 
     def recipe(self, recipe: Recipe) -> Recipe:
         """The recipe with the checkpoint's model and tokenizer in the place of its own."""
         config = self.config
         names = [field.name for field in fields(Config) if not field.name.endswith(("_vocabulary", "_id"))]
-        model = {"preset": "base", **{name: getattr(config, name) for name in names}}
+        model = {"preset": "base", **{name: encode(getattr(config, name)) for name in names}}
         tokenizer = TokenizerOptions(vocabulary=max(16, config.target_vocabulary), joint=config.share_embeddings)
         return replace(recipe, model=model, tokenizer=tokenizer)
 
@@ -134,11 +134,20 @@ def _check_model(model: dict[str, Any], config: Config, directory: Path) -> None
     """What a recipe says of the model must be so."""
     said = {**PRESETS.get(model.get("preset", ""), {}), **model}
     for name, value in said.items():
-        if name != "preset" and not name.endswith("dropout") and value != getattr(config, name):
+        if not name.endswith(("preset", "dropout", "alignment_heads")) and value != getattr(config, name):
             raise InputError(
                 f"the recipe's model.{name} is {value}, but {directory} has {getattr(config, name)}: a checkpoint "
-                "decides the model, leave [model] out but for dropout"
+                "decides the model, leave [model] out but for dropout and alignment_heads"
             )
+
+
+def _chosen(recipe: Recipe, config: Config) -> Config:
+    """With what a recipe may change of a model: dropout, and the heads that align."""
+    chosen = {name: value for name, value in recipe.model.items() if name.endswith("dropout")}
+    heads = tuple((layer, head) for layer, head in recipe.model.get("alignment_heads", ())) or config.alignment_heads
+    if recipe.training.guided_attention != "none" and not heads:
+        heads = default_heads(config.decoder_layers)
+    return replace(config, **chosen, alignment_heads=heads)
 
 
 def _in_languages(description: TokenizerDescription, corpus: Any) -> TokenizerDescription:

@@ -4,11 +4,6 @@ Of the package only the model's modules are imported: the rest of it wants libra
 """
 
 import argparse
-import importlib
-import importlib.util
-import sys
-import types
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +16,7 @@ from foreign_models import (
     greedy,
     identical,
     import_here,
+    opennmt,
     padded,
     pieces,
     random_sources,
@@ -85,27 +81,12 @@ GRID: dict[str, dict[str, Any]] = {
 }
 
 
-def original(module: str) -> Any:
-    """A module of OpenNMT-py, without what its packages import beside it."""
-    if "onmt" not in sys.modules:
-        spec = importlib.util.find_spec("onmt")
-        if spec is None or not spec.submodule_search_locations:
-            pytest.skip("needs OpenNMT-py: pip install --no-deps OpenNMT-py==3.5.1")
-        for name in ("onmt", "onmt.utils", "onmt.encoders", "onmt.decoders"):
-            package = types.ModuleType(name)
-            package.__path__ = ["/".join([spec.submodule_search_locations[0], *name.split(".")[1:]])]
-            sys.modules[name] = package
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return importlib.import_module(f"onmt.{module}")
-
-
 class Theirs(nn.Module):
     """Encoder, decoder and generator as OpenNMT-py's model builder puts them together."""
 
     def __init__(self, source: int, target: int, given: dict[str, Any]) -> None:
         super().__init__()
-        embeddings = original("modules.embeddings").Embeddings
+        embeddings = opennmt("modules.embeddings").Embeddings
         positions = {"position_encoding": True, "position_encoding_type": given["position_encoding_type"]}
         sizes = given["enc_hid_size"], given["heads"], given["transformer_ff"], 0.0, 0.0
         common = {
@@ -117,10 +98,10 @@ class Theirs(nn.Module):
             "norm_eps": given["norm_eps"],
         }
         width = given["enc_hid_size"]
-        self.encoder = original("encoders.transformer").TransformerEncoder(
+        self.encoder = opennmt("encoders.transformer").TransformerEncoder(
             given["enc_layers"], *sizes, embeddings(width, source, PAD, **positions), **common
         )
-        self.decoder = original("decoders.transformer").TransformerDecoder(
+        self.decoder = opennmt("decoders.transformer").TransformerDecoder(
             given["dec_layers"],
             given["dec_hid_size"],
             given["heads"],

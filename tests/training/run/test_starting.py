@@ -292,7 +292,10 @@ def test_answers_begin_as_the_model_was_taught(place: Path) -> None:
     ("values", "message"),
     [
         (("model.d_model=64",), "model.d_model is 64, but .*checkpoint has 16: a checkpoint decides the model"),
-        (("model.preset=tiny",), "has 16: a checkpoint decides the model, leave .model. out but for dropout"),
+        (
+            ("model.preset=tiny",),
+            "has 16: a checkpoint decides the model, leave .model. out but for dropout and align",
+        ),
         (("training.max_length=49",), r"training.max_length \(49\) is above model.max_positions \(48\)"),
         (('training.freeze=["nothing"]',), "'nothing' fits no parameter"),
         (("training.from_checkpoint=nowhere",), "nowhere"),

@@ -1,0 +1,93 @@
+"""Alignments of words as fast_align, Marian and Pharaoh write them: "0-0 1-2", source first, counted from 0.
+
+A word is what white space separates. A tokenizer parts it into pieces, and two pieces are aligned where their words
+are: each piece of one word to each of the other, as in OpenNMT-py (`to_subword_align`).
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from txport.runtime.errors import InputError
+from txport.runtime.text.alignment import stripped, words_of
+from txport.runtime.text.tokenizer import TextTokenizer
+
+# Positions in the source and in the target: int32 `[n, 2]`.
+Links: TypeAlias = npt.NDArray[np.int32]
+
+_LINK = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
+
+
+def read_links(text: str, source: str, target: str, where: str) -> Links:
+    """The alignment of one pair, of words.
+
+    Args:
+        text: in Pharaoh form; empty where nothing is known to be aligned.
+        source, target: the pair.
+        where: file and line, for messages.
+
+    Raises:
+        InputError: it is not of that form, or names a word that the sentence does not have.
+    """
+    links = []
+    for item in text.split():
+        match = _LINK.fullmatch(item)
+        if match is None:
+            raise InputError(
+                f"{where} has {item[:40]!r}, but an alignment is pairs of a source word and a target word, counted "
+                "from 0, such as 0-0 1-2"
+            )
+        links.append((int(match[1]), int(match[2])))
+    counts = len(source.split()), len(target.split())
+    for link in links:
+        for side, position, count in zip(("source", "target"), link, counts, strict=True):
+            if position >= count:
+                raise InputError(
+                    f"{where} aligns word {position} of the {side}, counted from 0, which has {count}: align the text "
+                    "as it is here, its words being what white space separates"
+                )
+    return np.array(links, np.int32).reshape(-1, 2)
+
+
+def piece_links(links: Links, source: str, target: str, tokenizer: TextTokenizer) -> Links:
+    """The alignment of the pieces of a pair, counted from the first of each text, from that of its words."""
+    sides = (source, tokenizer.source_spans(source)), (target, tokenizer.prefix_spans(target))
+    pieces_of_source, pieces_of_target = (_pieces(text, spans) for text, spans in sides)
+    found = [
+        (source_piece, target_piece)
+        for source_word, target_word in links.tolist()
+        for source_piece in pieces_of_source[source_word]
+        for target_piece in pieces_of_target[target_word]
+    ]
+    return np.array(found, np.int32).reshape(-1, 2)
+
+
+def by_pair(
+    pairs: Iterable[tuple[str, str]], alignments: Sequence[str], lines: Iterable[str]
+) -> dict[tuple[str, str], Links]:
+    """The alignment of each pair, as `read_links` reads it; of equal pairs, that of the first.
+
+    Args:
+        pairs: with a text on both sides, or they are left out.
+        alignments: of each, in Pharaoh form.
+        lines: where each stands, for messages.
+    """
+    found: dict[tuple[str, str], Links] = {}
+    for pair, text, where in zip(pairs, alignments, lines, strict=True):
+        if pair[0].strip() and pair[1].strip():
+            links = read_links(text, *pair, where)
+            found.setdefault(pair, links)
+    return found
+
+
+def _pieces(text: str, spans: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """The pieces of each word; one without characters belongs to the word that follows, if there is one."""
+    words = words_of(text)
+    begins = [stripped(span, text)[0] for span in spans]
+    pieces: list[list[int]] = [[] for _ in words]
+    for piece, word in enumerate(np.searchsorted([end for _, end in words], begins, side="right").tolist()):
+        if word < len(words):
+            pieces[word].append(piece)
+    return pieces
