@@ -4,8 +4,8 @@ Weights are rounded per output channel, symmetrically, to -127..127 (Jacob et al
 section 5). Activations are rounded per row, never across rows: a sentence's result must not depend on the rest of
 its batch, which `quantize_dynamic`, with one scale per tensor, cannot guarantee. After LayerNorm or RMSNorm all rows
 have one scale already, and one constant, taken from calibration, serves them all, with the bias in the product;
-elsewhere the graph computes each row's. After a ReLU nothing is negative, and rounding to 0..255 does the ReLU as well. Packed
-projections that the graph would split become products of their own.
+elsewhere the graph computes each row's. After a ReLU nothing is negative, and rounding to 0..255 does the ReLU as well.
+Packed projections that the graph would split become products of their own.
 
 An embedding table that is also the output projection is stored once, as `[vocabulary, d_model]` with a scale for each
 token: a channel of the projection, a row of the table.

@@ -27,6 +27,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "batch": {"norm_kind": "batch", "norm": "post_final", "embedding_norm": True},
 }
 
+# Those that the fused engine for CPUs computes.
+LAYER_NORM = {name: options for name, options in OPTIONS.items() if "norm_kind" not in options}
+
 
 def random_model(**overrides: Any) -> Transformer:
     """A tiny model whose biases, norms and embeddings are all random, so that no weight is 0 or 1.
