@@ -1,6 +1,5 @@
 """Bundles of models with other norms than LayerNorm: what is left of the norms, and that each bundle is verified."""
 
-import logging
 import os
 from collections import Counter
 from pathlib import Path
@@ -20,6 +19,8 @@ from txport.exporter.graphs.trace import trace_step
 from txport.models.norms import BatchNorm, PowerNorm, SharedNorm
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.engines.choice import choose
+from txport.runtime.errors import BundleError
 from txport.runtime.translator import Translator
 
 KINDS = ("rms", "power", "batch")
@@ -71,16 +72,16 @@ def test_pre_norm_models_lose_the_norms_that_are_affine(bundle: Path, checkpoint
     assert operators(bundle, "decoder_step.ort")["Mul"] - 2 == {"rms": 1, "power": 1, "batch": 0}[kind]
 
 
-def test_on_a_cpu_onnx_runtime_runs_them_and_says_why_once(
-    bundle: Path, caplog: pytest.LogCaptureFixture, checkpoint: Path
-) -> None:
-    assert Manifest.load(bundle).parameters is None
-    with caplog.at_level(logging.INFO, "txport"):
-        found = Translator(bundle, "cpu", workers=0).translate(["the cat sees a bird"])
-    said = [record.getMessage() for record in caplog.records if "no parameters for the fused engine" in record.message]
-    assert len(said) == 1 and "ONNX Runtime runs ort" in said[0]
-    for lowering in LOWERINGS:
-        assert Translator(bundle, "cpu", lowering, workers=0).translate(["the cat sees a bird"]) == found
+def test_on_a_cpu_onnx_runtime_runs_them_and_says_why_once(bundle: Path) -> None:
+    manifest = Manifest.load(bundle)
+    assert manifest.parameters is None
+    choice = choose(manifest, "cpu")
+    assert choice.engine == "ort" and choice.fallback is None
+    assert choice.reason.count("the bundle has no parameters for the fused engine") == 1
+    with pytest.raises(BundleError, match="no parameters for the fused engine: .* for models with LayerNorm"):
+        choose(manifest, "cpu", "fused")
+    found = [Translator(bundle, "cpu", each, workers=0).translate(["a cat sees it"]) for each in (None, *LOWERINGS)]
+    assert all(other == found[0] for other in found)
 
 
 def test_int8_is_verified(int8_bundle: Path) -> None:
