@@ -28,6 +28,7 @@ from txport.exporter.verification.report import VerificationReport
 from txport.exporter.verification.verify import Verifier, write_report
 from txport.models.checkpoint import Checkpoint, load_checkpoint
 from txport.runtime.bundle.manifest import FORMAT_VERSION, GOLDEN, NAME, WEIGHTS, Manifest, list_files
+from txport.runtime.bundle.parameters import Parameters
 from txport.runtime.bundle.schema import Dimensions, FileEntry, Generation, Island, MadeBy, Precision, Range
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.engine import Engine, SpecialTokens
@@ -130,8 +131,7 @@ class _Export:
         with scratch_directory() as scratch:
             islands = self._convert(scratch, models)
             write_graphs(directory / "onnx", models, VERSION)
-        table = parameter_table(self._checkpoint.model, models, directory / WEIGHTS, self._longest)
-        manifest = dataclasses.replace(self._manifest(models, islands), parameters=table)
+        manifest = dataclasses.replace(self._manifest(models, islands), parameters=self._table(directory, models))
         write_json(directory / "config.json", self._checkpoint.config.to_json())
         _copy_tokenizer(self._checkpoint, directory)
         manifest = dataclasses.replace(manifest, files=list_files(directory)).write(directory)
@@ -140,6 +140,13 @@ class _Export:
         golden = FileEntry((directory / GOLDEN).stat().st_size, sha256(directory / GOLDEN))
         files = dict(sorted({**manifest.files, GOLDEN: golden}.items()))
         return dataclasses.replace(manifest, files=files).write(directory)
+
+    def _table(self, directory: Path, models: dict[str, ir.Model]) -> Parameters | None:
+        """Where the fused engine finds its parameters; None for a model that it cannot compute."""
+        if (kind := self._checkpoint.config.norm_kind) != "layer":
+            self._stages.say(f"without the fused engine for CPUs: it knows LayerNorm only, and norm_kind is {kind!r}")
+            return None
+        return parameter_table(self._checkpoint.model, models, directory / WEIGHTS, self._longest)
 
     def verify(self, directory: Path) -> VerificationReport:
         """Compare what was written with the checkpoint."""

@@ -2,7 +2,8 @@
 
 checkpoint/
   config.json          {"format_version": 1, "config": {...}}
-  model.safetensors    each parameter once, under its name in `Transformer`; tied ones under the first name
+  model.safetensors    each parameter once, under its name in `Transformer`; tied ones under the first name; and the
+                       running means of norms that have some
   tokenizer/           shared.model, or source.model and target.model; absent where only ids are known.
                        Imported ones may differ: description.json is then what the bundle's manifest will say
   sentences.txt        held-out source lines, for calibration and verification
@@ -88,7 +89,7 @@ def save_checkpoint(
         InputError: the directory exists, or the disk is full or cannot be written.
     """
     with new_checkpoint(directory, model.config, training, replace=replace) as temporary:
-        tensors = {name: tensor.detach().contiguous() for name, tensor in model.named_parameters()}
+        tensors = {name: tensor.detach().contiguous() for name, tensor in named_tensors(model).items()}
         save_file(tensors, temporary / "model.safetensors")
         if tokenizer is not None:
             shutil.copytree(tokenizer, temporary / "tokenizer")
@@ -118,8 +119,8 @@ def load_checkpoint(directory: Path) -> Checkpoint:
     # Before the model itself: a damaged config may ask for more than there is memory.
     tensors = _read_tensors(directory / "model.safetensors", parameter_shapes(config))
     model = Transformer(config)
-    for name, parameter in model.named_parameters():
-        parameter.data = tensors[name]
+    for name, tensor in named_tensors(model).items():
+        tensor.data = tensors[name]
     tokenizer = read_tokenizer(directory, config)
     sentences, references = _lines(directory / "sentences.txt"), _lines(directory / "references.txt")
     if references and len(references) != len(sentences):
@@ -129,10 +130,16 @@ def load_checkpoint(directory: Path) -> Checkpoint:
     return Checkpoint(directory, config, model.eval(), tokenizer, sentences, references)
 
 
+def named_tensors(model: Transformer) -> dict[str, torch.Tensor]:
+    """All that a checkpoint keeps of a model: parameters, tied ones once, and running means."""
+    kept = model.state_dict().keys()
+    return {**dict(model.named_parameters()), **{name: x for name, x in model.named_buffers() if name in kept}}
+
+
 def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:
-    """The shape of each parameter by its name, tied ones once; nothing is allocated."""
+    """The shape of each tensor by its name, tied ones once; nothing is allocated."""
     with torch.device("meta"):
-        return {name: tuple(parameter.shape) for name, parameter in Transformer(config).named_parameters()}
+        return {name: tuple(tensor.shape) for name, tensor in named_tensors(Transformer(config)).items()}
 
 
 def read_config(directory: Path) -> Config:
@@ -172,6 +179,8 @@ def _read_tensors(file: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, t
             raise CheckpointError(f"{file}: {name} has dtype {tensor.dtype}, which is not floating point")
         if not bool(torch.isfinite(tensor).all()):
             raise CheckpointError(f"{file}: {name} holds NaN or infinity: the training diverged")
+        if name.endswith(("running_square", "running_variance")) and bool((tensor < 0).any()):
+            raise CheckpointError(f"{file}: {name} has values below 0, which no mean of squares has: copy it again")
     return {name: tensor.float() for name, tensor in tensors.items()}
 
 

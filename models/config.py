@@ -9,6 +9,7 @@ from txport.runtime.bundle.tokenizer_schema import Vocabularies
 from txport.runtime.errors import InputError
 
 NORMS = ("post", "pre", "post_final")
+NORM_KINDS = ("layer", "rms", "power", "batch")
 POSITIONS = ("sinusoidal", "learned")
 LARGEST = 1 << 24  # no size of a model comes near; a product of two still fits 64 bits
 ACTIVATIONS = ("relu", "gelu", "silu")
@@ -40,7 +41,12 @@ class Config:
     encoder_layers: int = _option(6, "encoder layers")
     decoder_layers: int = _option(6, "decoder layers")
     norm: str = _option(
-        "post", "LayerNorm after each sublayer (post; post_final with one more at the end) or before it (pre)"
+        "post", "a norm after each sublayer (post; post_final with one more at the end) or before it (pre)"
+    )
+    norm_kind: str = _option(
+        "layer",
+        "LayerNorm (layer), RMSNorm (rms), PowerNorm (power: by running quadratic means) or BatchNorm (batch)",
+        added=True,
     )
     positions: str = _option("sinusoidal", "sinusoidal or learned positions")
     max_positions: int = _option(512, "longest source or target, in tokens")
@@ -49,7 +55,7 @@ class Config:
     tie_projection: bool = _option(True, "the output projection is the target embedding")
     projection_bias: bool = _option(False, "add a bias to the logits")
     scale_embedding: bool = _option(True, "multiply embeddings by sqrt(d_model)")
-    embedding_norm: bool = _option(False, "LayerNorm on the sum of embedding and position (as BART has)")
+    embedding_norm: bool = _option(False, "a norm on the sum of embedding and position (as BART has)")
     dropout: float = _option(0.1, "dropout on embeddings and on each sublayer's output")
     attention_dropout: float = _option(0.0, "dropout on attention weights", added=True)
     activation_dropout: float | None = _option(
@@ -58,7 +64,7 @@ class Config:
     attention_bias: bool = _option(
         True, "biases in the query, key, value and output projections of attention", added=True
     )
-    layer_norm_epsilon: float = _option(1e-5, "added to the variance in LayerNorm")
+    layer_norm_epsilon: float = _option(1e-5, "added to the variance, or mean square, in every norm")
     initialisation: str = _option(
         "scaled",
         "of a new model: Xavier with embeddings as N(0, 1/d_model) (scaled), or as annotated and d2l have it",
@@ -90,6 +96,7 @@ class Config:
         _require(self.d_model % self.heads == 0, "d_model", self.d_model, f"must be divisible by heads ({self.heads})")
         _require(self.d_model % 2 == 0, "d_model", self.d_model, "must be even")
         _require(self.norm in NORMS, "norm", self.norm, f"must be one of {', '.join(NORMS)}")
+        _require(self.norm_kind in NORM_KINDS, "norm_kind", self.norm_kind, f"must be one of {', '.join(NORM_KINDS)}")
         _require(self.positions in POSITIONS, "positions", self.positions, f"must be one of {', '.join(POSITIONS)}")
         _require(
             self.activation in ACTIVATIONS, "activation", self.activation, f"must be one of {', '.join(ACTIVATIONS)}"

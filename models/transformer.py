@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from txport.models.config import Config
+from txport.models.norms import NoNorm, new_norm
 
 KeyValue = tuple[Tensor, Tensor]  # each [b, h, s or c, k]
 
@@ -56,13 +57,13 @@ class AttentionMaps:
 
 
 class Embedding(nn.Module):
-    """Token embedding plus position, then optional LayerNorm, then dropout."""
+    """Token embedding plus position, then an optional norm, then dropout."""
 
     def __init__(self, config: Config, tokens: nn.Embedding) -> None:
         super().__init__()
         self.tokens = tokens
         self.scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
-        self.norm = nn.LayerNorm(config.d_model, config.layer_norm_epsilon) if config.embedding_norm else nn.Identity()
+        self.norm = new_norm(config) if config.embedding_norm else NoNorm()
         self.dropout = nn.Dropout(config.dropout)
         self.positions: Tensor
         if config.positions == "learned":
@@ -70,10 +71,10 @@ class Embedding(nn.Module):
         else:
             self.register_buffer("positions", sinusoids(config.max_positions, config.d_model), persistent=False)
 
-    def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
-        """ids int64 `[...]` at positions int64 `[...]` (or broadcastable) -> `[..., d]`."""
+    def forward(self, ids: Tensor, positions: Tensor, tokens: Tensor | None = None) -> Tensor:
+        """ids int64 `[...]` at positions int64 `[...]` (or broadcastable) -> `[..., d]`; tokens: see `Residual`."""
         x = self.tokens(ids) * self.scale + self.positions[positions]
-        return self.dropout(self.norm(x))  # type: ignore[no-any-return]
+        return self.dropout(self.norm(x, tokens))  # type: ignore[no-any-return]
 
     def lengthen(self, length: int) -> None:
         """Have at least `length` positions, which sinusoids give without end; learned ones stay as they are."""
@@ -136,19 +137,19 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """LayerNorm, dropout and residual after a sublayer (post-norm, section 5.4) or before it (Xiong et al., 2020)."""
+    """Norm, dropout and residual after a sublayer (post-norm, section 5.4) or before it (Xiong et al., 2020)."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(config.d_model, config.layer_norm_epsilon)
+        self.norm = new_norm(config)
         self.dropout = nn.Dropout(config.dropout)
         self.pre = config.norm == "pre"
 
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """`[..., d]` -> `[..., d]`."""
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], tokens: Tensor | None = None) -> Tensor:
+        """`[..., d]` -> `[..., d]`; tokens bool `[...]`, true where none is padding, for norms that learn from all."""
         if self.pre:
-            return x + self.dropout(sublayer(self.norm(x)))  # type: ignore[no-any-return]
-        return self.norm(x + self.dropout(sublayer(x)))  # type: ignore[no-any-return]
+            return x + self.dropout(sublayer(self.norm(x, tokens)))  # type: ignore[no-any-return]
+        return self.norm(x + self.dropout(sublayer(x)), tokens)  # type: ignore[no-any-return]
 
 
 class EncoderLayer(nn.Module):
@@ -163,8 +164,9 @@ class EncoderLayer(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """x `[b, s, d]`, mask bool `[b, 1, 1, s]` -> `[b, s, d]`."""
-        x = self.attention_residual(x, lambda y: self.attention(y, self.attention.key_value(y), mask))
-        return self.feed_forward_residual(x, self.feed_forward)  # type: ignore[no-any-return]
+        tokens = mask[:, 0, 0]
+        x = self.attention_residual(x, lambda y: self.attention(y, self.attention.key_value(y), mask), tokens)
+        return self.feed_forward_residual(x, self.feed_forward, tokens)  # type: ignore[no-any-return]
 
 
 class DecoderLayer(nn.Module):
@@ -179,11 +181,11 @@ class DecoderLayer(nn.Module):
         self.feed_forward = FeedForward(config)
         self.feed_forward_residual = Residual(config)
 
-    def forward(self, x: Tensor, cross: KeyValue, source_mask: Tensor) -> Tensor:
-        """The whole target at once: x `[b, t, d]` -> `[b, t, d]`."""
+    def forward(self, x: Tensor, cross: KeyValue, source_mask: Tensor, tokens: Tensor | None = None) -> Tensor:
+        """The whole target at once: x `[b, t, d]` -> `[b, t, d]`; tokens bool `[b, t]`: see `Residual`."""
         attend = self.self_attention
-        x = self.self_attention_residual(x, lambda y: attend(y, attend.key_value(y), causal=True))
-        return self._after_self_attention(x, cross, source_mask)
+        x = self.self_attention_residual(x, lambda y: attend(y, attend.key_value(y), causal=True), tokens)
+        return self._after_self_attention(x, cross, source_mask, tokens)
 
     def step(self, x: Tensor, cross: KeyValue, source_mask: Tensor, cache: KeyValue, positions: Tensor) -> Tensor:
         """One token for each row: x `[b, 1, d]`; the cache `[b, h, c, k]` is written in place at `positions` `[b]`."""
@@ -201,9 +203,11 @@ class DecoderLayer(nn.Module):
         x = self.self_attention_residual(x, attend)
         return self._after_self_attention(x, cross, source_mask)
 
-    def _after_self_attention(self, x: Tensor, cross: KeyValue, source_mask: Tensor) -> Tensor:
-        x = self.cross_attention_residual(x, lambda y: self.cross_attention(y, cross, source_mask))
-        return self.feed_forward_residual(x, self.feed_forward)  # type: ignore[no-any-return]
+    def _after_self_attention(
+        self, x: Tensor, cross: KeyValue, source_mask: Tensor, tokens: Tensor | None = None
+    ) -> Tensor:
+        x = self.cross_attention_residual(x, lambda y: self.cross_attention(y, cross, source_mask), tokens)
+        return self.feed_forward_residual(x, self.feed_forward, tokens)  # type: ignore[no-any-return]
 
 
 class Transformer(nn.Module):
@@ -221,7 +225,7 @@ class Transformer(nn.Module):
 
         def final_norm() -> nn.Module:
             # With post-norm each stack ends in a norm already; nn.Transformer of PyTorch has one more all the same.
-            return nn.Identity() if config.norm == "post" else nn.LayerNorm(config.d_model, config.layer_norm_epsilon)
+            return NoNorm() if config.norm == "post" else new_norm(config)
 
         self.encoder_norm = final_norm()
         self.decoder_norm = final_norm()
@@ -259,25 +263,32 @@ class Transformer(nn.Module):
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> Tensor:
         """int64 `[b, s]` padded ids of int64 `[b]` lengths -> memory `[b, s, d]`."""
         mask = valid_mask(source_lengths, source_ids.shape[1])
-        x = self.source_embedding(source_ids, torch.arange(source_ids.shape[1], device=source_ids.device))
+        tokens = mask[:, 0, 0]
+        x = self.source_embedding(source_ids, torch.arange(source_ids.shape[1], device=source_ids.device), tokens)
         for layer in self.encoder:
             x = layer(x, mask)
-        return self.encoder_norm(x)  # type: ignore[no-any-return]
+        return self.encoder_norm(x, tokens)  # type: ignore[no-any-return]
 
-    def decode(self, target_ids: Tensor, memory: Tensor, source_lengths: Tensor) -> Tensor:
+    def decode(
+        self, target_ids: Tensor, memory: Tensor, source_lengths: Tensor, target_lengths: Tensor | None = None
+    ) -> Tensor:
         """Teacher forcing: int64 `[b, t]` ids that start with bos -> logits `[b, t, v]`; logits at i see ids 0..i.
 
-        Target padding needs no mask: it is at the end, where no earlier position can see it.
+        Attention needs no mask of target padding: it is at the end, where no earlier position can see it. Norms that
+        learn from all tokens leave it out in training, if `target_lengths`, int64 `[b]`, says where it begins.
         """
         mask = valid_mask(source_lengths, memory.shape[1])
-        x = self.target_embedding(target_ids, torch.arange(target_ids.shape[1], device=target_ids.device))
+        tokens = None if target_lengths is None else valid_mask(target_lengths, target_ids.shape[1])[:, 0, 0]
+        x = self.target_embedding(target_ids, torch.arange(target_ids.shape[1], device=target_ids.device), tokens)
         for layer, cross in zip(self.decoder, self.cross_key_values(memory), strict=True):
-            x = layer(x, cross, mask)
-        return self.projection(self.decoder_norm(x))  # type: ignore[no-any-return]
+            x = layer(x, cross, mask, tokens)
+        return self.projection(self.decoder_norm(x, tokens))  # type: ignore[no-any-return]
 
-    def forward(self, source_ids: Tensor, source_lengths: Tensor, target_ids: Tensor) -> Tensor:
+    def forward(
+        self, source_ids: Tensor, source_lengths: Tensor, target_ids: Tensor, target_lengths: Tensor | None = None
+    ) -> Tensor:
         """`encode` and `decode`: logits `[b, t, v]`."""
-        return self.decode(target_ids, self.encode(source_ids, source_lengths), source_lengths)
+        return self.decode(target_ids, self.encode(source_ids, source_lengths), source_lengths, target_lengths)
 
     def cross_key_values(self, memory: Tensor) -> list[KeyValue]:
         """Cross-attention keys and values of each decoder layer, `[b, h, s, k]`: computed once for a sentence."""

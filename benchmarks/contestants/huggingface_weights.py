@@ -36,6 +36,7 @@ def unsupported(model: Transformer) -> str | None:
     config = model.config
     needs = {
         "sinusoidal positions": _order(model) is not None,
+        "LayerNorm": config.norm_kind == "layer",
         "LayerNorm before or after each sublayer only": config.norm in ("pre", "post"),
         "no LayerNorm on embeddings": not config.embedding_norm,
         "one embedding for both sides and the projection": config.share_embeddings and config.tie_projection,

@@ -28,7 +28,8 @@ class EncoderAttentionGraph(EncoderGraph):
 
     def forward(self, input_ids: Tensor, source_lengths: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """int64 `[b, s]` and `[b]` -> memory `[b, s, d]`, weights `[layers, b, h, s, s]`; padding is 0 in both."""
-        memory, _, weights = self.encode(input_ids, source_lengths)
+        x, _, weights = self.encode(input_ids, source_lengths)
+        memory = self.norm(x)
         tokens = _tokens(source_lengths, input_ids.shape[1])
         return torch.where(tokens[..., None], memory, 0.0), _stacked(weights, tokens)
 

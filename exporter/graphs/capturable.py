@@ -8,12 +8,13 @@ A copy between host and device (MemcpyToHost, MemcpyFromHost) cannot be captured
 
 from collections.abc import Iterable
 
-# Shape runs on the host, once. ONNX Runtime makes two for itself: FusedMatMul, of a transposed operand, and QuickGelu,
-# of Sigmoid and Mul.
+# Shape runs on the host, once. ONNX Runtime makes three for itself: FusedMatMul, of a transposed operand, QuickGelu, of
+# Sigmoid and Mul, and SimplifiedLayerNormalization, of the parts of RMSNorm.
 CAPTURABLE = frozenset(
     "Add ArgMax Attention Cast Div Equal Erf FusedMatMul Gather GatherElements Gelu Gemm GreaterOrEqual "
-    "GroupQueryAttention LayerNormalization LessOrEqual MatMul Mul MultiHeadAttention Not Or QuickGelu ReduceMax Relu "
-    "Reshape ScatterElements Shape Sigmoid SkipLayerNormalization Softmax Split TensorScatter Transpose Unsqueeze "
+    "GroupQueryAttention LayerNormalization LessOrEqual MatMul Mul MultiHeadAttention Not Or Pow QuickGelu "
+    "RMSNormalization ReduceMax ReduceMean Relu Reshape ScatterElements Shape Sigmoid SimplifiedLayerNormalization "
+    "SkipLayerNormalization SkipSimplifiedLayerNormalization Softmax Split Sqrt TensorScatter Transpose Unsqueeze "
     "Where".split()
 )
 # What only the CPU's provider makes of them: it fuses Gemm with Relu, and has Relu and Softmax in 16 bits as functions.

@@ -9,6 +9,7 @@ from collections.abc import Collection
 
 import numpy as np
 import onnx_ir as ir
+from txport.exporter.graphs.norms import in_norm
 from txport.exporter.graphs.weights import remove_unused_weights
 
 HALF, SINGLE = ir.DataType.FLOAT16, ir.DataType.FLOAT
@@ -32,7 +33,7 @@ def ending(model: ir.Model) -> set[str]:
     values = [value for value in model.graph.outputs if value.name in SINGLE_OUTPUTS]
     while values:
         node = values.pop().producer()
-        if node is None or node in found or node.op_type in ("Gemm", "MatMul", "LayerNormalization"):
+        if node is None or node in found or node.op_type in ("Gemm", "MatMul") or in_norm(node):
             continue
         found.add(node)
         if node.op_type != "Softmax":

@@ -2,10 +2,10 @@
 
 Weights are rounded per output channel, symmetrically, to -127..127 (Jacob et al. 2018, section 2; Wu et al. 2020,
 section 5). Activations are rounded per row, never across rows: a sentence's result must not depend on the rest of
-its batch, which `quantize_dynamic`, with one scale per tensor, cannot guarantee. After a LayerNorm all rows have
-one scale already, and one constant, taken from calibration, serves them all, with the bias in the product; elsewhere
-the graph computes each row's. After a ReLU nothing is negative, and rounding to 0..255 does the ReLU as well. Packed
-projections that the graph would split become products of their own.
+its batch, which `quantize_dynamic`, with one scale per tensor, cannot guarantee. After LayerNorm or RMSNorm all rows
+have one scale already, and one constant, taken from calibration, serves them all, with the bias in the product;
+elsewhere the graph computes each row's. After a ReLU nothing is negative, and rounding to 0..255 does the ReLU as well.
+Packed projections that the graph would split become products of their own.
 
 An embedding table that is also the output projection is stored once, as `[vocabulary, d_model]` with a scale for each
 token: a channel of the projection, a row of the table.
@@ -17,13 +17,15 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+from txport.exporter.graphs.norms import in_norm
 from txport.exporter.graphs.weights import remove_unused_weights
 
 CONTRIB = "com.microsoft"
 # What calibration did not see may be this much larger before it is cut off.
 MARGIN = 1.25
 _LEVELS = 127
-_NORMS = ("LayerNormalization", "SkipLayerNormalization")
+# Whose rows all have one size; those of norms that are affine do not.
+_NORMS = ("LayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization")
 
 Float32 = npt.NDArray[np.float32]
 Int8 = npt.NDArray[np.int8]
@@ -74,8 +76,15 @@ def _is_lookup(node: ir.Node) -> bool:
 
 
 def normalised(model: ir.Model) -> list[str]:
-    """The values that each LayerNorm gives, in order: the graphs of one decoder, or encoder, have the same ones."""
-    return [node.outputs[0].name or "" for node in model.graph if node.op_type in _NORMS]
+    """What each LayerNorm or RMSNorm gives, in order: the graphs of one decoder, or encoder, have the same ones."""
+    return [node.outputs[0].name or "" for node in model.graph if _normalises(node)]
+
+
+def _normalises(node: ir.Node) -> bool:
+    """Whether it gives rows of one size: it is a LayerNorm, or RMSNorm, or the last of the parts of an RMSNorm."""
+    first = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+    parts = node.op_type == "Mul" and in_norm(node) and first is not None and first.op_type == "Div"
+    return node.op_type in _NORMS or parts
 
 
 class _Rows(NamedTuple):
@@ -149,7 +158,7 @@ class _Conversion:
         if x.name not in self._rounded:
             producer = x.producer()
             kind = producer.op_type if producer is not None else ""
-            if kind in _NORMS:
+            if producer is not None and _normalises(producer):
                 self._rounded[x.name] = self._by_one_scale(x, node)
             elif kind == "Relu":
                 assert producer is not None and producer.inputs[0] is not None

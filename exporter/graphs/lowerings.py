@@ -1,7 +1,7 @@
 """The three ways to write one decoder step in ONNX, behind one set of methods.
 
 `modules.DecoderStep` is the one source; runtimes differ in how a cache is written, which operators compute attention,
-and how a residual and its LayerNorm are combined. Shapes: b batch, h heads, k head_dim, d d_model, s source, c cache.
+and how a residual and its norm are combined. Shapes: b batch, h heads, k head_dim, d d_model, s source, c cache.
 Queries arrive already scaled by 1/sqrt(head_dim): the factor is folded into their weights.
 """
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from txport.exporter.graphs.norms import RootMeanSquare
 from txport.models.transformer import KeyValue
 from txport.runtime.bundle.interface import MASKED
 
@@ -86,8 +87,8 @@ class Lowering:
         """Attention of [b, h, 1, k] over [b, h, n, k]; a bool mask is true where seen, a float mask is added."""
         return attend(query, key, value, torch.where(mask, 0.0, MASKED) if mask.dtype == torch.bool else mask)[0]
 
-    def add_norm(self, x: Tensor, residual: Tensor, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
-        """x, residual [b, d] -> (their sum, its LayerNorm), each [b, d]."""
+    def add_norm(self, x: Tensor, residual: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
+        """x, residual [b, d] -> (their sum, that normalised), each [b, d]."""
         total = x + residual
         return total, norm(total)
 
@@ -151,10 +152,16 @@ class Ort(Lowering):
         )
         return context.reshape(-1, query.shape[2])
 
-    def add_norm(self, x: Tensor, residual: Tensor, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
+    def add_norm(self, x: Tensor, residual: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
+        if isinstance(norm, nn.LayerNorm):
+            name, parameters = "SkipLayerNormalization", (norm.weight, norm.bias)
+        elif isinstance(norm, RootMeanSquare):
+            name, parameters = "SkipSimplifiedLayerNormalization", (norm.weight,)
+        else:
+            return super().add_norm(x, residual, norm)
         normalised, _, _, total = torch.onnx.ops.symbolic_multi_out(
-            f"{CONTRIB}::SkipLayerNormalization",
-            (x, residual, norm.weight, norm.bias),
+            f"{CONTRIB}::{name}",
+            (x, residual, *parameters),
             {"epsilon": norm.eps},
             dtypes=(x.dtype, torch.float32, torch.float32, x.dtype),
             shapes=(x.shape, (x.shape[0], 1), (x.shape[0], 1), x.shape),

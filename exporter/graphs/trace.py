@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 from txport.exporter.graphs.attention import DecoderGraph, EncoderAttentionGraph
 from txport.exporter.graphs.lowerings import LOWERINGS, Lowering
-from txport.exporter.graphs.modules import DecoderStep, EncoderGraph
+from txport.exporter.graphs.modules import OPSET, DecoderStep, EncoderGraph
 from txport.exporter.graphs.weights import remove_unused_weights
 from txport.models.config import Config
 from txport.models.transformer import Transformer
@@ -20,7 +20,6 @@ from txport.runtime.bundle.interface import Interface, decoder, decoder_step, en
 from txport.runtime.bundle.schema import ModelSizes
 from txport.runtime.libraries import quiet
 
-OPSET = 18  # of the graphs that have no lowerings
 # Any sizes above 1 will do: torch.export takes 0 and 1 for constants.
 _BATCH, _SOURCE, _TARGET = 2, 5, 7
 
@@ -85,8 +84,11 @@ def trace_decoder(model: Transformer, max_target: int) -> ir.Model:
     return _trace(DecoderGraph(model, max_target), example, shapes, interface, OPSET)
 
 
-def trace_step(model: Transformer, lowering: Lowering, max_target: int) -> ir.Model:
-    """One lowering of the decoder step, in the model's dtype, for caches of up to `max_target` tokens."""
+def trace_step(model: Transformer, lowering: Lowering, max_target: int, *, fold: bool = True) -> ir.Model:
+    """One lowering of the decoder step, in the model's dtype, for caches of up to `max_target` tokens.
+
+    See `DecoderStep` for `fold`.
+    """
     config, layers = model.config, model.config.decoder_layers
     batch, source, target = Dim("batch", min=1), Dim("source", min=1), Dim("target", min=1, max=max_target)
 
@@ -102,7 +104,8 @@ def trace_step(model: Transformer, lowering: Lowering, max_target: int) -> ir.Mo
     cross, cache = ({0: batch, 2: source},) * 2, ({0: batch, 2: target},) * 2
     shapes = (rows, rows, rows, rows, {0: target}, {0: batch, 3: source}, [cross] * layers, [cache] * layers)
     interface = decoder_step(model_sizes(config), "float32")
-    return _trace(DecoderStep(model, lowering, max_target), example, shapes, interface, lowering.opset)
+    step = DecoderStep(model, lowering, max_target, fold=fold)
+    return _trace(step, example, shapes, interface, lowering.opset)
 
 
 # The optional graphs, by their names and roles.

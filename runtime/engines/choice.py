@@ -92,7 +92,9 @@ def _forced(manifest: Manifest, device: str) -> Choice:
     if device not in ("auto", "cpu"):
         raise InputError(f"lowering {FUSED} is for the CPU: leave out the device {device}")
     if manifest.parameters is None:
-        raise BundleError(f"{_NO_TABLE}: export it again with this version of txport")
+        raise BundleError(
+            f"{_NO_TABLE}: export it again with this version of txport, which writes them for models with LayerNorm"
+        )
     if (reason := fused.missing()) is not None:
         raise MissingLibrary(f"the fused engine cannot be used: {reason}")
     return Choice(FUSED, "cpu", (), f"lowering {FUSED} was requested")

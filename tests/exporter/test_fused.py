@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_fused_bundle import Form, write_fused_bundle
 from moved_rows import Turn, check_moves, turns
-from numpy_runner import OPTIONS, random_model
+from numpy_runner import LAYER_NORM, random_model
 from txport.exporter.reference import answers, pad
 from txport.models.transformer import Transformer
 from txport.runtime.engine import Engine
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=f"needs the fused 
 LIMIT = 32
 SOURCE = st.lists(st.integers(4, 63), min_size=0, max_size=LIMIT - 1).map(lambda ids: [*ids, 3])
 SOURCES = st.lists(SOURCE, min_size=1, max_size=20)
-# What OPTIONS lacks: heads that fill no vector, widths that no vector divides, layers of any number.
+# What LAYER_NORM lacks: heads that fill no vector, widths that no vector divides, layers of any number.
 MORE: dict[str, dict[str, Any]] = {
     "one_head": {"heads": 1, "ffn": 100},
     "narrow_heads": {"heads": 16, "activation": "gelu"},
@@ -37,7 +37,7 @@ MORE: dict[str, dict[str, Any]] = {
                   "share_embeddings": False, "projection_bias": True, "tie_projection": False},
     "one_layer": {"encoder_layers": 1, "decoder_layers": 1, "norm": "pre", "activation": "silu"},
 }  # fmt: skip
-MODELS = {**OPTIONS, **MORE}
+MODELS = {**LAYER_NORM, **MORE}
 
 
 @functools.cache

@@ -22,18 +22,31 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "d2l": {"attention_bias": False, "share_embeddings": False, "tie_projection": False, "projection_bias": True},
     "odd_heads": {"d_model": 60, "heads": 5, "norm": "pre"},
     "deep_shallow": {"encoder_layers": 3, "decoder_layers": 1, "norm": "post_final"},
+    "rms": {"norm_kind": "rms", "norm": "pre", "embedding_norm": True},
+    "power": {"norm_kind": "power", "norm": "pre", "tie_projection": False, "attention_bias": False},
+    "batch": {"norm_kind": "batch", "norm": "post_final", "embedding_norm": True},
 }
+
+# Those that the fused engine for CPUs computes.
+LAYER_NORM = {name: options for name, options in OPTIONS.items() if "norm_kind" not in options}
 
 
 def random_model(**overrides: Any) -> Transformer:
-    """A tiny model whose biases, norms and embeddings are all random, so that no weight is 0 or 1."""
+    """A tiny model whose biases, norms and embeddings are all random, so that no weight is 0 or 1.
+
+    Running means are of twenty batches, so that they fit what the norms read.
+    """
     torch.manual_seed(0)
     sizes = {"source_vocabulary": 64, "target_vocabulary": 64, "max_positions": 32}
     model = Transformer(preset("tiny", **{**sizes, **overrides})).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
-    return model
+        if model.config.norm_kind in ("power", "batch"):
+            model.train()
+            for _ in range(20):
+                model(torch.randint(4, 64, (8, 9)), torch.full((8,), 9), torch.randint(4, 64, (8, 9)))
+    return model.eval()
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 import io
 import itertools
 from pathlib import Path
+from typing import Any
 
 import sentencepiece
 import torch
@@ -20,8 +21,14 @@ BATCH = 48
 LONGEST = 100
 
 
-def make_tiny_checkpoint(directory: Path) -> None:
-    """Train the preset `tiny` on the built-in corpus for a moment and write a checkpoint, with held-out sentences."""
+def make_tiny_checkpoint(directory: Path, *, steps: int = STEPS, **fields: Any) -> None:
+    """Train the preset `tiny` on the built-in corpus for a moment and write a checkpoint, with held-out sentences.
+
+    Args:
+        directory: must not exist.
+        steps: of the training.
+        fields: of the config, in place of the preset's.
+    """
     pairs = list(itertools.islice(spoken.sentences(7, "train"), STEPS * 10))
     held_out = list(itertools.islice(spoken.sentences(7, "test"), 1200))
     tokenizer = directory.with_name(f"{directory.name}-tokenizer")
@@ -29,7 +36,7 @@ def make_tiny_checkpoint(directory: Path) -> None:
     (tokenizer / "shared.model").write_bytes(_train_tokenizer([text for pair in pairs for text in pair]))
     processor = sentencepiece.SentencePieceProcessor(model_file=str(tokenizer / "shared.model"))
     ids = [[torch.tensor([*processor.encode(text), 3]) for text in pair] for pair in pairs]
-    model = _train([pair for pair in ids if max(map(len, pair)) < LONGEST])
+    model = _train([pair for pair in ids if max(map(len, pair)) < LONGEST], steps, fields)
     written, references = zip(*held_out, strict=True)
     save_checkpoint(directory, model, tokenizer, written, {"made_by": "tests"}, references=references)
 
@@ -50,29 +57,36 @@ def _train_tokenizer(lines: list[str]) -> bytes:
     return model.getvalue()
 
 
-def _train(pairs: list[list[Tensor]]) -> Transformer:
+def _train(pairs: list[list[Tensor]], steps: int, fields: dict[str, Any]) -> Transformer:
     # One thread: at this size others only wait for each other.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return _train_here(pairs)
+        return _train_here(pairs, steps, fields)
     finally:
         torch.set_num_threads(threads)
 
 
-def _train_here(pairs: list[list[Tensor]]) -> Transformer:
+def _train_here(pairs: list[list[Tensor]], steps: int, fields: dict[str, Any]) -> Transformer:
     torch.manual_seed(0)
-    sizes = {"source_vocabulary": VOCABULARY, "target_vocabulary": VOCABULARY, "max_positions": 128}
-    model = Transformer(preset("tiny", norm="pre", dropout=0.0, **sizes))
+    sizes = {
+        "source_vocabulary": VOCABULARY,
+        "target_vocabulary": VOCABULARY,
+        "max_positions": 128,
+        "norm": "pre",
+        **fields,
+    }
+    model = Transformer(preset("tiny", dropout=0.0, **sizes))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3, betas=(0.9, 0.98))
     pairs = sorted(pairs, key=lambda pair: len(pair[1]))
-    for step in range(STEPS):
+    for step in range(steps):
         start = step * 7919 % (len(pairs) - BATCH)
         batch = pairs[start : start + BATCH]
         source = pad_sequence([source for source, _ in batch], batch_first=True)
         target = pad_sequence([target for _, target in batch], batch_first=True)
         shifted = F.pad(target[:, :-1], (1, 0), value=2)
-        logits = model(source, torch.tensor([len(source) for source, _ in batch]), shifted)
+        lengths = [torch.tensor([len(side) for side in sides]) for sides in zip(*batch, strict=True)]
+        logits = model(source, lengths[0], shifted, lengths[1])
         loss = F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=0)
         optimizer.zero_grad()
         loss.backward()

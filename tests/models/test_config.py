@@ -52,7 +52,7 @@ WRONG_VALUES = [
 ]
 
 # Checkpoints from before there were these fields do not have them.
-ADDED = ("attention_dropout", "activation_dropout", "attention_bias", "initialisation", "alignment_heads")
+ADDED = ("attention_dropout", "activation_dropout", "attention_bias", "initialisation", "alignment_heads", "norm_kind")
 
 
 def small(**fields: Any) -> Config:
@@ -81,6 +81,7 @@ def test_every_field_survives_json(tmp_path: Path) -> None:
         encoder_layers=1,
         decoder_layers=4,
         norm="pre",
+        norm_kind="power",
         positions="learned",
         max_positions=99,
         activation="silu",

@@ -127,7 +127,7 @@ def test_eos_finishes_a_row(lowering: str, wanted: int) -> None:
 
 
 def test_step_is_capturable_and_fused(model: Transformer, lowering: str) -> None:
-    """No control flow, no shape that depends on data, one operator for LayerNorm, packed Q, K and V, Gemm only."""
+    """No control flow, no shape that depends on data, one operator for a norm, packed Q, K and V, Gemm only."""
     encoder, step = traced(model, lowering)
     config = model.config
     count = collections.Counter(node.op_type for node in step.graph)
@@ -135,9 +135,16 @@ def test_step_is_capturable_and_fused(model: Transformer, lowering: str) -> None
     assert all(
         len({tuple(output.shape) for output in node.outputs}) == 1 for node in step.graph if node.op_type == "Split"
     )
-    assert not {"If", "Loop", "Scan", "NonZero", "Pow", "Sqrt", "ReduceMean"} & {n.op_type for n in encoder.graph}
+    parts = {"Pow", "Sqrt", "ReduceMean"} if config.norm_kind != "rms" else set()
+    assert not {"If", "Loop", "Scan", "NonZero", *parts} & {n.op_type for n in encoder.graph}
     norms = 3 * config.decoder_layers + (config.norm != "post") + config.embedding_norm
-    assert count["LayerNormalization"] + count["SkipLayerNormalization"] == norms
+    if config.norm_kind == "layer":
+        assert count["LayerNormalization"] + count["SkipLayerNormalization"] == norms
+    elif config.norm_kind == "rms":
+        added = 3 * config.decoder_layers  # those that follow an addition
+        whole = {"ort": "SkipSimplifiedLayerNormalization", "tensorscatter": "RMSNormalization"}.get(lowering, "none")
+        assert count[whole] == {"ort": added, "tensorscatter": norms}.get(lowering, 0)
+        assert count["Pow"] == norms - count[whole]
     # For each layer: packed projection, self output, cross query, cross output, two of the feed-forward network.
     assert count["Gemm"] == 6 * config.decoder_layers + 1
     fused = config.head_dim % 8 == 0

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
-from numpy_runner import OPTIONS, random_model, traced
+from numpy_runner import LAYER_NORM, random_model, traced
 from txport.exporter.bundle import write_graphs
 from txport.exporter.graphs.float16 import to_float16
 from txport.exporter.graphs.int8 import convertible, to_int8
@@ -97,9 +97,9 @@ def expected(model: Transformer) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("options", LAYER_NORM)
 def test_every_parameter_is_rebuilt(options: str, form: Callable[[dict[str, ir.Model]], None], tmp_path: Path) -> None:
-    model = random_model(**OPTIONS[options], ffn=200)
+    model = random_model(**LAYER_NORM[options], ffn=200)
     config = model.config
     table = written(model, form, tmp_path)
     data = (tmp_path / "weights.bin").read_bytes()

@@ -48,7 +48,8 @@ Choice forced(const Manifest& manifest, const std::string& device, const Machine
     throw InputError("lowering " + std::string(kFused) + " is for the CPU: leave out the device " + device);
   }
   if (!manifest.parameters) {
-    throw BundleError(kNoTable + std::string(": export it again with this version of txport"));
+    throw BundleError(kNoTable + std::string(": export it again with this version of txport, which writes them for "
+                                             "models with LayerNorm"));
   }
   const std::string against = machine.against_fused(manifest);
   if (!against.empty()) throw MissingLibrary("the fused engine cannot be used: " + against);
