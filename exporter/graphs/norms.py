@@ -5,6 +5,8 @@ is so before every sublayer of a pre-norm model; where the residual stream itsel
 is tied to an embedding and must not change, Mul and Add remain.
 """
 
+from typing import Any
+
 import onnx_ir as ir
 import torch
 from torch import Tensor, nn
@@ -38,7 +40,7 @@ class RootMeanSquare(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """`[..., d]` -> `[..., d]`."""
         if self._whole:
-            attributes = {"axis": -1, "epsilon": self.eps}
+            attributes: dict[str, Any] = {"axis": -1, "epsilon": self.eps}
             return torch.onnx.ops.symbolic(
                 "RMSNormalization", (x, self.weight), attributes, dtype=x.dtype, shape=x.shape, version=RMS_OPSET
             )
