@@ -4,8 +4,8 @@
 
 #include "bundle/files.hpp"
 #include "bundle/golden.hpp"
-#include "cores.hpp"
 #include "bundle/interface.hpp"
+#include "cores.hpp"
 #include "engines/choice.hpp"
 #include "errors.hpp"
 #include "text/utf8.hpp"

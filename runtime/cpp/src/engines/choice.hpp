@@ -55,8 +55,8 @@ Choice choose(const std::filesystem::path& directory, const Manifest& manifest, 
               const std::string& lowering, const Machine& machine = {});
 
 // Load the bundle's graphs, its engines or its parameters. If a GPU that "auto" chose, or the fused engine, cannot be
-// used, `warn` is called and what comes after it takes its place, in `choice` too; later `warn` is called, in the thread
-// of a call, with what went wrong in the background. Throws BundleError: the library does not load them.
+// used, `warn` is called and what comes after it takes its place, in `choice` too; later `warn` is called, in the
+// thread of a call, with what went wrong in the background. Throws BundleError: the library does not load them.
 // MissingLibrary, EngineError: the device cannot be used.
 std::unique_ptr<Engine> open_engine(const std::filesystem::path& directory, const Manifest& manifest, Choice& choice,
                                     const CpuShare& share, const std::function<void(const std::string&)>& warn);
