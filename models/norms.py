@@ -111,7 +111,7 @@ class _Scaled(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         y, inverse = ctx.saved_tensors
         nu, tokens = ctx.running_gradient, ctx.tokens
@@ -190,7 +190,7 @@ def _means(tokens: Tensor | None, *values: Tensor) -> list[Tensor]:
 
 def _summed(x: Tensor) -> Tensor:
     """Over all devices."""
-    return _Sum.apply(x) if _devices() > 1 else x  # type: ignore[no-any-return, no-untyped-call]
+    return _Sum.apply(x) if _devices() > 1 else x
 
 
 class _Sum(torch.autograd.Function):

@@ -9,9 +9,11 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 import onnxruntime
 import torch
@@ -53,7 +55,8 @@ class Step:
         buffers = {}
         for tensor in interface.inputs:
             if tensor.name in used:
-                array = np.zeros([sizes.get(str(size), size) for size in tensor.shape], _DTYPES[tensor.dtype])
+                shape = [size if isinstance(size, int) else sizes[size] for size in tensor.shape]
+                array: npt.NDArray[Any] = np.zeros(shape, _DTYPES[tensor.dtype])
                 if tensor.name == "cache_positions":
                     array[:] = np.arange(sizes["target"])
                 elif tensor.name in ("positions", "target_limits"):

@@ -38,9 +38,13 @@ class RootMeanSquare(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """`[..., d]` -> `[..., d]`."""
         if self._whole:
-            attributes = {"axis": -1, "epsilon": self.eps}
             return torch.onnx.ops.symbolic(
-                "RMSNormalization", (x, self.weight), attributes, dtype=x.dtype, shape=x.shape, version=RMS_OPSET
+                "RMSNormalization",
+                (x, self.weight),
+                {"axis": -1, "epsilon": self.eps},
+                dtype=x.dtype,
+                shape=x.shape,
+                version=RMS_OPSET,
             )
         # Pow, ReduceMean, Add, Sqrt, Div, Mul: with x * x or rsqrt it would not know the pattern.
         return x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
