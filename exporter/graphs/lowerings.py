@@ -153,6 +153,7 @@ class Ort(Lowering):
         return context.reshape(-1, query.shape[2])
 
     def add_norm(self, x: Tensor, residual: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
+        parameters: tuple[Tensor, ...]
         if isinstance(norm, nn.LayerNorm):
             name, parameters = "SkipLayerNormalization", [norm.weight, norm.bias]
         elif isinstance(norm, RootMeanSquare):
