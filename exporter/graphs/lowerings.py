@@ -155,9 +155,9 @@ class Ort(Lowering):
     def add_norm(self, x: Tensor, residual: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
         parameters: tuple[Tensor, ...]
         if isinstance(norm, nn.LayerNorm):
-            name, parameters = "SkipLayerNormalization", [norm.weight, norm.bias]
+            name, parameters = "SkipLayerNormalization", (norm.weight, norm.bias)
         elif isinstance(norm, RootMeanSquare):
-            name, parameters = "SkipSimplifiedLayerNormalization", [norm.weight]
+            name, parameters = "SkipSimplifiedLayerNormalization", (norm.weight,)
         else:
             return super().add_norm(x, residual, norm)
         normalised, _, _, total = torch.onnx.ops.symbolic_multi_out(
