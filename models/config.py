@@ -1,6 +1,5 @@
 """The shape of an encoder-decoder Transformer: one frozen dataclass, and its presets."""
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -130,7 +129,8 @@ class Config:
             _require(once, "alignment_heads", [[layer, head]], "is there twice")
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        written: dict[str, Any] = encode(self)
+        return written
 
 
 def _require(holds: bool, name: str, value: object, rule: str) -> None:

@@ -42,6 +42,8 @@ def modules_of(package: str) -> list[str]:
     assert spec is not None and spec.submodule_search_locations is not None
     found = [f"txport.{package}"]
     for module in pkgutil.iter_modules(list(spec.submodule_search_locations)):
+        if module.name == "libtxport_engine":  # the fused engine's library, which is no module of Python's
+            continue
         inner = f"{package}.{module.name}"
         found += modules_of(inner) if module.ispkg else [f"txport.{inner}"]
     return found
