@@ -16,7 +16,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from txport.models.checkpoint import load_checkpoint, save_checkpoint
 from txport.models.config import Config, preset
 from txport.models.transformer import Transformer
-from txport.runtime.errors import InputError
+from txport.runtime.errors import EngineError, InputError
 from txport.runtime.libraries import quiet
 from txport.runtime.text.tokenizer import SentencePieceTokenizer, TextTokenizer
 from txport.training import corpora
@@ -189,8 +189,14 @@ def _train(
     # Lightning advertises itself and gives advice on data loaders.
     with quiet("lightning.pytorch", "lightning.fabric", module="lightning"):
         held_out = Examples.of(shown, tokenizer, options.max_length, special_tokens(model.config))
-        trainer = _trainer(options, run, progress, interruption, Agreement(examples, held_out))
-        _fit(trainer, module, examples, held_out, run.last, resume)
+        agreement = Agreement(examples, held_out)
+        trainer = _trainer(options, run, progress, interruption, agreement)
+        try:
+            _fit(trainer, module, examples, held_out, run.last, resume)
+        except EngineError:
+            # The first process, which goes on alone, may close its connections before others have taken their leave.
+            if trainer.is_global_zero or not agreement.over:
+                raise
     if not trainer.is_global_zero:
         return None
     _take_kept(trainer, module, run)
