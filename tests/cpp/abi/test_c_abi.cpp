@@ -283,7 +283,7 @@ TEST_CASE("C ABI: a bundle without the optional graphs") {
   CHECK(result == nullptr);
   // What there is nothing of.
   REQUIRE(txport_translate(translator, texts, nullptr, 1, nullptr, &result) == TXPORT_OK);
-  for (const std::size_t index : {0, 1}) {
+  for (const std::size_t index : {std::size_t{0}, std::size_t{1}}) {
     size_t length = 1;
     size_t columns = 1;
     CHECK(txport_result_alignment(result, index, &length) == nullptr);
