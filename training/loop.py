@@ -189,13 +189,12 @@ def _train(
     # Lightning advertises itself and gives advice on data loaders.
     with quiet("lightning.pytorch", "lightning.fabric", module="lightning"):
         held_out = Examples.of(shown, tokenizer, options.max_length, special_tokens(model.config))
-        agreement = Agreement(examples, held_out)
-        trainer = _trainer(options, run, progress, interruption, agreement)
+        trainer = _trainer(options, run, progress, interruption, Agreement(examples, held_out))
         try:
             _fit(trainer, module, examples, held_out, run.last, resume)
         except EngineError:
-            # The first process, which goes on alone, may close its connections before others have taken their leave.
-            if trainer.is_global_zero or not agreement.over:
+            # The first process, which goes on alone, may close its connections before others have saved and left.
+            if trainer.is_global_zero or not trainer.fit_loop.done:
                 raise
     if not trainer.is_global_zero:
         return None

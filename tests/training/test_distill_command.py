@@ -116,7 +116,13 @@ def test_a_run_that_is_stopped_leaves_the_file_of_before(tmp_path: Path) -> None
         "-o",
         str(tmp_path / "pairs.tsv"),
     ]
-    with subprocess.Popen(line, stderr=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"}) as process:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+    def heed() -> None:
+        """What a shell runs in the background ignores SIGINT, and so does all that it starts."""
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    with subprocess.Popen(line, stderr=subprocess.PIPE, env=environment, preexec_fn=heed) as process:
         while not (part := list(tmp_path.glob(".pairs.tsv*"))) or part[0].stat().st_size == 0:
             assert process.poll() is None
             time.sleep(0.02)

@@ -18,21 +18,15 @@ class Agreement(Callback):
 
     Args:
         examples: what each device has a share of: training pairs, validation pairs.
-
-    Attributes:
-        over: whether this process has trained to the end.
     """
 
     def __init__(self, *examples: Examples) -> None:
-        self.over, self._pairs = False, len(examples[0])
+        self._pairs = len(examples[0])
         digest = hashlib.sha256()
         rows = [side for each in examples for side in (each.sources, each.targets, each.points)]
         for array in (part for side in rows for part in (side.starts, side.flat)):
             digest.update(np.ascontiguousarray(array).tobytes())
         self._digest = digest.hexdigest()
-
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.over = True
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.world_size == 1:
