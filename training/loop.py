@@ -16,7 +16,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from txport.models.checkpoint import load_checkpoint, save_checkpoint
 from txport.models.config import Config, preset
 from txport.models.transformer import Transformer
-from txport.runtime.errors import EngineError, InputError
+from txport.runtime.errors import InputError
 from txport.runtime.libraries import quiet
 from txport.runtime.text.tokenizer import SentencePieceTokenizer, TextTokenizer
 from txport.training import corpora
@@ -124,11 +124,10 @@ def _prepare(
 ) -> _Prepared:
     """Read the corpus, and only then make the run's directory: a start that fails leaves nothing."""
     first, weights, start = _first_process(), _checkpoint(recipe, resume), None
-    if first:
-        if resume:
-            recipe = run.resume(recipe)
-        else:
-            run.check(force)
+    if resume:  # each process for itself: what the first one writes may come too late for others
+        recipe = run.resume(recipe, write=first)
+    elif first:
+        run.check(force)
     progress.phase("reading the corpus")
     corpus = corpora.load(recipe.corpus, data, recipe.tokenizer)
     if first and weights is not None:
@@ -150,7 +149,7 @@ def _prepare(
         progress.phase("training the tokenizer")
         train_tokenizer(corpus.train, recipe.tokenizer, run.tokenizer)
     run.wait_for_tokenizer()
-    recipe = recipe if first else run.stored()
+    recipe = recipe if first or resume else run.stored()
     if (kept := run.start_of(recipe)) is not None:
         return _Prepared(recipe, corpus, kept.tokenizer(), kept.config, weights)
     tokenizer = load_tokenizer(run.tokenizer)
@@ -190,12 +189,7 @@ def _train(
     with quiet("lightning.pytorch", "lightning.fabric", module="lightning"):
         held_out = Examples.of(shown, tokenizer, options.max_length, special_tokens(model.config))
         trainer = _trainer(options, run, progress, interruption, Agreement(examples, held_out))
-        try:
-            _fit(trainer, module, examples, held_out, run.last, resume)
-        except EngineError:
-            # The first process, which goes on alone, may close its connections before others have saved and left.
-            if trainer.is_global_zero or not trainer.fit_loop.done:
-                raise
+        _fit(trainer, module, examples, held_out, run.last, resume)
     if not trainer.is_global_zero:
         return None
     _take_kept(trainer, module, run)

@@ -123,6 +123,18 @@ def test_resuming_reads_no_pickle(tiny: Tiny, run: tuple[Path, Outcome], tmp_pat
         train(recipe, bad.checkpoint, Path(), resume=True)
 
 
+def test_every_process_resumes_with_the_new_limits(tiny: Tiny, tmp_path: Path) -> None:
+    """Though only the first one writes them, maybe after the others have read the old ones."""
+    run = RunDirectory(tmp_path / "checkpoint")
+    run.start(tiny("training.max_steps=12"))
+    run.state.mkdir()
+    run.last.touch()
+    assert run.resume(tiny("training.max_steps=8"), write=False).training.max_steps == 8
+    assert run.stored().training.max_steps == 12
+    run.resume(tiny("training.max_steps=8"), write=True)
+    assert run.stored().training.max_steps == 8
+
+
 def test_an_output_that_exists_is_refused(tiny: Tiny, run: tuple[Path, Outcome], tmp_path: Path) -> None:
     recipe = tiny("training.max_steps=1")
     with pytest.raises(InputError, match="exists: choose another name, or give --force"):

@@ -63,8 +63,12 @@ class RunDirectory:
         self.path.mkdir(parents=True)
         self._write(recipe)
 
-    def resume(self, recipe: Recipe) -> Recipe:
+    def resume(self, recipe: Recipe, *, write: bool) -> Recipe:
         """Continue a run, whose limits may change but not its task.
+
+        Args:
+            recipe: of this start.
+            write: whether the run's recipe is replaced by what is returned, which one process does.
 
         Returns:
             the recipe, with what it leaves open as it was chosen when the run was started.
@@ -88,7 +92,8 @@ class RunDirectory:
             raise InputError(
                 f"{self.recipe} has another [training] than this recipe: only limits, validation and devices may change"
             )
-        self._write(recipe)
+        if write:
+            self._write(recipe)
         return recipe
 
     def stored(self) -> Recipe:
