@@ -36,15 +36,6 @@ HWY_INLINE Input Border(const Model& model, const Norm& norm, std::size_t rows, 
   return {own.normed, rows, model.width, false, own};
 }
 
-// Keys and values of one head in a sentence's cache.
-template <class C>
-HWY_INLINE HeadCache<C> At(C* cache, const CacheShape& shape, std::size_t layer, std::size_t head) {
-  const std::size_t each = shape.positions * shape.k;
-  C* keys = cache + (layer * 2 * shape.heads + head) * each;
-  return {keys, keys + shape.heads * each, shape.k};
-}
-
-template <class C>
 class Encoder {
  public:
   Encoder(const EncodeJob& job, const Member& member)
@@ -91,23 +82,23 @@ class Encoder {
 
   void Layer(std::size_t l, const float* delta) {
     const EncoderLayer& layer = m_.encoder[l];
-    C* cache = reinterpret_cast<C*>(job_.workspace.cache(job_.user) + l % 2 * job_.cache_bytes);
+    std::byte* cache = job_.workspace.cache(job_.user) + l % 2 * job_.cache_bytes;
     const std::size_t k = m_.heads.width();
     const std::size_t all = m_.heads.count * k;
     Times(Border(m_, m_.encoder_norms[2 * l], rows_, delta, own_), layer.query_key_value, own_.heads);
     for (std::size_t i = 0; i < rows_; ++i) {
       for (std::size_t h = 0; h < m_.heads.count; ++h) {
         const float* query = own_.heads + i * 3 * all + h * 3 * k;
-        Cache(cache, own_.places[i], h).Store(own_.places[i].position, query + k, query + 2 * k);
+        const CacheShape shape = cache_shape(m_, Length(i));
+        At(Cache(cache, i), shape, 0, h).Store(own_.places[i].position, query + k, query + 2 * k, own_);
       }
     }
     member_.wait();
-    for (std::size_t h = 0; h < m_.heads.count; ++h) {
-      for (std::size_t i = 0; i < rows_; ++i) {
-        const Place& at = own_.places[i];
-        Attend(own_.heads + i * 3 * all + h * 3 * k, Cache(cache, at, h), job_.sources[at.sentence].length, own_.scores,
-               own_.mixed + i * all + h * k);
-      }
+    for (std::size_t i = 0, end = 0; i < rows_; i = end) {
+      while (end < rows_ && own_.places[end].sentence == own_.places[i].sentence) ++end;
+      const Queries queries{own_.heads + i * 3 * all, end - i, 3 * all, 3 * k};
+      Attend(Cache(cache, i), cache_shape(m_, Length(i)), 0, {0, m_.heads.count}, Length(i), queries, own_,
+             {own_.mixed + i * all, all});
     }
     Times(Input(own_.mixed, rows_, all, false, own_), layer.output, own_.delta);
     Times(Border(m_, m_.encoder_norms[2 * l + 1], rows_, own_.delta, own_), layer.inner, own_.hidden, m_.activation);
@@ -124,7 +115,7 @@ class Encoder {
       const Source& source = job_.sources[at.sentence];
       for (std::size_t h = 0; h < m_.heads.count; ++h) {
         const float* key = own_.heads + i * matrix.outputs() + h * 2 * k;
-        At(reinterpret_cast<C*>(source.cross), cache_shape(m_, source.length), l, h).Store(at.position, key, key + k);
+        At(source.cross, cache_shape(m_, source.length), l, h).Store(at.position, key, key + k, own_);
       }
     }
   }
@@ -134,14 +125,17 @@ class Encoder {
     Times(a, w, to, activation);
   }
   void Times(Input& a, const Matrix& w, float* to, Activation activation = Activation::none) {
-    a.Times(w, 0, w.panels, Out{to, w.outputs(), activation});
+    const Out out{to, w.outputs()};
+    a.Times(w, 0, w.panels, out);
+    if (activation != Activation::none) Activate(activation, out, rows_, w.outputs());
   }
 
-  // A head of a sentence among those of the group.
-  HeadCache<C> Cache(C* cache, const Place& at, std::size_t head) const {
-    const std::size_t k = m_.heads.width();
-    const CacheShape one{1, m_.heads.count, k, padded(job_.sources[at.sentence].length)};
-    return At(cache + at.start * 2 * m_.heads.count * k, one, 0, head);
+  // Of the sentence of a row.
+  std::size_t Length(std::size_t row) const { return job_.sources[own_.places[row].sentence].length; }
+  // Its keys and values among those of the group.
+  std::byte* Cache(std::byte* cache, std::size_t row) const {
+    const CacheShape shape = cache_shape(m_, Length(row));
+    return cache + own_.places[row].start * (shape.heads * shape.head_bytes() / shape.positions);
   }
 };
 

@@ -68,7 +68,7 @@ class FusedEngine : public Engine {
     const std::size_t width = input_ids.size() / source_lengths.size();
     std::size_t bytes = 0;
     const auto cross_bytes = [&](std::int64_t length) {
-      return fused::cache_shape(model, static_cast<std::size_t>(length)).bytes(model.half_caches);
+      return fused::cache_shape(model, static_cast<std::size_t>(length)).bytes();
     };
     for (const std::int64_t length : source_lengths) bytes += cross_bytes(length);
     const auto block = std::make_shared<fused::Block>(bytes);
@@ -77,7 +77,7 @@ class FusedEngine : public Engine {
     std::byte* at = block->data();
     for (const std::int64_t length : source_lengths) {
       sources.push_back({input_ids.data() + sources.size() * width, static_cast<std::size_t>(length), at});
-      sentences.push_back({static_cast<std::size_t>(length), std::shared_ptr<const std::byte>(block, at)});
+      sentences.push_back({static_cast<std::size_t>(length), std::shared_ptr<std::byte>(block, at)});
       at += cross_bytes(length);
     }
     encode_all(sources);
@@ -106,7 +106,7 @@ class FusedEngine : public Engine {
       positions = std::max(positions, group.positions);
     }
     const std::size_t cache_bytes =
-        fused::CacheShape{1, model.heads.count, model.heads.width(), positions}.bytes(model.half_caches);
+        fused::CacheShape{1, model.heads.count, model.heads.width(), positions, model.int8_caches}.bytes();
     const auto start = std::chrono::steady_clock::now();
     const fused::Borrowed workspace(shared_->workspaces);
     Team::Lease lease = shared_->team.lease(shared_->encode_pace.choose(work));

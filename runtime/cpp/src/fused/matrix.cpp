@@ -174,6 +174,7 @@ std::size_t measure(const Plan& plan) {
   matrix.panels = plan.outputs.count * plan.parts.size() * plan.outputs.width() / kPanel;
   matrix.inputs = plan.inputs.count * plan.inputs.width();
   matrix.steps = matrix.int8 ? matrix.inputs / 4 : matrix.inputs;
+  matrix.stride = matrix.steps * kStepBytes;
   const std::size_t vectors = matrix.int8 ? 3 : 1;  // bias, scale, sum
   return matrix.panels * matrix.steps * kStepBytes + vectors * in_lines(matrix.outputs() * sizeof(float));
 }

@@ -45,13 +45,14 @@ struct Matrix {
   std::size_t panels = 0;
   std::size_t inputs = 0;              // padded
   std::size_t steps = 0;               // of each panel
+  std::size_t stride = 0;              // from one panel to the next, bytes
   const std::uint8_t* data = nullptr;  // [panels, steps, 64]
   const float* bias = nullptr;         // [outputs]
   const float* scale = nullptr;        // [outputs]; int8 only
   const std::int32_t* sum = nullptr;   // [outputs], of the weights of an output; int8 only
 
   std::size_t outputs() const { return panels * kPanel; }  // padded
-  const std::uint8_t* panel(std::size_t index) const { return data + index * steps * kStepBytes; }
+  const std::uint8_t* panel(std::size_t index) const { return data + index * stride; }
 };
 
 // Sizes of equal groups (heads), each of which is padded by itself.

@@ -180,7 +180,7 @@ Model::Model(const std::filesystem::path& directory, const Manifest& manifest, T
       epsilon(static_cast<float>(manifest.parameters->architecture.layer_norm_epsilon)),
       embedding_scale(static_cast<float>(manifest.parameters->architecture.embedding_scale)),
       norm_first(manifest.parameters->architecture.norm == "pre"),
-      half_caches(manifest.precision.weights == "int8"),
+      int8_caches(manifest.precision.weights == "int8"),
       activation(activation_of(manifest.parameters->architecture.activation)),
       encoder(size_of(manifest.model.encoder_layers)),
       decoder(size_of(manifest.model.decoder_layers)),

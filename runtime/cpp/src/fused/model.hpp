@@ -65,7 +65,7 @@ struct Model {
   float epsilon;           // of LayerNorm
   float embedding_scale;
   bool norm_first;   // pre-norm
-  bool half_caches;  // keys and values are float16, else float32
+  bool int8_caches;  // keys and values are int8, else float32
   Activation activation;
   Embedding source, target;
   std::vector<EncoderLayer> encoder;

@@ -34,7 +34,7 @@ FusedState::FusedState(std::shared_ptr<Shared> shared, std::size_t rows, std::in
 }
 
 std::size_t FusedState::cache_bytes() const {
-  return cache_shape(shared_->model, static_cast<std::size_t>(target_)).bytes(shared_->model.half_caches);
+  return cache_shape(shared_->model, static_cast<std::size_t>(target_)).bytes();
 }
 
 void FusedState::place(const std::vector<std::size_t>& rows, const Memory& memory,
@@ -164,14 +164,16 @@ std::unique_ptr<DecoderState> FusedState::moved(const std::vector<std::size_t>& 
 // The used part of another state's row, whose caches may have another length.
 void FusedState::copy_cache(const FusedState& from, const Row& row, std::byte* to) const {
   const Model& model = shared_->model;
-  const std::size_t position_bytes = model.heads.width() * (model.half_caches ? 2 : 4);
   const CacheShape old_shape = cache_shape(model, static_cast<std::size_t>(from.target_));
   const CacheShape new_shape = cache_shape(model, static_cast<std::size_t>(target_));
   const std::size_t used = std::min({padded(row.position + 1), old_shape.positions, new_shape.positions});
-  const std::size_t blocks = model.decoder.size() * 2 * model.heads.count;  // of each layer: keys, then values
-  for (std::size_t block = 0; block < blocks; ++block) {
-    std::memcpy(to + block * new_shape.positions * position_bytes,
-                row.self + block * old_shape.positions * position_bytes, used * position_bytes);
+  const std::byte* at = row.self;
+  for (std::size_t head = 0; head < new_shape.layers * new_shape.heads; ++head) {
+    for (const std::size_t bytes : new_shape.position_bytes()) {
+      std::memcpy(to, at, used * bytes);
+      to += new_shape.positions * bytes;
+      at += old_shape.positions * bytes;
+    }
   }
 }
 

@@ -46,7 +46,7 @@ class FusedMemory : public Memory {
  public:
   struct Sentence {
     std::size_t length;
-    std::shared_ptr<const std::byte> cross;
+    std::shared_ptr<std::byte> cross;
   };
   explicit FusedMemory(std::vector<Sentence> sentences) : sentences_(std::move(sentences)) {}
   const Sentence& sentence(std::size_t row) const { return sentences_.at(row); }
@@ -77,7 +77,7 @@ class FusedState : public DecoderState {
   const std::int64_t source_;
   const std::int64_t target_;
   std::vector<Row> rows_;
-  std::vector<std::shared_ptr<const std::byte>> cross_;  // what each row's pointer refers to
+  std::vector<std::shared_ptr<std::byte>> cross_;        // what each row's pointer refers to
   std::shared_ptr<Block> caches_;                        // of all rows, at rows_[i].self
   std::optional<Block> logits_;                          // [rows, padded vocabulary]
   std::deque<StepOutput> unread_;

@@ -45,14 +45,22 @@ std::size_t lay_out(Buffers& buffers, const Model& model, std::size_t rows, std:
   cursor.take(buffers.mixed, rows * all);
   cursor.take(buffers.delta, rows * model.width);
   cursor.take(buffers.hidden, rows * model.ffn);
-  cursor.take(buffers.scores, padded(positions));
+  const std::size_t most = std::max(padded(positions), model.heads.width());
+  cursor.take(buffers.scores, kQueries * model.heads.count * most);
+  cursor.take(buffers.bytes, kQueries * model.heads.count * most);
+  cursor.take(buffers.unit, kQueries * model.heads.count);
+  cursor.take(buffers.zeros, most);
+  cursor.take(buffers.ones, most);
   cursor.take(buffers.quantised, rows * std::max({model.width, all, model.ffn}));
   cursor.take(buffers.scale, rows);
-  cursor.take(buffers.best, rows * kPanel);
-  cursor.take(buffers.index, rows * kPanel);
+  cursor.take(buffers.logits, rows * kLogits);
   cursor.take(buffers.choice, rows);
   cursor.take(buffers.places, rows);
   cursor.take(buffers.live, rows);
+  if (base != nullptr) {
+    std::fill_n(buffers.zeros, most, 0.0F);
+    std::fill_n(buffers.ones, most, 1.0F);
+  }
   return cursor.bytes();
 }
 

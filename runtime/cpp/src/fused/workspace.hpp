@@ -11,6 +11,9 @@ namespace txport::core::fused {
 
 struct Model;
 
+inline constexpr std::size_t kLogits = 256;  // of a row that are made before the largest is looked for
+inline constexpr std::size_t kQueries = 4;  // of a head that attention takes at once, at most
+
 // Aligned memory; from 2 MiB on in huge pages where the system has them, since caches are read across.
 class Block {
  public:
@@ -56,11 +59,14 @@ struct Buffers {
   float* mixed = nullptr;             // [rows, all heads] what attention gives
   float* delta = nullptr;             // [rows, d] what a sublayer adds to x
   float* hidden = nullptr;            // [rows, ffn]
-  float* scores = nullptr;            // [positions]
+  float* scores = nullptr;            // [kQueries, heads, positions]
+  std::uint8_t* bytes = nullptr;      // [kQueries, heads, positions or the width of a head] attention's int8 numbers
+  float* unit = nullptr;              // [kQueries, heads] of these
+  float* zeros = nullptr;             // [positions or the width of a head], and ones
+  float* ones = nullptr;
   std::uint8_t* quantised = nullptr;  // [rows, the widest of these] a product's inputs
   float* scale = nullptr;             // [rows] of each of them
-  float* best = nullptr;              // [rows, 16] largest logits so far, by lane
-  std::int32_t* index = nullptr;
+  float* logits = nullptr;            // [rows, kLogits]
   Best* choice = nullptr;   // [rows]
   Place* places = nullptr;  // [rows]
   Live* live = nullptr;     // [rows]
