@@ -1,17 +1,9 @@
 // LayerNorm, and attention over cached keys and values, row by row.
-#if defined(TXPORT_FUSED_ATTENTION_INL_HPP) == defined(HWY_TARGET_TOGGLE)
-#ifdef TXPORT_FUSED_ATTENTION_INL_HPP
-#undef TXPORT_FUSED_ATTENTION_INL_HPP
-#else
-#define TXPORT_FUSED_ATTENTION_INL_HPP
-#endif
 
 #include <cmath>
-#include <cstring>
 
 #include "fused/compute.hpp"
 #include "fused/products-inl.hpp"
-#include "fused/workspace.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace txport::core::fused {
@@ -30,7 +22,8 @@ HWY_INLINE void LayerNorm(const float* x, const Norm& norm, float epsilon, std::
   const VF by = hn::Set(df, 1.0F / std::sqrt(square / count + epsilon));
   for (std::size_t i = 0; i < width; i += kLanes) {
     const VF normed = hn::Mul(hn::Sub(hn::Load(df, x + i), mean), by);
-    hn::Store(hn::MulAdd(normed, hn::Load(df, norm.weight + i), hn::Load(df, norm.bias + i)), df, y + i);
+    hn::Store(hn::MulAdd(normed, hn::LoadU(df, norm.weight.data() + i), hn::LoadU(df, norm.bias.data() + i)), df,
+              y + i);
   }
 }
 
@@ -79,24 +72,14 @@ struct HeadCache {
   }
 
   Matrix KeyMatrix(const Buffers& own) const {
-    Matrix keys;
-    keys.steps = Steps(k);
-    keys.stride = keys.steps * kStepBytes;
-    keys.data = Keys();
-    keys.bias = own.zeros;
-    keys.scale = KeyScales();
-    keys.sum = KeySums();
-    return keys;
+    const std::size_t steps = Steps(k);
+    return {int8, 0, 0, steps, steps * kStepBytes, Keys(), own.zeros, KeyScales(), KeySums()};
   }
+  // Its inputs, weights of the softmax, have no sign: their zero is 0, and the sums are of no use.
   Matrix ValueMatrix(std::size_t length, const Buffers& own) const {
-    Matrix values;
-    values.steps = int8 ? padded(length) / 4 : length;
-    values.stride = Steps(positions) * kStepBytes;
-    values.data = Values();
-    values.bias = own.zeros;
-    values.scale = own.ones;
-    values.sum = reinterpret_cast<const std::int32_t*>(own.zeros);  // of no use: weights have no sign, their zero is 0
-    return values;
+    const std::size_t steps = int8 ? padded(length) / 4 : length;
+    const auto* sums = reinterpret_cast<const std::int32_t*>(own.zeros);
+    return {int8, 0, 0, steps, Steps(positions) * kStepBytes, Values(), own.zeros, own.ones, sums};
   }
 };
 
@@ -151,6 +134,11 @@ void AttendTo(std::byte* cache, const CacheShape& shape, std::size_t layer, Memb
   const auto query = [&](std::size_t n) {
     return queries.data + n % rows * queries.row_stride + (heads.begin + n / rows) * queries.head_stride;
   };
+  // Of a product: numbers from `n` on that lie `size` apart as int8, or these floats.
+  const auto input = [&](std::size_t n, std::size_t size, std::int32_t zero, const float* from, std::size_t stride) {
+    if (shape.int8) return Rows{own.bytes + n * size, size, own.unit + n, zero};
+    return Rows{reinterpret_cast<const std::uint8_t*>(from), stride * sizeof(float), nullptr, 0};
+  };
   const std::size_t count = (heads.end - heads.begin) * rows;
   auto* bytes = reinterpret_cast<Int8::Byte*>(own.bytes);
   if (shape.int8) {
@@ -159,19 +147,16 @@ void AttendTo(std::byte* cache, const CacheShape& shape, std::size_t layer, Memb
     }
   }
   for (std::size_t n = 0; n < count; n += rows) {
-    const Rows floats{reinterpret_cast<const std::uint8_t*>(query(n)), queries.row_stride * sizeof(float), nullptr, 0};
-    const Rows a = shape.int8 ? Rows{own.bytes + n * k, k, own.unit + n, Int8::kZero} : floats;
+    const Rows a = input(n, k, Int8::kZero, query(n), queries.row_stride);
     const Matrix keys = At(cache, shape, layer, heads.begin + n / rows).KeyMatrix(own);
     Multiply<W>(keys, a, rows, 0, width / kPanel, {own.scores + n * width, width});
   }
   for (std::size_t n = 0; n < count; ++n) {
     const HeadCache head = At(cache, shape, layer, heads.begin + n / rows);
-    own.unit[n] =
-        Softmax(own.scores + n * width, length, shape.int8 ? head.ValueScales() : nullptr, bytes + n * width);
+    own.unit[n] = Softmax(own.scores + n * width, length, shape.int8 ? head.ValueScales() : nullptr, bytes + n * width);
   }
   for (std::size_t n = 0; n < count; n += rows) {
-    const Rows floats{reinterpret_cast<const std::uint8_t*>(own.scores + n * width), width * sizeof(float), nullptr, 0};
-    const Rows a = shape.int8 ? Rows{own.bytes + n * width, width, own.unit + n, 0} : floats;
+    const Rows a = input(n, width, 0, own.scores + n * width, width);
     const std::size_t h = heads.begin + n / rows;
     const Matrix values = At(cache, shape, layer, h).ValueMatrix(length, own);
     Multiply<W>(values, a, rows, 0, k / kPanel, {out.data + h * k, out.stride});
@@ -194,4 +179,3 @@ inline void Attend(std::byte* cache, const CacheShape& shape, std::size_t layer,
 }  // namespace HWY_NAMESPACE
 }  // namespace txport::core::fused
 HWY_AFTER_NAMESPACE();
-#endif

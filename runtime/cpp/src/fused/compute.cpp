@@ -8,7 +8,6 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 
 #include "fused/decoder-inl.hpp"
-#include "fused/encoder-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace txport::core::fused {

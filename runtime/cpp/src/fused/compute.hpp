@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "fused/model.hpp"
 #include "fused/team.hpp"
@@ -58,9 +60,9 @@ struct Row {
   std::size_t limit = 1;  // tokens to make
   bool finished = true;
   std::size_t source = 0;  // tokens
-  std::byte* cross = nullptr;
-  std::byte* self = nullptr;  // cache_shape(model, target) of them
-  std::size_t logits = 0;     // which row of the logits is this one's
+  std::shared_ptr<std::byte> cross;
+  std::shared_ptr<std::byte> self;  // cache_shape(model, target) of them
+  std::size_t logits = 0;           // which row of the logits is this one's
 };
 
 struct StepJob {

@@ -1,12 +1,5 @@
 // Steps of the decoder: one token for each unfinished row, chosen at once.
-#if defined(TXPORT_FUSED_DECODER_INL_HPP) == defined(HWY_TARGET_TOGGLE)
-#ifdef TXPORT_FUSED_DECODER_INL_HPP
-#undef TXPORT_FUSED_DECODER_INL_HPP
-#else
-#define TXPORT_FUSED_DECODER_INL_HPP
-#endif
 
-#include <algorithm>
 #include <limits>
 
 #include "fused/encoder-inl.hpp"
@@ -65,7 +58,8 @@ class Decoder {
   bool Advance(Live& live, std::size_t i, std::size_t s) {
     Best best = kNone;
     for (std::size_t rank = 0; rank < member_.size; ++rank) {
-      Better(best, job_.workspace.of(job_.user + rank).choice[i]);
+      const Best& theirs = job_.workspace.of(job_.user + rank).choice[i];
+      if (theirs.value > best.value) best = theirs;  // of equals the first stays, as ArgMax
     }
     live.token = static_cast<std::size_t>(best.index);
     const bool ends = live.token == job_.eos || live.position + 1 >= live.row->limit;
@@ -103,28 +97,28 @@ class Decoder {
       const Live& live = own_.live[i];
       for (std::size_t h = heads_.begin; h < heads_.end; ++h) {
         const float* query = own_.heads + (i * width_ + h * k_) * 3;
-        At(live.row->self, shape_, l, h).Store(live.position, query + k_, query + 2 * k_, own_);
+        At(live.row->self.get(), shape_, l, h).Store(live.position, query + k_, query + 2 * k_, own_);
       }
-      Attend(live.row->self, shape_, l, heads_, live.position + 1, {own_.heads + i * width_ * 3, 1, 0, 3 * k_}, own_,
-             {all_.mixed + i * width_, 0});
+      Attend(live.row->self.get(), shape_, l, heads_, live.position + 1, {own_.heads + i * width_ * 3, 1, 0, 3 * k_},
+             own_, {all_.mixed + i * width_, 0});
     }
     member_.wait();
-    Columns(Input(all_.mixed, rows_, width_, false, own_), layer.self_output, all_.delta);
+    Columns(Input{all_.mixed, rows_, width_, false, own_}, layer.self_output, all_.delta);
     member_.wait();
     Heads(Border(m_, norm[1], rows_, all_.delta, own_), layer.query);
     for (std::size_t i = 0; i < rows_; ++i) {
       const Row& row = *own_.live[i].row;
       const CacheShape shape = cache_shape(m_, row.source);
-      Attend(row.cross, shape, l, heads_, row.source, {own_.heads + i * width_, 1, 0, k_}, own_,
+      Attend(row.cross.get(), shape, l, heads_, row.source, {own_.heads + i * width_, 1, 0, k_}, own_,
              {all_.mixed + i * width_, 0});
     }
     member_.wait();
-    Columns(Input(all_.mixed, rows_, width_, false, own_), layer.cross_output, all_.delta);
+    Columns(Input{all_.mixed, rows_, width_, false, own_}, layer.cross_output, all_.delta);
     member_.wait();
     Columns(Border(m_, norm[2], rows_, all_.delta, own_), layer.inner, all_.hidden, m_.activation);
     member_.wait();
     const bool positive = m_.activation == Activation::relu;
-    Columns(Input(all_.hidden, rows_, layer.inner.outputs(), positive, own_), layer.outer, all_.delta);
+    Columns(Input{all_.hidden, rows_, layer.inner.outputs(), positive, own_}, layer.outer, all_.delta);
     member_.wait();
   }
 
@@ -147,11 +141,6 @@ class Decoder {
     member_.wait();
   }
 
-  // The larger; of equals the smaller index, as ArgMax.
-  static void Better(Best& best, Best other) {
-    if (other.value > best.value || (other.value == best.value && other.index < best.index)) best = other;
-  }
-
   // The outputs of this thread's heads.
   void Heads(Input a, const Matrix& w) {
     const std::size_t panels = w.panels / m_.heads.count;
@@ -169,4 +158,3 @@ class Decoder {
 }  // namespace HWY_NAMESPACE
 }  // namespace txport::core::fused
 HWY_AFTER_NAMESPACE();
-#endif

@@ -1,14 +1,6 @@
 // The encoder over some sentences at once, without padding: rows are their tokens.
-#if defined(TXPORT_FUSED_ENCODER_INL_HPP) == defined(HWY_TARGET_TOGGLE)
-#ifdef TXPORT_FUSED_ENCODER_INL_HPP
-#undef TXPORT_FUSED_ENCODER_INL_HPP
-#else
-#define TXPORT_FUSED_ENCODER_INL_HPP
-#endif
 
 #include "fused/attention-inl.hpp"
-#include "fused/compute.hpp"
-#include "fused/products-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace txport::core::fused {
@@ -19,7 +11,7 @@ HWY_INLINE void Embed(const Model& model, const Embedding& embedding, std::size_
   read_row(embedding.tokens, id, x);
   add_row(embedding.positions, position, model.embedding_scale, x);
   for (std::size_t i = model.d; i < model.width; ++i) x[i] = 0;
-  if (embedding.norm.weight != nullptr) LayerNorm(x, embedding.norm, model.epsilon, model.d, x);
+  if (!embedding.norm.weight.empty()) LayerNorm(x, embedding.norm, model.epsilon, model.d, x);
 }
 
 // The border between two sublayers: x += delta, LayerNorm. Pre-norm keeps the sum in x, post-norm what is normed. After
@@ -30,8 +22,8 @@ HWY_INLINE Input Border(const Model& model, const Norm& norm, std::size_t rows, 
     float* x = own.x + i * model.width;
     if (delta != nullptr) AddTo(x, delta + i * model.width, model.width);
     float* normed = own.normed + i * model.width;
-    if (norm.weight != nullptr) LayerNorm(x, norm, model.epsilon, model.d, normed);
-    if (second.weight != nullptr) LayerNorm(normed, second, model.epsilon, model.d, normed);
+    if (!norm.weight.empty()) LayerNorm(x, norm, model.epsilon, model.d, normed);
+    if (!second.weight.empty()) LayerNorm(normed, second, model.epsilon, model.d, normed);
   }
   return {own.normed, rows, model.width, false, own};
 }
@@ -82,7 +74,7 @@ class Encoder {
 
   void Layer(std::size_t l, const float* delta) {
     const EncoderLayer& layer = m_.encoder[l];
-    std::byte* cache = job_.workspace.cache(job_.user) + l % 2 * job_.cache_bytes;
+    std::byte* cache = job_.workspace.of(job_.user).caches + l % 2 * job_.cache_bytes;
     const std::size_t k = m_.heads.width();
     const std::size_t all = m_.heads.count * k;
     Times(Border(m_, m_.encoder_norms[2 * l], rows_, delta, own_), layer.query_key_value, own_.heads);
@@ -100,16 +92,16 @@ class Encoder {
       Attend(Cache(cache, i), cache_shape(m_, Length(i)), 0, {0, m_.heads.count}, Length(i), queries, own_,
              {own_.mixed + i * all, all});
     }
-    Times(Input(own_.mixed, rows_, all, false, own_), layer.output, own_.delta);
+    Times(Input{own_.mixed, rows_, all, false, own_}, layer.output, own_.delta);
     Times(Border(m_, m_.encoder_norms[2 * l + 1], rows_, own_.delta, own_), layer.inner, own_.hidden, m_.activation);
     const bool positive = m_.activation == Activation::relu;
-    Times(Input(own_.hidden, rows_, layer.inner.outputs(), positive, own_), layer.outer, own_.delta);
+    Times(Input{own_.hidden, rows_, layer.inner.outputs(), positive, own_}, layer.outer, own_.delta);
   }
 
   void Cross(std::size_t l, Input& memory) {
     const std::size_t k = m_.heads.width();
     const Matrix& matrix = m_.decoder[l].key_value;
-    Times(memory, matrix, own_.heads);
+    memory.Times(matrix, 0, matrix.panels, {own_.heads, matrix.outputs()});
     for (std::size_t i = 0; i < rows_; ++i) {
       const Place& at = own_.places[i];
       const Source& source = job_.sources[at.sentence];
@@ -121,10 +113,7 @@ class Encoder {
   }
 
   // All outputs of `w`.
-  void Times(Input&& a, const Matrix& w, float* to, Activation activation = Activation::none) {
-    Times(a, w, to, activation);
-  }
-  void Times(Input& a, const Matrix& w, float* to, Activation activation = Activation::none) {
+  void Times(Input a, const Matrix& w, float* to, Activation activation = Activation::none) {
     const Out out{to, w.outputs()};
     a.Times(w, 0, w.panels, out);
     if (activation != Activation::none) Activate(activation, out, rows_, w.outputs());
@@ -142,4 +131,3 @@ class Encoder {
 }  // namespace HWY_NAMESPACE
 }  // namespace txport::core::fused
 HWY_AFTER_NAMESPACE();
-#endif

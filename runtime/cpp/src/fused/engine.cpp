@@ -13,12 +13,7 @@ namespace txport::core {
 
 namespace {
 
-using fused::FusedMemory;
-using fused::FusedState;
-using fused::Member;
-using fused::Shared;
-using fused::Source;
-using fused::Team;
+using namespace fused;
 
 // Steps of a call. A finished row costs nothing more; a free one waits for the end of the group.
 constexpr std::int64_t kPoll = 16;
@@ -108,12 +103,11 @@ class FusedEngine : public Engine {
     const std::size_t cache_bytes =
         fused::CacheShape{1, model.heads.count, model.heads.width(), positions, model.int8_caches}.bytes();
     const auto start = std::chrono::steady_clock::now();
-    const fused::Borrowed workspace(shared_->workspaces);
+    const auto workspace = shared_->workspaces.take();
     Team::Lease lease = shared_->team.lease(shared_->encode_pace.choose(work));
     const std::size_t threads = lease.size();
     const bool apart = groups.size() >= threads;
-    (*workspace).reserve(model, threads, apart ? tokens : (tokens + threads - 1) / threads, positions);
-    (*workspace).reserve_caches(apart ? threads : 1, 2 * cache_bytes);
+    workspace->reserve(model, threads, apart ? tokens : (tokens + threads - 1) / threads, positions, 2 * cache_bytes);
     std::atomic<std::size_t> next{0};
     lease.run(threads, [&](const Member& member) {
       std::size_t turn = 0;

@@ -29,9 +29,6 @@ struct View {
   const std::byte* scales = nullptr;  // float32 [rows], of int8 only
 
   bool empty() const { return data == nullptr; }
-  // Any element, as it is used; slow.
-  float at(std::size_t row, std::size_t column) const;
-  float scale(std::size_t row) const;
 };
 
 // Row `row` of `view` to `to` [columns].
@@ -82,6 +79,7 @@ std::size_t measure(const Plan& plan);
 // Sets its pointers to memory at `at`, [measure(plan)], aligned to 64 bytes; returns what packs the data.
 void lay_out(const Plan& plan, std::byte* at);
 // Fills the panels from `begin` to `end` with their biases, scales and sums. Different panels may be filled at once.
-void pack(const Plan& plan, std::size_t begin, std::size_t end);
+// False: a weight is not a number, or an int8 one is -128.
+bool pack(const Plan& plan, std::size_t begin, std::size_t end);
 
 }  // namespace txport::core::fused

@@ -1,17 +1,12 @@
 // Products of rows and packed matrices. What comes out for a row depends on that row alone, bit by bit: integer sums
 // are exact, and float32 sums go over the inputs in their order, whatever the tile.
-#if defined(TXPORT_FUSED_PRODUCTS_INL_HPP) == defined(HWY_TARGET_TOGGLE)
-#ifdef TXPORT_FUSED_PRODUCTS_INL_HPP
-#undef TXPORT_FUSED_PRODUCTS_INL_HPP
-#else
-#define TXPORT_FUSED_PRODUCTS_INL_HPP
-#endif
 
 #include <algorithm>
 #include <cstring>
 
 #include "fused/model.hpp"
 #include "fused/vectors-inl.hpp"
+#include "fused/workspace.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace txport::core::fused {
@@ -214,39 +209,30 @@ void Multiply(const Matrix& w, const Rows& a, std::size_t rows, std::size_t begi
 }
 
 // Rows of float32, which become what the first product that reads them needs.
-class Input {
- public:
-  // Positive: none is negative, so that all 8 bits are magnitude.
-  Input(const float* values, std::size_t rows, std::size_t width, bool positive, const Buffers& own)
-      : values_(values), rows_(rows), width_(width), positive_(positive), own_(own) {}
+struct Input {
+  const float* values;
+  std::size_t rows;
+  std::size_t width;
+  bool positive;  // none is negative: all 8 bits are magnitude
+  const Buffers& own;
+  bool quantised = false;
 
   // The products with panels [begin, end) of `w`.
   void Times(const Matrix& w, std::size_t begin, std::size_t end, const Out& out) {
     if (!w.int8) {
-      const Rows rows{reinterpret_cast<const std::uint8_t*>(values_), width_ * sizeof(float), nullptr, 0};
-      return Multiply<Float32>(w, rows, rows_, begin, end, out);
+      const Rows floats{reinterpret_cast<const std::uint8_t*>(values), width * sizeof(float), nullptr, 0};
+      return Multiply<Float32>(w, floats, rows, begin, end, out);
     }
-    const std::int32_t zero = positive_ ? Int8::kZeroOfPositive : Int8::kZero;
-    if (!quantised_) {
-      for (std::size_t i = 0; i < rows_; ++i) {
-        auto* to = reinterpret_cast<Int8::Byte*>(own_.quantised + i * width_);
-        own_.scale[i] = Quantise(values_ + i * width_, width_, positive_ ? 255 : 127, zero, to);
-      }
-      quantised_ = true;
+    const std::int32_t zero = positive ? Int8::kZeroOfPositive : Int8::kZero;
+    for (std::size_t i = 0; i < rows && !quantised; ++i) {
+      auto* to = reinterpret_cast<Int8::Byte*>(own.quantised + i * width);
+      own.scale[i] = Quantise(values + i * width, width, positive ? 255 : 127, zero, to);
     }
-    Multiply<Int8>(w, Rows{own_.quantised, width_, own_.scale, zero}, rows_, begin, end, out);
+    quantised = true;
+    Multiply<Int8>(w, Rows{own.quantised, width, own.scale, zero}, rows, begin, end, out);
   }
-
- private:
-  const float* values_;
-  const std::size_t rows_;
-  const std::size_t width_;
-  const bool positive_;
-  const Buffers& own_;
-  bool quantised_ = false;
 };
 
 }  // namespace HWY_NAMESPACE
 }  // namespace txport::core::fused
 HWY_AFTER_NAMESPACE();
-#endif
