@@ -104,7 +104,7 @@ class FusedEngine : public Engine {
         fused::CacheShape{1, model.heads.count, model.heads.width(), positions, model.int8_caches}.bytes();
     const auto start = std::chrono::steady_clock::now();
     const auto workspace = shared_->workspaces.take();
-    Team::Lease lease = shared_->team.lease(shared_->encode_pace.choose(work));
+    Team::Lease lease = shared_->team.lease(shared_->encode_tuner.choose(work));
     const std::size_t threads = lease.size();
     const bool apart = groups.size() >= threads;
     workspace->reserve(model, threads, apart ? tokens : (tokens + threads - 1) / threads, positions, 2 * cache_bytes);
@@ -121,7 +121,7 @@ class FusedEngine : public Engine {
       }
     });
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
-    shared_->encode_pace.took(work, threads, time.count() / static_cast<double>(work));
+    shared_->encode_tuner.took(work, threads, time.count() / static_cast<double>(work));
   }
 };
 

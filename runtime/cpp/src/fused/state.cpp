@@ -22,8 +22,8 @@ Shared::Shared(const std::filesystem::path& directory, const Manifest& manifest,
       model(directory, manifest, team),
       tokens(manifest.tokens),
       limits(manifest.limits()),
-      step_pace(threads),
-      encode_pace(threads) {}
+      step_tuner(threads),
+      encode_tuner(threads) {}
 
 FusedState::FusedState(std::shared_ptr<Shared> shared, std::size_t rows, std::int64_t source, std::int64_t target,
                        bool logits)
@@ -67,7 +67,7 @@ void FusedState::step(std::int64_t count) {
   if (!live.empty()) {
     const auto start = std::chrono::steady_clock::now();
     const auto workspace = shared_->workspaces.take();
-    Team::Lease lease = shared_->team.lease(shared_->step_pace.choose(live.size()));
+    Team::Lease lease = shared_->team.lease(shared_->step_tuner.choose(live.size()));
     const std::size_t threads = lease.size();
     const bool apart = live.size() >= kRowsApart * threads;
     const std::size_t most = apart ? (live.size() + threads - 1) / threads : live.size();
@@ -90,7 +90,7 @@ void FusedState::step(std::int64_t count) {
       fused::step(job, apart ? Member{} : member);
     });
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
-    shared_->step_pace.took(live.size(), threads, time.count() / static_cast<double>(steps * live.size()));
+    shared_->step_tuner.took(live.size(), threads, time.count() / static_cast<double>(steps * live.size()));
   }
   for (const Row& row : rows_) output.finished.push_back(row.finished);
   unread_.push_back(std::move(output));

@@ -9,8 +9,8 @@
 #include "engine.hpp"
 #include "fused/compute.hpp"
 #include "fused/model.hpp"
-#include "fused/pace.hpp"
 #include "fused/team.hpp"
+#include "fused/tuner.hpp"
 #include "fused/workspace.hpp"
 
 namespace txport::core::fused {
@@ -22,7 +22,7 @@ struct Shared {
   SpecialTokens tokens;
   Limits limits;
   Workspaces workspaces;
-  Pace step_pace, encode_pace;  // how many threads are best
+  ThreadTuner step_tuner, encode_tuner;  // how many threads are best
 
   Shared(const std::filesystem::path& directory, const Manifest& manifest, std::size_t threads, std::size_t team_size);
 };
