@@ -7,7 +7,9 @@ namespace txport::core::fused {
 namespace {
 
 constexpr unsigned kLongestPause = 512;  // calls
-constexpr double kNew = 0.25;            // the part of a running mean that the newest call is
+// The part of a running mean that the newest call is: of the best level, and of others, which are measured rarely.
+constexpr double kNew = 0.25;
+constexpr double kNewTrial = 0.5;
 // Trials may cost one call in so many: beside busy neighbours one that waits for others can take as long as hundreds.
 constexpr double kTrialShare = 32;
 
@@ -43,7 +45,7 @@ void ThreadTuner::took(std::size_t work, std::size_t threads, double seconds) {
   while (level + 1 < levels_ && threads_of(level) < threads) ++level;
   if (threads_of(level) != threads) return;  // others had the rest
   double& mean = here.seconds[level];
-  mean = mean == 0 ? seconds : mean + (seconds - mean) * kNew;
+  mean = mean == 0 ? seconds : mean + (seconds - mean) * (level == here.best ? kNew : kNewTrial);
   const std::size_t before = here.best;
   for (std::size_t other = 0; other < levels_; ++other) {
     const double theirs = here.seconds[other];
