@@ -36,13 +36,13 @@ from txport.training.run.lightning_module import TranslationModule
 from txport.training.tokenizers import load_tokenizer
 from txport.training.torch_engine import special_tokens
 
-# By the name of each norm, the values of `model.norm` and `model.norm_kind`.
+# By the word for the command line: the name for people, and the values of `model.norm` and `model.norm_kind`.
 NORMS = {
-    "post": ("post", "layer"),
-    "pre": ("pre", "layer"),
-    "power": ("pre", "power"),
-    "rms": ("pre", "rms"),
-    "batch": ("pre", "batch"),
+    "post": ("post-norm", "post", "layer"),
+    "pre": ("pre-norm", "pre", "layer"),
+    "power": ("PowerNorm", "pre", "power"),
+    "rms": ("RMSNorm", "pre", "rms"),
+    "batch": ("BatchNorm", "pre", "batch"),
 }
 SCHEDULES = ("linear", "exponential", "inverse_sigmoid")
 VALIDATIONS = 10  # about so many points has a curve
@@ -71,7 +71,7 @@ class Contestant:
 
     def overrides(self, steps: int, seed: int) -> list[str]:
         """Of the recipe, for `txport.training.recipe.read`."""
-        norm, kind = NORMS[self.norm]
+        _, norm, kind = NORMS[self.norm]
         # The last validation is after the last step.
         every = next(each for each in range(-(-steps // VALIDATIONS), steps + 1) if steps % each == 0)
         training = {"max_steps": steps, "validate_every": every, "seed": seed, "keep": "last"}
@@ -82,7 +82,7 @@ class Contestant:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "norm": self.norm,
+            "norm": NORMS[self.norm][0],
             "scheduled_sampling": self.scheduled_sampling,
             "runs": [
                 {"checkpoint": run.run.checkpoint.name, "loss": loss, "test": asdict(run.test), "losses": run.losses}
@@ -140,13 +140,21 @@ def measure_steps(contestants: Sequence[Contestant], rounds: int) -> None:
 
 def table(contestants: Sequence[Contestant]) -> list[str]:
     """The lines of the table, in Markdown."""
-    heads = ["norm", "scheduled sampling", "loss", "exact match", "BLEU", "ms a step", f"over {contestants[0].norm}'s"]
+    heads = [
+        "norm",
+        "scheduled sampling",
+        "loss",
+        "exact match",
+        "BLEU",
+        "ms a step",
+        f"over {NORMS[contestants[0].norm][0]}'s",
+    ]
     rows = []
     for each in contestants:
         assert each.step_ms and each.step_ratio
         tests = [run.test for run in each.runs]
         rows.append([
-            each.norm, each.scheduled_sampling, spread(each.losses, "{:.3f}".format),
+            NORMS[each.norm][0], each.scheduled_sampling, spread(each.losses, "{:.3f}".format),
             spread([test.exact for test in tests], "{:.1%}".format),
             spread([test.bleu for test in tests], "{:.1f}".format),
             f"{each.step_ms.p50:.0f}", f"{each.step_ratio.p50:.2f}",

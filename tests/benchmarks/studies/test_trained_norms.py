@@ -1,6 +1,7 @@
 """The study of norms in training: it runs, it does not train twice, and it times what it says."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_all_is_in_the_report(output: Path) -> None:
     report = json.loads((output / "trained_norms.json").read_text())
     without, sampled = report["contestants"]
-    assert [each["norm"] for each in (without, sampled)] == ["power", "power"]
+    assert [each["norm"] for each in (without, sampled)] == ["PowerNorm", "PowerNorm"]
     assert [each["scheduled_sampling"] for each in (without, sampled)] == ["none", "linear"]
     assert load_checkpoint(output / "power-none-1").config.norm_kind == "power"
     for each in (without, sampled):
@@ -66,9 +67,10 @@ def test_table_and_plot(output: Path) -> None:
     lines = (output / "trained_norms.md").read_text().splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
     assert rows[0][:5] == ["norm", "scheduled sampling", "loss", "exact match", "BLEU"] and len(rows) == 2 + 2
+    assert re.fullmatch(r"\d\.\d{3} \(\d\.\d{3} to \d\.\d{3}\)", rows[2][2]), "mean, least, greatest"
     assert rows[2][6] == "1.00" and all(float(row[5]) > 0 for row in rows[2:])
     assert (output / "trained_norms.png").read_bytes().startswith(b"\x89PNG")
-    assert "power, sampling" in (output / "trained_norms.svg").read_text()
+    assert "PowerNorm, sampling" in (output / "trained_norms.svg").read_text()
 
 
 def test_what_is_trained_is_not_trained_again(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
