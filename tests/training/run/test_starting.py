@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from checkpoints import changed, weights
 from foreign_models import WORDS, import_here
 from safetensors.torch import load_file
 from tiny_marian import EOS, tiny_marian
@@ -72,16 +73,6 @@ def tuned(place: Path) -> Path:
     assert read_config(place / "checkpoint").dropout > 0
     train(recipe(place), place / "tuned", place)
     return place / "tuned"
-
-
-def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
-    return dict(load_checkpoint(checkpoint).model.named_parameters())
-
-
-def changed(one: Path, other: Path) -> set[str]:
-    first, second = weights(one), weights(other)
-    assert first.keys() == second.keys()
-    return {name for name, value in first.items() if not torch.equal(value, second[name])}
 
 
 # --- one step, as Hugging Face makes it ------------------------------------------------------------------------------
