@@ -203,7 +203,7 @@ def main(
     settings = {"recipe": recipe, "set": list(values), "steps": steps, "seeds": seeds, "rounds": rounds}
     report = {**settings, "machine": asdict(machine), "contestants": [each.to_json() for each in contestants]}
     write_atomically(output / "trained_norms.json", (json.dumps(report, indent=1) + "\n").encode())
-    facts = f"{steps} steps of the recipe {recipe}, {seeds} of each; {machine.processor}, {machine.cores} cores"
+    facts = f"{steps} steps of the recipe {recipe}, seeds: {seeds}; {machine.processor}, {machine.cores} cores"
     text = "\n".join([*table(contestants), "", f"{facts}, load average {machine.load_average:.1f}.", ""])
     write_atomically(output / "trained_norms.md", text.encode())
     save(draw(report), output, "trained_norms")

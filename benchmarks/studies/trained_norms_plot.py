@@ -49,7 +49,8 @@ def _curve(axes: Axes, contestant: Mapping[str, Any], label: str, colour: str) -
     values = [list(column) for column in zip(*(each.values() for each in losses), strict=True)]
     line = "o--" if _sampled(contestant) else "o-"
     axes.plot(steps, [statistics.fmean(each) for each in values], line, markersize=3, label=label, color=colour)
-    axes.fill_between(steps, [min(each) for each in values], [max(each) for each in values], color=colour, alpha=0.15)
+    if len(losses) > 1:
+        axes.fill_between(steps, [min(x) for x in values], [max(x) for x in values], color=colour, alpha=0.15)
 
 
 def _bars(
