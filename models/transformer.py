@@ -6,9 +6,9 @@ Lengths count tokens that are not padding; padding is only at the end of a row.
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, ContextManager
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -302,7 +302,7 @@ class Transformer(nn.Module):
         memory = self.encode(source_ids, source_lengths)
         return self.decode(target_ids, memory, source_lengths, target_lengths, source_ids)
 
-    def _watching(self) -> ContextManager[Seen]:
+    def _watching(self) -> AbstractContextManager[Seen]:
         """What copying needs of the layers that run meanwhile."""
         return nullcontext({}) if self.copying is None else self.copying.watching(list(self.decoder))
 
