@@ -113,11 +113,12 @@ class Attention(nn.Module):
         return self.output(context.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def weights(self, x: Tensor, key_value: KeyValue, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-        """What `forward` weighs the values by: softmax over keys, `[b, h, t, s]`, without dropout."""
+        """What `forward` weighs the values by: softmax over keys, `[b, h, t, s]`, without dropout; float32 at least."""
         query, key = self.split_heads(self.query(x)), key_value[0]
         scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
         if causal:
             mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         return torch.softmax(scores if mask is None else scores.masked_fill(~mask, -math.inf), dim=-1)
 
 

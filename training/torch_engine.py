@@ -34,7 +34,7 @@ class TorchEngine:
         return self.model.projection.weight.device
 
     def encode(self, input_ids: Int64, source_lengths: Int64) -> Memory:
-        """int64 `[batch, source]` padded ids -> cross keys, values `[batch, heads, source, head_dim]`, lengths and ids."""
+        """int64 `[batch, source]` padded ids -> keys and values `[batch, heads, source, head_dim]`, lengths, ids."""
         ids, lengths = torch.from_numpy(input_ids).to(self.device), torch.from_numpy(source_lengths).to(self.device)
         with _exactly(self.model):
             return self.model.cross_key_values(self.model.encode(ids, lengths)), lengths, ids

@@ -243,7 +243,7 @@ class DecoderStep(nn.Module):
     def _logits(
         self, read: Tensor, inputs: StepInputs, cross: list[KeyValue], caches: list[KeyValue]
     ) -> tuple[Tensor, list[KeyValue]]:
-        """Embeddings `[b, d]` -> `[b, v]` and the written caches; see `CopyMechanism.forward` for a model that copies."""
+        """Embeddings `[b, d]` -> `[b, v]` and the written caches; for a model that copies, logarithms."""
         looked: dict[int, Looked] = {}
         x, written = self._layers(read, inputs, cross, caches, looked)
         logits = self.projection(x)

@@ -1,8 +1,8 @@
 """A corpus of names to copy: short sentences of a made-up translation, whose held-out ones have names of their own.
 
 "please tell mokari that tefu is late" -> "sag mokari bitte dass tefu spät ist". Names are made of syllables, and each
-is of one split only; a model that has learned which names there are cannot say another one, and one that copies can. For a
-tokenizer of words all of them must be in its vocabulary: the last training pair lists those that are held out, on
+is of one split only; a model that has learned which names there are cannot say another one, and one that copies can.
+For a tokenizer of words all of them must be in its vocabulary: the last training pair lists those that are held out, on
 purpose so long that `training.max_length` leaves it out. They are pieces then that no training step has seen.
 """
 
