@@ -57,10 +57,11 @@ def test_every_graph_becomes_an_engine_of_its_layers_and_precision(option: str, 
         assert (tmp_path / "engines" / engine.file).stat().st_size == engine.bytes
     assert set(builder.layers) == {precision}, "strongly typed: nothing computes in another type"
     caches, attentions = 2 * config.decoder_layers, 2 * config.decoder_layers
-    for lowering, expected in (
-        ("scatter", {"SCATTER": caches, "SOFTMAX": attentions, "KV_CACHE_UPDATE": 0, "ATTENTION_INPUT": 0}),
-        ("tensorscatter", {"SCATTER": 0, "SOFTMAX": 0, "KV_CACHE_UPDATE": caches, "ATTENTION_INPUT": attentions}),
-    ):
+    scatter = {"SCATTER": caches, "SOFTMAX": attentions, "KV_CACHE_UPDATE": 0, "ATTENTION_INPUT": 0}
+    tensorscatter = {"SCATTER": 0, "SOFTMAX": 0, "KV_CACHE_UPDATE": caches, "ATTENTION_INPUT": attentions}
+    copying = collections.Counter({"SCATTER": int(config.copies), "SOFTMAX": len(config.copy_heads)})
+    for lowering, plain in (("scatter", scatter), ("tensorscatter", tensorscatter)):
+        expected = {kind: count + copying[kind] for kind, count in plain.items()}
         network, *_alive = parsed(tmp_path, manifest, lowering)
         kinds = collections.Counter(kind_of(layer) for layer in layers_of(network))
         assert {kind: kinds[kind] for kind in expected} == expected
@@ -72,7 +73,7 @@ def test_every_graph_becomes_an_engine_of_its_layers_and_precision(option: str, 
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
-@pytest.mark.parametrize("option", ["post", "marian", "odd_heads"])
+@pytest.mark.parametrize("option", ["post", "marian", "odd_heads", "copies"])
 def test_tensorrt_takes_the_optional_graphs(option: str, precision: str, tmp_path: Path) -> None:
     """They parse, are built, and compute in the types that they say: the ending in float32, all else in theirs."""
     graphs = {name: copied(graph) for name, graph in traced_attention(random_model(**OPTIONS[option])).items()}
