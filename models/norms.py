@@ -3,6 +3,7 @@
 All have the signature of `NoNorm.forward`. Shapes: `...` are batch and length, d is d_model.
 """
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ class RMSNorm(nn.Module):
         return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + self.eps) * self.weight
 
 
-class SharedNorm(nn.Module):
+class SharedNorm(nn.Module, ABC):
     """A norm by figures of many tokens, which a translation takes as they are: it is affine then."""
 
     def __init__(self, width: int, eps: float) -> None:
@@ -52,13 +53,13 @@ class SharedNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
         self.bias = nn.Parameter(torch.zeros(width))
 
+    @abstractmethod
     def affine(self) -> tuple[Tensor, Tensor]:
         """(a, b), each `[d]`: in evaluation mode the norm is x * a + b."""
-        raise NotImplementedError
 
+    @abstractmethod
     def learn(self, x: Tensor, tokens: Tensor | None) -> Tensor:
         """The norm in training mode, of float32 `x`; the running means take the batch in."""
-        raise NotImplementedError
 
     def forward(self, x: Tensor, tokens: Tensor | None = None) -> Tensor:
         x = x.float()

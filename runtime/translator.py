@@ -1,17 +1,17 @@
 """Text in, text out: the one class that an application needs."""
 
 import logging
-import operator
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from txport.runtime import greedy
+from txport.runtime.arguments import check_ids, check_pairs, check_sentence, check_text, listed
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.engine import Engine, Float32
 from txport.runtime.engines.choice import choose, open_engine
@@ -31,7 +31,6 @@ with needs("ort"):
 if TYPE_CHECKING:
     from txport.runtime.engines.teacher_forcing import TeacherForcing
 
-T = TypeVar("T")
 _CLOSED = "this Translator was closed: open the bundle again"
 _log = logging.getLogger("txport")
 
@@ -219,9 +218,9 @@ class Translator:
             InputError: a source is empty, longer than the bundle takes, or has an id outside the vocabulary.
         """
         most = self.manifest.model.source_vocabulary
-        listed = [_ids(source, most, f"sentence {n}") for n, source in enumerate(_listed(sources), 1)]
+        given = [check_ids(source, most, f"sentence {n}") for n, source in enumerate(listed(sources), 1)]
         call = self._call(options, changes, alignments, attention)
-        work = [(call.request(source, call.target_prefix), "", False) for source in listed]
+        work = [(call.request(source, call.target_prefix), "", False) for source in given]
         return self._translations(work, call)
 
     def stream(self, sentence: str, options: Options = DEFAULTS, **changes: Any) -> Iterator[Piece]:
@@ -238,7 +237,7 @@ class Translator:
             yield Piece(token.id, text.add(token.id, token.last), token.score)
 
     def _translate(self, texts: Iterable[str], call: "_Call", what: str, first: int) -> list[Translation]:
-        sentences = _listed(texts)
+        sentences = listed(texts)
         found = [self._request(text, call, f"{what} {number}") for number, text in enumerate(sentences, first)]
         empty = Translation("", [], [] if call.options.scores else None, False)
         work = [(request, sentences[i], cut) for i, (request, cut) in enumerate(found) if request is not None]
@@ -302,14 +301,14 @@ class Translator:
             InputError: the two are not of one number, one is empty or too long, or an id is outside the vocabulary.
             BundleError: the bundle was exported without the graph that scores need.
         """
-        call, texts, answers = self._call(options, changes), _listed(sources), _listed(targets)
-        _check_pairs(texts, answers)
+        call, texts, answers = self._call(options, changes), listed(sources), listed(targets)
+        check_pairs(texts, answers)
         requests = [self._needed(text, call, f"sentence {number}") for number, text in enumerate(texts, 1)]
         made = []
         for number, (request, answer) in enumerate(zip(requests, answers, strict=True), 1):
             what = f"translation {number}"
             if isinstance(answer, str):
-                _check_text(answer, what)
+                check_text(answer, what)
                 ids = self.tokenizer.encode_prefix(answer)
                 if not ids:
                     raise InputError(f"{what} is empty: there is nothing to score")
@@ -320,8 +319,8 @@ class Translator:
 
     def score_ids(self, sources: Iterable[Iterable[int]], targets: Iterable[Iterable[int]]) -> list[Score]:
         """As `score`, from whole source ids and target ids as `translate_ids` takes and gives them."""
-        given, answers = _listed(sources), _listed(targets)
-        _check_pairs(given, answers)
+        given, answers = listed(sources), listed(targets)
+        check_pairs(given, answers)
         checked = [self._source(source, f"sentence {number}") for number, source in enumerate(given, 1)]
         return self._scores(
             checked, [self._target(answer, f"translation {number}") for number, answer in enumerate(answers, 1)]
@@ -345,7 +344,7 @@ class Translator:
             InputError: a sentence is empty, or too long and `strict` is set.
             BundleError: the bundle was exported without the graph that embeddings need.
         """
-        call, texts = self._call(options, changes), _listed(sentences)
+        call, texts = self._call(options, changes), listed(sentences)
         sources = [self._needed(text, call, f"sentence {number}").source_ids for number, text in enumerate(texts, 1)]
         found = dict(self._teacher.memories(sources))
         whole = [found[index] for index in range(len(sources))]
@@ -412,19 +411,12 @@ class Translator:
         return request
 
     def _source(self, ids: Iterable[int], what: str) -> list[int]:
-        found = _ids(ids, self.manifest.model.source_vocabulary, what)
-        return self._within(found, self.manifest.limits.source, what)
+        model, most = self.manifest.model, self.manifest.limits.source
+        return check_sentence(ids, model.source_vocabulary, most, self.manifest.tokens.pad, what)
 
     def _target(self, ids: Iterable[int], what: str) -> list[int]:
-        found = _ids(ids, self.manifest.model.target_vocabulary, what)
-        return self._within(found, self.manifest.limits.target, what)
-
-    def _within(self, ids: list[int], most: int, what: str) -> list[int]:
-        if all(token == self.manifest.tokens.pad for token in ids):
-            raise InputError(f"{what} has no id but padding: give at least one")
-        if len(ids) > most:
-            raise InputError(f"{what} has {len(ids)} tokens, more than the {most} that this bundle takes: shorten it")
-        return ids
+        model, most = self.manifest.model, self.manifest.limits.target
+        return check_sentence(ids, model.target_vocabulary, most, self.manifest.tokens.pad, what)
 
     def _decode(self, requests: Sequence[greedy.Request], scores: bool) -> list[greedy.Result]:
         return greedy.decode_all(
@@ -438,7 +430,7 @@ class Translator:
 
     def _request(self, text: str, call: "_Call", what: str) -> tuple[greedy.Request | None, bool]:
         """The request for a text (None if the text is blank), and whether the text was cut to fit."""
-        _check_text(text, what)
+        check_text(text, what)
         if not text or text.isspace():
             return None, False
         options = call.options
@@ -469,10 +461,10 @@ class Translator:
         around = affixes(self.manifest.tokenizer, options.source_language, options.target_language)
         prefix: list[int] = []
         if isinstance(options.prefix, str):
-            _check_text(options.prefix, "the prefix")
+            check_text(options.prefix, "the prefix")
             prefix = self.tokenizer.encode_prefix(options.prefix) if options.prefix else []
         elif options.prefix is not None:
-            prefix = _ids(options.prefix, self.manifest.model.target_vocabulary, "the prefix")
+            prefix = check_ids(options.prefix, self.manifest.model.target_vocabulary, "the prefix")
         self._check_lengths(options.max_length, options.min_length, [*around.target_prefix, *prefix])
         return _Call(options, around.target_prefix, prefix, alignments, attention)
 
@@ -508,37 +500,3 @@ class _Call:
         """Of one source; a sentence may choose a target language, and with it a target prefix, of its own."""
         limits = self.options.max_length, self.options.min_length
         return greedy.Request(source, *limits, prefix=[*target_prefix, *self.prefix])
-
-
-def _check_text(text: object, what: str) -> None:
-    if not isinstance(text, str):
-        raise InputError(f"{what} is of type {type(text).__name__}: give text (str)")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(f"{what} is not valid text ({error.reason} at {error.start}): decode it anew") from None
-
-
-def _check_pairs(sources: Sequence[object], targets: Sequence[object]) -> None:
-    if len(sources) != len(targets):
-        raise InputError(f"there are {len(sources)} sentences and {len(targets)} translations: give one for each")
-
-
-def _listed(items: Iterable[T]) -> list[T]:
-    if isinstance(items, (str, bytes)):
-        raise InputError("sentences come as a list: put the one sentence in a list")
-    try:
-        return list(items)
-    except TypeError:
-        raise InputError(f"sentences come as a list, and this is of type {type(items).__name__}") from None
-
-
-def _ids(ids: Iterable[int], vocabulary: int, what: str) -> list[int]:
-    try:
-        found = [operator.index(token) for token in ids]
-    except TypeError as error:
-        raise InputError(f"{what} is not a list of ids, which are whole numbers ({error})") from None
-    for token in found:
-        if not 0 <= token < vocabulary:
-            raise InputError(f"{what} has the id {token}, which is not between 0 and {vocabulary - 1}")
-    return found

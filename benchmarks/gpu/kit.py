@@ -63,7 +63,7 @@ def main(
         with tempfile.TemporaryDirectory(prefix="txport-kit-") as scratch:
             root = Path(scratch)
             gather(root, bundles, programs)
-            _install(root, wheel, pythons, dependencies)
+            install(root, wheel, pythons, dependencies)
             with new_directory(output, replace=True, marker=LIST) as directory:
                 parts = pack(root, directory)
         click.echo(f"{output}: {parts} parts; copy all of it, then on the machine: sh run.sh SCRATCH_DIRECTORY")
@@ -106,15 +106,22 @@ def pack(root: Path, output: Path) -> int:
     return len(parts)
 
 
-def _install(root: Path, wheel: Path, pythons: tuple[str, ...], dependencies: bool) -> None:
+def install(root: Path, wheel: Path, pythons: tuple[str, ...], dependencies: bool) -> None:
+    """Put the wheel into `root`/app and, for each version of CPython, what it needs beside it.
+
+    Raises:
+        InputError: pip found no packages.
+    """
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(root / "app")
     (root / "app" / "sitecustomize.py").write_text(_APPEND)
-    platforms = [word for glibc in _GLIBC for word in ("--platform", f"manylinux_{glibc}_{platform.machine()}")]
+    # The wheel's own comes last: it may be of a newer glibc, without which it runs, too, but for its fused engine.
+    names = [*(f"manylinux_{glibc}_{platform.machine()}" for glibc in _GLIBC), wheel.stem.rpartition("-")[2]]
+    platforms = [word for name in names for word in ("--platform", name)]
     options = ["-q", "--no-compile", "--no-warn-conflicts", "--only-binary=:all:", *platforms]
     for python in pythons:
         target = root / f"python{python}"
-        target.mkdir()
+        target.mkdir(parents=True)
         if dependencies:
             here = ["--python-version", python, "--target", str(target), f"{wheel}[trt,test]", *PACKAGES]
             if subprocess.run([sys.executable, "-m", "pip", "install", *options, *here]).returncode:

@@ -104,7 +104,7 @@ class HostBlock:
 
     def __init__(self, device: Device, rows: int, id_type: str, slots: int) -> None:
         self.offsets, at = state_offsets(rows, id_type)
-        self.steps, self.used = 0, device.make_mark()
+        self.steps, self.used = 0, device.create_event()
         self.array = device.host_buffer(at + slots * rows * np.dtype(id_type).itemsize, self.used)
 
         def view(name: str, kind: str) -> npt.NDArray[Any]:
@@ -144,9 +144,9 @@ class StepBuffers:
         self.heads, self.float_size = model.heads, np.dtype(self.float_type).itemsize
         # What the host uploads, and what it sees of two groups of steps: of one while the device works on the other.
         self.host = HostBlock(device, sizes.rows, id_type, 0)
-        self.looks = [HostBlock(device, sizes.rows, id_type, RING) for _ in range(2)]
+        self.polls = [HostBlock(device, sizes.rows, id_type, RING) for _ in range(2)]
         self._state_bytes, self._ring_row = self.host.array.nbytes, sizes.rows * np.dtype(id_type).itemsize
-        plan = _plan(manifest, sizes, id_type, self.looks[0].array.nbytes)
+        plan = _plan(manifest, sizes, id_type, self.polls[0].array.nbytes)
         self._allocated: list[int] = []
         try:
             at = {name: self._allocate(size) for name, size in plan.items()}
@@ -201,29 +201,29 @@ class StepBuffers:
     def upload_state(self) -> None:
         """Copy ids, positions, limits and flags from the host to the device."""
         self.device.upload(self.state, self.host.array)
-        self.host.used.set()
+        self.host.used.record()
 
     def keep_tokens(self, slot: int) -> None:
         """Copy the tokens of the last step to a slot of the ring."""
         target = Buffer(self.state + self._state_bytes + slot * self._ring_row)
         self.device.copy(target, Buffer(self.state), self._ring_row)
 
-    def download_state(self, look: HostBlock, steps: int) -> None:
-        """Copy ids, positions, flags and the tokens of so many steps to the host; they are there after its mark."""
-        self.device.download(look.array[: self._state_bytes + steps * self._ring_row], self.state)
-        look.steps = steps
-        look.used.set()
+    def download_state(self, poll: HostBlock, steps: int) -> None:
+        """Copy ids, positions, flags and the tokens of so many steps to the host; they are there after its event."""
+        self.device.download(poll.array[: self._state_bytes + steps * self._ring_row], self.state)
+        poll.steps = steps
+        poll.used.record()
 
-    def adopt(self, look: HostBlock) -> None:
+    def adopt(self, poll: HostBlock) -> None:
         """Take what a step writes into the block that is uploaded."""
         written = self.host.offsets["target_limits"]
-        self.host.array[:written] = look.array[:written]
+        self.host.array[:written] = poll.array[:written]
 
     def settle(self) -> None:
         """Wait for what was enqueued; a device that has failed works on nothing."""
-        for block in (self.host, *self.looks):
+        for block in (self.host, *self.polls):
             with suppress(EngineError):
-                block.used.wait()
+                block.used.synchronize()
 
     def free(self) -> None:
         """Free all memory; the buffers cannot be used afterwards."""

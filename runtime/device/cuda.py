@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from cuda.bindings import driver as cuda
-from txport.runtime.device.device import Buffer, Mark
+from txport.runtime.device.device import Buffer, Event
 from txport.runtime.device.gpu import usable_gpu
 from txport.runtime.errors import EngineError, ResourceError
 
@@ -40,7 +40,7 @@ class CudaDevice:
     def __init__(self) -> None:
         self.gpu = usable_gpu("CUDA")
         self._stream = _checked("cuStreamCreate", _NON_BLOCKING)
-        self._end = _Mark(self._stream)
+        self._end = _Event(self._stream)
         self.stream = int(self._stream)
         self._allocated: set[int] = set()
         self.graphs: list[Counter[str]] | None = None  # the nodes of each capture from now on, if it is a list
@@ -66,10 +66,10 @@ class CudaDevice:
         _check("cuMemGetInfo", error)
         return int(free)
 
-    def make_mark(self) -> "_Mark":
-        return _Mark(self._stream)
+    def create_event(self) -> "_Event":
+        return _Event(self._stream)
 
-    def host_buffer(self, size: int, used: Mark) -> npt.NDArray[Any]:
+    def host_buffer(self, size: int, used: Event) -> npt.NDArray[Any]:
         address = int(_checked("cuMemHostAlloc", size, 0))
         memory = (ctypes.c_uint8 * size).from_address(address)
         _destroy_with(memory, functools.partial(_free_host, used), address)
@@ -96,8 +96,8 @@ class CudaDevice:
         _checked("cuMemsetD2D8Async", target.address, max(target.row, width), value, width, rows, self._stream)
 
     def synchronize(self) -> None:
-        self._end.set()
-        self._end.wait()
+        self._end.record()
+        self._end.synchronize()
 
     def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
         with _NO_COLLECTION:
@@ -119,17 +119,17 @@ class CudaDevice:
         return _Replay(runnable, self._stream, enqueue)
 
 
-class _Mark:
-    """An event of the stream; see `txport.runtime.device.device.Mark`."""
+class _Event:
+    """An event of the stream; see `txport.runtime.device.device.Event`."""
 
     def __init__(self, stream: Any) -> None:
         self._stream, self._event = stream, _checked("cuEventCreate", _NO_TIMING)
         _destroy_with(self, cuda.cuEventDestroy, self._event)
 
-    def set(self) -> None:
+    def record(self) -> None:
         _checked("cuEventRecord", self._event, self._stream)
 
-    def wait(self) -> None:
+    def synchronize(self) -> None:
         _checked("cuEventSynchronize", self._event)
 
 
@@ -222,10 +222,10 @@ def _destroy_all(destroy: Callable[[Any], Any], handles: Iterable[Any]) -> None:
         destroy(handle)
 
 
-def _free_host(used: Mark, address: int) -> None:
+def _free_host(used: Event, address: int) -> None:
     """CUDA does not say that freeing page-locked memory waits for copies to it."""
     with suppress(EngineError):  # a device that has failed works on nothing
-        used.wait()
+        used.synchronize()
     cuda.cuMemFreeHost(address)
 
 

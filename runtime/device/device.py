@@ -25,13 +25,13 @@ class Buffer:
     plane: int = 0
 
 
-class Mark(Protocol):
+class Event(Protocol):
     """A place in the order of a stream's work. Its methods raise `EngineError`, as those of `Device`."""
 
-    def set(self) -> None:
+    def record(self) -> None:
         """Put it behind all work that has been enqueued so far."""
 
-    def wait(self) -> None:
+    def synchronize(self) -> None:
         """Wait for the work before it. Another thread may use the device meanwhile."""
 
 
@@ -53,10 +53,10 @@ class Device(Protocol):
     def free_memory(self) -> int:
         """Bytes that could still be allocated."""
 
-    def make_mark(self) -> Mark:
-        """A new mark, with no work before it."""
+    def create_event(self) -> Event:
+        """A new event, with no work before it."""
 
-    def host_buffer(self, size: int, used: Mark) -> npt.NDArray[Any]:
+    def host_buffer(self, size: int, used: Event) -> npt.NDArray[Any]:
         """uint8 `[size]` of page-locked host memory, which the device reads and writes by itself.
 
         It is freed when nothing refers to it, and not before the work before `used` is done.

@@ -65,18 +65,18 @@ class DeviceState:
             for slot in range(count):
                 self._launch()
                 self._buffers.keep_tokens(slot)
-            self._buffers.download_state(self._buffers.looks[self._groups % 2], count)
+            self._buffers.download_state(self._buffers.polls[self._groups % 2], count)
         self._groups += 1
 
     def read(self) -> StepOutput:
         """Wait for the first group of steps that was not read and return what it made: the only wait of the loop."""
         assert self._read < self._groups, "nothing to read"
-        look = self._buffers.looks[self._read % 2]
+        poll = self._buffers.polls[self._read % 2]
         with self._pool.waiting():
-            look.used.wait()
+            poll.used.synchronize()
         self._read += 1
-        self._buffers.adopt(look)
-        return StepOutput(look.ring[: look.steps, self._rows].astype(np.int64), look.finished[self._rows])
+        self._buffers.adopt(poll)
+        return StepOutput(poll.ring[: poll.steps, self._rows].astype(np.int64), poll.finished[self._rows])
 
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
         """Replace the last token that was made for these rows and their flag."""

@@ -154,7 +154,7 @@ class MemoryDevice : public Device, public HostStream {
     fail_if_told();
     flush(enqueued_);
   }
-  std::unique_ptr<Mark> make_mark() override { return std::make_unique<MemoryMark>(*this); }
+  std::unique_ptr<Event> create_event() override { return std::make_unique<MemoryEvent>(*this); }
   std::function<void()> capture(std::function<void()> work, std::string& /*fault*/) override {
     auto commands = std::make_shared<std::vector<std::function<void()>>>();
     const std::unique_ptr<void, std::function<void(void*)>> ends(this, [this](void*) { capturing_ = nullptr; });
@@ -175,11 +175,11 @@ class MemoryDevice : public Device, public HostStream {
   }
 
  private:
-  class MemoryMark : public Mark {
+  class MemoryEvent : public Event {
    public:
-    explicit MemoryMark(MemoryDevice& device) : device_(device) {}
-    void set() override { place_ = device_.enqueued_; }
-    void wait() override {
+    explicit MemoryEvent(MemoryDevice& device) : device_(device) {}
+    void record() override { place_ = device_.enqueued_; }
+    void synchronize() override {
       device_.fail_if_told();
       device_.flush(place_);
     }

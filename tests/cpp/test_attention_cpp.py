@@ -2,6 +2,7 @@
 
 import copy
 import ctypes
+import json
 import os
 import re
 import shutil
@@ -350,5 +351,11 @@ def test_the_tools_write_the_same_alignments(directory: Path, options: list[str]
         return subprocess.run(command, capture_output=True, timeout=300)
 
     expected, found = run(Path(sys.executable).with_name("tx-translate")), run(BUILD / "txport-translate")
-    assert found.returncode == expected.returncode == 0
-    assert b"0-0" in found.stdout and found.stdout == expected.stdout
+    assert found.returncode == expected.returncode == 0 and b"0-0" in found.stdout
+    if "--scores" not in options:
+        assert found.stdout == expected.stdout
+        return
+    # C++ takes the logarithm of the sum over a vocabulary in the fused engine, in float32.
+    for mine, theirs in zip(found.stdout.splitlines(), expected.stdout.splitlines(), strict=True):
+        one, other = json.loads(mine), json.loads(theirs)
+        assert one.pop("scores") == pytest.approx(other.pop("scores"), abs=3e-6) and one == other

@@ -16,7 +16,7 @@ from txport.runtime.bundle.interface import STATE
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, Tensor
 from txport.runtime.device.buffers import ALIGNMENT, StepSizes
-from txport.runtime.device.device import Buffer, Mark
+from txport.runtime.device.device import Buffer, Event
 from txport.runtime.engine import Limits
 from txport.runtime.errors import EngineError, ResourceError
 
@@ -38,7 +38,7 @@ class MemoryDevice:
         self.pinned: list[tuple[int, npt.NDArray[np.uint8]]] = []
         self.capturing: list[Callable[[], None]] | None = None
         self.copies = self.waits = self.captures = 0
-        self.behind: list[int] = []  # how much was enqueued behind each mark when it was waited for
+        self.behind: list[int] = []  # how much was enqueued behind each event when it was waited for
         self.broken: str | None = None
 
     def allocate(self, size: int) -> int:
@@ -57,10 +57,10 @@ class MemoryDevice:
     def free_memory(self) -> int:
         return self.room - sum(len(array) for array in self.memory.values())
 
-    def make_mark(self) -> "MemoryMark":
-        return MemoryMark(self)
+    def create_event(self) -> "MemoryEvent":
+        return MemoryEvent(self)
 
-    def host_buffer(self, size: int, used: Mark) -> npt.NDArray[Any]:
+    def host_buffer(self, size: int, used: Event) -> npt.NDArray[Any]:
         array = np.full(size, POISON, np.uint8)
         self.pinned.append((array.ctypes.data, array))
         return array
@@ -154,17 +154,17 @@ class MemoryDevice:
             raise EngineError(f"CUDA failed: {self.broken}")
 
 
-class MemoryMark:
-    """A `Mark`. Of a lazy device nothing behind it happens when it is waited for."""
+class MemoryEvent:
+    """An `Event`. Of a lazy device nothing behind it happens when it is waited for."""
 
     def __init__(self, device: MemoryDevice) -> None:
         self.device, self.place = device, 0
 
-    def set(self) -> None:
+    def record(self) -> None:
         self.device._check()
         self.place = self.device.enqueued
 
-    def wait(self) -> None:
+    def synchronize(self) -> None:
         self.device.waits += 1
         self.device.behind.append(self.device.enqueued - self.place)
         self.device.run(self.place)

@@ -95,7 +95,7 @@ def check_copies(device: Device) -> None:
     device.fill(Buffer(second, 1 << 12), 0, 1 << 12, 16)
     # Rows 1 to 3 of each of four planes, 48 of 64 bytes, into planes of 16 rows of 128 bytes.
     device.copy(Buffer(second + 128, 128, 16 * 128), Buffer(first + 64, 64, 8 * 64), 48, 3, 4)
-    found = device.host_buffer(4 * 16 * 128, device.make_mark())
+    found = device.host_buffer(4 * 16 * 128, device.create_event())
     device.download(found, second)
     device.synchronize()
     expected = np.zeros((4, 16, 128), np.uint8)

@@ -1,9 +1,11 @@
 """The kit for a machine with a GPU: unpacked and rehearsed over a driver in host memory, and copied incompletely."""
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -155,6 +157,24 @@ def test_programs_come_with_their_libraries(tmp_path: Path, monkeypatch: pytest.
     assert subprocess.run([tmp_path / "kit" / "program"], env=cpp.surroundings(tmp_path / "kit")).returncode == 0
     with pytest.raises(MissingLibrary, match=r"program needs libtiny\.so, which is not here"):
         kit.copy_programs(tmp_path, tmp_path / "other")
+
+
+def test_a_wheel_of_a_new_glibc_is_installed_for_any_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the one with the fused engine is: pip would take it for no wheel of the platforms that the others are of."""
+    wheel = tmp_path / f"txport-1-py3-none-manylinux_2_99_{platform.machine()}.whl"
+    files = {
+        "txport/__init__.py": "",
+        "txport-1.dist-info/WHEEL": f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {wheel.stem[9:]}\n",
+        "txport-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: txport\nVersion: 1\nProvides-Extra: trt\n",
+        "txport-1.dist-info/RECORD": "",
+    }
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    monkeypatch.setattr(kit, "PACKAGES", ())
+    kit.install(tmp_path / "kit", wheel, ("3.12",), dependencies=True)
+    assert (tmp_path / "kit/app/txport/__init__.py").exists()
+    assert not list((tmp_path / "kit/python3.12").iterdir()), "it is in app/"
 
 
 def test_programs_find_what_pip_has_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,16 +70,16 @@ TEST_CASE("CUDA: copies, patterns and capturing do what they say" * doctest::ski
     device->fill({second, 5}, 0xC7, 2, 3);
     CHECK(downloaded(*device, second, 13) == Bytes{0xC7, 0xC7, 0, 0, 0, 0xC7, 0xC7, 0, 0, 0, 0xC7, 0xC7, expected[12]});
 
-    // Page-locked memory is read when the stream gets there, and complete after a mark.
+    // Page-locked memory is read when the stream gets there, and complete after an event.
     std::byte* pinned = device->allocate_host(256);
-    const auto mark = device->make_mark();
+    const auto event = device->create_event();
     pinned[0] = std::byte{1};
     device->upload(first, pinned, 1);
     pinned[0] = std::byte{2};
     device->download(pinned + 1, first, 1);
-    mark->set();
+    event->record();
     device->fill({first}, 3, 1);
-    mark->wait();
+    event->synchronize();
     CHECK(pinned[1] == std::byte{2});
     device->free_host(pinned);
 
@@ -162,10 +162,10 @@ TEST_CASE("CUDA: what was captured is freed in a thread that has no context" * d
   std::string fault;
   const auto before = left();
   auto replay = device->capture([&] { device->fill({place}, 1, 256); }, fault);
-  auto mark = device->make_mark();
+  auto event = device->create_event();
   std::thread([&] {
     replay = nullptr;
-    mark = nullptr;
+    event = nullptr;
   }).join();
   CHECK(left() == before);
   device->free(place);
@@ -218,7 +218,7 @@ TEST_CASE("CUDA: rows are placed, moved and read in few calls, however many they
   // Caches, keys and values, twice the bias, and the state. These were 1345 and 43.
   CHECK(calls_of([&] { state->place(all, *memory, all, Ids(32, 60)); }) == 6);
   CHECK(calls_of([&] { state->place({3}, *memory, {3}, {60}); }) == 6);
-  CHECK(calls_of([&] { state->step(4); }) == 4 * 2 + 1 + 1);  // launch, keep; look, mark
+  CHECK(calls_of([&] { state->step(4); }) == 4 * 2 + 1 + 1);  // launch, keep; poll, event
   CHECK(calls_of([&] { state->read(); }) == 1);
   CHECK(calls_of([&] { state->override_tokens(all, Ids(32, 5), std::vector<bool>(32)); }) == 1);      // was 68
   CHECK(calls_of([&] { state = state->moved(std::vector<std::size_t>(32, 0), 64); }) == 31 * 3 + 1);  // was 899

@@ -139,10 +139,10 @@ def test_nothing_is_left_when_an_engine_is_gone() -> None:
 @lazy
 def test_page_locked_memory_goes_after_the_copies_to_it() -> None:
     device = cuda.CudaDevice()
-    address, used = device.allocate(1 << 16), device.make_mark()
+    address, used = device.allocate(1 << 16), device.create_event()
     found = device.host_buffer(1 << 16, used)
     device.download(found, address)
-    used.set()
+    used.record()
     del found, used
     gc.collect()
     device.synchronize()  # the driver is broken for good if a copy finds that its memory is gone
@@ -186,7 +186,7 @@ def test_other_threads_may_allocate_during_a_capture() -> None:
 def test_the_nodes_of_what_is_captured_are_counted() -> None:
     device = HostDevice()
     address = device.allocate(256)
-    pinned, pageable = device.host_buffer(256, device.make_mark()), np.zeros(256, np.uint8)
+    pinned, pageable = device.host_buffer(256, device.create_event()), np.zeros(256, np.uint8)
 
     def enqueue() -> None:
         device.fill(Buffer(address), 0, 256)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from txport.models.checkpoint import load_checkpoint
+from trained_weights import weights
 from txport.training.loop import train
 from txport.training.recipe import Recipe
 from txport.training.run.interruption import Interrupted
@@ -45,10 +45,6 @@ def signal_at(text: str, number: signal.Signals) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
-
-
-def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
-    return dict(load_checkpoint(checkpoint).model.named_parameters())
 
 
 @pytest.fixture(scope="module")

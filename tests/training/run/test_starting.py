@@ -12,6 +12,7 @@ import torch
 from foreign_models import WORDS, import_here
 from safetensors.torch import load_file
 from tiny_marian import EOS, tiny_marian
+from trained_weights import changed, weights
 from txport.models.checkpoint import Checkpoint, load_checkpoint, read_config, read_tokenizer
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.tokenizer_schema import Languages
@@ -72,16 +73,6 @@ def tuned(place: Path) -> Path:
     assert read_config(place / "checkpoint").dropout > 0
     train(recipe(place), place / "tuned", place)
     return place / "tuned"
-
-
-def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
-    return dict(load_checkpoint(checkpoint).model.named_parameters())
-
-
-def changed(one: Path, other: Path) -> set[str]:
-    first, second = weights(one), weights(other)
-    assert first.keys() == second.keys()
-    return {name for name, value in first.items() if not torch.equal(value, second[name])}
 
 
 # --- one step, as Hugging Face makes it ------------------------------------------------------------------------------

@@ -119,9 +119,9 @@ DeviceBuffers::DeviceBuffers(const DeviceGraph& graph, Device& device, const Ste
   try {
     place_tensors(graph);
     host_ = pinned(layout_.bytes);
-    for (Look& look : looks_) {
-      look.block = pinned(layout_.bytes_with(kRingSteps));
-      look.done = device_.make_mark();
+    for (Poll& poll : polls_) {
+      poll.block = pinned(layout_.bytes_with(kRingSteps));
+      poll.done = device_.create_event();
     }
     write_constants(graph);
     bound_ = graph.program.bind(tensors_, sizes_);
@@ -186,14 +186,14 @@ void DeviceBuffers::reset(std::int64_t pad) const {
 
 void DeviceBuffers::upload_state() const { device_.upload(state_, host_, layout_.bytes); }
 
-void DeviceBuffers::step(std::size_t count, Look& look) const {
+void DeviceBuffers::step(std::size_t count, Poll& poll) const {
   for (std::size_t slot = 0; slot < count; ++slot) {
     replay_();
     device_.copy({state_ + layout_.bytes_with(slot)}, {state_ + layout_.token_ids}, layout_.step_bytes());
   }
-  look.steps = count;
-  device_.download(look.block, state_, layout_.bytes_with(count));
-  look.done->set();
+  poll.steps = count;
+  device_.download(poll.block, state_, layout_.bytes_with(count));
+  poll.done->record();
 }
 
 void DeviceBuffers::run() const {
@@ -214,8 +214,8 @@ std::byte* DeviceBuffers::pinned(std::size_t bytes) {
 // The last batch may have left before the device was done with the steps that it had begun.
 void DeviceBuffers::wait() const noexcept {
   try {
-    for (const Look& look : looks_) {
-      if (look.done != nullptr) look.done->wait();
+    for (const Poll& poll : polls_) {
+      if (poll.done != nullptr) poll.done->synchronize();
     }
   } catch (const Error&) {  // NOLINT(bugprone-empty-catch): a device that has failed works on nothing
   }

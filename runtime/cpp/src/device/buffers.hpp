@@ -86,10 +86,10 @@ std::size_t bytes_needed(const DeviceGraph& graph, const StepSizes& sizes);
 class DeviceBuffers {
  public:
   // What the host sees after a group of steps: a copy of the block, with the tokens of each step behind it.
-  struct Look {
+  struct Poll {
     std::byte* block = nullptr;  // page-locked
     std::size_t steps = 0;
-    std::unique_ptr<Mark> done;
+    std::unique_ptr<Event> done;
   };
 
   // Throws ResourceError: the device has not enough memory; nothing is left allocated. EngineError: the library or the
@@ -110,15 +110,15 @@ class DeviceBuffers {
   Buffer masked() const { return {masked_}; }
   // The host's copy of the block, in page-locked memory: the device's while no step is under way.
   std::byte* host() const { return host_; }
-  // Two, so that the host can look at one group while the device works on the next.
-  std::array<Look, 2>& looks() { return looks_; }
+  // Two, so that the host can read one group while the device works on the next.
+  std::array<Poll, 2>& polls() { return polls_; }
 
   // Every row finished, as if it had never been placed.
   void reset(std::int64_t pad) const;
   // Copy ids, positions, limits and flags from the host to the device.
   void upload_state() const;
   // Enqueue `count` steps, and the poll of what they make.
-  void step(std::size_t count, Look& look) const;
+  void step(std::size_t count, Poll& poll) const;
 
   // Enqueue one run of the step, as the library does it.
   void run() const;
@@ -138,7 +138,7 @@ class DeviceBuffers {
   std::byte* state_ = nullptr;
   std::byte* aside_ = nullptr;  // where a step writes its state if it may not write it in place
   std::byte* host_ = nullptr;
-  std::array<Look, 2> looks_;
+  std::array<Poll, 2> polls_;
   std::function<void()> bound_;
   std::function<void()> replay_;
 

@@ -16,7 +16,7 @@ namespace {
 // The types of cuda.h that cross the ABI.
 using Address = unsigned long long;
 using Stream = void*;
-using Event = void*;
+using EventHandle = void*;
 using Captured = void*;
 using Runnable = void*;
 
@@ -91,10 +91,10 @@ struct Driver {
   int (*cuMemcpy2DAsync_v2)(const Copy2D*, Stream);
   int (*cuMemcpy3DAsync_v2)(const Copy3D*, Stream);
   int (*cuMemsetD2D8Async)(Address, std::size_t, unsigned char, std::size_t, std::size_t, Stream);
-  int (*cuEventCreate)(Event*, unsigned);
-  int (*cuEventRecord)(Event, Stream);
-  int (*cuEventSynchronize)(Event);
-  int (*cuEventDestroy_v2)(Event);
+  int (*cuEventCreate)(EventHandle*, unsigned);
+  int (*cuEventRecord)(EventHandle, Stream);
+  int (*cuEventSynchronize)(EventHandle);
+  int (*cuEventDestroy_v2)(EventHandle);
   int (*cuStreamCreate)(Stream*, unsigned);
   int (*cuStreamSynchronize)(Stream);
   int (*cuStreamDestroy_v2)(Stream);
@@ -213,30 +213,30 @@ Copy between(Buffer to, Buffer from, std::size_t width, std::size_t rows) {
   return region;
 }
 
-class CudaMark : public Mark {
+class CudaEvent : public Event {
  public:
-  explicit CudaMark(Stream stream) : stream_(stream) {
+  explicit CudaEvent(Stream stream) : stream_(stream) {
     check(driver().cuEventCreate(&event_, kNoTiming), "cuEventCreate");
   }
-  ~CudaMark() override {
+  ~CudaEvent() override {
     use_if_possible();
     driver().cuEventDestroy_v2(event_);
   }
-  CudaMark(const CudaMark&) = delete;
-  CudaMark& operator=(const CudaMark&) = delete;
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
 
-  void set() override {
+  void record() override {
     use();
     check(driver().cuEventRecord(event_, stream_), "cuEventRecord");
   }
-  void wait() override {
+  void synchronize() override {
     use();
     check(driver().cuEventSynchronize(event_), "cuEventSynchronize");
   }
 
  private:
   Stream stream_;
-  Event event_ = nullptr;
+  EventHandle event_ = nullptr;
 };
 
 class CudaDevice : public Device {
@@ -324,9 +324,9 @@ class CudaDevice : public Device {
     check(driver().cuStreamSynchronize(stream_), "cuStreamSynchronize");
   }
 
-  std::unique_ptr<Mark> make_mark() override {
+  std::unique_ptr<Event> create_event() override {
     use();
-    return std::make_unique<CudaMark>(stream_);
+    return std::make_unique<CudaEvent>(stream_);
   }
 
   std::function<void()> capture(std::function<void()> work, std::string& fault) override {

@@ -19,17 +19,17 @@ struct Buffer {
 };
 
 // A place in the order of a stream's work.
-class Mark {
+class Event {
  public:
-  Mark() = default;
-  virtual ~Mark() = default;
-  Mark(const Mark&) = delete;
-  Mark& operator=(const Mark&) = delete;
+  Event() = default;
+  virtual ~Event() = default;
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
 
   // Put it behind all work that has been enqueued so far.
-  virtual void set() = 0;
+  virtual void record() = 0;
   // Wait for the work before it. Another thread may use the device meanwhile.
-  virtual void wait() = 0;
+  virtual void synchronize() = 0;
 };
 
 // Memory and one stream. Calls enqueue work that runs in order, and return before it is done. One thread at a time may
@@ -52,14 +52,14 @@ class Device {
 
   // Host to device. Page-locked memory must not change until this is done; other memory may.
   virtual void upload(std::byte* to, const void* from, std::size_t bytes) = 0;
-  // Device to host; complete after `synchronize`, or after waiting for a mark that was set later.
+  // Device to host; complete after `synchronize`, or after synchronizing with an event that was recorded later.
   virtual void download(void* to, const std::byte* from, std::size_t bytes) = 0;
   // Copy `planes` of `rows` of `width` bytes within the device.
   virtual void copy(Buffer to, Buffer from, std::size_t width, std::size_t rows = 1, std::size_t planes = 1) = 0;
   // Set each byte of `rows` of `width` bytes.
   virtual void fill(Buffer to, unsigned char value, std::size_t width, std::size_t rows = 1) = 0;
   virtual void synchronize() = 0;
-  virtual std::unique_ptr<Mark> make_mark() = 0;
+  virtual std::unique_ptr<Event> create_event() = 0;
 
   // Capture what `work` enqueues, without running it; each call of the result replays it. The result must not outlive
   // the device. Work that cannot be captured is returned unchanged, and `fault` says why.

@@ -139,26 +139,26 @@ void DeviceState::place_run(std::size_t place, const DeviceMemory& memory, std::
 }
 
 void DeviceState::step(std::int64_t count) {
-  assert(groups_ - read_ < buffers_->looks().size() && static_cast<std::size_t>(count) <= kRingSteps);
-  steps_.latch.guard([&] { buffers_->step(static_cast<std::size_t>(count), buffers_->looks()[groups_ % 2]); });
+  assert(groups_ - read_ < buffers_->polls().size() && static_cast<std::size_t>(count) <= kRingSteps);
+  steps_.latch.guard([&] { buffers_->step(static_cast<std::size_t>(count), buffers_->polls()[groups_ % 2]); });
   ++groups_;
 }
 
 StepOutput DeviceState::read() {
   assert(read_ < groups_);
-  const DeviceBuffers::Look& look = buffers_->looks()[read_ % 2];
-  steps_.latch.watch([&] { look.done->wait(); });
+  const DeviceBuffers::Poll& poll = buffers_->polls()[read_ % 2];
+  steps_.latch.watch([&] { poll.done->synchronize(); });
   ++read_;
   const StateLayout& layout = buffers_->layout();
   StepOutput output;
-  for (std::size_t slot = 0; slot < look.steps; ++slot) {
+  for (std::size_t slot = 0; slot < poll.steps; ++slot) {
     for (const std::size_t place : places_) {
-      output.token_ids.push_back(layout.id(look.block, layout.bytes_with(slot), place));
+      output.token_ids.push_back(layout.id(poll.block, layout.bytes_with(slot), place));
     }
   }
-  const std::byte* flags = look.block + layout.finished;
+  const std::byte* flags = poll.block + layout.finished;
   for (const std::size_t place : places_) output.finished.push_back(flags[place] != std::byte{0});
-  std::memcpy(buffers_->host(), look.block, layout.written);
+  std::memcpy(buffers_->host(), poll.block, layout.written);
   return output;
 }
 

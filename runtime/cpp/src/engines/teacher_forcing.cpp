@@ -68,6 +68,7 @@ class OrtTeacherForcing : public TeacherForcing {
 
   void read(const std::vector<Ids>& sources, const std::vector<Ids>& targets, bool cross,
             const std::function<void(std::size_t, Reading)>& take) const override {
+    environment();  // the engine may do without ONNX Runtime, and nothing have loaded it
     const auto numbers = [this](std::size_t source, std::size_t target) {
       const ModelSizes& model = manifest_.model;
       const auto maps = static_cast<std::size_t>(model.decoder_layers * model.heads);
@@ -93,6 +94,7 @@ class OrtTeacherForcing : public TeacherForcing {
 
   void memories(const std::vector<Ids>& sources,
                 const std::function<void(std::size_t, FloatMatrix)>& take) const override {
+    environment();
     const ModelSizes& model = manifest_.model;
     const auto width = static_cast<std::size_t>(model.d_model);
     const auto numbers = [&](std::size_t source, std::size_t /*target*/) {

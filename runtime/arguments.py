@@ -1,0 +1,57 @@
+"""Checks of what a caller of `Translator` gives: each raises `InputError`, with a sentence that begins with `what`."""
+
+import operator
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from txport.runtime.errors import InputError
+
+T = TypeVar("T")
+
+
+def check_text(text: object, what: str) -> None:
+    """Refuse what is no text, or no Unicode."""
+    if not isinstance(text, str):
+        raise InputError(f"{what} is of type {type(text).__name__}: give text (str)")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{what} is not valid text ({error.reason} at {error.start}): decode it anew") from None
+
+
+def check_pairs(sources: Sequence[object], targets: Sequence[object]) -> None:
+    """Refuse lists of different lengths."""
+    if len(sources) != len(targets):
+        raise InputError(f"there are {len(sources)} sentences and {len(targets)} translations: give one for each")
+
+
+def listed(items: Iterable[T]) -> list[T]:
+    """The items as a list; one text is not a list of texts."""
+    if isinstance(items, (str, bytes)):
+        raise InputError("sentences come as a list: put the one sentence in a list")
+    try:
+        return list(items)
+    except TypeError:
+        raise InputError(f"sentences come as a list, and this is of type {type(items).__name__}") from None
+
+
+def check_ids(ids: Iterable[int], vocabulary: int, what: str) -> list[int]:
+    """The ids as a list; each must be of the vocabulary."""
+    try:
+        found = [operator.index(token) for token in ids]
+    except TypeError as error:
+        raise InputError(f"{what} is not a list of ids, which are whole numbers ({error})") from None
+    for token in found:
+        if not 0 <= token < vocabulary:
+            raise InputError(f"{what} has the id {token}, which is not between 0 and {vocabulary - 1}")
+    return found
+
+
+def check_sentence(ids: Iterable[int], vocabulary: int, most: int, pad: int, what: str) -> list[int]:
+    """As `check_ids`, of a whole sentence: at least one id that is not padding, at most `most` ids."""
+    found = check_ids(ids, vocabulary, what)
+    if all(token == pad for token in found):
+        raise InputError(f"{what} has no id but padding: give at least one")
+    if len(found) > most:
+        raise InputError(f"{what} has {len(found)} tokens, more than the {most} that this bundle takes: shorten it")
+    return found
