@@ -161,27 +161,28 @@ def random_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 WORDS = st.integers(4, 11)
 SOURCES = st.lists(st.lists(WORDS, min_size=1, max_size=10).map(lambda ids: [*ids, 3]), min_size=1, max_size=4)
-_ENGINES: dict[tuple[Path, str], Engine] = {}
+KINDS = ("ort", "scatter", "device")
 
 
-def engine_of(bundle: Path, kind: str) -> Engine:
-    """On ONNX Runtime in one lowering, or (device) over a device in host memory; opened once."""
-    if (bundle, kind) not in _ENGINES:
-        manifest = Manifest.load(bundle)
-        if kind == "device":
-            device = MemoryDevice(lazy=False)
-            program = OrtProgram(bundle, manifest, manifest.lowerings, device, where="cpu")
-            _ENGINES[bundle, kind] = DeviceEngine(device, manifest, program)
-        else:
-            _ENGINES[bundle, kind] = OrtEngine(bundle, manifest, [kind], threads=1)  # type: ignore[list-item]
-    return _ENGINES[bundle, kind]
+@pytest.fixture(scope="module")
+def engines(random_bundle: Path) -> dict[str, Engine]:
+    """On ONNX Runtime in two lowerings, and over a device in host memory."""
+    manifest, device = Manifest.load(random_bundle), MemoryDevice(lazy=False)
+    program = OrtProgram(random_bundle, manifest, manifest.lowerings, device, where="cpu")
+    on_host = {name: OrtEngine(random_bundle, manifest, [name], threads=1) for name in manifest.lowerings}
+    return {**on_host, "device": DeviceEngine(device, manifest, program)}
 
 
-@pytest.mark.parametrize("kind", ["ort", "scatter", "device"])
+@pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=25, deadline=None)
 @given(sources=SOURCES, limits=st.lists(st.integers(1, 30), min_size=4, max_size=4), walk=turns(WORDS, 4))
 def test_rows_keep_their_source(
-    random_bundle: Path, kind: str, sources: list[list[int]], limits: list[int], walk: list[Turn]
+    random_bundle: Path,
+    engines: dict[str, Engine],
+    kind: str,
+    sources: list[list[int]],
+    limits: list[int],
+    walk: list[Turn],
 ) -> None:
     """Rows that are refilled, moved and repeated go on as PyTorch does with each sentence alone."""
     model = load_checkpoint(random_bundle.with_name("checkpoint")).model
@@ -195,15 +196,14 @@ def test_rows_keep_their_source(
     def next_token(source: Sequence[int], made: Sequence[int]) -> int:
         return likely(tuple(source), tuple(made))
 
-    check_moves(engine_of(random_bundle, kind), sources, limits[: len(sources)], walk, next_token)
+    check_moves(engines[kind], sources, limits[: len(sources)], walk, next_token)
 
 
-def test_answers_do_not_depend_on_their_batch(random_bundle: Path) -> None:
+def test_answers_do_not_depend_on_their_batch(engines: dict[str, Engine]) -> None:
     """Refilled rows of sources of other lengths, with padding of other widths, as each alone."""
     random = np.random.default_rng(0)
     requests = [Request([*random.integers(4, 12, random.integers(1, 20)).tolist(), 3], 25) for _ in range(40)]
-    for kind in ("ort", "scatter", "device"):
-        engine = engine_of(random_bundle, kind)
+    for engine in engines.values():
         together = [result.ids for result in decode_all(engine, requests, rows=4)]
         alone = [decode_all(engine, [request])[0].ids for request in requests]
         assert together == alone and len({*map(tuple, together)}) > 20
@@ -213,9 +213,9 @@ def test_answers_do_not_depend_on_their_batch(random_bundle: Path) -> None:
         assert np.mean(copied) > 0.5
 
 
-def test_beginnings_and_least_lengths_are_kept(random_bundle: Path) -> None:
+def test_beginnings_and_least_lengths_are_kept(engines: dict[str, Engine]) -> None:
     """They replace tokens by the logits that the mixture has."""
-    engine = engine_of(random_bundle, "ort")
+    engine = engines["ort"]
     request = Request([5, 6, 7, 3], 12, min_length=6, prefix=[9, 9])
     (result,) = decode_all(engine, [request], scores=True)
     assert result.ids[:2] == [9, 9] and 3 not in result.ids[:6]
