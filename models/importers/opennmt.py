@@ -142,7 +142,8 @@ def _config(settings: Settings, plan: ImportPlan, source: list[str], target: lis
                 f"{plan.source} copies (copy_attn = True) from a source vocabulary that is not the target's: only a "
                 "model with one vocabulary (share_vocab) can copy by its ids"
             )
-        _copying(plan, settings.get("dec_hid_size"), target.index(_PAD))
+        layers = settings.get("dec_layers", kind=int)
+        _copying(plan, settings.get("dec_hid_size", kind=int), target.index(_PAD))
     dropout = settings.get("dropout", 0.1)
     return settings.config(
         d_model=settings.same("enc_hid_size", "dec_hid_size"),
