@@ -45,23 +45,24 @@ def choose_islands(
     Raises:
         CheckFailed: a cache or another input or output of a graph would overflow: float16 cannot hold this model.
     """
-    mixtures = {name: mixture_nodes(ir.load(file)) for name, file in files.items()}
+    models = {name: ir.load(file) for name, file in files.items()}
+    mixtures = {name: mixture_nodes(model) for name, model in models.items()}
     islands = {name: nodes - mixtures[name] for name, nodes in _overflow_islands(files, calibration, progress).items()}
     probe = ["encoder", list(files)[-1]]  # scopes are the same modules in every lowering: one represents all
 
     def loss(scopes: Sequence[Scope]) -> Loss:
-        models = {name: ir.load(files[name]) for name in probe}
-        for name, model in models.items():
-            to_float16(model, _within(files[name], scopes) | islands[name] | mixtures[name])
+        half = {name: models[name].clone() for name in probe}
+        for name, model in half.items():
+            to_float16(model, _within(name, model, scopes) | islands[name] | mixtures[name])
             rounded(model)
-        return calibration.loss(models, directory / "rounded")
+        return calibration.loss(half, directory / "rounded")
 
     progress("FP16: measuring the loss")
-    scopes = _lossy_scopes(loss, [(name, scope) for name in probe for scope in _scopes(files[name])])
+    scopes = _lossy_scopes(loss, [(name, scope) for name in probe for scope in _scopes(models[name])])
     result = [Island(name, tuple(sorted(nodes)), "overflow") for name, nodes in islands.items() if nodes]
-    result += islands_of_mixtures({name: ir.load(file) for name, file in files.items()})
-    for name, file in files.items():
-        if nodes := _within(file, scopes) - islands[name]:
+    result += islands_of_mixtures(models)
+    for name, model in models.items():
+        if nodes := _within(name, model, scopes) - islands[name]:
             result.append(Island(name, tuple(sorted(nodes)), "loss"))
     return result
 
@@ -159,18 +160,15 @@ def _reads_cache(node: ir.Node) -> bool:
     return any(value is not None and (value.name or "").startswith("self_") for value in node.inputs)
 
 
-def _scopes(file: Path) -> list[str]:
+def _scopes(model: ir.Model) -> list[str]:
     """The modules of a graph, in order, that may become islands."""
-    model = ir.load(file)
     modules = dict.fromkeys(module_of(n) for n in model.graph if module_of(n) and not _reads_cache(n))
     return [module for module in modules if module.split(".")[0] != MIXTURE]
 
 
-def _within(file: Path, scopes: Sequence[Scope]) -> set[str]:
-    """Nodes of a graph file in these (graph kind, module) pairs, except those that write a cache."""
-    kind = "encoder" if file.stem == "encoder" else "decoder_step"
-    wanted = {scope for graph, scope in scopes if graph.split(".")[0] == kind}
-    model = ir.load(file)
+def _within(name: str, model: ir.Model, scopes: Sequence[Scope]) -> set[str]:
+    """Nodes of a graph in these (graph kind, module) pairs, except those that write a cache."""
+    wanted = {scope for graph, scope in scopes if graph.split(".")[0] == name.split(".")[0]}
     return {n.name or "" for n in model.graph if module_of(n) in wanted and not _reads_cache(n)}
 
 

@@ -85,7 +85,7 @@ def test_export_prints_its_report_and_refuses_to_overwrite(random_checkpoint: Pa
 
 def test_a_failed_verification_leaves_no_bundle(random_checkpoint: Path, tmp_path: Path) -> None:
     bundle = tmp_path / "bundle"
-    options = ("--fp16", "--sentences", "400", "--singles", "1", "--lowering", "scatter")
+    options = ("--fp16", "--sentences", "120", "--singles", "1", "--lowering", "scatter")
     failed = run("tx-export", random_checkpoint, "-o", bundle, *options)
     refused(failed, 1, "verification failed", "99.5%", "near ties", "--force")
     assert list(tmp_path.iterdir()) == []
@@ -95,7 +95,7 @@ def test_a_failed_verification_leaves_no_bundle(random_checkpoint: Path, tmp_pat
     assert json.loads((bundle / "verification.json").read_text())["passed"] is False
     assert Manifest.load(bundle).verification is not None
     refused(
-        run("tx-verify", bundle, random_checkpoint, "--sentences", "400", "--singles", "1"), 1, "verification failed"
+        run("tx-verify", bundle, random_checkpoint, "--sentences", "120", "--singles", "1"), 1, "verification failed"
     )
 
 

@@ -93,11 +93,11 @@ class RandomModel {
   Manifest manifest;
   std::filesystem::path directory() const { return scratch_.path(); }
 
-  // [vocabulary]: the logits after bos and the tokens made so far.
-  Numbers logits_after(const Ids& source, const Ids& made) const {
+  // [made, vocabulary]: the logits from which each token was made, after bos and those before it.
+  Rows logits(const Ids& source, const Ids& made) const {
     const Rows memory = encode(source);
     Ids fed{manifest.tokens.bos};
-    fed.insert(fed.end(), made.begin(), made.end());
+    fed.insert(fed.end(), made.begin(), made.end() - 1);
     Rows x = embed("target_embedding", fed);
     for (std::int64_t i = 0; i < options.decoder_layers; ++i) {
       const std::string layer = "decoder." + std::to_string(i) + ".";
@@ -109,7 +109,7 @@ class RandomModel {
                    [&](const Rows& y) { return feed_forward(layer + "feed_forward", y); });
     }
     if (options.norm != "post") x = layer_norm("decoder_norm", x);
-    return linear(options.tied ? "target_embedding.tokens" : "projection", "projection.bias", {x.back()}, false)[0];
+    return linear(options.tied ? "target_embedding.tokens" : "projection", "projection.bias", x, false);
   }
 
  private:
@@ -259,7 +259,8 @@ class RandomModel {
       Numbers output(w.rows);
       for (std::size_t n = 0; n < w.rows; ++n) {
         if (tensors_.count(bias) == 1) output[n] = tensors_.at(bias).values[n];
-        for (std::size_t k = 0; k < w.columns; ++k) output[n] += w.at(n, k) * input[k];
+        const double* weights = w.values.data() + n * w.columns;
+        for (std::size_t k = 0; k < w.columns; ++k) output[n] += weights[k] * input[k];
       }
       result.push_back(std::move(output));
     }
