@@ -30,7 +30,7 @@ SMALL = (
 def exact(output: Path, *values: str) -> float:
     outcome = train(read("names", [*SMALL, *values]), output, Path())
     assert outcome is not None
-    return outcome.scores.exact
+    return outcome.test.exact
 
 
 def test_names_that_training_has_not_are_copied(tmp_path: Path) -> None:

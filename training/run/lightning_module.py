@@ -72,8 +72,8 @@ class TranslationModule(LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Adam with the betas and epsilon of Vaswani et al. (2017), section 5.3."""
-        # Lightning cannot clip gradients that a fused optimizer is to unscale.
-        fused = self.options.precision != "16-mixed"
+        # Lightning does not clip gradients of mixed precision that a fused optimizer could unscale.
+        fused = self.options.precision == "32-true"
         trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
         return torch.optim.Adam(trained, lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=fused)
 
