@@ -46,7 +46,7 @@ FUSED_LIBRARY ?= $(shell ls $(CURDIR)/$(FUSED)/libtxport_engine.so 2> /dev/null)
 
 help:
 	@echo 'make demo      train a small Transformer, export it, verify it, translate with it (build/demo)'
-	@echo 'make bench     measure that bundle next to its peers, and put the figures into README.md'
+	@echo 'make bench     measure that bundle, and one of the base preset, next to peers, and put the figures into README.md'
 	@echo 'make test      lint, types, import layers and all tests'
 	@echo 'make lint      only style and import layers'
 	@echo 'make venv      only the virtual environment, build/venv'
@@ -63,10 +63,16 @@ venv: $(VENV)/.ready
 demo: $(VENV)/.ready fused
 	@$(VENV)/bin/python -m txport.benchmarks.demo -o build/demo
 
-bench: $(VENV)/.ready
+bench: $(VENV)/.ready fused
 	@test -e build/demo/bundle/manifest.json || { echo 'Run `make demo` first: it makes the bundle to measure.'; exit 2; }
-	@$(VENV)/bin/tx-bench build/demo/bundle --peers -o build/bench
-	@$(VENV)/bin/python -m txport.benchmarks.report.readme_figures build/bench
+	@test -e build/demo/bundle-int8/manifest.json || $(VENV)/bin/tx-export build/demo/checkpoint -o build/demo/bundle-int8 --int8
+	@test -e build/base/checkpoint/config.json \
+	  || $(VENV)/bin/python -m txport.benchmarks.studies.random_checkpoint --preset base -o build/base/checkpoint
+	@for kind in bundle bundle-int8; do test -e build/base/$$kind/manifest.json || $(VENV)/bin/tx-export build/base/checkpoint \
+	  -o build/base/$$kind --sentences 32 --singles 2 --max-target 128 $$(test $$kind = bundle || echo --int8); done
+	@$(VENV)/bin/tx-bench build/demo/bundle --against build/demo/bundle-int8 --peers -o build/bench/demo
+	@$(VENV)/bin/tx-bench build/base/bundle --against build/base/bundle-int8 --peer ctranslate2 --lines 0 --quick -o build/bench/base
+	@$(VENV)/bin/python -m txport.benchmarks.report.readme_figures demo=build/bench/demo base=build/bench/base
 
 test: lint types unit unit-runtime
 	@echo '== make test: all passed'

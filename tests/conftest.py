@@ -75,7 +75,7 @@ def pytest_sessionfinish() -> None:
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a checkpoint: `tiny`, trained for a moment on the built-in corpus. Copy it to change it."""
     pytest.importorskip("torch", reason="needs PyTorch: pip install 'txport[dev]'")
-    from tiny_checkpoint import make_tiny_checkpoint
+    from checkpoints import make_tiny_checkpoint
 
     directory = _shared(tmp_path_factory) / "checkpoint"
     with exclusive(directory.with_suffix(".lock")):

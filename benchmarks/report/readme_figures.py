@@ -1,10 +1,11 @@
-"""Put the figures of a run into README.md: `python -m txport.benchmarks.report.readme_figures build/bench`.
+"""Put the figures of runs into README.md: `python -m txport.benchmarks.report.readme_figures demo=build/bench/demo`.
 
-The table between the two markers is replaced, and the plot of the peers is copied to benchmarks/figures.
+The table between the two markers is replaced, and the first run's plot of the peers is copied to benchmarks/figures.
 """
 
 import argparse
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from txport.benchmarks.report.report import read_report
@@ -14,21 +15,30 @@ BEGIN, END = "<!-- figures of tx-bench: begin -->\n", "<!-- figures of tx-bench:
 PLOT = "peers.svg"
 
 
-def readme_table(report: BenchReport) -> str:
-    """Milliseconds a token of each contestant on each workload that several did, and how many sentences differ."""
-    rows = {(each.contestant, each.workload): each for each in report.measurements}
-    shared = [x for x in report.workloads if sum(each.workload == x.name for each in report.measurements) > 1]
-    heads = [f"batch {x.batch}" if x.batch else f"{x.sentences} sentences" for x in shared]
+def readme_table(reports: Mapping[str, BenchReport]) -> str:
+    """Milliseconds a token of each contestant on each workload that several did, and how many sentences differ.
+
+    Args:
+        reports: by the name of the model; contestants of one name are one row.
+    """
+    heads, columns = [], []
+    for model, report in reports.items():
+        rows = {(each.contestant, each.workload): each for each in report.measurements}
+        for work in report.workloads:
+            if sum(each.workload == work.name for each in report.measurements) > 1:
+                heads.append(f"{model}, batch {work.batch}" if work.batch else f"{model}, {work.sentences} sentences")
+                columns.append({name: each for (name, workload), each in rows.items() if workload == work.name})
+    names = dict.fromkeys(each.name for report in reports.values() for each in report.contestants)
     lines = [f"| ms a token | {' | '.join(heads)} |", "|---|" + "---|" * len(heads)]
-    for contestant in report.contestants:
-        cells = [_cell(rows.get((contestant.name, workload.name))) for workload in shared]
+    for name in names:
+        cells = [_cell(column.get(name)) for column in columns]
         if any(cells):
-            lines.append(f"| {contestant.name} | {' | '.join(cells)} |")
-    sizes = next((f"{x.source:.0f} source tokens, {x.target} new ones" for x in shared if x.batch), "")
-    machine = report.machine
-    facts = (
-        f"{machine.processor}, {machine.cores} cores, {report.created[:10]}, load average {machine.load_average:.1f}"
-    )
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    first = next(iter(reports.values()))
+    shared = {f"{x.source:.0f} source tokens, {x.target} new ones" for x in first.workloads if x.batch}
+    sizes = shared.pop() if len(shared) == 1 else ""
+    machine = first.machine
+    facts = f"{machine.processor}, {machine.cores} cores, {first.created[:10]}, load average {machine.load_average:.1f}"
     return "\n".join([*lines, "", f"{facts}; {sizes}; for the text, all tokens of all sentences count.", ""])
 
 
@@ -43,10 +53,13 @@ def _cell(each: Measurement | None) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, help="The directory that tx-bench wrote.")
+    parser.add_argument("runs", nargs="+", metavar="NAME=RUN", help="A model's name, and what tx-bench wrote of it.")
     parser.add_argument("--readme", type=Path, default=Path("README.md"))
     options = parser.parse_args()
-    table = readme_table(read_report(options.run / "bench.json"))
+    runs = {name: Path(run) for name, _, run in (each.partition("=") for each in options.runs)}
+    if not all(runs.keys()) or any(run == Path() for run in runs.values()):
+        parser.error("give each run as NAME=DIRECTORY")
+    table = readme_table({name: read_report(run / "bench.json") for name, run in runs.items()})
     before, _, rest = options.readme.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     if not after:
@@ -54,7 +67,7 @@ def main() -> None:
     options.readme.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
     figures = options.readme.parent / "benchmarks" / "figures"
     figures.mkdir(exist_ok=True)
-    shutil.copyfile(options.run / PLOT, figures / PLOT)
+    shutil.copyfile(next(iter(runs.values())) / PLOT, figures / PLOT)
 
 
 if __name__ == "__main__":

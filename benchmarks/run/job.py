@@ -120,12 +120,9 @@ def _texts(options: BenchOptions, manifest: Manifest) -> list[Work]:
 def _plans(
     options: BenchOptions, manifest: Manifest, scratch: Path
 ) -> tuple[list[ContestantPlan], Sequence[Contestant]]:
-    plans = [bundle_plan(options.bundle, manifest, options.place, "txport")]
-    if (lowering := _beside_fused(options, manifest)) is not None:
-        beside = replace(options.place, lowering=lowering)
-        plans.append(bundle_plan(options.bundle, manifest, beside, "txport, ONNX Runtime"))
+    plans = _bundle_plans(options, options.bundle, manifest, "txport")
     for other in options.against:
-        plans.append(bundle_plan(other, Manifest.load(other), options.place, _name(other, plans)))
+        plans += _bundle_plans(options, other, Manifest.load(other), _name(other, plans))
     if options.cpp is not None:
         plans.append(cpp_plan(options.bundle, manifest, options.place, options.cpp))
     if not options.peers:
@@ -141,13 +138,17 @@ def _plans(
     return [*plans, *peers], []
 
 
-def _beside_fused(options: BenchOptions, manifest: Manifest) -> str | None:
-    """What ONNX Runtime runs best, where the fused engine is chosen; None elsewhere, and where nothing can be."""
+def _bundle_plans(options: BenchOptions, bundle: Path, manifest: Manifest, name: str) -> list[ContestantPlan]:
+    """A bundle and, where the fused engine is chosen for it, what ONNX Runtime runs best of it."""
+    plans = [bundle_plan(bundle, manifest, options.place, name)]
     try:
-        choice = choose(manifest, options.device, options.lowering, options.bundle)
+        choice = choose(manifest, options.device, options.lowering, bundle)
     except TxportError:  # the bundle's own process says it
-        return None
-    return choice.fallback.lowerings[0] if choice.engine == FUSED and choice.fallback is not None else None
+        return plans
+    if choice.engine == FUSED and choice.fallback is not None:
+        beside = replace(options.place, lowering=choice.fallback.lowerings[0])
+        plans.append(bundle_plan(bundle, manifest, beside, f"{name}, ONNX Runtime"))
+    return plans
 
 
 def _name(other: Path, plans: Sequence[ContestantPlan]) -> str:

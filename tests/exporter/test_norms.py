@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from checkpoints import make_tiny_checkpoint
 from numpy_runner import NumpyRunner, random_model, traced, traced_attention
 from parity import by_cpp, by_python
-from tiny_checkpoint import make_tiny_checkpoint
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.exporter.graphs.float16 import ending, rounded, to_float16
 from txport.exporter.graphs.lowerings import LOWERINGS

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from checkpoints import changed
 from hypothesis import given
 from hypothesis import strategies as st
-from trained_weights import changed
 from txport.models.config import preset
 from txport.models.transformer import Transformer
 from txport.runtime.errors import InputError

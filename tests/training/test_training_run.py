@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from trained_weights import changed, weights
+from checkpoints import changed, weights
 from txport.models.checkpoint import load_checkpoint
 from txport.models.config import preset
 from txport.runtime.bundle.tokenizer_schema import TokenizerFiles

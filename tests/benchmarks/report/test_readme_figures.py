@@ -11,8 +11,8 @@ from txport.benchmarks.report.report import write_report
 from txport.benchmarks.report.schema import Agreement
 
 
-def run(directory: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "txport.benchmarks.report.readme_figures", "bench"]
+def run(directory: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "txport.benchmarks.report.readme_figures", "demo=bench", *more]
     return subprocess.run(command, cwd=directory, capture_output=True, text=True)
 
 
@@ -32,12 +32,33 @@ def test_the_table_between_the_markers_is_replaced_and_the_plot_copied(tmp_path:
     table = text.partition(BEGIN)[2].partition(END)[0].strip().splitlines()
     # What only one did is no comparison.
     assert table[:4] == [
-        "| ms a token | batch 1 |",
+        "| ms a token | demo, batch 1 |",
         "|---|---|",
         "| txport | 0.5 |",
         "| other | 2 (0 of 1 identical) |",
     ]
     assert (tmp_path / "benchmarks/figures/peers.svg").read_text() == "<svg/>"
+
+
+def test_models_stand_side_by_side(tmp_path: Path) -> None:
+    """Each contestant has one row, with gaps where it was not measured."""
+    peer = dataclasses.replace(CONTESTANT, name="other", kind="pytorch")
+    both = (CONTESTANT, peer)
+    for name, fast in (("bench", 8.0), ("base", 16.0)):
+        theirs = dataclasses.replace(measurement([fast]), contestant="other")
+        more = [measurement([3.0], "8 x 8 -> 4")] if name == "base" else []
+        more += [dataclasses.replace(each, contestant="other") for each in more]
+        (tmp_path / name).mkdir()
+        given = report(measurement([2.0]), theirs, *more)
+        write_report(tmp_path / name / "bench.json", dataclasses.replace(given, contestants=both))
+    (tmp_path / "bench/peers.svg").write_text("<svg/>")
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "README.md").write_text(f"{BEGIN}{END}.\n")
+    assert run(tmp_path, "base=base").returncode == 0
+    table = (tmp_path / "README.md").read_text().partition(BEGIN)[2].strip().splitlines()
+    assert table[0] == "| ms a token | demo, batch 1 | base, batch 1 | base, batch 8 |"
+    assert table[2] == "| txport | 0.5 | 0.5 | 0.75 |" and table[3] == "| other | 2 | 4 | 0.75 |"
+    assert run(tmp_path, "base").returncode == 2
 
 
 def test_a_readme_without_markers_is_left_alone(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from checkpoints import changed
 from fairseq_package import import_fairseq
 from foreign_models import opennmt
-from trained_weights import changed
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.models.checkpoint import load_checkpoint, read_config
 from txport.models.config import preset

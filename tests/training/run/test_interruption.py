@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from trained_weights import weights
+from checkpoints import weights
 from txport.training.loop import train
 from txport.training.recipe import Recipe
 from txport.training.run.interruption import Interrupted

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from trained_weights import changed, weights
+from checkpoints import changed, weights
 from txport.training.loop import train
 from txport.training.recipe import Recipe, read
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from checkpoints import changed, weights
 from foreign_models import WORDS, import_here
 from safetensors.torch import load_file
 from tiny_marian import EOS, tiny_marian
-from trained_weights import changed, weights
 from txport.models.checkpoint import Checkpoint, load_checkpoint, read_config, read_tokenizer
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.tokenizer_schema import Languages

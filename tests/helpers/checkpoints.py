@@ -1,4 +1,4 @@
-"""A real, small checkpoint in some ten seconds: trained enough that outputs end and follow the source."""
+"""Checkpoints: a real, small one in some ten seconds, and the weights of any, compared bit by bit."""
 
 import io
 import itertools
@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from txport.models.checkpoint import save_checkpoint
+from txport.models.checkpoint import load_checkpoint, save_checkpoint
 from txport.models.config import preset
 from txport.models.transformer import Transformer
 from txport.training.spoken import corpus as spoken
@@ -23,6 +23,8 @@ LONGEST = 100
 
 def make_tiny_checkpoint(directory: Path, *, steps: int = STEPS, **fields: Any) -> None:
     """Train the preset `tiny` on the built-in corpus for a moment and write a checkpoint, with held-out sentences.
+
+    It has learned enough that outputs end and follow the source.
 
     Args:
         directory: must not exist.
@@ -92,3 +94,14 @@ def _train_here(pairs: list[list[Tensor]], steps: int, fields: dict[str, Any]) -
         loss.backward()
         optimizer.step()
     return model.eval()
+
+
+def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
+    return dict(load_checkpoint(checkpoint).model.named_parameters())
+
+
+def changed(one: Path, other: Path) -> set[str]:
+    """The names of those in which two checkpoints of one architecture differ."""
+    first, second = weights(one), weights(other)
+    assert first.keys() == second.keys()
+    return {name for name, value in first.items() if not torch.equal(value, second[name])}
