@@ -11,13 +11,13 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from checkpoints import make_tiny_checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_device import MemoryDevice
 from moved_rows import Turn, check_moves, turns
 from numpy_runner import NumpyRunner, random_model, traced
 from parity import by_cpp, by_python
-from tiny_checkpoint import make_tiny_checkpoint
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.exporter.graphs.float16 import rounded, to_float16
 from txport.exporter.graphs.lowerings import LOWERINGS

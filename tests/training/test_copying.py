@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from checkpoints import changed
 from numpy_runner import random_model
-from trained_weights import changed
 from txport.models.checkpoint import load_checkpoint
 from txport.runtime.errors import InputError
 from txport.training.corpora import load
