@@ -17,6 +17,10 @@ from txport.models.config import Config
 # Of each cross-attention that copies: what it added, `[b, t, d]`, and its weights, `[b, h, t, s]`.
 Seen = dict[nn.Module, tuple[Tensor, Tensor]]
 
+# A probability to copy that counts as none: far below any that matters, and above what float32 rounds to steps, whose
+# logarithms no two computations have in common.
+NOTHING = 1e-30
+
 
 class CopyMechanism(nn.Module):
     """The mixture of a vocabulary's distribution with that of the source's words.
@@ -72,7 +76,7 @@ class CopyMechanism(nn.Module):
             copied = torch.sigmoid(-gate) * self._attention(attentions, weights)
             said = F.log_softmax(logits.float(), dim=-1) + F.logsigmoid(gate)
             places = source_ids[:, None].expand(-1, said.shape[1], -1)
-            pointed = torch.zeros_like(said).scatter_add(2, places, copied)
+            pointed = F.relu(torch.zeros_like(said).scatter_add(2, places, copied) - NOTHING)
             tiny = torch.finfo(torch.float32).tiny
             both = torch.logaddexp(said, pointed.clamp(min=tiny).log())
             return torch.where(pointed > 0, both, said)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from txport.exporter.graphs.lowerings import Lowering
-from txport.models.copying import CopyMechanism
+from txport.models.copying import NOTHING, CopyMechanism
 from txport.models.transformer import KeyValue
 
 
@@ -59,7 +59,10 @@ class CopyGraph(nn.Module):
         said = shifted - (shifted.exp().sum(dim=-1, keepdim=True).log() + _softplus(-gate))
         ids = source_ids[:, 0]  # [b, s, 1]
         equal = torch.where(ids == ids.transpose(1, 2), 1.0, 0.0)
-        pointed = _matmul(self._attention(looked, bias, lowering), equal) * lowering.apart(torch.sigmoid(-gate))
+        # 1 - p_gen: ONNX Runtime's Sigmoid is exact to 1e-8 only, which may be as much as all of it.
+        copies = (-_softplus(gate)).exp()
+        copied = _matmul(self._attention(looked, bias, lowering), equal) * lowering.apart(copies)
+        pointed = torch.relu(copied - NOTHING)
         said = lowering.apart(said)  # [b, t, v]
         places = lowering.for_each_token(ids.transpose(1, 2), said)  # [b, t, s]
         alone = said.gather(2, places)
