@@ -52,7 +52,10 @@ WRONG_VALUES = [
 ]
 
 # Checkpoints from before there were these fields do not have them.
-ADDED = ("attention_dropout", "activation_dropout", "attention_bias", "initialisation", "alignment_heads", "norm_kind")
+ADDED = (
+    "attention_dropout", "activation_dropout", "attention_bias", "initialisation", "alignment_heads", "copy_heads",
+    "norm_kind",
+)  # fmt: skip
 
 
 def small(**fields: Any) -> Config:
