@@ -7,7 +7,6 @@ corpus' alignments can name them; those of other words are left open.
 """
 
 import re
-import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -16,13 +15,15 @@ from typing import Any
 
 import click
 import torch
+from txport.benchmarks.report.tables import markdown_table
+from txport.benchmarks.studies.trainings import spread, trained
 from txport.models.checkpoint import Checkpoint, load_checkpoint
 from txport.models.config import Heads
+from txport.runtime.entry import run_command
 from txport.runtime.text.alignment import align_tokens, align_words, averaged, stripped, words_of
 from txport.runtime.text.tokenizer import TextTokenizer, open_tokenizer
 from txport.training.corpora import Pair
 from txport.training.guidance.guided_attention import default_heads
-from txport.training.loop import train
 from txport.training.recipe import from_table
 from txport.training.spoken import corpus as spoken
 
@@ -117,9 +118,8 @@ def runs(directory: Path, steps: int, weight: float, pairs: Sequence[Pair], seed
         tables = {"tokenizer": {"vocabulary": 800, "lower_case": True}, "model": {"preset": "tiny", "dropout": 0.0}}
         recipe = from_table({"corpus": corpus, "training": training, **tables}, "of the study")
         output = directory / f"{guide}-{seed}"
-        outcome = train(recipe, output, directory / "corpus", force=True)
-        assert outcome is not None
-        checkpoint, exact = load_checkpoint(output), outcome.test.exact
+        exact = trained(recipe, output, directory / "corpus").test.exact
+        checkpoint = load_checkpoint(output)
         heads = checkpoint.config.alignment_heads
         yield (guide if heads else ALL), measure(checkpoint, pairs, exact, heads)
         if not heads:
@@ -129,25 +129,34 @@ def runs(directory: Path, steps: int, weight: float, pairs: Sequence[Pair], seed
 
 @click.command()
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory for corpus and models.")
-@click.option("--steps", default=1500, show_default=True, help="Of each training.")
-@click.option("--pairs", default=20000, show_default=True, help="Of training.")
-@click.option("--test", default=2000, show_default=True, help="Pairs to translate and, where it is certain, to align.")
-@click.option("--weight", default=1.0, show_default=True, help="training.guided_weight.")
-@click.option("--seeds", default=1, show_default=True, help="Trainings of each kind.")
+@click.option("--steps", type=click.IntRange(1), default=1500, show_default=True, help="Of each training.")
+@click.option("--pairs", type=click.IntRange(1), default=20000, show_default=True, help="Of training.")
+@click.option(
+    "--test", type=click.IntRange(1), default=2000, show_default=True,
+    help="Pairs to translate and, where it is certain, to align.",
+)  # fmt: skip
+@click.option("--weight", type=click.FloatRange(0), default=1.0, show_default=True, help="training.guided_weight.")
+@click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="Trainings of each kind.")
 def main(output: Path, steps: int, pairs: int, test: int, weight: float, seeds: int) -> None:
-    """Train without and with guided attention and print how well each model aligns spoken digits."""
-    measured = write_corpus(output / "corpus", pairs, test)
+    """Train without and with guided attention and print how well each model aligns spoken digits.
+
+    Trainings that OUTPUT already has are not made again.
+    """
+    place = output / f"{pairs}-{test}"  # the corpus decides what is in it
+    measured = write_corpus(place / "corpus", pairs, test)
     found: dict[str, list[Figures]] = {}
     for seed in range(1, seeds + 1):
-        for guide, figures in runs(output, steps, weight, measured, seed):
+        for guide, figures in runs(place, steps, weight, measured, seed):
             found.setdefault(guide, []).append(figures)
             click.echo(f"{guide}, seed {seed}: {figures}", err=True)
     click.echo(f"{sum(len(certain_links(*pair)) for pair in measured)} digits of {len(measured)} sentences")
-    click.echo("| guided_attention | alignment error | exact match |\n|---|---|---|")
-    for guide, each in found.items():
-        shown = (100 * statistics.fmean(getattr(one, name) for one in each) for name in ("error", "exact"))
-        click.echo(f"| {guide} | " + " | ".join(f"{value:.1f}%" for value in shown) + " |")
+    rows = [
+        [guide, *(spread([getattr(one, name) for one in each], "{:.1%}".format) for name in ("error", "exact"))]
+        for guide, each in found.items()
+    ]
+    heads = ["guided_attention", "alignment error", "exact match"]
+    click.echo("\n".join(markdown_table(heads, rows, left=heads[:1])))
 
 
 if __name__ == "__main__":
-    main()
+    run_command("txport.benchmarks.studies.guided_attention", extra="train")

@@ -6,12 +6,12 @@ Both run the same session over the same bound buffers, in turns, so that a drift
 Timed: all steps of one sentence. Not timed: loading, the encoder of the bare runs, tokenization, two warm-up rounds.
 """
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import click
 import numpy as np
+import numpy.typing as npt
+from txport.benchmarks.studies.turns import in_turns
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.greedy import Request, decode_all
@@ -19,8 +19,8 @@ from txport.runtime.greedy import Request, decode_all
 WARM_UP = 2
 
 
-def compare(bundle: Path, *, tokens: int, source: int, rounds: int) -> list[list[float]]:
-    """Milliseconds a token of each round: bare step, loop, and the encoder, which the loop runs once."""
+def compare(bundle: Path, *, tokens: int, source: int, rounds: int) -> npt.NDArray[np.float64]:
+    """Milliseconds a token, `[3, rounds]`: bare step, loop, and the encoder, which the loop runs once."""
     manifest = Manifest.load(bundle)
     engine = OrtEngine(bundle, manifest)
     ids = np.random.default_rng(0).integers(4, manifest.model.source_vocabulary, source - 1)
@@ -36,14 +36,8 @@ def compare(bundle: Path, *, tokens: int, source: int, rounds: int) -> list[list
         for _ in range(made):
             session.run_with_iobinding(binding)
 
-    def timed(run: Callable[[], object]) -> float:
-        start = time.perf_counter()
-        run()
-        return (time.perf_counter() - start) * 1e3 / made
-
     runs = (bare, lambda: decode_all(engine, [request]), lambda: engine.encode(source_ids, lengths))
-    turns = [[timed(run) for run in runs] for _ in range(WARM_UP + rounds)]
-    return [list(times) for times in zip(*turns[WARM_UP:], strict=True)]
+    return in_turns(runs, rounds, WARM_UP).T / made
 
 
 @click.command()
@@ -53,7 +47,7 @@ def compare(bundle: Path, *, tokens: int, source: int, rounds: int) -> list[list
 @click.option("--rounds", default=30, show_default=True)
 def main(bundle: Path, tokens: int, source: int, rounds: int) -> None:
     """Compare the loop with the bare step, batch 1."""
-    bare, loop, encoder = (np.array(x) for x in compare(bundle, tokens=tokens, source=source, rounds=rounds))
+    bare, loop, encoder = compare(bundle, tokens=tokens, source=source, rounds=rounds)
     ratio = (loop - encoder) / bare
     for name, values in (("bare step", bare), ("loop, encoder included", loop), ("encoder", encoder)):
         click.echo(f"{name:24} {np.median(values):8.3f} ms/token, p90 {np.quantile(values, 0.9):.3f}")

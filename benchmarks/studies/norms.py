@@ -1,12 +1,11 @@
 """What the norms of a pre-norm model cost in a decoder step: `python -m txport.benchmarks.studies.norms`.
 
 Each kind of norm, and those that are affine also as they are before folding. Timed: one step of ONNX Runtime's lowering
-over bound buffers, which all steps run in turns, so that a drift of the machine's speed hits all. Not timed: loading,
-and the first rounds. The weights are random.
+over bound buffers, which all steps run in turns, so that a drift of the machine's speed hits all; ratios are taken
+round by round. Not timed: loading, and the first rounds. The weights are random.
 """
 
 import tempfile
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,9 @@ import numpy.typing as npt
 import onnx_ir as ir
 import onnxruntime
 import torch
+from txport.benchmarks.report.statistics import percentiles, ratio
+from txport.benchmarks.report.tables import markdown_table
+from txport.benchmarks.studies.turns import in_turns
 from txport.exporter.bundle import write_graphs
 from txport.exporter.graphs.lowerings import LOWERINGS
 from txport.exporter.graphs.sessions import session
@@ -44,10 +46,8 @@ class Step:
         self._binding = self._session.io_binding()
         self._bind(model, config, {"batch": batch, "source": source, "target": target})
 
-    def milliseconds(self) -> float:
-        start = time.perf_counter()
+    def run(self) -> None:
         self._session.run_with_iobinding(self._binding)
-        return (time.perf_counter() - start) * 1e3
 
     def _bind(self, model: ir.Model, config: Config, sizes: dict[str, int]) -> None:
         """Caches are written in place, as the runtime does it; the state is not, so that the position stays."""
@@ -93,10 +93,15 @@ def steps(name: str, *, vocabulary: int, batch: int, source: int, target: int) -
 def main(name: str, vocabulary: int, batch: int, source: int, target: int, rounds: int) -> None:
     """Compare the steps of pre-norm models with each kind of norm, on this CPU."""
     found = steps(name, vocabulary=vocabulary, batch=batch, source=source, target=target)
-    turns = np.array([[step.milliseconds() for step in found] for _ in range(WARM_UP + rounds)])[WARM_UP:]
-    click.echo(f"{'norm':20} {'ms':>8} {'p90':>8} {'operators':>10}")
-    for step, times in zip(found, turns.T, strict=True):
-        click.echo(f"{step.name:20} {np.median(times):8.3f} {np.quantile(times, 0.9):8.3f} {step.operators.total():10}")
+    turns = in_turns([step.run for step in found], rounds, WARM_UP).T.tolist()
+    rows = []
+    for step, times in zip(found, turns, strict=True):
+        against, own = ratio(times, turns[0]), percentiles(times)
+        assert against is not None
+        cells = f"{own.p50:.3f}", f"{against.p50:.3f}", f"{against.p10:.3f} to {against.p90:.3f}"
+        rows.append([step.name, *cells, str(step.operators.total())])
+    heads = ["norm", "ms", f"time over {found[0].name}'s", "p10 to p90", "operators"]
+    click.echo("\n".join(markdown_table(heads, rows, left=heads[:1])))
 
 
 if __name__ == "__main__":

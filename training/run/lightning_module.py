@@ -104,14 +104,14 @@ class TranslationModule(LightningModule):
         true_token = self._sampling.true_token(self.global_step)
         if self._sampling.kind != "none":
             self.log("true_token", true_token)
-        loss = self._loss(batch, self.options.label_smoothing, true_token, self._seed(batch_idx) + 1)
+        loss = self.loss(batch, self.options.label_smoothing, true_token, self._seed(batch_idx) + 1)
         self.log("training/loss", loss)
         return loss
 
     def validation_step(self, batch: TrainingBatch, batch_idx: int) -> None:
         """Cross-entropy without smoothing, so that runs with other smoothing compare."""
         tokens = int((batch.target_ids[:, 1:] != self.model.config.pad_id).sum())
-        self.log("validation/loss", self._loss(batch, 0.0), batch_size=tokens, sync_dist=True)
+        self.log("validation/loss", self.loss(batch, 0.0), batch_size=tokens, sync_dist=True)
 
     def on_validation_start(self) -> None:
         self._validating = time.monotonic()
@@ -140,7 +140,14 @@ class TranslationModule(LightningModule):
         """Of all that is random in a step, the same when it is repeated after an interruption."""
         return hash((self.options.seed, self.trainer.current_epoch, batch_idx, self.global_rank))
 
-    def _loss(self, batch: TrainingBatch, smoothing: float, true_token: float = 1.0, seed: int = 0) -> Tensor:
+    def loss(self, batch: TrainingBatch, smoothing: float, true_token: float = 1.0, seed: int = 0) -> Tensor:
+        """Mean cross-entropy of a batch, in nats a token, smoothed so much, and what guided attention adds.
+
+        Args:
+            batch: of any size.
+            smoothing: see `smoothed_cross_entropy`.
+            true_token, seed: see `mixed_inputs`.
+        """
         memory = self.model.encode(batch.source_ids, batch.source_lengths)
         config = self.model.config
         # Marian's answers begin with padding: what is to be predicted tells how long they are.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <regex>
 
 namespace txport::core {
 
@@ -12,9 +11,13 @@ constexpr std::size_t kMost = 200;
 }
 
 bool is_out_of_memory(const std::string& message) {
-  static const std::regex words("out[ _]?of[ _]?memory|bad[_ ]alloc|failed to allocate|could not be allocated",
-                                std::regex::icase);
-  return std::regex_search(message, words);
+  std::string letters;  // CUDA_ERROR_OUT_OF_MEMORY, out of memory, OutOfMemory: all the same
+  for (const char character : message) {
+    if (character != ' ' && character != '_') letters += static_cast<char>(character | ('A' ^ 'a'));
+  }
+  constexpr std::array kWords{"outofmemory", "badalloc", "failedtoallocate", "couldnotbeallocated"};
+  return std::any_of(kWords.begin(), kWords.end(),
+                     [&](const char* words) { return letters.find(words) != std::string::npos; });
 }
 
 void throw_io_failure(const std::string& what, int code) {

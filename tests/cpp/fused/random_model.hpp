@@ -311,10 +311,25 @@ class RandomModel {
     return first ? sum : layer_norm(name + ".norm", sum);
   }
 
+  // Numbers from `start` on as int8 with one scale has them.
+  static void round(Numbers& row, std::size_t start, std::size_t count) {
+    double largest = 0;
+    for (std::size_t i = start; i < start + count; ++i) largest = std::max(largest, std::abs(row[i]));
+    for (std::size_t i = start; i < start + count && largest > 0; ++i) {
+      row[i] = std::nearbyint(row[i] * (127 / largest)) * largest / 127;
+    }
+  }
+
   Rows attend(const std::string& name, const Rows& x, const Rows& from, bool causal) const {
-    const Rows query = linear(name + ".query", x);
-    const Rows key = linear(name + ".key", from);
-    const Rows value = linear(name + ".value", from);
+    Rows query = linear(name + ".query", x);
+    Rows key = linear(name + ".key", from);
+    Rows value = linear(name + ".value", from);
+    const auto head = static_cast<std::size_t>(options.head_dim);
+    for (Rows* rows : {&query, &key, &value}) {
+      for (Numbers& row : *rows) {
+        for (std::size_t start = 0; options.int8 && start < row.size(); start += head) round(row, start, head);
+      }
+    }
     Rows mixed;
     for (std::size_t t = 0; t < x.size(); ++t) {
       const std::size_t seen = causal ? t + 1 : from.size();

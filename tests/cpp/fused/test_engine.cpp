@@ -10,9 +10,9 @@
 
 #include "errors.hpp"
 #include "fused/engine.hpp"
-#include "fused/pace.hpp"
 #include "fused/random_model.hpp"
 #include "fused/targets.hpp"
+#include "fused/tuner.hpp"
 #include "greedy.hpp"
 #include "moved_rows.hpp"
 
@@ -131,8 +131,8 @@ TEST_CASE("float32: the logits of random models of all options are the reference
 }
 
 TEST_CASE("int8: the logits of random models of all options are those of the same quantisation") {
-  // A number between two steps may be rounded to the other one, which LayerNorm of few numbers makes larger; and keys
-  // and values are float16.
+  // A number between two steps may be rounded to the other one, which LayerNorm of few numbers makes larger; and the
+  // weights of attention are rounded to int8.
   check_any_models(100, true, 0.05);
 }
 
@@ -217,14 +217,34 @@ TEST_CASE("what the engine cannot do is said in one sentence") {
   CHECK(fault_of<InputError>([&] { state->read(); }) == "there is nothing to read: step first");
 }
 
+TEST_CASE("weights that no instruction set or not all of them can use are refused") {
+  for (const bool int8 : {false, true}) {
+    random_model::Options options;
+    options.int8 = int8;
+    const RandomModel model(options, 3);
+    open(model);
+    for (const Parameter& parameter : model.manifest.parameters->tensors) {
+      if (parameter.name != "decoder.0.feed_forward.outer.weight") continue;
+      std::fstream file(model.directory() / kWeightsName, std::ios::binary | std::ios::in | std::ios::out);
+      file.seekp(parameter.offset);
+      const float none = std::numeric_limits<float>::quiet_NaN();
+      const char lowest = -128;
+      int8 ? file.write(&lowest, 1) : file.write(reinterpret_cast<const char*>(&none), sizeof(none));
+    }
+    CHECK(fault_of<BundleError>([&] { open(model); }) ==
+          std::string(kWeightsName) +
+              " has weights that are not numbers, or int8 weights of -128: export the bundle again");
+  }
+}
+
 TEST_CASE("threads that wait for each other too long are given up, and tried again ever more rarely") {
-  fused::Pace pace(6);
+  fused::ThreadTuner tuner(6);
   const auto run = [&](const std::function<double(std::size_t)>& seconds) {
     std::array<int, 7> calls{};
     for (int i = 0; i < 4000; ++i) {
-      const std::size_t threads = pace.choose(5);
+      const std::size_t threads = tuner.choose(5);
       ++calls.at(threads);
-      pace.took(5, threads, seconds(threads));
+      tuner.took(5, threads, seconds(threads));
     }
     return calls;
   };
@@ -234,5 +254,15 @@ TEST_CASE("threads that wait for each other too long are given up, and tried aga
   CHECK(busy[1] > 3800);
   CHECK(busy[6] > 0);
   CHECK(run([](std::size_t threads) { return threads == 2 ? 1.0 : 2.0; })[2] > 2000);
-  CHECK(fused::Pace(1).choose(3) == 1);
+  CHECK(fused::ThreadTuner(1).choose(3) == 1);
+  // Beside busy neighbours, threads that wait for each other took a thousand times as long as one.
+  fused::ThreadTuner beside(2);
+  double total = 0;
+  for (int i = 0; i < 100000; ++i) {
+    const std::size_t threads = beside.choose(5);
+    const double seconds = threads == 1 ? 1 : 1000;
+    total += seconds;
+    beside.took(5, threads, seconds);
+  }
+  CHECK(total < 1.05 * 100000);
 }

@@ -107,8 +107,8 @@ def test_the_second_signal_does_not_wait(tiny: Tiny, tmp_path: Path) -> None:
             train(tiny(*OPTIONS, *LAST), tmp_path / "checkpoint", Path())
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_process_says_one_sentence_and_its_exit_code(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_process_says_one_sentence_and_its_exit_code(tmp_path: Path) -> None:
+    """For SIGTERM two do, in test_processes.py: a process takes seconds to start."""
     script = "import sys; sys.argv[0] = 'tx-train'\nfrom txport.training import entry; entry.train()"
     line = [sys.executable, "-c", script, "--recipe", "tiny", "-o", "mine", "--max-steps", "100000"]
     small = ("corpus.train=300", "training.validation_sentences=2", "training.validate_every=2")
@@ -120,8 +120,8 @@ def test_a_process_says_one_sentence_and_its_exit_code(tmp_path: Path, number: s
         assert process.stderr is not None
         while "step 2, " not in (said := process.stderr.readline()):
             assert said, "it ended by itself"
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=120)
-    assert process.returncode == 128 + number
+    assert process.returncode == 130
     assert output == "" and "Traceback" not in errors
     assert errors.splitlines()[-1].endswith("is saved: go on with --resume")

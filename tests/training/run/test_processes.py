@@ -70,9 +70,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
-@pytest.mark.parametrize("values", [(), ("model.copy_heads=[[0, 1]]", "training.label_smoothing=0.1")])
-def test_two_processes_make_the_steps_of_one(values: tuple[str, ...], tmp_path: Path) -> None:
+def test_two_processes_make_the_steps_of_one_of_a_model_that_copies(tmp_path: Path) -> None:
     """The same batches, shared by two devices or accumulated by one: the same losses and weights, but for rounding."""
+    values = ("model.copy_heads=[[0, 1]]", "training.label_smoothing=0.1")
     done = by_lightning(tmp_path / "two", "training.strategy=ddp", *values)
     assert done.returncode == 0, done.stderr
     train(recipe("training.accumulate=2", "training.validate_every=4", *values), tmp_path / "one", Path())
@@ -185,14 +185,17 @@ def test_torchrun(pair: Path, tmp_path: Path) -> None:
     assert not changed(pair, tmp_path / "run")
 
 
-def test_slurm(pair: Path, tmp_path: Path) -> None:
-    """Two tasks on one node, with the variables that srun sets for each."""
+def test_two_tasks_of_slurm_make_the_steps_of_one_process(tmp_path: Path) -> None:
+    """On one node, with the variables that srun sets for each.
+
+    The same batches, shared by two devices or accumulated by one: the same losses and weights, but for rounding.
+    """
     job = {
         "SLURM_JOB_ID": 4711, "SLURM_JOB_NAME": "txport", "SLURM_NTASKS": 2, "SLURM_NTASKS_PER_NODE": 2,
         "SLURM_NNODES": 1, "SLURM_NODELIST": "127.0.0.1", "SLURM_NODEID": 0,
     }  # fmt: skip
     job |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    line = [sys.executable, str(SCRIPT), *words(tmp_path / "run", *TWO, "training.strategy=ddp", "model.dropout=0.1")]
+    line = [sys.executable, str(SCRIPT), *words(tmp_path / "run", *TWO, "training.strategy=ddp")]
     tasks = [
         subprocess.Popen(
             line, env=environment(**job, SLURM_PROCID=rank, SLURM_LOCALID=rank),
@@ -203,4 +206,8 @@ def test_slurm(pair: Path, tmp_path: Path) -> None:
     ends = [task.communicate(timeout=300) for task in tasks]
     assert [task.returncode for task in tasks] == [0, 0], ends
     assert [output.count("8 steps in") for output, _ in ends] == [1, 0]
-    assert not changed(pair, tmp_path / "run")
+    train(recipe("training.accumulate=2"), tmp_path / "one", Path())
+    assert losses(tmp_path / "run") == pytest.approx(losses(tmp_path / "one"), rel=1e-4)
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "run")
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value, rtol=2e-3, atol=2e-4, msg=name)

@@ -120,7 +120,7 @@ def test_one_step_has_the_loss_and_the_gradients_of_hugging_face(place: Path) ->
     ids, mask = torch.tensor(inputs.input_ids), torch.tensor(inputs.attention_mask)
     output = model(input_ids=ids, attention_mask=mask, labels=labels)
     output.loss.backward()
-    loss = module._loss(batch, 0.0)
+    loss = module.loss(batch, 0.0)
     loss.backward()  # type: ignore[no-untyped-call]
     assert float(loss.detach()) == pytest.approx(float(output.loss.detach()), abs=1e-5)
     # All weights are random: equal values say which of theirs is which of ours.
@@ -142,7 +142,7 @@ def test_one_step_has_the_loss_and_the_gradients_of_hugging_face(place: Path) ->
     our_step.step()
     with torch.no_grad():
         after = float(model(input_ids=ids, attention_mask=mask, labels=labels).loss)
-        assert float(module._loss(batch, 0.0)) == pytest.approx(after, abs=1e-4)
+        assert float(module.loss(batch, 0.0)) == pytest.approx(after, abs=1e-4)
     assert abs(after - float(loss.detach())) > 0.01
 
 
@@ -153,7 +153,7 @@ def test_banned_ids_get_no_share_of_the_smoothing(place: Path) -> None:
     pad = checkpoint.config.pad_id
     with torch.no_grad():
         logits = checkpoint.model(batch.source_ids, batch.source_lengths, batch.target_ids[:, :-1]).double()
-        loss = float(module._loss(batch, 0.2))
+        loss = float(module.loss(batch, 0.2))
     kept = [i for i in range(60) if i != pad]
     said = torch.log_softmax(logits[..., kept], -1)
     terms = []

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sha2.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <array>
@@ -25,6 +26,8 @@ class Descriptor {
   ~Descriptor() { ::close(value_); }
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
+
+  int value() const { return value_; }
 
   // Read some bytes; 0 at the end.
   std::size_t read(char* data, std::size_t most) const {
@@ -78,6 +81,20 @@ std::string read_bundle_file(const std::filesystem::path& path, std::size_t most
   if (data.size() <= most) return data;
   throw BundleError(path.string() + " is larger than " + std::to_string(most) + " bytes: export the bundle again");
 }
+
+MappedFile::MappedFile(const std::filesystem::path& path) {
+  try {
+    bytes_ = std::filesystem::file_size(path);
+    data_ = ::mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, Descriptor(path).value(), 0);
+  } catch (const std::system_error&) {
+    data_ = MAP_FAILED;
+  }
+  if (data_ == MAP_FAILED) {
+    throw BundleError(path.string() + " cannot be mapped into memory: copy or export the bundle again");
+  }
+}
+
+MappedFile::~MappedFile() { ::munmap(data_, bytes_); }
 
 std::string sha256(std::string_view data) {
   SHA2_CTX context;

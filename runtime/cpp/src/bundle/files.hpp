@@ -1,4 +1,4 @@
-// Files that are read whole, and their hashes.
+// Files that are read whole or mapped, and their hashes.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +16,21 @@ std::string read_file(const std::filesystem::path& path, std::size_t most);
 
 // The bytes of a file of a bundle. Throws BundleError: it is missing, cannot be read, or is larger than `most`.
 std::string read_bundle_file(const std::filesystem::path& path, std::size_t most = kLargestFile);
+
+// A file of a bundle in memory, as pages that are read when they are needed.
+class MappedFile {
+ public:
+  // Throws BundleError.
+  explicit MappedFile(const std::filesystem::path& path);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  const std::byte* data() const { return static_cast<const std::byte*>(data_); }
+
+ private:
+  void* data_ = nullptr;
+  std::size_t bytes_;
+};
 
 // The 64 lower-case hexadecimal digits of the SHA-256 of some bytes.
 std::string sha256(std::string_view data);

@@ -2,27 +2,18 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <utility>
 
 #include "bundle/interface.hpp"
+#include "half.hpp"
 
 namespace txport::core {
 
 namespace {
 
 using Places = std::vector<std::size_t>;
-
-// IEEE 754 binary16: 1 bit of sign, 5 of exponent, 10 of fraction.
-float float_of_half(std::uint16_t half) {
-  const int exponent = (half >> 10) & 31;
-  const float fraction = static_cast<float>(half & 1023) / 1024;
-  const float sign = (half & 0x8000) != 0 ? -1.0F : 1.0F;
-  if (exponent == 31) return fraction == 0 ? sign * INFINITY : NAN;
-  return sign * (exponent == 0 ? std::ldexp(fraction, -14) : std::ldexp(1 + fraction, exponent - 15));
-}
 
 Places first_places(std::size_t rows) {
   Places places(rows);

@@ -1,16 +1,9 @@
 // LayerNorm, and attention over cached keys and values, row by row.
-#if defined(TXPORT_FUSED_ATTENTION_INL_HPP) == defined(HWY_TARGET_TOGGLE)
-#ifdef TXPORT_FUSED_ATTENTION_INL_HPP
-#undef TXPORT_FUSED_ATTENTION_INL_HPP
-#else
-#define TXPORT_FUSED_ATTENTION_INL_HPP
-#endif
 
 #include <cmath>
-#include <cstring>
 
-#include "fused/model.hpp"
-#include "fused/vectors-inl.hpp"
+#include "fused/compute.hpp"
+#include "fused/products-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace txport::core::fused {
@@ -29,7 +22,8 @@ HWY_INLINE void LayerNorm(const float* x, const Norm& norm, float epsilon, std::
   const VF by = hn::Set(df, 1.0F / std::sqrt(square / count + epsilon));
   for (std::size_t i = 0; i < width; i += kLanes) {
     const VF normed = hn::Mul(hn::Sub(hn::Load(df, x + i), mean), by);
-    hn::Store(hn::MulAdd(normed, hn::Load(df, norm.weight + i), hn::Load(df, norm.bias + i)), df, y + i);
+    hn::Store(hn::MulAdd(normed, hn::LoadU(df, norm.weight.data() + i), hn::LoadU(df, norm.bias.data() + i)), df,
+              y + i);
   }
 }
 
@@ -39,100 +33,149 @@ HWY_INLINE void AddTo(float* x, const float* delta, std::size_t width) {
   }
 }
 
-// Keys and values are float16 beside int8 weights: half the memory to read, and finer than the weights.
-HWY_INLINE VF LoadCache(const float* at) { return hn::Load(df, at); }
-HWY_INLINE VF LoadCache(const hwy::float16_t* at) {
-  return hn::PromoteTo(df, hn::Load(hn::Rebind<hwy::float16_t, DF>(), at));
-}
-HWY_INLINE void StoreCache(VF v, float* to) { hn::Store(v, df, to); }
-HWY_INLINE void StoreCache(VF v, hwy::float16_t* to) {
-  const hn::Rebind<hwy::float16_t, DF> half;
-  const VF most = hn::Set(df, 65504.0F);
-  hn::Store(hn::DemoteTo(half, hn::Min(hn::Max(v, hn::Neg(most)), most)), half, to);
-}
-
-// One head's keys and values of a sentence: keys in blocks of 16 positions, [k][16], so that 16 scores need no sum
-// across lanes; values [positions][k].
-template <class C>
+// One head's keys and values of a sentence, as matrices, so that attention is two products: `positions` outputs of k
+// inputs, then k outputs of `positions` inputs. Beside int8 weights they are int8 with a scale for each position; then
+// these scales and the sums of the keys follow.
 struct HeadCache {
-  C* keys;
-  C* values;
+  std::byte* data;
   std::size_t k;  // width of a head
+  std::size_t positions;
+  bool int8;
 
-  void Store(std::size_t position, const float* key, const float* value) const {
-    C* to = keys + position / kPanel * kPanel * k + position % kPanel;
-    alignas(64) C part[kPanel];
-    for (std::size_t i = 0; i < k; i += kPanel) {
-      for (std::size_t j = 0; j < kPanel; j += kLanes) StoreCache(hn::Load(df, key + i + j), part + j);
-      for (std::size_t j = 0; j < kPanel; ++j) to[(i + j) * kPanel] = part[j];
+  std::size_t Steps(std::size_t inputs) const { return int8 ? inputs / 4 : inputs; }
+  std::uint8_t* Keys() const { return reinterpret_cast<std::uint8_t*>(data); }
+  std::uint8_t* Values() const { return Keys() + Steps(positions * k) * 4; }
+  float* KeyScales() const { return reinterpret_cast<float*>(Values() + Steps(positions * k) * 4); }
+  float* ValueScales() const { return KeyScales() + positions; }
+  std::int32_t* KeySums() const { return reinterpret_cast<std::int32_t*>(ValueScales() + positions); }
+
+  void Store(std::size_t t, const float* key, const float* value, const Buffers& own) const {
+    std::uint8_t* keys = Keys() + t / kPanel * Steps(k) * kStepBytes + t % kPanel * 4;
+    if (!int8) {
+      for (std::size_t i = 0; i < k; ++i) std::memcpy(keys + i * kStepBytes, key + i, 4);
+      std::uint8_t* values = Values() + t * kStepBytes;
+      for (std::size_t i = 0; i < k; i += kPanel) std::memcpy(values + i * positions * 4, value + i, kStepBytes);
+      return;
     }
-    for (std::size_t i = 0; i < k; i += kLanes) StoreCache(hn::Load(df, value + i), values + position * k + i);
+    auto* const bytes = reinterpret_cast<std::int8_t*>(own.bytes);
+    const float largest = Largest(key, k);
+    const VI sum = Round(key, k, largest > 0 ? 127 / largest : 0.0F, 0, bytes);
+    KeyScales()[t] = largest / 127;
+    KeySums()[t] = hn::ReduceSum(di, sum);
+    for (std::size_t i = 0; i < k; i += 4) std::memcpy(keys + i * kPanel, bytes + i, 4);
+    ValueScales()[t] = Quantise(value, k, 127, 0, bytes);
+    std::uint8_t* values = Values() + t / 4 * kStepBytes + t % 4;
+    const std::size_t panel = kPanel * positions;
+    for (std::size_t i = 0; i < k; i += kPanel, values += panel) {
+      for (std::size_t j = 0; j < kPanel; ++j) std::memcpy(values + j * 4, bytes + i + j, 1);
+    }
+  }
+
+  Matrix KeyMatrix(const Buffers& own) const {
+    const std::size_t steps = Steps(k);
+    return {int8, 0, 0, steps, steps * kStepBytes, Keys(), own.zeros, KeyScales(), KeySums()};
+  }
+  // Its inputs, weights of the softmax, have no sign: their zero is 0, and the sums are of no use.
+  Matrix ValueMatrix(std::size_t length, const Buffers& own) const {
+    const std::size_t steps = int8 ? padded(length) / 4 : length;
+    const auto* sums = reinterpret_cast<const std::int32_t*>(own.zeros);
+    return {int8, 0, 0, steps, Steps(positions) * kStepBytes, Values(), own.zeros, own.ones, sums};
   }
 };
 
-// kC vectors of the weighted sum of values, over two chains of positions.
-template <class C, std::size_t... kC>
-HWY_INLINE void Weigh(const float* weights, const C* values, std::size_t length, std::size_t k, VF by, float* out,
-                      std::index_sequence<kC...>) {
-  Pack<VF, std::index_sequence<kC...>> even;
-  Pack<VF, std::index_sequence<kC...>> odd;
-  ((even.template Set<kC>(hn::Zero(df)), odd.template Set<kC>(hn::Zero(df))), ...);
-  const auto add = [&](auto& sum, std::size_t t) HWY_ATTR {
-    const VF weight = hn::Set(df, weights[t]);
-    (sum.template Set<kC>(hn::MulAdd(weight, LoadCache(values + t * k + kC * kLanes), sum.template Get<kC>())), ...);
-  };
-  std::size_t t = 0;
-  for (; t + 2 <= length; t += 2) {
-    add(even, t);
-    add(odd, t + 1);
-  }
-  if (t < length) add(even, t);
-  (hn::Store(hn::Mul(hn::Add(even.template Get<kC>(), odd.template Get<kC>()), by), df, out + kC * kLanes), ...);
+HWY_INLINE HeadCache At(std::byte* cache, const CacheShape& shape, std::size_t layer, std::size_t head) {
+  return {cache + (layer * shape.heads + head) * shape.head_bytes(), shape.k, shape.positions, shape.int8};
 }
 
-// One query of one head over the first `length` positions of its cache; `scores` has room for them, padded.
-template <class C>
-void Attend(const float* query, const HeadCache<C>& cache, std::size_t length, float* scores, float* out) {
-  const std::size_t k = cache.k;
+// The softmax of `length` scores. What lies beyond the end, an earlier sentence's or anything, becomes zero up to a
+// multiple of 16. With `scales`: each times its scale, rounded `to` int8; returns the unit of these.
+HWY_INLINE float Softmax(float* scores, std::size_t length, const float* scales, Int8::Byte* to) {
+  const std::size_t width = padded(length);
+  const auto within = [length](std::size_t t) HWY_ATTR { return hn::FirstN(df, length > t ? length - t : 0); };
   VF most = hn::Set(df, -1e30F);
   for (std::size_t t = 0; t < length; t += kLanes) {
-    const C* block = cache.keys + t / kPanel * kPanel * k + t % kPanel;
-    VF s0 = hn::Zero(df);
-    VF s1 = s0;
-    VF s2 = s0;
-    VF s3 = s0;
-    for (std::size_t i = 0; i < k; i += 4, block += 4 * kPanel) {
-      s0 = hn::MulAdd(hn::Set(df, query[i]), LoadCache(block), s0);
-      s1 = hn::MulAdd(hn::Set(df, query[i + 1]), LoadCache(block + kPanel), s1);
-      s2 = hn::MulAdd(hn::Set(df, query[i + 2]), LoadCache(block + 2 * kPanel), s2);
-      s3 = hn::MulAdd(hn::Set(df, query[i + 3]), LoadCache(block + 3 * kPanel), s3);
-    }
-    VF score = hn::Add(hn::Add(s0, s1), hn::Add(s2, s3));
-    // What lies beyond the end is an earlier sentence's, or anything.
-    if (t + kLanes > length) score = hn::IfThenElse(hn::FirstN(df, length - t), score, hn::Set(df, -1e30F));
-    hn::Store(score, df, scores + t);
-    most = hn::Max(most, score);
+    most = hn::Max(most, hn::IfThenElse(within(t), hn::Load(df, scores + t), most));
   }
   most = hn::Set(df, hn::ReduceMax(df, most));
   VF total = hn::Zero(df);
-  for (std::size_t t = 0; t < length; t += kLanes) {
-    const VF e = Exp(hn::Sub(hn::Load(df, scores + t), most));
+  VF top = hn::Zero(df);
+  for (std::size_t t = 0; t < width; t += kLanes) {
+    VF e = hn::IfThenElseZero(within(t), Exp(hn::Sub(hn::Load(df, scores + t), most)));
+    total = hn::Add(total, e);
+    if (scales != nullptr) e = hn::IfThenElseZero(within(t), hn::Mul(e, hn::Load(df, scales + t)));
+    top = hn::Max(top, e);
     hn::Store(e, df, scores + t);
-    total = hn::Add(total, t + kLanes > length ? hn::IfThenElseZero(hn::FirstN(df, length - t), e) : e);
   }
-  const VF by = hn::Set(df, 1.0F / hn::ReduceSum(df, total));
-  std::size_t c = 0;
-  const C* values = cache.values;
-  for (; c + 4 * kLanes <= k; c += 4 * kLanes) {
-    Weigh(scores, values + c, length, k, by, out + c, std::make_index_sequence<4>());
+  const float by = 1.0F / hn::ReduceSum(df, total);
+  if (scales == nullptr) {
+    ForEach({scores, 0}, 1, width, [by](VF e) HWY_ATTR { return hn::Mul(e, hn::Set(df, by)); });
+    return 1;
   }
-  for (; c + 2 * kLanes <= k; c += 2 * kLanes) {
-    Weigh(scores, values + c, length, k, by, out + c, std::make_index_sequence<2>());
+  const float largest = hn::ReduceMax(df, top);
+  Round(scores, width, largest > 0 ? 127 / largest : 0.0F, 0, to);
+  return largest / 127 * by;
+}
+
+// Queries of a thread's heads [rows, heads, k], rows and heads so many numbers apart.
+struct Queries {
+  const float* data;
+  std::size_t rows;
+  std::size_t row_stride;
+  std::size_t head_stride;
+};
+
+// Of at most kQueries rows. One phase after the other for all heads: then each hides the others' latency.
+template <class W>
+void AttendTo(std::byte* cache, const CacheShape& shape, std::size_t layer, Member::Range heads, std::size_t length,
+              const Queries& queries, const Buffers& own, const Out& out) {
+  const std::size_t k = shape.k;
+  const std::size_t rows = queries.rows;
+  const std::size_t width = padded(length);
+  const auto query = [&](std::size_t n) {
+    return queries.data + n % rows * queries.row_stride + (heads.begin + n / rows) * queries.head_stride;
+  };
+  // Of a product: numbers from `n` on that lie `size` apart as int8, or these floats.
+  const auto input = [&](std::size_t n, std::size_t size, std::int32_t zero, const float* from, std::size_t stride) {
+    if (shape.int8) return Rows{own.bytes + n * size, size, own.unit + n, zero};
+    return Rows{reinterpret_cast<const std::uint8_t*>(from), stride * sizeof(float), nullptr, 0};
+  };
+  const std::size_t count = (heads.end - heads.begin) * rows;
+  auto* bytes = reinterpret_cast<Int8::Byte*>(own.bytes);
+  if (shape.int8) {
+    for (std::size_t n = 0; n < count; ++n) {
+      own.unit[n] = Quantise(query(n), k, 127, Int8::kZero, bytes + n * k);
+    }
   }
-  for (; c < k; c += kLanes) Weigh(scores, values + c, length, k, by, out + c, std::make_index_sequence<1>());
+  for (std::size_t n = 0; n < count; n += rows) {
+    const Rows a = input(n, k, Int8::kZero, query(n), queries.row_stride);
+    const Matrix keys = At(cache, shape, layer, heads.begin + n / rows).KeyMatrix(own);
+    Multiply<W>(keys, a, rows, 0, width / kPanel, {own.scores + n * width, width});
+  }
+  for (std::size_t n = 0; n < count; ++n) {
+    const HeadCache head = At(cache, shape, layer, heads.begin + n / rows);
+    own.unit[n] = Softmax(own.scores + n * width, length, shape.int8 ? head.ValueScales() : nullptr, bytes + n * width);
+  }
+  for (std::size_t n = 0; n < count; n += rows) {
+    const Rows a = input(n, width, 0, own.scores + n * width, width);
+    const std::size_t h = heads.begin + n / rows;
+    const Matrix values = At(cache, shape, layer, h).ValueMatrix(length, own);
+    Multiply<W>(values, a, rows, 0, k / kPanel, {out.data + h * k, out.stride});
+  }
+}
+
+// Attention over the first `length` positions; `out` [rows, all heads].
+inline void Attend(std::byte* cache, const CacheShape& shape, std::size_t layer, Member::Range heads,
+                   std::size_t length, Queries queries, const Buffers& own, Out out) {
+  static_assert(kMaxRows <= kQueries);
+  const std::size_t rows = queries.rows;
+  for (std::size_t i = 0; i < rows; i += kMaxRows) {
+    queries.rows = std::min(kMaxRows, rows - i);
+    (shape.int8 ? AttendTo<Int8> : AttendTo<Float32>)(cache, shape, layer, heads, length, queries, own, out);
+    queries.data += kMaxRows * queries.row_stride;
+    out.data += kMaxRows * out.stride;
+  }
 }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace txport::core::fused
 HWY_AFTER_NAMESPACE();
-#endif

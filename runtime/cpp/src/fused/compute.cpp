@@ -1,32 +1,25 @@
 // Compiled once for each instruction set.
 #include "fused/compute.hpp"
 
+#include <exception>
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "fused/compute.cpp"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 
 #include "fused/decoder-inl.hpp"
-#include "fused/encoder-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace txport::core::fused {
 namespace HWY_NAMESPACE {
 
-void EncodeHere(const EncodeJob& job, const Member& member) {
-  if (job.model.half_caches) {
-    Encoder<hwy::float16_t>(job, member).Run();
-  } else {
-    Encoder<float>(job, member).Run();
-  }
-}
-
-void StepHere(const StepJob& job, const Member& member) {
-  if (job.model.half_caches) {
-    Decoder<hwy::float16_t>(job, member).Run();
-  } else {
-    Decoder<float>(job, member).Run();
-  }
-}
+#if HWY_TARGET == HWY_SSE2  // what every x86-64 has, which the engine refuses: nothing is compiled
+void EncodeHere(const EncodeJob&, const Member&) { std::terminate(); }
+void StepHere(const StepJob&, const Member&) { std::terminate(); }
+#else
+void EncodeHere(const EncodeJob& job, const Member& member) { Encoder(job, member).Run(); }
+void StepHere(const StepJob& job, const Member& member) { Decoder(job, member).Run(); }
+#endif
 
 double LogSumExpHere(const float* logits, std::size_t count) {
   VF most = hn::Set(df, -std::numeric_limits<float>::infinity());

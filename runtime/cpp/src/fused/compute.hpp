@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "fused/model.hpp"
 #include "fused/team.hpp"
@@ -10,16 +12,27 @@
 
 namespace txport::core::fused {
 
-// Keys and values of a sentence, of all decoder layers: for each layer, keys of all heads, then values.
+// Keys and values of a sentence, of all heads of all decoder layers.
 struct CacheShape {
   std::size_t layers;
   std::size_t heads;
   std::size_t k;          // width of a head
   std::size_t positions;  // padded
-  std::size_t bytes(bool half) const { return layers * 2 * heads * positions * k * (half ? 2 : 4); }
+  bool int8;
+
+  // Of each array that has an element for every position: keys, panels of values, and int8's scales and sums.
+  std::vector<std::size_t> position_bytes() const {
+    const std::size_t number = int8 ? 1 : sizeof(float);
+    std::vector<std::size_t> bytes{k * number};
+    bytes.insert(bytes.end(), k / kPanel, kPanel * number);
+    if (int8) bytes.insert(bytes.end(), 3, sizeof(float));
+    return bytes;
+  }
+  std::size_t head_bytes() const { return positions * (int8 ? 2 * k + 3 * sizeof(float) : 2 * k * sizeof(float)); }
+  std::size_t bytes() const { return layers * heads * head_bytes(); }
 };
 inline CacheShape cache_shape(const Model& model, std::size_t positions) {
-  return {model.decoder.size(), model.heads.count, model.heads.width(), padded(positions)};
+  return {model.decoder.size(), model.heads.count, model.heads.width(), padded(positions), model.int8_caches};
 }
 
 // A sentence to encode; `cross` gets cross-attention's keys and values, for `length` positions.
@@ -47,9 +60,9 @@ struct Row {
   std::size_t limit = 1;  // tokens to make
   bool finished = true;
   std::size_t source = 0;  // tokens
-  const std::byte* cross = nullptr;
-  std::byte* self = nullptr;  // cache_shape(model, target) of them
-  std::size_t logits = 0;     // which row of the logits is this one's
+  std::shared_ptr<std::byte> cross;
+  std::shared_ptr<std::byte> self;  // cache_shape(model, target) of them
+  std::size_t logits = 0;           // which row of the logits is this one's
 };
 
 struct StepJob {

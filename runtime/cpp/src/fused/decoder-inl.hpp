@@ -1,12 +1,5 @@
 // Steps of the decoder: one token for each unfinished row, chosen at once.
-#if defined(TXPORT_FUSED_DECODER_INL_HPP) == defined(HWY_TARGET_TOGGLE)
-#ifdef TXPORT_FUSED_DECODER_INL_HPP
-#undef TXPORT_FUSED_DECODER_INL_HPP
-#else
-#define TXPORT_FUSED_DECODER_INL_HPP
-#endif
 
-#include <algorithm>
 #include <limits>
 
 #include "fused/encoder-inl.hpp"
@@ -16,7 +9,6 @@ namespace txport::core::fused {
 namespace HWY_NAMESPACE {
 
 // Threads of a team own heads and columns. x is each one's own copy; what attention and products give is shared.
-template <class C>
 class Decoder {
  public:
   Decoder(const StepJob& job, const Member& member)
@@ -49,6 +41,8 @@ class Decoder {
   }
 
  private:
+  static constexpr Best kNone{-std::numeric_limits<float>::infinity(), 0};
+
   const StepJob& job_;
   const Model& m_;
   const Member& member_;
@@ -62,9 +56,10 @@ class Decoder {
 
   // Takes the choice of a step; returns whether the row has finished.
   bool Advance(Live& live, std::size_t i, std::size_t s) {
-    Best best{-std::numeric_limits<float>::infinity(), 0};
+    Best best = kNone;
     for (std::size_t rank = 0; rank < member_.size; ++rank) {
-      Better(best, job_.workspace.of(job_.user + rank).choice[i]);
+      const Best& theirs = job_.workspace.of(job_.user + rank).choice[i];
+      if (theirs.value > best.value) best = theirs;  // of equals the first stays, as ArgMax
     }
     live.token = static_cast<std::size_t>(best.index);
     const bool ends = live.token == job_.eos || live.position + 1 >= live.row->limit;
@@ -102,67 +97,64 @@ class Decoder {
       const Live& live = own_.live[i];
       for (std::size_t h = heads_.begin; h < heads_.end; ++h) {
         const float* query = own_.heads + (i * width_ + h * k_) * 3;
-        const auto cache = At(reinterpret_cast<C*>(live.row->self), shape_, l, h);
-        cache.Store(live.position, query + k_, query + 2 * k_);
-        Attend(query, cache, live.position + 1, own_.scores, all_.mixed + i * width_ + h * k_);
+        At(live.row->self.get(), shape_, l, h).Store(live.position, query + k_, query + 2 * k_, own_);
       }
+      Attend(live.row->self.get(), shape_, l, heads_, live.position + 1, {own_.heads + i * width_ * 3, 1, 0, 3 * k_},
+             own_, {all_.mixed + i * width_, 0});
     }
     member_.wait();
-    Columns(Input(all_.mixed, rows_, width_, false, own_), layer.self_output, all_.delta);
+    Columns(Input{all_.mixed, rows_, width_, false, own_}, layer.self_output, all_.delta);
     member_.wait();
     Heads(Border(m_, norm[1], rows_, all_.delta, own_), layer.query);
     for (std::size_t i = 0; i < rows_; ++i) {
       const Row& row = *own_.live[i].row;
       const CacheShape shape = cache_shape(m_, row.source);
-      for (std::size_t h = heads_.begin; h < heads_.end; ++h) {
-        const auto cache = At(reinterpret_cast<const C*>(row.cross), shape, l, h);
-        Attend(own_.heads + i * width_ + h * k_, cache, row.source, own_.scores, all_.mixed + i * width_ + h * k_);
-      }
+      Attend(row.cross.get(), shape, l, heads_, row.source, {own_.heads + i * width_, 1, 0, k_}, own_,
+             {all_.mixed + i * width_, 0});
     }
     member_.wait();
-    Columns(Input(all_.mixed, rows_, width_, false, own_), layer.cross_output, all_.delta);
+    Columns(Input{all_.mixed, rows_, width_, false, own_}, layer.cross_output, all_.delta);
     member_.wait();
     Columns(Border(m_, norm[2], rows_, all_.delta, own_), layer.inner, all_.hidden, m_.activation);
     member_.wait();
     const bool positive = m_.activation == Activation::relu;
-    Columns(Input(all_.hidden, rows_, layer.inner.outputs(), positive, own_), layer.outer, all_.delta);
+    Columns(Input{all_.hidden, rows_, layer.inner.outputs(), positive, own_}, layer.outer, all_.delta);
     member_.wait();
   }
 
   // The largest logit of each row, among this thread's columns.
   void Choose(Input last) {
     const Member::Range panels = member_.share(m_.projection.panels);
-    std::fill(own_.best, own_.best + rows_ * kPanel, -std::numeric_limits<float>::infinity());
-    std::fill(own_.index, own_.index + rows_ * kPanel, 0);
-    const std::size_t stride = m_.projection.outputs();
-    float* logits = job_.logits == nullptr ? nullptr : job_.logits + job_.first * stride;
-    last.Times(m_.projection, panels.begin, panels.end, Out{logits, stride, Activation::none, own_.best, own_.index});
-    for (std::size_t i = 0; i < rows_; ++i) {
-      Best best{-std::numeric_limits<float>::infinity(), 0};
-      for (std::size_t j = i * kPanel; j < (i + 1) * kPanel; ++j) Better(best, {own_.best[j], own_.index[j]});
-      own_.choice[i] = best;
+    std::fill_n(own_.choice, rows_, kNone);
+    for (std::size_t p = panels.begin; p < panels.end; p += kLogits / kPanel) {
+      const std::size_t end = std::min(p + kLogits / kPanel, panels.end);
+      Out out{own_.logits, kLogits};
+      if (job_.logits != nullptr) {
+        const std::size_t stride = m_.projection.outputs();
+        out = {job_.logits + job_.first * stride + p * kPanel, stride};
+      }
+      last.Times(m_.projection, p, end, out);
+      for (std::size_t i = 0; i < rows_; ++i) {
+        FindLargest(out.data + i * out.stride, (end - p) * kPanel, p * kPanel, own_.choice[i]);
+      }
     }
     member_.wait();
-  }
-
-  // The larger; of equals the smaller index, as ArgMax.
-  static void Better(Best& best, Best other) {
-    if (other.value > best.value || (other.value == best.value && other.index < best.index)) best = other;
   }
 
   // The outputs of this thread's heads.
   void Heads(Input a, const Matrix& w) {
     const std::size_t panels = w.panels / m_.heads.count;
-    a.Times(w, heads_.begin * panels, heads_.end * panels, Out{own_.heads, w.outputs()});
+    a.Times(w, heads_.begin * panels, heads_.end * panels, {own_.heads + heads_.begin * panels * kPanel, w.outputs()});
   }
   // This thread's outputs.
   void Columns(Input a, const Matrix& w, float* to, Activation activation = Activation::none) {
     const Member::Range panels = member_.share(w.panels);
-    a.Times(w, panels.begin, panels.end, Out{to, w.outputs(), activation});
+    const Out out{to + panels.begin * kPanel, w.outputs()};
+    a.Times(w, panels.begin, panels.end, out);
+    if (activation != Activation::none) Activate(activation, out, rows_, (panels.end - panels.begin) * kPanel);
   }
 };
 
 }  // namespace HWY_NAMESPACE
 }  // namespace txport::core::fused
 HWY_AFTER_NAMESPACE();
-#endif

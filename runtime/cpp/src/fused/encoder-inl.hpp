@@ -1,14 +1,6 @@
 // The encoder over some sentences at once, without padding: rows are their tokens.
-#if defined(TXPORT_FUSED_ENCODER_INL_HPP) == defined(HWY_TARGET_TOGGLE)
-#ifdef TXPORT_FUSED_ENCODER_INL_HPP
-#undef TXPORT_FUSED_ENCODER_INL_HPP
-#else
-#define TXPORT_FUSED_ENCODER_INL_HPP
-#endif
 
 #include "fused/attention-inl.hpp"
-#include "fused/compute.hpp"
-#include "fused/products-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace txport::core::fused {
@@ -19,7 +11,7 @@ HWY_INLINE void Embed(const Model& model, const Embedding& embedding, std::size_
   read_row(embedding.tokens, id, x);
   add_row(embedding.positions, position, model.embedding_scale, x);
   for (std::size_t i = model.d; i < model.width; ++i) x[i] = 0;
-  if (embedding.norm.weight != nullptr) LayerNorm(x, embedding.norm, model.epsilon, model.d, x);
+  if (!embedding.norm.weight.empty()) LayerNorm(x, embedding.norm, model.epsilon, model.d, x);
 }
 
 // The border between two sublayers: x += delta, LayerNorm. Pre-norm keeps the sum in x, post-norm what is normed. After
@@ -30,21 +22,12 @@ HWY_INLINE Input Border(const Model& model, const Norm& norm, std::size_t rows, 
     float* x = own.x + i * model.width;
     if (delta != nullptr) AddTo(x, delta + i * model.width, model.width);
     float* normed = own.normed + i * model.width;
-    if (norm.weight != nullptr) LayerNorm(x, norm, model.epsilon, model.d, normed);
-    if (second.weight != nullptr) LayerNorm(normed, second, model.epsilon, model.d, normed);
+    if (!norm.weight.empty()) LayerNorm(x, norm, model.epsilon, model.d, normed);
+    if (!second.weight.empty()) LayerNorm(normed, second, model.epsilon, model.d, normed);
   }
   return {own.normed, rows, model.width, false, own};
 }
 
-// Keys and values of one head in a sentence's cache.
-template <class C>
-HWY_INLINE HeadCache<C> At(C* cache, const CacheShape& shape, std::size_t layer, std::size_t head) {
-  const std::size_t each = shape.positions * shape.k;
-  C* keys = cache + (layer * 2 * shape.heads + head) * each;
-  return {keys, keys + shape.heads * each, shape.k};
-}
-
-template <class C>
 class Encoder {
  public:
   Encoder(const EncodeJob& job, const Member& member)
@@ -91,61 +74,60 @@ class Encoder {
 
   void Layer(std::size_t l, const float* delta) {
     const EncoderLayer& layer = m_.encoder[l];
-    C* cache = reinterpret_cast<C*>(job_.workspace.cache(job_.user) + l % 2 * job_.cache_bytes);
+    std::byte* cache = job_.workspace.of(job_.user).caches + l % 2 * job_.cache_bytes;
     const std::size_t k = m_.heads.width();
     const std::size_t all = m_.heads.count * k;
     Times(Border(m_, m_.encoder_norms[2 * l], rows_, delta, own_), layer.query_key_value, own_.heads);
     for (std::size_t i = 0; i < rows_; ++i) {
       for (std::size_t h = 0; h < m_.heads.count; ++h) {
         const float* query = own_.heads + i * 3 * all + h * 3 * k;
-        Cache(cache, own_.places[i], h).Store(own_.places[i].position, query + k, query + 2 * k);
+        const CacheShape shape = cache_shape(m_, Length(i));
+        At(Cache(cache, i), shape, 0, h).Store(own_.places[i].position, query + k, query + 2 * k, own_);
       }
     }
     member_.wait();
-    for (std::size_t h = 0; h < m_.heads.count; ++h) {
-      for (std::size_t i = 0; i < rows_; ++i) {
-        const Place& at = own_.places[i];
-        Attend(own_.heads + i * 3 * all + h * 3 * k, Cache(cache, at, h), job_.sources[at.sentence].length, own_.scores,
-               own_.mixed + i * all + h * k);
-      }
+    for (std::size_t i = 0, end = 0; i < rows_; i = end) {
+      while (end < rows_ && own_.places[end].sentence == own_.places[i].sentence) ++end;
+      const Queries queries{own_.heads + i * 3 * all, end - i, 3 * all, 3 * k};
+      Attend(Cache(cache, i), cache_shape(m_, Length(i)), 0, {0, m_.heads.count}, Length(i), queries, own_,
+             {own_.mixed + i * all, all});
     }
-    Times(Input(own_.mixed, rows_, all, false, own_), layer.output, own_.delta);
+    Times(Input{own_.mixed, rows_, all, false, own_}, layer.output, own_.delta);
     Times(Border(m_, m_.encoder_norms[2 * l + 1], rows_, own_.delta, own_), layer.inner, own_.hidden, m_.activation);
     const bool positive = m_.activation == Activation::relu;
-    Times(Input(own_.hidden, rows_, layer.inner.outputs(), positive, own_), layer.outer, own_.delta);
+    Times(Input{own_.hidden, rows_, layer.inner.outputs(), positive, own_}, layer.outer, own_.delta);
   }
 
   void Cross(std::size_t l, Input& memory) {
     const std::size_t k = m_.heads.width();
     const Matrix& matrix = m_.decoder[l].key_value;
-    Times(memory, matrix, own_.heads);
+    memory.Times(matrix, 0, matrix.panels, {own_.heads, matrix.outputs()});
     for (std::size_t i = 0; i < rows_; ++i) {
       const Place& at = own_.places[i];
       const Source& source = job_.sources[at.sentence];
       for (std::size_t h = 0; h < m_.heads.count; ++h) {
         const float* key = own_.heads + i * matrix.outputs() + h * 2 * k;
-        At(reinterpret_cast<C*>(source.cross), cache_shape(m_, source.length), l, h).Store(at.position, key, key + k);
+        At(source.cross, cache_shape(m_, source.length), l, h).Store(at.position, key, key + k, own_);
       }
     }
   }
 
   // All outputs of `w`.
-  void Times(Input&& a, const Matrix& w, float* to, Activation activation = Activation::none) {
-    Times(a, w, to, activation);
-  }
-  void Times(Input& a, const Matrix& w, float* to, Activation activation = Activation::none) {
-    a.Times(w, 0, w.panels, Out{to, w.outputs(), activation});
+  void Times(Input a, const Matrix& w, float* to, Activation activation = Activation::none) {
+    const Out out{to, w.outputs()};
+    a.Times(w, 0, w.panels, out);
+    if (activation != Activation::none) Activate(activation, out, rows_, w.outputs());
   }
 
-  // A head of a sentence among those of the group.
-  HeadCache<C> Cache(C* cache, const Place& at, std::size_t head) const {
-    const std::size_t k = m_.heads.width();
-    const CacheShape one{1, m_.heads.count, k, padded(job_.sources[at.sentence].length)};
-    return At(cache + at.start * 2 * m_.heads.count * k, one, 0, head);
+  // Of the sentence of a row.
+  std::size_t Length(std::size_t row) const { return job_.sources[own_.places[row].sentence].length; }
+  // Its keys and values among those of the group.
+  std::byte* Cache(std::byte* cache, std::size_t row) const {
+    const CacheShape shape = cache_shape(m_, Length(row));
+    return cache + own_.places[row].start * (shape.heads * shape.head_bytes() / shape.positions);
   }
 };
 
 }  // namespace HWY_NAMESPACE
 }  // namespace txport::core::fused
 HWY_AFTER_NAMESPACE();
-#endif

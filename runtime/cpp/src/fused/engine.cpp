@@ -13,12 +13,7 @@ namespace txport::core {
 
 namespace {
 
-using fused::FusedMemory;
-using fused::FusedState;
-using fused::Member;
-using fused::Shared;
-using fused::Source;
-using fused::Team;
+using namespace fused;
 
 // Steps of a call. A finished row costs nothing more; a free one waits for the end of the group.
 constexpr std::int64_t kPoll = 16;
@@ -68,7 +63,7 @@ class FusedEngine : public Engine {
     const std::size_t width = input_ids.size() / source_lengths.size();
     std::size_t bytes = 0;
     const auto cross_bytes = [&](std::int64_t length) {
-      return fused::cache_shape(model, static_cast<std::size_t>(length)).bytes(model.half_caches);
+      return fused::cache_shape(model, static_cast<std::size_t>(length)).bytes();
     };
     for (const std::int64_t length : source_lengths) bytes += cross_bytes(length);
     const auto block = std::make_shared<fused::Block>(bytes);
@@ -77,7 +72,7 @@ class FusedEngine : public Engine {
     std::byte* at = block->data();
     for (const std::int64_t length : source_lengths) {
       sources.push_back({input_ids.data() + sources.size() * width, static_cast<std::size_t>(length), at});
-      sentences.push_back({static_cast<std::size_t>(length), std::shared_ptr<const std::byte>(block, at)});
+      sentences.push_back({static_cast<std::size_t>(length), std::shared_ptr<std::byte>(block, at)});
       at += cross_bytes(length);
     }
     encode_all(sources);
@@ -106,14 +101,13 @@ class FusedEngine : public Engine {
       positions = std::max(positions, group.positions);
     }
     const std::size_t cache_bytes =
-        fused::CacheShape{1, model.heads.count, model.heads.width(), positions}.bytes(model.half_caches);
+        fused::CacheShape{1, model.heads.count, model.heads.width(), positions, model.int8_caches}.bytes();
     const auto start = std::chrono::steady_clock::now();
-    const fused::Borrowed workspace(shared_->workspaces);
-    Team::Lease lease = shared_->team.lease(shared_->encode_pace.choose(work));
+    const auto workspace = shared_->workspaces.take();
+    Team::Lease lease = shared_->team.lease(shared_->encode_tuner.choose(work));
     const std::size_t threads = lease.size();
     const bool apart = groups.size() >= threads;
-    (*workspace).reserve(model, threads, apart ? tokens : (tokens + threads - 1) / threads, positions);
-    (*workspace).reserve_caches(apart ? threads : 1, 2 * cache_bytes);
+    workspace->reserve(model, threads, apart ? tokens : (tokens + threads - 1) / threads, positions, 2 * cache_bytes);
     std::atomic<std::size_t> next{0};
     lease.run(threads, [&](const Member& member) {
       std::size_t turn = 0;
@@ -127,7 +121,7 @@ class FusedEngine : public Engine {
       }
     });
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
-    shared_->encode_pace.took(work, threads, time.count() / static_cast<double>(work));
+    shared_->encode_tuner.took(work, threads, time.count() / static_cast<double>(work));
   }
 };
 

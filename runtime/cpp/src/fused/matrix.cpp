@@ -1,26 +1,14 @@
 #include "fused/matrix.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+
+#include "half.hpp"
 
 namespace txport::core::fused {
 
 namespace {
-
-// IEEE 754 half precision, subnormal numbers included.
-float widened(std::uint16_t half) {
-  const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000U) << 16U;
-  const std::uint32_t magnitude = half & 0x7FFFU;
-  if (magnitude < 0x400U) {  // zero or subnormal
-    const float value = static_cast<float>(magnitude) * 0x1p-24F;
-    return sign != 0 ? -value : value;
-  }
-  const std::uint32_t exponent = magnitude >= 0x7C00U ? 0xFFU << 23U : ((magnitude >> 10U) + 112U) << 23U;
-  const std::uint32_t bits = sign | exponent | (magnitude & 0x3FFU) << 13U;
-  float value = 0;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
-}
 
 template <typename T>
 T load(const std::byte* data, std::size_t index) {
@@ -29,9 +17,22 @@ T load(const std::byte* data, std::size_t index) {
   return value;
 }
 
-bool is_int8(const Plan& plan) {
-  return std::all_of(plan.parts.begin(), plan.parts.end(),
-                     [](const Linear& part) { return part.weight.kind == Kind::int8; });
+// Calls take(i, value) for `count` elements of a row, from `column` on.
+template <typename Take>
+void each_of_row(const View& view, std::size_t row, std::size_t column, std::size_t count, const Take& take) {
+  const std::size_t start = row * view.row_stride + column * view.column_stride;
+  if (view.kind == Kind::float32) {
+    for (std::size_t i = 0; i < count; ++i) take(i, load<float>(view.data, start + i * view.column_stride));
+  } else if (view.kind == Kind::float16) {
+    for (std::size_t i = 0; i < count; ++i) {
+      take(i, float_of_half(load<std::uint16_t>(view.data, start + i * view.column_stride)));
+    }
+  } else {
+    const auto scale = load<float>(view.scales, row);
+    for (std::size_t i = 0; i < count; ++i) {
+      take(i, static_cast<float>(load<std::int8_t>(view.data, start + i * view.column_stride)) * scale);
+    }
+  }
 }
 
 // Where a panel comes from.
@@ -81,99 +82,45 @@ void pack_int8(const View& weight, const Origin& from, std::size_t column, std::
   }
 }
 
-// The same of numbers that become float32: `to` [columns, 16].
-void pack_float32(const View& weight, const Origin& from, std::size_t column, std::size_t columns, float* to) {
-  if (weight.kind == Kind::float32) {
-    const std::byte* start =
-        weight.data + (from.row * weight.row_stride + column * weight.column_stride) * sizeof(float);
-    for (std::size_t n = 0; n < from.count; ++n) {
-      for (std::size_t k = 0; k < columns; ++k) {
-        to[k * kPanel + n] = load<float>(start, n * weight.row_stride + k * weight.column_stride);
-      }
-    }
-    return;
-  }
-  for (std::size_t n = 0; n < from.count; ++n) {
-    for (std::size_t k = 0; k < columns; ++k) {
-      to[k * kPanel + n] = weight.at(from.row + n, column + k);
-    }
-  }
-}
-
-// The sum of each output's weights, two bytes of a word at a time: with the sign bit turned they are unsigned, and 128
-// steps fit into 16 bits. Compilers make vectors of the inner loop.
-void sum_up(const std::uint8_t* panel, std::size_t steps, std::int32_t* sums) {
-  constexpr std::size_t kFit = 128;
-  constexpr std::uint32_t kEven = 0x00FF00FFU;
-  std::fill_n(sums, kPanel, -static_cast<std::int32_t>(steps * 4 * 128));
+// The sum of each output's weights. False if one of them is -128: its negative is no int8, which AVX2 needs.
+bool sum_up(const std::uint8_t* panel, std::size_t steps, std::int32_t* sums) {
+  constexpr std::size_t kFit = 256;  // steps whose sums fit into 16 bits; compilers make vectors of the inner loop
+  const auto* weights = reinterpret_cast<const std::int8_t*>(panel);
+  std::int8_t least = 0;
+  std::fill_n(sums, kPanel, 0);
   for (std::size_t begin = 0; begin < steps; begin += kFit) {
-    std::uint32_t pairs[kPanel] = {};
-    for (std::size_t step = begin; step < std::min(begin + kFit, steps); ++step) {
-      std::uint32_t words[kPanel];
-      std::memcpy(words, panel + step * kStepBytes, kStepBytes);
-      for (std::size_t n = 0; n < kPanel; ++n) {
-        const std::uint32_t word = words[n] ^ 0x80808080U;
-        pairs[n] += (word & kEven) + (word >> 8U & kEven);
+    std::int16_t parts[kStepBytes] = {};
+    for (std::size_t at = begin * kStepBytes; at < std::min(begin + kFit, steps) * kStepBytes; at += kStepBytes) {
+      for (std::size_t i = 0; i < kStepBytes; ++i) {
+        parts[i] = static_cast<std::int16_t>(parts[i] + weights[at + i]);
+        least = std::min(least, weights[at + i]);
       }
     }
-    for (std::size_t n = 0; n < kPanel; ++n)
-      sums[n] += static_cast<std::int32_t>((pairs[n] & 0xFFFFU) + (pairs[n] >> 16U));
+    for (std::size_t i = 0; i < kStepBytes; ++i) sums[i / 4] += parts[i];
   }
+  return least > -128;
 }
 
 std::size_t in_lines(std::size_t bytes) { return (bytes + kStepBytes - 1) / kStepBytes * kStepBytes; }
 
 }  // namespace
 
-float View::scale(std::size_t row) const { return load<float>(scales, row); }
-
-float View::at(std::size_t row, std::size_t column) const {
-  const std::size_t index = row * row_stride + column * column_stride;
-  switch (kind) {
-    case Kind::int8:
-      return static_cast<float>(load<std::int8_t>(data, index)) * scale(row);
-    case Kind::float16:
-      return widened(load<std::uint16_t>(data, index));
-    case Kind::float32:
-      break;
-  }
-  return load<float>(data, index);
-}
-
-namespace {
-
-// Calls take(column, value) for each element of a row.
-template <typename Take>
-void each_of_row(const View& view, std::size_t row, const Take& take) {
-  const std::size_t start = row * view.row_stride;
-  if (view.kind == Kind::int8) {
-    const float scale = view.scale(row);
-    for (std::size_t i = 0; i < view.columns; ++i) {
-      take(i, static_cast<float>(load<std::int8_t>(view.data, start + i * view.column_stride)) * scale);
-    }
-  } else if (view.kind == Kind::float32) {
-    for (std::size_t i = 0; i < view.columns; ++i) take(i, load<float>(view.data, start + i * view.column_stride));
-  } else {
-    for (std::size_t i = 0; i < view.columns; ++i) take(i, view.at(row, i));
-  }
-}
-
-}  // namespace
-
 void read_row(const View& view, std::size_t row, float* to) {
-  each_of_row(view, row, [to](std::size_t i, float value) { to[i] = value; });
+  each_of_row(view, row, 0, view.columns, [to](std::size_t i, float value) { to[i] = value; });
 }
 
 void add_row(const View& view, std::size_t row, float factor, float* to) {
-  each_of_row(view, row, [to, factor](std::size_t i, float value) { to[i] = to[i] * factor + value; });
+  each_of_row(view, row, 0, view.columns, [to, factor](std::size_t i, float value) { to[i] = to[i] * factor + value; });
 }
 
 std::size_t measure(const Plan& plan) {
   Matrix& matrix = *plan.matrix;
-  matrix.int8 = is_int8(plan);
+  matrix.int8 = std::all_of(plan.parts.begin(), plan.parts.end(),
+                            [](const Linear& part) { return part.weight.kind == Kind::int8; });
   matrix.panels = plan.outputs.count * plan.parts.size() * plan.outputs.width() / kPanel;
   matrix.inputs = plan.inputs.count * plan.inputs.width();
   matrix.steps = matrix.int8 ? matrix.inputs / 4 : matrix.inputs;
+  matrix.stride = matrix.steps * kStepBytes;
   const std::size_t vectors = matrix.int8 ? 3 : 1;  // bias, scale, sum
   return matrix.panels * matrix.steps * kStepBytes + vectors * in_lines(matrix.outputs() * sizeof(float));
 }
@@ -191,14 +138,20 @@ void lay_out(const Plan& plan, std::byte* at) {
   matrix.data = reinterpret_cast<const std::uint8_t*>(at);
 }
 
-void pack(const Plan& plan, std::size_t begin, std::size_t end) {
+bool pack(const Plan& plan, std::size_t begin, std::size_t end) {
   const Matrix& matrix = *plan.matrix;
   // The matrix's memory is ours until its model is complete.
   auto* bias = const_cast<float*>(matrix.bias);
   auto* scale = const_cast<float*>(matrix.scale);
   auto* sum = const_cast<std::int32_t*>(matrix.sum);
+  bool sound = true;
+  const auto put = [&sound](float* to, float value) {
+    sound = sound && !std::isnan(value);
+    *to = value;
+  };
   for (std::size_t p = begin; p < end; ++p) {
     const Origin from = origin(plan, p);
+    const View& weight = from.part.weight;
     auto* panel = const_cast<std::uint8_t*>(matrix.panel(p));
     if (from.count < kPanel || plan.inputs.size < plan.inputs.width()) std::fill_n(panel, matrix.steps * kStepBytes, 0);
     for (std::size_t group = 0; group < plan.inputs.count; ++group) {
@@ -206,21 +159,28 @@ void pack(const Plan& plan, std::size_t begin, std::size_t end) {
       std::uint8_t* to = panel + step * kStepBytes;
       const std::size_t column = group * plan.inputs.size;
       if (matrix.int8) {
-        pack_int8(from.part.weight, from, column, plan.inputs.size, to);
-      } else {
-        pack_float32(from.part.weight, from, column, plan.inputs.size, reinterpret_cast<float*>(to));
+        pack_int8(weight, from, column, plan.inputs.size, to);
+        continue;
+      }
+      for (std::size_t n = 0; n < from.count; ++n) {
+        float* output = reinterpret_cast<float*>(to) + n;
+        each_of_row(weight, from.row + n, column, plan.inputs.size,
+                    [&](std::size_t k, float value) { put(output + k * kPanel, value); });
       }
     }
-    for (std::size_t n = 0; n < kPanel; ++n) {
-      const std::size_t output = p * kPanel + n;
-      const bool real = n < from.count;
-      const float own = from.part.bias.empty() || !real ? 0.0F : from.part.bias.at(0, from.row + n);
-      bias[output] = real ? own : plan.padding;
-      if (!matrix.int8) continue;
-      scale[output] = real ? from.part.weight.scale(from.row + n) : 0.0F;
+    const std::size_t first = p * kPanel;
+    std::fill_n(bias + first, from.count, 0.0F);
+    std::fill_n(bias + first + from.count, kPanel - from.count, plan.padding);
+    if (!from.part.bias.empty() && from.count > 0) {
+      each_of_row(from.part.bias, 0, from.row, from.count,
+                  [&](std::size_t n, float value) { put(bias + first + n, value); });
     }
-    if (matrix.int8) sum_up(panel, matrix.steps, sum + p * kPanel);
+    if (!matrix.int8) continue;
+    std::fill_n(scale + first, kPanel, 0.0F);
+    for (std::size_t n = 0; n < from.count; ++n) put(scale + first + n, load<float>(weight.scales, from.row + n));
+    sound = sum_up(panel, matrix.steps, sum + first) && sound;
   }
+  return sound;
 }
 
 }  // namespace txport::core::fused

@@ -29,9 +29,6 @@ struct View {
   const std::byte* scales = nullptr;  // float32 [rows], of int8 only
 
   bool empty() const { return data == nullptr; }
-  // Any element, as it is used; slow.
-  float at(std::size_t row, std::size_t column) const;
-  float scale(std::size_t row) const;
 };
 
 // Row `row` of `view` to `to` [columns].
@@ -45,13 +42,14 @@ struct Matrix {
   std::size_t panels = 0;
   std::size_t inputs = 0;              // padded
   std::size_t steps = 0;               // of each panel
+  std::size_t stride = 0;              // from one panel to the next, bytes
   const std::uint8_t* data = nullptr;  // [panels, steps, 64]
   const float* bias = nullptr;         // [outputs]
   const float* scale = nullptr;        // [outputs]; int8 only
   const std::int32_t* sum = nullptr;   // [outputs], of the weights of an output; int8 only
 
   std::size_t outputs() const { return panels * kPanel; }  // padded
-  const std::uint8_t* panel(std::size_t index) const { return data + index * steps * kStepBytes; }
+  const std::uint8_t* panel(std::size_t index) const { return data + index * stride; }
 };
 
 // Sizes of equal groups (heads), each of which is padded by itself.
@@ -81,6 +79,7 @@ std::size_t measure(const Plan& plan);
 // Sets its pointers to memory at `at`, [measure(plan)], aligned to 64 bytes; returns what packs the data.
 void lay_out(const Plan& plan, std::byte* at);
 // Fills the panels from `begin` to `end` with their biases, scales and sums. Different panels may be filled at once.
-void pack(const Plan& plan, std::size_t begin, std::size_t end);
+// False: a weight is not a number, or an int8 one is -128.
+bool pack(const Plan& plan, std::size_t begin, std::size_t end);
 
 }  // namespace txport::core::fused

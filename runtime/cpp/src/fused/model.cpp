@@ -1,13 +1,7 @@
 #include "fused/model.hpp"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <limits>
 #include <map>
 
@@ -30,6 +24,14 @@ class Tensors {
   // An empty view if there is none.
   View find(const std::string& name) const { return has(name) ? views_.at(name) : View{}; }
   const View& operator[](const std::string& name) const { return views_.at(name); }
+  // A vector, padded by zeros; empty if there is none.
+  std::vector<float> vector(const std::string& name) const {
+    if (!has(name)) return {};
+    std::vector<float> result(padded(views_.at(name).columns));
+    read_row(views_.at(name), 0, result.data());
+    return result;
+  }
+  Norm norm(const std::string& name) const { return {vector(name + ".weight"), vector(name + ".bias")}; }
   Linear linear(const std::string& name) const { return {views_.at(name + ".weight"), find(name + ".bias")}; }
 
  private:
@@ -87,12 +89,17 @@ class Plans {
       }
     }
     std::atomic<std::size_t> next{0};
+    std::atomic<bool> sound{true};
     Team::Lease lease = team.lease(kMostThreads);
     lease.run(lease.size(), [&](const Member&) {
       for (std::size_t i = next.fetch_add(1); i < pieces.size(); i = next.fetch_add(1)) {
-        fused::pack(*pieces[i].plan, pieces[i].begin, pieces[i].end);
+        if (!fused::pack(*pieces[i].plan, pieces[i].begin, pieces[i].end)) sound = false;
       }
     });
+    if (!sound) {
+      throw BundleError(std::string(kWeightsName) +
+                        " has weights that are not numbers, or int8 weights of -128: export the bundle again");
+    }
     return block;
   }
 
@@ -110,67 +117,25 @@ class Plans {
   }
 };
 
-// Copies LayerNorms, padded by zeros.
-class Norms {
- public:
-  Norms(const Tensors& tensors, std::size_t d, std::size_t count)
-      : tensors_(tensors), width_(padded(d)), block_(2 * count * width_ * sizeof(float), true) {}
-
-  Norm find(const std::string& name) {
-    if (!tensors_.has(name + ".weight")) return {};
-    const float* weight = copy(name + ".weight");
-    return {weight, copy(name + ".bias")};
-  }
-  Block block() { return std::move(block_); }
-
- private:
-  const Tensors& tensors_;
-  const std::size_t width_;
-  Block block_;
-  std::size_t used_ = 0;
-
-  const float* copy(const std::string& name) {
-    auto* to = reinterpret_cast<float*>(block_.data()) + used_;
-    used_ += width_;
-    read_row(tensors_[name], 0, to);
-    return to;
-  }
-};
-
 Activation activation_of(const std::string& name) {
   return name == "relu" ? Activation::relu : name == "gelu" ? Activation::gelu : Activation::silu;
 }
 
 // The norms of a stack's borders; `names` are its layers' sublayers.
-std::vector<Norm> borders(Norms& norms, const std::string& stack, std::size_t layers, bool norm_first,
+std::vector<Norm> borders(const Tensors& tensors, const std::string& stack, std::size_t layers, bool norm_first,
                           std::initializer_list<const char*> names) {
   std::vector<Norm> result;
   if (!norm_first) result.emplace_back();
   for (std::size_t i = 0; i < layers; ++i) {
     for (const char* name : names) {
-      result.push_back(norms.find(stack + "." + std::to_string(i) + "." + name + "_residual.norm"));
+      result.push_back(tensors.norm(stack + "." + std::to_string(i) + "." + name + "_residual.norm"));
     }
   }
-  if (norm_first) result.push_back(norms.find(stack + "_norm"));
+  if (norm_first) result.push_back(tensors.norm(stack + "_norm"));
   return result;
 }
 
 }  // namespace
-
-MappedFile::MappedFile(const std::filesystem::path& path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  struct stat facts {};
-  if (file >= 0 && ::fstat(file, &facts) == 0 && facts.st_size > 0) {
-    bytes_ = static_cast<std::size_t>(facts.st_size);
-    data_ = ::mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, file, 0);
-  }
-  if (file >= 0) ::close(file);
-  if (data_ == nullptr || data_ == MAP_FAILED) {
-    throw BundleError(path.string() + " cannot be mapped into memory: copy or export the bundle again");
-  }
-}
-
-MappedFile::~MappedFile() { ::munmap(data_, bytes_); }
 
 Model::Model(const std::filesystem::path& directory, const Manifest& manifest, Team& team)
     : d(size_of(manifest.model.d_model)),
@@ -180,7 +145,7 @@ Model::Model(const std::filesystem::path& directory, const Manifest& manifest, T
       epsilon(static_cast<float>(manifest.parameters->architecture.layer_norm_epsilon)),
       embedding_scale(static_cast<float>(manifest.parameters->architecture.embedding_scale)),
       norm_first(manifest.parameters->architecture.norm == "pre"),
-      half_caches(manifest.precision.weights == "int8"),
+      int8_caches(manifest.precision.weights == "int8"),
       activation(activation_of(manifest.parameters->architecture.activation)),
       encoder(size_of(manifest.model.encoder_layers)),
       decoder(size_of(manifest.model.decoder_layers)),
@@ -188,9 +153,9 @@ Model::Model(const std::filesystem::path& directory, const Manifest& manifest, T
   const Tensors tensors(*manifest.parameters, file_.data());
   const std::string target_tokens = "target_embedding.tokens.weight";
   const std::string source_tokens = "source_embedding.tokens.weight";
-  source = {
-      tensors[tensors.has(source_tokens) ? source_tokens : target_tokens], tensors["source_embedding.positions"], {}};
-  target = {tensors[target_tokens], tensors["target_embedding.positions"], {}};
+  source = {tensors[tensors.has(source_tokens) ? source_tokens : target_tokens], tensors["source_embedding.positions"],
+            tensors.norm("source_embedding.norm")};
+  target = {tensors[target_tokens], tensors["target_embedding.positions"], tensors.norm("target_embedding.norm")};
 
   Plans plans(tensors, heads);
   for (std::size_t i = 0; i < encoder.size(); ++i) {
@@ -217,15 +182,11 @@ Model::Model(const std::filesystem::path& directory, const Manifest& manifest, T
   for (const EncoderLayer& layer : encoder) ffn = std::max(ffn, layer.inner.outputs());
   for (const DecoderLayer& layer : decoder) ffn = std::max(ffn, layer.inner.outputs());
 
-  Norms norms(tensors, d, 2 + 2 * encoder.size() + 1 + 3 * decoder.size() + 1);
-  source.norm = norms.find("source_embedding.norm");
-  target.norm = norms.find("target_embedding.norm");
-  encoder_norms = borders(norms, "encoder", encoder.size(), norm_first, {"attention", "feed_forward"});
+  encoder_norms = borders(tensors, "encoder", encoder.size(), norm_first, {"attention", "feed_forward"});
   decoder_norms =
-      borders(norms, "decoder", decoder.size(), norm_first, {"self_attention", "cross_attention", "feed_forward"});
-  if (!norm_first) encoder_final = norms.find("encoder_norm");
-  if (!norm_first) decoder_final = norms.find("decoder_norm");
-  norms_ = norms.block();
+      borders(tensors, "decoder", decoder.size(), norm_first, {"self_attention", "cross_attention", "feed_forward"});
+  if (!norm_first) encoder_final = tensors.norm("encoder_norm");
+  if (!norm_first) decoder_final = tensors.norm("decoder_norm");
 }
 
 }  // namespace txport::core::fused

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "bundle/files.hpp"
 #include "bundle/manifest.hpp"
 #include "fused/matrix.hpp"
 #include "fused/team.hpp"
@@ -14,10 +15,10 @@
 
 namespace txport::core::fused {
 
-// LayerNorm: [d] each; none if they are null.
+// LayerNorm: [d, padded] each; none if they are empty.
 struct Norm {
-  const float* weight = nullptr;
-  const float* bias = nullptr;
+  std::vector<float> weight;
+  std::vector<float> bias;
 };
 
 enum class Activation { none, relu, gelu, silu };
@@ -38,21 +39,6 @@ struct DecoderLayer {
   Matrix query_key_value, self_output, query, key_value, cross_output, inner, outer;
 };
 
-// A file in memory, read only.
-class MappedFile {
- public:
-  // Throws BundleError.
-  explicit MappedFile(const std::filesystem::path& path);
-  ~MappedFile();
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
-  const std::byte* data() const { return static_cast<const std::byte*>(data_); }
-
- private:
-  void* data_ = nullptr;
-  std::size_t bytes_ = 0;
-};
-
 struct Model {
   // Packs on all threads of `team`. The manifest has parameters, which were validated against its sizes and the file.
   Model(const std::filesystem::path& directory, const Manifest& manifest, Team& team);
@@ -65,7 +51,7 @@ struct Model {
   float epsilon;           // of LayerNorm
   float embedding_scale;
   bool norm_first;   // pre-norm
-  bool half_caches;  // keys and values are float16, else float32
+  bool int8_caches;  // keys and values are int8, else float32
   Activation activation;
   Embedding source, target;
   std::vector<EncoderLayer> encoder;
@@ -77,7 +63,7 @@ struct Model {
 
  private:
   MappedFile file_;
-  Block norms_, matrices_;
+  Block matrices_;
 };
 
 }  // namespace txport::core::fused

@@ -1,17 +1,12 @@
 // Products of rows and packed matrices. What comes out for a row depends on that row alone, bit by bit: integer sums
 // are exact, and float32 sums go over the inputs in their order, whatever the tile.
-#if defined(TXPORT_FUSED_PRODUCTS_INL_HPP) == defined(HWY_TARGET_TOGGLE)
-#ifdef TXPORT_FUSED_PRODUCTS_INL_HPP
-#undef TXPORT_FUSED_PRODUCTS_INL_HPP
-#else
-#define TXPORT_FUSED_PRODUCTS_INL_HPP
-#endif
 
 #include <algorithm>
 #include <cstring>
 
 #include "fused/model.hpp"
 #include "fused/vectors-inl.hpp"
+#include "fused/workspace.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace txport::core::fused {
@@ -26,7 +21,7 @@ struct Rows {
   const std::uint8_t* data;
   std::size_t stride;  // bytes
   const float* scale;  // of each row; int8 only
-  bool positive;       // no row has negative numbers: all 8 bits are magnitude
+  std::int32_t zero;   // what stands for 0; int8 only
 };
 
 struct Int8 {
@@ -44,9 +39,8 @@ struct Int8 {
   static constexpr bool kExact = true;  // sums do not depend on their order
 
   static HWY_INLINE Sums Zero() { return hn::Zero(di); }
-  static HWY_INLINE std::int32_t Zero(bool positive) { return positive ? kZeroOfPositive : kZero; }
   static HWY_INLINE Sums Start(const Matrix& w, const Rows& a, std::size_t n) {
-    return hn::Mul(hn::Set(di, -Zero(a.positive)), hn::Load(di, w.sum + n));
+    return hn::Mul(hn::Set(di, -a.zero), hn::Load(di, w.sum + n));
   }
   static HWY_INLINE Weights Load(const std::uint8_t* at) {
     return hn::Load(hn::Repartition<std::int8_t, DF>(), reinterpret_cast<const std::int8_t*>(at));
@@ -88,77 +82,87 @@ struct Float32 {
   static HWY_INLINE VF Finish(const Matrix&, const Rows&, std::size_t, std::size_t, Sums sums) { return sums; }
 };
 
-// `to` := the `size` numbers of `from`, each to the nearest of 255 steps of their own size; returns the step.
-HWY_INLINE float Quantise(const float* from, std::size_t size, bool positive, std::uint8_t* to) {
+// `to` := the `size` numbers of `from` times `by`, rounded, plus `zero`; returns the sum of the rounded, by lane.
+template <typename Byte>
+HWY_INLINE VI Round(const float* from, std::size_t size, float by, std::int32_t zero, Byte* to) {
+  VI sum = hn::Zero(di);
+  for (std::size_t i = 0; i < size; i += kLanes) {
+    const VI q = hn::NearestInt(hn::Mul(hn::Load(df, from + i), hn::Set(df, by)));
+    sum = hn::Add(sum, q);
+    const hn::Rebind<Byte, DF> bytes;
+    hn::StoreU(hn::DemoteTo(bytes, hn::Add(q, hn::Set(di, zero))), bytes, to + i);
+  }
+  return sum;
+}
+
+// The largest magnitude of `size` numbers.
+HWY_INLINE float Largest(const float* from, std::size_t size) {
   VF most = hn::Zero(df);
   for (std::size_t i = 0; i < size; i += kLanes) most = hn::Max(most, hn::Abs(hn::Load(df, from + i)));
-  const float largest = hn::ReduceMax(df, most);
-  const float steps = positive ? 255.0F : 127.0F;
-  const VF inverse = hn::Set(df, largest > 0 ? steps / largest : 0.0F);
-  const VI zero = hn::Set(di, Int8::Zero(positive));
-  const hn::Rebind<Int8::Byte, DF> bytes;
-  auto* put = reinterpret_cast<Int8::Byte*>(to);
-  for (std::size_t i = 0; i < size; i += kLanes) {
-    const VI q = hn::Add(hn::NearestInt(hn::Mul(hn::Load(df, from + i), inverse)), zero);
-    hn::StoreU(hn::DemoteTo(bytes, q), bytes, put + i);
-  }
+  return hn::ReduceMax(df, most);
+}
+
+// `to` := the `size` numbers of `from`, in units of which the largest has `steps`, plus `zero`; returns the unit.
+template <typename Byte>
+HWY_INLINE float Quantise(const float* from, std::size_t size, float steps, std::int32_t zero, Byte* to) {
+  const float largest = Largest(from, size);
+  Round(from, size, largest > 0 ? steps / largest : 0.0F, zero, to);
   return largest / steps;
 }
 
-// Where products go. To `data` [rows, stride], if it is set; and if `best` is set, each row's largest and its index,
-// by lane.
+// Rows of float32: [rows, stride].
 struct Out {
-  float* data = nullptr;
-  std::size_t stride = 0;
-  Activation activation = Activation::none;
-  float* best = nullptr;          // [rows, 16]
-  std::int32_t* index = nullptr;  // [rows, 16]
+  float* data;
+  std::size_t stride;
 };
 
-HWY_INLINE VF Activate(Activation activation, VF y) {
-  switch (activation) {
-    case Activation::none:
-      return y;
-    case Activation::relu:
-      return hn::Max(y, hn::Zero(df));
-    case Activation::gelu: {
-      const VF half = hn::Mul(y, hn::Set(df, 0.5F));
-      return hn::MulAdd(half, Erf(hn::Mul(y, hn::Set(df, 0.70710678F))), half);
-    }
-    case Activation::silu:
-      return hn::Div(y, hn::Add(hn::Set(df, 1.0F), Exp(hn::Neg(y))));
+template <class F>
+HWY_INLINE void ForEach(const Out& out, std::size_t rows, std::size_t size, F f) {
+  for (std::size_t i = 0; i < rows; ++i) {
+    float* row = out.data + i * out.stride;
+    for (std::size_t j = 0; j < size; j += kLanes) hn::Store(f(hn::Load(df, row + j)), df, row + j);
   }
-  return y;
 }
 
-// What becomes of a vector of products of row `m`, from output `n` on.
-HWY_INLINE void Put(const Out& out, std::size_t m, std::size_t n, VF y) {
-  if (out.data != nullptr) hn::Store(Activate(out.activation, y), df, out.data + m * out.stride + n);
-  if (out.best == nullptr) return;
-  float* best = out.best + m * kPanel + n % kPanel;
-  std::int32_t* index = out.index + m * kPanel + n % kPanel;
-  const VF before = hn::Load(df, best);
-  const auto better = hn::Gt(y, before);  // of equals the first stays
-  hn::Store(hn::IfThenElse(better, y, before), df, best);
-  const VI here = hn::Iota(di, static_cast<std::int32_t>(n));
-  hn::Store(hn::IfThenElse(hn::RebindMask(di, better), here, hn::Load(di, index)), di, index);
+// Of the first `size` numbers of each row.
+inline void Activate(Activation activation, const Out& out, std::size_t rows, std::size_t size) {
+  if (activation == Activation::relu) {
+    ForEach(out, rows, size, [](VF y) HWY_ATTR { return hn::Max(y, hn::Zero(df)); });
+  } else if (activation == Activation::gelu) {
+    ForEach(out, rows, size, [](VF y) HWY_ATTR {
+      const VF half = hn::Mul(y, hn::Set(df, 0.5F));
+      return hn::MulAdd(half, Erf(hn::Mul(y, hn::Set(df, 0.70710678F))), half);
+    });
+  } else {
+    ForEach(out, rows, size, [](VF y) HWY_ATTR { return hn::Div(y, hn::Add(hn::Set(df, 1.0F), Exp(hn::Neg(y)))); });
+  }
+}
+
+// Makes `best` the largest of `size` logits, whose first has the index `first`, if it is larger; of equals the first.
+HWY_INLINE void FindLargest(const float* logits, std::size_t size, std::size_t first, Best& best) {
+  VF most = hn::Load(df, logits);
+  for (std::size_t i = kLanes; i < size; i += kLanes) most = hn::Max(most, hn::Load(df, logits + i));
+  const float largest = hn::ReduceMax(df, most);
+  if (!(largest > best.value)) return;
+  std::size_t i = 0;
+  while (i + 1 < size && logits[i] != largest) ++i;
+  best = {largest, static_cast<std::int32_t>(first + i)};
 }
 
 // kM rows x kV vectors of outputs, over kC chains of k steps. Sum I is of chain I / (kM * kV), row I / kV % kM and
 // vector I % kV. Chains hide the latency of few sums; integers give the same whatever their number.
 template <class W, std::size_t kM, std::size_t kV, std::size_t kC, std::size_t... kI, std::size_t... kJ>
-HWY_INLINE void TileOf(const Matrix& w, const Rows& a, std::size_t m, std::size_t p, const Out& out,
+HWY_INLINE void TileOf(const Matrix& w, const Rows& a, std::size_t m, std::size_t p, float* to, std::size_t stride,
                        std::index_sequence<kI...>, std::index_sequence<kJ...>) {
   constexpr std::size_t kN = kM * kV;
   Pack<typename W::Sums, std::index_sequence<kI...>> sums;
   (sums.template Set<kI>(kI < kN ? W::Start(w, a, p * kPanel + kI % kV * kLanes) : W::Zero()), ...);
   const std::uint8_t* row = a.data + m * a.stride;
   const std::uint8_t* panel = w.panel(p);
-  const std::size_t panel_bytes = w.steps * kStepBytes;
   for (std::size_t k = 0; k < w.steps; k += kC, row += 4 * kC, panel += kStepBytes * kC) {
     Pack<typename W::Weights, std::index_sequence<kJ...>> weights;
     (weights.template Set<kJ>(
-         W::Load(panel + kJ / kV * kStepBytes + kJ % kV / kParts * panel_bytes + kJ % kParts * kLanes * 4)),
+         W::Load(panel + kJ / kV * kStepBytes + kJ % kV / kParts * w.stride + kJ % kParts * kLanes * 4)),
      ...);
     (sums.template Set<kI>(W::Dot(row + kI / kV % kM * a.stride + kI / kN * 4,
                                   weights.template Get<kI / kN * kV + kI % kV>(), sums.template Get<kI>())),
@@ -166,23 +170,24 @@ HWY_INLINE void TileOf(const Matrix& w, const Rows& a, std::size_t m, std::size_
   }
   ((kI < kN ? void() : sums.template Set<kI % kN>(hn::Add(sums.template Get<kI % kN>(), sums.template Get<kI>()))),
    ...);
-  ((kI < kN ? Put(out, m + kI / kV % kM, p * kPanel + kI % kV * kLanes,
-                  W::Finish(w, a, m + kI / kV % kM, p * kPanel + kI % kV * kLanes, sums.template Get<kI>()))
+  ((kI < kN ? hn::Store(W::Finish(w, a, m + kI / kV % kM, p * kPanel + kI % kV * kLanes, sums.template Get<kI>()), df,
+                        to + kI / kV % kM * stride + kI % kV * kLanes)
             : void()),
    ...);
 }
 
 template <class W, std::size_t kM, std::size_t kP>
-HWY_NOINLINE void Tile(const Matrix& w, const Rows& a, std::size_t m, std::size_t p, const Out& out) {
+HWY_NOINLINE void Tile(const Matrix& w, const Rows& a, std::size_t m, std::size_t p, float* to, std::size_t stride) {
   constexpr std::size_t kV = kP * kParts;
   constexpr std::size_t kC = W::kExact && kM * kV < 8 ? std::min<std::size_t>(4, 8 / (kM * kV)) : 1;
-  TileOf<W, kM, kV, kC>(w, a, m, p, out, std::make_index_sequence<kM * kV * kC>(), std::make_index_sequence<kV * kC>());
+  TileOf<W, kM, kV, kC>(w, a, m, p, to, stride, std::make_index_sequence<kM * kV * kC>(),
+                        std::make_index_sequence<kV * kC>());
 }
 
-// Rows x the panels [begin, end) of `w`.
+// Rows x the panels [begin, end) of `w`; `out` has nothing but their outputs.
 template <class W>
 void Multiply(const Matrix& w, const Rows& a, std::size_t rows, std::size_t begin, std::size_t end, const Out& out) {
-  using Function = void (*)(const Matrix&, const Rows&, std::size_t, std::size_t, const Out&);
+  using Function = void (*)(const Matrix&, const Rows&, std::size_t, std::size_t, float*, std::size_t);
   constexpr std::size_t k3 = std::min<std::size_t>(3, kMaxRows);  // larger ones are never called
   constexpr std::size_t kP2 = std::min<std::size_t>(2, kMaxPanels);
   static constexpr Function kTiles[3][4] = {
@@ -191,16 +196,12 @@ void Multiply(const Matrix& w, const Rows& a, std::size_t rows, std::size_t begi
       {Tile<W, 1, kMaxPanels>, Tile<W, 2, kMaxPanels>, Tile<W, k3, kMaxPanels>, Tile<W, kMaxRows, kMaxPanels>}};
   const std::size_t blocks = (rows + kMaxRows - 1) / kMaxRows;
   for (std::size_t p = begin; p < end;) {
-    if (rows == 1 && kLanes == 16 && p + 8 <= end) {
-      Tile<W, 1, kLanes == 16 ? 8 : 1>(w, a, 0, p, out);
-      p += 8;
-      continue;
-    }
+    float* to = out.data + (p - begin) * kPanel;
     std::size_t panels = kMaxPanels;
     while (p + panels > end) panels /= 2;
     for (std::size_t b = 0, m = 0; b < blocks; ++b) {
       const std::size_t next = rows * (b + 1) / blocks;
-      kTiles[panels / 2][next - m - 1](w, a, m, p, out);
+      kTiles[panels / 2][next - m - 1](w, a, m, p, to + m * out.stride, out.stride);
       m = next;
     }
     p += panels;
@@ -208,36 +209,30 @@ void Multiply(const Matrix& w, const Rows& a, std::size_t rows, std::size_t begi
 }
 
 // Rows of float32, which become what the first product that reads them needs.
-class Input {
- public:
-  Input(const float* values, std::size_t rows, std::size_t width, bool positive, const Buffers& own)
-      : values_(values), rows_(rows), width_(width), positive_(positive), own_(own) {}
+struct Input {
+  const float* values;
+  std::size_t rows;
+  std::size_t width;
+  bool positive;  // none is negative: all 8 bits are magnitude
+  const Buffers& own;
+  bool quantised = false;
 
   // The products with panels [begin, end) of `w`.
   void Times(const Matrix& w, std::size_t begin, std::size_t end, const Out& out) {
     if (!w.int8) {
-      const Rows rows{reinterpret_cast<const std::uint8_t*>(values_), width_ * sizeof(float), nullptr, false};
-      return Multiply<Float32>(w, rows, rows_, begin, end, out);
+      const Rows floats{reinterpret_cast<const std::uint8_t*>(values), width * sizeof(float), nullptr, 0};
+      return Multiply<Float32>(w, floats, rows, begin, end, out);
     }
-    if (!quantised_) {
-      for (std::size_t i = 0; i < rows_; ++i) {
-        own_.scale[i] = Quantise(values_ + i * width_, width_, positive_, own_.quantised + i * width_);
-      }
-      quantised_ = true;
+    const std::int32_t zero = positive ? Int8::kZeroOfPositive : Int8::kZero;
+    for (std::size_t i = 0; i < rows && !quantised; ++i) {
+      auto* to = reinterpret_cast<Int8::Byte*>(own.quantised + i * width);
+      own.scale[i] = Quantise(values + i * width, width, positive ? 255 : 127, zero, to);
     }
-    Multiply<Int8>(w, Rows{own_.quantised, width_, own_.scale, positive_}, rows_, begin, end, out);
+    quantised = true;
+    Multiply<Int8>(w, Rows{own.quantised, width, own.scale, zero}, rows, begin, end, out);
   }
-
- private:
-  const float* values_;
-  const std::size_t rows_;
-  const std::size_t width_;
-  const bool positive_;
-  const Buffers& own_;
-  bool quantised_ = false;
 };
 
 }  // namespace HWY_NAMESPACE
 }  // namespace txport::core::fused
 HWY_AFTER_NAMESPACE();
-#endif

@@ -22,34 +22,30 @@ Shared::Shared(const std::filesystem::path& directory, const Manifest& manifest,
       model(directory, manifest, team),
       tokens(manifest.tokens),
       limits(manifest.limits()),
-      step_pace(threads),
-      encode_pace(threads) {}
+      step_tuner(threads),
+      encode_tuner(threads) {}
 
 FusedState::FusedState(std::shared_ptr<Shared> shared, std::size_t rows, std::int64_t source, std::int64_t target,
                        bool logits)
-    : shared_(std::move(shared)), source_(source), target_(target), rows_(rows), cross_(rows) {
-  caches_ = std::make_shared<Block>(rows * cache_bytes());
-  for (std::size_t i = 0; i < rows; ++i) rows_[i].self = caches_->data() + i * cache_bytes();
+    : shared_(std::move(shared)), source_(source), target_(target), rows_(rows) {
+  const std::size_t bytes = cache_shape(shared_->model, static_cast<std::size_t>(target)).bytes();
+  const auto caches = std::make_shared<Block>(rows * bytes);
+  for (std::size_t i = 0; i < rows; ++i) rows_[i].self = {caches, caches->data() + i * bytes};
   if (logits) logits_.emplace(rows * shared_->model.projection.outputs() * sizeof(float), true);
-}
-
-std::size_t FusedState::cache_bytes() const {
-  return cache_shape(shared_->model, static_cast<std::size_t>(target_)).bytes(shared_->model.half_caches);
 }
 
 void FusedState::place(const std::vector<std::size_t>& rows, const Memory& memory,
                        const std::vector<std::size_t>& memory_rows, const Ids& target_limits) {
   const auto& encoded = dynamic_cast<const FusedMemory&>(memory);
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    const FusedMemory::Sentence& sentence = encoded.sentence(memory_rows[i]);
+    const FusedMemory::Sentence& sentence = encoded.sentences.at(memory_rows[i]);
     Row& row = rows_.at(rows[i]);
     row.token = static_cast<std::size_t>(shared_->tokens.bos);
     row.position = 0;
     row.limit = static_cast<std::size_t>(target_limits[i]);
     row.finished = false;
     row.source = sentence.length;
-    row.cross = sentence.cross.get();
-    cross_[rows[i]] = sentence.cross;
+    row.cross = sentence.cross;
   }
 }
 
@@ -70,13 +66,12 @@ void FusedState::step(std::int64_t count) {
   StepOutput output{Ids(steps * rows_.size(), shared_->tokens.pad), {}};
   if (!live.empty()) {
     const auto start = std::chrono::steady_clock::now();
-    const Borrowed workspace(shared_->workspaces);
-    Team::Lease lease = shared_->team.lease(shared_->step_pace.choose(live.size()));
+    const auto workspace = shared_->workspaces.take();
+    Team::Lease lease = shared_->team.lease(shared_->step_tuner.choose(live.size()));
     const std::size_t threads = lease.size();
     const bool apart = live.size() >= kRowsApart * threads;
-    (*workspace)
-        .reserve(shared_->model, threads, apart ? (live.size() + threads - 1) / threads : live.size(),
-                 std::max(source, target));
+    const std::size_t most = apart ? (live.size() + threads - 1) / threads : live.size();
+    workspace->reserve(shared_->model, threads, most, std::max(source, target));
     lease.run(threads, [&](const Member& member) {
       const Member::Range mine = apart ? member.share(live.size()) : Member::Range{0, live.size()};
       const StepJob job{shared_->model,
@@ -95,7 +90,7 @@ void FusedState::step(std::int64_t count) {
       fused::step(job, apart ? Member{} : member);
     });
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
-    shared_->step_pace.took(live.size(), threads, time.count() / static_cast<double>(steps * live.size()));
+    shared_->step_tuner.took(live.size(), threads, time.count() / static_cast<double>(steps * live.size()));
   }
   for (const Row& row : rows_) output.finished.push_back(row.finished);
   unread_.push_back(std::move(output));
@@ -133,45 +128,35 @@ double FusedState::log_probability(std::size_t row, std::int64_t token) {
   return static_cast<double>(first[token]) - log_sum_exp(first, shared_->model.projection.outputs());
 }
 
-// Rows that are taken once keep their caches if these have the right length; copies get new ones.
+// Rows keep their caches if these have the right length; copies of a row get new ones.
 std::unique_ptr<DecoderState> FusedState::moved(const std::vector<std::size_t>& rows, std::int64_t target) {
-  const bool has_logits = logits_.has_value();
+  auto next = std::make_unique<FusedState>(shared_, rows.size(), source_, target, logits_.has_value());
   std::vector<bool> taken(rows_.size());
-  bool keeps = target == target_;
-  for (const std::size_t row : rows) {
-    keeps = keeps && !taken.at(row);
-    taken[row] = true;
-  }
-  auto next = std::make_unique<FusedState>(shared_, keeps ? 0 : rows.size(), source_, target, false);
-  if (keeps) {
-    next->rows_.resize(rows.size());
-    next->cross_.resize(rows.size());
-    next->caches_ = caches_;
-  }
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    const Row& from = rows_[rows[i]];
-    std::byte* to = keeps ? from.self : next->rows_[i].self;
-    if (!keeps) next->copy_cache(*this, from, to);
-    next->rows_[i] = from;
-    next->rows_[i].self = to;
-    next->cross_[i] = cross_[rows[i]];
+    Row row = rows_.at(rows[i]);
+    if (target != target_ || taken[rows[i]]) {
+      copy_cache(row, *next, next->rows_[i].self.get());
+      row.self = next->rows_[i].self;
+    }
+    taken[rows[i]] = true;
+    row.logits = i;
+    next->rows_[i] = std::move(row);
   }
-  if (has_logits) next->logits_.emplace(rows.size() * shared_->model.projection.outputs() * sizeof(float), true);
-  for (std::size_t i = 0; i < rows.size(); ++i) next->rows_[i].logits = i;
   return next;
 }
 
-// The used part of another state's row, whose caches may have another length.
-void FusedState::copy_cache(const FusedState& from, const Row& row, std::byte* to) const {
-  const Model& model = shared_->model;
-  const std::size_t position_bytes = model.heads.width() * (model.half_caches ? 2 : 4);
-  const CacheShape old_shape = cache_shape(model, static_cast<std::size_t>(from.target_));
-  const CacheShape new_shape = cache_shape(model, static_cast<std::size_t>(target_));
+// The used part of a row's cache to one of another state, which may have another length.
+void FusedState::copy_cache(const Row& row, const FusedState& next, std::byte* to) const {
+  const CacheShape old_shape = cache_shape(shared_->model, static_cast<std::size_t>(target_));
+  const CacheShape new_shape = cache_shape(shared_->model, static_cast<std::size_t>(next.target_));
   const std::size_t used = std::min({padded(row.position + 1), old_shape.positions, new_shape.positions});
-  const std::size_t blocks = model.decoder.size() * 2 * model.heads.count;  // of each layer: keys, then values
-  for (std::size_t block = 0; block < blocks; ++block) {
-    std::memcpy(to + block * new_shape.positions * position_bytes,
-                row.self + block * old_shape.positions * position_bytes, used * position_bytes);
+  const std::byte* at = row.self.get();
+  for (std::size_t head = 0; head < new_shape.layers * new_shape.heads; ++head) {
+    for (const std::size_t bytes : new_shape.position_bytes()) {
+      std::memcpy(to, at, used * bytes);
+      to += new_shape.positions * bytes;
+      at += old_shape.positions * bytes;
+    }
   }
 }
 

@@ -9,8 +9,8 @@
 #include "engine.hpp"
 #include "fused/compute.hpp"
 #include "fused/model.hpp"
-#include "fused/pace.hpp"
 #include "fused/team.hpp"
+#include "fused/tuner.hpp"
 #include "fused/workspace.hpp"
 
 namespace txport::core::fused {
@@ -22,37 +22,19 @@ struct Shared {
   SpecialTokens tokens;
   Limits limits;
   Workspaces workspaces;
-  Pace step_pace, encode_pace;  // how many threads are best
+  ThreadTuner step_tuner, encode_tuner;  // how many threads are best
 
   Shared(const std::filesystem::path& directory, const Manifest& manifest, std::size_t threads, std::size_t team_size);
 };
 
-// A workspace for one call.
-class Borrowed {
- public:
-  explicit Borrowed(Workspaces& owner) : owner_(owner), workspace_(owner.take()) {}
-  ~Borrowed() { owner_.give_back(std::move(workspace_)); }
-  Borrowed(const Borrowed&) = delete;
-  Borrowed& operator=(const Borrowed&) = delete;
-  Workspace& operator*() const { return *workspace_; }
-
- private:
-  Workspaces& owner_;
-  std::unique_ptr<Workspace> workspace_;
-};
-
 // Cross-attention's keys and values of each sentence, ready to use: rows share them.
-class FusedMemory : public Memory {
- public:
+struct FusedMemory : Memory {
   struct Sentence {
     std::size_t length;
-    std::shared_ptr<const std::byte> cross;
+    std::shared_ptr<std::byte> cross;
   };
-  explicit FusedMemory(std::vector<Sentence> sentences) : sentences_(std::move(sentences)) {}
-  const Sentence& sentence(std::size_t row) const { return sentences_.at(row); }
-
- private:
-  std::vector<Sentence> sentences_;
+  explicit FusedMemory(std::vector<Sentence> sentences) : sentences(std::move(sentences)) {}
+  const std::vector<Sentence> sentences;
 };
 
 class FusedState : public DecoderState {
@@ -77,14 +59,11 @@ class FusedState : public DecoderState {
   const std::int64_t source_;
   const std::int64_t target_;
   std::vector<Row> rows_;
-  std::vector<std::shared_ptr<const std::byte>> cross_;  // what each row's pointer refers to
-  std::shared_ptr<Block> caches_;                        // of all rows, at rows_[i].self
-  std::optional<Block> logits_;                          // [rows, padded vocabulary]
+  std::optional<Block> logits_;  // [rows, padded vocabulary]
   std::deque<StepOutput> unread_;
 
-  std::size_t cache_bytes() const;
   const float* logits_of(std::size_t row) const;
-  void copy_cache(const FusedState& from, const Row& row, std::byte* to) const;
+  void copy_cache(const Row& row, const FusedState& next, std::byte* to) const;
 };
 
 }  // namespace txport::core::fused

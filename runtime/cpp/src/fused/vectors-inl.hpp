@@ -1,10 +1,7 @@
-// Vectors of float32 and int32, 16 lanes at most, for one instruction set. Included once for each by compute.cpp.
-#if defined(TXPORT_FUSED_VECTORS_INL_HPP) == defined(HWY_TARGET_TOGGLE)
-#ifdef TXPORT_FUSED_VECTORS_INL_HPP
-#undef TXPORT_FUSED_VECTORS_INL_HPP
-#else
-#define TXPORT_FUSED_VECTORS_INL_HPP
-#endif
+// Vectors of float32 and int32, 16 lanes at most, for one instruction set.
+//
+// The files named -inl are compiled once for each instruction set, and have no guards: each includes the one before it,
+// vectors, products, attention, encoder, decoder, and compute.cpp the last.
 
 #include <hwy/highway.h>
 
@@ -103,4 +100,3 @@ HWY_INLINE float Sum(std::size_t size, F f) {
 }  // namespace HWY_NAMESPACE
 }  // namespace txport::core::fused
 HWY_AFTER_NAMESPACE();
-#endif

@@ -35,7 +35,8 @@ class Cursor {
   std::size_t at_ = 0;
 };
 
-std::size_t lay_out(Buffers& buffers, const Model& model, std::size_t rows, std::size_t positions, std::byte* base) {
+std::size_t lay_out(Buffers& buffers, const Model& model, std::size_t rows, std::size_t positions,
+                    std::size_t cache_bytes, std::byte* base) {
   Cursor cursor(base);
   const std::size_t all = model.heads.count * model.heads.width();
   cursor.take(buffers.x, rows * model.width);
@@ -45,14 +46,23 @@ std::size_t lay_out(Buffers& buffers, const Model& model, std::size_t rows, std:
   cursor.take(buffers.mixed, rows * all);
   cursor.take(buffers.delta, rows * model.width);
   cursor.take(buffers.hidden, rows * model.ffn);
-  cursor.take(buffers.scores, padded(positions));
+  const std::size_t most = std::max(padded(positions), model.heads.width());
+  cursor.take(buffers.scores, kQueries * model.heads.count * most);
+  cursor.take(buffers.bytes, kQueries * model.heads.count * most);
+  cursor.take(buffers.unit, kQueries * model.heads.count);
+  cursor.take(buffers.zeros, most);
+  cursor.take(buffers.ones, most);
   cursor.take(buffers.quantised, rows * std::max({model.width, all, model.ffn}));
   cursor.take(buffers.scale, rows);
-  cursor.take(buffers.best, rows * kPanel);
-  cursor.take(buffers.index, rows * kPanel);
+  cursor.take(buffers.logits, rows * kLogits);
   cursor.take(buffers.choice, rows);
   cursor.take(buffers.places, rows);
   cursor.take(buffers.live, rows);
+  cursor.take(buffers.caches, cache_bytes);
+  if (base != nullptr) {
+    std::fill_n(buffers.zeros, most, 0.0F);
+    std::fill_n(buffers.ones, most, 1.0F);
+  }
   return cursor.bytes();
 }
 
@@ -69,29 +79,23 @@ Block::Block(std::size_t bytes, bool zero) : bytes_(bytes) {
 
 void Block::Free::operator()(std::byte* data) const { std::free(data); }
 
-void Workspace::reserve(const Model& model, std::size_t threads, std::size_t rows, std::size_t positions) {
+void Workspace::reserve(const Model& model, std::size_t threads, std::size_t rows, std::size_t positions,
+                        std::size_t cache_bytes) {
   if (blocks_.size() < threads) blocks_.resize(threads);
   if (buffers_.size() < threads) buffers_.resize(threads);
   for (std::size_t rank = 0; rank < threads; ++rank) {
-    const std::size_t bytes = lay_out(buffers_[rank], model, rows, positions, nullptr);
+    const std::size_t bytes = lay_out(buffers_[rank], model, rows, positions, cache_bytes, nullptr);
     if (blocks_[rank].bytes() < bytes) blocks_[rank] = Block(bytes);
-    lay_out(buffers_[rank], model, rows, positions, blocks_[rank].data());
+    lay_out(buffers_[rank], model, rows, positions, cache_bytes, blocks_[rank].data());
   }
 }
 
-void Workspace::reserve_caches(std::size_t count, std::size_t bytes) {
-  if (caches_.size() < count) caches_.resize(count);
-  for (std::size_t user = 0; user < count; ++user) {
-    if (caches_[user].bytes() < bytes) caches_[user] = Block(bytes);
-  }
-}
-
-std::unique_ptr<Workspace> Workspaces::take() {
+std::unique_ptr<Workspace, Workspaces::Return> Workspaces::take() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock.owns_lock() || idle_.empty()) return std::make_unique<Workspace>();
+  if (!lock.owns_lock() || idle_.empty()) return {new Workspace, {this}};
   std::unique_ptr<Workspace> workspace = std::move(idle_.back());
   idle_.pop_back();
-  return workspace;
+  return {workspace.release(), {this}};
 }
 
 void Workspaces::give_back(std::unique_ptr<Workspace> workspace) {

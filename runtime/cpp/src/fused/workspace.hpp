@@ -11,6 +11,9 @@ namespace txport::core::fused {
 
 struct Model;
 
+inline constexpr std::size_t kLogits = 256;  // of a row that are made before the largest is looked for
+inline constexpr std::size_t kQueries = 4;   // of a head that attention takes at once, at most
+
 // Aligned memory; from 2 MiB on in huge pages where the system has them, since caches are read across.
 class Block {
  public:
@@ -50,45 +53,51 @@ struct Live {
 
 // Buffers of one thread, for `rows` rows and up to `positions` positions. Widths are padded.
 struct Buffers {
-  float* x = nullptr;                 // [rows, d] the residual stream
-  float* normed = nullptr;            // [rows, d] what LayerNorm makes of it; with post-norm x itself
-  float* heads = nullptr;             // [rows, 3 * all heads] queries, keys and values
-  float* mixed = nullptr;             // [rows, all heads] what attention gives
-  float* delta = nullptr;             // [rows, d] what a sublayer adds to x
-  float* hidden = nullptr;            // [rows, ffn]
-  float* scores = nullptr;            // [positions]
+  float* x = nullptr;             // [rows, d] the residual stream
+  float* normed = nullptr;        // [rows, d] what LayerNorm makes of it; with post-norm x itself
+  float* heads = nullptr;         // [rows, 3 * all heads] queries, keys and values
+  float* mixed = nullptr;         // [rows, all heads] what attention gives
+  float* delta = nullptr;         // [rows, d] what a sublayer adds to x
+  float* hidden = nullptr;        // [rows, ffn]
+  float* scores = nullptr;        // [kQueries, heads, positions]
+  std::uint8_t* bytes = nullptr;  // [kQueries, heads, positions or the width of a head] attention's int8 numbers
+  float* unit = nullptr;          // [kQueries, heads] of these
+  float* zeros = nullptr;         // [positions or the width of a head], and ones
+  float* ones = nullptr;
   std::uint8_t* quantised = nullptr;  // [rows, the widest of these] a product's inputs
   float* scale = nullptr;             // [rows] of each of them
-  float* best = nullptr;              // [rows, 16] largest logits so far, by lane
-  std::int32_t* index = nullptr;
-  Best* choice = nullptr;   // [rows]
-  Place* places = nullptr;  // [rows]
-  Live* live = nullptr;     // [rows]
+  float* logits = nullptr;            // [rows, kLogits]
+  Best* choice = nullptr;             // [rows]
+  Place* places = nullptr;            // [rows]
+  Live* live = nullptr;               // [rows]
+  std::byte* caches = nullptr;        // of the sentences that are being encoded
 };
 
 // The buffers of all threads of a call.
 class Workspace {
  public:
   // Throws std::bad_alloc.
-  void reserve(const Model& model, std::size_t threads, std::size_t rows, std::size_t positions);
+  void reserve(const Model& model, std::size_t threads, std::size_t rows, std::size_t positions,
+               std::size_t cache_bytes = 0);
   const Buffers& of(std::size_t rank) const { return buffers_[rank]; }
-  // Keys and values of the sentences that are being encoded: [bytes] for each of `count` users.
-  void reserve_caches(std::size_t count, std::size_t bytes);
-  std::byte* cache(std::size_t user) const { return caches_[user].data(); }
 
  private:
   std::vector<Block> blocks_;
   std::vector<Buffers> buffers_;
-  std::vector<Block> caches_;
 };
 
 // Workspaces from one call to the next. Threads may share it.
 class Workspaces {
  public:
-  std::unique_ptr<Workspace> take();
-  void give_back(std::unique_ptr<Workspace> workspace);
+  // One for a call, which comes back when it is destroyed.
+  struct Return {
+    Workspaces* owner;
+    void operator()(Workspace* workspace) const { owner->give_back(std::unique_ptr<Workspace>(workspace)); }
+  };
+  std::unique_ptr<Workspace, Return> take();
 
  private:
+  void give_back(std::unique_ptr<Workspace> workspace);
   std::mutex mutex_;  // only tried, so that a fork while it is held does no harm
   std::vector<std::unique_ptr<Workspace>> idle_;
 };

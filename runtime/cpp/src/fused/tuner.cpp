@@ -1,4 +1,4 @@
-#include "fused/pace.hpp"
+#include "fused/tuner.hpp"
 
 #include <algorithm>
 
@@ -10,23 +10,24 @@ constexpr unsigned kLongestPause = 512;  // calls
 // The part of a running mean that the newest call is: of the best level, and of others, which are measured rarely.
 constexpr double kNew = 0.25;
 constexpr double kNewTrial = 0.5;
+// Trials may cost one call in so many: beside busy neighbours one that waits for others can take as long as hundreds.
+constexpr double kTrialShare = 32;
 
 }  // namespace
 
-Pace::Pace(std::size_t most) : most_(most) {
+ThreadTuner::ThreadTuner(std::size_t most) : most_(most) {
   while (levels_ < kLevels && (std::size_t{1} << levels_) / 2 < most) ++levels_;
-  for (Bucket& each : buckets_) each.best = levels_ - 1;
 }
 
-std::size_t Pace::threads_of(std::size_t level) const { return std::min(std::size_t{1} << level, most_); }
+std::size_t ThreadTuner::threads_of(std::size_t level) const { return std::min(std::size_t{1} << level, most_); }
 
-Pace::Bucket& Pace::bucket(std::size_t work) {
+ThreadTuner::Bucket& ThreadTuner::bucket(std::size_t work) {
   std::size_t index = 0;
   while (index + 1 < buckets_.size() && (work >> (index + 1)) > 0) ++index;
   return buckets_[index];
 }
 
-std::size_t Pace::choose(std::size_t work) {
+std::size_t ThreadTuner::choose(std::size_t work) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return most_;
   Bucket& here = bucket(work);
@@ -36,7 +37,7 @@ std::size_t Pace::choose(std::size_t work) {
   return threads_of(here.up ? here.best + 1 : here.best - 1);
 }
 
-void Pace::took(std::size_t work, std::size_t threads, double seconds) {
+void ThreadTuner::took(std::size_t work, std::size_t threads, double seconds) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return;
   Bucket& here = bucket(work);
@@ -50,6 +51,8 @@ void Pace::took(std::size_t work, std::size_t threads, double seconds) {
     const double theirs = here.seconds[other];
     if (theirs > 0 && (here.seconds[here.best] == 0 || theirs < here.seconds[here.best])) here.best = other;
   }
+  const double price = std::min(kTrialShare * seconds / here.seconds[here.best], 1e9);
+  if (level != here.best) here.until_trial = std::max(here.until_trial, static_cast<unsigned>(price));
   if (here.best != before) here.until_trial = here.pause = 4;
 }
 

@@ -11,9 +11,9 @@
 namespace txport::core::fused {
 
 // Callers may share it.
-class Pace {
+class ThreadTuner {
  public:
-  explicit Pace(std::size_t most);  // threads
+  explicit ThreadTuner(std::size_t most);  // threads
 
   // The threads for a call of so much work (rows, tokens): 1, 2, 4 ... or `most`. Now and then not the best so far.
   std::size_t choose(std::size_t work);
