@@ -17,7 +17,13 @@ from txport.exporter.graphs.parameters import parameter_table
 from txport.exporter.graphs.trace import ATTENTION, model_sizes, trace_all
 from txport.exporter.precision.calibration import Calibration
 from txport.exporter.precision.int8_layers import Int8Search
-from txport.exporter.precision.islands import choose_islands, island_nodes, islands_of_attention, islands_of_outputs
+from txport.exporter.precision.islands import (
+    choose_islands,
+    island_nodes,
+    islands_of_attention,
+    islands_of_mixtures,
+    islands_of_outputs,
+)
 from txport.exporter.progress import Stages
 from txport.exporter.reference import Logits, answers
 from txport.exporter.trial import choose_trial
@@ -143,6 +149,9 @@ class _Export:
 
     def _table(self, directory: Path, models: dict[str, ir.Model]) -> Parameters | None:
         """Where the fused engine finds its parameters; None for a model that it cannot compute."""
+        if self._checkpoint.config.copies:
+            self._stages.say("without the fused engine for CPUs: it has no copy mechanism, and the model copies")
+            return None
         if (kind := self._checkpoint.config.norm_kind) != "layer":
             self._stages.say(f"without the fused engine for CPUs: it knows LayerNorm only, and norm_kind is {kind!r}")
             return None
@@ -182,6 +191,7 @@ class _Export:
             return islands
         islands = choose_islands(scratch, write_graphs(scratch, measured, VERSION), calibration, self._stages.stage)
         islands += islands_of_attention(islands, models, lambda model: model.graph) + islands_of_outputs(models)
+        islands += islands_of_mixtures({name: model for name, model in models.items() if name in ATTENTION})
         for name, graph in models.items():
             to_float16(graph, island_nodes(islands, name))
         return islands

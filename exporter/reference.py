@@ -124,7 +124,8 @@ def _read(model: Transformer, sources: Sequence[Sequence[int]], indices: list[in
     memory = model.encode(torch.from_numpy(ids), torch.from_numpy(lengths))
     cross = [tensor.numpy() for pair in model.cross_key_values(memory) for tensor in pair]
     inputs, _ = pad([[model.config.bos_id, *target[:-1]] for target in targets], model.config.pad_id)
-    logits = model.decode(torch.from_numpy(inputs), memory, torch.from_numpy(lengths))
+    source = torch.from_numpy(ids)
+    logits = model.decode(torch.from_numpy(inputs), memory, torch.from_numpy(lengths), source_ids=source)
     return Answer(Batch(indices, ids, lengths, targets), logits.numpy(), cross)
 
 
@@ -149,7 +150,7 @@ def _greedy(
     alive = torch.ones(len(lengths), dtype=torch.bool)
     targets: list[list[int]] = [[] for _ in range(len(lengths))]
     for position in range(max(limits)):
-        token = model.decode_step(token, torch.full_like(token, position), cross, lengths, caches).argmax(-1)
+        token = model.decode_step(token, torch.full_like(token, position), cross, lengths, caches, ids).argmax(-1)
         if position < len(prefix):
             token = torch.full_like(token, prefix[position])
         for row in torch.nonzero(alive)[:, 0].tolist():

@@ -74,6 +74,11 @@ class Config:
         "(layer, head) of the decoder's cross-attention that point to the source, counted from 0; alignments use them",
         added=True,
     )
+    copy_heads: Heads = _option(
+        (),
+        "(layer, head) of cross-attention by which the model may copy words of the source, on average; none: it cannot",
+        added=True,
+    )
     pad_id: int = _option(0, "id of padding")
     unk_id: int = _option(1, "id of unknown pieces")
     bos_id: int = _option(2, "id that the decoder starts from")
@@ -86,6 +91,11 @@ class Config:
     @property
     def vocabularies(self) -> Vocabularies:
         return Vocabularies(self.source_vocabulary, self.target_vocabulary, self.unk_id)
+
+    @property
+    def copies(self) -> bool:
+        """Whether the model has a copy mechanism, see `txport.models.copying`."""
+        return bool(self.copy_heads)
 
     def __post_init__(self) -> None:
         sizes = ("d_model", "heads", "ffn", "encoder_layers", "decoder_layers", "max_positions")
@@ -116,17 +126,21 @@ class Config:
         if self.share_embeddings:
             same = self.source_vocabulary == self.target_vocabulary
             _require(same, "share_embeddings", True, "needs source_vocabulary and target_vocabulary to be equal")
+        if self.copies:
+            same = self.source_vocabulary == self.target_vocabulary
+            _require(same, "copy_heads", encode(self.copy_heads), "needs one vocabulary for source and target")
         smallest = min(self.source_vocabulary, self.target_vocabulary)
         for name in ("pad_id", "unk_id", "bos_id", "eos_id"):
             _require(0 <= getattr(self, name) < smallest, name, getattr(self, name), f"must be an id below {smallest}")
 
     def _check_heads(self) -> None:
         sizes = f"the model's {self.decoder_layers} decoder layers of {self.heads} heads, counted from 0"
-        for number, (layer, head) in enumerate(self.alignment_heads):
-            there = 0 <= layer < self.decoder_layers and 0 <= head < self.heads
-            _require(there, "alignment_heads", [[layer, head]], f"is outside {sizes}")
-            once = (layer, head) not in self.alignment_heads[:number]
-            _require(once, "alignment_heads", [[layer, head]], "is there twice")
+        for name in ("alignment_heads", "copy_heads"):
+            heads: Heads = getattr(self, name)
+            for number, (layer, head) in enumerate(heads):
+                there = 0 <= layer < self.decoder_layers and 0 <= head < self.heads
+                _require(there, name, [[layer, head]], f"is outside {sizes}")
+                _require((layer, head) not in heads[:number], name, [[layer, head]], "is there twice")
 
     def to_json(self) -> dict[str, Any]:
         written: dict[str, Any] = encode(self)

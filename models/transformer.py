@@ -6,7 +6,7 @@ Lengths count tokens that are not padding; padding is only at the end of a row.
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from txport.models.config import Config
+from txport.models.copying import CopyMechanism, Seen
 from txport.models.norms import NoNorm, new_norm
 
 KeyValue = tuple[Tensor, Tensor]  # each [b, h, s or c, k]
@@ -112,11 +113,12 @@ class Attention(nn.Module):
         return self.output(context.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def weights(self, x: Tensor, key_value: KeyValue, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-        """What `forward` weighs the values by: softmax over keys, `[b, h, t, s]`, without dropout."""
+        """What `forward` weighs the values by: softmax over keys, `[b, h, t, s]`, without dropout; float32 at least."""
         query, key = self.split_heads(self.query(x)), key_value[0]
         scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
         if causal:
             mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         return torch.softmax(scores if mask is None else scores.masked_fill(~mask, -math.inf), dim=-1)
 
 
@@ -232,6 +234,7 @@ class Transformer(nn.Module):
         self.projection = nn.Linear(config.d_model, config.target_vocabulary, bias=config.projection_bias)
         if config.tie_projection:
             self.projection.weight = target.weight
+        self.copying = CopyMechanism(config) if config.copies else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -270,25 +273,49 @@ class Transformer(nn.Module):
         return self.encoder_norm(x, tokens)  # type: ignore[no-any-return]
 
     def decode(
-        self, target_ids: Tensor, memory: Tensor, source_lengths: Tensor, target_lengths: Tensor | None = None
+        self,
+        target_ids: Tensor,
+        memory: Tensor,
+        source_lengths: Tensor,
+        target_lengths: Tensor | None = None,
+        source_ids: Tensor | None = None,
     ) -> Tensor:
         """Teacher forcing: int64 `[b, t]` ids that start with bos -> logits `[b, t, v]`; logits at i see ids 0..i.
 
         Attention needs no mask of target padding: it is at the end, where no earlier position can see it. Norms that
-        learn from all tokens leave it out in training, if `target_lengths`, int64 `[b]`, says where it begins.
+        learn from all tokens leave it out in training, if `target_lengths`, int64 `[b]`, says where it begins. A model
+        that copies needs `source_ids`, int64 `[b, s]`; its logits are logarithms of probabilities, in float32.
         """
         mask = valid_mask(source_lengths, memory.shape[1])
         tokens = None if target_lengths is None else valid_mask(target_lengths, target_ids.shape[1])[:, 0, 0]
-        x = self.target_embedding(target_ids, torch.arange(target_ids.shape[1], device=target_ids.device), tokens)
-        for layer, cross in zip(self.decoder, self.cross_key_values(memory), strict=True):
-            x = layer(x, cross, mask, tokens)
-        return self.projection(self.decoder_norm(x, tokens))  # type: ignore[no-any-return]
+        x = read = self.target_embedding(
+            target_ids, torch.arange(target_ids.shape[1], device=target_ids.device), tokens
+        )
+        with self._watching() as seen:
+            for layer, cross in zip(self.decoder, self.cross_key_values(memory), strict=True):
+                x = layer(x, cross, mask, tokens)
+        return self._logits(self.decoder_norm(x, tokens), read, seen, source_ids)
 
     def forward(
         self, source_ids: Tensor, source_lengths: Tensor, target_ids: Tensor, target_lengths: Tensor | None = None
     ) -> Tensor:
         """`encode` and `decode`: logits `[b, t, v]`."""
-        return self.decode(target_ids, self.encode(source_ids, source_lengths), source_lengths, target_lengths)
+        memory = self.encode(source_ids, source_lengths)
+        return self.decode(target_ids, memory, source_lengths, target_lengths, source_ids)
+
+    def _watching(self) -> AbstractContextManager[Seen]:
+        """What copying needs of the layers that run meanwhile."""
+        return nullcontext({}) if self.copying is None else self.copying.watching(list(self.decoder))
+
+    def _logits(self, state: Tensor, read: Tensor, seen: Seen, source_ids: Tensor | None) -> Tensor:
+        """States and embeddings `[b, t, d]` -> `[b, t, v]`; see `CopyMechanism.forward`."""
+        logits: Tensor = self.projection(state)
+        if self.copying is None:
+            return logits
+        if source_ids is None:
+            raise ValueError("a model that copies needs source_ids")
+        copied: Tensor = self.copying(logits, state, read, list(self.decoder), seen, source_ids)
+        return copied
 
     def cross_key_values(self, memory: Tensor) -> list[KeyValue]:
         """Cross-attention keys and values of each decoder layer, `[b, h, s, k]`: computed once for a sentence."""
@@ -307,6 +334,7 @@ class Transformer(nn.Module):
         cross: list[KeyValue],
         source_lengths: Tensor,
         caches: list[KeyValue],
+        source_ids: Tensor | None = None,
     ) -> Tensor:
         """One token for each row, each row at its own position.
 
@@ -316,15 +344,17 @@ class Transformer(nn.Module):
             cross: from `cross_key_values`.
             source_lengths: int64 `[b]`.
             caches: from `new_caches`; written in place.
+            source_ids: int64 `[b, s]`, which only a model that copies needs.
 
         Returns:
             logits `[b, v]` of the token at `positions + 1`.
         """
         mask = valid_mask(source_lengths, cross[0][0].shape[2])
-        x = self.target_embedding(token_ids, positions)[:, None]
-        for layer, key_value, cache in zip(self.decoder, cross, caches, strict=True):
-            x = layer.step(x, key_value, mask, cache, positions)  # type: ignore[operator]
-        return self.projection(self.decoder_norm(x))[:, 0]  # type: ignore[no-any-return]
+        x = read = self.target_embedding(token_ids, positions)[:, None]
+        with self._watching() as seen:
+            for layer, key_value, cache in zip(self.decoder, cross, caches, strict=True):
+                x = layer.step(x, key_value, mask, cache, positions)  # type: ignore[operator]
+        return self._logits(self.decoder_norm(x), read, seen, source_ids)[:, 0]
 
     def attention_maps(
         self, source_ids: Tensor, source_lengths: Tensor, target_ids: Tensor, target_lengths: Tensor

@@ -18,11 +18,13 @@ from txport.training.recipe import (
     BuiltinOptions,
     CorpusOptions,
     DatasetsOptions,
+    NamesOptions,
     ParallelOptions,
     TableOptions,
     TokenizerOptions,
 )
 from txport.training.spoken import corpus as spoken
+from txport.training.spoken import names
 
 # Source line, target line; neither is empty nor holds a line break.
 Pair = tuple[str, str]
@@ -52,7 +54,7 @@ def load(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | None 
         InputError: a file that is missing, not UTF-8, of another length than its partner, or without any pair.
         MissingLibrary: a Hugging Face data set without the `datasets` library.
     """
-    if isinstance(options, BuiltinOptions):
+    if isinstance(options, BuiltinOptions | NamesOptions):
         whole = builtin(options)
         return _as_answered_all([whole.train, whole.validation, whole.test], tokenizer)
     train = _read_split(options, data, options.train)
@@ -133,19 +135,21 @@ def _existing(file: Path) -> Path:
 
 def load_test(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | None = None) -> list[Pair]:
     """Only the test pairs of a recipe's corpus; arguments and errors as for `load`."""
-    if isinstance(options, BuiltinOptions):
+    if isinstance(options, BuiltinOptions | NamesOptions):
         return _as_answered(_generated(options, "test"), tokenizer)
     if options.test is not None:
         return _as_answered(_read_split(options, data, options.test), tokenizer)
     return load(options, data, tokenizer).test
 
 
-def builtin(options: BuiltinOptions) -> Corpus:
-    """The generated corpus of `txport.training.spoken.corpus`; its splits share no sentence."""
+def builtin(options: BuiltinOptions | NamesOptions) -> Corpus:
+    """The generated corpus of `txport.training.spoken.corpus` or `names`; its splits share no sentence, or no name."""
     return Corpus(_generated(options, "train"), _generated(options, "validation"), _generated(options, "test"))
 
 
-def _generated(options: BuiltinOptions, split: spoken.Split) -> list[Pair]:
+def _generated(options: BuiltinOptions | NamesOptions, split: spoken.Split) -> list[Pair]:
+    if isinstance(options, NamesOptions):
+        return names.pairs(options.seed, split, getattr(options, split))
     return list(itertools.islice(spoken.sentences(options.seed, split), getattr(options, split)))
 
 

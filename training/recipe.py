@@ -60,6 +60,16 @@ class BuiltinOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NamesOptions:
+    """`kind = "names"`: generated sentences with names to copy, see `txport.training.spoken.names`."""
+
+    seed: int = option(1, "another seed gives other sentences of the same names", least=0)
+    train: int = option(4_000, "training sentences", least=1)
+    validation: int = option(200, "validation sentences, of names that training has not", least=1)
+    test: int = option(500, "test sentences, of yet other names", least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Splits:
     """What all corpora from outside say alike."""
 
@@ -107,7 +117,7 @@ class DatasetsOptions(Splits):
     target_field: str = option("translation.de", "field of the target")
 
 
-CorpusOptions: TypeAlias = BuiltinOptions | ParallelOptions | TableOptions | DatasetsOptions
+CorpusOptions: TypeAlias = BuiltinOptions | NamesOptions | ParallelOptions | TableOptions | DatasetsOptions
 # Where the two sides of a pair come from: never from one place.
 SIDES = (
     ("source_language", "target_language"),
@@ -116,6 +126,7 @@ SIDES = (
 )
 CORPORA: dict[str, type[CorpusOptions]] = {
     "builtin": BuiltinOptions,
+    "names": NamesOptions,
     "parallel": ParallelOptions,
     "table": TableOptions,
     "datasets": DatasetsOptions,
@@ -359,10 +370,12 @@ def _model(table: Mapping[str, Any], where: str) -> dict[str, Any]:
         if name in model:
             raise InputError(f"{where}: model.{name} comes from the tokenizer: set tokenizer.vocabulary")
     try:
-        decode(Heads, model.get("alignment_heads", []), "model config.alignment_heads", InputError)
+        for name in ("alignment_heads", "copy_heads"):
+            decode(Heads, model.get(name, []), f"model config.{name}", InputError)
         checked = {"name" if key == "preset" else key: value for key, value in model.items()}
         if not ("name" in checked or {"decoder_layers", "heads"} <= checked.keys()):
-            checked.pop("alignment_heads", None)  # of a model that is chosen later, or a checkpoint's
+            for name in ("alignment_heads", "copy_heads"):  # of a model that is chosen later, or a checkpoint's
+                checked.pop(name, None)
         preset(**{"name": "small", **checked})
     except InputError as error:
         raise InputError(f"{where}, [model]: {error}") from None
@@ -403,6 +416,11 @@ def _check_together(recipe: Recipe, where: str) -> None:
     model = {**PRESETS.get(recipe.model.get("preset", ""), {}), **recipe.model}
     if not recipe.tokenizer.joint and model.get("share_embeddings", True):
         raise InputError(f"{where}: separate tokenizers need model.share_embeddings = false")
+    if not recipe.tokenizer.joint and model.get("copy_heads"):
+        raise InputError(
+            f"{where}: model.copy_heads copy ids of the source, which are words of the target only with one tokenizer: "
+            "set tokenizer.joint = true, or leave them out"
+        )
 
 
 def _check_guidance(recipe: Recipe, where: str) -> None:

@@ -62,7 +62,13 @@ def time_constant(kind: Kind, half: float) -> float:
 
 
 def mixed_inputs(
-    model: Transformer, target_ids: Tensor, memory: Tensor, source_lengths: Tensor, true_token: float, seed: int
+    model: Transformer,
+    target_ids: Tensor,
+    memory: Tensor,
+    source_lengths: Tensor,
+    true_token: float,
+    seed: int,
+    source_ids: Tensor | None = None,
 ) -> Tensor:
     """What the decoder reads: each token but the first is the true one, or the one that the model would have said.
 
@@ -76,24 +82,27 @@ def mixed_inputs(
         source_lengths: int64 `[b]`.
         true_token: the probability of a true token; with 1 nothing is computed.
         seed: decides the draw, on all devices alike.
+        source_ids: int64 `[b, s]`, which only a model that copies needs.
 
     Returns:
         int64 `[b, t]`.
     """
     if true_token >= 1 or target_ids.shape[1] < 2:
         return target_ids
-    said = _said(model, target_ids[:, :-1], memory, source_lengths)
+    said = _said(model, target_ids[:, :-1], memory, source_lengths, source_ids)
     # On the CPU: generators of other devices draw other numbers.
     draw = torch.rand(said.shape, generator=torch.Generator().manual_seed(seed)).to(said.device)
     return torch.cat([target_ids[:, :1], torch.where(draw < true_token, target_ids[:, 1:], said)], dim=1)
 
 
-def _said(model: Transformer, target_ids: Tensor, memory: Tensor, source_lengths: Tensor) -> Tensor:
+def _said(
+    model: Transformer, target_ids: Tensor, memory: Tensor, source_lengths: Tensor, source_ids: Tensor | None
+) -> Tensor:
     """The most probable token after each of `target_ids` `[b, t]`: int64 `[b, t]`."""
     model.eval()
     try:
         with torch.no_grad():
-            return model.decode(target_ids, memory, source_lengths).argmax(dim=-1)
+            return model.decode(target_ids, memory, source_lengths, source_ids=source_ids).argmax(dim=-1)
     finally:
         model.train()
         # Autocast keeps the weights that it converted here, which have no gradient, for the pass that needs one.

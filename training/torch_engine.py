@@ -34,10 +34,10 @@ class TorchEngine:
         return self.model.projection.weight.device
 
     def encode(self, input_ids: Int64, source_lengths: Int64) -> Memory:
-        """int64 `[batch, source]` padded ids -> cross keys and values `[batch, heads, source, head_dim]`, lengths."""
+        """int64 `[batch, source]` padded ids -> keys and values `[batch, heads, source, head_dim]`, lengths, ids."""
         ids, lengths = torch.from_numpy(input_ids).to(self.device), torch.from_numpy(source_lengths).to(self.device)
         with _exactly(self.model):
-            return self.model.cross_key_values(self.model.encode(ids, lengths)), lengths
+            return self.model.cross_key_values(self.model.encode(ids, lengths)), lengths, ids
 
     def first_target(self, source: int) -> int:
         """The shortest caches: the time of a step grows with their length."""
@@ -66,6 +66,7 @@ class TorchState:
         self._limits = torch.ones(rows, dtype=torch.int64, device=device)
         # A row that was never placed attends to one zero.
         self._lengths = torch.ones(rows, dtype=torch.int64, device=device)
+        self._source_ids = torch.zeros(rows, source, dtype=torch.int64, device=device)
         self._cross = model.new_caches(rows, source)
         self._caches = model.new_caches(rows, target)
         self._logits: Tensor | None = None
@@ -74,12 +75,13 @@ class TorchState:
     def place(
         self, rows: Sequence[int], memory: Memory, memory_rows: Sequence[int], target_limits: Sequence[int]
     ) -> None:
-        cross, lengths = cast(tuple[list[KeyValue], Tensor], memory)
+        cross, lengths, ids = cast(tuple[list[KeyValue], Tensor, Tensor], memory)
         at, of = list(rows), list(memory_rows)
         width = min(self.source, cross[0][0].shape[2])
         for stored, new in zip(self._cross, cross, strict=True):
             for mine, theirs in zip(stored, new, strict=True):
                 mine[at, :, :width] = theirs[of, :, :width]
+        self._source_ids[at, :width] = ids[of, :width]
         self._lengths[at] = lengths[of]
         self._token_ids[at] = self._tokens.bos
         self._positions[at] = 0
@@ -94,7 +96,9 @@ class TorchState:
         """What the exported decoder_step computes: finished rows make pad and stay where they are."""
         model = self._engine.model
         with _exactly(model):
-            logits = model.decode_step(self._token_ids, self._positions, self._cross, self._lengths, self._caches)
+            logits = model.decode_step(
+                self._token_ids, self._positions, self._cross, self._lengths, self._caches, self._source_ids
+            )
         chosen = logits.argmax(dim=-1).masked_fill(self._finished, self._tokens.pad)
         at_end = self._positions + 1 >= self._limits
         self._finished = self._finished | (chosen == self._tokens.eos) | at_end
@@ -121,7 +125,7 @@ class TorchState:
     def moved(self, rows: Sequence[int], target: int) -> "TorchState":
         """Indexing by a list copies, so that the copies of a repeated row are independent."""
         other, keep = TorchState(self._engine, len(rows), self.source, target), list(rows)
-        for name in ("_token_ids", "_positions", "_finished", "_limits", "_lengths"):
+        for name in ("_token_ids", "_positions", "_finished", "_limits", "_lengths", "_source_ids"):
             setattr(other, name, getattr(self, name)[keep])
         other._cross = [(key[keep], value[keep]) for key, value in self._cross]
         width = min(self.target, target)

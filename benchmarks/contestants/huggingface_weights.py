@@ -38,6 +38,7 @@ def unsupported(model: Transformer) -> str | None:
         "sinusoidal positions": _order(model) is not None,
         "LayerNorm": config.norm_kind == "layer",
         "LayerNorm before or after each sublayer only": config.norm in ("pre", "post"),
+        "no copy mechanism": not config.copies,
         "no LayerNorm on embeddings": not config.embedding_norm,
         "one embedding for both sides and the projection": config.share_embeddings and config.tie_projection,
         "a LayerNorm epsilon of 1e-5": config.layer_norm_epsilon == 1e-5,

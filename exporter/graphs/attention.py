@@ -64,6 +64,12 @@ class _Parallel(Lowering):
         self.cross_weights.append(weights)
         return self._merged(context)
 
+    def apart(self, x: Tensor) -> Tensor:
+        return x.reshape(self._batch, -1, x.shape[1])
+
+    def for_each_token(self, x: Tensor, tokens: Tensor) -> Tensor:
+        return x.expand(-1, tokens.shape[1], -1)
+
     def _split(self, x: Tensor, heads: int) -> Tensor:
         """[b * t, d] -> [b, h, t, k]."""
         return x.reshape(self._batch, -1, heads, x.shape[1] // heads).transpose(1, 2)
@@ -85,7 +91,12 @@ class DecoderGraph(DecoderStep):
         super().__init__(model, Lowering(), max_target)
 
     def forward(  # type: ignore[override]
-        self, target_ids: Tensor, target_lengths: Tensor, cross_bias: Tensor, cross: list[KeyValue]
+        self,
+        target_ids: Tensor,
+        target_lengths: Tensor,
+        cross_bias: Tensor,
+        cross: list[KeyValue],
+        cross_ids: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See the contract in `txport.runtime.bundle.interface` for names, shapes and meaning."""
         batch, length = target_ids.shape
@@ -94,10 +105,10 @@ class DecoderGraph(DecoderStep):
         positions = torch.arange(length)
         causal = torch.where(positions[None] <= positions[:, None], 0.0, MASKED)[None, None]
         self.lowering = parallel = _Parallel(batch, causal)
-        x = self.embedding(read, positions[None])
-        inputs = StepInputs(positions, positions, cross_bias)
-        x, _ = self._layers(x.reshape(-1, self.config.d_model), inputs, cross, cross)
-        chosen = _log_probabilities(self.projection(x), target_ids.reshape(-1)).reshape(batch, length)
+        x = self.embedding(read, positions[None]).reshape(-1, self.config.d_model)
+        inputs = StepInputs(positions, positions, cross_bias, cross_ids)
+        logits, _ = self._logits(x, inputs, cross, cross)
+        chosen = _log_probabilities(logits, target_ids.reshape(-1)).reshape(batch, length)
         tokens = _tokens(target_lengths, length)
         cross_maps, self_maps = _stacked(parallel.cross_weights, tokens), _stacked(parallel.self_weights, tokens)
         return torch.where(tokens, chosen, 0.0), cross_maps, self_maps

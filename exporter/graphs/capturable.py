@@ -11,14 +11,14 @@ from collections.abc import Iterable
 # Shape runs on the host, once. ONNX Runtime makes three for itself: FusedMatMul, of a transposed operand, QuickGelu, of
 # Sigmoid and Mul, and SimplifiedLayerNormalization, of the parts of RMSNorm.
 CAPTURABLE = frozenset(
-    "Add ArgMax Attention Cast Div Equal Erf FusedMatMul Gather GatherElements Gelu Gemm GreaterOrEqual "
-    "GroupQueryAttention LayerNormalization LessOrEqual MatMul Mul MultiHeadAttention Not Or Pow QuickGelu "
-    "RMSNormalization ReduceMax ReduceMean Relu Reshape ScatterElements Shape Sigmoid SimplifiedLayerNormalization "
-    "SkipLayerNormalization SkipSimplifiedLayerNormalization Softmax Split Sqrt TensorScatter Transpose Unsqueeze "
-    "Where".split()
+    "Add ArgMax Attention Cast Div Equal Erf Exp FusedMatMul Gather GatherElements Gelu Gemm GreaterOrEqual "
+    "GroupQueryAttention LayerNormalization LessOrEqual Log MatMul Max Mul MultiHeadAttention Neg Not Or Pow QuickGelu "
+    "RMSNormalization ReduceMax ReduceMean ReduceSum Relu Reshape ScatterElements Shape Sigmoid "
+    "SimplifiedLayerNormalization SkipLayerNormalization SkipSimplifiedLayerNormalization Softmax Softplus Split Sqrt "
+    "Sub TensorScatter Transpose Unsqueeze Where".split()
 )
-# What only the CPU's provider makes of them: it fuses Gemm with Relu, and has Relu and Softmax in 16 bits as functions.
-CPU_ONLY = frozenset({"FusedGemm", "Max", "Exp", "ReduceSum", "Sub"})
+# What only the CPU's provider makes of them: it fuses Gemm with Relu.
+CPU_ONLY = frozenset({"FusedGemm"})
 
 
 def not_capturable(operators: Iterable[str], *, on_cpu: bool = False) -> list[str]:

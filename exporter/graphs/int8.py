@@ -59,15 +59,20 @@ def to_int8(model: ir.Model, largest: Mapping[str, float], keep: Collection[str]
 
 def convertible(model: ir.Model) -> list[ir.Node]:
     """The nodes that int8 is for: products with a matrix of weights, and lookups of tokens in an embedding table."""
-    return [
-        node
-        for node in model.graph
-        if (node.op_type in ("MatMul", "Gemm") and _is_matrix(node.inputs[1])) or _is_lookup(node)
-    ]
+    return [node for node in model.graph if _is_product(node) or _is_lookup(node)]
+
+
+def _is_product(node: ir.Node) -> bool:
+    return node.op_type in ("MatMul", "Gemm") and _is_matrix(node.inputs[1]) and not _is_gate(node)
 
 
 def _is_matrix(value: ir.Value | None) -> bool:
     return value is not None and value.const_value is not None and len(value.const_value.shape) == 2
+
+
+def _is_gate(node: ir.Node) -> bool:
+    """Of one number, as whether to copy: rounding its inputs would cost more than the product."""
+    return (node.name or "").startswith("copying.")
 
 
 def _is_lookup(node: ir.Node) -> bool:

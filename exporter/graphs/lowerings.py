@@ -27,6 +27,7 @@ class StepInputs:
     positions: Tensor  # int64 [b]
     cache_positions: Tensor  # int64 [c], 0..c-1: an input, so that no Range operator is needed
     cross_bias: Tensor  # float [b, 1, 1, s]
+    cross_ids: Tensor | None = None  # int64 [b, 1, s, 1], of a model that copies
 
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:
@@ -86,6 +87,14 @@ class Lowering:
     def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
         """Attention of [b, h, 1, k] over [b, h, n, k]; a bool mask is true where seen, a float mask is added."""
         return attend(query, key, value, torch.where(mask, 0.0, MASKED) if mask.dtype == torch.bool else mask)[0]
+
+    def apart(self, x: Tensor) -> Tensor:
+        """A tensor with a row for each token, [b * t, n] -> [b, t, n]; a step has one token."""
+        return x.reshape(-1, 1, x.shape[1])
+
+    def for_each_token(self, x: Tensor, tokens: Tensor) -> Tensor:
+        """x [b, 1, s] for each of tokens [b, t, n] -> [b, t, s]."""
+        return x
 
     def add_norm(self, x: Tensor, residual: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
         """x, residual [b, d] -> (their sum, that normalised), each [b, d]."""

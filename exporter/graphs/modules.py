@@ -13,6 +13,7 @@ from typing import cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from txport.exporter.graphs.copying import CopyGraph, Looked
 from txport.exporter.graphs.lowerings import Lowering, StepInputs, attend
 from txport.exporter.graphs.norms import foldable, folded_into, graph_norm, remaining
 from txport.models.norms import SharedNorm
@@ -138,17 +139,22 @@ class EncoderGraph(nn.Module):
         folded = foldable(model.encoder_norm)
         # The cross keys and values of all layers are projections of the same memory.
         self.cross_key_value = nn.ModuleList(_packed(x.key, x.value, norm=folded) for x in attentions)  # type: ignore[union-attr, arg-type]
-        self._folded = folded is not None
+        self._folded, self._copies = folded is not None, config.copies
 
-    def forward(self, input_ids: Tensor, source_lengths: Tensor) -> tuple[list[KeyValue], Tensor]:
-        """int64 `[b, s]` and `[b]` -> for each decoder layer (key, value) `[b, h, s, k]`; bias `[b, 1, 1, s]`."""
+    def forward(
+        self, input_ids: Tensor, source_lengths: Tensor
+    ) -> tuple[list[KeyValue], Tensor] | tuple[list[KeyValue], Tensor, Tensor]:
+        """int64 `[b, s]` and `[b]` -> for each decoder layer (key, value) `[b, h, s, k]`; bias `[b, 1, 1, s]`.
+
+        A model that copies needs the ids again, `[b, 1, s, 1]`.
+        """
         x, bias, _ = self.encode(input_ids, source_lengths)
         memory = x if self._folded else self.norm(x)
         cross = []
         for project in self.cross_key_value:
             key, value = split_heads(project(memory), 2, self.heads)
             cross.append((key, value))
-        return cross, bias
+        return (cross, bias, input_ids[:, None, :, None]) if self._copies else (cross, bias)
 
     def encode(self, input_ids: Tensor, source_lengths: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
         """int64 `[b, s]` and `[b]` -> states `[b, s, d]`, bias `[b, 1, 1, s]`, each layer's weights `[b, h, s, s]`.
@@ -208,9 +214,11 @@ class DecoderStep(nn.Module):
             StepLayer(layer, opset, fold and self.pre_norm)  # type: ignore[arg-type]
             for layer in model.decoder
         )
-        last = foldable(model.decoder_norm) if fold and not config.tie_projection else None
+        # What copies reads the same state as the projection does.
+        last = foldable(model.decoder_norm) if fold and not config.tie_projection and not config.copies else None
         self.norm = remaining(model.decoder_norm, opset, folded=last is not None)
         self.projection = model.projection if last is None else _packed(model.projection, norm=last)
+        self.copying = None if model.copying is None else CopyGraph(model.copying, config.heads)
 
     def forward(
         self,
@@ -222,20 +230,36 @@ class DecoderStep(nn.Module):
         cross_bias: Tensor,
         cross: list[KeyValue],
         caches: list[KeyValue],
+        cross_ids: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, list[KeyValue], Tensor]:
         """See the contract in `txport.runtime.bundle.interface` for names, shapes and meaning."""
-        inputs = StepInputs(positions, cache_positions, cross_bias)
-        x, written = self._layers(self.embedding(token_ids, positions), inputs, cross, caches)
-        logits = self.projection(x)
+        inputs = StepInputs(positions, cache_positions, cross_bias, cross_ids)
+        logits, written = self._logits(self.embedding(token_ids, positions), inputs, cross, caches)
         token = torch.where(finished, self.pad_id, self.lowering.best(logits))
         # Every output that a runtime binds over its input depends, by way of `token`, on all that reads the input.
         ended = finished | (token == self.eos_id) | (positions + 1 >= target_limits)
         return token, positions + (~ended).to(torch.int64), ended, written, logits
 
-    def _layers(
-        self, x: Tensor, inputs: StepInputs, cross: list[KeyValue], caches: list[KeyValue]
+    def _logits(
+        self, read: Tensor, inputs: StepInputs, cross: list[KeyValue], caches: list[KeyValue]
     ) -> tuple[Tensor, list[KeyValue]]:
-        """x `[b, d]` -> `[b, d]` and the written caches.
+        """Embeddings `[b, d]` -> `[b, v]` and the written caches; for a model that copies, logarithms."""
+        looked: dict[int, Looked] = {}
+        x, written = self._layers(read, inputs, cross, caches, looked)
+        logits = self.projection(x)
+        if self.copying is not None:
+            logits = self.copying(logits, x, read, looked, inputs.cross_bias, inputs.cross_ids, self.lowering)
+        return logits, written
+
+    def _layers(
+        self,
+        x: Tensor,
+        inputs: StepInputs,
+        cross: list[KeyValue],
+        caches: list[KeyValue],
+        looked: dict[int, Looked],
+    ) -> tuple[Tensor, list[KeyValue]]:
+        """x `[b, d]` -> `[b, d]` and the written caches; `looked` gets what each layer looked for in the source.
 
         Pre-norm is written as post-norm is, a sublayer and then an addition with a norm, by pairing each addition
         with the norm of the sublayer that follows; so both can use one fused operator.
@@ -247,13 +271,15 @@ class DecoderStep(nn.Module):
             norms = [*norms[1:], self.norm]
         residual, y = x, (layers[0].self_norm(x) if self.pre_norm else x)
         remaining = iter(norms)
-        for layer, key_value, cache in zip(layers, cross, caches, strict=True):
+        for index, (layer, key_value, cache) in enumerate(zip(layers, cross, caches, strict=True)):
             context, cache = self.lowering.self_attention(layer.self_qkv(y), self.heads, cache, inputs)
             written.append(cache)
             residual, y = self._add_norm(layer.self_output(context), residual, next(remaining))
             query = layer.cross_query(y)
             context = self.lowering.cross_attention(query, self.heads, *key_value, inputs.cross_bias)
-            residual, y = self._add_norm(layer.cross_output(context), residual, next(remaining))
+            context = layer.cross_output(context)
+            looked[index] = Looked(query, key_value, context)
+            residual, y = self._add_norm(context, residual, next(remaining))
             residual, y = self._add_norm(layer.feed_forward(y), residual, next(remaining))
         # Pre-norm has applied its final norm by then, with the last addition.
         return (y if self.pre_norm else self.norm(y)), written

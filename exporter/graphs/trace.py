@@ -80,6 +80,7 @@ def trace_decoder(model: Transformer, max_target: int) -> ir.Model:
     example = (ids, torch.tensor([_TARGET, 2]), bias, [(keys.clone(), keys.clone()) for _ in range(layers)])
     cross = ({0: batch, 2: source},) * 2
     shapes = ({0: batch, 1: target}, {0: batch}, {0: batch, 3: source}, [cross] * layers)
+    example, shapes = _with_ids(config, example, shapes, {0: batch, 2: source})
     interface = decoder(model_sizes(config), "float32")
     return _trace(DecoderGraph(model, max_target), example, shapes, interface, OPSET)
 
@@ -103,9 +104,19 @@ def trace_step(model: Transformer, lowering: Lowering, max_target: int, *, fold:
     rows = {0: batch}
     cross, cache = ({0: batch, 2: source},) * 2, ({0: batch, 2: target},) * 2
     shapes = (rows, rows, rows, rows, {0: target}, {0: batch, 3: source}, [cross] * layers, [cache] * layers)
+    example, shapes = _with_ids(config, example, shapes, {0: batch, 2: source})
     interface = decoder_step(model_sizes(config), "float32")
     step = DecoderStep(model, lowering, max_target, fold=fold)
     return _trace(step, example, shapes, interface, lowering.opset)
+
+
+def _with_ids(
+    config: Config, example: tuple[Any, ...], shapes: tuple[Any, ...], shape: dict[int, Dim]
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """With the source's ids, which a model that copies reads in every step."""
+    if not config.copies:
+        return example, shapes
+    return (*example, torch.ones(_BATCH, 1, _SOURCE, 1, dtype=torch.int64)), (*shapes, shape)
 
 
 # The optional graphs, by their names and roles.

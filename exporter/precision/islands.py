@@ -22,6 +22,9 @@ OVERFLOW = 65504 / 2
 # Share of calibration tokens that may change before rounding counts as loss.
 CHANGED = 0.001
 
+# The module that mixes what the model says with what it copies: probabilities, of which float16 holds few.
+MIXTURE = "copying"
+
 # The kind of graph whose modules an optional graph has.
 LIKE = {"decoder": "decoder_step", "encoder_attention": "encoder"}
 
@@ -42,20 +45,22 @@ def choose_islands(
     Raises:
         CheckFailed: a cache or another input or output of a graph would overflow: float16 cannot hold this model.
     """
-    islands = _overflow_islands(files, calibration, progress)
     models = {name: ir.load(file) for name, file in files.items()}
+    mixtures = {name: mixture_nodes(model) for name, model in models.items()}
+    islands = {name: nodes - mixtures[name] for name, nodes in _overflow_islands(files, calibration, progress).items()}
     probe = ["encoder", list(files)[-1]]  # scopes are the same modules in every lowering: one represents all
 
     def loss(scopes: Sequence[Scope]) -> Loss:
         half = {name: models[name].clone() for name in probe}
         for name, model in half.items():
-            to_float16(model, _within(name, model, scopes) | islands[name])
+            to_float16(model, _within(name, model, scopes) | islands[name] | mixtures[name])
             rounded(model)
         return calibration.loss(half, directory / "rounded")
 
     progress("FP16: measuring the loss")
     scopes = _lossy_scopes(loss, [(name, scope) for name in probe for scope in _scopes(models[name])])
     result = [Island(name, tuple(sorted(nodes)), "overflow") for name, nodes in islands.items() if nodes]
+    result += islands_of_mixtures(models)
     for name, model in models.items():
         if nodes := _within(name, model, scopes) - islands[name]:
             result.append(Island(name, tuple(sorted(nodes)), "loss"))
@@ -75,12 +80,29 @@ def islands_of_attention(
     result = []
     for name, like in LIKE.items():
         modules = {node.rpartition("/")[0] for i in islands if i.graph.split(".")[0] == like for node in i.nodes}
+        modules = {module for module in modules if module.split(".")[0] != MIXTURE}
         nodes = (
             {node.name or "" for node in nodes_of(models[name]) if module_of(node) in modules} if name in models else ()
         )
         if nodes:
             result.append(Island(name, tuple(sorted(nodes)), "loss"))
     return result
+
+
+def mixture_nodes(model: ir.Model) -> set[str]:
+    """What copies is computed in float32, but for the choice of a head: whole keys would be converted for it."""
+    copying = [node for node in model.graph if module_of(node).split(".")[0] == MIXTURE]
+    return {node.name or "" for node in copying if not any(map(_is_float_input, node.inputs))}
+
+
+def _is_float_input(value: ir.Value | None) -> bool:
+    return value is not None and value.is_graph_input() and value.dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+
+
+def islands_of_mixtures(models: Mapping[str, ir.Model]) -> list[Island]:
+    """See `mixture_nodes`."""
+    found = [Island(name, tuple(sorted(mixture_nodes(model))), "mixture") for name, model in models.items()]
+    return [island for island in found if island.nodes]
 
 
 def islands_of_outputs(models: Mapping[str, ir.Model]) -> list[Island]:
@@ -140,7 +162,8 @@ def _reads_cache(node: ir.Node) -> bool:
 
 def _scopes(model: ir.Model) -> list[str]:
     """The modules of a graph, in order, that may become islands."""
-    return list(dict.fromkeys(module_of(n) for n in model.graph if module_of(n) and not _reads_cache(n)))
+    modules = dict.fromkeys(module_of(n) for n in model.graph if module_of(n) and not _reads_cache(n))
+    return [module for module in modules if module.split(".")[0] != MIXTURE]
 
 
 def _within(name: str, model: ir.Model, scopes: Sequence[Scope]) -> set[str]:

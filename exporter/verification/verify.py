@@ -139,7 +139,8 @@ class Verifier:
 
     def _match_model(self, directory: Path, manifest: Manifest) -> None:
         """See that the checkpoint's model has the bundle's sizes, and give it positions for the bundle's lengths."""
-        for name in ("encoder_layers", "decoder_layers", "d_model", "heads", "source_vocabulary", "target_vocabulary"):
+        sizes = ("encoder_layers", "decoder_layers", "d_model", "heads", "source_vocabulary", "target_vocabulary")
+        for name in (*sizes, "copies"):
             ours, theirs = getattr(manifest.model, name), getattr(self.checkpoint.config, name)
             if ours != theirs:
                 raise BundleError(

@@ -2,16 +2,22 @@
 
 Pre-norm with an epsilon of 1e-6, attention without biases as a rule, stored tables of positions, a projection with a
 bias. Source texts have no eos; the decoder starts from <s>.
+
+A model with `copy_attn` copies by the first head of the last layer. OpenNMT-py adds the source's unknown words to the
+vocabulary while it translates and copies them by their position; ids have none for them here, and they stay <unk>. With
+subwords, of which none is unknown, both are the same.
 """
 
 import re
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
 from txport.models.config import Config
 from txport.models.importers.imported import Imported, ImportOptions, TokenizerParts
 from txport.models.importers.layers import LayerNames, map_layers
-from txport.models.importers.plan import ImportPlan
+from txport.models.importers.plan import BANNED, ImportPlan
 from txport.models.importers.settings import Settings, flat_settings, one_file
 from txport.models.importers.tokenizers.languages import refuse_languages
 from txport.models.importers.tokenizers.sentencepiece_models import dictionary_tokenizer, find_sentencepiece
@@ -31,7 +37,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "max_relative_positions": (0,),
     "relative_positions_buckets": (0,),
     "self_attn_type": ("scaled-dot", "scaled-dot-flash"),
-    "copy_attn": (False,),
     "num_kv": (0,),
     "multiquery": (False,),
     "parallel_residual": (False,),
@@ -126,15 +131,27 @@ def _config(settings: Settings, plan: ImportPlan, source: list[str], target: lis
             raise CheckpointError(
                 f"{plan.source}: {name} has {rows} rows, but the vocabulary has {len(vocabulary)} tokens"
             )
-    embeddings = plan.embeddings(tables[0], tables[1], "generator.weight")
-    plan.take("projection.bias", "generator.bias")
+    copies = settings.get("copy_attn", False)
+    generator = "generator.linear" if copies else "generator"
+    embeddings = plan.embeddings(tables[0], tables[1], f"{generator}.weight")
+    plan.take("projection.bias", f"{generator}.bias")
+    layers = settings.get("dec_layers")
+    if copies:
+        if source != target:
+            raise CheckpointError(
+                f"{plan.source} copies (copy_attn = True) from a source vocabulary that is not the target's: only a "
+                "model with one vocabulary (share_vocab) can copy by its ids"
+            )
+        layers = settings.get("dec_layers", kind=int)
+        _copying(plan, settings.get("dec_hid_size", kind=int), target.index(_PAD))
     dropout = settings.get("dropout", 0.1)
     return settings.config(
         d_model=settings.same("enc_hid_size", "dec_hid_size"),
         heads=settings.get("heads"),
         ffn=settings.get("transformer_ff"),
         encoder_layers=settings.get("enc_layers"),
-        decoder_layers=settings.get("dec_layers"),
+        decoder_layers=layers,
+        copy_heads=((layers - 1, 0),) if copies else (),
         norm="pre",
         positions="learned",
         max_positions=min(MAX_POSITIONS, plan.stored("encoder.embeddings.make_embedding.pe.pe").shape[0]),
@@ -148,6 +165,20 @@ def _config(settings: Settings, plan: ImportPlan, source: list[str], target: lis
         eos_id=target.index(_EOS),
         **embeddings,
     )
+
+
+def _copying(plan: ImportPlan, width: int, pad: int) -> None:
+    """Its CopyGenerator looks at the decoder's state only, has the probability to copy, not to say, and never pads."""
+    for part in ("weight", "bias"):
+        plan.take(f"copying.state.{part}", f"generator.linear_copy.{part}")
+        plan.change(f"copying.state.{part}", torch.neg)
+    for name in ("context", "input"):
+        plan.put(f"copying.{name}.weight", torch.zeros(1, width))
+
+    def without_pad(bias: Tensor) -> Tensor:
+        return bias.index_fill(0, torch.tensor([pad]), BANNED)
+
+    plan.change("projection.bias", without_pad)
 
 
 def _positions(plan: ImportPlan, side: str, theirs: str, ours: Config) -> None:

@@ -13,6 +13,9 @@
     encoder_attention  input_ids [batch, source], source_lengths [batch]
                    -> memory [batch, source, d_model], self_attention [layers, batch, heads, source, source]
 
+The encoder of a model that copies (`model.copies`) also gives cross_ids [batch, 1, source, 1], the source's ids, which
+its decoder_step and decoder take; its logits are logarithms of the mixture's probabilities.
+
 ids, positions, lengths and limits are int64, finished is bool, the rest is float32 or float16. For each row, one step
 does: chosen = argmax(logits); next_token = pad if finished else chosen; next_finished = finished or next_token == eos
 or positions + 1 >= target_limits; next_positions = positions + not next_finished.
@@ -34,6 +37,8 @@ from txport.runtime.bundle.schema import Dimension, DType, ModelSizes, Tensor
 # precisions, so padding changes nothing; -inf would make NaN of a row in which every position is masked.
 MASKED = -30000.0
 
+# The source's ids, where the model copies.
+CROSS_IDS = "cross_ids"
 STATE = ("token_ids", "positions", "finished")
 # A lowering that has no use for it leaves it out.
 OPTIONAL_INPUTS = ("cache_positions",)
@@ -63,7 +68,7 @@ def cache_names(layers: int) -> list[str]:
 def encoder(sizes: ModelSizes, floating: DType) -> Interface:
     """Of the encoder of a model of these sizes; `floating` is the dtype of keys, values and bias."""
     inputs = [*_tensors("int64", ("batch", "source"), "input_ids"), *_tensors("int64", ("batch",), "source_lengths")]
-    return Interface(tuple(inputs), (*_cross(sizes, floating), *_bias(floating)))
+    return Interface(tuple(inputs), (*_cross(sizes, floating), *_bias(floating), *_ids(sizes)))
 
 
 def decoder_step(sizes: ModelSizes, floating: DType) -> Interface:
@@ -79,6 +84,7 @@ def decoder_step(sizes: ModelSizes, floating: DType) -> Interface:
         *_bias(floating),
         *_cross(sizes, floating),
         *_tensors(floating, shape, *caches),
+        *_ids(sizes),
     ]
     outputs = [Tensor(f"next_{t.name}", t.dtype, t.shape, False) for t in (*state, *_tensors(floating, shape, *caches))]
     outputs += _tensors(floating, ("batch", sizes.target_vocabulary), "logits")
@@ -93,6 +99,7 @@ def decoder(sizes: ModelSizes, floating: DType) -> Interface:
         *_tensors("int64", ("batch",), "target_lengths"),
         *_bias(floating),
         *_cross(sizes, floating),
+        *_ids(sizes),
     ]
     outputs = [
         *_tensors("float32", ("batch", "target"), "log_probabilities"),
@@ -129,6 +136,11 @@ def _cross(sizes: ModelSizes, floating: DType) -> list[Tensor]:
 
 def _bias(floating: DType) -> list[Tensor]:
     return _tensors(floating, ("batch", 1, 1, "source"), "cross_bias")
+
+
+def _ids(sizes: ModelSizes) -> list[Tensor]:
+    """As wide as keys are, of one head and one number a token, so that whatever moves keys moves these."""
+    return _tensors("int64", ("batch", 1, "source", 1), CROSS_IDS) if sizes.copies else []
 
 
 def _tensors(dtype: DType, shape: tuple[Dimension | int, ...], *names: str) -> list[Tensor]:

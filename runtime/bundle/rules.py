@@ -51,6 +51,11 @@ def _size_faults(manifest: ManifestFields) -> Iterator[str]:
     for name, token in encode(manifest.tokens).items():
         if not 0 <= token < manifest.model.target_vocabulary:
             yield f"tokens.{name} is {token}, outside the target vocabulary of {manifest.model.target_vocabulary}"
+    if manifest.model.copies and manifest.model.source_vocabulary != manifest.model.target_vocabulary:
+        both = f"{manifest.model.source_vocabulary} and {manifest.model.target_vocabulary} ids"
+        yield f"model.copies needs one vocabulary, but source and target have {both}"
+    if manifest.model.copies and manifest.parameters is not None:
+        yield "parameters are for the fused engine, which has no copy mechanism, but model.copies is true"
     for name in ("pad", "eos"):
         if getattr(manifest.tokens, name) >= manifest.model.source_vocabulary:
             yield f"tokens.{name} is outside the source vocabulary of {manifest.model.source_vocabulary}"

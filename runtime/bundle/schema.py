@@ -34,7 +34,7 @@ class MadeBy:
 
 @dataclass(frozen=True)
 class ModelSizes:
-    """What a runtime needs to size its buffers."""
+    """What a runtime needs to size its buffers; `copies` says that a step reads the source's ids as well."""
 
     encoder_layers: int
     decoder_layers: int
@@ -43,6 +43,7 @@ class ModelSizes:
     head_dim: int
     source_vocabulary: int
     target_vocabulary: int
+    copies: bool = added(False)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from txport.runtime.bundle.interface import MASKED, cache_names, cross_names
+from txport.runtime.bundle.interface import CROSS_IDS, MASKED, cache_names, cross_names
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph
 from txport.runtime.device.device import Buffer, Device
@@ -35,12 +35,12 @@ class StepSizes:
 
 @dataclass(frozen=True)
 class Stack:
-    """Tensors `[rows, heads, length, head_dim]` one after the other: where each begins, and its strides.
+    """Tensors `[rows, heads, length, numbers]` one after the other: where each begins, and its strides.
 
     Attributes:
         address: of the first tensor.
         names: of the tensors, in order.
-        line: bytes of one head, `length * head_dim` values.
+        line: bytes of one head, `length * numbers` values.
         row: bytes of one row, all heads.
         plane: bytes from one tensor to the next.
     """
@@ -54,6 +54,10 @@ class Stack:
     def tensors(self) -> dict[str, int]:
         """Address of each tensor."""
         return {name: self.address + index * self.plane for index, name in enumerate(self.names)}
+
+    @property
+    def heads(self) -> int:
+        return self.row // self.line
 
     def at(self, row: int) -> Buffer:
         """The heads of this row and the rows after it, in all tensors."""
@@ -115,6 +119,10 @@ class HostBlock:
 class StepBuffers:
     """All device memory of one batch, allocated once and reused for later batches of the same sizes.
 
+    Attributes:
+        caches: of self-attention.
+        sources: what the encoder gives but for the bias: keys and values of cross-attention, and ids to copy.
+
     Args:
         device: where.
         manifest: for the sizes of the model.
@@ -147,7 +155,10 @@ class StepBuffers:
             raise
         line, layers = model.head_dim * self.float_size, model.decoder_layers
         self.caches = stack(at["caches"], cache_names(layers), sizes.rows, model.heads, sizes.target * line)
-        self.cross = stack(at["cross"], cross_names(layers), sizes.rows, model.heads, sizes.source * line)
+        cross = stack(at["cross"], cross_names(layers), sizes.rows, model.heads, sizes.source * line)
+        ids_line = sizes.source * np.dtype(id_type).itemsize
+        ids = [stack(at["ids"], [CROSS_IDS], sizes.rows, 1, ids_line)] if model.copies else []
+        self.sources = (cross, *ids)
         self.bias, self.masked, self.state = at["bias"], at["masked"], at["state"]
         self.logits = at["logits"] if sizes.logits else None
         self.bias_row = sizes.source * self.float_size
@@ -161,8 +172,11 @@ class StepBuffers:
         return address
 
     def _write_constants(self, at: dict[str, int], sizes: StepSizes) -> None:
-        """Caches and cross keys start as zeros: a NaN in uninitialised memory would come through the mask."""
-        for whole in (self.caches, self.cross):
+        """Caches and cross keys start as zeros: a NaN in uninitialised memory would come through the mask.
+
+        So do ids, which are looked up.
+        """
+        for whole in (self.caches, *self.sources):
             whole.clear(self.device, 0, sizes.rows)
         masked = np.full((sizes.rows, sizes.source), MASKED, self.float_type)
         self.device.upload(self.bias, masked)
@@ -172,7 +186,8 @@ class StepBuffers:
     def _addresses(self, graph: Graph, at: dict[str, int]) -> dict[str, int]:
         """The address of each input and output by name; an output that aliases an input has its address."""
         addresses = {name: self.state + offset for name, offset in self.host.offsets.items()}
-        addresses |= self.caches.tensors() | self.cross.tensors()
+        for whole in (self.caches, *self.sources):
+            addresses |= whole.tensors()
         addresses |= {"cross_bias": self.bias, "cache_positions": at["cache_positions"]}
         addresses |= {output: addresses[name] for name, output in graph.aliases}
         return addresses | ({} if self.logits is None else {"logits": self.logits})
@@ -236,4 +251,6 @@ def _plan(manifest: Manifest, sizes: StepSizes, id_type: str, state: int) -> dic
         "cache_positions": sizes.target * np.dtype(id_type).itemsize,
         "state": state,
     }
+    if model.copies:
+        plan["ids"] = stack_bytes(1, sizes.rows, 1, sizes.source * np.dtype(id_type).itemsize)[1]
     return plan | ({"logits": sizes.rows * model.target_vocabulary * float_size} if sizes.logits else {})

@@ -4,7 +4,7 @@ All work is enqueued on one stream, in order, so the host waits only when it pol
 """
 
 import numpy as np
-from txport.runtime.bundle.interface import cross_names
+from txport.runtime.bundle.interface import CROSS_IDS, cross_names
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.device.buffers import ALIGNMENT, stack, stack_bytes
 from txport.runtime.device.device import Device
@@ -54,17 +54,21 @@ class DeviceEngine:
         line = width * self.manifest.model.head_dim * float_type.itemsize
         heads = self.manifest.model.heads
         _, cross_bytes = stack_bytes(len(self._cross), batch, heads, line)
-        parts = (cross_bytes, batch * width * float_type.itemsize, ids.nbytes, batch * id_type.itemsize)
+        copied = stack_bytes(1, batch, 1, width * id_type.itemsize)[1] if self.manifest.model.copies else 0
+        parts = (cross_bytes, batch * width * float_type.itemsize, ids.nbytes, batch * id_type.itemsize, copied)
         sizes = [-(-size // ALIGNMENT) * ALIGNMENT for size in parts]
         with self._pool.working():
             memory = self._pool.memory(sum(sizes))
-            cross_at, bias, ids_at, lengths_at = (memory.value + sum(sizes[:index]) for index in range(4))
-            cross = stack(cross_at, self._cross, batch, heads, line)
+            cross_at, bias, ids_at, lengths_at, copied_at = (memory.value + sum(sizes[:index]) for index in range(5))
+            sources = [stack(cross_at, self._cross, batch, heads, line)]
+            if copied:
+                sources.append(stack(copied_at, [CROSS_IDS], batch, 1, width * id_type.itemsize))
             self.device.upload(ids_at, ids)
             self.device.upload(lengths_at, np.ascontiguousarray(source_lengths, id_type))
             inputs = {"input_ids": ids_at, "source_lengths": lengths_at}
-            self._program.encode({**inputs, **cross.tensors(), "cross_bias": bias}, batch, width)
-        return Encoded(cross, bias, width, memory)
+            outputs = {name: address for whole in sources for name, address in whole.tensors().items()}
+            self._program.encode({**inputs, **outputs, "cross_bias": bias}, batch, width)
+        return Encoded(tuple(sources), bias, width, memory)
 
     def allocate(self, rows: int, source: int, target: int, *, logits: bool = False) -> DeviceState:
         """Buffers for `rows` sentences of up to `source` tokens that make up to `target` tokens, all rows finished.

@@ -44,9 +44,9 @@ class PreparedStep:
 
 @dataclass(frozen=True)
 class Encoded:
-    """Encoder output on the device: cross keys and values, and the bias `[batch, 1, 1, width]`."""
+    """Encoder output on the device: what `StepBuffers.sources` takes, and the bias `[batch, 1, 1, width]`."""
 
-    cross: Stack
+    sources: tuple[Stack, ...]
     bias: int
     width: int
     memory: Lease[int]

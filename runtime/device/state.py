@@ -50,11 +50,11 @@ class DeviceState:
         buffers.caches.clear(device, row, count)
         bias = Buffer(buffers.bias + row * buffers.bias_row, buffers.bias_row)
         if memory.width < buffers.sizes.source:
-            buffers.cross.clear(device, row, count)
+            for whole in buffers.sources:
+                whole.clear(device, row, count)
             device.copy(bias, Buffer(buffers.masked), count * buffers.bias_row)
-        cross = memory.cross
-        planes, lines = len(cross.names), count * buffers.heads
-        device.copy(buffers.cross.at(row), cross.at(memory_row), cross.line, lines, planes)
+        for to, of in zip(buffers.sources, memory.sources, strict=True):
+            device.copy(to.at(row), of.at(memory_row), of.line, count * of.heads, len(of.names))
         bias_row = memory.width * buffers.float_size
         device.copy(bias, Buffer(memory.bias + memory_row * bias_row, bias_row), bias_row, count)
 
@@ -147,7 +147,8 @@ def _copy_run(old: StepBuffers, new: StepBuffers, source: int, target: int, coun
         new.caches.clear(device, target, count)
     length = min(old.caches.line, new.caches.line)
     device.copy(new.caches.at(target), old.caches.at(source), length, lines, planes)
-    device.copy(new.cross.at(target), old.cross.at(source), old.cross.line, lines, planes)
+    for to, of in zip(new.sources, old.sources, strict=True):
+        device.copy(to.at(target), of.at(source), of.line, count * of.heads, len(of.names))
     bias = Buffer(new.bias + target * new.bias_row), Buffer(old.bias + source * old.bias_row)
     device.copy(*bias, count * old.bias_row)
 

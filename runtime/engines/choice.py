@@ -23,6 +23,7 @@ DEVICES = ("auto", "cpu", "cuda", "trt")
 FUSED = "fused"
 _TENSORRTS: tuple[LibraryName, ...] = ("tensorrt", "tensorrt_rtx")
 _NO_TABLE = "the bundle has no parameters for the fused engine"
+_NO_COPIES = "the fused engine has no copy mechanism"
 _log = logging.getLogger("txport")
 
 
@@ -91,6 +92,8 @@ def _forced(manifest: Manifest, device: str) -> Choice:
     """The fused engine, whether the bundle was verified with it or not."""
     if device not in ("auto", "cpu"):
         raise InputError(f"lowering {FUSED} is for the CPU: leave out the device {device}")
+    if manifest.model.copies:
+        raise BundleError(f"{_NO_COPIES}, which this model needs: leave out the lowering {FUSED}")
     if manifest.parameters is None:
         raise BundleError(
             f"{_NO_TABLE}: export it again with this version of txport, which writes them for models with LayerNorm"
@@ -112,6 +115,8 @@ def _on_cpu(manifest: Manifest, device: str, lowering: str | None, reason: str) 
 
 def against_fused(manifest: Manifest) -> str | None:
     """Why the fused engine is not chosen for a bundle, as far as that is known before it is opened; None if it is."""
+    if manifest.model.copies:
+        return _NO_COPIES
     if manifest.parameters is None:
         return _NO_TABLE
     if manifest.verification is not None and not manifest.verification.fused:

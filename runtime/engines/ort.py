@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
-from txport.runtime.bundle.interface import MASKED, cross_names
+from txport.runtime.bundle.interface import CROSS_IDS, MASKED, cross_names
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.schema import Lowering, Tensor
 from txport.runtime.engine import FIRST_TARGET, Float32, Int64, StepOutput
@@ -56,7 +56,7 @@ class OrtEngine:
         threads: int = 0,
     ) -> None:
         self.limits, self.tokens, self.manifest = manifest.limits, manifest.tokens, manifest
-        names = {"cross_bias", *cross_names(manifest.model.decoder_layers)}
+        names = {"cross_bias", CROSS_IDS, *cross_names(manifest.model.decoder_layers)}
         self._cross = [tensor for tensor in manifest.encoder.outputs if tensor.name in names]
         session_of = partial(open_session, directory, threads=threads, providers=[CPU])
         self._encoder = session_of(manifest.encoder)
@@ -69,7 +69,7 @@ class OrtEngine:
         """Run the encoder on int64 `[batch, source]` ids, padded with pad, of int64 `[batch]` lengths.
 
         Returns:
-            its outputs by name: cross-attention keys, values and bias.
+            its outputs by name: cross-attention keys, values and bias, and the source's ids for a model that copies.
 
         Raises:
             ResourceError: there is not enough memory.
@@ -120,10 +120,13 @@ class OrtEngine:
         return OrtState(self, buffers, (rows, source, target))
 
     def allocate_cross(self, rows: int, source: int) -> Buffers:
-        """Cross keys, values and bias for `rows` sentences of up to `source` tokens, not initialised."""
+        """Cross keys, values and bias for `rows` sentences of up to `source` tokens, not initialised; ids are 0."""
         cross = [tensor for tensor in self.step_graph.inputs if is_cross(tensor.name)]
         with _enough_memory(rows, source):
-            return _buffers(self._memory, cross, {"batch": rows, "source": source})[0]
+            buffers = _buffers(self._memory, cross, {"batch": rows, "source": source})[0]
+        if CROSS_IDS in buffers:
+            buffers[CROSS_IDS].fill(0)  # a step looks them up, also those of rows that never get a sentence
+        return buffers
 
 
 class OrtState:

@@ -234,6 +234,17 @@ class View {
     std::byte* to = tensor.address + static_cast<std::size_t>(index) * tensor.item_bytes;
     std::memcpy(to, tensor.dtype == "int64" ? static_cast<const void*>(&value) : &narrow, tensor.item_bytes);
   }
+  // Of keys, values and ids to copy alike.
+  float told_number(const std::string& name, std::int64_t index) const {
+    return name == kCrossIds ? static_cast<float>(id(name, index)) : number(name, index);
+  }
+  void tell(const std::string& name, std::int64_t index, float value) const {
+    if (name == kCrossIds) {
+      set_id(name, index, static_cast<std::int64_t>(value));
+    } else {
+      number(name, index) = value;
+    }
+  }
   float& number(const std::string& name, std::int64_t index) const {
     return reinterpret_cast<float*>(tensors.at(name).address)[index];
   }
@@ -263,7 +274,7 @@ inline void run_encoder(const View& view) {
           const std::int64_t id = view.id("input_ids", row * view.sizes.source + token);
           for (std::int64_t item = 0; item < width; ++item) {
             const std::int64_t index = ((row * heads + head) * view.sizes.source + token) * width + item;
-            view.number(name, index) = bias ? (real ? 0.0F : -30000.0F) : told(id, head, item);
+            view.tell(name, index, bias ? (real ? 0.0F : -30000.0F) : told(id, head, item));
           }
         }
       }
@@ -284,7 +295,7 @@ inline Ids told_ids(const View& view, const std::string& start, std::int64_t row
     for (std::int64_t token = 0; token < length; ++token) {
       for (std::int64_t head = 0; head < heads; ++head) {
         for (std::int64_t item = 0; item < width; ++item) {
-          const float value = view.number(name, ((row * heads + head) * length + token) * width + item);
+          const float value = view.told_number(name, ((row * heads + head) * length + token) * width + item);
           if (token >= tokens) {
             require(value == 0 || (start == "cross_" && value < 1e6F), "what is beyond the tokens was not cleared");
             continue;
@@ -409,10 +420,14 @@ class MemoryProgram : public Program {
 };
 
 // The toy bundle's graphs with the small vocabulary of the model in memory, and an output more.
-inline Manifest small_manifest() {
+inline Manifest small_manifest(bool copies = false) {
   Manifest manifest = Manifest::load(kToyBundle);
+  manifest.model.copies = copies;
   manifest.tokens = kTokens;
   for (Graph& graph : manifest.graphs) {
+    std::vector<Tensor>& with_ids = graph.role == kEncoder ? graph.outputs : graph.inputs;
+    const std::vector<Size> shape{"batch", std::int64_t{1}, "source", std::int64_t{1}};
+    if (copies) with_ids.push_back({kCrossIds, "int64", shape, false});
     graph.outputs.push_back({kUnknownOutput, "float32", {std::string("batch"), std::string("source")}, true});
     for (Tensor& tensor : graph.outputs) {
       if (tensor.name == "logits") tensor.shape = {std::string("batch"), static_cast<std::int64_t>(kVocabulary)};

@@ -202,7 +202,7 @@ class HashProgram:
             ids, lengths = views["input_ids"], views["source_lengths"]
             assert (ids >= 0).all() and (lengths >= 1).all() and (lengths <= width).all()
             for name, view in views.items():
-                if name.startswith("cross_key") or name.startswith("cross_value"):
+                if name.startswith(("cross_key", "cross_value", "cross_ids")):
                     view[:] = ids[:, None, :, None]
             valid = np.arange(width) < lengths[:, None]
             views["cross_bias"][:] = np.where(valid, 0.0, -30000.0)[:, None, None]
@@ -236,7 +236,7 @@ class HashProgram:
     def step(self, bound: dict[str, Any], sizes: StepSizes) -> None:
         self.launched.append(sizes.rows)
         keys = [view for name, view in bound.items() if name.startswith("self_")]
-        cross = [view for name, view in bound.items() if name.startswith(("cross_key", "cross_value"))]
+        cross = [view for name, view in bound.items() if name.startswith(("cross_key", "cross_value", "cross_ids"))]
         assert (bound["cache_positions"] == np.arange(sizes.target)).all()
         for row in range(sizes.rows):
             position, token = int(bound["positions"][row]), int(bound["token_ids"][row])

@@ -25,10 +25,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "rms": {"norm_kind": "rms", "norm": "pre", "embedding_norm": True},
     "power": {"norm_kind": "power", "norm": "pre", "tie_projection": False, "attention_bias": False},
     "batch": {"norm_kind": "batch", "norm": "post_final", "embedding_norm": True},
+    "copies": {"copy_heads": ((1, 0), (0, 3)), "norm": "pre", "projection_bias": True},
 }
 
 # Those that the fused engine for CPUs computes.
-LAYER_NORM = {name: options for name, options in OPTIONS.items() if "norm_kind" not in options}
+LAYER_NORM = {name: options for name, options in OPTIONS.items() if not {"norm_kind", "copy_heads"} & options.keys()}
 
 
 def random_model(**overrides: Any) -> Transformer:

@@ -52,7 +52,10 @@ WRONG_VALUES = [
 ]
 
 # Checkpoints from before there were these fields do not have them.
-ADDED = ("attention_dropout", "activation_dropout", "attention_bias", "initialisation", "alignment_heads", "norm_kind")
+ADDED = (
+    "attention_dropout", "activation_dropout", "attention_bias", "initialisation", "alignment_heads", "copy_heads",
+    "norm_kind",
+)  # fmt: skip
 
 
 def small(**fields: Any) -> Config:
@@ -74,7 +77,7 @@ def test_presets_survive_json(tmp_path: Path, name: str) -> None:
 def test_every_field_survives_json(tmp_path: Path) -> None:
     config = Config(
         source_vocabulary=64,
-        target_vocabulary=72,
+        target_vocabulary=64,
         d_model=48,
         heads=3,
         ffn=96,
@@ -96,6 +99,7 @@ def test_every_field_survives_json(tmp_path: Path) -> None:
         attention_bias=False,
         initialisation="d2l",
         alignment_heads=((3, 2), (0, 1)),
+        copy_heads=((2, 1),),
         layer_norm_epsilon=1e-6,
         pad_id=4,
         unk_id=5,
@@ -112,7 +116,7 @@ def test_every_field_survives_json(tmp_path: Path) -> None:
 def test_a_missing_or_mistyped_field_is_refused_by_name(tmp_path: Path, field: str) -> None:
     value = dataclasses.asdict(small(activation_dropout=0.1))
     for wrong in (None, [], {"x": 1}, "3" if not isinstance(value[field], str) else 3):
-        if (field, wrong) in (("activation_dropout", None), ("alignment_heads", [])):
+        if (field, wrong) in (("activation_dropout", None), ("alignment_heads", []), ("copy_heads", [])):
             continue
         with pytest.raises(CheckpointError, match=field):
             written(tmp_path, {**value, field: wrong})

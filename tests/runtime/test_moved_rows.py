@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from memory_device import HashProgram, MemoryDevice
 from memory_engine import MemoryEngine
 from moved_rows import LIMITS, SOURCES, WALK, Turn, after, check_moves
+from patches import manifests
 from toy import BUNDLE, answer
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Lowering
@@ -17,6 +18,8 @@ from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.engines.ort_cuda import OrtProgram
 
 MANIFEST = Manifest.load(BUNDLE)
+# The same with the source's ids in the state.
+COPIES = Manifest.parse(manifests().data("copies"))
 
 
 def toy_after(source: Sequence[int], made: Sequence[int]) -> int:
@@ -38,6 +41,7 @@ def test_in_memory(sources: list[list[int]], limits: list[int], walk: list[Turn]
     st.booleans(),
     st.sampled_from([(4,), (1, 2, 4), (1, 4)]),
     st.sampled_from([(100,), (16, 32, 100)]),
+    st.sampled_from([MANIFEST, COPIES]),
 )
 def test_on_a_device(
     sources: list[list[int]],
@@ -46,10 +50,11 @@ def test_on_a_device(
     lazy: bool,
     batches: tuple[int, ...],
     targets: tuple[int, ...],
+    manifest: Manifest,
 ) -> None:
     device = MemoryDevice(lazy)
-    program = HashProgram(device, MANIFEST, MANIFEST.step("scatter"), batches, targets)
-    engine = DeviceEngine(device, MANIFEST, program)
+    program = HashProgram(device, manifest, manifest.step("scatter"), batches, targets)
+    engine = DeviceEngine(device, manifest, program)
     for _ in range(2):  # buffers that are used again hold nothing of before
         check_moves(engine, sources, limits[: len(sources)], walk, after)
 

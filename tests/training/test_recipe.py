@@ -38,9 +38,9 @@ def test_defaults(write: Callable[..., Path]) -> None:
     [
         ("[corpus", "is not TOML"),
         (b"\xff", "is not TOML"),
-        ("", r"\[corpus\] kind is missing: set it to one of builtin, parallel, table, datasets"),
+        ("", r"\[corpus\] kind is missing: set it to one of builtin, names, parallel, table, datasets"),
         ('[corpus]\nkind = "tabel"\n', "corpus.kind is 'tabel': did you mean table?"),
-        ("[corpus]\nkind = 3\n", "corpus.kind is 3: it must be one of builtin, parallel, table, datasets"),
+        ("[corpus]\nkind = 3\n", "corpus.kind is 3: it must be one of builtin, names, parallel, table, datasets"),
         (BASE + "[trainig]\n", "unknown section trainig: did you mean training?"),
         (BASE + "max_step = 3\n", "training has the unknown field 'max_step': did you mean max_steps?"),
         (BASE + "[other]\n", "unknown section other: it may have corpus, tokenizer, model, training"),
@@ -75,7 +75,9 @@ def test_bad_recipes(write: Callable[..., Path], text: str, message: str) -> Non
 
 
 def test_unknown_recipe_names_those_that_exist() -> None:
-    with pytest.raises(InputError, match=r"recipe nonsense cannot be read .* one of demo, eng_fra, multi30k, tiny"):
+    with pytest.raises(
+        InputError, match=r"recipe nonsense cannot be read .* one of demo, eng_fra, multi30k, names, tiny"
+    ):
         read("nonsense")
 
 
@@ -99,7 +101,7 @@ def test_the_starter_is_a_recipe_of_defaults(write: Callable[..., Path]) -> None
 def test_every_value_of_the_starter_is_the_default(write: Callable[..., Path]) -> None:
     """Without the signs of comments, and with one kind of corpus, it is the same recipe, every key written out."""
     head, *corpora, rest = re.split(r"\n# With kind = |\n(?=\[tokenizer\])", recipes.starter())
-    assert [text.partition("\n")[0] for text in corpora] == ["parallel", "builtin", "table", "datasets"]
+    assert [text.partition("\n")[0] for text in corpora] == ["parallel", "builtin", "names", "table", "datasets"]
     for text in corpora:
         kind, _, keys = text.partition("\n")
         whole = re.sub(r"^# (\w+ = *[^# ])", r"\1", f"{head}\n{keys}\n{rest}", flags=re.MULTILINE)

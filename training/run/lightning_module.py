@@ -72,8 +72,8 @@ class TranslationModule(LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Adam with the betas and epsilon of Vaswani et al. (2017), section 5.3."""
-        # Lightning cannot clip gradients that a fused optimizer is to unscale.
-        fused = self.options.precision != "16-mixed"
+        # Lightning does not clip gradients of mixed precision that a fused optimizer could unscale.
+        fused = self.options.precision == "32-true"
         trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
         return torch.optim.Adam(trained, lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=fused)
 
@@ -153,11 +153,10 @@ class TranslationModule(LightningModule):
         # Marian's answers begin with padding: what is to be predicted tells how long they are.
         target_lengths = (batch.target_ids[:, 1:] != config.pad_id).sum(dim=1)
         read = mixed_inputs(
-            self.model, batch.target_ids[:, :-1], memory, batch.source_lengths, true_token=true_token, seed=seed
+            self.model, batch.target_ids[:, :-1], memory, batch.source_lengths, true_token, seed, batch.source_ids
         )
-        config = self.model.config
         with recorded_weights(cross_attentions(self.model) if batch.guide is not None else ()) as weights:
-            logits = self.model.decode(read, memory, batch.source_lengths, target_lengths)
+            logits = self.model.decode(read, memory, batch.source_lengths, target_lengths, batch.source_ids)
         # By the bias of the projection, so that it is the same for every token.
         banned = logits[0, 0].detach() < BANNED / 2 if config.projection_bias else None
         loss = smoothed_cross_entropy(logits, batch.target_ids[:, 1:], smoothing, config.pad_id, banned)

@@ -58,7 +58,8 @@ class Start:
         config = self.config
         names = [field.name for field in fields(Config) if not field.name.endswith(("_vocabulary", "_id"))]
         model = {"preset": "base", **{name: encode(getattr(config, name)) for name in names}}
-        tokenizer = TokenizerOptions(vocabulary=max(16, config.target_vocabulary), joint=config.share_embeddings)
+        joint = config.share_embeddings or config.copies
+        tokenizer = TokenizerOptions(vocabulary=max(16, config.target_vocabulary), joint=joint)
         return replace(recipe, model=model, tokenizer=tokenizer)
 
     def tokenizer(self) -> TextTokenizer:
@@ -134,9 +135,10 @@ def _check_model(model: dict[str, Any], config: Config, directory: Path) -> None
     """What a recipe says of the model must be so."""
     said = {**PRESETS.get(model.get("preset", ""), {}), **model}
     for name, value in said.items():
-        if not name.endswith(("preset", "dropout", "alignment_heads")) and value != getattr(config, name):
+        has = encode(getattr(config, name, None))
+        if not name.endswith(("preset", "dropout", "alignment_heads")) and value != has:
             raise InputError(
-                f"the recipe's model.{name} is {value}, but {directory} has {getattr(config, name)}: a checkpoint "
+                f"the recipe's model.{name} is {value}, but {directory} has {has}: a checkpoint "
                 "decides the model, leave [model] out but for dropout and alignment_heads"
             )
 

@@ -1,1 +1,1 @@
-"""The built-in corpus: written English to spoken English, made from templates."""
+"""The built-in corpora, made from templates: written English to spoken English, and sentences with names to copy."""

@@ -123,6 +123,7 @@ def test_hugging_face_agrees_with_an_imported_marian(tmp_path: Path) -> None:
         ({"positions": "learned"}, "sinusoidal positions"),
         ({"norm": "post_final"}, "LayerNorm before or after"),
         ({"norm_kind": "power"}, "LayerNorm"),
+        ({"copy_heads": ((1, 0),)}, "no copy mechanism"),
         ({"embedding_norm": True}, "no LayerNorm on embeddings"),
         ({"tie_projection": False}, "one embedding"),
         ({"layer_norm_epsilon": 1e-6}, "epsilon of 1e-5"),

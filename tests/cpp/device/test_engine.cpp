@@ -27,13 +27,13 @@ struct Made {
 };
 
 Made device_engine(float eos_weight, const std::string& id_type, bool captured, const std::string& lowering = "scatter",
-                   std::size_t capacity = std::size_t{1} << 40, bool in_order = true) {
+                   std::size_t capacity = std::size_t{1} << 40, bool in_order = true, bool copies = false) {
   Made made{std::make_unique<Heap>(capacity)};
   const auto device = std::make_shared<MemoryDevice>(*made.heap);
   auto program = std::make_unique<MemoryProgram>(*device, eos_weight, captured, in_order);
   made.program = program.get();
-  made.engine =
-      make_device_engine(small_manifest(), {"memory", kLimits, id_type, lowering, device, std::move(program), nullptr});
+  made.engine = make_device_engine(small_manifest(copies),
+                                   {"memory", kLimits, id_type, lowering, device, std::move(program), nullptr});
   return made;
 }
 
@@ -54,6 +54,14 @@ TEST_CASE("a library that computes twice what it reads once answers as one that 
   for (const bool captured : {true, false}) {
     const Made made =
         device_engine(0.5F, captured ? "int32" : "int64", captured, "scatter", std::size_t{1} << 40, false);
+    for (std::uint32_t seed = 0; seed < 3; ++seed) check_same(*made.engine, 0.5F, 12, seed, seed == 2);
+    check_moved_rows(*made.engine, 3, 4, kVocabulary - 1);
+  }
+}
+
+TEST_CASE("rows keep the ids of their source where the model copies") {
+  for (const char* id_type : {"int32", "int64"}) {
+    const Made made = device_engine(0.5F, id_type, true, "scatter", std::size_t{1} << 40, true, true);
     for (std::uint32_t seed = 0; seed < 3; ++seed) check_same(*made.engine, 0.5F, 12, seed, seed == 2);
     check_moved_rows(*made.engine, 3, 4, kVocabulary - 1);
   }

@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx
 import pytest
-from numpy_runner import OPTIONS, random_model, traced_attention
+from numpy_runner import OPTIONS, random_model, traced, traced_attention
 from txport.exporter.bundle import graph_record, write_graphs
 from txport.exporter.engines.builder import parse_graph
 from txport.exporter.engines.caches import write_caches_by_select
@@ -15,6 +15,7 @@ from txport.exporter.engines.network import check_network, computing_layers, kin
 from txport.exporter.engines.profiles import Buckets, encoder_profiles, step_profiles
 from txport.exporter.engines.static_sizes import with_size
 from txport.exporter.graphs.float16 import ending, to_float16
+from txport.exporter.precision.islands import mixture_nodes
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, Tensor
 from txport.runtime.engines.tensorrt import TensorRt, find_tensorrt
@@ -57,10 +58,11 @@ def test_every_graph_becomes_an_engine_of_its_layers_and_precision(option: str, 
         assert (tmp_path / "engines" / engine.file).stat().st_size == engine.bytes
     assert set(builder.layers) == {precision}, "strongly typed: nothing computes in another type"
     caches, attentions = 2 * config.decoder_layers, 2 * config.decoder_layers
-    for lowering, expected in (
-        ("scatter", {"SCATTER": caches, "SOFTMAX": attentions, "KV_CACHE_UPDATE": 0, "ATTENTION_INPUT": 0}),
-        ("tensorscatter", {"SCATTER": 0, "SOFTMAX": 0, "KV_CACHE_UPDATE": caches, "ATTENTION_INPUT": attentions}),
-    ):
+    scatter = {"SCATTER": caches, "SOFTMAX": attentions, "KV_CACHE_UPDATE": 0, "ATTENTION_INPUT": 0}
+    tensorscatter = {"SCATTER": 0, "SOFTMAX": 0, "KV_CACHE_UPDATE": caches, "ATTENTION_INPUT": attentions}
+    copying = collections.Counter({"SCATTER": int(config.copies), "SOFTMAX": len(config.copy_heads)})
+    for lowering, plain in (("scatter", scatter), ("tensorscatter", tensorscatter)):
+        expected = {kind: count + copying[kind] for kind, count in plain.items()}
         network, *_alive = parsed(tmp_path, manifest, lowering)
         kinds = collections.Counter(kind_of(layer) for layer in layers_of(network))
         assert {kind: kinds[kind] for kind in expected} == expected
@@ -72,11 +74,11 @@ def test_every_graph_becomes_an_engine_of_its_layers_and_precision(option: str, 
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
-@pytest.mark.parametrize("option", ["post", "marian", "odd_heads"])
+@pytest.mark.parametrize("option", ["post", "marian", "odd_heads", "copies"])
 def test_tensorrt_takes_the_optional_graphs(option: str, precision: str, tmp_path: Path) -> None:
     """They parse, are built, and compute in the types that they say: the ending in float32, all else in theirs."""
     graphs = {name: copied(graph) for name, graph in traced_attention(random_model(**OPTIONS[option])).items()}
-    islands = {name: ending(graph) for name, graph in graphs.items()}
+    islands = {name: ending(graph) | mixture_nodes(graph) for name, graph in graphs.items()}
     manifest = write_bundle(tmp_path, OPTIONS[option], precision)
     for name, graph in graphs.items() if precision == "float16" else ():
         to_float16(graph, islands[name])
@@ -184,6 +186,14 @@ def test_islands_compute_in_float32_and_only_where_the_manifest_says_so(tmp_path
             checked(tmp_path, manifest, lowering)
         with pytest.raises(CheckFailed, match="computes in float16 instead of float32"):
             checked(tmp_path, manifest, lowering, islands | {"layers.0.self_norm/LayerNormalization"})
+
+
+@pytest.mark.parametrize("lowering", ["scatter", "tensorscatter"])
+def test_a_mixture_is_computed_in_float32(lowering: str, tmp_path: Path) -> None:
+    islands = mixture_nodes(traced(random_model(**OPTIONS["copies"]), lowering)[1])
+    manifest = write_bundle(tmp_path, OPTIONS["copies"], "float16", islands)
+    counts = checked(tmp_path, manifest, lowering, islands)
+    assert counts["float32"] > 20 and counts["float16"] > 20
 
 
 def test_an_input_or_output_that_is_lost_is_seen(plain: tuple[Path, Manifest], tmp_path: Path) -> None:

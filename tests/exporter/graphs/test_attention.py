@@ -145,7 +145,7 @@ def test_float16_keeps_scores_and_softmax_in_float32(option: str) -> None:
     np.testing.assert_allclose(run(encoder, graphs)[0]["cross_attention"][:, 1].sum(-1), 1, atol=1e-6)
 
 
-@pytest.mark.parametrize("option", ["post", "odd_heads", "pre"])
+@pytest.mark.parametrize("option", ["post", "odd_heads", "pre", "copies"])
 def test_int8_scores_as_the_int8_step_does(option: str) -> None:
     """The same integers, scales and constants: only the order of float32 sums differs."""
     model = random_model(**OPTIONS[option])
@@ -171,7 +171,7 @@ def test_int8_scores_as_the_int8_step_does(option: str) -> None:
     assert np.mean(errors) < 0.2 * np.abs(found["log_probabilities"] - plain).mean()
 
 
-@pytest.mark.parametrize("option", ["post", "odd_heads"])
+@pytest.mark.parametrize("option", ["post", "odd_heads", "copies"])
 @pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
 def test_they_share_every_weight(option: str, precision: str, tmp_path: Path) -> None:
     """The weights file, and the other graphs' files, do not change by a byte."""

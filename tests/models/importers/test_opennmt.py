@@ -65,6 +65,8 @@ OPTIONS = {
 GRID: dict[str, dict[str, Any]] = {
     "two_vocabularies": {},
     "shared": {"share_embeddings": True, "share_decoder_embeddings": True, "add_qkvbias": True},
+    "copies": {"share_embeddings": True, "share_decoder_embeddings": True, "copy_attn": True},
+    "copies_untied": {"share_embeddings": True, "copy_attn": True, "heads": 4, "dec_layers": 1},
     "three_heads": {
         "heads": 3,
         "enc_hid_size": 30,
@@ -106,7 +108,7 @@ class Theirs(nn.Module):
             given["dec_hid_size"],
             given["heads"],
             given["transformer_ff"],
-            False,  # copy attention
+            given["copy_attn"],
             "scaled-dot",
             0.0,
             0.0,
@@ -117,18 +119,39 @@ class Theirs(nn.Module):
             alignment_heads=0,
             **common,
         )
-        self.generator = nn.Linear(width, target)
+        self.copies = given["copy_attn"]
+        if self.copies:
+            self.generator = opennmt("modules.copy_generator").CopyGenerator(width, target, PAD)
+        else:
+            self.generator = nn.Linear(width, target)
         if given["share_embeddings"]:
             self.decoder.embeddings.word_lut.weight = self.encoder.embeddings.word_lut.weight
         if given["share_decoder_embeddings"]:
-            self.generator.weight = self.decoder.embeddings.word_lut.weight
+            projection = self.generator.linear if self.copies else self.generator
+            projection.weight = self.decoder.embeddings.word_lut.weight
 
     @torch.inference_mode()
     def logits(self, ids: Tensor, lengths: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         memory, _, _ = self.encoder(ids[..., None], lengths)
         self.decoder.init_state(ids[..., None], memory, None)
-        states, _ = self.decoder(targets[..., None], memory, src_len=lengths, step=None)
+        states, attentions = self.decoder(targets[..., None], memory, src_len=lengths, step=None)
+        if self.copies:
+            return memory, self._mixture(states, attentions["copy"], ids)
         return memory, self.generator(states)
+
+    def _mixture(self, states: Tensor, attention: Tensor, ids: Tensor) -> Tensor:
+        """Its generator's probabilities, those of the source's words added to the same words of the vocabulary."""
+        batch, steps, width = states.shape
+        vocabulary = self.generator.linear.out_features
+        # Time comes before rows, and the source's words are those of the vocabulary.
+        words = nn.functional.one_hot(ids, vocabulary).float()
+        both = self.generator(
+            states.transpose(0, 1).reshape(-1, width), attention.transpose(0, 1).reshape(steps * batch, -1), words
+        )
+        said, copied = both.split(vocabulary, dim=1)
+        # What it copies has rows before time.
+        said = said.reshape(steps, batch, vocabulary).transpose(0, 1)
+        return (said + copied.reshape(batch, steps, vocabulary)).log()
 
 
 def make(
@@ -141,7 +164,7 @@ def make(
     source, target = vocabularies or (names, names if given["share_embeddings"] else [*names, "x", "y"])
     model = Theirs(len(source), len(target), given).eval()
     shake(model, seed=5, scale=1.5)
-    model.generator.bias.data[EOS] = eos_bias
+    (model.generator.linear if given["copy_attn"] else model.generator).bias.data[EOS] = eos_bias
     file.parent.mkdir(exist_ok=True)
     state = model.state_dict()
     weights = {name: tensor for name, tensor in state.items() if not name.startswith("generator.")}
@@ -161,17 +184,21 @@ def test_same_numbers_and_ids_as_opennmt(name: str, tmp_path: Path) -> None:
     model = make(tmp_path / "onmt" / "model_step_10.pt", split=name == "shared", **GRID[name])
     checkpoint = import_here(tmp_path / "onmt" / "model_step_10.pt", tmp_path / "checkpoint", tokenizer=False)
     assert checkpoint.config.norm == "pre" and checkpoint.tokenizer.source_suffix == ()
-    assert checkpoint.config.share_embeddings == checkpoint.config.tie_projection == (name == "shared")
+    shared = [GRID[name].get(side, False) for side in ("share_embeddings", "share_decoder_embeddings")]
+    assert [checkpoint.config.share_embeddings, checkpoint.config.tie_projection] == shared
+    assert checkpoint.config.copy_heads == ({"copies": ((1, 0),), "copies_untied": ((0, 0),)}.get(name, ()))
     sources = random_sources(range(4, 56), [])
     ids, lengths = padded(sources, PAD)
     targets = torch.randint(4, 56, (24, 9), generator=torch.Generator().manual_seed(2))
     expected_memory, expected = model.logits(ids[:24], lengths[:24], targets)
     with torch.inference_mode():
         memory = checkpoint.model.encode(ids[:24], lengths[:24])
-        logits = checkpoint.model.decode(targets, memory, lengths[:24])
+        logits = checkpoint.model.decode(targets, memory, lengths[:24], source_ids=ids[:24])
     valid = torch.arange(ids.shape[1])[None] < lengths[:24, None]
     assert (memory - expected_memory)[valid].abs().max() < 1e-4
-    assert (logits - expected).abs().max() < 1e-4 and logits.std() > 0.1
+    # What a copying model must never say, padding, has a probability of 0.
+    assert (logits - expected)[expected.isfinite()].abs().max() < 1e-4 and logits.std() > 0.1
+    assert (logits[expected.isneginf()] < -15000).all() and expected.isneginf().any() == ("copies" in name)
     made = torch.full((len(ids), 1), BOS)
     for _ in range(MADE):
         made = torch.cat([made, model.logits(ids, lengths, made)[1][:, -1].argmax(-1, keepdim=True)], dim=1)
@@ -197,7 +224,7 @@ def test_random_sources_for_verification_are_never_empty(tmp_path: Path) -> None
         ({"max_relative_positions": 20}, "max_relative_positions = 20"),
         ({"max_relative_positions": -1}, "max_relative_positions = -1"),
         ({"position_encoding": False}, "position_encoding = False"),
-        ({"copy_attn": True}, "copy_attn = True"),
+        ({"copy_attn": True}, "lacks generator.linear.weight"),
         ({"num_experts": 4}, "num_experts = 4"),
         ({"parallel_residual": True}, "parallel_residual = True"),
         ({"layer_norm": "rms"}, "layer_norm = 'rms'"),
@@ -214,6 +241,12 @@ def test_options_that_make_another_model(tmp_path: Path, changes: dict[str, Any]
     with pytest.raises(CheckpointError, match=words) as caught:
         import_model(str(tmp_path / "onmt"), None, ImportOptions(tokenizer=False))
     assert "\n" not in str(caught.value)
+
+
+def test_a_model_that_copies_has_one_vocabulary(tmp_path: Path) -> None:
+    make(tmp_path / "onmt" / "model.pt", copy_attn=True)
+    with pytest.raises(CheckpointError, match=r"copies \(copy_attn = True\) from a source vocabulary that is not"):
+        import_model(str(tmp_path / "onmt"), None, ImportOptions(tokenizer=False))
 
 
 def test_gated_networks_are_refused(tmp_path: Path) -> None:

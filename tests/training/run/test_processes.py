@@ -70,6 +70,18 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
+def test_two_processes_make_the_steps_of_one_of_a_model_that_copies(tmp_path: Path) -> None:
+    """The same batches, shared by two devices or accumulated by one: the same losses and weights, but for rounding."""
+    values = ("model.copy_heads=[[0, 1]]", "training.label_smoothing=0.1")
+    done = by_lightning(tmp_path / "two", "training.strategy=ddp", *values)
+    assert done.returncode == 0, done.stderr
+    train(recipe("training.accumulate=2", "training.validate_every=4", *values), tmp_path / "one", Path())
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-4)
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value, rtol=2e-3, atol=2e-4, msg=name)
+
+
 @contextmanager
 def ranks(
     output: Path, *values: str, resume: bool = False, corpora: tuple[str, str] = ("", "")

@@ -37,6 +37,9 @@ Interface interface_of(const std::string& role, const ModelSizes& sizes, const s
   const std::vector<std::string> caches = layers("self_", sizes.decoder_layers);
   const Shape cross_shape{"batch", sizes.heads, "source", sizes.head_dim};
   const Shape cache_shape{"batch", sizes.heads, "target", sizes.head_dim};
+  const auto add_ids = [&sizes](std::vector<Tensor>& tensors) {
+    if (sizes.copies) add(tensors, {kCrossIds}, "int64", {"batch", std::int64_t{1}, "source", std::int64_t{1}});
+  };
   const Shape bias_shape{"batch", std::int64_t{1}, std::int64_t{1}, "source"};
   Interface result;
   if (role == kEncoder || role == kEncoderAttention) {
@@ -50,6 +53,7 @@ Interface interface_of(const std::string& role, const ModelSizes& sizes, const s
     }
     add(result.outputs, cross, floating, cross_shape);
     add(result.outputs, {kCrossBias}, floating, bias_shape);
+    add_ids(result.outputs);
     return result;
   }
   if (role == kDecoder) {
@@ -57,6 +61,7 @@ Interface interface_of(const std::string& role, const ModelSizes& sizes, const s
     add(result.inputs, {"target_lengths"}, "int64", {"batch"});
     add(result.inputs, {kCrossBias}, floating, bias_shape);
     add(result.inputs, cross, floating, cross_shape);
+    add_ids(result.inputs);
     add(result.outputs, {"log_probabilities"}, "float32", {"batch", "target"});
     for (const char* keys : {"source", "target"}) {
       const char* name = keys == std::string_view("source") ? "cross_attention" : "self_attention";
@@ -74,6 +79,7 @@ Interface interface_of(const std::string& role, const ModelSizes& sizes, const s
   add(result.inputs, {kCrossBias}, floating, bias_shape);
   add(result.inputs, cross, floating, cross_shape);
   add(result.inputs, caches, floating, cache_shape);
+  add_ids(result.inputs);
   add(state, caches, floating, cache_shape);
   for (const Tensor& tensor : state) {
     add(result.outputs, {"next_" + tensor.name}, tensor.dtype, tensor.shape);

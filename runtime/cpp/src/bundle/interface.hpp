@@ -20,6 +20,7 @@ inline constexpr const char* kStep = "decoder_step";
 inline constexpr const char* kDecoder = "decoder";
 inline constexpr const char* kEncoderAttention = "encoder_attention";
 inline constexpr const char* kCrossBias = "cross_bias";
+inline constexpr const char* kCrossIds = "cross_ids";  // the source's, where the model copies
 // An input that only some lowerings need.
 inline constexpr const char* kCachePositions = "cache_positions";
 // An output that need not be bound.

@@ -23,11 +23,12 @@ MadeBy decode_made_by(const Value& value) {
 
 ModelSizes decode_model(const Value& value) {
   value.fields(
-      {"encoder_layers", "decoder_layers", "d_model", "heads", "head_dim", "source_vocabulary", "target_vocabulary"});
-  return {value["encoder_layers"].integer(),   value["decoder_layers"].integer(),
-          value["d_model"].integer(),          value["heads"].integer(),
-          value["head_dim"].integer(),         value["source_vocabulary"].integer(),
-          value["target_vocabulary"].integer()};
+      {"encoder_layers", "decoder_layers", "d_model", "heads", "head_dim", "source_vocabulary", "target_vocabulary"},
+      {"copies"});
+  return {value["encoder_layers"].integer(),    value["decoder_layers"].integer(),
+          value["d_model"].integer(),           value["heads"].integer(),
+          value["head_dim"].integer(),          value["source_vocabulary"].integer(),
+          value["target_vocabulary"].integer(), value.has("copies") && value["copies"].boolean()};
 }
 
 SpecialTokens decode_tokens(const Value& value) {

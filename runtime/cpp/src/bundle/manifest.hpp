@@ -41,6 +41,7 @@ struct ModelSizes {
   std::int64_t head_dim = 0;
   std::int64_t source_vocabulary = 0;
   std::int64_t target_vocabulary = 0;
+  bool copies = false;  // a step reads the source's ids as well
 };
 
 // The sizes that a named dimension may take, and the one that engines are tuned for.

@@ -115,6 +115,11 @@ class Rules {
       require(0 <= token && token < target, "tokens." + std::string(name) + " is " + std::to_string(token) +
                                                 ", outside the target vocabulary of " + std::to_string(target));
     }
+    require(!manifest_.model.copies || source == target,
+            "model.copies needs one vocabulary, but source and target have " + std::to_string(source) + " and " +
+                std::to_string(target) + " ids");
+    require(!manifest_.model.copies || !manifest_.parameters,
+            "parameters are for the fused engine, which has no copy mechanism, but model.copies is true");
     for (const auto& [name, token] : {std::pair{"pad", tokens.pad}, {"eos", tokens.eos}}) {
       require(token < source,
               "tokens." + std::string(name) + " is outside the source vocabulary of " + std::to_string(source));

@@ -32,7 +32,7 @@ std::size_t state_bytes(const StateLayout& layout, const Program& program) {
 bool is_alone(const Graph& graph, const std::string& name) {
   const auto aliased = std::any_of(graph.aliases.begin(), graph.aliases.end(),
                                    [&](const auto& alias) { return alias.first == name || alias.second == name; });
-  return !aliased && !is_cross_key_or_value(name) && name != "target_limits";
+  return !aliased && !is_of_source(name) && name != "target_limits";
 }
 
 // The bias of a row without a source, `rows` times.
@@ -66,7 +66,15 @@ void Stack::put(std::byte* address, DeviceTensors& tensors) {
   for (std::size_t i = 0; i < names.size(); ++i) tensors.at(names[i]).address = start + i * plane;
 }
 
-bool is_cross_key_or_value(const std::string& name) { return is_cross(name) && name != kCrossBias; }
+std::vector<Stack> source_stacks(const DeviceTensors& tensors) {
+  std::vector<Stack> stacks{{tensors, [](const std::string& name) { return is_of_source(name) && name != kCrossIds; }}};
+  if (tensors.count(kCrossIds) == 1) {
+    stacks.emplace_back(tensors, [](const std::string& name) { return name == kCrossIds; });
+  }
+  return stacks;
+}
+
+bool is_of_source(const std::string& name) { return is_cross(name) && name != kCrossBias; }
 
 StateLayout::StateLayout(std::size_t rows, const std::string& id_type)
     : rows(rows),
@@ -95,7 +103,8 @@ std::size_t bytes_needed(const DeviceGraph& graph, const StepSizes& sizes) {
   const DeviceTensors tensors = tensors_of(graph.graph, graph.id_type, sizes);
   const StateLayout layout(static_cast<std::size_t>(sizes.batch), graph.id_type);
   std::size_t bytes = state_bytes(layout, graph.program) + tensors.at(kCrossBias).bytes();  // once more, masked
-  for (const auto& belongs : {is_cache, is_cross_key_or_value}) bytes += Stack(tensors, belongs).bytes();
+  bytes += Stack(tensors, is_cache).bytes();
+  for (const Stack& stack : source_stacks(tensors)) bytes += stack.bytes();
   for (const auto& [name, tensor] : tensors) bytes += is_alone(graph.graph, name) ? tensor.bytes() : 0;
   return bytes;
 }
@@ -106,7 +115,7 @@ DeviceBuffers::DeviceBuffers(const DeviceGraph& graph, Device& device, const Ste
       layout_(static_cast<std::size_t>(sizes.batch), graph.id_type),
       tensors_(tensors_of(graph.graph, graph.id_type, sizes)),
       caches_(tensors_, is_cache),
-      cross_(tensors_, is_cross_key_or_value) {
+      sources_(source_stacks(tensors_)) {
   try {
     place_tensors(graph);
     host_ = pinned(layout_.bytes);
@@ -127,7 +136,7 @@ DeviceBuffers::~DeviceBuffers() { free(); }
 
 void DeviceBuffers::place_tensors(const DeviceGraph& graph) {
   caches_.put(allocated(caches_.bytes()), tensors_);
-  cross_.put(allocated(cross_.bytes()), tensors_);
+  for (Stack& stack : sources_) stack.put(allocated(stack.bytes()), tensors_);
   state_ = allocated(state_bytes(layout_, graph.program));
   for (const auto& [name, offset] : small_tensors(layout_)) tensors_.at(name).address = state_ + offset;
   for (auto& [name, tensor] : tensors_) {
@@ -144,9 +153,11 @@ void DeviceBuffers::place_tensors(const DeviceGraph& graph) {
   }
 }
 
-// Caches and cross keys start as zeros: a NaN in uninitialised memory would come through the mask.
+// Caches and cross keys start as zeros: a NaN in uninitialised memory would come through the mask. So do ids, which are
+// looked up.
 void DeviceBuffers::write_constants(const DeviceGraph& graph) const {
-  for (const Stack* stack : {&caches_, &cross_}) stack->clear(device_, 0, layout_.rows);
+  caches_.clear(device_, 0, layout_.rows);
+  for (const Stack& stack : sources_) stack.clear(device_, 0, layout_.rows);
   const std::vector<std::byte> masked = masked_bias(at(kCrossBias));
   device_.upload(at(kCrossBias).address, masked.data(), masked.size());
   device_.upload(masked_, masked.data(), masked.size());

@@ -22,7 +22,7 @@ inline constexpr std::size_t kRingSteps = 64;
 // Bytes, rounded up to the alignment of every tensor that a library binds.
 std::size_t aligned(std::size_t bytes);
 
-// Tensors `[rows, heads, length, head_dim]` one after the other.
+// Tensors `[rows, heads, length, numbers]` one after the other.
 struct Stack {
   Stack() = default;
   // Those of the tensors with such a name, in the order of their names.
@@ -46,8 +46,10 @@ struct Stack {
   }
 };
 
-// Whether a tensor is a key or a value of the encoder's output.
-bool is_cross_key_or_value(const std::string& name);
+// What the encoder gives but for the bias: keys and values of cross-attention, and ids to copy, if the model copies.
+std::vector<Stack> source_stacks(const DeviceTensors& tensors);
+// Whether a tensor is in one of these.
+bool is_of_source(const std::string& name);
 
 // Where the small tensors of a step are in their block: first those that a step writes, so that one copy takes them.
 struct StateLayout {
@@ -101,7 +103,7 @@ class DeviceBuffers {
   const StepSizes& sizes() const { return sizes_; }
   const StateLayout& layout() const { return layout_; }
   const Stack& caches() const { return caches_; }
-  const Stack& cross() const { return cross_; }
+  const std::vector<Stack>& sources() const { return sources_; }
   const DeviceTensor& at(const std::string& name) const { return tensors_.at(name); }
   // The bias of this row and the rows after it, and that of a row without a source.
   Buffer bias(std::size_t row) const;
@@ -129,7 +131,7 @@ class DeviceBuffers {
   const StateLayout layout_;
   DeviceTensors tensors_;
   Stack caches_;
-  Stack cross_;
+  std::vector<Stack> sources_;
   std::list<std::byte*> allocated_;
   std::list<std::byte*> pinned_;
   std::byte* masked_ = nullptr;

@@ -36,20 +36,24 @@ class DeviceEngine : public Engine {
     const std::int64_t width = std::min((source + kMultiple - 1) / kMultiple * kMultiple, parts_.limits.source);
     const StepSizes sizes{batch, width, 0};
     DeviceTensors tensors = tensors_of(encoder_, parts_.id_type, sizes);
-    Stack cross(tensors, is_cross_key_or_value);
-    std::size_t bytes = aligned(cross.bytes());
+    std::vector<Stack> sources = source_stacks(tensors);
+    std::size_t bytes = 0;
+    for (const Stack& stack : sources) bytes += aligned(stack.bytes());
     for (const char* name : kRest) bytes += aligned(tensors.at(name).bytes());
     return latch_.guard([&] {
       Pool::Lease<Block> memory = pool_.memory(bytes);
-      cross.put(memory->address(), tensors);
-      std::byte* at = memory->address() + aligned(cross.bytes());
+      std::byte* at = memory->address();
+      for (Stack& stack : sources) {
+        stack.put(at, tensors);
+        at += aligned(stack.bytes());
+      }
       for (const char* name : kRest) {
         tensors.at(name).address = at;
         at += aligned(tensors.at(name).bytes());
       }
       upload_inputs(tensors, input_ids, source_lengths);
       parts_.program->encode(tensors, sizes);
-      return std::make_shared<DeviceMemory>(std::move(memory), std::move(cross), tensors.at(kCrossBias));
+      return std::make_shared<DeviceMemory>(std::move(memory), std::move(sources), tensors.at(kCrossBias));
     });
   }
 
@@ -63,7 +67,7 @@ class DeviceEngine : public Engine {
   }
 
  private:
-  // What the encoder has besides keys and values.
+  // What the encoder has besides keys, values and ids to copy.
   static constexpr std::array kRest{kCrossBias, "input_ids", "source_lengths"};
 
   const DeviceParts parts_;

@@ -67,7 +67,10 @@ void copy_run(const DeviceBuffers& old, const DeviceBuffers& now, const Run& run
   if (now.caches().line > old.caches().line) now.caches().clear(device, run.to, run.count);
   const std::size_t length = std::min(old.caches().line, now.caches().line);
   device.copy(now.caches().at(run.to), old.caches().at(run.from), length, lines, planes);
-  device.copy(now.cross().at(run.to), old.cross().at(run.from), old.cross().line, lines, planes);
+  for (std::size_t i = 0; i < old.sources().size(); ++i) {
+    const Stack& from = old.sources()[i];
+    device.copy(now.sources()[i].at(run.to), from.at(run.from), from.line, run.count * from.heads, from.names.size());
+  }
   const Buffer bias = old.bias(run.from);
   device.copy(now.bias(run.to), bias, run.count * bias.row);
 }
@@ -111,15 +114,18 @@ void DeviceState::place(const std::vector<std::size_t>& rows, const Memory& memo
 void DeviceState::place_run(std::size_t place, const DeviceMemory& memory, std::size_t memory_row,
                             std::size_t count) const {
   Device& device = buffers_->device();
-  const Stack& cross = buffers_->cross();
+  const std::vector<Stack>& sources = buffers_->sources();
   const Buffer bias = buffers_->bias(place);
   const std::size_t bias_row = memory.bias.row_bytes();
   buffers_->caches().clear(device, place, count);
   if (bias_row < bias.row) {
-    cross.clear(device, place, count);
+    for (const Stack& stack : sources) stack.clear(device, place, count);
     device.copy(bias, buffers_->masked(), count * bias.row);
   }
-  device.copy(cross.at(place), memory.cross.at(memory_row), memory.cross.line, count * cross.heads, cross.names.size());
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    const Stack& from = memory.sources[i];
+    device.copy(sources[i].at(place), from.at(memory_row), from.line, count * from.heads, from.names.size());
+  }
   device.copy(bias, {memory.bias.address + memory_row * bias_row, bias_row}, bias_row, count);
 }
 

@@ -18,10 +18,10 @@ namespace txport::core {
 // Encoder output: keys and values, and the bias `[batch, 1, 1, width]`.
 class DeviceMemory : public Memory {
  public:
-  DeviceMemory(Pool::Lease<Block> memory, Stack cross, DeviceTensor bias)
-      : cross(std::move(cross)), bias(std::move(bias)), memory_(std::move(memory)) {}
+  DeviceMemory(Pool::Lease<Block> memory, std::vector<Stack> sources, DeviceTensor bias)
+      : sources(std::move(sources)), bias(std::move(bias)), memory_(std::move(memory)) {}
 
-  const Stack cross;
+  const std::vector<Stack> sources;  // as DeviceBuffers::sources
   const DeviceTensor bias;
 
  private:

@@ -28,6 +28,7 @@ constexpr std::array kDevices{"auto", "cpu", "cuda", "trt"};
 // Asked for as a lowering, since it stands for what runs the decoder step; it runs none of the bundle's graphs.
 constexpr const char* kFused = "fused";
 constexpr const char* kNoTable = "the bundle has no parameters for the fused engine";
+constexpr const char* kNoCopies = "the fused engine has no copy mechanism";
 
 // ONNX Runtime, and the lowerings in the order in which it runs them best there.
 Choice on_ort(const Manifest& manifest, const std::string& device, const std::string& lowering,
@@ -47,6 +48,9 @@ Choice forced(const Manifest& manifest, const std::string& device, const Machine
   if (device != "auto" && device != "cpu") {
     throw InputError("lowering " + std::string(kFused) + " is for the CPU: leave out the device " + device);
   }
+  if (manifest.model.copies) {
+    throw BundleError(kNoCopies + std::string(", which this model needs: leave out the lowering ") + kFused);
+  }
   if (!manifest.parameters) {
     throw BundleError(kNoTable + std::string(": export it again with this version of txport, which writes them for "
                                              "models with LayerNorm"));
@@ -58,6 +62,7 @@ Choice forced(const Manifest& manifest, const std::string& device, const Machine
 
 // Why the fused engine is not chosen for a bundle; empty if it is.
 std::string against_fused(const Manifest& manifest, const Machine& machine) {
+  if (manifest.model.copies) return kNoCopies;
   if (!manifest.parameters) return kNoTable;
   if (manifest.verification && !manifest.verification->fused) {
     return "the bundle was not verified with the fused engine";

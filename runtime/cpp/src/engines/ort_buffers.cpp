@@ -133,7 +133,10 @@ HostTensors OrtBuffers::state(std::size_t rows, std::int64_t source, std::int64_
 
 HostTensors OrtBuffers::cross(std::size_t rows, std::int64_t source) const {
   const auto tensors = those(step_.inputs, [](const Tensor& tensor) { return is_cross(tensor.name); });
-  return allocate(memory_, tensors, {{"batch", static_cast<std::int64_t>(rows)}, {"source", source}}).tensors;
+  auto made = allocate(memory_, tensors, {{"batch", static_cast<std::int64_t>(rows)}, {"source", source}}).tensors;
+  // A step looks them up, also those of rows that never get a sentence.
+  if (const auto ids = made.find(kCrossIds); ids != made.end()) std::memset(ids->second.data(), 0, ids->second.bytes());
+  return made;
 }
 
 }  // namespace txport::core

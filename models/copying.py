@@ -1,0 +1,92 @@
+"""The copy mechanism: a model that may also say a word of the source, which it points to.
+
+See et al. (2017), "Get To The Point: Summarization with Pointer-Generator Networks", arXiv:1704.04368, equations 8 and
+9, for one vocabulary of both sides: P(w) = p_gen P_vocab(w) + (1 - p_gen) * (sum of the attention on source positions
+that hold w). The attention is that of named heads of cross-attention; OpenNMT-py has the first head of the last layer.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from txport.models.config import Config
+
+# Of each cross-attention that copies: what it added, `[b, t, d]`, and its weights, `[b, h, t, s]`.
+Seen = dict[nn.Module, tuple[Tensor, Tensor]]
+
+# A probability to copy that counts as none: far below any that matters, and above what float32 rounds to steps, whose
+# logarithms no two computations have in common.
+NOTHING = 1e-30
+
+
+class CopyMechanism(nn.Module):
+    """The mixture of a vocabulary's distribution with that of the source's words.
+
+    p_gen is a sigmoid of what the cross-attention found (the context), of the decoder's last state and of the token
+    that it reads.
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.heads = config.copy_heads
+        self.context = nn.Linear(config.d_model, 1, bias=False)
+        self.state = nn.Linear(config.d_model, 1)
+        self.input = nn.Linear(config.d_model, 1, bias=False)
+
+    @property
+    def layers(self) -> list[int]:
+        """The decoder layers of its heads; the context is of the last."""
+        return sorted({layer for layer, _ in self.heads})
+
+    @contextmanager
+    def watching(self, decoder: Sequence[nn.Module]) -> Iterator[Seen]:
+        """Collects what `forward` needs of the decoder's layers while they run."""
+        seen: Seen = {}
+
+        def keep(attention: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any], output: Tensor) -> None:
+            seen[attention] = output, cast(Any, attention).weights(*inputs, **options)
+
+        with ExitStack() as hooks:
+            for layer in self.layers:
+                attention = cast(nn.Module, decoder[layer].cross_attention)
+                hooks.callback(attention.register_forward_hook(keep, with_kwargs=True).remove)
+            yield seen
+
+    def forward(
+        self, logits: Tensor, state: Tensor, read: Tensor, decoder: Sequence[nn.Module], seen: Seen, source_ids: Tensor
+    ) -> Tensor:
+        """The logarithm of the mixture, float32 `[b, t, v]`, in every precision of the rest.
+
+        Args:
+            logits: `[b, t, v]`.
+            state: `[b, t, d]`, of which the logits are made.
+            read: `[b, t, d]`, embeddings of the tokens that the decoder read.
+            decoder: its layers.
+            seen: of `watching`.
+            source_ids: int64 `[b, s]`; what padding is does not matter, as its weights are 0.
+        """
+        attentions = [cast(nn.Module, layer.cross_attention) for layer in decoder]
+        with torch.autocast(logits.device.type, enabled=False):
+            context = seen[attentions[self.layers[-1]]][0]
+            gate = _product(self.context, context) + _product(self.state, state) + _product(self.input, read)
+            weights = {attention: each for attention, (_, each) in seen.items()}
+            copied = torch.sigmoid(-gate) * self._attention(attentions, weights)
+            said = F.log_softmax(logits.float(), dim=-1) + F.logsigmoid(gate)
+            places = source_ids[:, None].expand(-1, said.shape[1], -1)
+            pointed = F.relu(torch.zeros_like(said).scatter_add(2, places, copied) - NOTHING)
+            tiny = torch.finfo(torch.float32).tiny
+            both = torch.logaddexp(said, pointed.clamp(min=tiny).log())
+            return torch.where(pointed > 0, both, said)
+
+    def _attention(self, attentions: Sequence[nn.Module], weights: Mapping[nn.Module, Tensor]) -> Tensor:
+        """What the heads give together: float32 `[b, t, s]`; rows sum to 1."""
+        return torch.stack([weights[attentions[layer]][:, head].float() for layer, head in self.heads]).mean(dim=0)
+
+
+def _product(linear: nn.Linear, x: Tensor) -> Tensor:
+    """`linear(x)` in float32."""
+    bias = None if linear.bias is None else linear.bias.float()
+    return F.linear(x.float(), linear.weight.float(), bias)

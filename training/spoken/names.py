@@ -1,0 +1,65 @@
+"""A corpus of names to copy: short sentences of a made-up translation, whose held-out ones have names of their own.
+
+"please tell mokari that tefu is late" -> "sag mokari bitte dass tefu spät ist". Names are made of syllables, and each
+is of one split only; a model that has learned which names there are cannot say another one, and one that copies can.
+For a tokenizer of words all of them must be in its vocabulary: the last training pair lists those that are held out, on
+purpose so long that `training.max_length` leaves it out. They are pieces then that no training step has seen.
+"""
+
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+
+from txport.training.spoken.corpus import Split
+from txport.training.spoken.numbers import Pair
+
+NAMES: dict[Split, int] = {"train": 300, "validation": 50, "test": 150}
+_CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
+# A name stands where a letter in braces does.
+_TEMPLATES = (
+    ("{a} is {s}", "{a} ist {s}"),
+    ("where is {a} today", "wo ist {a} heute"),
+    ("please tell {a} that {b} is {s}", "sag {a} bitte dass {b} {s} ist"),
+    ("{a} and {b} live in {c}", "{a} und {b} wohnen in {c}"),
+    ("i have seen {a} with {b}", "ich habe {a} mit {b} gesehen"),
+    ("{a} has never been to {b}", "{a} war noch nie in {b}"),
+    ("does {a} know {b}", "kennt {a} {b}"),
+    ("yesterday {a} was {s} again", "gestern war {a} wieder {s}"),
+    ("give the book to {a} , not to {b}", "gib {a} das buch , nicht {b}"),
+    ("because {a} is {s} , {b} must drive to {c}", "weil {a} {s} ist , muss {b} nach {c} fahren"),
+)
+_STATES = (("late", "spät"), ("here", "da"), ("ill", "krank"), ("tired", "müde"), ("busy", "beschäftigt"))
+
+
+def names(split: Split) -> list[str]:
+    """The names of a split: no other split has any of them."""
+    splits = list(NAMES)
+    start = sum(NAMES[other] for other in splits[: splits.index(split)])
+    return list(itertools.islice(_all_names(), start, start + NAMES[split]))
+
+
+def _all_names() -> Iterator[str]:
+    """Different names without end, always the same."""
+    rng, seen = random.Random("names"), set[str]()
+    while True:
+        name = "".join(rng.choice(_CONSONANTS) + rng.choice(_VOWELS) for _ in range(rng.choice((2, 3))))
+        if name not in seen:
+            seen.add(name)
+            yield name
+
+
+def pairs(seed: int, split: Split, count: int) -> list[Pair]:
+    """So many pairs of a split, the same for the same seed; behind those for training is the list of other names."""
+    rng, known = random.Random(f"{seed} {split}"), names(split)
+    made = [_sentence(rng, known) for _ in range(count)]
+    if split == "train":
+        others = " ".join(name for other in NAMES if other != split for name in names(other))
+        made.append((others, others))
+    return made
+
+
+def _sentence(rng: random.Random, known: Sequence[str]) -> Pair:
+    source, target = rng.choice(_TEMPLATES)
+    chosen = dict(zip("abc", rng.sample(known, 3), strict=True))
+    state = rng.choice(_STATES)
+    return source.format(s=state[0], **chosen), target.format(s=state[1], **chosen)
