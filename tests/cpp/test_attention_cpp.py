@@ -323,6 +323,7 @@ def test_a_bundle_without_the_graphs_is_refused_in_the_same_words() -> None:
     library.close()
 
 
+@pytest.mark.native("the compiler here builds for x86, and would have to build for arm64")
 def test_the_example_of_the_readme(attention_bundle: Path, tmp_path: Path) -> None:
     example = re.findall(r"```cpp\n(.*?)```", (SOURCE / "README.md").read_text(), re.DOTALL)[1]
     (tmp_path / "main.cpp").write_text(example)

@@ -239,6 +239,7 @@ def test_a_bundle_whose_tokenizer_is_only_in_python(tmp_path: Path) -> None:
 
 
 def test_tx_bench_measures_it_beside_the_python_runtime(bundle: Path, tmp_path: Path) -> None:
+    pytest.importorskip("rich", reason="needs what tx-bench prints with: pip install 'txport[bench]'")
     from txport.benchmarks.report.report import read_report
 
     sizes = ("--batch", 2, "--source", 6, "--target", 5, "--calls", 3, "--seconds", 0.3, "--threads", 1, "--lines", 4)
