@@ -96,6 +96,8 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
 
 MappedFile::~MappedFile() { ::munmap(data_, bytes_); }
 
+void MappedFile::release() const { ::madvise(data_, bytes_, MADV_DONTNEED); }
+
 std::string sha256(std::string_view data) {
   SHA2_CTX context;
   SHA256Init(&context);

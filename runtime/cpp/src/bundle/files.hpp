@@ -26,6 +26,8 @@ class MappedFile {
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
   const std::byte* data() const { return static_cast<const std::byte*>(data_); }
+  // Give back the memory of what was read so far; what is read again comes from the file again.
+  void release() const;
 
  private:
   void* data_ = nullptr;

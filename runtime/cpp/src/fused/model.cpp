@@ -187,6 +187,7 @@ Model::Model(const std::filesystem::path& directory, const Manifest& manifest, T
       borders(tensors, "decoder", decoder.size(), norm_first, {"self_attention", "cross_attention", "feed_forward"});
   if (!norm_first) encoder_final = tensors.norm("encoder_norm");
   if (!norm_first) decoder_final = tensors.norm("decoder_norm");
+  file_.release();  // tables of tokens and positions are read row by row
 }
 
 }  // namespace txport::core::fused

@@ -3,8 +3,6 @@
 
 #include <cstddef>
 #include <filesystem>
-#include <memory>
-#include <string>
 #include <vector>
 
 #include "bundle/files.hpp"

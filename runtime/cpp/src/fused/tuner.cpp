@@ -7,10 +7,9 @@ namespace txport::core::fused {
 namespace {
 
 constexpr unsigned kLongestPause = 512;  // calls
-// The part of a running mean that the newest call is: of the best level, and of others, which are measured rarely.
+// The part of the running mean of the best level that the newest call is; of others, which are tried rarely, it is all.
 constexpr double kNew = 0.25;
-constexpr double kNewTrial = 0.5;
-// Trials may cost one call in so many: beside busy neighbours one that waits for others can take as long as hundreds.
+// Trials may lose one call in so many: beside busy neighbours one that waits for others can take as long as hundreds.
 constexpr double kTrialShare = 32;
 
 }  // namespace
@@ -31,10 +30,11 @@ std::size_t ThreadTuner::choose(std::size_t work) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return most_;
   Bucket& here = bucket(work);
+  if (here.again) return here.again = false, threads_of(here.tried);
   if (levels_ == 1 || --here.until_trial > 0) return threads_of(here.best);
   here.until_trial = here.pause = std::min(2 * here.pause, kLongestPause);
-  here.up = here.best == 0 || (!here.up && here.best + 1 < levels_);
-  return threads_of(here.up ? here.best + 1 : here.best - 1);
+  here.again = here.best == 0 || (here.tried < here.best && here.best + 1 < levels_);
+  return threads_of(here.tried = here.again ? here.best + 1 : here.best - 1);
 }
 
 void ThreadTuner::took(std::size_t work, std::size_t threads, double seconds) {
@@ -45,14 +45,15 @@ void ThreadTuner::took(std::size_t work, std::size_t threads, double seconds) {
   while (level + 1 < levels_ && threads_of(level) < threads) ++level;
   if (threads_of(level) != threads) return;  // others had the rest
   double& mean = here.seconds[level];
-  mean = mean == 0 ? seconds : mean + (seconds - mean) * (level == here.best ? kNew : kNewTrial);
+  mean = mean == 0 || level != here.best ? seconds : mean + (seconds - mean) * kNew;
   const std::size_t before = here.best;
   for (std::size_t other = 0; other < levels_; ++other) {
     const double theirs = here.seconds[other];
     if (theirs > 0 && (here.seconds[here.best] == 0 || theirs < here.seconds[here.best])) here.best = other;
   }
-  const double price = std::min(kTrialShare * seconds / here.seconds[here.best], 1e9);
+  const double price = std::min(kTrialShare * (seconds / here.seconds[here.best] - 1), 1e9);
   if (level != here.best) here.until_trial = std::max(here.until_trial, static_cast<unsigned>(price));
+  here.again = here.again && seconds < 2 * here.seconds[here.best];
   if (here.best != before) here.until_trial = here.pause = 4;
 }
 

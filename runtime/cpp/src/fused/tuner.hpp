@@ -27,7 +27,8 @@ class ThreadTuner {
     std::size_t best = 0;
     unsigned until_trial = 2;
     unsigned pause = 2;
-    bool up = false;  // what the next trial tries
+    std::size_t tried = 0;  // by the last trial; the next one goes the other way
+    bool again = false;     // more threads are tried twice, since the caches of the first time were cold
   };
 
   const std::size_t most_;
