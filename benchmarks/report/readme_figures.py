@@ -21,11 +21,13 @@ def readme_table(reports: Mapping[str, BenchReport]) -> str:
     Args:
         reports: by the name of the model; contestants of one name are one row.
     """
-    heads, columns = [], []
+    heads, columns, sizes = [], [], ""
     for model, report in reports.items():
         rows = {(each.contestant, each.workload): each for each in report.measurements}
         for work in report.workloads:
             if sum(each.workload == work.name for each in report.measurements) > 1:
+                if work.batch:
+                    sizes = sizes or f"{work.source:.0f} source tokens, {work.target} new ones"
                 heads.append(f"{model}, batch {work.batch}" if work.batch else f"{model}, {work.sentences} sentences")
                 columns.append({name: each for (name, workload), each in rows.items() if workload == work.name})
     names = dict.fromkeys(each.name for report in reports.values() for each in report.contestants)
@@ -35,8 +37,6 @@ def readme_table(reports: Mapping[str, BenchReport]) -> str:
         if any(cells):
             lines.append(f"| {name} | {' | '.join(cells)} |")
     first = next(iter(reports.values()))
-    shared = {f"{x.source:.0f} source tokens, {x.target} new ones" for x in first.workloads if x.batch}
-    sizes = shared.pop() if len(shared) == 1 else ""
     machine = first.machine
     facts = f"{machine.processor}, {machine.cores} cores, {first.created[:10]}, load average {machine.load_average:.1f}"
     return "\n".join([*lines, "", f"{facts}; {sizes}; for the text, all tokens of all sentences count.", ""])
@@ -64,7 +64,7 @@ def main() -> None:
     _, _, after = rest.partition(END)
     if not after:
         parser.error(f"{options.readme} lacks one or both of the markers")
-    options.readme.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
+    options.readme.write_text(f"{before}{BEGIN}{table}{END}{after}")
     figures = options.readme.parent / "benchmarks" / "figures"
     figures.mkdir(exist_ok=True)
     shutil.copyfile(next(iter(runs.values())) / PLOT, figures / PLOT)
