@@ -45,7 +45,7 @@ void ThreadTuner::took(std::size_t work, std::size_t threads, double seconds) {
   while (level + 1 < levels_ && threads_of(level) < threads) ++level;
   if (threads_of(level) != threads) return;  // others had the rest
   double& mean = here.seconds[level];
-  mean = mean == 0 || level != here.best ? seconds : mean + (seconds - mean) * kNew;
+  mean = mean == 0 || level != here.best ? seconds : mean + (std::min(seconds, 2 * mean) - mean) * kNew;
   const std::size_t before = here.best;
   for (std::size_t other = 0; other < levels_; ++other) {
     const double theirs = here.seconds[other];
