@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from txport.runtime import greedy
-from txport.runtime.arguments import check_ids, check_pairs, check_sentence, check_text, listed
+from txport.runtime.arguments import check_ids, check_lengths, check_pairs, check_sentence, check_text, listed
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.engine import Engine, Float32
 from txport.runtime.engines.choice import choose, open_engine
@@ -465,18 +465,9 @@ class Translator:
             prefix = self.tokenizer.encode_prefix(options.prefix) if options.prefix else []
         elif options.prefix is not None:
             prefix = check_ids(options.prefix, self.manifest.model.target_vocabulary, "the prefix")
-        self._check_lengths(options.max_length, options.min_length, [*around.target_prefix, *prefix])
+        begun = len(around.target_prefix) + len(prefix)
+        check_lengths(options.max_length, options.min_length, begun, self.engine.limits.target)
         return _Call(options, around.target_prefix, prefix, alignments, attention)
-
-    def _check_lengths(self, max_length: int | None, min_length: int, prefix: Sequence[int]) -> None:
-        most = self.engine.limits.target
-        if max_length is not None and not 1 <= max_length <= most:
-            raise InputError(f"the maximum length {max_length} is not between 1 and {most}, the most of this bundle")
-        most = max_length or most
-        if not 0 <= min_length <= most:
-            raise InputError(f"the minimum length {min_length} is not between 0 and {most}, the maximum length")
-        if len(prefix) >= most:
-            raise InputError(f"a prefix of {len(prefix)} tokens leaves no room for more: the maximum length is {most}")
 
 
 @dataclass(frozen=True)

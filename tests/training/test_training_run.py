@@ -165,12 +165,14 @@ def test_early_stopping(tiny: Tiny, tmp_path: Path) -> None:
 
 
 def test_a_time_limit_ends_the_run_and_cools_it_down(tiny: Tiny, tmp_path: Path) -> None:
-    recipe = tiny("training.max_minutes=0.03", "training.max_steps=100000", "training.cooldown=0.5")
+    recipe = tiny(
+        "training.max_minutes=0.03", "training.max_steps=100000", "training.cooldown=0.5", "training.schedule=constant"
+    )
     outcome = train(recipe, tmp_path / "checkpoint", Path())
     assert outcome is not None and outcome.steps < 1_000
     metrics = tmp_path / "checkpoint.run" / "logs" / "csv" / "version_0" / "metrics.csv"
     rates = [float(row["learning_rate"]) for row in csv.DictReader(metrics.open()) if row["learning_rate"]]
-    assert rates
+    assert rates[-1] < 0.5 * 3e-3  # which it would else have to the end
 
 
 def test_epochs_end_a_run(tiny: Tiny, tmp_path: Path) -> None:

@@ -143,9 +143,16 @@ def test_page_locked_memory_goes_after_the_copies_to_it() -> None:
     found = device.host_buffer(1 << 16, used)
     device.download(found, address)
     used.record()
+    freed = weakref.ref(found)
     del found, used
     gc.collect()
-    device.synchronize()  # the driver is broken for good if a copy finds that its memory is gone
+    assert freed() is None
+    device.synchronize()  # raises, and from then on always, if a copy found that its memory is gone
+    device.fill(Buffer(address), 7, 1 << 16)
+    later = np.zeros(1 << 16, np.uint8)
+    device.download(later, address)
+    device.synchronize()
+    assert (later == 7).all()
 
 
 @lazy

@@ -166,13 +166,12 @@ void AttendTo(std::byte* cache, const CacheShape& shape, std::size_t layer, Memb
 // Attention over the first `length` positions; `out` [rows, all heads].
 inline void Attend(std::byte* cache, const CacheShape& shape, std::size_t layer, Member::Range heads,
                    std::size_t length, Queries queries, const Buffers& own, Out out) {
-  static_assert(kMaxRows <= kQueries);
   const std::size_t rows = queries.rows;
-  for (std::size_t i = 0; i < rows; i += kMaxRows) {
-    queries.rows = std::min(kMaxRows, rows - i);
+  for (std::size_t i = 0; i < rows; i += kQueries) {
+    queries.rows = std::min(kQueries, rows - i);
     (shape.int8 ? AttendTo<Int8> : AttendTo<Float32>)(cache, shape, layer, heads, length, queries, own, out);
-    queries.data += kMaxRows * queries.row_stride;
-    out.data += kMaxRows * out.stride;
+    queries.data += kQueries * queries.row_stride;
+    out.data += kQueries * out.stride;
   }
 }
 

@@ -33,8 +33,7 @@ class Decoder {
       std::size_t kept = 0;
       for (std::size_t i = 0; i < rows_; ++i) {
         Live live = own_.live[i];
-        const bool ends = Advance(live, i, s);
-        if (!ends) own_.live[kept++] = live;
+        if (!Advance(live, i, s)) own_.live[kept++] = live;
       }
       rows_ = kept;
     }
@@ -63,13 +62,11 @@ class Decoder {
     }
     live.token = static_cast<std::size_t>(best.index);
     const bool ends = live.token == job_.eos || live.position + 1 >= live.row->limit;
+    if (!ends) ++live.position;
     if (member_.rank == 0) {
       job_.made[s * job_.stride + static_cast<std::size_t>(live.row - job_.base)] = best.index;
       live.row->token = live.token;
       live.row->logits = job_.first + i;
-    }
-    if (!ends) ++live.position;
-    if (member_.rank == 0) {
       live.row->position = live.position;
       live.row->finished = ends;
     }

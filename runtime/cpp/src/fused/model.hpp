@@ -46,6 +46,7 @@ struct Model {
   std::size_t ffn = 0;  // of the widest layer, padded
   Groups heads;
   std::size_t vocabulary;  // of the target
+  std::size_t step_bytes;  // weights of the decoder, which a step reads
   float epsilon;           // of LayerNorm
   float embedding_scale;
   bool norm_first;   // pre-norm

@@ -2,6 +2,7 @@
 // are exact, and float32 sums go over the inputs in their order, whatever the tile.
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "fused/model.hpp"
@@ -12,8 +13,8 @@ HWY_BEFORE_NAMESPACE();
 namespace txport::core::fused {
 namespace HWY_NAMESPACE {
 
-// The register tile, for 32 vector registers (AVX-512, NEON) or 16.
-constexpr std::size_t kMaxRows = kLanes == 16 || HWY_TARGET_IS_NEON ? 4 : 2;
+// The register tile, for 32 vector registers (AVX-512, NEON) or 16. Wider than high: panels are streams from memory.
+constexpr std::size_t kMaxRows = kLanes == 16 ? 6 : HWY_TARGET_IS_NEON ? 4 : 2;
 constexpr std::size_t kMaxPanels = kLanes == 16 ? 4 : kLanes == 8 ? 2 : 1;
 
 // Rows as a product reads them: 4 bytes are one k step.
@@ -184,16 +185,19 @@ HWY_NOINLINE void Tile(const Matrix& w, const Rows& a, std::size_t m, std::size_
                         std::make_index_sequence<kV * kC>());
 }
 
+using TileOfSize = void (*)(const Matrix&, const Rows&, std::size_t, std::size_t, float*, std::size_t);
+
+// Tiles of kP panels, if there are so large ones, by their rows.
+template <class W, std::size_t kP, std::size_t... kM>
+constexpr std::array<TileOfSize, kMaxRows> TilesOf(std::index_sequence<kM...>) {
+  return {Tile<W, kM + 1, std::min(kP, kMaxPanels)>...};
+}
+
 // Rows x the panels [begin, end) of `w`; `out` has nothing but their outputs.
 template <class W>
 void Multiply(const Matrix& w, const Rows& a, std::size_t rows, std::size_t begin, std::size_t end, const Out& out) {
-  using Function = void (*)(const Matrix&, const Rows&, std::size_t, std::size_t, float*, std::size_t);
-  constexpr std::size_t k3 = std::min<std::size_t>(3, kMaxRows);  // larger ones are never called
-  constexpr std::size_t kP2 = std::min<std::size_t>(2, kMaxPanels);
-  static constexpr Function kTiles[3][4] = {
-      {Tile<W, 1, 1>, Tile<W, 2, 1>, Tile<W, k3, 1>, Tile<W, kMaxRows, 1>},
-      {Tile<W, 1, kP2>, Tile<W, 2, kP2>, Tile<W, k3, kP2>, Tile<W, kMaxRows, kP2>},
-      {Tile<W, 1, kMaxPanels>, Tile<W, 2, kMaxPanels>, Tile<W, k3, kMaxPanels>, Tile<W, kMaxRows, kMaxPanels>}};
+  constexpr std::make_index_sequence<kMaxRows> kSizes;
+  static constexpr std::array kTiles{TilesOf<W, 1>(kSizes), TilesOf<W, 2>(kSizes), TilesOf<W, 4>(kSizes)};
   const std::size_t blocks = (rows + kMaxRows - 1) / kMaxRows;
   for (std::size_t p = begin; p < end;) {
     float* to = out.data + (p - begin) * kPanel;

@@ -11,8 +11,10 @@ namespace txport::core::fused {
 
 namespace {
 
-// Fewer rows for each thread do not pay for reading all weights in each; then threads share every row.
+// Threads that step rows of their own need no barrier, but each reads all weights: that pays for so many rows a thread,
+// and so many bytes of weights a row. Else threads share every row.
 constexpr std::size_t kRowsApart = 2;
+constexpr std::size_t kBytesApart = std::size_t{512} << 10;
 
 }  // namespace
 
@@ -69,7 +71,7 @@ void FusedState::step(std::int64_t count) {
     const auto workspace = shared_->workspaces.take();
     Team::Lease lease = shared_->team.lease(shared_->step_tuner.choose(live.size()));
     const std::size_t threads = lease.size();
-    const bool apart = live.size() >= kRowsApart * threads;
+    const bool apart = live.size() >= kRowsApart * threads && live.size() * kBytesApart >= shared_->model.step_bytes;
     const std::size_t most = apart ? (live.size() + threads - 1) / threads : live.size();
     workspace->reserve(shared_->model, threads, most, std::max(source, target));
     lease.run(threads, [&](const Member& member) {

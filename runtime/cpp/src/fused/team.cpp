@@ -30,13 +30,7 @@ void pause() {
 }
 
 // One turn of waiting.
-void spin(int turn) {
-  if (turn < kPauses) {
-    pause();
-  } else {
-    std::this_thread::yield();
-  }
-}
+void spin(int turn) { turn < kPauses ? pause() : std::this_thread::yield(); }
 
 // How often this process is the child of a fork.
 std::atomic<unsigned>& forks() {

@@ -1,6 +1,7 @@
 #include "fused/tuner.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace txport::core::fused {
 
@@ -30,7 +31,7 @@ std::size_t ThreadTuner::choose(std::size_t work) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return most_;
   Bucket& here = bucket(work);
-  if (here.again) return here.again = false, threads_of(here.tried);
+  if (std::exchange(here.again, false)) return threads_of(here.tried);
   if (levels_ == 1 || --here.until_trial > 0) return threads_of(here.best);
   here.until_trial = here.pause = std::min(2 * here.pause, kLongestPause);
   here.again = here.best == 0 || (here.tried < here.best && here.best + 1 < levels_);

@@ -12,7 +12,7 @@ namespace txport::core::fused {
 struct Model;
 
 inline constexpr std::size_t kLogits = 256;  // of a row that are made before the largest is looked for
-inline constexpr std::size_t kQueries = 4;   // of a head that attention takes at once, at most
+inline constexpr std::size_t kQueries = 8;   // of a head that attention takes at once, at most
 
 // Aligned memory; from 2 MiB on in huge pages where the system has them, since caches are read across.
 class Block {
