@@ -16,7 +16,7 @@ namespace txport::core {
 
 namespace {
 
-constexpr std::size_t kChunk = 1 << 20;
+constexpr std::size_t kChunk = 1 << 16;  // larger ones cost page faults
 
 class Descriptor {
  public:
