@@ -30,6 +30,9 @@ sanitized = { CXX=clang++ CC=clang $(CPP_CMAKE) -B $(CPP)/$(1) -DCMAKE_BUILD_TYP
 # Tests and fuzz targets share what is compiled.
 sanitized_address = $(call sanitized,address,-DTXPORT_SANITIZE=address$(comma)undefined -DTXPORT_FUZZERS=ON)
 sanitized_thread = $(call sanitized,thread,-DTXPORT_SANITIZE=thread)
+# $(call sanitized_tests,FOLDER): one process has nearly all of them, so that two folders' are run at the same time.
+sanitized_tests = TSAN_OPTIONS=suppressions=$(CURDIR)/tests/cpp/tsan.txt ctest --test-dir $(CPP)/$(1) -j $(WORKERS) \
+  --output-on-failure > $(CPP)/$(1)-tests.log 2>&1
 comma := ,
 FUZZ_SECONDS ?= 60
 
@@ -228,10 +231,10 @@ cpp-clang: $(VENV)/.ready
 cpp-sanitize: cpp-clang
 	@echo '== The C++ tests under sanitizers (clang): address and undefined, then thread'
 	@$(sanitized_address) && $(sanitized_thread)
-	@for kind in address thread; do \
-	  cmake --build $(CPP)/$$kind --target txport_tests && \
-	  TSAN_OPTIONS=suppressions=$(CURDIR)/tests/cpp/tsan.txt ctest --test-dir $(CPP)/$$kind -j $(WORKERS) --output-on-failure || exit 2; \
-	done
+	@for kind in address thread; do cmake --build $(CPP)/$$kind --target txport_tests || exit 2; done
+	@$(call sanitized_tests,address) & first=$$!; $(call sanitized_tests,thread) & second=$$!; \
+	wait $$first; one=$$?; wait $$second; two=$$?; \
+	cat $(CPP)/address-tests.log $(CPP)/thread-tests.log; test $$one = 0 -a $$two = 0
 
 # $(call fuzz,TARGET,CORPUS): what is found new stays under build/, the seeds are only read.
 fuzz = { mkdir -p $(CPP)/corpus/$(1); $(CPP)/address/tests/fuzz_$(1) -max_total_time=$(FUZZ_SECONDS) -timeout=20 \

@@ -1,5 +1,7 @@
 """tx-export and tx-verify as a user meets them: exit codes, one sentence, and nothing half-written."""
 
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -10,11 +12,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
 from numpy_runner import random_model
 from safetensors.torch import load_file, save_file
+from txport.exporter import entry
 from txport.exporter.reference import answers
 from txport.models.checkpoint import load_checkpoint, save_checkpoint
 from txport.models.transformer import Transformer
@@ -32,8 +36,22 @@ def random_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def run(command: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def start(command: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """A process of its own, as of a user; nearly all of its time are PyTorch's imports."""
     return subprocess.run([SCRIPTS / command, *map(str, arguments)], capture_output=True, text=True)
+
+
+def run(command: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """In this process, for speed: `run_command` is what the console script runs."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        patch.object(sys, "argv", [command, *map(str, arguments)]),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as ended,
+    ):
+        getattr(entry, command.removeprefix("tx-"))()
+    return subprocess.CompletedProcess(arguments, int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
 
 def refused(result: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
@@ -65,7 +83,7 @@ def test_attention_is_added_and_verified(random_checkpoint: Path, tmp_path: Path
 def test_export_prints_its_report_and_refuses_to_overwrite(random_checkpoint: Path, tmp_path: Path) -> None:
     bundle = tmp_path / "bundle"
     options = ("--sentences", "16", "--singles", "2", "--lowering", "ort,scatter", "--max-target", "12")
-    done = run("tx-export", random_checkpoint, "-o", bundle, *options, "--json")
+    done = start("tx-export", random_checkpoint, "-o", bundle, *options, "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)["verification"]
     assert report["passed"] and report["sentences"] == report["token_identical"] == 16
@@ -113,8 +131,7 @@ def test_a_failed_verification_leaves_no_bundle(random_checkpoint: Path, tmp_pat
     ],
 )
 def test_bad_options(random_checkpoint: Path, tmp_path: Path, options: list[str], words: list[str]) -> None:
-    """In this process, for speed: `run_command` is what the console script runs."""
-    refused(_in_process("export", str(random_checkpoint), "-o", str(tmp_path / "bundle"), *options), 2, *words)
+    refused(run("tx-export", str(random_checkpoint), "-o", str(tmp_path / "bundle"), *options), 2, *words)
     assert not (tmp_path / "bundle").exists()
 
 
@@ -146,7 +163,7 @@ def test_learned_positions_end(tmp_path: Path) -> None:
     model = random_model(encoder_layers=1, decoder_layers=1, positions="learned")
     save_checkpoint(tmp_path / "learned", model, None, [], {})
     arguments = (str(tmp_path / "learned"), "-o", str(tmp_path / "bundle"), "--max-source", "33")
-    refused(_in_process("export", *arguments), 2, "--max-source 33", "this model has learned positions for 2 to 32")
+    refused(run("tx-export", *arguments), 2, "--max-source 33", "this model has learned positions for 2 to 32")
 
 
 def test_the_help_names_every_lowering() -> None:
@@ -175,27 +192,9 @@ def test_threads_wait_actively_for_a_moment_only(tmp_path: Path) -> None:
     assert done.returncode == 2 and done.stdout.splitlines() == ["1000"], done.stderr
 
 
-def _in_process(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    import contextlib
-    import io
-    from unittest.mock import patch
-
-    from txport.exporter import entry
-
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        patch.object(sys, "argv", [f"tx-{name}", *arguments]),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        pytest.raises(SystemExit) as ended,
-    ):
-        getattr(entry, name)()
-    return subprocess.CompletedProcess(arguments, int(ended.value.code or 0), out.getvalue(), err.getvalue())
-
-
 def test_bad_checkpoints(random_checkpoint: Path, tmp_path: Path) -> None:
     def export(checkpoint: Path) -> subprocess.CompletedProcess[str]:
-        return _in_process("export", str(checkpoint), "-o", str(tmp_path / "bundle"))
+        return run("tx-export", str(checkpoint), "-o", str(tmp_path / "bundle"))
 
     refused(export(tmp_path / "absent"), 2, "absent", "not a checkpoint")
     spoiled = tmp_path / "spoiled"
@@ -227,7 +226,9 @@ def test_kill_in_the_middle_leaves_nothing_that_looks_like_a_bundle(random_check
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert not bundle.exists()
-    done = run("tx-export", random_checkpoint, "-o", bundle, "--no-verify", "--lowering", "scatter", "--sentences", "4")
+    done = start(
+        "tx-export", random_checkpoint, "-o", bundle, "--no-verify", "--lowering", "scatter", "--sentences", "4"
+    )
     assert done.returncode == 0, done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"], "the next run clears what was left"
 
@@ -245,6 +246,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_full_disk(random_checkpoint: Path, small_disk: Path) -> None:
-    result = _in_process("export", str(random_checkpoint), "-o", str(small_disk / "bundle"), "--no-verify")
+    result = run("tx-export", str(random_checkpoint), "-o", str(small_disk / "bundle"), "--no-verify")
     refused(result, 2, "disk is full", str(small_disk / "bundle"))
     assert os.listdir(small_disk) == []

@@ -1,5 +1,6 @@
 """Checkpoints: a real, small one in some ten seconds, and the weights of any, compared bit by bit."""
 
+import functools
 import io
 import itertools
 from pathlib import Path
@@ -31,8 +32,7 @@ def make_tiny_checkpoint(directory: Path, *, steps: int = STEPS, **fields: Any) 
         steps: of the training.
         fields: of the config, in place of the preset's.
     """
-    pairs = list(itertools.islice(spoken.sentences(7, "train"), STEPS * 10))
-    held_out = list(itertools.islice(spoken.sentences(7, "test"), 1200))
+    pairs, held_out = _sentences("train", STEPS * 10), _sentences("test", 1200)
     tokenizer = directory.with_name(f"{directory.name}-tokenizer")
     tokenizer.mkdir(parents=True)
     (tokenizer / "shared.model").write_bytes(_train_tokenizer([text for pair in pairs for text in pair]))
@@ -41,6 +41,11 @@ def make_tiny_checkpoint(directory: Path, *, steps: int = STEPS, **fields: Any) 
     model = _train([pair for pair in ids if max(map(len, pair)) < LONGEST], steps, fields)
     written, references = zip(*held_out, strict=True)
     save_checkpoint(directory, model, tokenizer, written, {"made_by": "tests"}, references=references)
+
+
+@functools.cache
+def _sentences(split: str, count: int) -> list[tuple[str, str]]:
+    return list(itertools.islice(spoken.sentences(7, split), count))
 
 
 def _train_tokenizer(lines: list[str]) -> bytes:

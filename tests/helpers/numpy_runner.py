@@ -1,17 +1,23 @@
 """Small models of many shapes, and a way to run their graphs that shares nothing with the runtime."""
 
 import dataclasses
+import fcntl
 import functools
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import torch
-from txport.exporter.graphs.lowerings import LOWERINGS
+from txport.exporter.graphs.lowerings import LOWERINGS, Lowering
 from txport.exporter.graphs.trace import ATTENTION, trace_encoder, trace_step
 from txport.models.config import Config, preset
 from txport.models.transformer import Transformer
+from txport.runtime.files import write_atomically
 
 # Every option of the model appears at least once; head_dim 12 is one that ONNX Runtime's fused attention refuses.
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -50,17 +56,42 @@ def random_model(**overrides: Any) -> Transformer:
     return model.eval()
 
 
+def _trace_step(lowering: Lowering, model: Transformer, longest: int) -> ir.Model:
+    return trace_step(model, lowering, longest)
+
+
+TRACERS: dict[str, Callable[[Transformer, int], ir.Model]] = {
+    "encoder": trace_encoder,
+    **{name: functools.partial(_trace_step, lowering) for name, lowering in LOWERINGS.items()},
+    **ATTENTION,
+}
+
+
 @functools.cache
-def _traced(config: Config, lowering: str | None) -> ir.Model:
-    """Tracing takes seconds and `random_model` is the same for the same config: each graph is traced once."""
-    model = random_model(**dataclasses.asdict(config))
-    longest = config.max_positions
-    return trace_step(model, LOWERINGS[lowering], longest) if lowering else trace_encoder(model, longest)
+def _traced(config: Config, name: str) -> ir.Model:
+    """Tracing takes seconds and `random_model` is the same for the same config: each graph is traced once a session.
+
+    `TXPORT_TEST_SHARED` names a folder of the session, where workers find what another one has traced.
+    """
+    words = hashlib.sha256(repr(config).encode()).hexdigest()[:16]
+    file = Path(os.environ["TXPORT_TEST_SHARED"]) / "traced" / f"{words}-{name}.onnx"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            graph = TRACERS[name](random_model(**dataclasses.asdict(config)), config.max_positions)
+            write_atomically(file, ir.to_proto(ir.external_data.load_to_model(graph)).SerializeToString())
+    return ir.load(file)
 
 
 def traced(model: Transformer, lowering: str) -> tuple[ir.Model, ir.Model]:
     """The encoder and one decoder step of a `random_model`. Copy them to change them."""
-    return _traced(model.config, None), _traced(model.config, lowering)
+    return _traced(model.config, "encoder"), _traced(model.config, lowering)
+
+
+def copied(model: ir.Model) -> ir.Model:
+    """A graph that may be changed; a clone's tensors would still share their types."""
+    return ir.from_proto(ir.to_proto(ir.external_data.load_to_model(model)))
 
 
 def open_session(model: ir.Model) -> onnxruntime.InferenceSession:
@@ -70,14 +101,9 @@ def open_session(model: ir.Model) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(ir.to_proto(whole).SerializeToString(), options)
 
 
-@functools.cache
-def _traced_attention(config: Config, name: str) -> ir.Model:
-    return ATTENTION[name](random_model(**dataclasses.asdict(config)), config.max_positions)
-
-
 def traced_attention(model: Transformer) -> dict[str, ir.Model]:
     """The optional graphs of a `random_model`. Copy them to change them."""
-    return {name: _traced_attention(model.config, name) for name in ATTENTION}
+    return {name: _traced(model.config, name) for name in ATTENTION}
 
 
 def run_graph(session: onnxruntime.InferenceSession, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -5,8 +5,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal
 
-import onnx_ir as ir
-from numpy_runner import random_model, traced
+from numpy_runner import copied, random_model, traced
 from txport.exporter.bundle import graph_record, write_graphs
 from txport.exporter.engines.builder import BuildOptions, EngineBuilder
 from txport.exporter.graphs.float16 import to_float16
@@ -18,11 +17,6 @@ from txport.runtime.engines.tensorrt import find_tensorrt
 TOY = Path(__file__).parents[1] / "data" / "toy_bundle"
 LOWERINGS = ("scatter", "tensorscatter")
 CAPABILITY = "8.9"
-
-
-def copied(model: ir.Model) -> ir.Model:
-    """A graph that may be changed."""
-    return ir.from_proto(ir.to_proto(ir.external_data.load_to_model(model)))
 
 
 def write_bundle(

@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx
 import pytest
-from numpy_runner import OPTIONS, random_model, traced, traced_attention
+from numpy_runner import OPTIONS, copied, random_model, traced, traced_attention
 from txport.exporter.bundle import graph_record, write_graphs
 from txport.exporter.engines.builder import parse_graph
 from txport.exporter.engines.caches import write_caches_by_select
@@ -23,7 +23,7 @@ from txport.runtime.errors import BundleError, CheckFailed
 
 pytest.importorskip("tensorrt_rtx_bindings", reason="needs TensorRT-RTX (x86-64): pip install 'txport[dev]'")
 
-from tensorrt_graphs import CAPABILITY, LOWERINGS, copied, rtx_builder, write_bundle  # noqa: E402
+from tensorrt_graphs import CAPABILITY, LOWERINGS, rtx_builder, write_bundle  # noqa: E402
 
 BUCKETS = Buckets((1, 4), (16, 32))
 

@@ -7,7 +7,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 import torch
-from numpy_runner import OPTIONS, NumpyRunner, open_session, random_model, run_graph, traced, traced_attention
+from numpy_runner import OPTIONS, NumpyRunner, copied, open_session, random_model, run_graph, traced, traced_attention
 from txport.exporter.bundle import graph_record, write_graphs
 from txport.exporter.graphs.float16 import ending, rounded, to_float16
 from txport.exporter.graphs.int8 import normalised, to_int8
@@ -27,10 +27,6 @@ def model(request: pytest.FixtureRequest) -> Transformer:
 def ids(seed: int) -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(seed)
     return random.integers(4, 64, (3, 7)), random.integers(4, 64, (3, 9))
-
-
-def copied(model: ir.Model) -> ir.Model:
-    return ir.from_proto(ir.to_proto(ir.external_data.load_to_model(model)))
 
 
 def run(encoder: ir.Model, graphs: dict[str, ir.Model], seed: int = 0) -> tuple[Outputs, Outputs]:

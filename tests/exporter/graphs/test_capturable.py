@@ -12,12 +12,11 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from numpy_runner import OPTIONS, random_model, traced
+from numpy_runner import OPTIONS, copied, random_model, traced
 from txport.benchmarks.gpu.graphs import operators
 from txport.exporter.graphs.capturable import CAPTURABLE, CPU_ONLY, not_capturable
 from txport.exporter.graphs.float16 import to_float16
 from txport.exporter.graphs.lowerings import LOWERINGS
-from txport.exporter.graphs.trace import trace_step
 
 LEVELS = ("BASIC", "EXTENDED", "ALL")
 ISLAND = "layers.1.feed_forward.outer/"
@@ -48,7 +47,7 @@ def test_optimised_steps_have_operators_that_may_be_captured(option: str, loweri
 @pytest.mark.parametrize("islands", [False, True], ids=["float16", "islands"])
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_optimised_steps_in_float16_too(lowering: str, islands: bool, tmp_path: Path) -> None:
-    step = trace_step(random_model(), LOWERINGS[lowering], 32)
+    step = copied(traced(random_model(), lowering)[1])
     single = {str(node.name) for node in step.graph if islands and (node.name or "").startswith(ISLAND)}
     assert bool(single) == islands
     to_float16(step, single)

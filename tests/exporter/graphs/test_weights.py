@@ -6,12 +6,11 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
-from numpy_runner import random_model
+from numpy_runner import copied, random_model, traced
 from txport.exporter.bundle import write_graphs
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.exporter.graphs.lowerings import LOWERINGS
 from txport.exporter.graphs.sessions import session
-from txport.exporter.graphs.trace import trace_encoder, trace_step
 from txport.exporter.graphs.weights import ALIGNMENT, INLINE, LARGE, PAGE
 from txport.models.checkpoint import save_checkpoint
 from txport.models.config import preset
@@ -22,14 +21,10 @@ from txport.models.transformer import Transformer
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, ir.Model]]:
     """All graphs of a tied model, and what they were before they were written."""
     model = random_model()
-
-    def traced() -> dict[str, ir.Model]:
-        steps = {f"decoder_step.{name}": trace_step(model, lowering, 32) for name, lowering in LOWERINGS.items()}
-        return {"encoder": trace_encoder(model, 32), **steps}
-
+    before = {"encoder": traced(model, "ort")[0]}
+    before |= {f"decoder_step.{name}": traced(model, name)[1] for name in LOWERINGS}
     directory = tmp_path_factory.mktemp("weights")
-    before = traced()
-    write_graphs(directory, traced(), "0")
+    write_graphs(directory, {name: copied(graph) for name, graph in before.items()}, "0")
     return directory, before
 
 
