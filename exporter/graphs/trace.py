@@ -4,7 +4,7 @@ import ast
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
-from typing import Any, cast
+from typing import Any
 
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
@@ -24,7 +24,7 @@ from txport.runtime.libraries import quiet, without_collection
 # Any sizes above 1 will do: torch.export takes 0 and 1 for constants.
 _BATCH, _SOURCE, _TARGET = 2, 5, 7
 # PyTorch's tables of ONNX operators by opset, see `_one_registry`.
-_registries: dict[int, object] = {}
+_registries: dict[tuple[object, ...], object] = {}
 
 
 def model_sizes(config: Config) -> ModelSizes:
@@ -152,28 +152,28 @@ def _trace(module: nn.Module, example: tuple[Any, ...], shapes: Any, interface: 
 def _one_registry() -> Iterator[None]:
     """Let PyTorch's exporter make its table of ONNX operators once an opset, as long as this process lives.
 
-    For each graph it would read the sources of 500 functions again: a fifth of the time that a small one takes. Where
-    another version of PyTorch has its table elsewhere, it does.
+    For each graph it would read the sources of 500 functions again: a fifth of the time that a small one takes. It is
+    not a public function: where another version of PyTorch has none of this name, each graph gets its own table.
     """
-    name = "from_torchlib"
     try:
         from torch.onnx._internal.exporter._registration import ONNXRegistry
 
-        make, method = ONNXRegistry.from_torchlib, vars(ONNXRegistry)[name]
+        make, method = ONNXRegistry.from_torchlib, vars(ONNXRegistry)["from_torchlib"]
     except (ImportError, AttributeError, KeyError):
         yield
         return
 
-    def made(opset_version: int) -> ONNXRegistry:
-        if opset_version not in _registries:
-            _registries[opset_version] = make(opset_version)
-        return cast(ONNXRegistry, _registries[opset_version])
+    def remembered(*arguments: Any, **named: Any) -> object:
+        key = (arguments, *named.items())
+        if key not in _registries:
+            _registries[key] = make(*arguments, **named)
+        return _registries[key]
 
-    setattr(ONNXRegistry, name, staticmethod(made))
+    setattr(ONNXRegistry, "from_torchlib", staticmethod(remembered))  # noqa: B010
     try:
         yield
     finally:
-        setattr(ONNXRegistry, name, method)
+        setattr(ONNXRegistry, "from_torchlib", method)  # noqa: B010
 
 
 def _clean(model: ir.Model) -> None:
