@@ -11,8 +11,8 @@ from txport.benchmarks.report.schema import BenchReport, Machine, Measurement, W
 from txport.runtime.files import new_file
 
 FORMATS = ("png", "svg")
-# The palette of Okabe and Ito (2008), which everybody can tell apart; the bundle is the first one.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A8A00")
+# The palette of Okabe and Ito (2008), which everybody can tell apart, and three more; the bundle is the first one.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A8A00", "#882255", "#999999")
 
 Value = Callable[[Measurement], float]
 
@@ -142,7 +142,7 @@ def _bars(report: BenchReport) -> Figure | None:
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_locator(NullLocator())
     axes.margins(x=0.15)
-    axes.legend(fontsize=8, frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(0, 1))
+    figure.legend(fontsize=8, frameon=False, ncols=3, loc="outside upper left")
     return figure
 
 
