@@ -234,7 +234,7 @@ cpp-sanitize: cpp-clang
 	@for kind in address thread; do cmake --build $(CPP)/$$kind --target txport_tests || exit 2; done
 	@$(call sanitized_tests,address) & first=$$!; $(call sanitized_tests,thread) & second=$$!; \
 	wait $$first; one=$$?; wait $$second; two=$$?; \
-	cat $(CPP)/address-tests.log $(CPP)/thread-tests.log; test $$one = 0 -a $$two = 0
+	cat $(CPP)/address-tests.log $(CPP)/thread-tests.log; test $$one = 0 && test $$two = 0
 
 # $(call fuzz,TARGET,CORPUS): what is found new stays under build/, the seeds are only read.
 fuzz = { mkdir -p $(CPP)/corpus/$(1); $(CPP)/address/tests/fuzz_$(1) -max_total_time=$(FUZZ_SECONDS) -timeout=20 \

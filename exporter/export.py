@@ -3,6 +3,7 @@
 import dataclasses
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -39,7 +40,7 @@ from txport.runtime.bundle.schema import Dimensions, FileEntry, Generation, Isla
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.engine import Engine, SpecialTokens
 from txport.runtime.engines.ort import OrtEngine
-from txport.runtime.errors import CheckFailed, InputError
+from txport.runtime.errors import BundleError, CheckFailed, InputError
 from txport.runtime.files import new_directory, scratch_directory, sha256
 from txport.runtime.golden import Case, Golden
 from txport.runtime.greedy import decode_all
@@ -227,8 +228,9 @@ class _Export:
         sources, limits = trial.sources[:count], trial.limits[:count]
         requests = trial.requests(range(len(sources)))
         engines: list[Engine] = [OrtEngine(directory, manifest)]
-        if (fused := fused_engine(directory, manifest, lambda reason: None)) is not None:
-            engines.append(fused)
+        with suppress(BundleError):  # its refusal is for the verification to report
+            if (fused := fused_engine(directory, manifest, lambda reason: None)) is not None:
+                engines.append(fused)
         made = [[result.ids for result in decode_all(engine, requests)] for engine in engines]
         expected: dict[int, list[int]] = {}
         leads: dict[int, float] = {}

@@ -4,6 +4,7 @@ import ast
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import cache, partial
 from typing import Any
 
 import onnx_ir as ir
@@ -23,8 +24,6 @@ from txport.runtime.libraries import quiet, without_collection
 
 # Any sizes above 1 will do: torch.export takes 0 and 1 for constants.
 _BATCH, _SOURCE, _TARGET = 2, 5, 7
-# PyTorch's tables of ONNX operators by opset, see `_one_registry`.
-_registries: dict[tuple[object, ...], object] = {}
 
 
 def model_sizes(config: Config) -> ModelSizes:
@@ -148,6 +147,11 @@ def _trace(module: nn.Module, example: tuple[Any, ...], shapes: Any, interface: 
     return model
 
 
+@cache
+def _remembered(make: Callable[..., object], *arguments: Any, **named: Any) -> object:
+    return make(*arguments, **named)
+
+
 @contextmanager
 def _one_registry() -> Iterator[None]:
     """Let PyTorch's exporter make its table of ONNX operators once an opset, as long as this process lives.
@@ -163,13 +167,7 @@ def _one_registry() -> Iterator[None]:
         yield
         return
 
-    def remembered(*arguments: Any, **named: Any) -> object:
-        key = (arguments, *named.items())
-        if key not in _registries:
-            _registries[key] = make(*arguments, **named)
-        return _registries[key]
-
-    setattr(ONNXRegistry, "from_torchlib", staticmethod(remembered))  # noqa: B010
+    setattr(ONNXRegistry, "from_torchlib", staticmethod(partial(_remembered, make)))  # noqa: B010
     try:
         yield
     finally:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engines.fused import FusedEngine, missing
-from txport.runtime.errors import BundleError, EngineError, MissingLibrary
+from txport.runtime.errors import EngineError, MissingLibrary
 
 # Among the lowerings of a report it is one of its own.
 FUSED = "fused"
@@ -14,9 +14,8 @@ FUSED = "fused"
 def fused_engine(directory: Path, manifest: Manifest, say: Callable[[str], None]) -> FusedEngine | None:
     """Open it, or say why a bundle that has parameters for it is verified without it.
 
-    It refuses weights that are not numbers, which the verification finds by the other lowerings.
-
     Raises:
+        BundleError: the engine refuses the bundle, which would then run on ONNX Runtime alone.
         ResourceError: there is not enough memory.
     """
     if manifest.parameters is None:
@@ -24,7 +23,7 @@ def fused_engine(directory: Path, manifest: Manifest, say: Callable[[str], None]
     if (reason := missing()) is None:
         try:
             return FusedEngine(directory)
-        except (BundleError, EngineError, MissingLibrary) as error:
+        except (EngineError, MissingLibrary) as error:
             reason = str(error)
     say(f"without the fused engine for CPUs: {reason}")
     return None

@@ -138,6 +138,10 @@ class VerificationReport:
         """This report with that of the optional graphs."""
         return replace(self, attention=attention, passed=self.passed and not attention.failures)
 
+    def with_refusal(self, lowering: str, reason: str) -> "VerificationReport":
+        """This report with a lowering whose engine refuses the bundle, which then fails."""
+        return replace(self, passed=False, lowerings=[*self.lowerings, LoweringReport(lowering, failures=[reason])])
+
     @property
     def fused(self) -> bool:
         """Whether the fused engine was among what was compared."""

@@ -74,11 +74,16 @@ class Verifier:
             engines: dict[str, Engine] = {name: OrtEngine(graphs, manifest, [name]) for name in manifest.lowerings}
             precision = manifest.precision.weights
             arithmetic = ARITHMETIC[precision]
-            if (fused := fused_engine(directory, manifest, self.stages.say)) is not None:
-                engines[FUSED] = fused
-                if precision != "float32":
-                    arithmetic += f"; {FUSED} in its own arithmetic with the same weights"
+            refusal = None
+            try:
+                if (fused := fused_engine(directory, manifest, self.stages.say)) is not None:
+                    engines[FUSED] = fused
+                    if precision != "float32":
+                        arithmetic += f"; {FUSED} in its own arithmetic with the same weights"
+            except BundleError as error:
+                refusal = str(error)
             report = self._compare(engines, precision, arithmetic, compare_encoder=True)
+            report = report if refusal is None else report.with_refusal(FUSED, refusal)
             if any(manifest.optional_graph(role) is None for role in get_args(OptionalRole)):
                 return report
             self.stages.stage("verify: attention")

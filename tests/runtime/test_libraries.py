@@ -1,5 +1,6 @@
 """What is imported when, and what is said when it is not there."""
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 from toy import BUNDLE
 from txport.runtime.errors import MissingLibrary
-from txport.runtime.libraries import cuda_provider, needs
+from txport.runtime.libraries import cuda_provider, needs, without_collection
 
 
 def test_a_missing_library_names_the_command() -> None:
@@ -21,6 +22,21 @@ def test_our_own_mistakes_stay_what_they_are() -> None:
         import txport.runtime.nowhere  # noqa: F401
     with pytest.raises(ImportError, match="cannot import name"), needs("ort"):
         from txport.runtime.errors import Nothing  # noqa: F401
+
+
+def test_garbage_is_collected_again_after_an_import() -> None:
+    """Also after one that fails; and whoever has turned the collector off finds it so."""
+    with pytest.raises(MissingLibrary), needs("train"):
+        assert not gc.isenabled()
+        import nowhere_to_be_found  # noqa: F401
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with without_collection():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_there_may_be_no_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:

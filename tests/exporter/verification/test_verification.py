@@ -187,8 +187,26 @@ def test_nan_is_found(changed: Path, checkpoint: Path) -> None:
     change_tensor(changed, "decoder_step.scatter", "layers.0.self_qkv.weight", poison)
     report = verify(changed, checkpoint)
     assert not report.passed
-    for each in report.lowerings:  # the fused engine refuses such weights
-        assert each.lowering != "fused" and "NaN or infinity in logits or encoder outputs" in each.failures
+    for each in report.lowerings:
+        if each.lowering == "fused":
+            assert "weights that are not numbers" in each.failures[0]
+        else:
+            assert "NaN or infinity in logits or encoder outputs" in each.failures
+
+
+@pytest.mark.skipif(missing() is not None, reason=f"needs the fused engine's library: {missing()}")
+def test_what_the_fused_engine_alone_refuses_fails(int8_bundle: Path, checkpoint: Path, tmp_path: Path) -> None:
+    """It would then run on ONNX Runtime, several times slower, for a reason that nobody meant."""
+    bundle = shutil.copytree(int8_bundle, tmp_path / "bundle")
+
+    def least(array: np.ndarray) -> np.ndarray:
+        array.reshape(-1)[0] = -128
+        return array
+
+    change_tensor(bundle, "decoder_step.ort", "layers.0.self_output.weight.int8", least)
+    report = verify(bundle, checkpoint)
+    assert not report.passed and "-128" in report.failure
+    assert [each.lowering for each in report.lowerings if each.failures] == ["fused"]
 
 
 def test_one_bad_lowering_is_enough(changed: Path, checkpoint: Path) -> None:

@@ -203,10 +203,13 @@ def test_texts_of_the_annotated_transformer(tmp_path: Path, both: bool) -> None:
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 
-def refused(path: Path, state: State, words: str, error: type[Exception] = CheckpointError, **options: Any) -> None:
-    with pytest.raises(error, match=words) as caught:
+def refusal(path: Path, state: State, error: type[Exception] = CheckpointError, **options: Any) -> str:
+    """The one sentence that an import ends with."""
+    with pytest.raises(error) as caught:
         imported(path, state, **options)
-    assert "\n" not in str(caught.value) and not str(caught.value).endswith(".")
+    sentence = str(caught.value)
+    assert "\n" not in sentence and not sentence.endswith(".")
+    return sentence
 
 
 def without(state: State, *names: str) -> State:
@@ -215,13 +218,13 @@ def without(state: State, *names: str) -> State:
 
 def test_state_dicts_that_are_none(tmp_path: Path) -> None:
     other = {"a.weight": torch.zeros(2, 2)}
-    refused(
-        tmp_path, other, "is no state dict of the annotated Transformer: it has no src_embed.0.lut", kind="annotated"
-    )
-    refused(tmp_path, other, "is no state dict of d2l's Transformer: it has no encoder.embedding", kind="d2l")
-    refused(tmp_path, other, "neither of fairseq nor of OpenNMT-py, of the annotated Transformer nor of d2l")
-    refused(tmp_path, d2l_state(), "no state dict of the annotated", kind="annotated")
-    refused(tmp_path, annotated_state(), "no state dict of d2l", kind="d2l")
+    annotated = "is no state dict of the annotated Transformer"
+    assert f"{annotated}: it has no src_embed.0.lut" in refusal(tmp_path, other, kind="annotated")
+    assert "is no state dict of d2l's Transformer: it has no encoder.embedding" in refusal(tmp_path, other, kind="d2l")
+    neither = "neither of fairseq nor of OpenNMT-py, of the annotated Transformer nor of d2l"
+    assert neither in refusal(tmp_path, other)
+    assert annotated in refusal(tmp_path, d2l_state(), kind="annotated")
+    assert "no state dict of d2l" in refusal(tmp_path, annotated_state(), kind="d2l")
     with pytest.raises(CheckpointError, match=r"holds no \.pt or \.pth or \.safetensors file"):
         (tmp_path / "empty").mkdir()
         import_here(tmp_path / "empty", tmp_path / "x", "d2l", heads=2)
@@ -232,17 +235,16 @@ def test_parameters_that_are_missing_too_many_or_of_another_shape(make: Callable
     state = make()
     for name in list(state)[2::7]:
         if not name.endswith("pe"):
-            refused(tmp_path, without(state, name), "lacks|no whole state dict")
-    refused(
-        tmp_path, {**state, "encoder.more.weight": torch.zeros(3)}, "does not know and will not leave out: encoder.more"
-    )
+            sentence = refusal(tmp_path, without(state, name))
+            assert "lacks" in sentence or "no whole state dict" in sentence
+    more = {**state, "encoder.more.weight": torch.zeros(3)}
+    assert "does not know and will not leave out: encoder.more" in refusal(tmp_path, more)
     name = next(name for name in state if name.endswith(("linears.1.weight", "W_k.weight")))
-    refused(
-        tmp_path, {**state, name: torch.zeros(16, 15)}, r"has shape \(16, 15\), but its configuration needs \(16, 16\)"
-    )
-    refused(tmp_path, state, "give --heads", InputError, heads=None)
-    refused(tmp_path, state, "must be divisible by heads", heads=3)
-    refused(tmp_path, state, "--target-language fr means nothing", InputError, target_language="fr")
+    narrow = {**state, name: torch.zeros(16, 15)}
+    assert "has shape (16, 15), but its configuration needs (16, 16)" in refusal(tmp_path, narrow)
+    assert "give --heads" in refusal(tmp_path, state, InputError, heads=None)
+    assert "must be divisible by heads" in refusal(tmp_path, state, heads=3)
+    assert "--target-language fr means nothing" in refusal(tmp_path, state, InputError, target_language="fr")
 
 
 def test_a_norm_over_time_is_refused(tmp_path: Path) -> None:
@@ -250,13 +252,14 @@ def test_a_norm_over_time_is_refused(tmp_path: Path) -> None:
     state = d2l_state()
     for kind in ("weight", "bias"):
         state[f"encoder.blks.block0.addnorm1.ln.{kind}"] = torch.ones(100, 16)
-    refused(tmp_path, state, r"shape \(100, 16\): a LayerNorm over positions too takes sentences of 100 tokens only")
+    sentence = refusal(tmp_path, state)
+    assert "shape (100, 16): a LayerNorm over positions too takes sentences of 100 tokens only" in sentence
 
 
 def test_positions_of_another_kind_are_refused(tmp_path: Path) -> None:
     state = annotated_state()
     state["src_embed.1.pe"] = state["src_embed.1.pe"].flip(-1)
-    refused(tmp_path, state, "src_embed.1.pe does not hold the paper's sinusoids")
+    assert "src_embed.1.pe does not hold the paper's sinusoids" in refusal(tmp_path, state)
 
 
 @pytest.mark.parametrize(
@@ -274,8 +277,9 @@ def test_lists_that_do_not_fit(tmp_path: Path, change: Callable[[list[str], list
     source, target = words(ROWS[0], D2L_SPECIAL, "w"), words(ROWS[1], D2L_SPECIAL, "v")
     change(source, target)
     place = lists(tmp_path / "lists", source, target)
-    refused(tmp_path / "model", d2l_state(), message, tokenizer=True, vocabulary=place)
+    assert message in refusal(tmp_path / "model", d2l_state(), tokenizer=True, vocabulary=place)
 
 
 def test_no_lists(tmp_path: Path) -> None:
-    refused(tmp_path, d2l_state(), r"source\.txt is missing: write the model's tokens there", tokenizer=True)
+    sentence = refusal(tmp_path, d2l_state(), tokenizer=True)
+    assert "source.txt is missing: write the model's tokens there" in sentence

@@ -181,6 +181,7 @@ Model::Model(const std::filesystem::path& directory, const Manifest& manifest, T
   matrices_ = plans.pack(team);
   for (const EncoderLayer& layer : encoder) ffn = std::max(ffn, layer.inner.outputs());
   for (const DecoderLayer& layer : decoder) ffn = std::max(ffn, layer.inner.outputs());
+  // Packed in this order; cross-attention's keys and values, which a step does not read, are the smaller part.
   step_bytes = static_cast<std::size_t>(projection.panel(projection.panels) - decoder.front().query_key_value.data);
 
   encoder_norms = borders(tensors, "encoder", encoder.size(), norm_first, {"attention", "feed_forward"});
