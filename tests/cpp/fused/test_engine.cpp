@@ -136,6 +136,67 @@ TEST_CASE("int8: the logits of random models of all options are those of the sam
   check_any_models(100, true, 0.05);
 }
 
+// Steps of a row with the logits stored, all of which are made then, and of one without.
+void check_choices(const Engine& engine, const Ids& source) {
+  const auto width = static_cast<std::int64_t>(source.size());
+  const auto memory = engine.encode(source, {width});
+  const auto all = engine.allocate(1, width, 24, true);
+  const auto few = engine.allocate(1, width, 24, false);
+  for (DecoderState* state : {all.get(), few.get()}) state->place({0}, *memory, {0}, {24});
+  for (int step = 0; step < 20; ++step) {
+    CAPTURE(step);
+    all->step(1);
+    few->step(1);
+    const std::int64_t expected = all->read().token_ids[0];
+    const std::vector<float> logits = all->logits(0);
+    REQUIRE(expected == std::max_element(logits.begin(), logits.end()) - logits.begin());
+    REQUIRE(few->read().token_ids[0] == expected);
+    const std::int64_t next = expected == engine.tokens().eos ? 5 : expected;
+    for (DecoderState* state : {all.get(), few.get()}) state->override_tokens({0}, {next}, {false});
+  }
+}
+
+TEST_CASE("float32: without logits the choice is the first of the largest, though few logits are made") {
+  random_model::Options options;
+  options.tied = false;
+  options.shared = false;
+  options.target_vocabulary = 700;
+  for (std::uint32_t seed = 0; seed < 6; ++seed) {
+    CAPTURE(seed);
+    options.heads = 1 + seed % 3;
+    options.float16 = seed % 2 == 1;
+    options.biases = seed % 3 != 0;
+    const RandomModel model(options, seed);
+    std::mt19937 random(seed);
+    // Tokens that are equal, tokens that nearly are, and one that may never come.
+    for (const Parameter& parameter : model.manifest.parameters->tensors) {
+      if (parameter.name != "projection.weight" && parameter.name != "projection.bias") continue;
+      std::fstream file(model.directory() / kWeightsName, std::ios::binary | std::ios::in | std::ios::out);
+      const std::size_t size = parameter.dtype == "float16" ? 2 : 4;
+      const bool matrix = parameter.shape.size() == 2;
+      const auto at = [&](std::int64_t row, std::int64_t column) {
+        const std::int64_t index = row * parameter.strides[0] + (matrix ? column * parameter.strides[1] : 0);
+        return parameter.offset + index * static_cast<std::int64_t>(size);
+      };
+      for (std::int64_t row = 100; row < options.target_vocabulary; ++row) {
+        for (std::int64_t column = 0; column < (matrix ? parameter.shape[1] : 1); ++column) {
+          char number[4];
+          file.seekg(at(row % 100, column));
+          file.read(number, static_cast<std::streamsize>(size));
+          if (matrix && row % 7 == 0) number[0] = static_cast<char>(number[0] ^ static_cast<char>(random() % 2));
+          file.seekp(at(row, column));
+          file.write(number, static_cast<std::streamsize>(size));
+        }
+      }
+      const float never = -std::numeric_limits<float>::infinity();
+      file.seekp(at(7, 0));
+      if (!matrix && size == 4) file.write(reinterpret_cast<const char*>(&never), sizeof(never));
+    }
+    const Ids source = random_ids(random, 9, options.source_vocabulary);
+    targets::on_each([&](std::int64_t target) { check_choices(*open(model, 1 + seed % 3, target), source); });
+  }
+}
+
 TEST_CASE("a sentence gives the same ids alone, in any batch, on any threads and among several callers") {
   for (const bool int8 : {false, true}) {
     random_model::Options options;

@@ -31,8 +31,10 @@ struct Layer {
   std::vector<float> bias;
   Block block;
   Matrix matrix;
+  Screen screen;  // of a float32 one
 
-  Layer(std::size_t outputs, std::size_t inputs, bool int8, bool by_columns, std::mt19937& random)
+  // Weights but those of the first input are at most `most`.
+  Layer(std::size_t outputs, std::size_t inputs, bool int8, bool by_columns, std::mt19937& random, float most = 1)
       : outputs(outputs),
         inputs(inputs),
         floats(outputs * inputs),
@@ -40,7 +42,9 @@ struct Layer {
         scales(outputs),
         bias(outputs) {
     std::uniform_real_distribution<float> number(-1, 1);
-    for (auto& value : floats) value = number(random);
+    by_columns_ = by_columns;
+    for (auto& value : floats) value = most * number(random);
+    for (std::size_t n = 0; n < outputs; ++n) floats[at(n, 0)] /= most;
     for (auto& value : bytes) value = static_cast<std::int8_t>(static_cast<int>(random() % 255) - 127);
     for (auto& value : scales) value = 0.01F * (1 + number(random) / 2);
     for (auto& value : bias) value = number(random);
@@ -54,12 +58,15 @@ struct Layer {
     weight.column_stride = by_columns ? outputs : 1;
     weight.scales = reinterpret_cast<const std::byte*>(scales.data());
     View biases{reinterpret_cast<const std::byte*>(bias.data()), Kind::float32, 1, outputs, 0, 1, nullptr};
-    const Plan plan{&matrix, {{weight, biases}}, {1, outputs}, {1, inputs}, -5};
-    block = Block(measure(plan));
+    const Plan plan{&matrix, {{weight, biases}}, {1, outputs}, {1, inputs}, -5, &screen};
+    Cursor size(nullptr);
+    lay_out(plan, size);
+    block = Block(size.bytes());
     std::fill_n(block.data(), block.bytes(), std::byte{0x55});  // whatever was there before
-    lay_out(plan, block.data());
+    Cursor at(block.data());
+    lay_out(plan, at);
+    REQUIRE(at.bytes() == block.bytes());
     pack(plan, 0, matrix.panels);
-    by_columns_ = by_columns;
   }
   std::size_t at(std::size_t n, std::size_t k) const { return by_columns_ ? k * outputs + n : n * inputs + k; }
 
@@ -154,6 +161,53 @@ void CheckProduct(std::size_t rows, std::size_t outputs, std::size_t inputs, boo
     }
     if (most > -5.0F) REQUIRE(static_cast<std::size_t>(best.index) == where);
   }
+}
+
+// No product is farther from that of the int8 copy than the bounds say: for any inputs, and for those that are
+// farthest, in the direction of what the copy leaves out of an output's weights, or each half a step from what it
+// reads.
+void CheckScreen(std::size_t outputs, std::size_t inputs, float most, std::mt19937& random) {
+  CAPTURE(outputs);
+  CAPTURE(inputs);
+  CAPTURE(most);
+  const Layer layer(outputs, inputs, false, random() % 2 == 0, random, most);
+  const Matrix& copy = layer.screen.copy;
+  const auto weight = [&](std::size_t n, std::size_t k) { return layer.floats[layer.at(n, k)]; };
+  const auto left_out = [&](std::size_t n, std::size_t k) {
+    const std::uint8_t byte = copy.panel(n / kPanel)[k / 4 * kStepBytes + n % kPanel * 4 + k % 4];
+    return weight(n, k) - static_cast<float>(static_cast<std::int8_t>(byte)) * copy.scale[n];
+  };
+  const std::size_t width = padded(inputs);
+  Block quantised(width);
+  float scale = 0;
+  Buffers own;
+  own.quantised = reinterpret_cast<std::uint8_t*>(quantised.data());
+  own.scale = &scale;
+  Block exact(layer.matrix.outputs() * sizeof(float));
+  Block rough(layer.matrix.outputs() * sizeof(float));
+  double nearest = 0;  // to a bound, of products that are the farthest
+  for (std::size_t n = 0; n < outputs; ++n) {
+    std::vector<float> x = numbers(inputs, -1, random);
+    for (std::size_t k = 0; k < inputs; ++k) {
+      if (n % 3 == 1) x[k] = 1e6F * left_out(n, k);
+      if (n % 3 == 2) x[k] = k == 0 ? 127 : std::copysign(0.499F, weight(n, k));
+    }
+    const Block a = rows_of(x, 1, inputs);
+    Input input{floats_of(a), 1, width, false, own};
+    input.Times(layer.matrix, 0, layer.matrix.panels, {floats_in(exact), layer.matrix.outputs()});
+    input.Times(copy, 0, copy.panels, {floats_in(rough), copy.outputs()});
+    double square = 1;
+    for (const float value : x) square += static_cast<double>(value) * static_cast<double>(value);
+    for (std::size_t i = 0; i < outputs; ++i) {
+      const double bound = std::sqrt(square) * static_cast<double>(layer.screen.error[i]) +
+                           static_cast<double>(scale) * static_cast<double>(layer.screen.reach[i]);
+      const double distance = static_cast<double>(std::abs(floats_of(exact)[i] - floats_of(rough)[i]));
+      REQUIRE(distance <= bound);
+      nearest = std::max(nearest, distance / bound);
+    }
+    for (std::size_t i = outputs; i < copy.outputs(); ++i) REQUIRE(floats_of(rough)[i] == -5.0F);
+  }
+  if (inputs == 700) REQUIRE(nearest > 0.85);
 }
 
 void CheckNorm(std::size_t d, std::mt19937& random) {
@@ -271,6 +325,11 @@ void CheckAll() {
   for (const auto k : std::initializer_list<std::size_t>{1, 8, 16, 17, 32, 48, 64, 80, 128}) {
     for (const auto length : std::initializer_list<std::size_t>{1, 2, 3, 15, 16, 17, 31, 32, 33, 50}) {
       for (const bool int8 : {false, true}) CheckAttention(k, length, 1 + random() % 6, int8, random);
+    }
+  }
+  for (const auto outputs : std::initializer_list<std::size_t>{3, 16, 40}) {
+    for (const auto inputs : std::initializer_list<std::size_t>{1, 16, 50, 700}) {
+      for (const float most : {0.001F, 1.0F}) CheckScreen(outputs, inputs, most, random);
     }
   }
 }

@@ -65,8 +65,7 @@ struct HeadCache {
     for (std::size_t i = 0; i < k; i += 4) std::memcpy(keys + i * kPanel, bytes + i, 4);
     ValueScales()[t] = Quantise(value, k, 127, 0, bytes);
     std::uint8_t* values = Values() + t / 4 * kStepBytes + t % 4;
-    const std::size_t panel = kPanel * positions;
-    for (std::size_t i = 0; i < k; i += kPanel, values += panel) {
+    for (std::size_t i = 0; i < k; i += kPanel, values += kPanel * positions) {
       for (std::size_t j = 0; j < kPanel; ++j) std::memcpy(values + j * 4, bytes + i + j, 1);
     }
   }
@@ -78,7 +77,7 @@ struct HeadCache {
   // Its inputs, weights of the softmax, have no sign: their zero is 0, and the sums are of no use.
   Matrix ValueMatrix(std::size_t length, const Buffers& own) const {
     const std::size_t steps = int8 ? padded(length) / 4 : length;
-    const auto* sums = reinterpret_cast<const std::int32_t*>(own.zeros);
+    auto* sums = reinterpret_cast<std::int32_t*>(own.zeros);
     return {int8, 0, 0, steps, Steps(positions) * kStepBytes, Values(), own.zeros, own.ones, sums};
   }
 };

@@ -21,11 +21,11 @@ void EncodeHere(const EncodeJob& job, const Member& member) { Encoder(job, membe
 void StepHere(const StepJob& job, const Member& member) { Decoder(job, member).Run(); }
 #endif
 
-double LogSumExpHere(const float* logits, std::size_t count) {
+double LogSumExpHere(const float* logits, std::size_t size) {
   VF most = hn::Set(df, -std::numeric_limits<float>::infinity());
-  for (std::size_t i = 0; i < count; i += kLanes) most = hn::Max(most, hn::Load(df, logits + i));
+  for (std::size_t i = 0; i < size; i += kLanes) most = hn::Max(most, hn::Load(df, logits + i));
   most = hn::Set(df, hn::ReduceMax(df, most));
-  const float sum = Sum(count, [&](std::size_t i) HWY_ATTR { return Exp(hn::Sub(hn::Load(df, logits + i), most)); });
+  const float sum = Sum(size, [&](std::size_t i) HWY_ATTR { return Exp(hn::Sub(hn::Load(df, logits + i), most)); });
   return static_cast<double>(hn::GetLane(most)) + std::log(static_cast<double>(sum));
 }
 
@@ -45,9 +45,7 @@ HWY_EXPORT(NameHere);
 
 void encode(const EncodeJob& job, const Member& member) { HWY_DYNAMIC_DISPATCH(EncodeHere)(job, member); }
 void step(const StepJob& job, const Member& member) { HWY_DYNAMIC_DISPATCH(StepHere)(job, member); }
-double log_sum_exp(const float* logits, std::size_t count) {
-  return HWY_DYNAMIC_DISPATCH(LogSumExpHere)(logits, count);
-}
+double log_sum_exp(const float* logits, std::size_t size) { return HWY_DYNAMIC_DISPATCH(LogSumExpHere)(logits, size); }
 const char* instruction_set() { return HWY_DYNAMIC_DISPATCH(NameHere)(); }
 
 }  // namespace txport::core::fused

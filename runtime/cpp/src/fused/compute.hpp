@@ -29,7 +29,8 @@ struct CacheShape {
     return bytes;
   }
   std::size_t head_bytes() const { return positions * (int8 ? 2 * k + 3 * sizeof(float) : 2 * k * sizeof(float)); }
-  std::size_t bytes() const { return layers * heads * head_bytes(); }
+  std::size_t layer_bytes() const { return heads * head_bytes(); }
+  std::size_t bytes() const { return layers * layer_bytes(); }
 };
 inline CacheShape cache_shape(const Model& model, std::size_t positions) {
   return {model.decoder.size(), model.heads.count, model.heads.width(), padded(positions), model.int8_caches};
@@ -82,8 +83,8 @@ struct StepJob {
 };
 void step(const StepJob& job, const Member& member);
 
-// ln of the sum of e^x over the `count` numbers of `logits`, whose padding is -infinity.
-double log_sum_exp(const float* logits, std::size_t count);
+// ln of the sum of e^x over the `size` numbers of `logits`, whose padding is -infinity.
+double log_sum_exp(const float* logits, std::size_t size);
 
 // The instruction set that is used, by Highway's name.
 const char* instruction_set();

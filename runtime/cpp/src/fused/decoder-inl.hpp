@@ -1,7 +1,5 @@
 // Steps of the decoder: one token for each unfinished row, chosen at once.
 
-#include <limits>
-
 #include "fused/encoder-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -17,8 +15,6 @@ class Decoder {
         member_(member),
         own_(job.workspace.of(job.user + member.rank)),
         all_(job.workspace.of(job.user)),
-        k_(m_.heads.width()),
-        width_(m_.heads.count * k_),
         shape_(cache_shape(m_, job.target)),
         heads_(member.share(m_.heads.count)) {}
 
@@ -40,22 +36,18 @@ class Decoder {
   }
 
  private:
-  static constexpr Best kNone{-std::numeric_limits<float>::infinity(), 0};
-
   const StepJob& job_;
   const Model& m_;
   const Member& member_;
   const Buffers& own_;
   const Buffers& all_;
-  const std::size_t k_;
-  const std::size_t width_;  // of all heads
   const CacheShape shape_;
   const Member::Range heads_;  // of this thread
   std::size_t rows_ = 0;
 
   // Takes the choice of a step; returns whether the row has finished.
   bool Advance(Live& live, std::size_t i, std::size_t s) {
-    Best best = kNone;
+    Best best;
     for (std::size_t rank = 0; rank < member_.size; ++rank) {
       const Best& theirs = job_.workspace.of(job_.user + rank).choice[i];
       if (theirs.value > best.value) best = theirs;  // of equals the first stays, as ArgMax
@@ -89,66 +81,89 @@ class Decoder {
 
   void Layer(std::size_t l, const Norm* norm, const float* delta) {
     const DecoderLayer& layer = m_.decoder[l];
-    Heads(Border(m_, norm[0], rows_, delta, own_), layer.query_key_value);
+    Product(Border(m_, norm[0], rows_, delta, own_), layer.query_key_value, member_, own_.heads, m_.heads.count);
     for (std::size_t i = 0; i < rows_; ++i) {
       const Live& live = own_.live[i];
       for (std::size_t h = heads_.begin; h < heads_.end; ++h) {
-        const float* query = own_.heads + (i * width_ + h * k_) * 3;
-        At(live.row->self.get(), shape_, l, h).Store(live.position, query + k_, query + 2 * k_, own_);
+        const float* query = own_.heads + (i * m_.all + h * shape_.k) * 3;
+        At(live.row->self.get(), shape_, l, h).Store(live.position, query + shape_.k, query + 2 * shape_.k, own_);
       }
-      Attend(live.row->self.get(), shape_, l, heads_, live.position + 1, {own_.heads + i * width_ * 3, 1, 0, 3 * k_},
-             own_, {all_.mixed + i * width_, 0});
+      Attend(live.row->self.get(), shape_, l, heads_, live.position + 1,
+             {own_.heads + i * m_.all * 3, 1, 0, 3 * shape_.k}, own_, {all_.mixed + i * m_.all, 0});
     }
     member_.wait();
-    Columns(Input{all_.mixed, rows_, width_, false, own_}, layer.self_output, all_.delta);
+    Product(Input{all_.mixed, rows_, m_.all, false, own_}, layer.self_output, member_, all_.delta);
     member_.wait();
-    Heads(Border(m_, norm[1], rows_, all_.delta, own_), layer.query);
+    Product(Border(m_, norm[1], rows_, all_.delta, own_), layer.query, member_, own_.heads, m_.heads.count);
     for (std::size_t i = 0; i < rows_; ++i) {
       const Row& row = *own_.live[i].row;
       const CacheShape shape = cache_shape(m_, row.source);
-      Attend(row.cross.get(), shape, l, heads_, row.source, {own_.heads + i * width_, 1, 0, k_}, own_,
-             {all_.mixed + i * width_, 0});
+      Attend(row.cross.get(), shape, l, heads_, row.source, {own_.heads + i * m_.all, 1, 0, shape_.k}, own_,
+             {all_.mixed + i * m_.all, 0});
     }
     member_.wait();
-    Columns(Input{all_.mixed, rows_, width_, false, own_}, layer.cross_output, all_.delta);
+    Product(Input{all_.mixed, rows_, m_.all, false, own_}, layer.cross_output, member_, all_.delta);
     member_.wait();
-    Columns(Border(m_, norm[2], rows_, all_.delta, own_), layer.inner, all_.hidden, m_.activation);
+    Product(Border(m_, norm[2], rows_, all_.delta, own_), layer.inner, member_, all_.hidden, 0, m_.activation);
     member_.wait();
     const bool positive = m_.activation == Activation::relu;
-    Columns(Input{all_.hidden, rows_, layer.inner.outputs(), positive, own_}, layer.outer, all_.delta);
+    Product(Input{all_.hidden, rows_, layer.inner.outputs(), positive, own_}, layer.outer, member_, all_.delta);
     member_.wait();
   }
 
   // The largest logit of each row, among this thread's columns.
   void Choose(Input last) {
     const Member::Range panels = member_.share(m_.projection.panels);
-    std::fill_n(own_.choice, rows_, kNone);
+    std::fill_n(own_.choice, rows_, Best{});
+    const std::size_t stride = m_.projection.outputs();
+    const bool screened = job_.logits == nullptr && !m_.projection.int8;
+    for (std::size_t i = 0; i < rows_ && screened; ++i) {
+      const float* h = last.values + i * last.width;
+      const auto square = [h](std::size_t j) HWY_ATTR { return hn::Mul(hn::Load(df, h + j), hn::Load(df, h + j)); };
+      own_.norm[i] = std::sqrt(Sum(last.width, square) + 1);
+    }
     for (std::size_t p = panels.begin; p < panels.end; p += kLogits / kPanel) {
       const std::size_t end = std::min(p + kLogits / kPanel, panels.end);
-      Out out{own_.logits, kLogits};
-      if (job_.logits != nullptr) {
-        const std::size_t stride = m_.projection.outputs();
-        out = {job_.logits + job_.first * stride + p * kPanel, stride};
-      }
-      last.Times(m_.projection, p, end, out);
+      const Out out = job_.logits == nullptr ? Out{own_.logits, kLogits}
+                                             : Out{job_.logits + job_.first * stride + p * kPanel, stride};
+      last.Times(screened ? m_.screen.copy : m_.projection, p, end, out);
       for (std::size_t i = 0; i < rows_; ++i) {
-        FindLargest(out.data + i * out.stride, (end - p) * kPanel, p * kPanel, own_.choice[i]);
+        const float* logits = out.data + i * out.stride;
+        screened ? Bound(i, p, end, logits) : FindLargest(logits, (end - p) * kPanel, p * kPanel, own_.choice[i]);
       }
     }
+    for (std::size_t i = 0; i < rows_ && screened; ++i) ChooseAmong(panels, last, i);
     member_.wait();
   }
 
-  // The outputs of this thread's heads.
-  void Heads(Input a, const Matrix& w) {
-    const std::size_t panels = w.panels / m_.heads.count;
-    a.Times(w, heads_.begin * panels, heads_.end * panels, {own_.heads + heads_.begin * panels * kPanel, w.outputs()});
+  // What no logit of row i in the panels [begin, end) exceeds, by their `logits` of the copy.
+  void Bound(std::size_t i, std::size_t begin, std::size_t end, const float* logits) {
+    const VF norm = hn::Set(df, own_.norm[i]);
+    const VF unit = hn::Set(df, own_.scale[i]);
+    for (std::size_t p = begin; p < end; ++p) {
+      VF most = hn::Set(df, Best{}.value);
+      for (std::size_t n = p * kPanel; n < (p + 1) * kPanel; n += kLanes) {
+        const VF logit = hn::MulAdd(unit, hn::Load(df, m_.screen.reach + n), hn::Load(df, logits + n - begin * kPanel));
+        most = hn::Max(most, hn::MulAdd(norm, hn::Load(df, m_.screen.error + n), logit));
+      }
+      own_.bounds[i * m_.projection.panels + p] = hn::ReduceMax(df, most);
+    }
   }
-  // This thread's outputs.
-  void Columns(Input a, const Matrix& w, float* to, Activation activation = Activation::none) {
-    const Member::Range panels = member_.share(w.panels);
-    const Out out{to + panels.begin * kPanel, w.outputs()};
-    a.Times(w, panels.begin, panels.end, out);
-    if (activation != Activation::none) Activate(activation, out, rows_, (panels.end - panels.begin) * kPanel);
+
+  // The largest logit of row i: only panels whose bounds say that it may be there are multiplied, after the likeliest.
+  void ChooseAmong(Member::Range panels, const Input& last, std::size_t i) {
+    const float* bounds = own_.bounds + i * m_.projection.panels;
+    const Rows row{reinterpret_cast<const std::uint8_t*>(last.values + i * last.width), 0, nullptr, 0};
+    const auto look = [&](std::size_t p, Best& best) {
+      Multiply<Float32>(m_.projection, row, 1, p, p + 1, {own_.logits, kLogits});
+      FindLargest(own_.logits, kPanel, p * kPanel, best);
+    };
+    Best likeliest;
+    const float* most = std::max_element(bounds + panels.begin, bounds + panels.end);
+    if (panels.begin < panels.end) look(static_cast<std::size_t>(most - bounds), likeliest);
+    for (std::size_t p = panels.begin; p < panels.end; ++p) {
+      if (!(bounds[p] < std::max(likeliest.value, own_.choice[i].value))) look(p, own_.choice[i]);
+    }
   }
 };
 

@@ -68,7 +68,7 @@ class Encoder {
       for (std::size_t i = 0; i < job_.sources[s].length; ++i, ++token) {
         if (token >= mine.begin && token < mine.end) own_.places[rows_++] = {s, i, start};
       }
-      start += padded(job_.sources[s].length);
+      start += cache_shape(m_, job_.sources[s].length).layer_bytes();
     }
   }
 
@@ -76,26 +76,26 @@ class Encoder {
     const EncoderLayer& layer = m_.encoder[l];
     std::byte* cache = job_.workspace.of(job_.user).caches + l % 2 * job_.cache_bytes;
     const std::size_t k = m_.heads.width();
-    const std::size_t all = m_.heads.count * k;
-    Times(Border(m_, m_.encoder_norms[2 * l], rows_, delta, own_), layer.query_key_value, own_.heads);
+    Product(Border(m_, m_.encoder_norms[2 * l], rows_, delta, own_), layer.query_key_value, Member{}, own_.heads);
     for (std::size_t i = 0; i < rows_; ++i) {
       for (std::size_t h = 0; h < m_.heads.count; ++h) {
-        const float* query = own_.heads + i * 3 * all + h * 3 * k;
+        const float* query = own_.heads + i * 3 * m_.all + h * 3 * k;
         const CacheShape shape = cache_shape(m_, Length(i));
-        At(Cache(cache, i), shape, 0, h).Store(own_.places[i].position, query + k, query + 2 * k, own_);
+        At(cache + own_.places[i].start, shape, 0, h).Store(own_.places[i].position, query + k, query + 2 * k, own_);
       }
     }
     member_.wait();
     for (std::size_t i = 0, end = 0; i < rows_; i = end) {
       while (end < rows_ && own_.places[end].sentence == own_.places[i].sentence) ++end;
-      const Queries queries{own_.heads + i * 3 * all, end - i, 3 * all, 3 * k};
-      Attend(Cache(cache, i), cache_shape(m_, Length(i)), 0, {0, m_.heads.count}, Length(i), queries, own_,
-             {own_.mixed + i * all, all});
+      const Queries queries{own_.heads + i * 3 * m_.all, end - i, 3 * m_.all, 3 * k};
+      Attend(cache + own_.places[i].start, cache_shape(m_, Length(i)), 0, {0, m_.heads.count}, Length(i), queries, own_,
+             {own_.mixed + i * m_.all, m_.all});
     }
-    Times(Input{own_.mixed, rows_, all, false, own_}, layer.output, own_.delta);
-    Times(Border(m_, m_.encoder_norms[2 * l + 1], rows_, own_.delta, own_), layer.inner, own_.hidden, m_.activation);
+    Product(Input{own_.mixed, rows_, m_.all, false, own_}, layer.output, Member{}, own_.delta);
+    Input normed = Border(m_, m_.encoder_norms[2 * l + 1], rows_, own_.delta, own_);
+    Product(normed, layer.inner, Member{}, own_.hidden, 0, m_.activation);
     const bool positive = m_.activation == Activation::relu;
-    Times(Input{own_.hidden, rows_, layer.inner.outputs(), positive, own_}, layer.outer, own_.delta);
+    Product(Input{own_.hidden, rows_, layer.inner.outputs(), positive, own_}, layer.outer, Member{}, own_.delta);
   }
 
   void Cross(std::size_t l, Input& memory) {
@@ -112,20 +112,8 @@ class Encoder {
     }
   }
 
-  // All outputs of `w`.
-  void Times(Input a, const Matrix& w, float* to, Activation activation = Activation::none) {
-    const Out out{to, w.outputs()};
-    a.Times(w, 0, w.panels, out);
-    if (activation != Activation::none) Activate(activation, out, rows_, w.outputs());
-  }
-
   // Of the sentence of a row.
   std::size_t Length(std::size_t row) const { return job_.sources[own_.places[row].sentence].length; }
-  // Its keys and values among those of the group.
-  std::byte* Cache(std::byte* cache, std::size_t row) const {
-    const CacheShape shape = cache_shape(m_, Length(row));
-    return cache + own_.places[row].start * (shape.heads * shape.head_bytes() / shape.positions);
-  }
 };
 
 }  // namespace HWY_NAMESPACE

@@ -17,8 +17,9 @@ using namespace fused;
 
 // Steps of a call. A finished row costs nothing more; a free one waits for the end of the group.
 constexpr std::int64_t kPoll = 16;
-// Sentences are encoded together until they have so many tokens: the weights are then read rarely enough.
-constexpr std::size_t kGroupTokens = 48;
+// Sentences are encoded together, about so many tokens of them: the weights are then read rarely enough. Fewer than
+// half of it are not worth a thread of their own.
+constexpr std::size_t kGroupTokens = 96;
 
 // Sentences from `begin` to `end` that are encoded as one.
 struct Group {
@@ -28,10 +29,15 @@ struct Group {
   std::size_t positions;  // each sentence's padded
 };
 
-std::vector<Group> groups_of(const std::vector<Source>& sources) {
+// About the same number of `tokens`, those of all sources, for each of `count`.
+std::vector<Group> groups_of(const std::vector<Source>& sources, std::size_t tokens, std::size_t count) {
   std::vector<Group> groups;
+  std::size_t last = 0;
+  std::size_t before = 0;
   for (std::size_t i = 0; i < sources.size(); ++i) {
-    if (groups.empty() || groups.back().tokens + sources[i].length / 2 >= kGroupTokens) groups.push_back({i, i, 0, 0});
+    const std::size_t group_of_middle = (before + sources[i].length / 2) * count / tokens;
+    if (i == 0 || group_of_middle != std::exchange(last, group_of_middle)) groups.push_back({i, i, 0, 0});
+    before += sources[i].length;
     Group& group = groups.back();
     group.end = i + 1;
     group.tokens += sources[i].length;
@@ -61,22 +67,16 @@ class FusedEngine : public Engine {
   std::shared_ptr<const Memory> encode(const Ids& input_ids, const Ids& source_lengths) const override {
     const fused::Model& model = shared_->model;
     const std::size_t width = input_ids.size() / source_lengths.size();
-    std::size_t bytes = 0;
-    const auto cross_bytes = [&](std::int64_t length) {
-      return fused::cache_shape(model, static_cast<std::size_t>(length)).bytes();
-    };
-    for (const std::int64_t length : source_lengths) bytes += cross_bytes(length);
-    const auto block = std::make_shared<fused::Block>(bytes);
     std::vector<Source> sources;
-    std::vector<FusedMemory::Sentence> sentences;
-    std::byte* at = block->data();
-    for (const std::int64_t length : source_lengths) {
-      sources.push_back({input_ids.data() + sources.size() * width, static_cast<std::size_t>(length), at});
-      sentences.push_back({static_cast<std::size_t>(length), std::shared_ptr<std::byte>(block, at)});
-      at += cross_bytes(length);
+    const auto memory = std::make_shared<FusedMemory>();
+    for (const std::int64_t each : source_lengths) {
+      const auto length = static_cast<std::size_t>(each);
+      const auto block = std::make_shared<fused::Block>(fused::cache_shape(model, length).bytes());
+      sources.push_back({input_ids.data() + sources.size() * width, length, block->data()});
+      memory->sentences.push_back({length, std::shared_ptr<std::byte>(block, block->data())});
     }
     encode_all(sources);
-    return std::make_shared<FusedMemory>(std::move(sentences));
+    return memory;
   }
 
   std::unique_ptr<DecoderState> allocate(std::size_t rows, std::int64_t source, std::int64_t target,
@@ -91,25 +91,27 @@ class FusedEngine : public Engine {
   // Threads take groups of their own if there are enough, or else share the tokens of each.
   void encode_all(const std::vector<Source>& sources) const {
     const fused::Model& model = shared_->model;
-    const std::vector<Group> groups = groups_of(sources);
+    std::size_t work = 0;
+    for (const Source& source : sources) work += source.length;
+    const auto start = std::chrono::steady_clock::now();
+    const auto workspace = shared_->workspaces.take();
+    Team::Lease lease = shared_->team.lease(shared_->encode_tuner.choose(work));
+    const std::size_t threads = lease.size();
+    const std::size_t rounds = std::max<std::size_t>(1, (work / threads + kGroupTokens / 2) / kGroupTokens);
+    const std::size_t count = std::min(rounds * threads, work / (kGroupTokens / 2) + 1);
+    const std::vector<Group> groups = groups_of(sources, work, count);
+    const bool apart = groups.size() >= threads;
     std::size_t tokens = 1;
     std::size_t positions = 1;
-    std::size_t work = 0;
     for (const Group& group : groups) {
-      work += group.tokens;
       tokens = std::max(tokens, group.tokens);
       positions = std::max(positions, group.positions);
     }
     const std::size_t cache_bytes =
         fused::CacheShape{1, model.heads.count, model.heads.width(), positions, model.int8_caches}.bytes();
-    const auto start = std::chrono::steady_clock::now();
-    const auto workspace = shared_->workspaces.take();
-    Team::Lease lease = shared_->team.lease(shared_->encode_tuner.choose(work));
-    const std::size_t threads = lease.size();
-    const bool apart = groups.size() >= threads;
     workspace->reserve(model, threads, apart ? tokens : (tokens + threads - 1) / threads, positions, 2 * cache_bytes);
     std::atomic<std::size_t> next{0};
-    lease.run(threads, [&](const Member& member) {
+    lease.run([&](const Member& member) {
       std::size_t turn = 0;
       for (std::size_t i = apart ? next.fetch_add(1) : turn++; i < groups.size();
            i = apart ? next.fetch_add(1) : turn++) {

@@ -1,9 +1,11 @@
 #include "fused/matrix.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 
+#include "fused/workspace.hpp"
 #include "half.hpp"
 
 namespace txport::core::fused {
@@ -20,18 +22,12 @@ T load(const std::byte* data, std::size_t index) {
 // Calls take(i, value) for `count` elements of a row, from `column` on.
 template <typename Take>
 void each_of_row(const View& view, std::size_t row, std::size_t column, std::size_t count, const Take& take) {
-  const std::size_t start = row * view.row_stride + column * view.column_stride;
-  if (view.kind == Kind::float32) {
-    for (std::size_t i = 0; i < count; ++i) take(i, load<float>(view.data, start + i * view.column_stride));
-  } else if (view.kind == Kind::float16) {
-    for (std::size_t i = 0; i < count; ++i) {
-      take(i, float_of_half(load<std::uint16_t>(view.data, start + i * view.column_stride)));
-    }
-  } else {
-    const auto scale = load<float>(view.scales, row);
-    for (std::size_t i = 0; i < count; ++i) {
-      take(i, static_cast<float>(load<std::int8_t>(view.data, start + i * view.column_stride)) * scale);
-    }
+  const auto scale = view.kind == Kind::int8 ? load<float>(view.scales, row) : 1;
+  for (std::size_t i = 0; i < count; ++i) {  // compilers make three loops of this
+    const std::size_t at = row * view.row_stride + (column + i) * view.column_stride;
+    take(i, view.kind == Kind::float32   ? load<float>(view.data, at)
+            : view.kind == Kind::float16 ? float_of_half(load<std::uint16_t>(view.data, at))
+                                         : static_cast<float>(load<std::int8_t>(view.data, at)) * scale);
   }
 }
 
@@ -101,7 +97,42 @@ bool sum_up(const std::uint8_t* panel, std::size_t steps, std::int32_t* sums) {
   return least > -128;
 }
 
-std::size_t in_lines(std::size_t bytes) { return (bytes + kStepBytes - 1) / kStepBytes * kStepBytes; }
+// Panel `p` of the copy. Padding, the outputs from `count` on, needs no bounds.
+void pack_screen(const Matrix& from, std::size_t p, std::size_t count, const Screen& to) {
+  constexpr float kWhole = 12582912;  // 1.5 * 2^23: sums with it are whole numbers, rounded
+  const auto* weights = reinterpret_cast<const float*>(from.panel(p));
+  auto* bytes = reinterpret_cast<std::int8_t*>(to.copy.panel(p));
+  std::array<float, kPanel> scale{}, by{}, off{}, magnitude{};
+  for (std::size_t i = 0; i < from.inputs * kPanel; i += kPanel) {
+    for (std::size_t n = 0; n < kPanel; ++n) scale[n] = std::max(scale[n], std::abs(weights[i + n]));
+  }
+  for (std::size_t n = 0; n < kPanel; ++n) {
+    scale[n] /= 127;
+    by[n] = scale[n] > 1e-30F ? 1 / scale[n] : 0;
+  }
+  for (std::size_t k = 0; k < from.inputs; ++k) {
+    for (std::size_t n = 0; n < kPanel; ++n) {  // compilers make vectors of this
+      const float w = weights[k * kPanel + n];
+      const float q = (w * by[n] + kWhole) - kWhole;
+      off[n] += (w - q * scale[n]) * (w - q * scale[n]);
+      magnitude[n] += std::abs(q);
+      bytes[k / 4 * kStepBytes + n * 4 + k % 4] = static_cast<std::int8_t>(q);
+    }
+  }
+  sum_up(to.copy.panel(p), to.copy.steps, to.copy.sum + p * kPanel);
+  const auto inputs = static_cast<float>(from.inputs);
+  for (std::size_t n = 0; n < kPanel; ++n) {
+    const std::size_t at = p * kPanel + n;
+    const float bias = std::isfinite(from.bias[at]) ? from.bias[at] : 0;
+    to.copy.scale[at] = scale[n];
+    // float32 rounds each product and sum; and the sums here, by less than a thousandth, or the least that has a
+    // square.
+    const float rounding = (inputs + 16) / (1U << 23U) * (127 * scale[n] * std::sqrt(inputs) + std::abs(bias));
+    const float error = std::sqrt(off[n]) + rounding + 1e-17F;
+    to.error[at] = n < count ? 1.001F * error : 0;
+    to.reach[at] = 0.5005F * scale[n] * magnitude[n];
+  }
+}
 
 }  // namespace
 
@@ -113,7 +144,7 @@ void add_row(const View& view, std::size_t row, float factor, float* to) {
   each_of_row(view, row, 0, view.columns, [to, factor](std::size_t i, float value) { to[i] = to[i] * factor + value; });
 }
 
-std::size_t measure(const Plan& plan) {
+void lay_out(const Plan& plan, Cursor& at) {
   Matrix& matrix = *plan.matrix;
   matrix.int8 = std::all_of(plan.parts.begin(), plan.parts.end(),
                             [](const Linear& part) { return part.weight.kind == Kind::int8; });
@@ -121,38 +152,34 @@ std::size_t measure(const Plan& plan) {
   matrix.inputs = plan.inputs.count * plan.inputs.width();
   matrix.steps = matrix.int8 ? matrix.inputs / 4 : matrix.inputs;
   matrix.stride = matrix.steps * kStepBytes;
-  const std::size_t vectors = matrix.int8 ? 3 : 1;  // bias, scale, sum
-  return matrix.panels * matrix.steps * kStepBytes + vectors * in_lines(matrix.outputs() * sizeof(float));
-}
-
-void lay_out(const Plan& plan, std::byte* at) {
-  Matrix& matrix = *plan.matrix;
-  const std::size_t vector = in_lines(matrix.outputs() * sizeof(float));
-  matrix.bias = reinterpret_cast<const float*>(at);
-  at += vector;
-  if (matrix.int8) {
-    matrix.scale = reinterpret_cast<const float*>(at);
-    matrix.sum = reinterpret_cast<const std::int32_t*>(at + vector);
-    at += 2 * vector;
+  at.take(matrix.bias, matrix.outputs());
+  const auto take_int8 = [&at](Matrix& int8) {
+    at.take(int8.scale, int8.outputs());
+    at.take(int8.sum, int8.outputs());
+    at.take(int8.data, int8.panels * int8.stride);
+  };
+  if (matrix.int8) return take_int8(matrix);
+  if (plan.screen != nullptr) {
+    plan.screen->copy = {true,    matrix.panels, matrix.inputs, matrix.inputs / 4, matrix.stride / 4,
+                         nullptr, matrix.bias};
+    take_int8(plan.screen->copy);
+    at.take(plan.screen->error, matrix.outputs());
+    at.take(plan.screen->reach, matrix.outputs());
   }
-  matrix.data = reinterpret_cast<const std::uint8_t*>(at);
+  at.take(matrix.data, matrix.panels * matrix.stride);
 }
 
 bool pack(const Plan& plan, std::size_t begin, std::size_t end) {
   const Matrix& matrix = *plan.matrix;
-  // The matrix's memory is ours until its model is complete.
-  auto* bias = const_cast<float*>(matrix.bias);
-  auto* scale = const_cast<float*>(matrix.scale);
-  auto* sum = const_cast<std::int32_t*>(matrix.sum);
   bool sound = true;
   const auto put = [&sound](float* to, float value) {
-    sound = sound && !std::isnan(value);
+    sound = sound && std::isfinite(value);
     *to = value;
   };
   for (std::size_t p = begin; p < end; ++p) {
     const Origin from = origin(plan, p);
     const View& weight = from.part.weight;
-    auto* panel = const_cast<std::uint8_t*>(matrix.panel(p));
+    auto* panel = matrix.panel(p);
     if (from.count < kPanel || plan.inputs.size < plan.inputs.width()) std::fill_n(panel, matrix.steps * kStepBytes, 0);
     for (std::size_t group = 0; group < plan.inputs.count; ++group) {
       const std::size_t step = group * plan.inputs.width() * matrix.steps / matrix.inputs;
@@ -169,16 +196,20 @@ bool pack(const Plan& plan, std::size_t begin, std::size_t end) {
       }
     }
     const std::size_t first = p * kPanel;
-    std::fill_n(bias + first, from.count, 0.0F);
-    std::fill_n(bias + first + from.count, kPanel - from.count, plan.padding);
+    std::fill_n(matrix.bias + first, from.count, 0.0F);
+    std::fill_n(matrix.bias + first + from.count, kPanel - from.count, plan.padding);
     if (!from.part.bias.empty() && from.count > 0) {
-      each_of_row(from.part.bias, 0, from.row, from.count,
-                  [&](std::size_t n, float value) { put(bias + first + n, value); });
+      each_of_row(from.part.bias, 0, from.row, from.count, [&](std::size_t n, float value) {
+        sound = sound && !std::isnan(value);  // tokens that must never come have -infinity
+        matrix.bias[first + n] = value;
+      });
     }
+    if (plan.screen != nullptr && !matrix.int8 && sound) pack_screen(matrix, p, from.count, *plan.screen);
     if (!matrix.int8) continue;
-    std::fill_n(scale + first, kPanel, 0.0F);
-    for (std::size_t n = 0; n < from.count; ++n) put(scale + first + n, load<float>(weight.scales, from.row + n));
-    sound = sum_up(panel, matrix.steps, sum + first) && sound;
+    std::fill_n(matrix.scale + first, kPanel, 0.0F);
+    for (std::size_t n = 0; n < from.count; ++n)
+      put(matrix.scale + first + n, load<float>(weight.scales, from.row + n));
+    sound = sum_up(panel, matrix.steps, matrix.sum + first) && sound;
   }
   return sound;
 }

@@ -40,16 +40,24 @@ void add_row(const View& view, std::size_t row, float factor, float* to);
 struct Matrix {
   bool int8 = false;
   std::size_t panels = 0;
-  std::size_t inputs = 0;              // padded
-  std::size_t steps = 0;               // of each panel
-  std::size_t stride = 0;              // from one panel to the next, bytes
-  const std::uint8_t* data = nullptr;  // [panels, steps, 64]
-  const float* bias = nullptr;         // [outputs]
-  const float* scale = nullptr;        // [outputs]; int8 only
-  const std::int32_t* sum = nullptr;   // [outputs], of the weights of an output; int8 only
+  std::size_t inputs = 0;        // padded
+  std::size_t steps = 0;         // of each panel
+  std::size_t stride = 0;        // from one panel to the next, bytes
+  std::uint8_t* data = nullptr;  // [panels, steps, 64]
+  float* bias = nullptr;         // [outputs]
+  float* scale = nullptr;        // [outputs]; int8 only
+  std::int32_t* sum = nullptr;   // [outputs], of the weights of an output; int8 only
 
   std::size_t outputs() const { return panels * kPanel; }  // padded
-  const std::uint8_t* panel(std::size_t index) const { return data + index * stride; }
+  std::uint8_t* panel(std::size_t index) const { return data + index * stride; }
+};
+
+// An int8 copy of a float32 matrix, and bounds: for inputs h that the copy reads in steps of `unit`, no product is
+// farther from the copy's than norm(h, 1) * error + unit * reach.
+struct Screen {
+  Matrix copy;
+  float* error = nullptr;  // [outputs] norm of what the copy leaves out, and what float32 rounds
+  float* reach = nullptr;  // [outputs] half the sum of the copy's magnitudes
 };
 
 // Sizes of equal groups (heads), each of which is padded by itself.
@@ -71,13 +79,13 @@ struct Plan {
   std::vector<Linear> parts;
   Groups outputs;
   Groups inputs;
-  float padding = 0;  // bias of outputs that are padding
+  float padding = 0;         // bias of outputs that are padding
+  Screen* screen = nullptr;  // made as well if the matrix is float32
 };
 
-// Sets the sizes of plan.matrix; returns the bytes that it needs, a multiple of 64.
-std::size_t measure(const Plan& plan);
-// Sets its pointers to memory at `at`, [measure(plan)], aligned to 64 bytes; returns what packs the data.
-void lay_out(const Plan& plan, std::byte* at);
+class Cursor;
+// Sets the sizes of plan.matrix, and its pointers to memory of `at`.
+void lay_out(const Plan& plan, Cursor& at);
 // Fills the panels from `begin` to `end` with their biases, scales and sums. Different panels may be filled at once.
 // False: a weight is not a number, or an int8 one is -128.
 bool pack(const Plan& plan, std::size_t begin, std::size_t end);

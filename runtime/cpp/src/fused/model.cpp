@@ -56,44 +56,34 @@ class Plans {
  public:
   Plans(const Tensors& tensors, const Groups& heads) : tensors_(tensors), heads_(heads) {}
 
-  void whole(Matrix& matrix, const Linear& linear, float padding = 0) {
-    add({&matrix, {linear}, {1, linear.weight.rows}, {1, linear.weight.columns}, padding});
+  void whole(Matrix& matrix, const Linear& linear, float padding = 0, Screen* screen = nullptr) {
+    plans_.push_back({&matrix, {linear}, {1, linear.weight.rows}, {1, linear.weight.columns}, padding, screen});
   }
   void whole(Matrix& matrix, const std::string& name) { whole(matrix, tensors_.linear(name)); }
   // To heads: attention's projections of these names.
   void to_heads(Matrix& matrix, const std::string& attention, std::initializer_list<const char*> names) {
     Plan plan{&matrix, {}, heads_, {1, heads_.count * heads_.size}};
     for (const char* name : names) plan.parts.push_back(tensors_.linear(attention + name));
-    add(std::move(plan));
+    plans_.push_back(std::move(plan));
   }
   void from_heads(Matrix& matrix, const std::string& name) {
     const Linear linear = tensors_.linear(name);
-    add({&matrix, {linear}, {1, linear.weight.rows}, heads_});
+    plans_.push_back({&matrix, {linear}, {1, linear.weight.rows}, heads_});
   }
 
-  // Packs all of them into one block, some panels at a time.
+  // Packs all of them into one block.
   Block pack(Team& team) {
-    Block block(bytes_);
-    std::byte* at = block.data();
-    struct Piece {
-      const Plan* plan;
-      std::size_t begin, end;
-    };
-    std::vector<Piece> pieces;
-    for (const Plan& plan : plans_) {
-      lay_out(plan, at);
-      at += measure(plan);
-      const std::size_t each = std::max<std::size_t>(1, kPieceBytes / (plan.matrix->steps * kStepBytes));
-      for (std::size_t p = 0; p < plan.matrix->panels; p += each) {
-        pieces.push_back({&plan, p, std::min(p + each, plan.matrix->panels)});
-      }
-    }
-    std::atomic<std::size_t> next{0};
+    Cursor size(nullptr);
+    for (const Plan& plan : plans_) lay_out(plan, size);
+    Block block(size.bytes());
+    Cursor at(block.data());
+    for (const Plan& plan : plans_) lay_out(plan, at);
     std::atomic<bool> sound{true};
     Team::Lease lease = team.lease(kMostThreads);
-    lease.run(lease.size(), [&](const Member&) {
-      for (std::size_t i = next.fetch_add(1); i < pieces.size(); i = next.fetch_add(1)) {
-        if (!fused::pack(*pieces[i].plan, pieces[i].begin, pieces[i].end)) sound = false;
+    lease.run([&](const Member& member) {
+      for (const Plan& plan : plans_) {
+        const Member::Range panels = member.share(plan.matrix->panels);
+        if (!fused::pack(plan, panels.begin, panels.end)) sound = false;
       }
     });
     if (!sound) {
@@ -104,17 +94,9 @@ class Plans {
   }
 
  private:
-  static constexpr std::size_t kPieceBytes = std::size_t{128} << 10;
-
   const Tensors& tensors_;
   const Groups heads_;
   std::vector<Plan> plans_;
-  std::size_t bytes_ = 0;
-
-  void add(Plan plan) {
-    bytes_ += measure(plan);
-    plans_.push_back(std::move(plan));
-  }
 };
 
 Activation activation_of(const std::string& name) {
@@ -141,6 +123,7 @@ Model::Model(const std::filesystem::path& directory, const Manifest& manifest, T
     : d(size_of(manifest.model.d_model)),
       width(padded(d)),
       heads{size_of(manifest.model.heads), size_of(manifest.model.head_dim)},
+      all(heads.count * heads.width()),
       vocabulary(size_of(manifest.model.target_vocabulary)),
       epsilon(static_cast<float>(manifest.parameters->architecture.layer_norm_epsilon)),
       embedding_scale(static_cast<float>(manifest.parameters->architecture.embedding_scale)),
@@ -177,12 +160,15 @@ Model::Model(const std::filesystem::path& directory, const Manifest& manifest, T
   }
   const Linear last{tensors[tensors.has("projection.weight") ? "projection.weight" : target_tokens],
                     tensors.find("projection.bias")};
-  plans.whole(projection, last, -std::numeric_limits<float>::infinity());  // padding is never the largest
+  // Padding is never the largest.
+  plans.whole(projection, last, -std::numeric_limits<float>::infinity(), &screen);
   matrices_ = plans.pack(team);
   for (const EncoderLayer& layer : encoder) ffn = std::max(ffn, layer.inner.outputs());
   for (const DecoderLayer& layer : decoder) ffn = std::max(ffn, layer.inner.outputs());
   // Packed in this order; cross-attention's keys and values, which a step does not read, are the smaller part.
-  step_bytes = static_cast<std::size_t>(projection.panel(projection.panels) - decoder.front().query_key_value.data);
+  const std::uint8_t* end =
+      projection.panel(projection.int8 ? projection.panels : 0);  // a step reads few float32 panels
+  step_bytes = static_cast<std::size_t>(end - decoder.front().query_key_value.data);
 
   encoder_norms = borders(tensors, "encoder", encoder.size(), norm_first, {"attention", "feed_forward"});
   decoder_norms =

@@ -45,6 +45,7 @@ struct Model {
   std::size_t width;    // d, padded
   std::size_t ffn = 0;  // of the widest layer, padded
   Groups heads;
+  std::size_t all;         // heads, padded
   std::size_t vocabulary;  // of the target
   std::size_t step_bytes;  // weights of the decoder, which a step reads
   float epsilon;           // of LayerNorm
@@ -56,6 +57,7 @@ struct Model {
   std::vector<EncoderLayer> encoder;
   std::vector<DecoderLayer> decoder;
   Matrix projection;
+  Screen screen;  // of the projection; empty if that is int8
   // One for the border before each sublayer and one after the last; with post-norm the first of them is none.
   std::vector<Norm> encoder_norms, decoder_norms;
   Norm encoder_final, decoder_final;  // the one more of post_final

@@ -145,9 +145,8 @@ HWY_INLINE void FindLargest(const float* logits, std::size_t size, std::size_t f
   for (std::size_t i = kLanes; i < size; i += kLanes) most = hn::Max(most, hn::Load(df, logits + i));
   const float largest = hn::ReduceMax(df, most);
   if (!(largest > best.value)) return;
-  std::size_t i = 0;
-  while (i + 1 < size && logits[i] != largest) ++i;
-  best = {largest, static_cast<std::int32_t>(first + i)};
+  const float* at = std::find(logits, logits + size - 1, largest);
+  best = {largest, static_cast<std::int32_t>(first + static_cast<std::size_t>(at - logits))};
 }
 
 // kM rows x kV vectors of outputs, over kC chains of k steps. Sum I is of chain I / (kM * kV), row I / kV % kM and
@@ -236,6 +235,17 @@ struct Input {
     Multiply<Int8>(w, Rows{own.quantised, width, own.scale, zero}, rows, begin, end, out);
   }
 };
+
+// This thread's outputs of a product, activated, in their places of `to` [rows, outputs]. So many parts (heads) are
+// each of one thread; 0: panels.
+inline void Product(Input a, const Matrix& w, const Member& member, float* to, std::size_t parts = 0,
+                    Activation activation = Activation::none) {
+  const std::size_t each = parts == 0 ? 1 : w.panels / parts;
+  const Member::Range mine = member.share(w.panels / each);
+  const Out out{to + mine.begin * each * kPanel, w.outputs()};
+  a.Times(w, mine.begin * each, mine.end * each, out);
+  if (activation != Activation::none) Activate(activation, out, a.rows, (mine.end - mine.begin) * each * kPanel);
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace txport::core::fused

@@ -18,15 +18,6 @@ constexpr std::size_t kBytesApart = std::size_t{512} << 10;
 
 }  // namespace
 
-Shared::Shared(const std::filesystem::path& directory, const Manifest& manifest, std::size_t threads,
-               std::size_t team_size)
-    : team(team_size),
-      model(directory, manifest, team),
-      tokens(manifest.tokens),
-      limits(manifest.limits()),
-      step_tuner(threads),
-      encode_tuner(threads) {}
-
 FusedState::FusedState(std::shared_ptr<Shared> shared, std::size_t rows, std::int64_t source, std::int64_t target,
                        bool logits)
     : shared_(std::move(shared)), source_(source), target_(target), rows_(rows) {
@@ -74,22 +65,13 @@ void FusedState::step(std::int64_t count) {
     const bool apart = live.size() >= kRowsApart * threads && live.size() * kBytesApart >= shared_->model.step_bytes;
     const std::size_t most = apart ? (live.size() + threads - 1) / threads : live.size();
     workspace->reserve(shared_->model, threads, most, std::max(source, target));
-    lease.run(threads, [&](const Member& member) {
+    lease.run([&](const Member& member) {
       const Member::Range mine = apart ? member.share(live.size()) : Member::Range{0, live.size()};
-      const StepJob job{shared_->model,
-                        live.data() + mine.begin,
-                        mine.end - mine.begin,
-                        mine.begin,
-                        target,
-                        static_cast<std::size_t>(shared_->tokens.eos),
-                        steps,
-                        output.token_ids.data(),
-                        rows_.data(),
-                        rows_.size(),
-                        logits_ ? reinterpret_cast<float*>(logits_->data()) : nullptr,
-                        *workspace,
-                        apart ? member.rank : 0};
-      fused::step(job, apart ? Member{} : member);
+      fused::step(
+          {shared_->model, live.data() + mine.begin, mine.end - mine.begin, mine.begin, target,
+           static_cast<std::size_t>(shared_->tokens.eos), steps, output.token_ids.data(), rows_.data(), rows_.size(),
+           logits_ ? reinterpret_cast<float*>(logits_->data()) : nullptr, *workspace, apart ? member.rank : 0},
+          apart ? Member{} : member);
     });
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
     shared_->step_tuner.took(live.size(), threads, time.count() / static_cast<double>(steps * live.size()));

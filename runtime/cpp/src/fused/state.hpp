@@ -24,7 +24,13 @@ struct Shared {
   Workspaces workspaces;
   ThreadTuner step_tuner, encode_tuner;  // how many threads are best
 
-  Shared(const std::filesystem::path& directory, const Manifest& manifest, std::size_t threads, std::size_t team_size);
+  Shared(const std::filesystem::path& directory, const Manifest& manifest, std::size_t threads, std::size_t team_size)
+      : team(team_size),
+        model(directory, manifest, team),
+        tokens(manifest.tokens),
+        limits(manifest.limits()),
+        step_tuner(threads),
+        encode_tuner(threads) {}
 };
 
 // Cross-attention's keys and values of each sentence, ready to use: rows share them.
@@ -33,8 +39,7 @@ struct FusedMemory : Memory {
     std::size_t length;
     std::shared_ptr<std::byte> cross;
   };
-  explicit FusedMemory(std::vector<Sentence> sentences) : sentences(std::move(sentences)) {}
-  const std::vector<Sentence> sentences;
+  std::vector<Sentence> sentences;
 };
 
 class FusedState : public DecoderState {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <cstddef>
 #include <thread>
 
 #if defined(__x86_64__)
@@ -53,10 +52,6 @@ void Barrier::wait(std::size_t rank, std::size_t size) {
   }
 }
 
-void Barrier::reset() {
-  for (Counter& epoch : epochs_) epoch.value.store(0, std::memory_order_relaxed);
-}
-
 // A thread with a door of its own: others may sleep on.
 struct Team::Worker {
   std::thread thread;
@@ -65,12 +60,9 @@ struct Team::Worker {
   Counter calls;
   const Task* task = nullptr;  // null: end
   Member member;
-  std::atomic<std::uint32_t>* busy = nullptr;
-  // Of the group that this thread is the second of.
-  Barrier barrier;
-  Counter group_busy;
+  Counter* busy = nullptr;
 
-  void call(const Task* next, const Member& as, std::atomic<std::uint32_t>* counter) {
+  void call(const Task* next, const Member& as, Counter* counter) {
     const std::lock_guard lock(mutex);
     task = next;
     member = as;
@@ -89,7 +81,7 @@ struct Team::Worker {
       }
       if (task == nullptr) return;
       (*task)(member);
-      busy->fetch_sub(1, std::memory_order_release);
+      busy->value.fetch_sub(1, std::memory_order_release);  // then the lease may be gone
     }
   }
 };
@@ -116,32 +108,25 @@ Team::~Team() {
 
 bool Team::is_forked() const { return forks().load(std::memory_order_relaxed) != born_; }
 
-std::vector<Team::Worker*> Team::take(std::size_t most) {
-  if (most <= 1 || workers_.empty() || is_forked()) return {};
-  const std::lock_guard lock(mutex_);
-  const std::size_t count = std::min(most - 1, idle_.size());
-  std::vector<Worker*> taken(idle_.end() - static_cast<std::ptrdiff_t>(count), idle_.end());
-  idle_.resize(idle_.size() - count);
-  return taken;
+Team::Lease::Lease(Team& team, std::size_t most) : team_(team) {
+  if (most <= 1 || team.workers_.empty() || team.is_forked()) return;
+  const std::lock_guard lock(team.mutex_);
+  const std::size_t count = std::min(most - 1, team.idle_.size());
+  workers_.assign(team.idle_.end() - static_cast<std::ptrdiff_t>(count), team.idle_.end());
+  team.idle_.resize(team.idle_.size() - count);
 }
 
-void Team::give_back(const std::vector<Worker*>& workers) {
-  if (workers.empty()) return;
-  const std::lock_guard lock(mutex_);
-  idle_.insert(idle_.end(), workers.begin(), workers.end());
+Team::Lease::~Lease() {
+  if (workers_.empty()) return;
+  const std::lock_guard lock(team_.mutex_);
+  team_.idle_.insert(team_.idle_.end(), workers_.begin(), workers_.end());
 }
 
-void Team::Lease::run(std::size_t size, const Task& task) {
-  if (size <= 1) return task(Member{});
-  Worker& second = *workers_.front();
-  second.barrier.reset();
-  std::atomic<std::uint32_t>& busy = second.group_busy.value;
-  busy.store(static_cast<std::uint32_t>(size - 1), std::memory_order_relaxed);
-  for (std::size_t rank = 1; rank < size; ++rank) {
-    workers_[rank - 1]->call(&task, {&second.barrier, rank, size}, &busy);
-  }
-  task({&second.barrier, 0, size});
-  for (int turn = 0; busy.load(std::memory_order_acquire) != 0; ++turn) spin(std::min(turn, kPauses));
+void Team::Lease::run(const Task& task) {
+  busy_.value.store(static_cast<std::uint32_t>(workers_.size()), std::memory_order_relaxed);
+  for (std::size_t i = 0; i < workers_.size(); ++i) workers_[i]->call(&task, {&barrier_, i + 1, size()}, &busy_);
+  task({&barrier_, 0, size()});
+  for (int turn = 0; busy_.value.load(std::memory_order_acquire) != 0; ++turn) spin(std::min(turn, kPauses));
 }
 
 }  // namespace txport::core::fused

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -25,8 +24,6 @@ struct alignas(128) Counter {
 class Barrier {
  public:
   void wait(std::size_t rank, std::size_t size);
-  // For another set of threads; while nobody waits.
-  void reset();
 
  private:
   std::array<Counter, kMostThreads> epochs_;
@@ -66,20 +63,22 @@ class Team {
   // Threads that only this caller may use until it is destroyed.
   class Lease {
    public:
-    Lease(Team& team, std::vector<Worker*> workers) : team_(team), workers_(std::move(workers)) {}
-    ~Lease() { team_.give_back(workers_); }
+    Lease(Team& team, std::size_t most);
+    ~Lease();
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
     std::size_t size() const { return workers_.size() + 1; }
-    // Runs a task on `size` of them, the caller's the first, and waits for all. It must not throw.
-    void run(std::size_t size, const Task& task);
+    // Runs a task on all of them, the caller's the first, and waits for them. It must not throw.
+    void run(const Task& task);
 
    private:
     Team& team_;
     std::vector<Worker*> workers_;
+    Barrier barrier_;
+    Counter busy_;
   };
   // Up to `most` threads, the caller's included.
-  Lease lease(std::size_t most) { return {*this, take(most)}; }
+  Lease lease(std::size_t most) { return {*this, most}; }
 
  private:
   std::vector<std::unique_ptr<Worker>> workers_;
@@ -87,8 +86,6 @@ class Team {
   std::mutex mutex_;
   std::vector<Worker*> idle_;
 
-  std::vector<Worker*> take(std::size_t most);
-  void give_back(const std::vector<Worker*>& workers);
   bool is_forked() const;
 };
 

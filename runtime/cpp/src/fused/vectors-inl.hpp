@@ -47,18 +47,22 @@ struct Pack<V, std::index_sequence<kI...>> : Held<V, kI>... {
   }
 };
 
+// The polynomial of these coefficients, the highest power's first.
+template <class... Rest>
+HWY_INLINE VF Polynomial(VF x, float first, Rest... rest) {
+  VF y = hn::Set(df, first);
+  ((y = hn::MulAdd(y, x, hn::Set(df, rest))), ...);
+  return y;
+}
+
 // e^x, within 2 units in the last place for |x| < 87 and as if x were there beyond it; the polynomial is Cephes's.
 HWY_INLINE VF Exp(VF x) {
   x = hn::Min(hn::Max(x, hn::Set(df, -87.0F)), hn::Set(df, 87.0F));
   const VI n = hn::NearestInt(hn::Mul(x, hn::Set(df, 1.44269504F)));
   const VF nf = hn::ConvertTo(df, n);
   const VF r = hn::NegMulAdd(nf, hn::Set(df, -2.12194440e-4F), hn::NegMulAdd(nf, hn::Set(df, 0.693359375F), x));
-  VF y = hn::Set(df, 1.9875691500e-4F);
-  y = hn::MulAdd(y, r, hn::Set(df, 1.3981999507e-3F));
-  y = hn::MulAdd(y, r, hn::Set(df, 8.3334519073e-3F));
-  y = hn::MulAdd(y, r, hn::Set(df, 4.1665795894e-2F));
-  y = hn::MulAdd(y, r, hn::Set(df, 1.6666665459e-1F));
-  y = hn::MulAdd(y, r, hn::Set(df, 5.0000001201e-1F));
+  VF y = Polynomial(r, 1.9875691500e-4F, 1.3981999507e-3F, 8.3334519073e-3F, 4.1665795894e-2F, 1.6666665459e-1F,
+                    5.0000001201e-1F);
   y = hn::Add(hn::MulAdd(hn::Mul(r, r), y, r), hn::Set(df, 1.0F));
   return hn::Mul(y, hn::BitCast(df, hn::ShiftLeft<23>(hn::Add(n, hn::Set(di, 127)))));
 }
@@ -67,18 +71,11 @@ HWY_INLINE VF Exp(VF x) {
 HWY_INLINE VF Erf(VF x) {
   x = hn::Min(hn::Max(x, hn::Set(df, -4.0F)), hn::Set(df, 4.0F));
   const VF s = hn::Mul(x, x);
-  VF p = hn::Set(df, -2.72614225801306e-10F);
-  p = hn::MulAdd(p, s, hn::Set(df, 2.77068142495902e-08F));
-  p = hn::MulAdd(p, s, hn::Set(df, -2.10102402082508e-06F));
-  p = hn::MulAdd(p, s, hn::Set(df, -5.69250639462346e-05F));
-  p = hn::MulAdd(p, s, hn::Set(df, -7.34990630326855e-04F));
-  p = hn::MulAdd(p, s, hn::Set(df, -2.95459980854025e-03F));
-  p = hn::MulAdd(p, s, hn::Set(df, -1.60960333262415e-02F));
-  VF q = hn::Set(df, -1.45660718464996e-05F);
-  q = hn::MulAdd(q, s, hn::Set(df, -2.13374055278905e-04F));
-  q = hn::MulAdd(q, s, hn::Set(df, -1.68282697438203e-03F));
-  q = hn::MulAdd(q, s, hn::Set(df, -7.37332916720468e-03F));
-  q = hn::MulAdd(q, s, hn::Set(df, -1.42647390514189e-02F));
+  const VF p =
+      Polynomial(s, -2.72614225801306e-10F, 2.77068142495902e-08F, -2.10102402082508e-06F, -5.69250639462346e-05F,
+                 -7.34990630326855e-04F, -2.95459980854025e-03F, -1.60960333262415e-02F);
+  const VF q = Polynomial(s, -1.45660718464996e-05F, -2.13374055278905e-04F, -1.68282697438203e-03F,
+                          -7.37332916720468e-03F, -1.42647390514189e-02F);
   return hn::Mul(x, hn::Div(p, q));
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -31,17 +32,35 @@ class Block {
   std::size_t bytes_ = 0;
 };
 
+// Hands out the arrays of a block, or, without one, counts what they need.
+class Cursor {
+ public:
+  static constexpr std::size_t kAlignment = 128;  // of an array: neighbours of two threads share no cache line
+
+  explicit Cursor(std::byte* base) : base_(base) {}
+  template <typename T>
+  void take(T*& array, std::size_t count) {
+    if (base_ != nullptr) array = reinterpret_cast<T*>(base_ + bytes_);
+    bytes_ += (count * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* base_;
+  std::size_t bytes_ = 0;
+};
+
 // A row's largest logit and its id.
 struct Best {
-  float value;
-  std::int32_t index;
+  float value = -std::numeric_limits<float>::infinity();
+  std::int32_t index = 0;
 };
 
 // A token of a sentence that is encoded with others.
 struct Place {
   std::size_t sentence;
   std::size_t position;
-  std::size_t start;  // of the sentence in the group's caches, in positions
+  std::size_t start;  // of the sentence in the group's caches, in bytes
 };
 
 // A row that is being decoded: its next step feeds `token` at `position`.
@@ -67,6 +86,8 @@ struct Buffers {
   std::uint8_t* quantised = nullptr;  // [rows, the widest of these] a product's inputs
   float* scale = nullptr;             // [rows] of each of them
   float* logits = nullptr;            // [rows, kLogits]
+  float* norm = nullptr;              // [rows] of the decoder's output and 1
+  float* bounds = nullptr;            // [rows, panels of the projection] what no logit of a panel exceeds
   Best* choice = nullptr;             // [rows]
   Place* places = nullptr;            // [rows]
   Live* live = nullptr;               // [rows]
@@ -89,12 +110,8 @@ class Workspace {
 // Workspaces from one call to the next. Threads may share it.
 class Workspaces {
  public:
-  // One for a call, which comes back when it is destroyed.
-  struct Return {
-    Workspaces* owner;
-    void operator()(Workspace* workspace) const { owner->give_back(std::unique_ptr<Workspace>(workspace)); }
-  };
-  std::unique_ptr<Workspace, Return> take();
+  // One for a call, which comes back when it is let go.
+  std::shared_ptr<Workspace> take();
 
  private:
   void give_back(std::unique_ptr<Workspace> workspace);
