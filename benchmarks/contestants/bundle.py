@@ -21,35 +21,44 @@ class BundleBackend(Backend):
 
     def __init__(self, bundle: str, device: str, lowering: str | None, threads: int) -> None:
         self._bundle, self._device, self._lowering = bundle, device, lowering
+        self._threads = threads
+        self._translator: Translator | None = None
+        self._opened = (threads, 1)  # with so many threads and workers
         self._open(threads, 1)
         self._call: Callable[[], list[list[int]]] = list
         self._parts: dict[str, Callable[[], object]] = {}
         self._ids: list[list[int]] = []
 
-    def _open(self, threads: int, workers: int) -> None:
+    def _open(self, threads: int, workers: int) -> Translator:
+        """One at a time: the memory of a second one would be measured, too."""
+        if self._translator is None or self._opened != (threads, workers):
+            self._translator = None
+            self._translator = Translator(self._bundle, self._device, self._lowering, threads, workers=workers)
         self._opened = threads, workers
-        self._translator = Translator(self._bundle, self._device, self._lowering, threads, workers=workers)
         engine = self._translator.engine
         self.engine, self.device = engine.name, "cuda" if isinstance(engine, DeviceEngine) else "cpu"
+        return self._translator
 
     def prepare(self, task: Task, setting: Setting) -> None:
         """Fixed tasks go through the greedy loop by ids; texts through `translate_ids`, batched as users get it.
 
         `setting` may have threads and workers, each a number or "default"; other values reopen the bundle.
         """
-        threads = setting.get("threads", str(self._opened[0])).replace(DEFAULT, "0")
-        wanted = int(threads), int(setting.get("workers", "1").replace(DEFAULT, "0"))
-        if wanted != self._opened:
-            self._open(*wanted)
+        self._call, self._parts = list, {}  # they hold an engine
+        threads = int(setting.get("threads", str(self._threads)).replace(DEFAULT, "0"))
+        translator = self._open(threads, int(setting.get("workers", "1").replace(DEFAULT, "0")))
         if not task.fixed:
-            translate, most = self._translator.translate_ids, task.target
-            self._call, self._parts = lambda: [x.ids for x in translate(task.sources, max_length=most)], {}
+            translate, most = translator.translate_ids, task.target
+            self._call = lambda: [x.ids for x in translate(task.sources, max_length=most)]
             return
-        plain, rows = self._translator.engine, len(task.sources)
-        if isinstance(plain, FusedEngine):
-            engine = fused_without_eos(Path(self._bundle), threads=wanted[0], sources=task.sources, target=task.target)
+        if isinstance(translator.engine, FusedEngine):
+            del translator
+            self._translator = None
+            plain = engine = fused_without_eos(Path(self._bundle), threads, task.sources, task.target)
         else:
+            plain = translator.engine
             engine = ignore_eos(plain)
+        rows = len(task.sources)
         source_ids, lengths = (np.array(x, np.int64) for x in padded(task.sources, plain.tokens.pad))
 
         def decode(target: int) -> list[list[int]]:

@@ -60,6 +60,7 @@ def fused_without_eos(bundle: Path, threads: int, sources: Sequence[Sequence[int
         if all(stand_in not in ids for ids in answers):
             return engine
         made.update(*answers)
+        del engine  # before the next is opened
     raise ValueError(f"no id was found in {_TRIES} tries that ends no answer")
 
 
