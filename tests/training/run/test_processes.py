@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoints import changed, weights
+from commands import WarmTraining
 from txport.training.loop import train
 from txport.training.recipe import Recipe, read
-from warm import WarmProcess
 
 SCRIPT = Path(sys.executable).parent / "tx-train"
 # An epoch has 20 batches, an even number: two devices share those that one device accumulates for a step.
@@ -73,20 +73,20 @@ def ranks(
     resume: bool = False,
     corpora: tuple[str, ...] = ("", ""),
     variables: Callable[[int], dict[str, object]] = of_torchrun,
-) -> Iterator[list[WarmProcess]]:
+) -> Iterator[list[WarmTraining]]:
     """Two processes with the environment that a launcher gives them; they are killed at the end if they still run."""
     meeting, found = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}, []
     try:
         for rank, corpus in enumerate(corpora):
             line = [*words(output, *TWO, *values), *corpus.split(), *(["--resume"] if resume else [])]
-            found.append(WarmProcess(line, environment(**meeting, **variables(rank))))
+            found.append(WarmTraining(line, environment(**meeting, **variables(rank))))
         yield found
     finally:
         for process in found:
             process.kill()
 
 
-def ended(processes: list[WarmProcess], *codes: int) -> list[tuple[str, str]]:
+def ended(processes: list[WarmTraining], *codes: int) -> list[tuple[str, str]]:
     """What each has said on standard output and on standard error."""
     ends = [process.communicate(timeout=300) for process in processes]
     assert [process.returncode for process in processes] == list(codes), ends
