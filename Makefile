@@ -24,9 +24,10 @@ CPP_ONNXRUNTIME := $(or $(ONNXRUNTIME_ROOT),$(CURDIR)/$(CPP)/onnxruntime)
 CPP_HIGHWAY := $(or $(HIGHWAY_ROOT),$(CURDIR)/$(CPP)/highway)
 CPP_CMAKE = cmake -S runtime/cpp -G Ninja -DTXPORT_STRICT=ON -DONNXRUNTIME_ROOT=$(CPP_ONNXRUNTIME) -DHIGHWAY_ROOT=$(CPP_HIGHWAY)
 # $(call sanitized,FOLDER,OPTIONS): configured for clang's sanitizers, with assertions and with line numbers in reports.
+# That each source includes what it needs is seen by g++, without precompiled headers.
 sanitized = { CXX=clang++ CC=clang $(CPP_CMAKE) -B $(CPP)/$(1) -DCMAKE_BUILD_TYPE=Sanitized \
-  -DCMAKE_CXX_FLAGS='-O1 -gline-tables-only' -DTXPORT_TESTS=ON -DTXPORT_TOOLS=OFF -DTXPORT_EXAMPLES=OFF $(2) > $(CPP)/$(1).log \
-  || { cat $(CPP)/$(1).log; exit 2; }; }
+  -DCMAKE_CXX_FLAGS='-O1 -gline-tables-only' -DTXPORT_PRECOMPILE=ON -DTXPORT_TESTS=ON -DTXPORT_TOOLS=OFF \
+  -DTXPORT_EXAMPLES=OFF $(2) > $(CPP)/$(1).log || { cat $(CPP)/$(1).log; exit 2; }; }
 # Tests and fuzz targets share what is compiled.
 sanitized_address = $(call sanitized,address,-DTXPORT_SANITIZE=address$(comma)undefined -DTXPORT_FUZZERS=ON)
 sanitized_thread = $(call sanitized,thread,-DTXPORT_SANITIZE=thread)

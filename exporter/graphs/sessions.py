@@ -46,13 +46,12 @@ class TeacherForced:
     """The encoder and one decoder step, run over given targets, so that several versions of them see the same.
 
     Args:
-        encoder: graph file.
-        step: graph file of any lowering.
-        fused: see `session`.
+        encoder: its session.
+        step: that of a step of any lowering.
     """
 
-    def __init__(self, encoder: Path, step: Path, *, fused: bool = True) -> None:
-        self._encoder, self._step = session(encoder, fused=fused), session(step, fused=fused)
+    def __init__(self, encoder: onnxruntime.InferenceSession, step: onnxruntime.InferenceSession) -> None:
+        self._encoder, self._step = encoder, step
 
     def encode(self, source_ids: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> tuple[Values, Values]:
         """Inputs and outputs of the encoder on int64 ids `[b, s]` of these lengths `[b]`."""

@@ -4,16 +4,13 @@ Both are measured on the reference's tokens, not on those that the graphs would 
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import onnx_ir as ir
-from txport.exporter.bundle import write_graphs
-from txport.exporter.graphs.sessions import TeacherForced, Values, with_all_outputs
+from txport.exporter.graphs.sessions import TeacherForced, Values, session, with_all_outputs
 from txport.exporter.reference import LEAST, Answer, Logits
-from txport.runtime.version import VERSION
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ class Calibration:
 
     def ranges(self, encoder: Path, step: Path) -> tuple[dict[str, float], dict[str, float]]:
         """The largest magnitude of each value, by name, of an encoder's graph file and of a step's."""
-        graphs = TeacherForced(with_all_outputs(encoder), with_all_outputs(step))
+        graphs = TeacherForced(*(session(with_all_outputs(file)) for file in (encoder, step)))
         of_encoder: dict[str, float] = {}
         of_step: dict[str, float] = {}
         for answer in self.answers:
@@ -55,15 +52,8 @@ class Calibration:
                 _add_magnitudes(of_step, outputs)
         return of_encoder, of_step
 
-    def loss(self, models: Mapping[str, ir.Model], scratch: Path) -> Loss:
-        """Compare the logits of two graphs, an encoder and a step, with the reference's.
-
-        Args:
-            models: the two, in this order, by name; their weights are moved to `scratch`.
-            scratch: where to write them.
-        """
-        encoder, step = write_graphs(scratch, models, VERSION).values()
-        graphs = TeacherForced(encoder, step)
+    def loss(self, graphs: TeacherForced) -> Loss:
+        """Compare the logits of an encoder and a step with the reference's."""
         squares, values, tokens, changed, regret = 0.0, 0, 0, 0, 0.0
         for answer in self.answers:
             logits = self._logits(graphs, answer)

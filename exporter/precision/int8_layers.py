@@ -11,6 +11,7 @@ from pathlib import Path
 import onnx_ir as ir
 from txport.exporter.bundle import write_graphs
 from txport.exporter.graphs.int8 import convertible, normalised, to_int8
+from txport.exporter.graphs.sessions import TeacherForced, session
 from txport.exporter.graphs.trace import module_of
 from txport.exporter.precision.calibration import Calibration, Loss
 from txport.exporter.precision.islands import island_nodes
@@ -115,7 +116,8 @@ class Int8Search:
         models = {name: ir.load(file) for name, file in self._files.items()}
         for name, model in models.items():
             to_int8(model, self._largest[name], kept[name])
-        return calibration.loss(models, self._directory / "int8" / "onnx")
+        files = write_graphs(self._directory / "int8" / "onnx", models, VERSION)
+        return calibration.loss(TeacherForced(*map(session, files.values())))
 
     def _bleu(self, directory: Path) -> float:
         """Of the translations of all sentences by the graphs in a directory."""

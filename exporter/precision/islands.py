@@ -5,17 +5,23 @@ A node becomes an island for one of two reasons. Overflow: it reads or writes a 
 costs most are kept in float32, one after the other, until the tokens agree.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx_ir as ir
+import onnxruntime
+from txport.exporter.bundle import write_graphs
 from txport.exporter.graphs.float16 import ending, rounded, to_float16
+from txport.exporter.graphs.sessions import TeacherForced, session
 from txport.exporter.graphs.trace import module_of
 from txport.exporter.precision.calibration import Calibration, Loss
 from txport.exporter.verification.report import TOLERANCE
 from txport.runtime.bundle.schema import Island
 from txport.runtime.errors import CheckFailed
+from txport.runtime.version import VERSION
 
 # Half of float16's largest value: calibration sees some sentences, not all.
 OVERFLOW = 65504 / 2
@@ -50,12 +56,18 @@ def choose_islands(
     islands = {name: nodes - mixtures[name] for name, nodes in _overflow_islands(files, calibration, progress).items()}
     probe = ["encoder", list(files)[-1]]  # scopes are the same modules in every lowering: one represents all
 
+    @lru_cache(maxsize=len(probe))  # a trial changes one of them
+    def half(name: str, scopes: frozenset[Scope]) -> onnxruntime.InferenceSession:
+        model = models[name].clone()
+        to_float16(model, _within(name, model, scopes) | islands[name] | mixtures[name])
+        rounded(model)
+        with TemporaryDirectory(dir=directory) as written:  # the session has all that it needs
+            (file,) = write_graphs(Path(written), {name: model}, VERSION).values()
+            return session(file)
+
     def loss(scopes: Sequence[Scope]) -> Loss:
-        half = {name: models[name].clone() for name in probe}
-        for name, model in half.items():
-            to_float16(model, _within(name, model, scopes) | islands[name] | mixtures[name])
-            rounded(model)
-        return calibration.loss(half, directory / "rounded")
+        graphs = (half(name, frozenset(scope for scope in scopes if scope[0] == name)) for name in probe)
+        return calibration.loss(TeacherForced(*graphs))
 
     progress("FP16: measuring the loss")
     scopes = _lossy_scopes(loss, [(name, scope) for name in probe for scope in _scopes(models[name])])
@@ -166,7 +178,7 @@ def _scopes(model: ir.Model) -> list[str]:
     return [module for module in modules if module.split(".")[0] != MIXTURE]
 
 
-def _within(name: str, model: ir.Model, scopes: Sequence[Scope]) -> set[str]:
+def _within(name: str, model: ir.Model, scopes: Collection[Scope]) -> set[str]:
     """Nodes of a graph in these (graph kind, module) pairs, except those that write a cache."""
     wanted = {scope for graph, scope in scopes if graph.split(".")[0] == name.split(".")[0]}
     return {n.name or "" for n in model.graph if module_of(n) in wanted and not _reads_cache(n)}

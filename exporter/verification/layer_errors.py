@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 from txport.exporter.bundle import write_graphs
 from txport.exporter.graphs.float16 import MOVES, rounded, widened
-from txport.exporter.graphs.sessions import Array, TeacherForced, Values, with_all_outputs
+from txport.exporter.graphs.sessions import Array, TeacherForced, Values, session, with_all_outputs
 from txport.exporter.verification.layer_runners import Runner, runner_on
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, Lowering
@@ -75,7 +75,8 @@ def layer_errors(bundle: Path, manifest: Manifest, device: str, lowering: Loweri
         )
     cases = load_golden(bundle).cases[:CASES]
     graphs = manifest.encoder, manifest.step(lowering)
-    exact = TeacherForced(*_copies(bundle, manifest, graphs, scratch / "exact", widened), fused=False)
+    wide = _copies(bundle, manifest, graphs, scratch / "exact", widened)
+    exact = TeacherForced(*(session(file, fused=False) for file in wide))
     if device == "cpu" and manifest.precision.type == "float16":
         files = _copies(bundle, manifest, graphs, scratch / "rounded", rounded)
     else:

@@ -1,7 +1,5 @@
 """tx-export and tx-verify as a user meets them: exit codes, one sentence, and nothing half-written."""
 
-import contextlib
-import io
 import json
 import os
 import shutil
@@ -11,9 +9,10 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from unittest.mock import patch
 
+import commands
 import pytest
 import torch
 from numpy_runner import random_model
@@ -41,17 +40,7 @@ def start(command: str, *arguments: str | Path) -> subprocess.CompletedProcess[s
     return subprocess.run([SCRIPTS / command, *map(str, arguments)], capture_output=True, text=True)
 
 
-def run(command: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """In this process, for speed: `run_command` is what the console script runs."""
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        patch.object(sys, "argv", [command, *map(str, arguments)]),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        pytest.raises(SystemExit) as ended,
-    ):
-        getattr(entry, command.removeprefix("tx-"))()
-    return subprocess.CompletedProcess(arguments, int(ended.value.code or 0), out.getvalue(), err.getvalue())
+run = partial(commands.run, entry)
 
 
 def refused(result: subprocess.CompletedProcess[str], code: int, *words: str) -> None:

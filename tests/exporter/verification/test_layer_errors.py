@@ -4,8 +4,6 @@ import dataclasses
 import json
 import math
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +12,13 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
+from commands import run
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy_runner import OPTIONS, random_model
 from tensorrt_graphs import CAPABILITY, TOY, write_bundle
+from txport.exporter import entry
 from txport.exporter.bundle import write_graphs
 from txport.exporter.graphs.float16 import widened
 from txport.exporter.verification.layer_errors import LayerError, _Sums, layer_errors, worst
@@ -164,14 +164,8 @@ def test_tensorrt_builds_a_graph_whose_values_are_all_outputs(tmp_path: Path) ->
         del parser
 
 
-def run_verify(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    command = "import sys; sys.argv[0] = 'tx-verify'; from txport.exporter.entry import verify; verify()"
-    arguments = (sys.executable, "-c", command, *map(str, arguments))
-    return subprocess.run(arguments, capture_output=True, text=True, timeout=300)
-
-
 def test_the_command(bundle: Path, checkpoint: Path, tmp_path: Path) -> None:
-    done = run_verify(bundle, "--layers")
+    done = run(entry, "tx-verify", bundle, "--layers")
     assert done.returncode == 0, done.stderr
     head, titles, *rows = done.stdout.splitlines()
     assert "values compared with float32" in head and titles.split() == ["relative", "error", "of", "node"]
@@ -181,7 +175,7 @@ def test_the_command(bundle: Path, checkpoint: Path, tmp_path: Path) -> None:
         ((bundle, "--layers", "--device", "xpu"), "choose cpu, cuda or trt"),
         ((bundle, "--layers", "--device", "cuda"), "cuda"),
     ):
-        done = run_verify(*arguments)
+        done = run(entry, "tx-verify", *arguments)
         assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and words in done.stderr, done.stderr
     broken = Path(shutil.copytree(bundle, tmp_path / "broken"))
     weights = broken / "onnx" / "weights.bin"
@@ -189,6 +183,6 @@ def test_the_command(bundle: Path, checkpoint: Path, tmp_path: Path) -> None:
     data[data.size // 2 :] = np.nan
     weights.write_bytes(data.tobytes())
     dataclasses.replace(Manifest.load(bundle), files=list_files(broken)).write(broken)
-    done = run_verify(broken, "--layers", "--json")
+    done = run(entry, "tx-verify", broken, "--layers", "--json")
     assert done.returncode == 1 and "values are not finite, the first is" in done.stderr
     assert {"graph", "node", "operator", "value", "largest", "error", "relative"} == set(json.loads(done.stdout)[0])

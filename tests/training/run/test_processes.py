@@ -8,13 +8,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 from checkpoints import changed, weights
+from commands import WarmTraining
 from txport.training.loop import train
 from txport.training.recipe import Recipe, read
 
@@ -26,7 +27,7 @@ VALUES = (
     "training.batch_tokens=256", "training.validation_sentences=4", "training.validate_every=4", "training.max_steps=8",
     "training.keep=last",
 )  # fmt: skip
-TWO = ('training.devices="2"', "training.accelerator=cpu")
+TWO = ('training.devices="2"', "training.accelerator=cpu", "training.strategy=ddp")
 
 
 def recipe(*values: str) -> Recipe:
@@ -55,16 +56,48 @@ def losses(output: Path) -> list[float]:
     return [float(row["validation/loss"]) for row in csv.DictReader(file.open()) if row["validation/loss"]]
 
 
-def by_lightning(output: Path, *values: str, resume: bool = False) -> "subprocess.CompletedProcess[str]":
-    line = [sys.executable, str(SCRIPT), *words(output, *TWO, *values), *(["--resume"] if resume else [])]
+def by_lightning(output: Path, *values: str) -> "subprocess.CompletedProcess[str]":
+    line = [sys.executable, str(SCRIPT), *words(output, *TWO, *values)]
     return subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=300)
+
+
+def of_torchrun(rank: int) -> dict[str, object]:
+    job = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "GROUP_RANK": 0, "TORCHELASTIC_RUN_ID": "test"}
+    return {**job, "RANK": rank, "LOCAL_RANK": rank}
+
+
+@contextmanager
+def ranks(
+    output: Path,
+    *values: str,
+    resume: bool = False,
+    corpora: tuple[str, ...] = ("", ""),
+    variables: Callable[[int], dict[str, object]] = of_torchrun,
+) -> Iterator[list[WarmTraining]]:
+    """Two processes with the environment that a launcher gives them; they are killed at the end if they still run."""
+    meeting, found = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}, []
+    try:
+        for rank, corpus in enumerate(corpora):
+            line = [*words(output, *TWO, *values), *corpus.split(), *(["--resume"] if resume else [])]
+            found.append(WarmTraining(line, environment(**meeting, **variables(rank))))
+        yield found
+    finally:
+        for process in found:
+            process.kill()
+
+
+def ended(processes: list[WarmTraining], *codes: int) -> list[tuple[str, str]]:
+    """What each has said on standard output and on standard error."""
+    ends = [process.communicate(timeout=300) for process in processes]
+    assert [process.returncode for process in processes] == list(codes), ends
+    return ends
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Eight steps of two processes that Lightning starts, with dropout."""
     output = tmp_path_factory.mktemp("pair") / "checkpoint"
-    done = by_lightning(output, "training.strategy=ddp", "model.dropout=0.1")
+    done = by_lightning(output, "model.dropout=0.1")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("8 steps in") == 1, "only the first process reports"
     return output
@@ -73,8 +106,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_two_processes_make_the_steps_of_one_of_a_model_that_copies(tmp_path: Path) -> None:
     """The same batches, shared by two devices or accumulated by one: the same losses and weights, but for rounding."""
     values = ("model.copy_heads=[[0, 1]]", "training.label_smoothing=0.1")
-    done = by_lightning(tmp_path / "two", "training.strategy=ddp", *values)
-    assert done.returncode == 0, done.stderr
+    with ranks(tmp_path / "two", *values) as both:
+        ended(both, 0, 0)
     train(recipe("training.accumulate=2", "training.validate_every=4", *values), tmp_path / "one", Path())
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-4)
     one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
@@ -82,40 +115,14 @@ def test_two_processes_make_the_steps_of_one_of_a_model_that_copies(tmp_path: Pa
         torch.testing.assert_close(two[name], value, rtol=2e-3, atol=2e-4, msg=name)
 
 
-@contextmanager
-def ranks(
-    output: Path, *values: str, resume: bool = False, corpora: tuple[str, str] = ("", "")
-) -> Iterator[list["subprocess.Popen[str]"]]:
-    """Two processes with the environment that torchrun gives them; they are killed at the end if they still run."""
-    port, found = free_port(), []
-    for rank in (0, 1):
-        more = [word for value in corpora[rank].split() for word in ("--set", value)]
-        line = [sys.executable, str(SCRIPT), *words(output, *TWO, "training.strategy=ddp", *values), *more]
-        variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "GROUP_RANK": 0}
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "test"}
-        found.append(
-            subprocess.Popen(
-                [*line, *(["--resume"] if resume else [])],
-                env=environment(**variables, **address), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            )
-        )  # fmt: skip
-    try:
-        yield found
-    finally:
-        for process in found:
-            process.kill()
-            process.communicate()
-
-
 def test_after_the_death_of_one_the_run_goes_on_bit_by_bit(pair: Path, tmp_path: Path) -> None:
     """SIGKILL, as of a machine that fails, after the first validation; the other process ends by itself."""
     output = tmp_path / "checkpoint"
     with ranks(output, "model.dropout=0.1", "training.max_steps=12") as (first, second):
-        assert first.stderr is not None
         while "step 4, " not in (said := first.stderr.readline()):
             assert said, "it ended by itself"
         while not (state := Path(f"{output}.run", "state", "last.ckpt")).exists():
-            assert first.poll() is None
+            assert first.returncode is None
             time.sleep(0.02)
         second.send_signal(signal.SIGKILL)
         _, errors = first.communicate(timeout=120)
@@ -125,30 +132,26 @@ def test_after_the_death_of_one_the_run_goes_on_bit_by_bit(pair: Path, tmp_path:
     assert re.search(r"another process of this run has ended.*--resume", errors.splitlines()[-1]), errors
     assert not output.exists()
     with ranks(output, "model.dropout=0.1", "training.max_steps=8", resume=True) as both:
-        ends = [process.communicate(timeout=300) for process in both]
-    assert [process.returncode for process in both] == [0, 0], ends
+        ended(both, 0, 0)
     assert not changed(pair, output)
 
 
 def test_sigterm_to_all_saves_the_state(tmp_path: Path) -> None:
     """As SLURM sends it before the time of a job is over."""
     with ranks(tmp_path / "checkpoint", "training.max_steps=100000") as both:
-        assert both[0].stderr is not None
         while "step 4, " not in (said := both[0].stderr.readline()):
             assert said, "it ended by itself"
         for process in both:
             process.send_signal(signal.SIGTERM)
-        ends = [process.communicate(timeout=120) for process in both]
-    assert [process.returncode for process in both] == [143, 143], ends
+        ends = ended(both, 143, 143)
     step = re.search(r"the state of step (\d+) is saved: go on with --resume$", ends[0][1])
     state = torch.load(tmp_path / "checkpoint.run" / "state" / "last.ckpt", weights_only=True)
     assert step is not None and state["global_step"] == int(step[1]) >= 4
 
 
 def test_different_corpora_are_refused_with_one_sentence(tmp_path: Path) -> None:
-    with ranks(tmp_path / "checkpoint", corpora=("", "corpus.seed=2")) as both:
-        ends = [process.communicate(timeout=300) for process in both]
-    assert [process.returncode for process in both] == [2, 2], ends
+    with ranks(tmp_path / "checkpoint", corpora=("", "--set corpus.seed=2")) as both:
+        ends = ended(both, 2, 2)
     said = "".join(errors for _, errors in ends)
     assert "Traceback" not in said
     sentence = "process 1 of this run has another corpus than process 0 (290 training pairs as well, but others)"
@@ -157,11 +160,11 @@ def test_different_corpora_are_refused_with_one_sentence(tmp_path: Path) -> None
 
 
 def test_shards_make_the_steps_of_whole_weights(pair: Path, tmp_path: Path) -> None:
-    """FSDP, in two parts: the losses and weights of DDP, but for the order in which gradients are added."""
+    """FSDP, in two parts, the second by another launcher: DDP's losses and weights, but for the order of sums."""
     done = by_lightning(tmp_path / "run", "training.strategy=fsdp", "model.dropout=0.1", "training.max_steps=4")
     assert done.returncode == 0, done.stderr
-    done = by_lightning(tmp_path / "run", "training.strategy=fsdp", "model.dropout=0.1", resume=True)
-    assert done.returncode == 0, done.stderr
+    with ranks(tmp_path / "run", "training.strategy=fsdp", "model.dropout=0.1", resume=True) as both:
+        ended(both, 0, 0)
     assert losses(tmp_path / "run") == pytest.approx(losses(pair)[1:], rel=1e-4)
     mine, theirs = weights(tmp_path / "run"), weights(pair)
     for name, value in theirs.items():
@@ -194,17 +197,8 @@ def test_two_tasks_of_slurm_make_the_steps_of_one_process(tmp_path: Path) -> Non
         "SLURM_JOB_ID": 4711, "SLURM_JOB_NAME": "txport", "SLURM_NTASKS": 2, "SLURM_NTASKS_PER_NODE": 2,
         "SLURM_NNODES": 1, "SLURM_NODELIST": "127.0.0.1", "SLURM_NODEID": 0,
     }  # fmt: skip
-    job |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    line = [sys.executable, str(SCRIPT), *words(tmp_path / "run", *TWO, "training.strategy=ddp")]
-    tasks = [
-        subprocess.Popen(
-            line, env=environment(**job, SLURM_PROCID=rank, SLURM_LOCALID=rank),
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for rank in (0, 1)
-    ]  # fmt: skip
-    ends = [task.communicate(timeout=300) for task in tasks]
-    assert [task.returncode for task in tasks] == [0, 0], ends
+    with ranks(tmp_path / "run", variables=lambda rank: {**job, "SLURM_PROCID": rank, "SLURM_LOCALID": rank}) as both:
+        ends = ended(both, 0, 0)
     assert [output.count("8 steps in") for output, _ in ends] == [1, 0]
     train(recipe("training.accumulate=2"), tmp_path / "one", Path())
     assert losses(tmp_path / "run") == pytest.approx(losses(tmp_path / "one"), rel=1e-4)

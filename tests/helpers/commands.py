@@ -1,0 +1,96 @@
+"""Our commands without the imports, most of their time: in this process, or in forks of one that has imported all."""
+
+import contextlib
+import io
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import ModuleType
+from typing import TextIO
+from unittest.mock import patch
+
+import pytest
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["txport.training.train_command", "txport.training.loop"])
+
+
+def run(entry: ModuleType, command: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """In this process: `run_command` is what the console script runs.
+
+    Args:
+        entry: the module of the command's function.
+        command: as in a shell: `tx-export`.
+        arguments: of the command.
+    """
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        patch.object(sys, "argv", [command, *map(str, arguments)]),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as ended,
+    ):
+        getattr(entry, command.removeprefix("tx-"))()
+    return subprocess.CompletedProcess(arguments, int(ended.value.code or 0), out.getvalue(), err.getvalue())
+
+
+def _train(arguments: Sequence[str], environment: Mapping[str, str], output: Connection, errors: Connection) -> None:
+    from txport.training.entry import train
+
+    for stream, connection in enumerate((output, errors), 1):
+        os.dup2(connection.fileno(), stream)
+        connection.close()
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = ["tx-train", *arguments]
+    train()
+
+
+class WarmTraining:
+    """`tx-train` in a process of its own, with what the tests need of `subprocess.Popen`. One thread computes.
+
+    Args:
+        arguments: of the command.
+        environment: all of it.
+    """
+
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        pipes = [_CONTEXT.Pipe(duplex=False) for _ in range(2)]
+        writers = [writer for _, writer in pipes]
+        self._process = _CONTEXT.Process(target=_train, args=(arguments, environment, *writers))
+        with patch.dict(os.environ, OMP_NUM_THREADS="1"):  # read at the import of PyTorch, by the first process of all
+            self._process.start()
+        for writer in writers:
+            writer.close()
+        self.stdout, self.stderr = (_text(reader) for reader, _ in pipes)
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def send_signal(self, number: signal.Signals) -> None:
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
+
+    def communicate(self, timeout: float) -> tuple[str, str]:
+        """What it says, less than a pipe holds, when it has ended."""
+        self._process.join(timeout)
+        assert self._process.exitcode is not None, f"it has not ended in {timeout} s"
+        return self.stdout.read(), self.stderr.read()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self.stdout.close()
+        self.stderr.close()
+
+
+def _text(reader: Connection) -> TextIO:
+    text = open(os.dup(reader.fileno()), encoding="utf-8")
+    reader.close()
+    return text
