@@ -1,5 +1,7 @@
 """FP16 graphs: what becomes half, what stays single, and that rounding shows on a CPU."""
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -7,13 +9,15 @@ import onnx
 import onnx_ir as ir
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy_runner import NumpyRunner, copied, open_session, random_model, traced
 from txport.exporter.bundle import write_graphs
 from txport.exporter.graphs.float16 import rounded, to_float16
 from txport.exporter.graphs.lowerings import LOWERINGS
 from txport.exporter.graphs.trace import trace_encoder, trace_step
-from txport.exporter.precision.calibration import Calibration
-from txport.exporter.precision.islands import choose_islands, island_nodes
+from txport.exporter.precision.calibration import Calibration, Loss
+from txport.exporter.precision.islands import choose_islands, island_nodes, lossy_scopes
 from txport.exporter.reference import answers, sample_sources
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.tokenizer_schema import ids_only
@@ -137,3 +141,35 @@ def test_loss_makes_islands(tmp_path: Path) -> None:
     islands = choose_islands(tmp_path, files, calibration(model), silent)
     lossy = {node for island in islands if island.reason == "loss" for node in island.nodes}
     assert any(node.startswith("layers.1.feed_forward") for node in lossy)
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=12, unique=True), st.integers(0, 600))
+def test_the_search_adds_what_helps_most(noise: list[int], bearable: int) -> None:
+    """Of independent noises the loudest, each tried once or twice, until the tokens are kept or all is silent."""
+    scopes = [("encoder", f"layers.{i}") for i in range(len(noise))]
+    trials = 0
+
+    def left(kept: Sequence[tuple[str, str]]) -> int:
+        return sum(each for scope, each in zip(scopes, noise, strict=True) if scope not in kept)
+
+    def measure(kept: Sequence[tuple[str, str]]) -> Loss:
+        nonlocal trials
+        trials += 1
+        return Loss(math.sqrt(left(kept)), changed=float(left(kept) > bearable), regret=0.0)
+
+    found = lossy_scopes(measure, scopes)
+    assert trials <= 1 + 2 * len(scopes)
+    loudest = sorted(noise, reverse=True)
+    assert [noise[scopes.index(scope)] for scope in found] == loudest[: len(found)] and 0 not in loudest[: len(found)]
+    assert left(found) <= bearable and (not found or left(found[:-1]) > bearable)
+
+
+def test_the_search_goes_on_from_what_only_helps_together() -> None:
+    """The second module helps only after the first; and one that makes the logits finite is worth more than any."""
+    losses = {"": math.inf, "a": math.inf, "b": 3.0, "c": math.inf, "ab": 4.0, "bc": 2.0, "abc": 1.0, "ac": 9.0}
+
+    def measure(kept: Sequence[tuple[str, str]]) -> Loss:
+        rms = losses["".join(sorted(scope for _, scope in kept))]
+        return Loss(rms, changed=float(rms > 1), regret=0.0)
+
+    assert [scope for _, scope in lossy_scopes(measure, [("encoder", each) for each in "abc"])] == ["b", "c", "a"]
