@@ -192,6 +192,9 @@ ARM64 := build/arm64
 ARM64_CMAKE = --toolchain cmake/aarch64.cmake -DTXPORT_SYSROOT=$(CURDIR)/$(ARM64)/sysroot
 ARM64_PYTEST = TXPORT_CPP_BUILD=$(CURDIR)/$(ARM64)/emulated TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) TXPORT_EMULATED=1 \
   CXX=aarch64-linux-gnu-g++ PATH=$(CURDIR)/$(ARM64)/venv/bin:/usr/aarch64-linux-gnu/bin:$$PATH python -m pytest -p no:cacheprovider
+# $(call arm64_configured,FOLDER,OPTIONS)
+arm64_configured = { cmake -S runtime/cpp -B $(ARM64)/$(1) -G Ninja -DTXPORT_TESTS=ON $(ARM64_CMAKE) \
+  -DHIGHWAY_ROOT=$(CURDIR)/$(ARM64)/sysroot/usr/highway $(2) > $(ARM64)/$(1).log || { cat $(ARM64)/$(1).log; exit 2; }; }
 # $(call arm64_ids,TESTS): compares with this machine, and exports the bundles if they are not there.
 arm64_ids = TXPORT_ARM64=$(CURDIR)/$(ARM64)/emulated TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) \
   $(VENV)/bin/python -m pytest -q tests/cpp/test_processors.py -k '$(1)'
@@ -200,12 +203,15 @@ arm64_ids = TXPORT_ARM64=$(CURDIR)/$(ARM64)/emulated TXPORT_TEST_BUNDLE=$(TEST_B
 arm64_python = $(call pack,$(1),$(ARM64)/dist) && \
   runtime/cpp/arm64.sh $(ARM64) $(VENV)/bin/python $(ARM64)/dist/txport-*.whl constraints.txt
 
+# Not strict: with sanitizers g++ warns of what it cannot know. A search for leaks would trace the process, as qemu cannot.
+ARM64_SANITIZE = -DTXPORT_SANITIZE=address$(comma)undefined -DCMAKE_BUILD_TYPE=Sanitized -DCMAKE_CXX_FLAGS='-O1 -g1' \
+  -DCMAKE_EXE_LINKER_FLAGS='-static-libasan -static-libubsan' -DTXPORT_TOOLS=OFF -DTXPORT_EXAMPLES=OFF
+
 # What continuous integration has the time for: the library and the tools, golden cases, and ids on one processor.
 arm64-cpp: fused
 	@$(call arm64_python,)
 	@echo '== Build the C++ runtime for arm64'
-	@cmake -S runtime/cpp -B $(ARM64)/release -G Ninja -DTXPORT_STRICT=ON -DTXPORT_TESTS=ON $(ARM64_CMAKE) \
-	  -DHIGHWAY_ROOT=$(CURDIR)/$(ARM64)/sysroot/usr/highway > $(ARM64)/release.log || { cat $(ARM64)/release.log; exit 2; }
+	@$(call arm64_configured,release,-DTXPORT_STRICT=ON)
 	@cmake --build $(ARM64)/release --target txport txport-translate txport-bench txport_example_c txport_example_cpp
 	@echo '== Its golden cases and ids on arm64, under qemu'
 	@$(call arm64_ids,cortex-a76)
@@ -217,6 +223,11 @@ arm64: arm64-cpp
 	@cmake --build $(ARM64)/release
 	@QEMU_CPU=cortex-a76 ctest --test-dir $(ARM64)/release -j $(WORKERS) --output-on-failure -E soak
 	@$(call arm64_ids,not cortex-a76)
+	@echo '== The tests of the fused engine on arm64 under the address and undefined-behaviour sanitizers'
+	@$(call arm64_configured,sanitized,$(ARM64_SANITIZE))
+	@cmake --build $(ARM64)/sanitized --target txport_tests
+	@QEMU_CPU=cortex-a76 ASAN_OPTIONS=detect_leaks=0 qemu-aarch64 -L $(ARM64)/sysroot \
+	  $(ARM64)/sanitized/tests/txport_tests --source-file='*/fused/*'
 	@echo '== The wheel for arm64 with the fused engine'
 	@HIGHWAY_ROOT=$(ARM64)/sysroot/usr/highway runtime/cpp/engine.sh $(ARM64)/engine $(ARM64_CMAKE)
 	@test -e $(ARM64)/engine/libtxport_engine.so

@@ -215,9 +215,7 @@ def test_kill_in_the_middle_leaves_nothing_that_looks_like_a_bundle(random_check
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert not bundle.exists()
-    done = run(
-        "tx-export", random_checkpoint, "-o", bundle, "--no-verify", "--lowering", "scatter", "--sentences", "4"
-    )
+    done = run("tx-export", random_checkpoint, "-o", bundle, "--no-verify", "--lowering", "scatter", "--sentences", "4")
     assert done.returncode == 0, done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"], "the next run clears what was left"
 
