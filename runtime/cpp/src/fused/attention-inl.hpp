@@ -27,12 +27,6 @@ HWY_INLINE void LayerNorm(const float* x, const Norm& norm, float epsilon, std::
   }
 }
 
-HWY_INLINE void AddTo(float* x, const float* delta, std::size_t width) {
-  for (std::size_t i = 0; i < width; i += kLanes) {
-    hn::Store(hn::Add(hn::Load(df, x + i), hn::Load(df, delta + i)), df, x + i);
-  }
-}
-
 // One head's keys and values of a sentence, as matrices, so that attention is two products: `positions` outputs of k
 // inputs, then k outputs of `positions` inputs. Beside int8 weights they are int8 with a scale for each position; then
 // these scales and the sums of the keys follow.

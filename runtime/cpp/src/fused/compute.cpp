@@ -1,7 +1,7 @@
 // Compiled once for each instruction set.
 #include "fused/compute.hpp"
 
-#include <exception>
+#include <sys/auxv.h>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "fused/compute.cpp"
@@ -14,8 +14,8 @@ namespace txport::core::fused {
 namespace HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_SSE2  // what every x86-64 has, which the engine refuses: nothing is compiled
-void EncodeHere(const EncodeJob&, const Member&) { std::terminate(); }
-void StepHere(const StepJob&, const Member&) { std::terminate(); }
+void EncodeHere(const EncodeJob&, const Member&) { HWY_ABORT("no AVX2"); }
+void StepHere(const StepJob&, const Member&) { HWY_ABORT("no AVX2"); }
 #else
 void EncodeHere(const EncodeJob& job, const Member& member) { Encoder(job, member).Run(); }
 void StepHere(const StepJob& job, const Member& member) { Decoder(job, member).Run(); }
@@ -37,6 +37,13 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace txport::core::fused {
+
+#if HWY_ARCH_ARM_A64 && HWY_STATIC_TARGET != HWY_NEON
+// Highway's NEON, which asks for AES, has SDOT here, too; what every arm64 has is its NEON_WITHOUT_AES.
+__attribute__((constructor)) static void ask_for_sdot() {
+  if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) == 0) hwy::DisableTargets(HWY_NEON);
+}
+#endif
 
 HWY_EXPORT(EncodeHere);
 HWY_EXPORT(StepHere);

@@ -20,7 +20,9 @@ HWY_INLINE Input Border(const Model& model, const Norm& norm, std::size_t rows, 
                         const Norm& second = {}) {
   for (std::size_t i = 0; i < rows; ++i) {
     float* x = own.x + i * model.width;
-    if (delta != nullptr) AddTo(x, delta + i * model.width, model.width);
+    for (std::size_t j = 0; delta != nullptr && j < model.width; j += kLanes) {
+      hn::Store(hn::Add(hn::Load(df, x + j), hn::Load(df, delta + i * model.width + j)), df, x + j);
+    }
     float* normed = own.normed + i * model.width;
     if (!norm.weight.empty()) LayerNorm(x, norm, model.epsilon, model.d, normed);
     if (!second.weight.empty()) LayerNorm(normed, second, model.epsilon, model.d, normed);

@@ -95,7 +95,7 @@ class FusedEngine : public Engine {
     for (const Source& source : sources) work += source.length;
     const auto start = std::chrono::steady_clock::now();
     const auto workspace = shared_->workspaces.take();
-    Team::Lease lease = shared_->team.lease(shared_->encode_tuner.choose(work));
+    Team::Lease lease(shared_->team, shared_->encode_tuner.choose(work));
     const std::size_t threads = lease.size();
     const std::size_t rounds = std::max<std::size_t>(1, (work / threads + kGroupTokens / 2) / kGroupTokens);
     const std::size_t count = std::min(rounds * threads, work / (kGroupTokens / 2) + 1);

@@ -38,16 +38,16 @@ class Tensors {
   std::map<std::string, View> views_;
 
   static View view(const Parameter& tensor, const std::byte* file) {
-    View view;
-    view.data = file + tensor.offset;
-    view.kind = tensor.dtype == "int8" ? Kind::int8 : tensor.dtype == "float16" ? Kind::float16 : Kind::float32;
-    const bool is_matrix = tensor.shape.size() == 2;
-    view.rows = is_matrix ? size_of(tensor.shape[0]) : 1;
-    view.columns = size_of(tensor.shape.back());
-    view.row_stride = is_matrix ? size_of(tensor.strides[0]) : 0;
-    view.column_stride = size_of(tensor.strides.back());
-    if (tensor.scales) view.scales = file + *tensor.scales;
-    return view;
+    const Kind kind = tensor.dtype == "int8" ? Kind::int8 : tensor.dtype == "float16" ? Kind::float16 : Kind::float32;
+    const std::size_t rows = tensor.shape.size() == 2 ? size_of(tensor.shape[0]) : 1;
+    const std::size_t row_stride = tensor.shape.size() == 2 ? size_of(tensor.strides[0]) : 0;
+    return {file + tensor.offset,
+            kind,
+            rows,
+            size_of(tensor.shape.back()),
+            row_stride,
+            size_of(tensor.strides.back()),
+            tensor.scales ? file + *tensor.scales : nullptr};
   }
 };
 
@@ -79,7 +79,7 @@ class Plans {
     Cursor at(block.data());
     for (const Plan& plan : plans_) lay_out(plan, at);
     std::atomic<bool> sound{true};
-    Team::Lease lease = team.lease(kMostThreads);
+    Team::Lease lease(team, kMostThreads);
     lease.run([&](const Member& member) {
       for (const Plan& plan : plans_) {
         const Member::Range panels = member.share(plan.matrix->panels);
@@ -98,10 +98,6 @@ class Plans {
   const Groups heads_;
   std::vector<Plan> plans_;
 };
-
-Activation activation_of(const std::string& name) {
-  return name == "relu" ? Activation::relu : name == "gelu" ? Activation::gelu : Activation::silu;
-}
 
 // The norms of a stack's borders; `names` are its layers' sublayers.
 std::vector<Norm> borders(const Tensors& tensors, const std::string& stack, std::size_t layers, bool norm_first,
@@ -129,7 +125,9 @@ Model::Model(const std::filesystem::path& directory, const Manifest& manifest, T
       embedding_scale(static_cast<float>(manifest.parameters->architecture.embedding_scale)),
       norm_first(manifest.parameters->architecture.norm == "pre"),
       int8_caches(manifest.precision.weights == "int8"),
-      activation(activation_of(manifest.parameters->architecture.activation)),
+      activation(manifest.parameters->architecture.activation == "relu"   ? Activation::relu
+                 : manifest.parameters->architecture.activation == "gelu" ? Activation::gelu
+                                                                          : Activation::silu),
       encoder(size_of(manifest.model.encoder_layers)),
       decoder(size_of(manifest.model.decoder_layers)),
       file_(directory / kWeightsName) {
@@ -165,9 +163,9 @@ Model::Model(const std::filesystem::path& directory, const Manifest& manifest, T
   matrices_ = plans.pack(team);
   for (const EncoderLayer& layer : encoder) ffn = std::max(ffn, layer.inner.outputs());
   for (const DecoderLayer& layer : decoder) ffn = std::max(ffn, layer.inner.outputs());
-  // Packed in this order; cross-attention's keys and values, which a step does not read, are the smaller part.
-  const std::uint8_t* end =
-      projection.panel(projection.int8 ? projection.panels : 0);  // a step reads few float32 panels
+  // Packed in this order. A step reads few panels of a float32 projection, and of the rest all but the smaller part
+  // that makes cross-attention's keys and values.
+  const std::uint8_t* end = projection.panel(projection.int8 ? projection.panels : 0);
   step_bytes = static_cast<std::size_t>(end - decoder.front().query_key_value.data);
 
   encoder_norms = borders(tensors, "encoder", encoder.size(), norm_first, {"attention", "feed_forward"});

@@ -25,64 +25,6 @@ struct Rows {
   std::int32_t zero;   // what stands for 0; int8 only
 };
 
-struct Int8 {
-#if HWY_TARGET_IS_NEON || HWY_TARGET == HWY_AVX2  // signed times signed
-  using Byte = std::int8_t;
-  static constexpr std::int32_t kZero = 0;
-  static constexpr std::int32_t kZeroOfPositive = -128;
-#else  // unsigned times signed
-  using Byte = std::uint8_t;
-  static constexpr std::int32_t kZero = 128;
-  static constexpr std::int32_t kZeroOfPositive = 0;
-#endif
-  using Sums = VI;
-  using Weights = hn::Vec<hn::Repartition<std::int8_t, DF>>;
-  static constexpr bool kExact = true;  // sums do not depend on their order
-
-  static HWY_INLINE Sums Zero() { return hn::Zero(di); }
-  static HWY_INLINE Sums Start(const Matrix& w, const Rows& a, std::size_t n) {
-    return hn::Mul(hn::Set(di, -a.zero), hn::Load(di, w.sum + n));
-  }
-  static HWY_INLINE Weights Load(const std::uint8_t* at) {
-    return hn::Load(hn::Repartition<std::int8_t, DF>(), reinterpret_cast<const std::int8_t*>(at));
-  }
-  static HWY_INLINE Sums Dot(const std::uint8_t* a, Weights w, Sums sums) {
-    std::int32_t four;
-    std::memcpy(&four, a, 4);
-    const auto inputs = hn::BitCast(hn::Repartition<Byte, DF>(), hn::Set(di, four));
-#if HWY_TARGET == HWY_AVX2
-    // |a| times w with a's sign: two such products fit 16 bits, since |a| <= 128 and |w| <= 127 (VPSIGNB, VPMADDUBSW).
-    const hn::Repartition<std::int16_t, DF> di16;
-    const hn::Repartition<std::uint8_t, DF> du8;
-    const auto magnitude = hn::BitCast(du8, hn::Abs(inputs));
-    const auto pairs = hn::SatWidenMulPairwiseAdd(di16, magnitude, hn::IfNegativeThenNegOrUndefIfZero(inputs, w));
-    return hn::Add(sums, hn::WidenMulPairwiseAdd(di, pairs, hn::Set(di16, 1)));
-#else
-    return hn::SumOfMulQuadAccumulate(di, inputs, w, sums);
-#endif
-  }
-  static HWY_INLINE VF Finish(const Matrix& w, const Rows& a, std::size_t m, std::size_t n, Sums sums) {
-    const VF product = hn::Mul(hn::ConvertTo(df, sums), hn::Set(df, a.scale[m]));
-    return hn::MulAdd(product, hn::Load(df, w.scale + n), hn::Load(df, w.bias + n));
-  }
-};
-
-struct Float32 {
-  using Sums = VF;
-  using Weights = VF;
-  static constexpr bool kExact = false;
-
-  static HWY_INLINE Sums Zero() { return hn::Zero(df); }
-  static HWY_INLINE Sums Start(const Matrix& w, const Rows&, std::size_t n) { return hn::Load(df, w.bias + n); }
-  static HWY_INLINE Weights Load(const std::uint8_t* at) { return hn::Load(df, reinterpret_cast<const float*>(at)); }
-  static HWY_INLINE Sums Dot(const std::uint8_t* a, Weights w, Sums sums) {
-    float one;
-    std::memcpy(&one, a, 4);
-    return hn::MulAdd(hn::Set(df, one), w, sums);
-  }
-  static HWY_INLINE VF Finish(const Matrix&, const Rows&, std::size_t, std::size_t, Sums sums) { return sums; }
-};
-
 // `to` := the `size` numbers of `from` times `by`, rounded, plus `zero`; returns the sum of the rounded, by lane.
 template <typename Byte>
 HWY_INLINE VI Round(const float* from, std::size_t size, float by, std::int32_t zero, Byte* to) {
@@ -149,6 +91,70 @@ HWY_INLINE void FindLargest(const float* logits, std::size_t size, std::size_t f
   best = {largest, static_cast<std::int32_t>(first + static_cast<std::size_t>(at - logits))};
 }
 
+#if HWY_TARGET == HWY_NEON && HWY_STATIC_TARGET != HWY_NEON  // with SDOT: compute.cpp sees to it
+HWY_PUSH_ATTRIBUTES("arch=armv8.2-a+crypto+dotprod")
+#endif
+struct Int8 {
+#if HWY_TARGET_IS_NEON || HWY_TARGET == HWY_AVX2  // signed times signed
+  using Byte = std::int8_t;
+  static constexpr std::int32_t kZero = 0;
+  static constexpr std::int32_t kZeroOfPositive = -128;
+#else  // unsigned times signed
+  using Byte = std::uint8_t;
+  static constexpr std::int32_t kZero = 128;
+  static constexpr std::int32_t kZeroOfPositive = 0;
+#endif
+  using Sums = VI;
+  using Weights = hn::Vec<hn::Repartition<std::int8_t, DF>>;
+  static constexpr bool kExact = true;  // sums do not depend on their order
+
+  static HWY_INLINE Sums Zero() { return hn::Zero(di); }
+  static HWY_INLINE Sums Start(const Matrix& w, const Rows& a, std::size_t n) {
+    return hn::Mul(hn::Set(di, -a.zero), hn::Load(di, w.sum + n));
+  }
+  static HWY_INLINE Weights Load(const std::uint8_t* at) {
+    return hn::Load(hn::Repartition<std::int8_t, DF>(), reinterpret_cast<const std::int8_t*>(at));
+  }
+  static HWY_INLINE Sums Dot(const std::uint8_t* a, Weights w, Sums sums) {
+    std::int32_t four;
+    std::memcpy(&four, a, 4);
+    const auto inputs = hn::BitCast(hn::Repartition<Byte, DF>(), hn::Set(di, four));
+#if HWY_TARGET == HWY_AVX2
+    // |a| times w with a's sign: two such products fit 16 bits, since |a| <= 128 and |w| <= 127 (VPSIGNB, VPMADDUBSW).
+    const hn::Repartition<std::int16_t, DF> di16;
+    const auto magnitude = hn::BitCast(hn::Repartition<std::uint8_t, DF>(), hn::Abs(inputs));
+    const auto pairs = hn::SatWidenMulPairwiseAdd(di16, magnitude, hn::IfNegativeThenNegOrUndefIfZero(inputs, w));
+    return hn::Add(sums, hn::WidenMulPairwiseAdd(di, pairs, hn::Set(di16, 1)));
+#elif defined(__ARM_FEATURE_DOTPROD) || (HWY_TARGET == HWY_NEON && HWY_STATIC_TARGET != HWY_NEON)  // Highway lacks SDOT
+    return Sums(vdotq_s32(sums.raw, inputs.raw, w.raw));
+#elif HWY_TARGET_IS_NEON  // two products fit 16 bits here, too
+    return hn::Add(sums, hn::SumsOf2(hn::Add(hn::MulEven(inputs, w), hn::MulOdd(inputs, w))));
+#else
+    return hn::SumOfMulQuadAccumulate(di, inputs, w, sums);
+#endif
+  }
+  static HWY_INLINE VF Finish(const Matrix& w, const Rows& a, std::size_t m, std::size_t n, Sums sums) {
+    const VF product = hn::Mul(hn::ConvertTo(df, sums), hn::Set(df, a.scale[m]));
+    return hn::MulAdd(product, hn::Load(df, w.scale + n), hn::Load(df, w.bias + n));
+  }
+};
+
+struct Float32 {
+  using Sums = VF;
+  using Weights = VF;
+  static constexpr bool kExact = false;
+
+  static HWY_INLINE Sums Zero() { return hn::Zero(df); }
+  static HWY_INLINE Sums Start(const Matrix& w, const Rows&, std::size_t n) { return hn::Load(df, w.bias + n); }
+  static HWY_INLINE Weights Load(const std::uint8_t* at) { return hn::Load(df, reinterpret_cast<const float*>(at)); }
+  static HWY_INLINE Sums Dot(const std::uint8_t* a, Weights w, Sums sums) {
+    float one;
+    std::memcpy(&one, a, 4);
+    return hn::MulAdd(hn::Set(df, one), w, sums);
+  }
+  static HWY_INLINE VF Finish(const Matrix&, const Rows&, std::size_t, std::size_t, Sums sums) { return sums; }
+};
+
 // kM rows x kV vectors of outputs, over kC chains of k steps. Sum I is of chain I / (kM * kV), row I / kV % kM and
 // vector I % kV. Chains hide the latency of few sums; integers give the same whatever their number.
 template <class W, std::size_t kM, std::size_t kV, std::size_t kC, std::size_t... kI, std::size_t... kJ>
@@ -210,6 +216,10 @@ void Multiply(const Matrix& w, const Rows& a, std::size_t rows, std::size_t begi
     p += panels;
   }
 }
+
+#if HWY_TARGET == HWY_NEON && HWY_STATIC_TARGET != HWY_NEON
+HWY_POP_ATTRIBUTES
+#endif
 
 // Rows of float32, which become what the first product that reads them needs.
 struct Input {

@@ -60,7 +60,7 @@ void FusedState::step(std::int64_t count) {
   if (!live.empty()) {
     const auto start = std::chrono::steady_clock::now();
     const auto workspace = shared_->workspaces.take();
-    Team::Lease lease = shared_->team.lease(shared_->step_tuner.choose(live.size()));
+    Team::Lease lease(shared_->team, shared_->step_tuner.choose(live.size()));
     const std::size_t threads = lease.size();
     const bool apart = live.size() >= kRowsApart * threads && live.size() * kBytesApart >= shared_->model.step_bytes;
     const std::size_t most = apart ? (live.size() + threads - 1) / threads : live.size();

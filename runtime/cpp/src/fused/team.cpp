@@ -34,8 +34,7 @@ void spin(int turn) { turn < kPauses ? pause() : std::this_thread::yield(); }
 // How often this process is the child of a fork.
 std::atomic<unsigned>& forks() {
   static std::atomic<unsigned> count{0};
-  static const int registered = ::pthread_atfork(nullptr, nullptr, [] { forks().fetch_add(1); });
-  (void)registered;
+  [[maybe_unused]] static const int registered = ::pthread_atfork(nullptr, nullptr, [] { forks().fetch_add(1); });
   return count;
 }
 

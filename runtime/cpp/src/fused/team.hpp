@@ -8,7 +8,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <utility>
 #include <vector>
 
 namespace txport::core::fused {
@@ -63,7 +62,7 @@ class Team {
   // Threads that only this caller may use until it is destroyed.
   class Lease {
    public:
-    Lease(Team& team, std::size_t most);
+    Lease(Team& team, std::size_t most);  // the caller's included
     ~Lease();
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
@@ -77,8 +76,6 @@ class Team {
     Barrier barrier_;
     Counter busy_;
   };
-  // Up to `most` threads, the caller's included.
-  Lease lease(std::size_t most) { return {*this, most}; }
 
  private:
   std::vector<std::unique_ptr<Worker>> workers_;

@@ -28,9 +28,7 @@ constexpr std::size_t kParts = kPanel / kLanes;  // vectors of a panel's step
 // int64, around each operation on int32: so members, and of the lane's own type.
 template <class V, std::size_t kI>
 struct Held {
-  using Raw = decltype(V::raw);
-  using Lane = hn::TFromV<V>;
-  typedef Lane Plain __attribute__((vector_size(sizeof(Raw))));
+  typedef hn::TFromV<V> Plain __attribute__((vector_size(sizeof(V))));
   Plain plain;
 };
 template <class V, class Indices>

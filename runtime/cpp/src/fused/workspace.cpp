@@ -59,8 +59,6 @@ Block::Block(std::size_t bytes, bool zero) : bytes_(bytes) {
   if (zero) std::memset(data_.get(), 0, bytes);
 }
 
-void Block::Free::operator()(std::byte* data) const { std::free(data); }
-
 void Workspace::reserve(const Model& model, std::size_t threads, std::size_t rows, std::size_t positions,
                         std::size_t cache_bytes) {
   if (blocks_.size() < threads) blocks_.resize(threads);
@@ -78,12 +76,11 @@ std::shared_ptr<Workspace> Workspaces::take() {
     workspace = std::move(idle_.back());
     idle_.pop_back();
   }
-  return {workspace.release(), [this](Workspace* used) { give_back(std::unique_ptr<Workspace>(used)); }};
-}
-
-void Workspaces::give_back(std::unique_ptr<Workspace> workspace) {
-  const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (lock.owns_lock() && idle_.size() < kMostIdle) idle_.push_back(std::move(workspace));
+  return {workspace.release(), [this](Workspace* used) {
+            std::unique_ptr<Workspace> back(used);
+            const std::unique_lock lock(mutex_, std::try_to_lock);
+            if (lock.owns_lock() && idle_.size() < kMostIdle) idle_.push_back(std::move(back));
+          }};
 }
 
 }  // namespace txport::core::fused

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -25,10 +26,7 @@ class Block {
   std::size_t bytes() const { return bytes_; }
 
  private:
-  struct Free {
-    void operator()(std::byte* data) const;
-  };
-  std::unique_ptr<std::byte, Free> data_;
+  std::unique_ptr<std::byte, void (*)(void*)> data_{nullptr, std::free};
   std::size_t bytes_ = 0;
 };
 
@@ -114,7 +112,6 @@ class Workspaces {
   std::shared_ptr<Workspace> take();
 
  private:
-  void give_back(std::unique_ptr<Workspace> workspace);
   std::mutex mutex_;  // only tried, so that a fork while it is held does no harm
   std::vector<std::unique_ptr<Workspace>> idle_;
 };
