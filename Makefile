@@ -226,8 +226,8 @@ arm64: arm64-cpp
 	@echo '== The tests of the fused engine on arm64 under the address and undefined-behaviour sanitizers'
 	@$(call arm64_configured,sanitized,$(ARM64_SANITIZE))
 	@cmake --build $(ARM64)/sanitized --target txport_tests
-	@QEMU_CPU=cortex-a76 ASAN_OPTIONS=detect_leaks=0 qemu-aarch64 -L $(ARM64)/sysroot \
-	  $(ARM64)/sanitized/tests/txport_tests --source-file='*/fused/*'
+	@for cpu in cortex-a76 max; do QEMU_CPU=$$cpu ASAN_OPTIONS=detect_leaks=0 qemu-aarch64 -L $(ARM64)/sysroot \
+	  $(ARM64)/sanitized/tests/txport_tests --source-file='*/fused/*' || exit 2; done
 	@echo '== The wheel for arm64 with the fused engine'
 	@HIGHWAY_ROOT=$(ARM64)/sysroot/usr/highway runtime/cpp/engine.sh $(ARM64)/engine $(ARM64_CMAKE)
 	@test -e $(ARM64)/engine/libtxport_engine.so

@@ -1,8 +1,6 @@
 // Compiled once for each instruction set.
 #include "fused/compute.hpp"
 
-#include <sys/auxv.h>
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "fused/compute.cpp"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
@@ -14,14 +12,12 @@ namespace txport::core::fused {
 namespace HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_SSE2  // what every x86-64 has, which the engine refuses: nothing is compiled
-void EncodeHere(const EncodeJob&, const Member&) { HWY_ABORT("no AVX2"); }
-void StepHere(const StepJob&, const Member&) { HWY_ABORT("no AVX2"); }
+const InstructionSet kHere{};
 #else
-void EncodeHere(const EncodeJob& job, const Member& member) { Encoder(job, member).Run(); }
-void StepHere(const StepJob& job, const Member& member) { Decoder(job, member).Run(); }
-#endif
+void Encode(const EncodeJob& job, const Member& member) { Encoder(job, member).Run(); }
+void Step(const StepJob& job, const Member& member) { Decoder(job, member).Run(); }
 
-double LogSumExpHere(const float* logits, std::size_t size) {
+double LogSumExp(const float* logits, std::size_t size) {
   VF most = hn::Set(df, -std::numeric_limits<float>::infinity());
   for (std::size_t i = 0; i < size; i += kLanes) most = hn::Max(most, hn::Load(df, logits + i));
   most = hn::Set(df, hn::ReduceMax(df, most));
@@ -29,7 +25,10 @@ double LogSumExpHere(const float* logits, std::size_t size) {
   return static_cast<double>(hn::GetLane(most)) + std::log(static_cast<double>(sum));
 }
 
-const char* NameHere() { return hwy::TargetName(HWY_TARGET); }
+const InstructionSet kHere{hwy::TargetName(HWY_TARGET), Encode, Step, LogSumExp};
+#endif
+
+const InstructionSet& Here() { return kHere; }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace txport::core::fused
@@ -45,15 +44,8 @@ __attribute__((constructor)) static void ask_for_sdot() {
 }
 #endif
 
-HWY_EXPORT(EncodeHere);
-HWY_EXPORT(StepHere);
-HWY_EXPORT(LogSumExpHere);
-HWY_EXPORT(NameHere);
-
-void encode(const EncodeJob& job, const Member& member) { HWY_DYNAMIC_DISPATCH(EncodeHere)(job, member); }
-void step(const StepJob& job, const Member& member) { HWY_DYNAMIC_DISPATCH(StepHere)(job, member); }
-double log_sum_exp(const float* logits, std::size_t size) { return HWY_DYNAMIC_DISPATCH(LogSumExpHere)(logits, size); }
-const char* instruction_set() { return HWY_DYNAMIC_DISPATCH(NameHere)(); }
+HWY_EXPORT(Here);
+const InstructionSet& instruction_set() { return HWY_DYNAMIC_DISPATCH(Here)(); }
 
 }  // namespace txport::core::fused
 #endif

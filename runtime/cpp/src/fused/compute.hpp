@@ -48,11 +48,11 @@ struct EncodeJob {
   const Model& model;
   const Source* sources;
   std::size_t count;
+  std::size_t tokens;  // of all of them
   Workspace& workspace;
   std::size_t user;         // whose caches and, from this one on, whose buffers
   std::size_t cache_bytes;  // of one layer's keys and values; the workspace has room for two
 };
-void encode(const EncodeJob& job, const Member& member);
 
 // A row of a decoder state.
 struct Row {
@@ -81,12 +81,16 @@ struct StepJob {
   Workspace& workspace;
   std::size_t user;
 };
-void step(const StepJob& job, const Member& member);
 
-// ln of the sum of e^x over the `size` numbers of `logits`, whose padding is -infinity.
-double log_sum_exp(const float* logits, std::size_t size);
+struct InstructionSet {
+  const char* name = nullptr;  // Highway's
+  void (*encode)(const EncodeJob&, const Member&) = nullptr;
+  void (*step)(const StepJob&, const Member&) = nullptr;
+  // ln of the sum of e^x over so many logits, whose padding is -infinity.
+  double (*log_sum_exp)(const float* logits, std::size_t size) = nullptr;
+};
 
-// The instruction set that is used, by Highway's name.
-const char* instruction_set();
+// The best one that this processor has and the engine is compiled for; empty if there is none.
+const InstructionSet& instruction_set();
 
 }  // namespace txport::core::fused

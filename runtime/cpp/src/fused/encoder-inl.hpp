@@ -8,9 +8,9 @@ namespace HWY_NAMESPACE {
 
 // x [width] := the embedding of a token.
 HWY_INLINE void Embed(const Model& model, const Embedding& embedding, std::size_t id, std::size_t position, float* x) {
-  read_row(embedding.tokens, id, x);
+  std::fill_n(x, model.width, 0.0F);
+  add_row(embedding.tokens, id, 1, x);
   add_row(embedding.positions, position, model.embedding_scale, x);
-  for (std::size_t i = model.d; i < model.width; ++i) x[i] = 0;
   if (!embedding.norm.weight.empty()) LayerNorm(x, embedding.norm, model.epsilon, model.d, x);
 }
 
@@ -61,9 +61,7 @@ class Encoder {
   std::size_t rows_ = 0;  // of this thread
 
   void Place_() {
-    std::size_t tokens = 0;
-    for (std::size_t s = 0; s < job_.count; ++s) tokens += job_.sources[s].length;
-    const Member::Range mine = member_.share(tokens);
+    const Member::Range mine = member_.share(job_.tokens);
     std::size_t token = 0;
     std::size_t start = 0;
     for (std::size_t s = 0; s < job_.count; ++s) {

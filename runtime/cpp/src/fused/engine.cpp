@@ -23,8 +23,7 @@ constexpr std::size_t kGroupTokens = 96;
 
 // Sentences from `begin` to `end` that are encoded as one.
 struct Group {
-  std::size_t begin;
-  std::size_t end;
+  std::size_t begin, end;
   std::size_t tokens;
   std::size_t positions;  // each sentence's padded
 };
@@ -50,8 +49,8 @@ class FusedEngine : public Engine {
  public:
   FusedEngine(const std::filesystem::path& directory, const Manifest& manifest, std::size_t threads, std::size_t team)
       : shared_(std::make_shared<Shared>(directory, manifest, threads, team)),
-        name_(std::string("fused cpu (") + fused::instruction_set() + ", " + manifest.precision.weights + " weights)") {
-  }
+        name_(std::string("fused cpu (") + fused::instruction_set().name + ", " + manifest.precision.weights +
+              " weights)") {}
 
   const std::string& name() const override { return name_; }
   const Limits& limits() const override { return shared_->limits; }
@@ -81,7 +80,7 @@ class FusedEngine : public Engine {
 
   std::unique_ptr<DecoderState> allocate(std::size_t rows, std::int64_t source, std::int64_t target,
                                          bool logits) const override {
-    return std::make_unique<FusedState>(shared_, rows, source, target, logits);
+    return fused::allocate_rows(shared_, rows, source, target, logits);
   }
 
  private:
@@ -116,9 +115,9 @@ class FusedEngine : public Engine {
       for (std::size_t i = apart ? next.fetch_add(1) : turn++; i < groups.size();
            i = apart ? next.fetch_add(1) : turn++) {
         const Group& group = groups[i];
-        fused::encode({model, sources.data() + group.begin, group.end - group.begin, *workspace,
-                       apart ? member.rank : 0, cache_bytes},
-                      apart ? Member{} : member);
+        fused::instruction_set().encode({model, sources.data() + group.begin, group.end - group.begin, group.tokens,
+                                         *workspace, apart ? member.rank : 0, cache_bytes},
+                                        apart ? Member{} : member);
         if (!apart) member.wait();  // the next group writes over this one's keys and values
       }
     });
@@ -131,7 +130,7 @@ class FusedEngine : public Engine {
 
 std::string fused_lacks(const Manifest& manifest) {
   if (!manifest.parameters) return "its manifest has no table of parameters (export it again)";
-  if (const std::string name = fused::instruction_set(); name == "SSE2") return "this processor has no AVX2";
+  if (fused::instruction_set().name == nullptr) return "this processor has no AVX2";
   return "";
 }
 

@@ -49,33 +49,20 @@ Origin origin(const Plan& plan, std::size_t panel) {
 
 // A block of int8 `weight` to whole words of 4 inputs: `to` [columns / 4, 16, 4], which is zero where it is padding.
 void pack_int8(const View& weight, const Origin& from, std::size_t column, std::size_t columns, std::uint8_t* to) {
-  const auto* data = reinterpret_cast<const std::uint8_t*>(weight.data);
-  const std::uint8_t* start = data + from.row * weight.row_stride + column * weight.column_stride;
-  std::size_t k = 0;
-  if (weight.column_stride == 1) {
-    for (; k + 4 <= columns; k += 4) {
+  const auto* start =
+      reinterpret_cast<const std::uint8_t*>(weight.data) + from.row * weight.row_stride + column * weight.column_stride;
+  // Compilers make vectors of this where a stride is 1.
+  const auto copy = [&](std::size_t row, std::size_t next) {
+    for (std::size_t k = 0; k + 4 <= columns; k += 4) {
       for (std::size_t n = 0; n < from.count; ++n) {
-        std::memcpy(to + k * kPanel + n * 4, start + n * weight.row_stride + k, 4);
+        for (std::size_t j = 0; j < 4; ++j) to[k * kPanel + n * 4 + j] = start[n * row + (k + j) * next];
       }
     }
-  } else if (weight.row_stride == 1 && from.count == kPanel) {
-    for (; k + 4 <= columns; k += 4) {
-      const std::uint8_t* line = start + k * weight.column_stride;
-      const std::size_t next = weight.column_stride;
-      std::uint32_t words[kPanel];
-      for (std::size_t n = 0; n < kPanel; ++n) {  // compilers make vectors of this
-        words[n] = static_cast<std::uint32_t>(line[n]) | static_cast<std::uint32_t>(line[n + next]) << 8U |
-                   static_cast<std::uint32_t>(line[n + 2 * next]) << 16U |
-                   static_cast<std::uint32_t>(line[n + 3 * next]) << 24U;
-      }
-      std::memcpy(to + k * kPanel, words, sizeof(words));
+    for (std::size_t k = columns / 4 * 4; k < columns; ++k) {
+      for (std::size_t n = 0; n < from.count; ++n) to[k / 4 * kStepBytes + n * 4 + k % 4] = start[n * row + k * next];
     }
-  }
-  for (; k < columns; ++k) {
-    for (std::size_t n = 0; n < from.count; ++n) {
-      to[k / 4 * kStepBytes + n * 4 + k % 4] = start[n * weight.row_stride + k * weight.column_stride];
-    }
-  }
+  };
+  weight.row_stride == 1 ? copy(1, weight.column_stride) : copy(weight.row_stride, weight.column_stride);
 }
 
 // The sum of each output's weights. False if one of them is -128: its negative is no int8, which AVX2 needs.
@@ -135,10 +122,6 @@ void pack_screen(const Matrix& from, std::size_t p, std::size_t count, const Scr
 }
 
 }  // namespace
-
-void read_row(const View& view, std::size_t row, float* to) {
-  each_of_row(view, row, 0, view.columns, [to](std::size_t i, float value) { to[i] = value; });
-}
 
 void add_row(const View& view, std::size_t row, float factor, float* to) {
   each_of_row(view, row, 0, view.columns, [to, factor](std::size_t i, float value) { to[i] = to[i] * factor + value; });

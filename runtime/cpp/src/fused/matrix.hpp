@@ -31,8 +31,6 @@ struct View {
   bool empty() const { return data == nullptr; }
 };
 
-// Row `row` of `view` to `to` [columns].
-void read_row(const View& view, std::size_t row, float* to);
 // to [columns] := to * factor + row `row` of `view`.
 void add_row(const View& view, std::size_t row, float factor, float* to);
 

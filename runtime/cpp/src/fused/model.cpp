@@ -28,7 +28,7 @@ class Tensors {
   std::vector<float> vector(const std::string& name) const {
     if (!has(name)) return {};
     std::vector<float> result(padded(views_.at(name).columns));
-    read_row(views_.at(name), 0, result.data());
+    add_row(views_.at(name), 0, 1, result.data());
     return result;
   }
   Norm norm(const std::string& name) const { return {vector(name + ".weight"), vector(name + ".bias")}; }
@@ -40,14 +40,9 @@ class Tensors {
   static View view(const Parameter& tensor, const std::byte* file) {
     const Kind kind = tensor.dtype == "int8" ? Kind::int8 : tensor.dtype == "float16" ? Kind::float16 : Kind::float32;
     const std::size_t rows = tensor.shape.size() == 2 ? size_of(tensor.shape[0]) : 1;
-    const std::size_t row_stride = tensor.shape.size() == 2 ? size_of(tensor.strides[0]) : 0;
-    return {file + tensor.offset,
-            kind,
-            rows,
-            size_of(tensor.shape.back()),
-            row_stride,
-            size_of(tensor.strides.back()),
-            tensor.scales ? file + *tensor.scales : nullptr};
+    const std::byte* scales = tensor.scales ? file + *tensor.scales : nullptr;
+    return {file + tensor.offset,           kind,  rows, size_of(tensor.shape.back()), size_of(tensor.strides.front()),
+            size_of(tensor.strides.back()), scales};
   }
 };
 

@@ -1,9 +1,12 @@
 // Products of rows and packed matrices. What comes out for a row depends on that row alone, bit by bit: integer sums
 // are exact, and float32 sums go over the inputs in their order, whatever the tile.
 
+#include <sys/auxv.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <type_traits>
 
 #include "fused/model.hpp"
 #include "fused/vectors-inl.hpp"
@@ -91,19 +94,22 @@ HWY_INLINE void FindLargest(const float* logits, std::size_t size, std::size_t f
   best = {largest, static_cast<std::int32_t>(first + static_cast<std::size_t>(at - logits))};
 }
 
-#if HWY_TARGET == HWY_NEON && HWY_STATIC_TARGET != HWY_NEON  // with SDOT: compute.cpp sees to it
+// Highway lacks SDOT. Its NEON is compiled with it here: compute.cpp sees to it that the processor has it. SMMLA is
+// asked for.
+#undef TXPORT_SDOT
+#undef TXPORT_SMMLA
+#if HWY_TARGET == HWY_NEON && HWY_STATIC_TARGET != HWY_NEON
 HWY_PUSH_ATTRIBUTES("arch=armv8.2-a+crypto+dotprod")
+#define TXPORT_SDOT 1
+#if defined(HWCAP2_I8MM) && (HWY_COMPILER_CLANG || HWY_COMPILER_GCC_ACTUAL >= 1000)
+#define TXPORT_SMMLA 1
+#endif
 #endif
 struct Int8 {
-#if HWY_TARGET_IS_NEON || HWY_TARGET == HWY_AVX2  // signed times signed
-  using Byte = std::int8_t;
-  static constexpr std::int32_t kZero = 0;
-  static constexpr std::int32_t kZeroOfPositive = -128;
-#else  // unsigned times signed
-  using Byte = std::uint8_t;
-  static constexpr std::int32_t kZero = 128;
-  static constexpr std::int32_t kZeroOfPositive = 0;
-#endif
+  static constexpr bool kSigned = HWY_TARGET_IS_NEON || HWY_TARGET == HWY_AVX2;  // times signed weights
+  using Byte = std::conditional_t<kSigned, std::int8_t, std::uint8_t>;
+  static constexpr std::int32_t kZero = kSigned ? 0 : 128;
+  static constexpr std::int32_t kZeroOfPositive = kSigned ? -128 : 0;
   using Sums = VI;
   using Weights = hn::Vec<hn::Repartition<std::int8_t, DF>>;
   static constexpr bool kExact = true;  // sums do not depend on their order
@@ -125,7 +131,7 @@ struct Int8 {
     const auto magnitude = hn::BitCast(hn::Repartition<std::uint8_t, DF>(), hn::Abs(inputs));
     const auto pairs = hn::SatWidenMulPairwiseAdd(di16, magnitude, hn::IfNegativeThenNegOrUndefIfZero(inputs, w));
     return hn::Add(sums, hn::WidenMulPairwiseAdd(di, pairs, hn::Set(di16, 1)));
-#elif defined(__ARM_FEATURE_DOTPROD) || (HWY_TARGET == HWY_NEON && HWY_STATIC_TARGET != HWY_NEON)  // Highway lacks SDOT
+#elif defined(__ARM_FEATURE_DOTPROD) || defined(TXPORT_SDOT)
     return Sums(vdotq_s32(sums.raw, inputs.raw, w.raw));
 #elif HWY_TARGET_IS_NEON  // two products fit 16 bits here, too
     return hn::Add(sums, hn::SumsOf2(hn::Add(hn::MulEven(inputs, w), hn::MulOdd(inputs, w))));
@@ -182,8 +188,58 @@ HWY_INLINE void TileOf(const Matrix& w, const Rows& a, std::size_t m, std::size_
    ...);
 }
 
+#ifdef TXPORT_SMMLA
+HWY_PUSH_ATTRIBUTES("arch=armv8.2-a+crypto+dotprod+i8mm")
+template <std::size_t kUpper>
+HWY_INLINE VI Halves(VI upper, VI lower) {
+  return kUpper ? hn::ConcatUpperUpper(di, upper, lower) : hn::ConcatLowerLower(di, upper, lower);
+}
+
+// Two rows, `next` bytes apart, times two outputs, the lower or upper ones of a vector, over two k steps, by SMMLA.
+template <std::size_t kUpper>
+HWY_INLINE VI DotOfPairs(const std::uint8_t* row, std::size_t next, const std::uint8_t* panel, VI sums) {
+  const auto rows = vreinterpretq_s8_u8(vcombine_u8(vld1_u8(row), vld1_u8(row + next)));
+  const VI even = hn::BitCast(di, Int8::Load(panel));
+  const VI odd = hn::BitCast(di, Int8::Load(panel + kStepBytes));
+  const VI outputs = kUpper ? hn::InterleaveUpper(di, even, odd) : hn::InterleaveLower(di, even, odd);
+  return VI(vmmlaq_s32(sums.raw, rows, vreinterpretq_s8_s32(outputs.raw)));
+}
+
+// As TileOf, over two k steps at once. Sum I is of half I % 2 of vector I / 2 % kV, and of the rows I / (2 * kV) * 2
+// and the next, one in each of its halves; after the last of an odd number that row comes again.
+template <std::size_t kM, std::size_t kV, std::size_t... kI>
+HWY_NOINLINE void TileOfPairs(const Matrix& w, const Rows& a, std::size_t m, std::size_t p, float* to,
+                              std::size_t stride, std::index_sequence<kI...>) {
+  const auto start = [&](std::size_t v) HWY_ATTR { return Int8::Start(w, a, p * kPanel + v * kLanes); };
+  const auto put = [&](std::size_t i, std::size_t v, VI sum) HWY_ATTR {
+    if (i < kM) hn::Store(Int8::Finish(w, a, m + i, p * kPanel + v * kLanes, sum), df, to + i * stride + v * kLanes);
+  };
+  Pack<VI, std::index_sequence<kI...>> sums;
+  (sums.template Set<kI>(Halves<kI % 2>(start(kI / 2 % kV), start(kI / 2 % kV))), ...);
+  const std::uint8_t* row = a.data + m * a.stride;
+  const std::uint8_t* panel = w.panel(p);
+  for (std::size_t k = 0; k < w.steps; k += 2, row += 8, panel += 2 * kStepBytes) {
+    (sums.template Set<kI>(DotOfPairs<kI % 2>(row + kI / (2 * kV) * 2 * a.stride,
+                                              kI / (2 * kV) * 2 + 1 < kM ? a.stride : 0,
+                                              panel + kI / 2 % kV * kLanes * 4, sums.template Get<kI>())),
+     ...);
+  }
+  (put(kI / (2 * kV) * 2 + kI % 2, kI / 2 % kV,
+       Halves<kI % 2>(sums.template Get<kI | 1>(), sums.template Get<(kI | 1) - 1>())),
+   ...);
+}
+HWY_POP_ATTRIBUTES
+const bool kSmmla = (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;
+#endif
+
 template <class W, std::size_t kM, std::size_t kP>
 HWY_NOINLINE void Tile(const Matrix& w, const Rows& a, std::size_t m, std::size_t p, float* to, std::size_t stride) {
+#ifdef TXPORT_SMMLA
+  if constexpr (W::kExact && kM > 1) {
+    constexpr std::make_index_sequence<(kM + 1) / 2 * 2 * kP * kParts> kSums;
+    if (kSmmla) return TileOfPairs<kM, kP * kParts>(w, a, m, p, to, stride, kSums);
+  }
+#endif
   constexpr std::size_t kV = kP * kParts;
   constexpr std::size_t kC = W::kExact && kM * kV < 8 ? std::min<std::size_t>(4, 8 / (kM * kV)) : 1;
   TileOf<W, kM, kV, kC>(w, a, m, p, to, stride, std::make_index_sequence<kM * kV * kC>(),
@@ -217,7 +273,7 @@ void Multiply(const Matrix& w, const Rows& a, std::size_t rows, std::size_t begi
   }
 }
 
-#if HWY_TARGET == HWY_NEON && HWY_STATIC_TARGET != HWY_NEON
+#ifdef TXPORT_SDOT
 HWY_POP_ATTRIBUTES
 #endif
 

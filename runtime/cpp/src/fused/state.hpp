@@ -1,9 +1,7 @@
-// The rows of one running batch on the fused engine.
+// What an engine shares with its states, and the rows of one running batch.
 #pragma once
 
-#include <deque>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "engine.hpp"
@@ -42,33 +40,8 @@ struct FusedMemory : Memory {
   std::vector<Sentence> sentences;
 };
 
-class FusedState : public DecoderState {
- public:
-  FusedState(std::shared_ptr<Shared> shared, std::size_t rows, std::int64_t source, std::int64_t target, bool logits);
-
-  std::size_t rows() const override { return rows_.size(); }
-  std::int64_t source() const override { return source_; }
-  std::int64_t target() const override { return target_; }
-  void place(const std::vector<std::size_t>& rows, const Memory& memory, const std::vector<std::size_t>& memory_rows,
-             const Ids& target_limits) override;
-  void step(std::int64_t count) override;
-  StepOutput read() override;
-  void override_tokens(const std::vector<std::size_t>& rows, const Ids& token_ids,
-                       const std::vector<bool>& finished) override;
-  std::vector<float> logits(std::size_t row) override;
-  double log_probability(std::size_t row, std::int64_t token) override;
-  std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) override;
-
- private:
-  const std::shared_ptr<Shared> shared_;
-  const std::int64_t source_;
-  const std::int64_t target_;
-  std::vector<Row> rows_;
-  std::optional<Block> logits_;  // [rows, padded vocabulary]
-  std::deque<StepOutput> unread_;
-
-  const float* logits_of(std::size_t row) const;
-  void copy_cache(const Row& row, const FusedState& next, std::byte* to) const;
-};
+// The rows of a running batch; see Engine::allocate.
+std::unique_ptr<DecoderState> allocate_rows(std::shared_ptr<Shared> shared, std::size_t rows, std::int64_t source,
+                                            std::int64_t target, bool logits);
 
 }  // namespace txport::core::fused

@@ -1,14 +1,11 @@
 #include "fused/team.hpp"
 
+#include <hwy/cache_control.h>
 #include <pthread.h>
 
 #include <algorithm>
 #include <condition_variable>
 #include <thread>
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 namespace txport::core::fused {
 
@@ -20,16 +17,8 @@ constexpr int kPauses = 200;
 // A worker without work sleeps after so many more turns, some 50 us.
 constexpr int kTurns = 200;
 
-void pause() {
-#if defined(__x86_64__)
-  _mm_pause();
-#elif defined(__aarch64__)
-  __asm__ __volatile__("yield");
-#endif
-}
-
 // One turn of waiting.
-void spin(int turn) { turn < kPauses ? pause() : std::this_thread::yield(); }
+void spin(int turn) { turn < kPauses ? hwy::Pause() : std::this_thread::yield(); }
 
 // How often this process is the child of a fork.
 std::atomic<unsigned>& forks() {

@@ -39,8 +39,7 @@ struct Member {
   }
   // This thread's share of `count` things, in order and without gaps.
   struct Range {
-    std::size_t begin;
-    std::size_t end;
+    std::size_t begin, end;
   };
   Range share(std::size_t count) const { return {count * rank / size, count * (rank + 1) / size}; }
 };

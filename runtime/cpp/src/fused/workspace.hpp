@@ -64,8 +64,7 @@ struct Place {
 // A row that is being decoded: its next step feeds `token` at `position`.
 struct Live {
   struct Row* row;
-  std::size_t token;
-  std::size_t position;
+  std::size_t token, position;
 };
 
 // Buffers of one thread, for `rows` rows and up to `positions` positions. Widths are padded.
