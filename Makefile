@@ -35,6 +35,7 @@ sanitized_thread = $(call sanitized,thread,-DTXPORT_SANITIZE=thread)
 sanitized_tests = TSAN_OPTIONS=suppressions=$(CURDIR)/tests/cpp/tsan.txt ctest --test-dir $(CPP)/$(1) -j $(WORKERS) \
   --output-on-failure > $(CPP)/$(1)-tests.log 2>&1
 comma := ,
+FUZZERS := fuzz_manifest fuzz_golden fuzz_text fuzz_build
 FUZZ_SECONDS ?= 60
 
 # The fused CPU engine, alone, as Python loads it; where it cannot be built, all else works without it. FUSED_LIBRARY names
@@ -44,7 +45,7 @@ FUSED_LIBRARY ?= $(shell ls $(CURDIR)/$(FUSED)/libtxport_engine.so 2> /dev/null)
 
 .PHONY: help venv demo bench fused test test-gpu gpu-report gpu-kit lint types unit unit-runtime wheel clean
 .PHONY: arm64 arm64-cpp
-.PHONY: cpp cpp-dependencies cpp-clang cpp-sanitize cpp-fuzz cpp-tidy
+.PHONY: cpp cpp-build cpp-dependencies cpp-clang cpp-sanitize cpp-sanitize-build cpp-fuzz cpp-tidy
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -168,11 +169,13 @@ fused:
 clean:
 	rm -rf build
 
-cpp: cpp-dependencies
+cpp-build: cpp-dependencies
 	@echo '== Build the C++ runtime (g++)'
 	@$(CPP_CMAKE) -B $(CPP)/release -DTXPORT_TESTS=ON > $(CPP)/release.log || { cat $(CPP)/release.log; exit 2; }
 	@grep -oE '(TensorRT|Fused engine): .*' $(CPP)/release.log
 	@cmake --build $(CPP)/release
+
+cpp: cpp-build
 	@echo '== Tests of the C++ runtime'
 	@ctest --test-dir $(CPP)/release -j $(WORKERS) --output-on-failure
 	@PATH=$(CURDIR)/$(VENV)/bin:$$PATH TXPORT_CPP_BUILD=$(CURDIR)/$(CPP)/release ONNXRUNTIME_ROOT=$(CPP_ONNXRUNTIME) \
@@ -240,10 +243,14 @@ cpp-clang: $(VENV)/.ready
 	@find runtime/cpp tests/cpp -name '*.[ch]pp' -o -name '*.[ch]' | xargs clang-format --dry-run --Werror
 
 # ONNX Runtime is not instrumented: what ThreadSanitizer sees inside of it says nothing.
-cpp-sanitize: cpp-clang
-	@echo '== The C++ tests under sanitizers (clang): address and undefined, then thread'
+cpp-sanitize-build: cpp-clang
+	@echo '== Build the C++ tests with sanitizers, and the fuzzers (clang)'
 	@$(sanitized_address) && $(sanitized_thread)
-	@for kind in address thread; do cmake --build $(CPP)/$$kind --target txport_tests || exit 2; done
+	@cmake --build $(CPP)/address --target txport_tests $(FUZZERS)
+	@cmake --build $(CPP)/thread --target txport_tests
+
+cpp-sanitize: cpp-sanitize-build
+	@echo '== The C++ tests under sanitizers: address and undefined, and thread'
 	@$(call sanitized_tests,address) & first=$$!; $(call sanitized_tests,thread) & second=$$!; \
 	wait $$first; one=$$?; wait $$second; two=$$?; \
 	cat $(CPP)/address-tests.log $(CPP)/thread-tests.log; test $$one = 0 && test $$two = 0
@@ -255,7 +262,7 @@ fuzz = { mkdir -p $(CPP)/corpus/$(1); $(CPP)/address/tests/fuzz_$(1) -max_total_
 cpp-fuzz: cpp-clang
 	@echo '== Fuzz the C++ runtime, $(FUZZ_SECONDS) seconds a target'
 	@$(sanitized_address)
-	@cmake --build $(CPP)/address --target fuzz_manifest fuzz_golden fuzz_text fuzz_build
+	@cmake --build $(CPP)/address --target $(FUZZERS)
 	@rm -rf $(CPP)/seeds
 	@$(VENV)/bin/python tests/data/patches.py $(CPP)/seeds
 	@$(call fuzz,manifest,$(CPP)/seeds/manifest) & first=$$!; \

@@ -8,6 +8,7 @@ Queries arrive already scaled by 1/sqrt(head_dim): the factor is folded into the
 import math
 from dataclasses import dataclass
 
+import onnx_ir as ir
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -50,6 +51,11 @@ def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> tuple[Ten
 def _matmul(x: Tensor, y: Tensor) -> Tensor:
     """x [b, h, m, k], y [b, h, k, n] -> [b, h, m, n]: torch would reason about its dynamic sizes for seconds."""
     return torch.onnx.ops.symbolic("MatMul", (x, y), dtype=x.dtype, shape=(*x.shape[:-1], y.shape[-1]))
+
+
+def _to_int32(x: Tensor) -> Tensor:
+    """As `x.to(torch.int32)`, which PyTorch's exporter would have to decompose: see `trace._with_less_work`."""
+    return torch.onnx.ops.symbolic("Cast", (x,), {"to": ir.DataType.INT32.value}, dtype=torch.int32, shape=x.shape)
 
 
 class Lowering:
@@ -137,11 +143,11 @@ class Ort(Lowering):
         if key.shape[3] % 8:
             return super().self_attention(qkv, heads, cache, step)
         # seqlens_k is, in its documentation's words, "total sequence lengths minus 1" of each row: the position.
-        lengths = step.positions.to(torch.int32)
+        lengths = _to_int32(step.positions)
         total = torch.onnx.ops.symbolic("Shape", (step.cache_positions,), dtype=torch.int64, shape=(1,))
         context, *written = torch.onnx.ops.symbolic_multi_out(
             f"{CONTRIB}::GroupQueryAttention",
-            (qkv[:, None], None, None, key, value, lengths, total.to(torch.int32)),
+            (qkv[:, None], None, None, key, value, lengths, _to_int32(total)),
             {"num_heads": heads, "kv_num_heads": heads, "scale": 1.0},
             dtypes=(qkv.dtype, key.dtype, value.dtype),
             shapes=((qkv.shape[0], 1, qkv.shape[1] // 3), key.shape, value.shape),

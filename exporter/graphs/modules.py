@@ -54,7 +54,9 @@ def query_scale(attention: Attention) -> float:
 
 def split_heads(packed: Tensor, parts: int, heads: int) -> list[Tensor]:
     """Packed projections `[b, s, parts * d]` -> `parts` tensors `[b, h, s, k]`."""
-    return [part.reshape(*part.shape[:2], heads, -1).transpose(1, 2) for part in packed.chunk(parts, dim=2)]
+    batch, length, width = packed.shape
+    shape = batch, length, heads, width // (parts * heads)
+    return [part.reshape(shape).transpose(1, 2) for part in packed.chunk(parts, dim=2)]
 
 
 class EmbeddingGraph(nn.Module):
@@ -110,7 +112,7 @@ class EncoderGraphLayer(nn.Module):
         """x `[b, s, d]`, bias `[b, 1, 1, s]` -> `[b, s, d]` and the weights `[b, h, s, s]`."""
         query, key, value = split_heads(self.qkv(x), 3, self.heads)
         context, weights = attend(query, key, value, bias)
-        return self.output(context.transpose(1, 2).flatten(2)), weights
+        return self.output(context.transpose(1, 2).reshape(x.shape)), weights
 
     def forward(self, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         """`[b, s, d]` -> `[b, s, d]` and the weights `[b, h, s, s]`."""
@@ -237,8 +239,8 @@ class DecoderStep(nn.Module):
         logits, written = self._logits(self.embedding(token_ids, positions), inputs, cross, caches)
         token = torch.where(finished, self.pad_id, self.lowering.best(logits))
         # Every output that a runtime binds over its input depends, by way of `token`, on all that reads the input.
-        ended = finished | (token == self.eos_id) | (positions + 1 >= target_limits)
-        return token, positions + (~ended).to(torch.int64), ended, written, logits
+        ended = torch.logical_or(torch.logical_or(finished, token == self.eos_id), positions + 1 >= target_limits)
+        return token, positions + torch.logical_not(ended), ended, written, logits
 
     def _logits(
         self, read: Tensor, inputs: StepInputs, cross: list[KeyValue], caches: list[KeyValue]

@@ -2,9 +2,10 @@
 
 import ast
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields
 from functools import cache, partial
+from importlib import import_module
 from typing import Any
 
 import onnx_ir as ir
@@ -130,8 +131,9 @@ ATTENTION: dict[str, Callable[[Transformer, int], ir.Model]] = {
 
 def _trace(module: nn.Module, example: tuple[Any, ...], shapes: Any, interface: Interface, opset: int) -> ir.Model:
     # It reports its progress, and the deprecations of its own internals, on every export.
-    with torch.no_grad(), without_collection(), _one_registry(), quiet("torch.onnx", "onnxscript", "torch.export"):
-        program = torch.onnx.export(
+    with torch.no_grad(), without_collection(), quiet("torch.onnx", "onnxscript", "torch.export"):
+        export = partial(
+            torch.onnx.export,
             module.eval(),
             example,
             dynamo=True,
@@ -141,6 +143,11 @@ def _trace(module: nn.Module, example: tuple[Any, ...], shapes: Any, interface: 
             dynamic_shapes=shapes,
             verbose=False,
         )
+        try:
+            with _with_less_work():
+                program = export()
+        except torch.onnx.OnnxExporterError:
+            program = export()
     assert program is not None
     model = program.model
     _clean(model)
@@ -152,26 +159,32 @@ def _remembered(make: Callable[..., object], *arguments: Any, **named: Any) -> o
     return make(*arguments, **named)
 
 
+def _as_it_is(program: Any, registry: Any) -> Any:
+    return program
+
+
 @contextmanager
-def _one_registry() -> Iterator[None]:
-    """Let PyTorch's exporter make its table of ONNX operators once an opset, as long as this process lives.
+def _with_less_work() -> Iterator[None]:
+    """Spare PyTorch's exporter two things that take two thirds of its time, as long as this process lives.
 
-    For each graph it would read the sources of 500 functions again: a fifth of the time that a small one takes. It is
-    not a public function: where another version of PyTorch has none of this name, each graph gets its own table.
+    It makes its table of ONNX operators once an opset: for each graph it would read the sources of 500 functions again.
+    And it translates a graph as it was captured: it would trace it a second time, to decompose operators that the table
+    has not, of which the modules here use none. One that does is an error of the export, which then does without this.
+    These are not public functions: where another version of PyTorch has none of these names, all is as it was.
     """
-    try:
-        from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-        make, method = ONNXRegistry.from_torchlib, vars(ONNXRegistry)["from_torchlib"]
-    except (ImportError, AttributeError, KeyError):
+    private = "torch.onnx._internal.exporter."
+    with ExitStack() as stack:
+        with suppress(ImportError, AttributeError):
+            registry = import_module(f"{private}_registration").ONNXRegistry
+            _replaced(stack, registry, "from_torchlib", staticmethod(partial(_remembered, registry.from_torchlib)))
+        with suppress(ImportError, AttributeError):
+            _replaced(stack, import_module(f"{private}_fx_passes"), "decompose_with_registry", _as_it_is)
         yield
-        return
 
-    setattr(ONNXRegistry, "from_torchlib", staticmethod(partial(_remembered, make)))  # noqa: B010
-    try:
-        yield
-    finally:
-        setattr(ONNXRegistry, "from_torchlib", method)  # noqa: B010
+
+def _replaced(stack: ExitStack, owner: object, name: str, value: object) -> None:
+    stack.callback(setattr, owner, name, vars(owner)[name])
+    setattr(owner, name, value)
 
 
 def _clean(model: ir.Model) -> None:

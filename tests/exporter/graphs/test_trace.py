@@ -1,23 +1,67 @@
-"""What is remembered between traces changes none of them."""
+"""What PyTorch's exporter is spared changes no graph."""
 
 import contextlib
+from types import SimpleNamespace
+from typing import cast
 
 import onnx_ir as ir
 import pytest
-from numpy_runner import copied, random_model
+import torch
+from numpy_runner import OPTIONS, TRACERS, random_model
+from torch.export import Dim, ExportedProgram
+from torch.onnx._internal.exporter import _fx_passes
 from torch.onnx._internal.exporter._registration import ONNXRegistry
 from txport.exporter.graphs import trace
-from txport.exporter.graphs.lowerings import LOWERINGS
+from txport.runtime.bundle.interface import Interface
 
 
-def test_a_remembered_table_of_operators_changes_no_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And PyTorch has its own function back."""
-    model, own = random_model(encoder_layers=1, decoder_layers=1), ONNXRegistry.from_torchlib
+def described(model: ir.Model) -> list[tuple[object, ...]]:
+    """Each node with its attributes and inputs; values that nodes make by when they do, not by name."""
+    numbers: dict[ir.Value, int] = {}
 
-    def traced() -> bytes:
-        return ir.to_proto(copied(trace.trace_step(model, LOWERINGS["scatter"], 32))).SerializeToString()
+    def number(value: ir.Value | None) -> object:
+        if value is None or value.is_graph_input():
+            return value and value.name
+        if value.const_value is not None:
+            return value.const_value.dtype, value.const_value.numpy().tobytes()
+        return numbers.setdefault(value, len(numbers))
 
-    remembered = traced()
-    assert trace._remembered.cache_info().currsize and ONNXRegistry.from_torchlib == own
-    monkeypatch.setattr(trace, "_one_registry", contextlib.nullcontext)
-    assert traced() == remembered
+    return [
+        (node.domain, node.op_type, node.name, sorted(map(str, node.attributes.items())), *map(number, node.inputs))
+        for node in model.graph
+        if [number(output) for output in node.outputs]
+    ]
+
+
+@pytest.mark.parametrize("name", ["encoder", "scatter"])
+def test_less_work_makes_the_same_graph(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And PyTorch has its own functions back."""
+    model = random_model(encoder_layers=1, decoder_layers=1)
+    own = ONNXRegistry.from_torchlib, _fx_passes.decompose_with_registry
+    less = described(TRACERS[name](model, 32))
+    assert trace._remembered.cache_info().currsize
+    assert (ONNXRegistry.from_torchlib, _fx_passes.decompose_with_registry) == own
+    monkeypatch.setattr(trace, "_with_less_work", contextlib.nullcontext)
+    assert described(TRACERS[name](model, 32)) == less
+
+
+@pytest.mark.parametrize("name", TRACERS)
+def test_no_graph_has_an_operator_to_decompose(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that copies has every module."""
+
+    def decompose(program: ExportedProgram, *arguments: object) -> None:
+        raise AssertionError("this doubles the time of each export")
+
+    monkeypatch.setattr(ExportedProgram, "run_decompositions", decompose)
+    TRACERS[name](random_model(**OPTIONS["copies"], encoder_layers=1), 32)
+
+
+class Cast(torch.nn.Module):
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return ids.to(torch.int32)  # PyTorch's exporter has this operator only decomposed
+
+
+def test_an_operator_to_decompose_is_decomposed() -> None:
+    names = SimpleNamespace(inputs=[SimpleNamespace(name="ids")], outputs=[SimpleNamespace(name="cast")])
+    graph = trace._trace(Cast(), (torch.ones(2, dtype=torch.int64),), ({0: Dim("b")},), cast(Interface, names), 18)
+    assert [node.op_type for node in graph.graph] == ["Cast"]
