@@ -45,7 +45,7 @@ FUSED_LIBRARY ?= $(shell ls $(CURDIR)/$(FUSED)/libtxport_engine.so 2> /dev/null)
 
 .PHONY: help venv demo bench fused test test-gpu gpu-report gpu-kit lint types unit unit-runtime wheel clean
 .PHONY: arm64 arm64-cpp
-.PHONY: cpp cpp-build cpp-dependencies cpp-clang cpp-sanitize cpp-sanitize-build cpp-fuzz cpp-tidy
+.PHONY: cpp cpp-build cpp-ctest cpp-dependencies cpp-clang cpp-sanitize cpp-sanitize-build cpp-fuzz cpp-tidy
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -175,13 +175,15 @@ cpp-build: cpp-dependencies
 	@grep -oE '(TensorRT|Fused engine): .*' $(CPP)/release.log
 	@cmake --build $(CPP)/release
 
-cpp: cpp-build
+cpp-ctest: cpp-build
 	@echo '== Tests of the C++ runtime'
 	@ctest --test-dir $(CPP)/release -j $(WORKERS) --output-on-failure
-	@PATH=$(CURDIR)/$(VENV)/bin:$$PATH TXPORT_CPP_BUILD=$(CURDIR)/$(CPP)/release ONNXRUNTIME_ROOT=$(CPP_ONNXRUNTIME) \
-	  $(if $(wildcard $(TEST_BUNDLE)/manifest.json),TXPORT_TEST_BUNDLE=$(TEST_BUNDLE)) python -m pytest tests/cpp
 	@echo '== The example of runtime/cpp/README.md, with the toy bundle of the tests'
 	@echo 'the cat sees a bird' | $(CPP)/release/txport_example_cpp tests/data/toy_bundle
+
+cpp: cpp-ctest
+	@PATH=$(CURDIR)/$(VENV)/bin:$$PATH TXPORT_CPP_BUILD=$(CURDIR)/$(CPP)/release ONNXRUNTIME_ROOT=$(CPP_ONNXRUNTIME) \
+	  $(if $(wildcard $(TEST_BUNDLE)/manifest.json),TXPORT_TEST_BUNDLE=$(TEST_BUNDLE)) python -m pytest tests/cpp
 
 cpp-dependencies: $(VENV)/.ready
 ifndef ONNXRUNTIME_ROOT

@@ -11,7 +11,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -61,8 +61,7 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
         raise InputError(f"{path} exists and is not a file: choose another path")
     with _reported(path, ours=True):
         remove_leftovers(path.parent, path.name)
-        sibling, lock = _locked_sibling(path, lambda sibling: sibling.touch(exist_ok=False))
-    try:
+    with _locked_sibling(path, lambda sibling: sibling.touch(exist_ok=False)) as sibling:
         with _reported(path, ours=True):
             file = sibling.open("wb")
         with _reported(path, ours=False), file:
@@ -72,9 +71,6 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
         with _reported(path, ours=True):
             os.replace(sibling, path)
             _sync(path.parent)
-    finally:
-        sibling.unlink(missing_ok=True)
-        os.close(lock)
 
 
 @contextmanager
@@ -85,12 +81,8 @@ def scratch_directory() -> Iterator[Path]:
     """
     target = Path(tempfile.gettempdir(), f"txport-{os.getuid()}")
     remove_leftovers(target.parent, target.name)
-    directory, lock = _locked_sibling(target, lambda sibling: sibling.mkdir(0o700))
-    try:
+    with _locked_sibling(target, lambda sibling: sibling.mkdir(0o700)) as directory:
         yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-        os.close(lock)
 
 
 @contextmanager
@@ -117,18 +109,13 @@ def new_directory(target: Path, replace: bool = False, *, marker: str | None = N
     with _reported(target, ours=True):
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(target.parent, target.name)
-        directory, lock = _locked_sibling(target, Path.mkdir)
-    try:
+    with _locked_sibling(target, Path.mkdir) as directory:
         with _reported(target, ours=False):
             yield directory
         with _reported(target, ours=True):
             _sync_tree(directory)
             _check_target(target, replace, marker)
             _publish(directory, target, replace)
-    finally:
-        # After an exchange this is the old directory; after a failure, the unfinished new one.
-        shutil.rmtree(directory, ignore_errors=True)
-        os.close(lock)
 
 
 def make_directory(path: Path) -> None:
@@ -186,19 +173,32 @@ def io_failure(error: OSError, message: str) -> InputError | ResourceError:
     return ResourceError(message) if error.errno in _EXHAUSTED else InputError(message)
 
 
-def _locked_sibling(target: Path, make: Callable[[Path], None]) -> tuple[Path, int]:
-    """What `make` makes beside `target`, and the descriptor of its lock, which ends with this process."""
+@contextmanager
+def _locked_sibling(target: Path, make: Callable[[Path], None]) -> Iterator[Path]:
+    """Yield what `make` makes beside `target`, locked as long as this process lives; what has its name then is removed.
+
+    That is a failure's unfinished file or directory, or the old directory after an exchange. An interruption may come
+    as soon as it is there.
+    """
     while True:
-        sibling = target.with_name(f".{target.name}{_TEMPORARY}{secrets.token_hex(4)}")
-        make(sibling)
-        # Until it is locked another process may take it for a leftover and remove it: then take another name.
+        sibling = target.with_name(f".{target.name}{_TEMPORARY}{secrets.token_hex(8)}")
+        lock = -1
         try:
-            lock = os.open(sibling, os.O_RDONLY)
-        except FileNotFoundError:
-            continue
-        if _try_lock(lock) and sibling.exists():
-            return sibling, lock
-        os.close(lock)
+            with _reported(target, ours=True):
+                make(sibling)
+                # Until it is locked another process may take it for a leftover and remove it: then take another name.
+                with suppress(FileNotFoundError):
+                    lock = os.open(sibling, os.O_RDONLY)
+            if lock >= 0 and _try_lock(lock) and sibling.exists():
+                yield sibling
+                return
+        finally:
+            if sibling.is_dir():
+                shutil.rmtree(sibling, ignore_errors=True)
+            else:
+                sibling.unlink(missing_ok=True)
+            if lock >= 0:
+                os.close(lock)
 
 
 def _try_lock(descriptor: int) -> bool:

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,23 @@ def test_an_error_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="mine"), new_directory(tmp_path / "new") as directory:
         (directory / "file").write_text("x")
         raise ValueError("mine")
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(("maker", "new"), [("touch", new_file), ("mkdir", new_directory)])
+def test_an_interruption_at_the_first_moment_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, maker: str, new: Callable[[Path], AbstractContextManager[object]]
+) -> None:
+    make = getattr(Path, maker)
+
+    def interrupted(path: Path, *arguments: object, **named: object) -> None:
+        make(path, *arguments, **named)
+        if path != tmp_path:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, maker, interrupted)
+    with pytest.raises(KeyboardInterrupt), new(tmp_path / "new"):
+        pass
     assert names(tmp_path) == []
 
 
