@@ -96,7 +96,7 @@ types: wheel
 unit: wheel
 	@echo '== Tests, with the wheel installed'
 	@rm -rf build/test
-	@TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) $(WHEEL_VENV)/bin/python -m pytest $(SIDE_BY_SIDE) -m 'not gpu'
+	@PATH=$(CURDIR)/$(WHEEL_VENV)/bin:$$PATH TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) python -m pytest $(SIDE_BY_SIDE) -m 'not gpu'
 
 unit-runtime: $(RUNTIME_VENV)/.ready wheel
 	@$(RUNTIME_VENV)/bin/python $(INSTALL) -q --no-deps --force-reinstall $(WHEEL)

@@ -23,7 +23,7 @@ import pytest
 
 BARE = {"exporter", "runtime", "training", "models", "benchmarks"}
 TESTS = Path(__file__).parent
-LONG = ("exporter", "benchmarks", "training", "models", "test_layout.py", "test_documents.py", "test_packaging.py")
+LONG = "exporter benchmarks training cpp models test_layout.py test_documents.py test_packaging.py".split()
 
 
 def pytest_configure() -> None:
