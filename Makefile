@@ -209,8 +209,11 @@ arm64_python = $(call pack,$(1),$(ARM64)/dist) && \
   runtime/cpp/arm64.sh $(ARM64) $(VENV)/bin/python $(ARM64)/dist/txport-*.whl constraints.txt
 
 # Not strict: with sanitizers g++ warns of what it cannot know. A search for leaks would trace the process, as qemu cannot.
-ARM64_SANITIZE = -DTXPORT_SANITIZE=address$(comma)undefined -DCMAKE_BUILD_TYPE=Sanitized -DCMAKE_CXX_FLAGS='-O1 -g1' \
-  -DCMAKE_EXE_LINKER_FLAGS='-static-libasan -static-libubsan' -DTXPORT_TOOLS=OFF -DTXPORT_EXAMPLES=OFF
+# ThreadSanitizer would start the program again, without qemu, if addresses were random.
+arm64_sanitized = $(call arm64_configured,$(1),-DTXPORT_SANITIZE=$(2) -DCMAKE_BUILD_TYPE=Sanitized -DCMAKE_CXX_FLAGS='-O1 -g1' \
+  -DCMAKE_EXE_LINKER_FLAGS='$(3)' -DTXPORT_TOOLS=OFF -DTXPORT_EXAMPLES=OFF) && cmake --build $(ARM64)/$(1) --target txport_tests && \
+  printf '%s\n' cortex-a76 max | ASAN_OPTIONS=detect_leaks=0 xargs -P $(WORKERS) -I CPU env QEMU_CPU=CPU \
+  setarch -R qemu-aarch64 -L $(ARM64)/sysroot $(ARM64)/$(1)/tests/txport_tests --source-file='*/fused/*'
 
 # What continuous integration has the time for: the library and the tools, golden cases, and ids on one processor.
 arm64-cpp: fused
@@ -228,11 +231,9 @@ arm64: arm64-cpp
 	@cmake --build $(ARM64)/release
 	@QEMU_CPU=cortex-a76 ctest --test-dir $(ARM64)/release -j $(WORKERS) --output-on-failure -E soak
 	@$(call arm64_ids,not cortex-a76)
-	@echo '== The tests of the fused engine on arm64 under the address and undefined-behaviour sanitizers'
-	@$(call arm64_configured,sanitized,$(ARM64_SANITIZE))
-	@cmake --build $(ARM64)/sanitized --target txport_tests
-	@for cpu in cortex-a76 max; do QEMU_CPU=$$cpu ASAN_OPTIONS=detect_leaks=0 qemu-aarch64 -L $(ARM64)/sysroot \
-	  $(ARM64)/sanitized/tests/txport_tests --source-file='*/fused/*' || exit 2; done
+	@echo '== The tests of the fused engine on arm64 under sanitizers: address and undefined, then thread'
+	@$(call arm64_sanitized,address,address$(comma)undefined,-static-libasan -static-libubsan)
+	@$(call arm64_sanitized,thread,thread,-static-libtsan)
 	@echo '== The wheel for arm64 with the fused engine'
 	@HIGHWAY_ROOT=$(ARM64)/sysroot/usr/highway runtime/cpp/engine.sh $(ARM64)/engine $(ARM64_CMAKE)
 	@test -e $(ARM64)/engine/libtxport_engine.so

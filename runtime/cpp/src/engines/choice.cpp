@@ -179,15 +179,16 @@ Choice choose(const fs::path& directory, const Manifest& manifest, const std::st
 
 std::unique_ptr<Engine> open_engine(const fs::path& directory, const Manifest& manifest, Choice& choice,
                                     const CpuShare& share, const std::function<void(const std::string&)>& warn) {
-  if (choice.fallback == nullptr) return open_chosen(directory, manifest, choice, share, warn);
-  try {
-    return open_chosen(directory, manifest, choice, share, warn);
-  } catch (const Error& error) {
-    const std::string instead = choice.engine == kFused ? "ONNX Runtime" : "the CPU";
-    if (warn) warn(std::string(error.what()) + "; " + instead + " is used instead");
+  while (choice.fallback != nullptr) {
+    try {
+      return open_chosen(directory, manifest, choice, share, warn);
+    } catch (const Error& error) {
+      const std::string instead = choice.engine == kFused ? "ONNX Runtime" : "the CPU";
+      if (warn) warn(std::string(error.what()) + "; " + instead + " is used instead");
+    }
+    choice = Choice(*choice.fallback);
   }
-  choice = Choice(*choice.fallback);
-  return open_engine(directory, manifest, choice, share, warn);
+  return open_chosen(directory, manifest, choice, share, warn);
 }
 
 }  // namespace txport::core

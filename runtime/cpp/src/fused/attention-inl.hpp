@@ -6,13 +6,12 @@
 #include "fused/products-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
-namespace txport::core::fused {
-namespace HWY_NAMESPACE {
+namespace txport::core::fused::HWY_NAMESPACE {
 
 // y := LayerNorm(x) of `d` numbers; y, which may be x, has padding up to a multiple of 16 as x, zeros.
 HWY_INLINE void LayerNorm(const float* x, const Norm& norm, float epsilon, std::size_t d, float* y) {
   const std::size_t width = padded(d);
-  const float count = static_cast<float>(d);
+  const auto count = static_cast<float>(d);
   const VF mean = hn::Set(df, Sum(width, [&](std::size_t i) HWY_ATTR { return hn::Load(df, x + i); }) / count);
   const float square = Sum(width, [&](std::size_t i) HWY_ATTR {
     VF off = hn::Sub(hn::Load(df, x + i), mean);
@@ -168,6 +167,5 @@ inline void Attend(std::byte* cache, const CacheShape& shape, std::size_t layer,
   }
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace txport::core::fused
+}  // namespace txport::core::fused::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -2,14 +2,13 @@
 #include "fused/compute.hpp"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "fused/compute.cpp"
-#include <hwy/foreach_target.h>  // IWYU pragma: keep
+#define HWY_TARGET_INCLUDE "fused/compute.cpp"  // NOLINT(cppcoreguidelines-macro-usage): Highway asks for it
+#include <hwy/foreach_target.h>                 // IWYU pragma: keep
 
 #include "fused/decoder-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
-namespace txport::core::fused {
-namespace HWY_NAMESPACE {
+namespace txport::core::fused::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_SSE2  // what every x86-64 has, which the engine refuses: nothing is compiled
 const InstructionSet kHere{};
@@ -30,8 +29,7 @@ const InstructionSet kHere{hwy::TargetName(HWY_TARGET), Encode, Step, LogSumExp}
 
 const InstructionSet& Here() { return kHere; }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace txport::core::fused
+}  // namespace txport::core::fused::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE

@@ -3,8 +3,7 @@
 #include "fused/encoder-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
-namespace txport::core::fused {
-namespace HWY_NAMESPACE {
+namespace txport::core::fused::HWY_NAMESPACE {
 
 // Threads of a team own heads and columns. x is each one's own copy; what attention and products give is shared.
 class Decoder {
@@ -46,7 +45,7 @@ class Decoder {
   std::size_t rows_ = 0;
 
   // Takes the choice of a step; returns whether the row has finished.
-  bool Advance(Live& live, std::size_t i, std::size_t s) {
+  bool Advance(Live& live, std::size_t i, std::size_t s) const {
     Best best;
     for (std::size_t rank = 0; rank < member_.size; ++rank) {
       const Best& theirs = job_.workspace.of(job_.user + rank).choice[i];
@@ -137,7 +136,7 @@ class Decoder {
   }
 
   // What no logit of row i in the panels [begin, end) exceeds, by their `logits` of the copy.
-  void Bound(std::size_t i, std::size_t begin, std::size_t end, const float* logits) {
+  void Bound(std::size_t i, std::size_t begin, std::size_t end, const float* logits) const {
     const VF norm = hn::Set(df, own_.norm[i]);
     const VF unit = hn::Set(df, own_.scale[i]);
     for (std::size_t p = begin; p < end; ++p) {
@@ -167,6 +166,5 @@ class Decoder {
   }
 };
 
-}  // namespace HWY_NAMESPACE
-}  // namespace txport::core::fused
+}  // namespace txport::core::fused::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -3,8 +3,7 @@
 #include "fused/attention-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
-namespace txport::core::fused {
-namespace HWY_NAMESPACE {
+namespace txport::core::fused::HWY_NAMESPACE {
 
 // x [width] := the embedding of a token.
 HWY_INLINE void Embed(const Model& model, const Embedding& embedding, std::size_t id, std::size_t position, float* x) {
@@ -116,6 +115,5 @@ class Encoder {
   std::size_t Length(std::size_t row) const { return job_.sources[own_.places[row].sentence].length; }
 };
 
-}  // namespace HWY_NAMESPACE
-}  // namespace txport::core::fused
+}  // namespace txport::core::fused::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

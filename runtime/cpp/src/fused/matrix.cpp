@@ -72,7 +72,7 @@ bool sum_up(const std::uint8_t* panel, std::size_t steps, std::int32_t* sums) {
   std::int8_t least = 0;
   std::fill_n(sums, kPanel, 0);
   for (std::size_t begin = 0; begin < steps; begin += kFit) {
-    std::int16_t parts[kStepBytes] = {};
+    std::array<std::int16_t, kStepBytes> parts{};
     for (std::size_t at = begin * kStepBytes; at < std::min(begin + kFit, steps) * kStepBytes; at += kStepBytes) {
       for (std::size_t i = 0; i < kStepBytes; ++i) {
         parts[i] = static_cast<std::int16_t>(parts[i] + weights[at + i]);
@@ -89,7 +89,10 @@ void pack_screen(const Matrix& from, std::size_t p, std::size_t count, const Scr
   constexpr float kWhole = 12582912;  // 1.5 * 2^23: sums with it are whole numbers, rounded
   const auto* weights = reinterpret_cast<const float*>(from.panel(p));
   auto* bytes = reinterpret_cast<std::int8_t*>(to.copy.panel(p));
-  std::array<float, kPanel> scale{}, by{}, off{}, magnitude{};
+  std::array<float, kPanel> scale{};
+  std::array<float, kPanel> by{};
+  std::array<float, kPanel> off{};
+  std::array<float, kPanel> magnitude{};
   for (std::size_t i = 0; i < from.inputs * kPanel; i += kPanel) {
     for (std::size_t n = 0; n < kPanel; ++n) scale[n] = std::max(scale[n], std::abs(weights[i + n]));
   }
@@ -190,8 +193,9 @@ bool pack(const Plan& plan, std::size_t begin, std::size_t end) {
     if (plan.screen != nullptr && !matrix.int8 && sound) pack_screen(matrix, p, from.count, *plan.screen);
     if (!matrix.int8) continue;
     std::fill_n(matrix.scale + first, kPanel, 0.0F);
-    for (std::size_t n = 0; n < from.count; ++n)
+    for (std::size_t n = 0; n < from.count; ++n) {
       put(matrix.scale + first + n, load<float>(weight.scales, from.row + n));
+    }
     sound = sum_up(panel, matrix.steps, matrix.sum + first) && sound;
   }
   return sound;

@@ -13,8 +13,7 @@
 #include "fused/workspace.hpp"
 
 HWY_BEFORE_NAMESPACE();
-namespace txport::core::fused {
-namespace HWY_NAMESPACE {
+namespace txport::core::fused::HWY_NAMESPACE {
 
 // The register tile, for 32 vector registers (AVX-512, NEON) or 16. Wider than high: panels are streams from memory.
 constexpr std::size_t kMaxRows = kLanes == 16 ? 6 : HWY_TARGET_IS_NEON ? 4 : 2;
@@ -122,7 +121,7 @@ struct Int8 {
     return hn::Load(hn::Repartition<std::int8_t, DF>(), reinterpret_cast<const std::int8_t*>(at));
   }
   static HWY_INLINE Sums Dot(const std::uint8_t* a, Weights w, Sums sums) {
-    std::int32_t four;
+    std::int32_t four = 0;
     std::memcpy(&four, a, 4);
     const auto inputs = hn::BitCast(hn::Repartition<Byte, DF>(), hn::Set(di, four));
 #if HWY_TARGET == HWY_AVX2
@@ -151,21 +150,23 @@ struct Float32 {
   static constexpr bool kExact = false;
 
   static HWY_INLINE Sums Zero() { return hn::Zero(df); }
-  static HWY_INLINE Sums Start(const Matrix& w, const Rows&, std::size_t n) { return hn::Load(df, w.bias + n); }
+  static HWY_INLINE Sums Start(const Matrix& w, const Rows& /*a*/, std::size_t n) { return hn::Load(df, w.bias + n); }
   static HWY_INLINE Weights Load(const std::uint8_t* at) { return hn::Load(df, reinterpret_cast<const float*>(at)); }
   static HWY_INLINE Sums Dot(const std::uint8_t* a, Weights w, Sums sums) {
-    float one;
+    float one = 0;
     std::memcpy(&one, a, 4);
     return hn::MulAdd(hn::Set(df, one), w, sums);
   }
-  static HWY_INLINE VF Finish(const Matrix&, const Rows&, std::size_t, std::size_t, Sums sums) { return sums; }
+  static HWY_INLINE VF Finish(const Matrix& /*w*/, const Rows& /*a*/, std::size_t /*m*/, std::size_t /*n*/, Sums sums) {
+    return sums;
+  }
 };
 
 // kM rows x kV vectors of outputs, over kC chains of k steps. Sum I is of chain I / (kM * kV), row I / kV % kM and
 // vector I % kV. Chains hide the latency of few sums; integers give the same whatever their number.
 template <class W, std::size_t kM, std::size_t kV, std::size_t kC, std::size_t... kI, std::size_t... kJ>
 HWY_INLINE void TileOf(const Matrix& w, const Rows& a, std::size_t m, std::size_t p, float* to, std::size_t stride,
-                       std::index_sequence<kI...>, std::index_sequence<kJ...>) {
+                       std::index_sequence<kI...> /*sums*/, std::index_sequence<kJ...> /*weights*/) {
   constexpr std::size_t kN = kM * kV;
   Pack<typename W::Sums, std::index_sequence<kI...>> sums;
   (sums.template Set<kI>(kI < kN ? W::Start(w, a, p * kPanel + kI % kV * kLanes) : W::Zero()), ...);
@@ -209,7 +210,7 @@ HWY_INLINE VI DotOfPairs(const std::uint8_t* row, std::size_t next, const std::u
 // and the next, one in each of its halves; after the last of an odd number that row comes again.
 template <std::size_t kM, std::size_t kV, std::size_t... kI>
 HWY_NOINLINE void TileOfPairs(const Matrix& w, const Rows& a, std::size_t m, std::size_t p, float* to,
-                              std::size_t stride, std::index_sequence<kI...>) {
+                              std::size_t stride, std::index_sequence<kI...> /*sums*/) {
   const auto start = [&](std::size_t v) HWY_ATTR { return Int8::Start(w, a, p * kPanel + v * kLanes); };
   const auto put = [&](std::size_t i, std::size_t v, VI sum) HWY_ATTR {
     if (i < kM) hn::Store(Int8::Finish(w, a, m + i, p * kPanel + v * kLanes, sum), df, to + i * stride + v * kLanes);
@@ -250,7 +251,7 @@ using TileOfSize = void (*)(const Matrix&, const Rows&, std::size_t, std::size_t
 
 // Tiles of kP panels, if there are so large ones, by their rows.
 template <class W, std::size_t kP, std::size_t... kM>
-constexpr std::array<TileOfSize, kMaxRows> TilesOf(std::index_sequence<kM...>) {
+constexpr std::array<TileOfSize, kMaxRows> TilesOf(std::index_sequence<kM...> /*rows*/) {
   return {Tile<W, kM + 1, std::min(kP, kMaxPanels)>...};
 }
 
@@ -304,6 +305,7 @@ struct Input {
 
 // This thread's outputs of a product, activated, in their places of `to` [rows, outputs]. So many parts (heads) are
 // each of one thread; 0: panels.
+// NOLINTNEXTLINE(readability-non-const-parameter): `to` is written
 inline void Product(Input a, const Matrix& w, const Member& member, float* to, std::size_t parts = 0,
                     Activation activation = Activation::none) {
   const std::size_t each = parts == 0 ? 1 : w.panels / parts;
@@ -313,6 +315,5 @@ inline void Product(Input a, const Matrix& w, const Member& member, float* to, s
   if (activation != Activation::none) Activate(activation, out, a.rows, (mine.end - mine.begin) * each * kPanel);
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace txport::core::fused
+}  // namespace txport::core::fused::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

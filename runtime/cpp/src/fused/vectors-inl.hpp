@@ -11,8 +11,7 @@
 #include "fused/matrix.hpp"
 
 HWY_BEFORE_NAMESPACE();
-namespace txport::core::fused {
-namespace HWY_NAMESPACE {
+namespace txport::core::fused::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 using DF = hn::CappedTag<float, kPanel>;
@@ -91,6 +90,5 @@ HWY_INLINE float Sum(std::size_t size, F f) {
   return hn::ReduceSum(df, hn::Add(even, odd));
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace txport::core::fused
+}  // namespace txport::core::fused::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
