@@ -1,8 +1,9 @@
 """What PyTorch's exporter is spared changes no graph."""
 
 import contextlib
+import itertools
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import onnx_ir as ir
 import pytest
@@ -45,15 +46,28 @@ def test_less_work_makes_the_same_graph(name: str, monkeypatch: pytest.MonkeyPat
     assert described(TRACERS[name](model, 32)) == less
 
 
-@pytest.mark.parametrize("name", TRACERS)
-def test_no_graph_has_an_operator_to_decompose(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that copies has every module."""
+# A model that copies has every module but these norms.
+GRAPHS = [("copies", name) for name in TRACERS]
+GRAPHS += itertools.product(["rms", "power", "batch"], ["encoder", "scatter"])
 
-    def decompose(program: ExportedProgram, *arguments: object) -> None:
-        raise AssertionError("this doubles the time of each export")
+
+@pytest.mark.parametrize(("kind", "name"), GRAPHS)
+def test_no_graph_has_an_operator_to_decompose(kind: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That would double the time of each export."""
+    decompositions = _count_decompositions(monkeypatch)
+    graph = TRACERS[name](random_model(**{**OPTIONS[kind], "encoder_layers": 1}), 32)
+    assert len(graph.graph) > 30 and decompositions == []
+
+
+def _count_decompositions(monkeypatch: pytest.MonkeyPatch) -> list[ExportedProgram]:
+    found, own = [], ExportedProgram.run_decompositions
+
+    def decompose(program: ExportedProgram, *arguments: Any) -> ExportedProgram:
+        found.append(program)
+        return own(program, *arguments)
 
     monkeypatch.setattr(ExportedProgram, "run_decompositions", decompose)
-    TRACERS[name](random_model(**OPTIONS["copies"], encoder_layers=1), 32)
+    return found
 
 
 class Cast(torch.nn.Module):
@@ -61,7 +75,8 @@ class Cast(torch.nn.Module):
         return ids.to(torch.int32)  # PyTorch's exporter has this operator only decomposed
 
 
-def test_an_operator_to_decompose_is_decomposed() -> None:
+def test_an_operator_to_decompose_is_decomposed(monkeypatch: pytest.MonkeyPatch) -> None:
+    decompositions = _count_decompositions(monkeypatch)
     names = SimpleNamespace(inputs=[SimpleNamespace(name="ids")], outputs=[SimpleNamespace(name="cast")])
     graph = trace._trace(Cast(), (torch.ones(2, dtype=torch.int64),), ({0: Dim("b")},), cast(Interface, names), 18)
-    assert [node.op_type for node in graph.graph] == ["Cast"]
+    assert [node.op_type for node in graph.graph] == ["Cast"] and len(decompositions) == 1
