@@ -165,9 +165,9 @@ struct Driver {
   const bool eager = is("eager");
   // What other processes hold, and what they take as soon as somebody has looked.
   std::size_t others = 0, waiting = 0;
-  std::size_t most_pitch = (std::size_t{1} << 31) - 1;  // CU_DEVICE_ATTRIBUTE_MAX_PITCH
-  std::size_t pitch_unit = 1;                           // of copies within the device
-  std::map<std::string, int> failing;                   // the next call of each, and its error
+  std::size_t most_pitch = std::size_t{1} << 20;  // 2^31 - 1 on a GPU
+  std::size_t pitch_unit = 1;                     // of copies within the device
+  std::map<std::string, int> failing;             // the next call of each, and its error
 
   static bool is(const char* kind) {
     const char* chosen = std::getenv("TXPORT_TEST_CUDA");

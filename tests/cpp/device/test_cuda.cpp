@@ -43,7 +43,7 @@ TEST_CASE("CUDA: copies, patterns and capturing do what they say" * doctest::ski
   const DriverThat driver;
   SUBCASE("as drivers do") {}
   // As cuda.h says of pitches that are not cuMemAllocPitch's, and of larger ones than a device's limit.
-  SUBCASE("where pitches are refused") { DriverThat::takes_pitches((std::size_t{1} << 31) - 1, 512); }
+  SUBCASE("where pitches are refused") { DriverThat::takes_pitches(kMaxPitch, 512); }
   SUBCASE("where pitches are too large") { DriverThat::takes_pitches(3, 1); }
   {
     const auto device = cuda_device();
