@@ -2,7 +2,7 @@
 
 What this cannot see, since it runs on the CPU: fusions and copies that only the CUDA provider asks for, the choice of a
 kernel within an operator (a MatMul that broadcasts), and Split into unequal parts that an optimisation would make.
-`make gpu-report` checks the graph that the CUDA provider gets, and counts the nodes of what was captured.
+`tests/gpu` checks the graph that the CUDA provider gets, and counts the nodes of what was captured.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 from numpy_runner import OPTIONS, copied, random_model, traced
-from txport.benchmarks.gpu.graphs import operators
+from onnx_operators import operators
 from txport.exporter.graphs.capturable import CAPTURABLE, CPU_ONLY, not_capturable
 from txport.exporter.graphs.float16 import to_float16
 from txport.exporter.graphs.lowerings import LOWERINGS

@@ -1,4 +1,4 @@
-"""Tests that need a GPU: skipped without one unless there must be one, and collected whichever library is missing."""
+"""Tests that need a GPU: skipped without one unless there must be one, collected whichever library is missing."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 
 def test_without_a_gpu_they_are_skipped_unless_there_must_be_one() -> None:
-    one = "tests/runtime/test_gpu.py::test_any_thread_may_use_a_device"
+    one = "tests/gpu/test_device.py::test_any_thread_may_use_a_device"
     skipped = run("-rs", one)
     assert skipped.returncode == 0 and "needs an NVIDIA GPU: there is no NVIDIA" in skipped.stdout, skipped.stdout
     failed = run(one, TXPORT_NEEDS_GPU="1")
@@ -39,13 +39,14 @@ def test_without_a_gpu_they_are_skipped_unless_there_must_be_one() -> None:
     "missing",
     [
         # CPython 3.10 with TensorRT 8.6 alone; ONNX Runtime alone.
-        {"onnxruntime", "sentencepiece", "hypothesis", "torch", "onnx", "onnx_ir"},
+        {"onnxruntime", "sentencepiece", "hypothesis", "torch", "onnx", "onnx_ir", "rich"},
         {"tensorrt", "tensorrt_rtx", "tensorrt_rtx_bindings", "hypothesis", "torch", "onnx", "onnx_ir"},
         {"cuda", "onnxruntime", "tensorrt_rtx_bindings", "torch"},
     ],
 )
 def test_they_are_collected_without_what_they_do_not_need(missing: set[str], tmp_path: Path) -> None:
     (tmp_path / "refuse.py").write_text(REFUSE.format(names=sorted(missing)))
-    done = run("-p", "refuse", "--collect-only", "-q", "tests/runtime/test_gpu.py", PYTHONPATH=str(tmp_path))
+    done = run("-p", "refuse", "--collect-only", "-q", "-m", "gpu", "tests/gpu", PYTHONPATH=str(tmp_path))
     assert "error" not in done.stdout.lower() and done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("test_golden_cases_in_any_batch_and_after_any_refill") == 2 * 3, "on both, in 3 precisions"
+    golden = done.stdout.count("test_golden_cases_in_any_batch_and_after_any_refill")
+    assert golden == 3 * (3 * 2 + 1), "three bundles: each lowering, captured and not, and TensorRT"
