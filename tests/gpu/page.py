@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +34,21 @@ def page(results: Path, steps: Sequence[str], rehearsal: bool) -> str:
     lines = ["# What a GPU showed", ""]
     if rehearsal:
         lines += ["**A rehearsal over a driver in host memory: no GPU was used, and the times mean nothing.**", ""]
-    bad = {name: finding for name, finding in found.items() if finding["outcome"] in BAD}
+    bad = {
+        name: finding["reason"] for name, finding in found.items() if finding["outcome"] in BAD and finding["reason"]
+    }
+    absent = Counter(each["reason"] for name, each in found.items() if "::" in name and each["outcome"] == "skipped")
     missing = [step for step in steps if step not in found]
     verdict = "Everything that ran passed." if passed(found) else f"**Not passed: {', '.join(bad) or 'nothing ran'}.**"
+    skipped = [step for step in steps if step in found and found[step]["outcome"] == "skipped"]
+    verdict += f" Skipped: {', '.join(skipped)}." if skipped else ""
     lines += [verdict + (f" **Not run yet: {', '.join(missing)}.**" if missing else ""), ""]
-    rows = [[step, found[step]["outcome"], f"{found[step]['seconds']:.0f} s"] for step in steps if step in found]
-    lines += [*_table(["step", "outcome", "time"], rows), ""]
-    counts = Counter(finding["outcome"] for name, finding in found.items() if name not in steps)
+    ended = [(step, found[step]) for step in steps if step in found]
+    rows = [[step, each["outcome"], f"{each['seconds']:.0f} s", each["reason"]] for step, each in ended]
+    lines += [*_table(["step", "outcome", "time", "reason"], rows), ""]
+    counts = Counter(each["outcome"] for name, each in found.items() if "::" in name)
     lines += [", ".join(f"{count} tests {outcome}" for outcome, count in counts.items())]
-    lines += _listed("Failed or stopped", bad)
-    lines += _listed("Skipped", {name: finding for name, finding in found.items() if finding["outcome"] == "skipped"})
+    lines += _listed("Failed or stopped", bad.items()) + _listed("Skipped", absent.items())
     return "\n".join([*lines, *_tables(found), *_figures(results), ""])
 
 
@@ -51,8 +56,8 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     return [f"| {' | '.join(map(str, row))} |" for row in (heads, ["---"] * len(heads), *rows)]
 
 
-def _listed(title: str, found: Mapping[str, Finding]) -> list[str]:
-    return ["", f"## {title}", "", *(f"- {name}: {each['reason']}" for name, each in found.items())] if found else []
+def _listed(title: str, pairs: Collection[tuple[object, object]]) -> list[str]:
+    return ["", f"## {title}", "", *(f"- {name}: {each}" for name, each in pairs)] if pairs else []
 
 
 def _tables(found: Mapping[str, Finding]) -> Iterator[str]:

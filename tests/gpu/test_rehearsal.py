@@ -70,7 +70,13 @@ def test_every_step_over_a_driver_in_host_memory(tmp_path: Path, bundles: Path, 
     assert skipped <= absent | {"needs a bundle in float32 with the lowering ort"}
     golden = [name for name in found if "test_onnxruntime.py::test_golden_cases" in name]
     assert len(golden) == 6 and all(found[name]["outcome"] == "passed" for name in golden)
-    for shown in ("A rehearsal", "Everything that ran passed.\n", "| device | passed |", "## versions", "## memory\n"):
+    for shown in (
+        "A rehearsal",
+        "Everything that ran passed. Skipped: ",
+        "| device | passed |",
+        "## versions",
+        "## memory\n",
+    ):
         assert shown in text
     if found["figures"]["outcome"] == "passed":  # tx-bench needs rich
         assert "| bench-tiny-float16-cpu-scatter | txport |" in text and "bench-tiny-float16-text" in text
@@ -90,7 +96,7 @@ def test_a_gpu_that_disappears_is_named_and_nothing_else_is_skipped_for_it(
     name = "tests/gpu/test_device.py::test_copies_clearing_and_capture_do_what_they_say"
     assert found[name]["outcome"] == "failed" and "CUDA_ERROR_UNKNOWN" in found[name]["reason"]
     assert f"**Not passed: {name}" in (tmp_path / "results/report.md").read_text()
-    assert "cpp ... passed" in done.stdout, "its tests are skipped: the tools are not here"
+    assert "cpp ... skipped in " in done.stdout and "needs the C++ build: make cpp\n" in done.stdout
 
 
 def test_without_a_gpu_every_test_fails_and_says_why(tmp_path: Path, bundles: Path) -> None:
@@ -123,8 +129,8 @@ def test_dies(): os.kill(os.getpid(), signal.SIGKILL)
 
 def test_what_a_test_found_is_known_when_its_process_is_killed(tmp_path: Path) -> None:
     (tmp_path / "test_cases.py").write_text(CASES)
-    helpers, file = str(ROOT / "tests/helpers"), tmp_path / "findings-1.jsonl"
-    environment = {**os.environ, "PYTHONPATH": helpers, "TXPORT_GPU_FINDINGS": str(file)}
+    plugin, file = str(ROOT / "tests/gpu"), tmp_path / "findings-1.jsonl"
+    environment = {**os.environ, "PYTHONPATH": plugin, "TXPORT_GPU_FINDINGS": str(file)}
     command = [sys.executable, "-m", "pytest", "-p", "gpu_findings", "-p", "no:cacheprovider", "test_cases.py"]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, timeout=120)
     assert done.returncode == -9
@@ -241,6 +247,50 @@ def test_the_inspector_is_asked_about_every_engine(tmp_path: Path) -> None:
     assert [file.name for file in kept] == ["toy.decoder_step.json.gz", "toy.encoder.json.gz"]
     with gzip.open(kept[0]) as file:
         assert json.load(file) == json.loads(said)["Layers"]
+
+
+# Named as a plugin of pytest, so that it is imported before anything else.
+REFUSE = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {names}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Refuse())
+"""
+
+
+def run_pytest(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    plugins = [word for name in ("cacheprovider", "xdist", "hypothesispytest") for word in ("-p", f"no:{name}")]
+    command = [sys.executable, "-m", "pytest", *plugins, *arguments]
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment = {**inherited, "CUDA_VISIBLE_DEVICES": "", **environment}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=ROOT)
+
+
+def test_without_a_gpu_tests_are_skipped_unless_there_must_be_one() -> None:
+    one = "tests/gpu/test_device.py::test_any_thread_may_use_a_device"
+    skipped = run_pytest("-rs", one)
+    assert skipped.returncode == 0 and "needs an NVIDIA GPU: there is no NVIDIA" in skipped.stdout, skipped.stdout
+    failed = run_pytest(one, TXPORT_NEEDS_GPU="1")
+    assert failed.returncode == 1 and "needs an NVIDIA GPU: there is no NVIDIA" in failed.stdout, failed.stdout
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        # CPython 3.10 with TensorRT 8.6 alone; ONNX Runtime alone.
+        {"onnxruntime", "sentencepiece", "hypothesis", "torch", "onnx", "onnx_ir", "rich"},
+        {"tensorrt", "tensorrt_rtx", "tensorrt_rtx_bindings", "hypothesis", "torch", "onnx", "onnx_ir"},
+        {"cuda", "onnxruntime", "tensorrt_rtx_bindings", "torch"},
+    ],
+)
+def test_tests_are_collected_without_what_they_do_not_need(missing: set[str], tmp_path: Path) -> None:
+    (tmp_path / "refuse.py").write_text(REFUSE.format(names=sorted(missing)))
+    done = run_pytest("-p", "refuse", "--collect-only", "-q", "-m", "gpu", "tests/gpu", PYTHONPATH=str(tmp_path))
+    assert "error" not in done.stdout.lower() and done.returncode == 0, done.stdout + done.stderr
+    golden = done.stdout.count("test_golden_cases_in_any_batch_and_after_any_refill")
+    assert golden == 3 * (3 * 2 + 1), "three bundles: each lowering, captured and not, and TensorRT"
 
 
 def test_bad_use_is_one_sentence(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ A test counts as stopped until it has ended: what its process crashed in, or was
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ _FILE = Path(os.environ["TXPORT_GPU_FINDINGS"])
 
 def _write(**finding: Any) -> None:
     with _FILE.open("a") as file:
-        file.write(json.dumps(finding) + "\n")
+        file.write(json.dumps({**finding, "at": time.time()}) + "\n")
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:
