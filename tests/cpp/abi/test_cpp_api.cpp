@@ -35,6 +35,9 @@ TEST_CASE("C++ API") {
   std::string text;
   for (int i = 0; i < 30; ++i) text += "cat ";
   CHECK(translator.translate(text).truncated);
+  CHECK(translator.translate(text).finished);
+  begun.max_length = 3;
+  CHECK_FALSE(translator.translate(text, begun).finished);
   CHECK(warnings.find("31 tokens") != std::string::npos);
   std::string heard;
   translator.stream("the cat sees a bird", [&](const txport::Piece& piece) {
