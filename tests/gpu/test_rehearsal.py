@@ -130,7 +130,8 @@ def test_dies(): os.kill(os.getpid(), signal.SIGKILL)
 def test_what_a_test_found_is_known_when_its_process_is_killed(tmp_path: Path) -> None:
     (tmp_path / "test_cases.py").write_text(CASES)
     plugin, file = str(ROOT / "tests/gpu"), tmp_path / "findings-1.jsonl"
-    environment = {**os.environ, "PYTHONPATH": plugin, "TXPORT_GPU_FINDINGS": str(file)}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment = {**inherited, "PYTHONPATH": plugin, "TXPORT_GPU_FINDINGS": str(file)}
     command = [sys.executable, "-m", "pytest", "-p", "gpu_findings", "-p", "no:cacheprovider", "test_cases.py"]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, timeout=120)
     assert done.returncode == -9
