@@ -3,10 +3,10 @@
     python tests/cuda_provider/cuda_stubs.py DIRECTORY
     LD_LIBRARY_PATH=DIRECTORY/cudnn ...                       # with cuDNN; DIRECTORY/no-cudnn: without
 
-All are one library under the names that the provider asks for: cuda_runtime.cpp over the driver in host memory,
-tests/cpp/cuda_driver.cpp, and a function that returns 0 for whatever else it needs. Kernels compute nothing, so tokens
-are meaningless. What ONNX Runtime decides on the host is real: where operators run, which it fuses, what it allocates,
-and every call of CUDA.
+The driver, libcuda.so.1, has the functions of all of them: cuda_runtime.cpp over the driver in host memory,
+tests/cpp/cuda_driver.cpp, and one that returns 0 for whatever else the provider needs. Kernels compute nothing, so
+tokens are meaningless. What ONNX Runtime decides on the host is real: where operators run, which it fuses, what it
+allocates, and every call of CUDA.
 """
 
 import os
@@ -19,6 +19,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 SOURCES = (HERE / "cuda_runtime.cpp", HERE.parent / "cpp" / "cuda_driver.cpp")
+DRIVER, CUDNN_LIBRARY = "libcuda.so.1", "libcudnn.so.9"
 CUDNN, NO_CUDNN = "cudnn", "no-cudnn"
 
 
@@ -30,24 +31,30 @@ def build_stubs(provider: Path, directory: Path) -> None:
         directory: where; `directory/cudnn` and `directory/no-cudnn` belong on LD_LIBRARY_PATH.
     """
     names = _names(provider)
-    libraries = sorted({library for library in names if library} | _needed(provider))
-    directory.mkdir(parents=True, exist_ok=True)
-    generated, script, library = directory / "generated.cpp", directory / "versions", directory / "libcuda_stubs.so"
+    libraries = {library for library in names if library} | _needed(provider) | {CUDNN_LIBRARY}
+    major = next(re.findall(r"\d+", name)[0] for name in libraries if name.startswith("libcudart"))
+    for kind in (CUDNN, NO_CUDNN):
+        (directory / kind).mkdir(parents=True, exist_ok=True)
+    generated, script, driver = directory / "generated.cpp", directory / "versions", directory / CUDNN / DRIVER
     generated.write_text(_generated(names))
     script.write_text(_script(names))
-    major = next(re.findall(r"\d+", name)[0] for name in libraries if name.startswith("libcudart"))
-    flags = ["-std=c++17", "-O1", "-fPIC", "-shared", f"-DCUDA_MAJOR={major}", f"-Wl,--version-script={script}"]
-    warnings = ["-Wall", "-Wextra", "-Werror"]
     sources = [str(source) for source in (*SOURCES, generated)]
-    subprocess.run([_compiler(), *flags, *warnings, *sources, "-o", str(library), "-ldl"], check=True)
-    for kind in (CUDNN, NO_CUDNN):
-        folder = directory / kind
-        folder.mkdir(exist_ok=True)
-        for name in {*libraries, "libcuda.so.1", "libcudnn.so.9"}:
-            link = folder / name
-            link.unlink(missing_ok=True)
-            if kind == CUDNN or not name.startswith("libcudnn"):
-                link.symlink_to(library.resolve())
+    warnings = ["-Wall", "-Wextra", "-Werror", f"-DCUDA_MAJOR={major}"]
+    _link(driver, "-std=c++17", "-O1", *warnings, *sources, f"-Wl,--version-script={script}", "-ldl")
+    for library in libraries - {DRIVER}:
+        script.write_text(f"{library} {{ }};\n")
+        _link(directory / CUDNN / library, "-Wl,--no-as-needed", str(driver), f"-Wl,--version-script={script}")
+    for library in libraries | {DRIVER}:
+        link = directory / NO_CUDNN / library
+        link.unlink(missing_ok=True)
+        if library != CUDNN_LIBRARY:
+            link.symlink_to(Path("..") / CUDNN / library)
+
+
+def _link(library: Path, *arguments: str) -> None:
+    """A shared library of this name."""
+    named = ["-shared", "-fPIC", f"-Wl,-soname,{library.name}", "-o", str(library)]
+    subprocess.run([_compiler(), *named, *arguments], check=True)
 
 
 def _compiler() -> str:
