@@ -29,7 +29,7 @@ def on_onnxruntime(
     manifest, device = Manifest.load(bundle), CudaDevice()
     lowerings = choose(manifest, "cuda", lowering).lowerings
     program = OrtProgram(bundle, manifest, lowerings, device, where=context.where)
-    program.captured &= captured
+    program.captures &= captured
     return DeviceEngine(device, manifest, program)
 
 

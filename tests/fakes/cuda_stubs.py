@@ -1,9 +1,9 @@
 """Stand-ins for CUDA's libraries, so that ONNX Runtime's own CUDA provider runs on a machine without a GPU.
 
-    python tests/cuda_provider/cuda_stubs.py DIRECTORY
+    python tests/fakes/cuda_stubs.py DIRECTORY
     LD_LIBRARY_PATH=DIRECTORY/cudnn ...                       # with cuDNN; DIRECTORY/no-cudnn: without
 
-The driver, libcuda.so.1, has the functions of all of them: cuda_runtime.cpp over the driver in host memory,
+The driver, libcuda.so.1, has the functions of all of them: tests/cpp/cuda_runtime.cpp over the driver in host memory,
 tests/cpp/cuda_driver.cpp, and one that returns 0 for whatever else the provider needs. Kernels compute nothing, so
 tokens are meaningless. What ONNX Runtime decides on the host is real: where operators run, which it fuses, what it
 allocates, and every call of CUDA.
@@ -17,8 +17,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-HERE = Path(__file__).parent
-SOURCES = (HERE / "cuda_runtime.cpp", HERE.parent / "cpp" / "cuda_driver.cpp")
+SOURCES = [Path(__file__).parents[1] / "cpp" / name for name in ("cuda_runtime.cpp", "cuda_driver.cpp")]
 DRIVER, CUDNN_LIBRARY = "libcuda.so.1", "libcudnn.so.9"
 CUDNN, NO_CUDNN = "cudnn", "no-cudnn"
 
@@ -38,7 +37,7 @@ def build_stubs(provider: Path, directory: Path) -> None:
     generated, script, driver = directory / "generated.cpp", directory / "versions", directory / CUDNN / DRIVER
     generated.write_text(_generated(names))
     script.write_text(_script(names))
-    sources = [str(source) for source in (*SOURCES, generated)]
+    sources = [str(source) for source in [*SOURCES, generated]]
     warnings = ["-Wall", "-Wextra", "-Werror", f"-DCUDA_MAJOR={major}"]
     _link(driver, "-std=c++17", "-O1", *warnings, *sources, f"-Wl,--version-script={script}", "-ldl")
     for library in libraries - {DRIVER}:
