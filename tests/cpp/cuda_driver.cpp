@@ -103,6 +103,7 @@ constexpr unsigned char kPoison = 0xAB;
 constexpr int kHostMemory = 1;
 constexpr int kDeviceMemory = 2;
 constexpr int kGlobalCapture = 0;
+constexpr std::size_t kMaxPitch = std::size_t{1} << 20;  // 2^31 - 1 on a GPU
 
 using Work = std::function<int()>;
 
@@ -296,7 +297,7 @@ struct Volume {
 };
 
 int copy(Stream& stream, Volume to, Volume from, std::size_t width, std::size_t rows, std::size_t planes) {
-  if ((rows > 1 && (to.row < width || from.row < width)) ||
+  if ((rows > 1 && (to.row < width || from.row < width || std::max(to.row, from.row) > kMaxPitch)) ||
       (planes > 1 && (to.plane < rows * to.row || from.plane < rows * from.row))) {
     return kInvalidValue;
   }
@@ -354,7 +355,7 @@ CUresult cuDeviceGetName(char* name, int bytes, CUdevice) {
 }
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
   const int number = static_cast<int>(attribute);
-  *value = number == 75 ? 9 : number == 16 ? 132 : 0;
+  *value = number == 75 ? 9 : number == 16 ? 132 : number == 11 ? static_cast<int>(kMaxPitch) : 0;
   return result(kSuccess);
 }
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
@@ -468,7 +469,7 @@ CUresult cuMemsetD32Async(CUdeviceptr target, unsigned value, std::size_t count,
 CUresult cuMemsetD2D8Async(CUdeviceptr target, std::size_t pitch, unsigned char value, std::size_t width,
                            std::size_t height, CUstream stream) {
   return on_stream(stream, [&](Stream& queue) {
-    if (height > 1 && pitch < width) return int{kInvalidValue};
+    if (height > 1 && (pitch < width || pitch > kMaxPitch)) return int{kInvalidValue};
     const Work work = [=] {
       for (std::size_t row = 0; row < height; ++row) {
         if (const int code = check_device(target + row * pitch, width)) return code;

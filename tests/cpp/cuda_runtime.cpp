@@ -127,7 +127,7 @@ int copy(const char* name, void* to, const void* from, std::size_t bytes, int ki
 
 }  // namespace
 
-#define START                                    \
+#define START \
   if (const int code = start(__func__)) return code
 
 // A function of cuBLAS or cuDNN that computes, on the stream of the handle that is its first argument.
@@ -141,8 +141,8 @@ extern "C" {
 // Generated functions count here.
 void txport_test_count(const char* name) { count(name); }
 
-// What was called since the last time, as lines of a name, a tab and a number. Returns how many bytes it takes; if there
-// is no room for that, nothing else is done.
+// What was called since the last time, as lines of a name, a tab and a number. Returns how many bytes it takes; if
+// there is no room for that, nothing else is done.
 std::size_t txport_test_calls(char* text, std::size_t room) {
   const std::lock_guard lock(mutex);
   std::string lines;
@@ -156,7 +156,10 @@ std::size_t txport_test_calls(char* text, std::size_t room) {
 
 // --- devices ---
 
-int cudaSetDevice(int) { START; return 0; }
+int cudaSetDevice(int) {
+  START;
+  return 0;
+}
 int cudaGetDevice(int* device) {
   START;
   *device = 0;
@@ -179,39 +182,39 @@ int cudaDeviceGetAttribute(int* value, int attribute, int) {
 }
 
 // The head of cudaDeviceProp; CUDA 13 has neither the clock's rate nor whether copies overlap.
-#define PROPERTIES(name, FIRST, SECOND)                                          \
-  struct name##_head {                                                           \
-    char name[256], uuid[16], luid[8];                                           \
-    unsigned luid_mask;                                                          \
-    std::size_t memory, shared_memory;                                           \
-    int registers, warp;                                                         \
-    std::size_t pitch;                                                           \
-    int threads, block[3], grid[3];                                              \
-    FIRST std::size_t constant_memory;                                           \
-    int major, minor;                                                            \
-    std::size_t texture, texture_pitch;                                          \
-    SECOND int multiprocessors;                                                  \
-    char rest[400];                                                              \
-  };                                                                             \
-  int name(name##_head* found, int) {                                            \
-    START;                                                                       \
-    std::memset(found, 0, sizeof *found);                                        \
-    std::strcpy(found->name, "host memory");                                     \
-    found->memory = std::size_t{1} << 31;                                        \
-    found->shared_memory = 49152;                                                \
-    found->registers = 65536;                                                    \
-    found->warp = 32;                                                            \
-    found->pitch = (std::size_t{1} << 31) - 1;                                   \
-    found->threads = found->block[0] = found->block[1] = kThreads;               \
-    found->block[2] = 64;                                                        \
-    found->grid[0] = 2147483647;                                                 \
-    found->grid[1] = found->grid[2] = 65535;                                     \
-    found->constant_memory = 65536;                                              \
-    found->major = kMajor;                                                       \
-    found->texture = 512;                                                        \
-    found->texture_pitch = 32;                                                   \
-    found->multiprocessors = kMultiprocessors;                                   \
-    return 0;                                                                    \
+#define PROPERTIES(name, FIRST, SECOND)                            \
+  struct name##_head {                                             \
+    char name[256], uuid[16], luid[8];                             \
+    unsigned luid_mask;                                            \
+    std::size_t memory, shared_memory;                             \
+    int registers, warp;                                           \
+    std::size_t pitch;                                             \
+    int threads, block[3], grid[3];                                \
+    FIRST std::size_t constant_memory;                             \
+    int major, minor;                                              \
+    std::size_t texture, texture_pitch;                            \
+    SECOND int multiprocessors;                                    \
+    char rest[400];                                                \
+  };                                                               \
+  int name(name##_head* found, int) {                              \
+    START;                                                         \
+    std::memset(found, 0, sizeof *found);                          \
+    std::strcpy(found->name, "host memory");                       \
+    found->memory = std::size_t{1} << 31;                          \
+    found->shared_memory = 49152;                                  \
+    found->registers = 65536;                                      \
+    found->warp = 32;                                              \
+    found->pitch = (std::size_t{1} << 31) - 1;                     \
+    found->threads = found->block[0] = found->block[1] = kThreads; \
+    found->block[2] = 64;                                          \
+    found->grid[0] = 2147483647;                                   \
+    found->grid[1] = found->grid[2] = 65535;                       \
+    found->constant_memory = 65536;                                \
+    found->major = kMajor;                                         \
+    found->texture = 512;                                          \
+    found->texture_pitch = 32;                                     \
+    found->multiprocessors = kMultiprocessors;                     \
+    return 0;                                                      \
   }
 PROPERTIES(cudaGetDeviceProperties, , )
 PROPERTIES(cudaGetDeviceProperties_v2, int clock;, int overlap;)
