@@ -43,7 +43,7 @@ FUZZ_SECONDS ?= 60
 FUSED := $(CPP)/engine
 FUSED_LIBRARY ?= $(shell ls $(CURDIR)/$(FUSED)/libtxport_engine.so 2> /dev/null)
 
-.PHONY: help venv demo bench fused test test-gpu gpu-report gpu-kit lint types unit unit-runtime wheel clean
+.PHONY: help venv demo bench fused test test-cuda-provider test-gpu gpu-report gpu-kit lint types unit unit-runtime wheel clean
 .PHONY: arm64 arm64-cpp
 .PHONY: cpp cpp-build cpp-ctest cpp-dependencies cpp-clang cpp-sanitize cpp-sanitize-build cpp-fuzz cpp-tidy
 .NOTPARALLEL:
@@ -55,6 +55,7 @@ help:
 	@echo 'make test      lint, types, import layers and all tests'
 	@echo 'make lint      only style and import layers'
 	@echo 'make venv      only the virtual environment, build/venv'
+	@echo "make test-cuda-provider   ONNX Runtime's own CUDA provider, without a GPU"
 	@echo 'make test-gpu  the tests that need an NVIDIA GPU; make gpu-report: what only a GPU can show, and figures'
 	@echo 'make gpu-kit   that report for a machine with neither network nor compiler, in files to copy there'
 	@echo 'make fused     build the fused CPU engine for Python, if a C++ compiler is here; make demo does it too'
@@ -104,6 +105,35 @@ unit-runtime: $(RUNTIME_VENV)/.ready wheel
 	@echo "== Tests of the runtime where there is no PyTorch, on $$($(RUNTIME_VENV)/bin/python --version)"
 	@TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) $(RUNTIME_VENV)/bin/python -m pytest $(SIDE_BY_SIDE) -m 'not gpu' \
 	  tests/runtime tests/test_layout.py
+
+# ONNX Runtime's own CUDA provider, without a GPU, over stand-ins for CUDA's libraries: the newest version, and the last
+# one for Python 3.10. Not the extra ort-gpu, which brings CUDA itself. Kernels compute nothing there.
+CUDA_PROVIDER := build/cuda-provider
+CUDA_PROVIDER_VENVS = $(CUDA_PROVIDER)/newest/.ready $(if $(OLDEST),$(CUDA_PROVIDER)/oldest/.ready)
+$(CUDA_PROVIDER)/newest/.ready: INTERPRETER = $(PYTHON)
+$(CUDA_PROVIDER)/oldest/.ready: INTERPRETER = $(OLDEST)
+$(CUDA_PROVIDER)/%/.ready: pyproject.toml
+	@echo '== Set up $(@D), with onnxruntime-gpu (once, 1 GB)'
+	@rm -rf $(@D)
+	@$(INTERPRETER) -m venv $(@D)
+	@$(@D)/bin/python $(INSTALL) -q onnxruntime-gpu 'cuda-bindings>=12.9.1' onnx 'sentencepiece>=0.2,<0.2.2' 'click>=8.1' 'pytest>=8'
+	@touch $@
+
+# $(call cuda_provider_tests,VENV)
+cuda_provider_tests = $(1)/bin/python $(INSTALL) -q --no-deps --force-reinstall $(WHEEL) && \
+  $(1)/bin/python tests/fakes/cuda_stubs.py $(1)/stubs && \
+  TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) TXPORT_CUDA_STUBS=$(CURDIR)/$(1)/stubs LD_LIBRARY_PATH=$(CURDIR)/$(1)/stubs/cudnn \
+  $(if $(wildcard $(CPP)/release/txport-translate),TXPORT_CPP_BUILD=$(CURDIR)/$(CPP)/release) \
+  $(1)/bin/python -m pytest -p no:cacheprovider tests/cuda_provider
+
+test-cuda-provider: $(CUDA_PROVIDER_VENVS) wheel
+	@test -e $(TEST_BUNDLE)-islands/manifest.json -a -e $(TEST_BUNDLE)-float16/manifest.json || { \
+	  echo '== Export the bundles to test with' && TXPORT_CUDA_STUBS= TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) \
+	  $(VENV)/bin/python -m pytest -q --setup-only tests/cuda_provider/test_captured_steps.py > $(CUDA_PROVIDER)/export.log 2>&1 \
+	  || { cat $(CUDA_PROVIDER)/export.log; exit 2; }; }
+	@test -n '$(OLDEST)' || echo 'There is no Python 3.10 here: the last onnxruntime-gpu for it is not tested.'
+	@$(foreach venv,$(patsubst %/.ready,%,$(CUDA_PROVIDER_VENVS)),echo "== ONNX Runtime's CUDA provider without a GPU: \
+	  $$($(venv)/bin/python -c 'import onnxruntime as o; print(o.__version__)')" && $(call cuda_provider_tests,$(venv)) &&) true
 
 test-gpu: $(VENV)/.ready
 	@$(VENV)/bin/python -m pytest -m gpu
