@@ -118,7 +118,8 @@ $(CUDA_PROVIDER)/%/.ready: pyproject.toml
 	@echo '== Set up $(@D), with onnxruntime-gpu (once, 1 GB)'
 	@rm -rf $(@D)
 	@$(INTERPRETER) -m venv $(@D)
-	@$(@D)/bin/python $(INSTALL) -q onnxruntime-gpu 'cuda-bindings>=12.9.1' onnx 'sentencepiece>=0.2,<0.2.2' 'click>=8.1' 'pytest>=8'
+	@$(@D)/bin/python $(INSTALL) -q onnxruntime-gpu "cuda-bindings<13; python_version < '3.11'" \
+	  "cuda-bindings; python_version >= '3.11'" onnx 'sentencepiece>=0.2,<0.2.2' 'click>=8.1' 'pytest>=8'
 	@touch $@
 
 # $(call cuda_provider_tests,VENV)

@@ -137,7 +137,8 @@ def _on_ort(manifest: Manifest, device: str, lowering: str | None, reason: str) 
         # GroupQueryAttention has kernels for 16 bits only: all caches would go to the CPU and back in each step.
         lowerings = tuple(name for name in lowerings if name != "ort")
     if not lowerings:
-        raise BundleError(f"{_NO_FLOAT32}: leave it out, export the bundle with --fp16, or use device cpu")
+        kind = BundleError if lowering is None else InputError
+        raise kind(f"{_NO_FLOAT32}: leave it out, export the bundle with --fp16, or use device cpu")
     why = f"ONNX Runtime runs {lowerings[0]} best of the bundle's lowerings"
     return Choice("ort", device, lowerings, f"{reason}; {f'lowering {lowering} was requested' if lowering else why}")
 

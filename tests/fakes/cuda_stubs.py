@@ -3,9 +3,9 @@
     python tests/fakes/cuda_stubs.py DIRECTORY
     LD_LIBRARY_PATH=DIRECTORY/cudnn ...                       # with cuDNN; DIRECTORY/no-cudnn: without
 
-The driver, libcuda.so.1, has the functions of all of them: tests/cpp/cuda_runtime.cpp over the driver in host memory,
-tests/cpp/cuda_driver.cpp, and one that returns 0 for whatever else the provider needs. Kernels compute nothing, so
-tokens are meaningless. What ONNX Runtime decides on the host is real: where operators run, which it fuses, what it
+The driver, libcuda.so.1, has the functions of all of them: tests/cuda_provider/cuda_runtime.cpp over the driver in host
+memory, tests/cpp/cuda_driver.cpp, and one that returns 0 for whatever else the provider needs. Kernels compute nothing,
+so tokens are meaningless. What ONNX Runtime decides on the host is real: where operators run, which it fuses, what it
 allocates, and every call of CUDA.
 """
 
@@ -17,7 +17,8 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-SOURCES = [Path(__file__).parents[1] / "cpp" / name for name in ("cuda_runtime.cpp", "cuda_driver.cpp")]
+TESTS = Path(__file__).parents[1]
+SOURCES = [TESTS / "cuda_provider" / "cuda_runtime.cpp", TESTS / "cpp" / "cuda_driver.cpp"]
 DRIVER, CUDNN_LIBRARY = "libcuda.so.1", "libcudnn.so.9"
 CUDNN, NO_CUDNN = "cudnn", "no-cudnn"
 

@@ -40,7 +40,10 @@ Choice on_ort(const Manifest& manifest, const std::string& device, const std::st
     lowerings.erase(std::remove(lowerings.begin(), lowerings.end(), "ort"), lowerings.end());
   }
   if (lowerings.empty()) {
-    throw BundleError(kNoFloat32 + std::string(": leave it out, export the bundle with --fp16, or use device cpu"));
+    const std::string reason =
+        kNoFloat32 + std::string(": leave it out, export the bundle with --fp16, or use device cpu");
+    if (lowering.empty()) throw BundleError(reason);
+    throw InputError(reason);
   }
   const std::string why = lowering.empty() ? "ONNX Runtime runs " + lowerings[0] + " best of the bundle's lowerings"
                                            : "lowering " + lowering + " was requested";

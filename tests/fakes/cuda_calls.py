@@ -1,6 +1,6 @@
 """What a captured decoder step makes the GPU do, by ONNX Runtime's own CUDA provider over `cuda_stubs`.
 
-    LD_LIBRARY_PATH=DIRECTORY/cudnn python tests/helpers/cuda_calls.py BUNDLE [LOWERING ...] [--rows N]
+    LD_LIBRARY_PATH=DIRECTORY/cudnn python tests/fakes/cuda_calls.py BUNDLE [LOWERING ...] [--rows N]
 
 prints the nodes of its CUDA graph and the calls of the run that was captured.
 """

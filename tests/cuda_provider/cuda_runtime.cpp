@@ -1,7 +1,7 @@
 // CUDA's runtime, cuBLAS and cuDNN as far as ONNX Runtime's CUDA provider needs them, over the driver in host memory,
-// cuda_driver.cpp: memory, copies, streams and captures are the driver's, kernels and products are launches that
-// compute nothing. What is not here and may do nothing is generated (tests/fakes/cuda_stubs.py). Each call is counted
-// by name.
+// tests/cpp/cuda_driver.cpp: memory, copies, streams and captures are the driver's, kernels and products are launches
+// that compute nothing. What is not here and may do nothing is generated (tests/fakes/cuda_stubs.py). Each call is
+// counted by name.
 //
 // TXPORT_TEST_CUDA_VERSION (as 12040), of the driver, may be older than the runtime, which then refuses to work.
 
