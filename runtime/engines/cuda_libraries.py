@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import onnxruntime
-from txport.runtime.device.gpu import Gpu, find_gpu
+from txport.runtime.device.gpu import find_gpu
 from txport.runtime.errors import MissingLibrary
 from txport.runtime.libraries import cuda_provider
 
@@ -70,12 +70,12 @@ def _built_for() -> int | None:
 def why_no_cuda(reason: str = "") -> str:
     """Why the provider did not start although its libraries are here: the driver, or the reason that it gave."""
     built, gpu = _built_for(), find_gpu()
-    if built is None or not isinstance(gpu, Gpu) or int(gpu.driver.partition(".")[0]) >= built:
+    if built is None or isinstance(gpu, str) or (supported := int(gpu.driver.partition(".")[0])) >= built:
         return f"{reason}, check the driver with nvidia-smi".removeprefix(", ")
     newer = f"to {_DRIVERS[built]} or newer" if built in _DRIVERS else "to a newer one"
     return (
         f"ONNX Runtime {onnxruntime.__version__} is built for CUDA {built} and the NVIDIA driver supports CUDA "
-        f"{gpu.driver} at most: update the driver {newer}, or install an onnxruntime-gpu for CUDA {gpu.driver[:2]}"
+        f"{gpu.driver} at most: update the driver {newer}, or install an onnxruntime-gpu for CUDA {supported}"
     )
 
 
