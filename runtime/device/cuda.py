@@ -93,6 +93,10 @@ class CudaDevice:
             _checked("cuMemcpyDtoDAsync", target.address, source.address, width, self._stream)
 
     def fill(self, target: Buffer, value: int, width: int, rows: int = 1) -> None:
+        if rows > 1 and target.row > _max_pitch():
+            for row in range(rows):
+                self.fill(Buffer(target.address + row * target.row), value, width)
+            return
         _checked("cuMemsetD2D8Async", target.address, max(target.row, width), value, width, rows, self._stream)
 
     def synchronize(self) -> None:
@@ -238,6 +242,12 @@ def _primary_context() -> Any:
     error, context = cuda.cuDevicePrimaryCtxRetain(device)
     _check("cuDevicePrimaryCtxRetain", error)
     return context
+
+
+@functools.cache
+def _max_pitch() -> int:
+    """The most bytes from one row to the next that the driver takes: 2 GiB, where the caches of a batch may be more."""
+    return int(_checked("cuDeviceGetAttribute", cuda.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_PITCH, _FIRST))
 
 
 def _use_context() -> None:

@@ -28,6 +28,8 @@ using CUhostFn = void (*)(void*);
 using CUdevice_attribute = int;
 using CUmemorytype = int;
 using CUgraphNodeType = int;
+using CUfunction = struct CUfunc_st*;
+using CUstreamCaptureStatus = int;
 using CUpointer_attribute = int;
 using CUstreamCaptureMode = int;
 using CUdriverProcAddressQueryResult = int;
@@ -101,11 +103,12 @@ constexpr unsigned char kPoison = 0xAB;
 constexpr int kHostMemory = 1;
 constexpr int kDeviceMemory = 2;
 constexpr int kGlobalCapture = 0;
+constexpr std::size_t kMaxPitch = std::size_t{1} << 20;  // 2^31 - 1 on a GPU
 
 using Work = std::function<int()>;
 
 // What a captured piece of work is, by CUDA's numbers.
-enum Kind { kCopyNode = 1, kFillNode = 2, kHostNode = 3 };
+enum Kind { kKernelNode = 0, kCopyNode = 1, kFillNode = 2, kHostNode = 3 };
 
 struct Node {
   Work work;
@@ -294,7 +297,7 @@ struct Volume {
 };
 
 int copy(Stream& stream, Volume to, Volume from, std::size_t width, std::size_t rows, std::size_t planes) {
-  if ((rows > 1 && (to.row < width || from.row < width)) ||
+  if ((rows > 1 && (to.row < width || from.row < width || std::max(to.row, from.row) > kMaxPitch)) ||
       (planes > 1 && (to.plane < rows * to.row || from.plane < rows * from.row))) {
     return kInvalidValue;
   }
@@ -334,7 +337,8 @@ CUresult cuInit(unsigned) {
   return result(kSuccess);
 }
 CUresult cuDriverGetVersion(int* version) {
-  *version = 13000;
+  const char* chosen = std::getenv("TXPORT_TEST_CUDA_VERSION");
+  *version = chosen == nullptr ? 13000 : std::atoi(chosen);
   return result(kSuccess);
 }
 CUresult cuDeviceGetCount(int* count) {
@@ -351,7 +355,7 @@ CUresult cuDeviceGetName(char* name, int bytes, CUdevice) {
 }
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
   const int number = static_cast<int>(attribute);
-  *value = number == 75 ? 9 : number == 16 ? 132 : 0;
+  *value = number == 75 ? 9 : number == 16 ? 132 : number == 11 ? static_cast<int>(kMaxPitch) : 0;
   return result(kSuccess);
 }
 CUresult cuDeviceGetPCIBusId(char* text, int bytes, CUdevice) {
@@ -471,7 +475,7 @@ CUresult cuMemsetD32Async(CUdeviceptr target, unsigned value, std::size_t count,
 CUresult cuMemsetD2D8Async(CUdeviceptr target, std::size_t pitch, unsigned char value, std::size_t width,
                            std::size_t height, CUstream stream) {
   return on_stream(stream, [&](Stream& queue) {
-    if (height > 1 && pitch < width) return int{kInvalidValue};
+    if (height > 1 && (pitch < width || pitch > kMaxPitch)) return int{kInvalidValue};
     const Work work = [=] {
       for (std::size_t row = 0; row < height; ++row) {
         if (const int code = check_device(target + row * pitch, width)) return code;
@@ -509,6 +513,12 @@ CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data) {
     };
     return enqueue(stream, {work, kHostNode});
   });
+}
+
+// Kernels compute nothing.
+CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                        CUstream handle, void**, void**) {
+  return on_stream(handle, [](Stream& stream) { return enqueue(stream, {[] { return int{kSuccess}; }, kKernelNode}); });
 }
 
 CUresult cuEventCreate(CUevent* event, unsigned) {
@@ -550,6 +560,12 @@ CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode) {
     stream.owner = std::this_thread::get_id();
     stream.global = static_cast<int>(mode) == kGlobalCapture;
     stream.invalid = false;
+    return int{kSuccess};
+  });
+}
+CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
+  return on_stream(handle, [&](Stream& stream) {
+    *status = static_cast<CUstreamCaptureStatus>(stream.recording == nullptr ? 0 : stream.invalid ? 2 : 1);
     return int{kSuccess};
   });
 }

@@ -25,6 +25,7 @@ constexpr unsigned kNonBlocking = 1;   // CU_STREAM_NON_BLOCKING
 constexpr unsigned kNoTiming = 2;      // CU_EVENT_DISABLE_TIMING
 constexpr int kThreadLocal = 1;        // CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 constexpr unsigned kDeviceMemory = 2;  // CU_MEMORYTYPE_DEVICE
+constexpr int kMaxPitch = 11;          // CU_DEVICE_ATTRIBUTE_MAX_PITCH
 
 // CUDA_MEMCPY3D.
 struct Copy3D {
@@ -78,6 +79,7 @@ struct Copy2D {
 // The functions of the driver that are called. cuda.h has mapped the plain names to those with _v2 since CUDA 4 and 10.
 struct Driver {
   int (*cuDeviceGet)(int*, int);
+  int (*cuDeviceGetAttribute)(int*, int, int);
   int (*cuDevicePrimaryCtxRetain)(void**, int);
   int (*cuCtxSetCurrent)(void*);
   int (*cuMemAlloc_v2)(Address*, std::size_t);
@@ -127,6 +129,7 @@ Driver load() {
 // NOLINTNEXTLINE(cppcoreguidelines-macro-usage): a name as text and as a member
 #define TXPORT_FIND(name) find(library, #name, driver.name)
   TXPORT_FIND(cuDeviceGet);
+  TXPORT_FIND(cuDeviceGetAttribute);
   TXPORT_FIND(cuDevicePrimaryCtxRetain);
   TXPORT_FIND(cuCtxSetCurrent);
   TXPORT_FIND(cuMemAlloc_v2);
@@ -190,6 +193,16 @@ void* primary_context() {
     return retained;
   }();
   return context;
+}
+
+// The most bytes from one row to the next that the driver takes: 2 GiB, where the caches of a batch may be more.
+std::size_t max_pitch() {
+  static const std::size_t bytes = [] {
+    int most = 0;
+    check(driver().cuDeviceGetAttribute(&most, kMaxPitch, 0), "cuDeviceGetAttribute");
+    return static_cast<std::size_t>(most);
+  }();
+  return bytes;
 }
 
 Address number(const std::byte* address) { return reinterpret_cast<Address>(address); }
@@ -315,6 +328,10 @@ class CudaDevice : public Device {
 
   void fill(Buffer to, unsigned char value, std::size_t width, std::size_t rows) override {
     use();
+    if (rows > 1 && to.row > max_pitch()) {
+      for (std::size_t row = 0; row < rows; ++row) fill({to.start + row * to.row}, value, width, 1);
+      return;
+    }
     const std::size_t pitch = std::max(to.row, width);
     check(driver().cuMemsetD2D8Async(number(to.start), pitch, value, width, rows, stream_), "cuMemsetD2D8Async");
   }
