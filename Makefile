@@ -35,7 +35,7 @@ sanitized_thread = $(call sanitized,thread,-DTXPORT_SANITIZE=thread)
 sanitized_tests = TSAN_OPTIONS=suppressions=$(CURDIR)/tests/cpp/tsan.txt ctest --test-dir $(CPP)/$(1) -j $(WORKERS) \
   --output-on-failure > $(CPP)/$(1)-tests.log 2>&1
 comma := ,
-FUZZERS := fuzz_manifest fuzz_golden fuzz_text fuzz_build
+FUZZERS := fuzz_manifest fuzz_golden fuzz_text fuzz_build fuzz_fused fuzz_engine
 FUZZ_SECONDS ?= 60
 
 # The fused CPU engine, alone, as Python loads it; where it cannot be built, all else works without it. FUSED_LIBRARY names
@@ -282,7 +282,9 @@ cpp-fuzz: cpp-clang
 	$(call fuzz,golden,tests/cpp/fuzz/corpus/golden) & second=$$!; \
 	$(call fuzz,text,tests/cpp/fuzz/corpus/text) & third=$$!; \
 	$(call fuzz,build,$(CPP)/seeds/build) & fourth=$$!; \
-	wait $$first && wait $$second && wait $$third && wait $$fourth
+	$(call fuzz,fused,) & fifth=$$!; \
+	$(call fuzz,engine,) & sixth=$$!; \
+	wait $$first && wait $$second && wait $$third && wait $$fourth && wait $$fifth && wait $$sixth
 	@grep -h number_of_executed_units $(CPP)/fuzz-*.log
 
 cpp-tidy: cpp-clang

@@ -11,7 +11,6 @@ from typing import Any
 import click
 from txport.exporter.verification.golden import GoldenReport, verify_golden
 from txport.exporter.verification.options import verification_options
-from txport.exporter.verification.portions import budget
 from txport.exporter.words import plural
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engines.choice import choose, open_engine
@@ -71,8 +70,8 @@ def _verify_checkpoint(
     manifest: Manifest,
     device: str,
     *,
-    sentences: int | None,
-    minutes: float | None,
+    sentences: int,
+    minutes: float,
     singles: int,
     text: Path | None,
     references: Path | None,
@@ -91,8 +90,7 @@ def _verify_checkpoint(
         from txport.models.checkpoint import load_checkpoint
 
     loaded = load_checkpoint(checkpoint)
-    count, minutes = budget(sentences, minutes)
-    trial = choose_trial(loaded, count, manifest.limits.source, manifest.limits.target, text, references)
+    trial = choose_trial(loaded, sentences, manifest.limits.source, manifest.limits.target, text, references)
     with Stages() as stages:
         verifier = Verifier(loaded, trial, singles, stages, minutes)
         if device == "cpu":
