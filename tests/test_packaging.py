@@ -78,9 +78,8 @@ def test_the_wheel_holds_every_module_and_its_data(built: tuple[list[str], list[
     sources = [path for path in found if path.parts[:2] != ("runtime", "cpp")]  # an example of the C library
     data = [*(ROOT / "training/recipes").glob("*.toml"), *(ROOT / "training/spoken").glob("*.txt")]
     data += [*(ROOT / "training/recipes").glob("*.tsv"), *(ROOT / "benchmarks").glob("*.tsv")]
-    data += [ROOT / "benchmarks/gpu/run.sh"]
     typed = [Path(folder, "py.typed") for folder in FOLDERS]
-    assert {path.suffix for path in data} == {".toml", ".txt", ".tsv", ".sh"}
+    assert {path.suffix for path in data} == {".toml", ".txt", ".tsv"}
     data = [path.relative_to(ROOT) for path in data]
     missing = {f"txport/{path.as_posix()}" for path in sources + data + typed} - set(wheel)
     assert not missing
@@ -89,7 +88,7 @@ def test_the_wheel_holds_every_module_and_its_data(built: tuple[list[str], list[
 def test_the_wheel_holds_neither_tests_nor_sources_of_other_languages(built: tuple[list[str], list[str]]) -> None:
     _, wheel = built
     shipped = {Path(name).suffix for name in wheel if name.startswith("txport/")}
-    assert shipped <= {".py", ".typed", ".toml", ".txt", ".tsv", ".sh"}
+    assert shipped <= {".py", ".typed", ".toml", ".txt", ".tsv"}
     assert not [name for name in wheel if re.search(r"(^|/)tests?(_|/|\.)", name)]
 
 

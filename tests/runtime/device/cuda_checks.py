@@ -1,7 +1,7 @@
 """The device layer on CUDA's driver, over one in host memory.
 
 `test_cuda.py` runs this file in processes of its own whose libcuda.so.1 is tests/cpp/cuda_driver.cpp; its name keeps it
-out of every other run. What a real GPU can show is in `tests/runtime/test_gpu.py`.
+out of every other run. What a real GPU can show is in `tests/gpu`.
 """
 
 import ctypes
