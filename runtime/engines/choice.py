@@ -126,7 +126,7 @@ def against_fused(manifest: Manifest) -> str | None:
     if manifest.parameters is None:
         return _NO_TABLE
     if manifest.verification is not None and not manifest.verification.fused:
-        return "the bundle was not verified with the fused engine"
+        return "the bundle was not verified with the fused engine, as tx-verify BUNDLE does"
     return fused.missing()
 
 

@@ -72,7 +72,7 @@ std::string against_fused(const Manifest& manifest, const Machine& machine) {
   if (manifest.model.copies) return kNoCopies;
   if (!manifest.parameters) return kNoTable;
   if (manifest.verification && !manifest.verification->fused) {
-    return "the bundle was not verified with the fused engine";
+    return "the bundle was not verified with the fused engine, as tx-verify BUNDLE does";
   }
   return machine.against_fused(manifest);
 }
