@@ -177,6 +177,22 @@ def test_exact_versions_stand_in_constraints_only() -> None:
     assert re.search(r"^torch==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
 
 
+@pytest.mark.parametrize("extra", ["ort-gpu", "trt"])
+def test_on_python_3_10_cuda_bindings_are_those_of_cuda_12(extra: str) -> None:
+    """JetPack 6 never has a driver of CUDA 13, and onnxruntime-gpu for 3.10 is built for 12, too."""
+    requirements = importlib.import_module("packaging.requirements")
+    extras = pyproject()["project"]["optional-dependencies"]
+    assert "txport[cuda-bindings]" in extras[extra]
+    taken = {
+        (python, version)
+        for line in map(requirements.Requirement, extras["cuda-bindings"])
+        for python in ("3.10", "3.12")
+        for version in ("12.6.0", "12.9.10", "13.5.0")
+        if line.marker.evaluate({"python_version": python}) and version in line.specifier
+    }
+    assert taken == {("3.10", "12.9.10"), ("3.12", "12.9.10"), ("3.12", "13.5.0")}
+
+
 # --- what no file may hold -------------------------------------------------------------------------------------------
 
 # Written so that this file does not match itself.

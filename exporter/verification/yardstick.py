@@ -53,7 +53,7 @@ class Yardstick:
         """`[b, longest target, vocabulary]`, as `Answer.logits`: float64 of float32, else float32."""
         with self._arithmetic.on(self._model):
             _, logits = teacher_forcing(self._model, batch)
-        return logits.numpy()
+        return self._arithmetic.output(logits).numpy()
 
 
 def allowance(weights: str, config: Config, *, sums_in_format: bool = False) -> float:
@@ -100,6 +100,10 @@ class _Arithmetic(TorchFunctionMode):
         """What the function gives in this arithmetic."""
         raise NotImplementedError
 
+    def output(self, logits: Tensor) -> Tensor:
+        """Logits as a graph of this precision gives them, those of a mixture too."""
+        return logits
+
 
 class _Double(_Arithmetic):
     """float64, also where the model asks for float32 at least."""
@@ -120,6 +124,10 @@ class _Half(_Arithmetic):
         rounded = [_to_half(each) if isinstance(each, nn.Parameter) else each for each in args]
         result = function(*rounded, **options)
         return result if function in _MIXTURE else _to_half(result)
+
+    def output(self, logits: Tensor) -> Tensor:
+        rounded: Tensor = _to_half(logits)
+        return rounded
 
     @staticmethod
     def _attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool) -> Tensor:

@@ -30,6 +30,8 @@ using CUhostFn = void (*)(void*);
 using CUdevice_attribute = int;
 using CUmemorytype = int;
 using CUgraphNodeType = int;
+using CUfunction = struct CUfunc_st*;
+using CUstreamCaptureStatus = int;
 using CUpointer_attribute = int;
 using CUstreamCaptureMode = int;
 using CUdriverProcAddressQueryResult = int;
@@ -112,7 +114,7 @@ constexpr unsigned long long kFreesOnLaunch = 1;  // CUDA_GRAPH_INSTANTIATE_FLAG
 using Work = std::function<int()>;
 
 // What a captured piece of work is, by CUDA's numbers.
-enum Kind { kCopyNode = 1, kFillNode = 2, kHostNode = 3, kAllocationNode = 10, kFreeNode = 11 };
+enum Kind { kKernelNode = 0, kCopyNode = 1, kFillNode = 2, kHostNode = 3, kAllocationNode = 10, kFreeNode = 11 };
 
 struct Node {
   Work work;
@@ -388,7 +390,8 @@ CUresult cuInit(unsigned) {
   return result(kSuccess);
 }
 CUresult cuDriverGetVersion(int* version) {
-  *version = 13000;
+  const char* chosen = std::getenv("TXPORT_TEST_CUDA_VERSION");
+  *version = chosen == nullptr ? 13000 : std::atoi(chosen);
   return result(kSuccess);
 }
 CUresult cuDeviceGetCount(int* count) {
@@ -585,6 +588,12 @@ CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data) {
   });
 }
 
+// Kernels compute nothing.
+CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                        CUstream handle, void**, void**) {
+  return on_stream(handle, [](Stream& stream) { return enqueue(stream, {[] { return int{kSuccess}; }, kKernelNode}); });
+}
+
 CUresult cuEventCreate(CUevent* event, unsigned) {
   return guarded([&] {
     auto* made = new Event;
@@ -626,6 +635,12 @@ CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode) {
     stream.owner = std::this_thread::get_id();
     stream.global = static_cast<int>(mode) == kGlobalCapture;
     stream.invalid = false;
+    return int{kSuccess};
+  });
+}
+CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
+  return on_stream(handle, [&](Stream& stream) {
+    *status = static_cast<CUstreamCaptureStatus>(stream.recording == nullptr ? 0 : stream.invalid ? 2 : 1);
     return int{kSuccess};
   });
 }

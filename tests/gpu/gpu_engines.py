@@ -46,7 +46,7 @@ def on_onnxruntime(bundle: Path, lowering: Lowering | None = None, *, captured: 
     manifest, device = Manifest.load(bundle), CudaDevice()
     lowerings = choose(manifest, "cuda", lowering).lowerings
     program = OrtProgram(bundle, manifest, lowerings, device, where=WHERE)
-    program.captured &= captured
+    program.captures = program.captured = captured and program.captured
     return DeviceEngine(device, manifest, program)
 
 

@@ -9,6 +9,7 @@ failed.
 
 import argparse
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -196,6 +197,8 @@ def main() -> None:
     results = options.directory / "results"
     try:
         make_directory(results)
+        lock = (options.directory / "lock").open("w")
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another run into it ends first: both would write the same logs
         run = Run(results, options.bundles, options.programs, options.driver, options.minutes)
         ended = findings(results)
         left = [name for name in LIMITS if name not in ended]

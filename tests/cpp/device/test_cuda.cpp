@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <thread>
 
@@ -341,6 +342,55 @@ TEST_CASE("CUDA: steps that cannot be captured are launched one by one, and said
   check_same(*engine, 1.0F, 12, 0, false);
   REQUIRE(warnings.size() == 1);
   CHECK(warnings[0].find("without CUDA graphs: CUDA failed in cuStreamSynchronize") != std::string::npos);
+}
+
+TEST_CASE("CUDA: a capture in which a library allocates is tried once more, and others go on" *
+          doctest::skip(!runs_over("lazy"))) {
+  class Allocating : public DriverStream {
+   public:
+    Allocating(Device& device, int refusals) : DriverStream(device.stream()), device_(device), refusals_(refusals) {}
+    void enqueue(std::function<void()> command) override {
+      DriverStream::enqueue(std::move(command));
+      if (refusals_ == 0) return;
+      try {
+        device_.free(device_.allocate(1));
+      } catch (const EngineError&) {
+        --refusals_;
+        throw ResourceError("Failed to allocate memory for requested buffer");
+      }
+    }
+
+   private:
+    Device& device_;
+    int refusals_;
+  };
+  for (const int refusals : {1, 2, 4}) {
+    std::vector<std::string> warnings;
+    const auto device = cuda_device();
+    Allocating stream(*device, refusals);
+    const auto engine =
+        driver_engine(device, stream, "int64", [&](const std::string& warning) { warnings.push_back(warning); });
+    check_same(*engine, 1.0F, 12, 0, false);
+    REQUIRE(warnings.size() == (refusals == 1 ? 0 : 1));
+    CHECK((refusals == 1 || warnings[0] == "steps are launched one by one, without CUDA graphs: Failed to allocate "
+                                           "memory for requested buffer"));
+  }
+}
+
+TEST_CASE("CUDA: rows are filled however far they are apart" * doctest::skip(!runs_over("lazy"))) {
+  // The driver takes less as a pitch: 1 MiB here, 2 GiB on a GPU.
+  constexpr std::size_t kPitch = (std::size_t{1} << 20) + 256;
+  const auto device = cuda_device();
+  std::byte* place = device->allocate(3 * kPitch);
+  device->fill({place}, 1, 3 * kPitch);
+  device->fill({place + 256, kPitch}, 2, 100, 3);
+  const Bytes found = downloaded(*device, place, 3 * kPitch);
+  for (std::size_t row = 0; row < 3; ++row) {
+    const auto start = found.begin() + static_cast<std::ptrdiff_t>(row * kPitch);
+    CHECK(std::count(start, start + static_cast<std::ptrdiff_t>(kPitch), 2) == 100);
+    CHECK((start[255] == 1 && start[256] == 2 && start[355] == 2 && start[356] == 1));
+  }
+  device->free(place);
 }
 
 TEST_CASE("CUDA: ONNX Runtime over the device's buffers answers as over its own" * doctest::skip(!runs_over("eager"))) {

@@ -18,14 +18,14 @@ class Choices {
     return (high << 8U | byte()) % bound;
   }
 
-  // A number near `usual`, or one that breaks sums and products.
+  // Most often `usual`; else a number near it, a small one, or one that breaks sums and products.
   std::int64_t number(std::int64_t usual) {
     constexpr std::array<std::int64_t, 10> kFar{
         0, 1, -1, 1 << 20, INT32_MAX, std::int64_t{1} << 32U, 1 << 16, INT64_MAX, INT64_MIN, std::int64_t{1} << 62U};
     const std::size_t choice = below(256);
     if (choice < kFar.size()) return kFar[choice];
-    if (choice < 64) return usual;
-    return choice < 128 ? static_cast<std::int64_t>(choice) - 64 : usual + static_cast<std::int64_t>(choice) - 192;
+    if (choice < 192) return usual;
+    return choice < 224 ? static_cast<std::int64_t>(choice) - 192 : usual + static_cast<std::int64_t>(choice) - 240;
   }
 
  private:

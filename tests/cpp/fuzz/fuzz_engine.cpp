@@ -77,9 +77,9 @@ bool encode(Session& session, Choices& choices, std::size_t slot) {
 
 bool allocate(Session& session, Choices& choices, std::size_t slot) {
   txport_state_free(std::exchange(session.states.at(slot), nullptr));
-  const std::int64_t rows = choices.number(3);
+  const std::int64_t rows = choices.number(1);
   const std::int64_t source = choices.number(8);
-  const std::int64_t target = choices.number(8);
+  const std::int64_t target = choices.number(16);
   const auto logits = static_cast<std::int32_t>(choices.below(2));
   session.rows.at(slot) = rows;
   return done(txport_engine_allocate(&engine(slot), rows, source, target, logits, &session.states.at(slot)));
@@ -114,7 +114,7 @@ bool change(Session& session, Choices& choices, std::size_t slot, bool place) {
   const Ids rows = numbers(choices, few(count), 0);
   const Ids second = numbers(choices, few(count), 0);
   if (place) {
-    const Ids limits = numbers(choices, few(count), 8);
+    const Ids limits = numbers(choices, few(count), 16);
     return done(txport_state_place(state, count, rows.data(),
                                    session.memories.at(choices.below(8) == 0 ? 1 - slot : slot), second.data(),
                                    limits.data()));

@@ -187,6 +187,20 @@ def test_page_locked_memory_goes_after_the_copies_to_it() -> None:
 
 
 @lazy
+def test_rows_are_filled_however_far_they_are_apart() -> None:
+    """A plane of the caches of a large batch is more than the driver takes as a pitch: here 1 MiB, on a GPU 2 GiB."""
+    device, pitch = cuda.CudaDevice(), (1 << 20) + 256
+    address, found = device.allocate(4 * pitch), np.zeros(4 * pitch, np.uint8)
+    device.fill(Buffer(address), 1, 4 * pitch)
+    device.fill(Buffer(address + 256, pitch), 2, 100, 3)
+    device.download(found, address)
+    device.synchronize()
+    expected = np.ones((4, pitch), np.uint8)
+    expected[:3, 256:356] = 2
+    assert (found.reshape(4, pitch) == expected).all()
+
+
+@lazy
 def test_what_cannot_be_captured_is_said_and_the_stream_goes_on() -> None:
     device = cuda.CudaDevice()
     address = device.allocate(256)
