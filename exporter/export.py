@@ -156,9 +156,10 @@ class _Export:
         return verifier.verify_bundle(directory)
 
     def _trace(self) -> dict[str, ir.Model]:
-        lowerings, attention = self._options.lowerings, self._options.attention
+        model, options = self._checkpoint.model, self._options
+        lowerings, attention = options.lowerings, options.attention
         self._stages.stage("trace", 1 + len(lowerings) + (len(ATTENTION) if attention else 0))
-        return trace_all(self._checkpoint.model, lowerings, self._longest, attention, self._stages.advance)
+        return trace_all(model, lowerings, self._longest, attention, self._stages.advance, half=options.float16)
 
     def _convert(self, scratch: Path, models: dict[str, ir.Model]) -> list[Island]:
         """Convert the models in place to the precision of the options; return the nodes that stay in float32."""

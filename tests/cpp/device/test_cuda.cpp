@@ -41,6 +41,11 @@ Bytes downloaded(Device& device, const std::byte* from, std::size_t bytes) {
 
 TEST_CASE("CUDA: copies, patterns and capturing do what they say" * doctest::skip(!runs_over("lazy"))) {
   const auto before = left();
+  const DriverThat driver;
+  SUBCASE("as drivers do") {}
+  // As cuda.h says of pitches that are not cuMemAllocPitch's, and of larger ones than a device's limit.
+  SUBCASE("where pitches are refused") { DriverThat::takes_pitches(kMaxPitch, 512); }
+  SUBCASE("where pitches are too large") { DriverThat::takes_pitches(3, 1); }
   {
     const auto device = cuda_device();
     const std::size_t free_memory = device->free_memory();
@@ -120,6 +125,97 @@ TEST_CASE("CUDA: what cannot be captured runs as it is" * doctest::skip(!runs_ov
   CHECK(runs == 2);
   CHECK(downloaded(*device, place, 2) == Bytes{3, 3});
   device->free(place);
+}
+
+TEST_CASE("CUDA: a capture that allocates is replayed all the same" * doctest::skip(!runs_over("lazy"))) {
+  // What a library takes in the order of a stream, and does not give back: the next replay frees it.
+  const auto device = cuda_device();
+  std::byte* place = device->allocate(256);
+  std::string fault;
+  const auto replay = device->capture(
+      [&] {
+        using Allocate = int (*)(unsigned long long*, std::size_t, void*);
+        unsigned long long address = 0;
+        CHECK(driver_function<Allocate>("cuMemAllocAsync")(&address, 256, device->stream()) == 0);
+        auto* taken = reinterpret_cast<std::byte*>(address);
+        device->fill({taken}, 7, 256);
+        device->copy({place}, {taken}, 256);
+      },
+      fault);
+  CHECK(fault.empty());
+  for (int i = 0; i < 3; ++i) replay();
+  CHECK(downloaded(*device, place, 2) == Bytes{7, 7});
+  device->free(place);
+}
+
+TEST_CASE("CUDA: an event of a capture is not waited for" * doctest::skip(!runs_over("lazy"))) {
+  const auto device = cuda_device();
+  const auto event = device->create_event();
+  std::string fault;
+  device->capture([&] { event->record(); }, fault);
+  CHECK(fault_of<EngineError>([&] { event->synchronize(); }) == "CUDA failed in cuEventSynchronize: error 907");
+  event->record();
+  event->synchronize();
+}
+
+TEST_CASE("CUDA: what a fill starts at is aligned to its items, in the driver of these tests" *
+          doctest::skip(!runs_over("lazy"))) {
+  const auto device = cuda_device();
+  const auto place = reinterpret_cast<unsigned long long>(device->allocate(256));
+  using Wide = int (*)(unsigned long long, unsigned, std::size_t, void*);
+  using Narrow = int (*)(unsigned long long, unsigned short, std::size_t, void*);
+  CHECK(driver_function<Wide>("cuMemsetD32Async")(place + 2, 0, 4, device->stream()) == 1);
+  CHECK(driver_function<Wide>("cuMemsetD32Async")(place + 4, 0, 4, device->stream()) == 0);
+  CHECK(driver_function<Narrow>("cuMemsetD16Async")(place + 1, 0, 4, device->stream()) == 1);
+  device->free(reinterpret_cast<std::byte*>(place));
+}
+
+TEST_CASE("CUDA: a device that is lost fails for good" * doctest::skip(!runs_over("lazy"))) {
+  // Uncorrectable memory, a wild address, a launch that failed, and what the driver cannot name: at any later call.
+  for (const int code : {214, 700, 719, 999}) {
+    for (const char* call : {"cuGraphLaunch", "cuEventSynchronize", "cuMemcpyHtoDAsync", "cuMemAlloc"}) {
+      CAPTURE(code);
+      CAPTURE(call);
+      const DriverThat driver;
+      const auto device = cuda_device();
+      DriverStream stream(device->stream());
+      const auto engine = driver_engine(device, stream, "int64", nullptr);
+      check_same(*engine, 1.0F, 2, 0, false);
+      DriverThat::fails(call, code);
+      const std::vector<Request> asked = requests(12, 5);
+      const std::string first = fault_of<EngineError>([&] { decode_all(*engine, asked, {8}); });
+      CHECK(first.find(std::string("CUDA failed in ") + call + ": error " + std::to_string(code)) == 0);
+      const std::string later = fault_of<EngineError>([&] { decode_all(*engine, asked, {8}); });
+      CHECK(later.find("the GPU failed before") == 0);
+    }
+  }
+}
+
+TEST_CASE("CUDA: memory that runs out in a call ends nothing" * doctest::skip(!runs_over("lazy"))) {
+  // CUDA loads kernels when they are first launched, and a graph takes memory of its own.
+  const auto device = cuda_device();
+  DriverStream stream(device->stream());
+  const auto engine = driver_engine(device, stream, "int64", [](const std::string& said) { FAIL_CHECK(said); });
+  const DriverThat driver;
+  DriverThat::fails("cuGraphInstantiateWithFlags", 2);  // there is room when what is idle has been freed
+  check_same(*engine, 1.0F, 12, 0, false);
+  DriverThat::fails("cuGraphLaunch", 2);
+  CHECK(fault_of<ResourceError>([&] { check_same(*engine, 1.0F, 12, 0, false); }) ==
+        "CUDA failed in cuGraphLaunch: error 2");
+  check_same(*engine, 1.0F, 12, 0, false);
+}
+
+TEST_CASE("CUDA: another process may take memory that was free a moment ago" * doctest::skip(!runs_over("lazy"))) {
+  const auto device = cuda_device();
+  DriverStream stream(device->stream());
+  const auto engine = driver_engine(device, stream, "int64", nullptr);
+  {
+    const DriverThat driver;
+    DriverThat::has_others_taking(std::size_t{1} << 31);
+    CHECK(device->free_memory() > 0);
+    CHECK(fault_of<ResourceError>([&] { check_same(*engine, 1.0F, 12, 0, false); }).find("the GPU has no room") == 0);
+  }
+  check_same(*engine, 1.0F, 12, 0, false);
 }
 
 TEST_CASE("CUDA: any thread may use a device" * doctest::skip(!runs_over("lazy"))) {

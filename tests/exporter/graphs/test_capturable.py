@@ -12,10 +12,9 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from numpy_runner import OPTIONS, copied, random_model, traced
+from numpy_runner import OPTIONS, STEPS, copied, random_model, traced
 from txport.exporter.graphs.capturable import CAPTURABLE, CPU_ONLY, not_capturable
 from txport.exporter.graphs.float16 import to_float16
-from txport.exporter.graphs.lowerings import LOWERINGS
 
 LEVELS = ("BASIC", "EXTENDED", "ALL")
 ISLAND = "layers.1.feed_forward.outer/"
@@ -37,14 +36,14 @@ def check(step: ir.Model, directory: Path) -> None:
         assert after["Split"] == before["Split"], "an optimisation makes no Split of its own"
 
 
-@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("lowering", STEPS)
 @pytest.mark.parametrize("option", OPTIONS)
 def test_optimised_steps_have_operators_that_may_be_captured(option: str, lowering: str, tmp_path: Path) -> None:
     check(traced(random_model(**OPTIONS[option]), lowering)[1], tmp_path)
 
 
 @pytest.mark.parametrize("islands", [False, True], ids=["float16", "islands"])
-@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("lowering", STEPS)
 def test_optimised_steps_in_float16_too(lowering: str, islands: bool, tmp_path: Path) -> None:
     step = copied(traced(random_model(), lowering)[1])
     single = {str(node.name) for node in step.graph if islands and (node.name or "").startswith(ISLAND)}
