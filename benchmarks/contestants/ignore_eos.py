@@ -55,7 +55,7 @@ def fused_without_eos(bundle: Path, threads: int, sources: Sequence[Sequence[int
             copy = Path(scratch) / "bundle"
             shutil.copytree(bundle, copy, ignore=shutil.ignore_patterns("engines"))
             replace(manifest, tokens=replace(manifest.tokens, eos=stand_in)).write(copy)
-            engine = FusedEngine(copy, threads)  # its weights stay mapped when the file is gone
+            engine = FusedEngine(copy, threads)  # its weights are in memory when the file is gone
         answers = [result.ids for result in decode_all(engine, requests)]
         if all(stand_in not in ids for ids in answers):
             return engine

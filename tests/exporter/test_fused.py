@@ -139,7 +139,8 @@ def logits_of(engine: FusedEngine, sources: Sequence[Sequence[int]], targets: Se
         state.step()
         state.read()
         made.append(state.logits())
-        state.override(rows, [t[step] if step < len(t) else engine.tokens.pad for t in targets], [False] * len(sources))
+        tokens = [t[step] if step < len(t) else engine.tokens.pad for t in targets]
+        state.override(rows, tokens, [step + 1 == steps] * len(sources))
     return np.stack(made)
 
 
