@@ -91,8 +91,11 @@ def main(
     keep_memory()
     with needs("train"):
         from txport.training.recipe import read
+        from txport.training.run.paths import RunPaths
 
         loaded = read(recipe, [*overrides, *values])
+        if resume:  # said before PyTorch is imported
+            RunPaths(output).check_resume(loaded.training)
         from txport.training.loop import train
     place = data or Path(os.environ.get("TXPORT_DATA", "."))
     outcome = train(loaded, output, place, resume=resume, force=force, started=started)
