@@ -10,6 +10,8 @@ from txport.runtime.bundle.parameters import WEIGHTS, Parameter, Parameters
 from txport.runtime.bundle.schema import Dimensions, FileEntry, ModelSizes
 
 ELEMENT_BYTES = {"float32": 4, "float16": 2, "int8": 1}
+# Where it is missing, source tokens are rows of the target's table.
+SOURCE_TOKENS = "source_embedding.tokens.weight"
 _LARGEST_SIZE = 2**31 - 1
 _SCALE_BYTES = 4
 _PARTS = ("weight", "bias")
@@ -59,6 +61,11 @@ def parameter_faults(
         known.add(expected.name)
         if expected.name in tensors:
             yield from _tensor_faults(tensors[expected.name], expected, files[WEIGHTS].bytes)
+        elif expected.name == SOURCE_TOKENS and model.source_vocabulary > model.target_vocabulary:
+            yield (
+                f"parameters misses the tensor {SOURCE_TOKENS!r}: the target's table has "
+                f"{model.target_vocabulary} rows, too few for {model.source_vocabulary} source tokens"
+            )
         elif not expected.optional:
             yield f"parameters misses the tensor {expected.name!r}"
     for name in tensors:

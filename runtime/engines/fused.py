@@ -112,6 +112,15 @@ def _int64(values: Sequence[int] | Int64) -> Int64:
     return np.ascontiguousarray(values, np.int64)
 
 
+def _same_length(**arrays: npt.NDArray[Any]) -> int:
+    """The length of arrays that the library reads side by side, without knowing where they end."""
+    (first, length), *others = ((name, len(array)) for name, array in arrays.items())
+    for name, other in others:
+        if other != length:
+            raise InputError(f"{name} has {other} elements and {first} {length}: each needs one for the other")
+    return length
+
+
 class _Handle:
     """Something that the library made, freed with this object."""
 
@@ -156,6 +165,7 @@ class FusedEngine:
     def encode(self, input_ids: Int64, source_lengths: Int64) -> _Handle:
         """Run the encoder on int64 `[batch, source]` ids, padded with pad, of int64 `[batch]` lengths."""
         ids, lengths, memory = _int64(input_ids), _int64(source_lengths), c_void_p()
+        _same_length(input_ids=ids, source_lengths=lengths)
         library, engine = self._library, self._handle.value
         arguments = _address(ids), _address(lengths), *ids.shape, byref(memory)
         _check(library, library.txport_engine_encode(engine, *arguments))
@@ -195,20 +205,26 @@ class FusedState:
     ) -> None:
         """Start new sentences: row `rows[i]` gets encoder output `memory_rows[i]`, bos at position 0, not finished."""
         here, there, limits = _int64(rows), _int64(memory_rows), _int64(target_limits)
-        arguments = len(here), _address(here), memory.value, _address(there), _address(limits)
+        count = _same_length(rows=here, memory_rows=there, target_limits=limits)
+        arguments = count, _address(here), memory.value, _address(there), _address(limits)
         _check(self._library, self._library.txport_state_place(self._handle.value, *arguments))
 
     def step(self, count: int = 1) -> None:
         """Advance every unfinished row by up to `count` tokens, in one call of the library for each `MOST_STEPS`."""
-        self._unread.append(0)
-        while count > 0:
-            part = min(count, MOST_STEPS)
-            _check(self._library, self._library.txport_state_step(self._handle.value, part))
-            self._unread[-1] += 1
-            count -= part
+        calls = 0
+        try:
+            for done in range(0, max(count, 1), MOST_STEPS):
+                part = min(count - done, MOST_STEPS)
+                _check(self._library, self._library.txport_state_step(self._handle.value, part))
+                calls += 1
+        finally:  # a step that is refused makes nothing, and those before it are to be read
+            if calls > 0:
+                self._unread.append(calls)
 
     def read(self) -> StepOutput:
         """The tokens of the first group of steps that was not read yet."""
+        if not self._unread:
+            raise InputError("there is nothing to read: step first")
         made, steps, finished = [], c_int64(), np.empty(self.rows, np.bool_)
         for _ in range(self._unread.popleft()):
             part = np.empty((MOST_STEPS, self.rows), np.int64)
@@ -220,7 +236,8 @@ class FusedState:
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
         """Replace the last token that was made for these rows and their flag; see `DecoderState.override`."""
         here, tokens, flags = _int64(rows), _int64(token_ids), np.ascontiguousarray(finished, np.bool_)
-        arguments = len(here), _address(here), _address(tokens), _address(flags)
+        count = _same_length(rows=here, token_ids=tokens, finished=flags)
+        arguments = count, _address(here), _address(tokens), _address(flags)
         _check(self._library, self._library.txport_state_override(self._handle.value, *arguments))
 
     def logits(self) -> Float32:

@@ -17,6 +17,8 @@ using Ids = std::vector<std::int64_t>;
 
 // The cache length that a batch begins with at least: enough for most sentences.
 inline constexpr std::int64_t kFirstTarget = 32;
+// Steps of one call, at most.
+inline constexpr std::int64_t kMostSteps = 64;
 
 // The largest sizes that an engine accepts: rows of a batch, source tokens and target tokens (both with eos).
 struct Limits {
@@ -76,9 +78,9 @@ class DecoderState {
   // that takes all rows of `memory` may go on with its buffers, and later placements write over them.
   virtual void place(const std::vector<std::size_t>& rows, const Memory& memory,
                      const std::vector<std::size_t>& memory_rows, const Ids& target_limits) = 0;
-  // Advance every unfinished row by up to `count` tokens, at most 64; may return before the device is done. Where
-  // Engine::poll is more than 1, a group of steps may begin before the one before it was read: the device works on it
-  // while the host polls the other.
+  // Advance every unfinished row by up to `count` tokens, at most kMostSteps; may return before the device is done.
+  // Where Engine::poll is more than 1, a group of steps may begin before the one before it was read: the device works
+  // on it while the host polls the other.
   virtual void step(std::int64_t count) = 0;
   // Wait for the first group of steps that was not read yet, and return its tokens.
   virtual StepOutput read() = 0;

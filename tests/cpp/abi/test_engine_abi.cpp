@@ -90,6 +90,48 @@ TEST_CASE("the C ABI of an engine makes the ids of the greedy search, rows moved
   CHECK(facts.vocabulary == 40);
   CHECK(facts.eos == 3);
   CHECK(txport_engine_first_target(&engine, 40) == 64);
+  for (const std::int64_t source : {std::int64_t{80}, std::int64_t{1} << 62U, INT64_MAX}) {
+    CHECK(txport_engine_first_target(&engine, source) == 128);  // of the longest source, 80
+  }
+  CHECK(txport_engine_first_target(&engine, INT64_MIN) == 32);
+}
+
+TEST_CASE("no calls of the C ABI of an engine lead a row beyond its cache") {
+  const random_model::RandomModel model({}, 11);
+  const txport_engine_handle engine = handle_of(model);
+  const MemoryPointer memory = encoded(engine);
+  const StatePointer state = allocated(engine, 16);
+  const Ids limits{16, 3};
+  const Ids tokens{7, 7};
+  Ids made(64);
+  std::int64_t steps = 0;
+  std::array<std::uint8_t, 2> finished{};
+  const auto override_both = [&](std::uint8_t flag) {
+    const std::array<std::uint8_t, 2> flags{flag, flag};
+    return txport_state_override(state.get(), 2, kBoth.data(), tokens.data(), flags.data());
+  };
+  const auto step = [&](std::int64_t count) {
+    REQUIRE(txport_state_step(state.get(), count) == TXPORT_OK);
+    REQUIRE(txport_state_read(state.get(), made.data(), 32, &steps, finished.data()) == TXPORT_OK);
+  };
+  CHECK(refused(override_both(0), "a row that has made all of its 0 tokens cannot go on"));  // never placed
+  REQUIRE(txport_state_place(state.get(), 2, kBoth.data(), memory.get(), kBoth.data(), limits.data()) == TXPORT_OK);
+  for (int i = 0; i < 40; ++i) {  // taking back what was finished makes no progress
+    REQUIRE(override_both(1) == TXPORT_OK);
+    REQUIRE(override_both(0) == TXPORT_OK);
+  }
+  step(3);
+  CHECK(refused(override_both(0), "a row that has made all of its 3 tokens cannot go on"));
+  const std::uint8_t goes_on = 0;
+  REQUIRE(txport_state_override(state.get(), 1, kBoth.data(), tokens.data(), &goes_on) == TXPORT_OK);
+  for (int i = 3; i < 16; ++i) {
+    REQUIRE(txport_state_override(state.get(), 1, kBoth.data(), tokens.data(), &goes_on) == TXPORT_OK);
+    step(1);
+  }
+  CHECK(finished[0] == 1);
+  CHECK(refused(txport_state_override(state.get(), 1, kBoth.data(), tokens.data(), &goes_on), "all of its 16 tokens"));
+  step(32);
+  CHECK(made[0] == model.manifest.tokens.pad);
 }
 
 TEST_CASE("arguments of the C ABI of an engine that cannot be") {
@@ -134,6 +176,11 @@ TEST_CASE("arguments of the C ABI of an engine that cannot be") {
   CHECK(refused(place({0}, mine.get(), {0}, {81}), "target_limits is 81"));
   CHECK(refused(place({0}, theirs.get(), {0}, {5}), "another engine"));
   CHECK(refused(place({0}, nullptr, {0}, {5}), "memory is NULL"));
+  for (const std::int64_t count : {std::int64_t{-1}, std::int64_t{3}, INT64_MIN, INT64_MAX}) {
+    CHECK(refused(txport_state_place(state.get(), count, nullptr, mine.get(), nullptr, nullptr), "count is "));
+    CHECK(refused(txport_state_override(state.get(), count, nullptr, nullptr, nullptr), "count is "));
+  }
+  CHECK(refused(txport_state_step(state.get(), 65), "count is 65, which is not between 1 and 64"));
   REQUIRE(place({0, 1}, mine.get(), {0, 1}, {20, 20}) == TXPORT_OK);
   CHECK(refused(txport_state_step(state.get(), 0), "count is 0"));
   CHECK(refused(txport_state_step(state.get(), 9), "would pass the end of its cache"));

@@ -85,6 +85,7 @@ class RandomModel {
     std::filesystem::create_directories(directory() / "onnx");
     std::ofstream(directory() / kWeightsName, std::ios::binary)
         .write(file_.data(), static_cast<std::streamsize>(file_.size()));
+    manifest.files[kWeightsName] = {static_cast<std::int64_t>(file_.size()), ""};
   }
 
   static constexpr std::int64_t kPositions = 80;

@@ -280,24 +280,83 @@ TEST_CASE("what the engine cannot do is said in one sentence") {
   CHECK(fault_of<InputError>([&] { state->read(); }) == "there is nothing to read: step first");
 }
 
+// Writes over the first element of a tensor of a model.
+template <typename T>
+void damage(const RandomModel& model, const std::string& name, T value) {
+  for (const Parameter& parameter : model.manifest.parameters->tensors) {
+    if (parameter.name != name) continue;
+    std::fstream file(model.directory() / kWeightsName, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(parameter.offset);
+    file.write(reinterpret_cast<const char*>(&value), sizeof(value));
+    return;
+  }
+  FAIL(name);
+}
+
 TEST_CASE("weights that no instruction set or not all of them can use are refused") {
-  for (const bool int8 : {false, true}) {
-    random_model::Options options;
-    options.int8 = int8;
+  const std::string refusal =
+      std::string(kWeightsName) + " has weights that are not numbers, or int8 weights of -128: export the bundle again";
+  random_model::Options options;
+  options.embedding_norm = true;
+  options.shared = false;
+  options.tied = false;
+  for (const char* name :
+       {"source_embedding.tokens.weight", "source_embedding.positions", "source_embedding.norm.weight",
+        "target_embedding.tokens.weight", "target_embedding.positions", "target_embedding.norm.bias",
+        "encoder.0.attention_residual.norm.weight", "decoder.0.feed_forward_residual.norm.bias",
+        "decoder.0.feed_forward.outer.weight", "decoder.0.feed_forward.outer.bias", "projection.weight"}) {
+    CAPTURE(name);
     const RandomModel model(options, 3);
     open(model);
-    for (const Parameter& parameter : model.manifest.parameters->tensors) {
-      if (parameter.name != "decoder.0.feed_forward.outer.weight") continue;
-      std::fstream file(model.directory() / kWeightsName, std::ios::binary | std::ios::in | std::ios::out);
-      file.seekp(parameter.offset);
-      const float none = std::numeric_limits<float>::quiet_NaN();
-      const char lowest = -128;
-      int8 ? file.write(&lowest, 1) : file.write(reinterpret_cast<const char*>(&none), sizeof(none));
-    }
-    CHECK(fault_of<BundleError>([&] { open(model); }) ==
-          std::string(kWeightsName) +
-              " has weights that are not numbers, or int8 weights of -128: export the bundle again");
+    damage(model, name, std::numeric_limits<float>::quiet_NaN());
+    CHECK(fault_of<BundleError>([&] { open(model); }) == refusal);
   }
+  options.int8 = true;
+  for (const char* name : {"decoder.0.feed_forward.outer.weight", "source_embedding.tokens.weight"}) {
+    const RandomModel model(options, 3);
+    open(model);
+    damage(model, name, std::int8_t{-128});
+    CHECK(fault_of<BundleError>([&] { open(model); }) == refusal);
+  }
+}
+
+TEST_CASE("what happens to the file of weights after opening changes nothing") {
+  for (const bool tied : {false, true}) {
+    random_model::Options options;
+    options.tied = options.shared = tied;
+    options.float16 = tied;
+    const RandomModel model(options, 3);
+    const auto path = model.directory() / kWeightsName;
+    std::mt19937 random(1);
+    const std::vector<Ids> sources{random_ids(random, 9, 40), random_ids(random, 4, 40)};
+    const std::vector<Ids> expected = answers(*open(model), sources);
+    const auto engine = open(model);
+    std::fstream(path, std::ios::binary | std::ios::in | std::ios::out) << std::string(5000, 'x');
+    std::filesystem::resize_file(path, 5000);
+    CHECK(answers(*engine, sources) == expected);
+    CHECK(fault_of<BundleError>([&] { open(model); }) ==
+          path.string() + " has 5000 bytes instead of " + std::to_string(model.manifest.files.at(kWeightsName).bytes) +
+              ": copy or export the bundle again");
+  }
+}
+
+TEST_CASE("a small file does not become any amount of memory") {
+  random_model::Options options;
+  options.ffn = 12000;
+  options.heads = 1;
+  options.encoder_layers = 1;
+  const RandomModel model(options, 3);
+  Manifest many = model.manifest;
+  many.model.encoder_layers = 100;
+  for (const Parameter& parameter : model.manifest.parameters->tensors) {
+    for (int i = 1; i < 100 && parameter.name.rfind("encoder.0.", 0) == 0; ++i) {
+      many.parameters->tensors.push_back(parameter);
+      many.parameters->tensors.back().name.replace(8, 1, std::to_string(i));
+    }
+  }
+  REQUIRE(parameter_fault(many, *many.parameters).empty());
+  const std::string fault = fault_of<BundleError>([&] { open_fused(model.directory(), many, {1}); });
+  CHECK(fault.find(" in memory, since tensors share them: export the bundle again") != std::string::npos);
 }
 
 TEST_CASE("threads that wait for each other too long are given up, and tried again ever more rarely") {

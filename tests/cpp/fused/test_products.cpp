@@ -33,8 +33,9 @@ struct Layer {
   Matrix matrix;
   Screen screen;  // of a float32 one
 
-  // Weights but those of the first input are at most `most`.
-  Layer(std::size_t outputs, std::size_t inputs, bool int8, bool by_columns, std::mt19937& random, float most = 1)
+  // Weights but those of the first input are at most `most`; those of int8 are all `byte` unless that is 0.
+  Layer(std::size_t outputs, std::size_t inputs, bool int8, bool by_columns, std::mt19937& random, float most = 1,
+        std::int8_t byte = 0)
       : outputs(outputs),
         inputs(inputs),
         floats(outputs * inputs),
@@ -46,6 +47,7 @@ struct Layer {
     for (auto& value : floats) value = most * number(random);
     for (std::size_t n = 0; n < outputs; ++n) floats[at(n, 0)] /= most;
     for (auto& value : bytes) value = static_cast<std::int8_t>(static_cast<int>(random() % 255) - 127);
+    if (byte != 0) std::fill(bytes.begin(), bytes.end(), byte);
     for (auto& value : scales) value = 0.01F * (1 + number(random) / 2);
     for (auto& value : bias) value = number(random);
     View weight;
@@ -210,6 +212,26 @@ void CheckScreen(std::size_t outputs, std::size_t inputs, float most, std::mt199
   if (inputs == 700) REQUIRE(nearest > 0.85);
 }
 
+// The largest sums that there can be: as many inputs as int8 takes, and more, which becomes float32.
+void CheckWide(std::size_t inputs) {
+  CAPTURE(inputs);
+  std::mt19937 random(1);
+  Layer layer(1, inputs, true, false, random, 1, 127);
+  REQUIRE(layer.matrix.int8 == (inputs <= kMostInt8Inputs));
+  const std::size_t width = padded(inputs);
+  const Block a = rows_of(std::vector<float>(inputs, 1), 1, inputs);
+  Block quantised(width);
+  float scale = 0;
+  Buffers own;
+  own.quantised = reinterpret_cast<std::uint8_t*>(quantised.data());
+  own.scale = &scale;
+  Block y(kPanel * sizeof(float));
+  Input input{floats_of(a), 1, width, true, own};
+  input.Times(layer.matrix, 0, 1, {floats_in(y), kPanel});
+  const double expected = 127 * static_cast<double>(layer.scales[0]) * static_cast<double>(inputs);
+  REQUIRE(static_cast<double>(floats_of(y)[0]) == doctest::Approx(expected).epsilon(1e-3));
+}
+
 void CheckNorm(std::size_t d, std::mt19937& random) {
   CAPTURE(d);
   const std::vector<float> values = numbers(d, -1, random);
@@ -320,6 +342,8 @@ void CheckAll() {
       }
     }
   }
+  CheckWide(kMostInt8Inputs);
+  CheckWide(kMostInt8Inputs + 1);
   for (std::size_t d = 2; d < 70; ++d) CheckNorm(d, random);
   CheckFunctions();
   for (const auto k : std::initializer_list<std::size_t>{1, 8, 16, 17, 32, 48, 64, 80, 128}) {

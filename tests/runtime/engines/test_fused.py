@@ -136,6 +136,41 @@ def test_misuse_is_one_sentence(engine: FusedEngine) -> None:
 
 
 @needs_library
+def test_a_step_that_is_refused_makes_nothing_and_those_before_it_are_read(engine: FusedEngine) -> None:
+    state = engine.allocate(1, 4, MOST_STEPS)
+    with pytest.raises(InputError, match="nothing to read: step first"):
+        state.read()
+    state.place([0], engine.encode(np.array([[17, 3]]), np.array([2])), [0], [MOST_STEPS + 8])
+    state.step(2)
+    with pytest.raises(InputError, match="end of its cache"):
+        state.step(MOST_STEPS)
+    assert state.read().token_ids.shape == (2, 1)
+    state.step(3)
+    assert state.read().token_ids.shape == (3, 1)
+    with pytest.raises(InputError, match="count is -1, which is not between 1 and 64"):
+        state.step(-1)
+    with pytest.raises(InputError, match="nothing to read"):
+        state.read()
+
+
+@needs_library
+def test_arrays_of_different_lengths_are_refused(engine: FusedEngine) -> None:
+    source, lengths = np.array([[17, 3], [30, 3]]), np.array([2, 2])
+    with pytest.raises(InputError, match="source_lengths has 1 elements and input_ids 2: each needs one for the other"):
+        engine.encode(source, lengths[:1])
+    memory, state = engine.encode(source, lengths), engine.allocate(2, 4, 16)
+    with pytest.raises(InputError, match="memory_rows has 1 elements and rows 2"):
+        state.place([0, 1], memory, [0], [8, 8])
+    with pytest.raises(InputError, match="target_limits has 3 elements and rows 2"):
+        state.place([0, 1], memory, [0, 1], [8, 8, 8])
+    state.place([0, 1], memory, [0, 1], [8, 8])
+    with pytest.raises(InputError, match="token_ids has 1 elements and rows 2"):
+        state.override([0, 1], [5], [False, False])
+    with pytest.raises(InputError, match="finished has 1 elements and rows 2"):
+        state.override([0, 1], [5, 5], [False])
+
+
+@needs_library
 def test_a_damaged_bundle_is_refused_in_the_words_of_the_manifest(bundle: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(bundle, tmp_path / "copy", ignore=shutil.ignore_patterns("engines"))
     with (copy / "onnx" / "weights.bin").open("ab") as file:

@@ -38,7 +38,8 @@ TXPORT_API txport_code txport_engine_name(const txport_engine_handle* engine, co
 TXPORT_API txport_code txport_engine_get_facts(const txport_engine_handle* engine,
                                                txport_engine_facts* facts) TXPORT_NOEXCEPT;
 
-/* The length of the first caches of a batch of sources of up to `source` tokens; 0 after an error. */
+/* The length of the first caches of a batch of sources of up to `source` tokens, or of the longest that can be; 0 after
+ * an error. */
 TXPORT_API int64_t txport_engine_first_target(const txport_engine_handle* engine, int64_t source) TXPORT_NOEXCEPT;
 
 /* Run the encoder on `input_ids` [batch, source], of which row i has `lengths[i]` tokens; the rest of it is ignored. */
@@ -54,13 +55,13 @@ TXPORT_API txport_code txport_engine_allocate(const txport_engine_handle* engine
                                               txport_engine_state** state) TXPORT_NOEXCEPT;
 TXPORT_API void txport_state_free(txport_engine_state* state) TXPORT_NOEXCEPT;
 
-/* Start `count` sentences: row `rows[i]` gets row `memory_rows[i]` of `memory`, bos at position 0, not finished, and
- * ends after `target_limits[i]` tokens. */
+/* Start `count` sentences, no more than there are rows: row `rows[i]` gets row `memory_rows[i]` of `memory`, bos at
+ * position 0, not finished, and ends after `target_limits[i]` tokens. */
 TXPORT_API txport_code txport_state_place(txport_engine_state* state, int64_t count, const int64_t* rows,
                                           const txport_engine_memory* memory, const int64_t* memory_rows,
                                           const int64_t* target_limits) TXPORT_NOEXCEPT;
 
-/* Advance every unfinished row by up to `count` tokens, of which no row may pass the end of its cache. */
+/* Advance every unfinished row by up to `count` tokens, from 1 to 64, of which no row may pass the end of its cache. */
 TXPORT_API txport_code txport_state_step(txport_engine_state* state, int64_t count) TXPORT_NOEXCEPT;
 
 /* The first call of step that was not read yet: `token_ids` [steps, rows], pad for rows that had finished, and
@@ -69,8 +70,8 @@ TXPORT_API txport_code txport_state_step(txport_engine_state* state, int64_t cou
 TXPORT_API txport_code txport_state_read(txport_engine_state* state, int64_t* token_ids, int64_t capacity,
                                          int64_t* steps, uint8_t* finished) TXPORT_NOEXCEPT;
 
-/* Replace the last token of these rows (forced prefix, suppressed eos) and their flag. Taking back `finished` also
- * advances the row's position by one, which the step did not do. */
+/* Replace the last token of these rows (forced prefix, suppressed eos) and their flag. Taking back `finished`, which a
+ * row that has made all of its tokens cannot, lets a row go on after that token. */
 TXPORT_API txport_code txport_state_override(txport_engine_state* state, int64_t count, const int64_t* rows,
                                              const int64_t* token_ids, const uint8_t* finished) TXPORT_NOEXCEPT;
 

@@ -108,7 +108,8 @@ txport_code txport_engine_get_facts(const txport_engine_handle* engine, txport_e
 std::int64_t txport_engine_first_target(const txport_engine_handle* engine, std::int64_t source) noexcept {
   std::int64_t target = 0;
   guarded([&] {
-    target = given(engine, "engine").engine->first_target(source);
+    const auto& opened = given(engine, "engine").engine;
+    target = opened->first_target(std::clamp<std::int64_t>(source, 0, opened->limits().source));
     return TXPORT_OK;
   });
   return target;
@@ -165,6 +166,7 @@ txport_code txport_state_place(txport_engine_state* state, std::int64_t count, c
   return guarded([&] {
     const txport_engine_state& into = read_out(state);
     const txport_engine_memory& from = given(memory, "memory");
+    within(count, 0, into.rows(), "count");
     if (from.engine != into.handle.engine) throw InputError("memory is another engine's: encode with this one");
     within(from.source, 1, into.state->source(), "the longest sentence of memory");
     const auto to_rows = indices(rows, count, into.rows(), "rows");
@@ -182,7 +184,7 @@ txport_code txport_state_place(txport_engine_state* state, std::int64_t count, c
 txport_code txport_state_step(txport_engine_state* state, std::int64_t count) noexcept {
   return guarded([&] {
     txport_engine_state& stepped = usable(state);
-    stepped.state->step(within(count, 1, stepped.handle.engine->limits().target, "count"));
+    stepped.state->step(within(count, 1, txport::core::kMostSteps, "count"));
     stepped.unread.push_back(count);
     return TXPORT_OK;
   });
@@ -211,6 +213,7 @@ txport_code txport_state_override(txport_engine_state* state, std::int64_t count
                                   const std::int64_t* token_ids, const std::uint8_t* finished) noexcept {
   return guarded([&] {
     const txport_engine_state& changed = read_out(state);
+    within(count, 0, changed.rows(), "count");
     const auto to_rows = indices(rows, count, changed.rows(), "rows");
     indices(token_ids, count, changed.handle.sizes.target_vocabulary, "token_ids");
     if (count > 0) given(finished, "finished");

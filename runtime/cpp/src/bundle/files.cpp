@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sha2.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -28,6 +29,12 @@ class Descriptor {
   Descriptor& operator=(const Descriptor&) = delete;
 
   int value() const { return value_; }
+
+  std::uintmax_t size() const {
+    struct stat status {};
+    if (::fstat(value_, &status) != 0) throw std::system_error(errno, std::generic_category(), "fstat");
+    return static_cast<std::uintmax_t>(status.st_size);
+  }
 
   // Read some bytes; 0 at the end.
   std::size_t read(char* data, std::size_t most) const {
@@ -82,10 +89,11 @@ std::string read_bundle_file(const std::filesystem::path& path, std::size_t most
   throw BundleError(path.string() + " is larger than " + std::to_string(most) + " bytes: export the bundle again");
 }
 
-MappedFile::MappedFile(const std::filesystem::path& path) {
+MappedFile::MappedFile(const std::filesystem::path& path, std::size_t bytes) : bytes_(bytes) {
   try {
-    bytes_ = std::filesystem::file_size(path);
-    data_ = ::mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, Descriptor(path).value(), 0);
+    const Descriptor file(path);
+    check_size(path, file.size(), bytes);  // of what is mapped: another file may be at the path by now
+    data_ = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file.value(), 0);
   } catch (const std::system_error&) {
     data_ = MAP_FAILED;
   }
@@ -96,7 +104,11 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
 
 MappedFile::~MappedFile() { ::munmap(data_, bytes_); }
 
-void MappedFile::release() const { ::madvise(data_, bytes_, MADV_DONTNEED); }
+void check_size(const std::filesystem::path& path, std::uintmax_t size, std::uintmax_t expected) {
+  if (size == expected) return;
+  throw BundleError(path.string() + " has " + std::to_string(size) + " bytes instead of " + std::to_string(expected) +
+                    ": copy or export the bundle again");
+}
 
 std::string sha256(std::string_view data) {
   SHA2_CTX context;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -17,22 +18,23 @@ std::string read_file(const std::filesystem::path& path, std::size_t most);
 // The bytes of a file of a bundle. Throws BundleError: it is missing, cannot be read, or is larger than `most`.
 std::string read_bundle_file(const std::filesystem::path& path, std::size_t most = kLargestFile);
 
-// A file of a bundle in memory, as pages that are read when they are needed.
+// A file of a bundle in memory, as pages that are read when they are needed. Nobody may shorten the file meanwhile.
 class MappedFile {
  public:
-  // Throws BundleError.
-  explicit MappedFile(const std::filesystem::path& path);
+  // Throws BundleError: the file has another size than `bytes`, or cannot be mapped.
+  MappedFile(const std::filesystem::path& path, std::size_t bytes);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
   const std::byte* data() const { return static_cast<const std::byte*>(data_); }
-  // Give back the memory of what was read so far; what is read again comes from the file again.
-  void release() const;
 
  private:
   void* data_ = nullptr;
   std::size_t bytes_;
 };
+
+// Throws BundleError: a file has not the size that the manifest says.
+void check_size(const std::filesystem::path& path, std::uintmax_t size, std::uintmax_t expected);
 
 // The 64 lower-case hexadecimal digits of the SHA-256 of some bytes.
 std::string sha256(std::string_view data);

@@ -225,11 +225,7 @@ void check_file(const fs::path& directory, const std::string& name, const FileEn
     if (!fs::is_regular_file(path)) {
       throw BundleError(path.string() + " is not a file: the bundle is damaged, copy or export it again");
     }
-    const auto size = fs::file_size(path);
-    if (size != static_cast<std::uintmax_t>(entry.bytes)) {
-      throw BundleError(path.string() + " has " + std::to_string(size) + " bytes instead of " +
-                        std::to_string(entry.bytes) + ": copy or export the bundle again");
-    }
+    check_size(path, fs::file_size(path), static_cast<std::uintmax_t>(entry.bytes));
     if (contents && sha256_of(path) != entry.sha256) {
       throw BundleError(path.string() + " was changed (its SHA-256 differs): copy or export the bundle again");
     }

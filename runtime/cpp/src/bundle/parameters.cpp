@@ -14,6 +14,8 @@ namespace {
 constexpr std::int64_t kLargestSize = (std::int64_t{1} << 31) - 1;
 constexpr std::int64_t kScaleBytes = 4;
 constexpr const char* kTokens = ".tokens.weight";
+// Where it is missing, source tokens are rows of the target's table.
+constexpr const char* kSourceTokens = "source_embedding.tokens.weight";
 
 // A word stands for a size that the manifest does not know otherwise.
 using Shape = std::vector<std::variant<std::int64_t, std::string>>;
@@ -175,7 +177,12 @@ class Table {
     known_.insert(expected.name);
     const auto found = tensors_.find(expected.name);
     if (found == tensors_.end()) {
-      require(expected.optional, "parameters misses the tensor " + quote(expected.name));
+      const std::string fault = "parameters misses the tensor " + quote(expected.name);
+      require(expected.optional, fault);
+      const ModelSizes& model = manifest_.model;
+      require(expected.name != kSourceTokens || model.source_vocabulary <= model.target_vocabulary,
+              fault + ": the target's table has " + std::to_string(model.target_vocabulary) + " rows, too few for " +
+                  std::to_string(model.source_vocabulary) + " source tokens");
       return nullptr;
     }
     check_tensor(*found->second, expected);

@@ -3,10 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "fused/model.hpp"
+#include "fused/row.hpp"
 #include "fused/team.hpp"
 #include "fused/workspace.hpp"
 
@@ -52,18 +52,6 @@ struct EncodeJob {
   Workspace& workspace;
   std::size_t user;         // whose caches and, from this one on, whose buffers
   std::size_t cache_bytes;  // of one layer's keys and values; the workspace has room for two
-};
-
-// A row of a decoder state.
-struct Row {
-  std::size_t token = 0;  // the next step feeds it at `position`
-  std::size_t position = 0;
-  std::size_t limit = 1;  // tokens to make
-  bool finished = true;
-  std::size_t source = 0;  // tokens
-  std::shared_ptr<std::byte> cross;
-  std::shared_ptr<std::byte> self;  // cache_shape(model, target) of them
-  std::size_t logits = 0;           // which row of the logits is this one's
 };
 
 struct StepJob {

@@ -21,14 +21,15 @@ class Decoder {
   void Run() {
     for (; rows_ < job_.count; ++rows_) {
       Row* row = job_.rows[rows_];
-      own_.live[rows_] = {row, row->token, row->position};
+      own_.active[rows_] = {row, row->progress};
     }
     for (std::size_t s = 0; s < job_.steps && rows_ > 0; ++s) {
       Step();
       std::size_t kept = 0;
       for (std::size_t i = 0; i < rows_; ++i) {
-        Live live = own_.live[i];
-        if (!Advance(live, i, s)) own_.live[kept++] = live;
+        ActiveRow active = own_.active[i];
+        Advance(active, i, s);
+        if (!active.progress.finished()) own_.active[kept++] = active;
       }
       rows_ = kept;
     }
@@ -44,30 +45,25 @@ class Decoder {
   const Member::Range heads_;  // of this thread
   std::size_t rows_ = 0;
 
-  // Takes the choice of a step; returns whether the row has finished.
-  bool Advance(Live& live, std::size_t i, std::size_t s) const {
+  // Takes the choice of a step.
+  void Advance(ActiveRow& active, std::size_t i, std::size_t s) const {
     Best best;
     for (std::size_t rank = 0; rank < member_.size; ++rank) {
       const Best& theirs = job_.workspace.of(job_.user + rank).choice[i];
       if (theirs.value > best.value) best = theirs;  // of equals the first stays, as ArgMax
     }
-    live.token = static_cast<std::size_t>(best.index);
-    const bool ends = live.token == job_.eos || live.position + 1 >= live.row->limit;
-    if (!ends) ++live.position;
+    active.progress.advance(static_cast<std::size_t>(best.index), job_.eos);
     if (member_.rank == 0) {
-      job_.made[s * job_.stride + static_cast<std::size_t>(live.row - job_.base)] = best.index;
-      live.row->token = live.token;
-      live.row->logits = job_.first + i;
-      live.row->position = live.position;
-      live.row->finished = ends;
+      job_.made[s * job_.stride + static_cast<std::size_t>(active.row - job_.base)] = best.index;
+      active.row->progress = active.progress;
+      active.row->logits = job_.first + i;
     }
-    return ends;
   }
 
   void Step() {
     for (std::size_t i = 0; i < rows_; ++i) {
-      const Live& live = own_.live[i];
-      Embed(m_, m_.target, live.token, live.position, own_.x + i * m_.width);
+      const Progress& progress = own_.active[i].progress;
+      Embed(m_, m_.target, progress.token(), progress.position(), own_.x + i * m_.width);
     }
     const float* delta = nullptr;
     const Norm* norm = m_.decoder_norms.data();
@@ -82,20 +78,21 @@ class Decoder {
     const DecoderLayer& layer = m_.decoder[l];
     Product(Border(m_, norm[0], rows_, delta, own_), layer.query_key_value, member_, own_.heads, m_.heads.count);
     for (std::size_t i = 0; i < rows_; ++i) {
-      const Live& live = own_.live[i];
+      std::byte* cache = own_.active[i].row->self.get();
+      const std::size_t position = own_.active[i].progress.position();
       for (std::size_t h = heads_.begin; h < heads_.end; ++h) {
         const float* query = own_.heads + (i * m_.all + h * shape_.k) * 3;
-        At(live.row->self.get(), shape_, l, h).Store(live.position, query + shape_.k, query + 2 * shape_.k, own_);
+        At(cache, shape_, l, h).Store(position, query + shape_.k, query + 2 * shape_.k, own_);
       }
-      Attend(live.row->self.get(), shape_, l, heads_, live.position + 1,
-             {own_.heads + i * m_.all * 3, 1, 0, 3 * shape_.k}, own_, {all_.mixed + i * m_.all, 0});
+      Attend(cache, shape_, l, heads_, position + 1, {own_.heads + i * m_.all * 3, 1, 0, 3 * shape_.k}, own_,
+             {all_.mixed + i * m_.all, 0});
     }
     member_.wait();
     Product(Input{all_.mixed, rows_, m_.all, false, own_}, layer.self_output, member_, all_.delta);
     member_.wait();
     Product(Border(m_, norm[1], rows_, all_.delta, own_), layer.query, member_, own_.heads, m_.heads.count);
     for (std::size_t i = 0; i < rows_; ++i) {
-      const Row& row = *own_.live[i].row;
+      const Row& row = *own_.active[i].row;
       const CacheShape shape = cache_shape(m_, row.source);
       Attend(row.cross.get(), shape, l, heads_, row.source, {own_.heads + i * m_.all, 1, 0, shape_.k}, own_,
              {all_.mixed + i * m_.all, 0});
@@ -115,7 +112,7 @@ class Decoder {
     const Member::Range panels = member_.share(m_.projection.panels);
     std::fill_n(own_.choice, rows_, Best{});
     const std::size_t stride = m_.projection.outputs();
-    const bool screened = job_.logits == nullptr && !m_.projection.int8;
+    const bool screened = job_.logits == nullptr && m_.screen.copy.panels > 0;
     for (std::size_t i = 0; i < rows_ && screened; ++i) {
       const float* h = last.values + i * last.width;
       const auto square = [h](std::size_t j) HWY_ATTR { return hn::Mul(hn::Load(df, h + j), hn::Load(df, h + j)); };

@@ -7,9 +7,7 @@ namespace txport::core::fused::HWY_NAMESPACE {
 
 // x [width] := the embedding of a token.
 HWY_INLINE void Embed(const Model& model, const Embedding& embedding, std::size_t id, std::size_t position, float* x) {
-  std::fill_n(x, model.width, 0.0F);
-  add_row(embedding.tokens, id, 1, x);
-  add_row(embedding.positions, position, model.embedding_scale, x);
+  embed(embedding.tokens, id, model.embedding_scale, embedding.positions.data() + position * model.width, x);
   if (!embedding.norm.weight.empty()) LayerNorm(x, embedding.norm, model.epsilon, model.d, x);
 }
 

@@ -126,14 +126,37 @@ void pack_screen(const Matrix& from, std::size_t p, std::size_t count, const Scr
 
 }  // namespace
 
-void add_row(const View& view, std::size_t row, float factor, float* to) {
-  each_of_row(view, row, 0, view.columns, [to, factor](std::size_t i, float value) { to[i] = to[i] * factor + value; });
+std::vector<float> floats_of(const View& view, std::size_t rows) {
+  const std::size_t width = padded(view.columns);
+  std::vector<float> result(rows * width);
+  for (std::size_t row = 0; row < rows; ++row) {
+    float* to = result.data() + row * width;
+    each_of_row(view, row, 0, view.columns, [to](std::size_t i, float value) { to[i] = value; });
+  }
+  return result;
+}
+
+void embed(const Matrix& tokens, std::size_t row, float scale, const float* position, float* to) {
+  const std::uint8_t* step = tokens.panel(row / kPanel) + row % kPanel * 4;
+  if (!tokens.int8) {
+    for (std::size_t i = 0; i < tokens.inputs; ++i, step += kStepBytes) {
+      to[i] = load<float>(reinterpret_cast<const std::byte*>(step), 0) * scale + position[i];
+    }
+    return;
+  }
+  for (std::size_t i = 0; i < tokens.inputs; i += 4, step += kStepBytes) {
+    for (std::size_t j = 0; j < 4; ++j) {
+      const float value = static_cast<float>(static_cast<std::int8_t>(step[j])) * tokens.scale[row];
+      to[i + j] = value * scale + position[i + j];
+    }
+  }
 }
 
 void lay_out(const Plan& plan, Cursor& at) {
   Matrix& matrix = *plan.matrix;
-  matrix.int8 = std::all_of(plan.parts.begin(), plan.parts.end(),
-                            [](const Linear& part) { return part.weight.kind == Kind::int8; });
+  const bool fits = plan.inputs.count * plan.inputs.size <= kMostInt8Inputs;
+  matrix.int8 = fits && std::all_of(plan.parts.begin(), plan.parts.end(),
+                                    [](const Linear& part) { return part.weight.kind == Kind::int8; });
   matrix.panels = plan.outputs.count * plan.parts.size() * plan.outputs.width() / kPanel;
   matrix.inputs = plan.inputs.count * plan.inputs.width();
   matrix.steps = matrix.int8 ? matrix.inputs / 4 : matrix.inputs;
@@ -145,7 +168,7 @@ void lay_out(const Plan& plan, Cursor& at) {
     at.take(int8.data, int8.panels * int8.stride);
   };
   if (matrix.int8) return take_int8(matrix);
-  if (plan.screen != nullptr) {
+  if (plan.screen != nullptr && fits) {
     plan.screen->copy = {true,    matrix.panels, matrix.inputs, matrix.inputs / 4, matrix.stride / 4,
                          nullptr, matrix.bias};
     take_int8(plan.screen->copy);
@@ -190,7 +213,8 @@ bool pack(const Plan& plan, std::size_t begin, std::size_t end) {
         matrix.bias[first + n] = value;
       });
     }
-    if (plan.screen != nullptr && !matrix.int8 && sound) pack_screen(matrix, p, from.count, *plan.screen);
+    if (plan.screen != nullptr && plan.screen->copy.panels > 0 && sound)
+      pack_screen(matrix, p, from.count, *plan.screen);
     if (!matrix.int8) continue;
     std::fill_n(matrix.scale + first, kPanel, 0.0F);
     for (std::size_t n = 0; n < from.count; ++n) {

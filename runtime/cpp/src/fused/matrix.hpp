@@ -13,6 +13,8 @@ namespace txport::core::fused {
 
 inline constexpr std::size_t kPanel = 16;      // outputs of a panel
 inline constexpr std::size_t kStepBytes = 64;  // of a panel's k step
+// Inputs of an int8 product, at most: sums of 255 * 127 each must fit 32 bits. Wider weights are packed as float32.
+inline constexpr std::size_t kMostInt8Inputs = 66311;
 
 constexpr std::size_t padded(std::size_t size) { return (size + kPanel - 1) / kPanel * kPanel; }
 
@@ -31,8 +33,8 @@ struct View {
   bool empty() const { return data == nullptr; }
 };
 
-// to [columns] := to * factor + row `row` of `view`.
-void add_row(const View& view, std::size_t row, float factor, float* to);
+// float32 [rows, columns padded by zeros]: the first `rows` of a view.
+std::vector<float> floats_of(const View& view, std::size_t rows);
 
 // [outputs, inputs], packed.
 struct Matrix {
@@ -49,6 +51,9 @@ struct Matrix {
   std::size_t outputs() const { return panels * kPanel; }  // padded
   std::uint8_t* panel(std::size_t index) const { return data + index * stride; }
 };
+
+// to [inputs] := the weights of output `row`, a token, times `scale`, plus `position` [inputs].
+void embed(const Matrix& tokens, std::size_t row, float scale, const float* position, float* to);
 
 // An int8 copy of a float32 matrix, and bounds: for inputs h that the copy reads in steps of `unit`, no product is
 // farther from the copy's than norm(h, 1) * error + unit * reach.

@@ -2,16 +2,29 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <limits>
 #include <map>
 
+#include "bundle/files.hpp"
 #include "errors.hpp"
 
 namespace txport::core::fused {
 
 namespace {
 
+// Packed weights are at most so many times the bundle's: float16 becomes float32, and narrow heads are padded. Else
+// views repeat each other, and a small file would take any amount of memory.
+constexpr std::size_t kMostGrowth = 8;
+constexpr std::size_t kAnyGrowth = std::size_t{64} << 20;  // of small files: this many bytes
+
 std::size_t size_of(std::int64_t size) { return static_cast<std::size_t>(size); }
+
+// Weights that no instruction set, or not all of them, can use.
+void refuse_unsound() {
+  throw BundleError(std::string(kWeightsName) +
+                    " has weights that are not numbers, or int8 weights of -128: export the bundle again");
+}
 
 // The bundle's tensors by name.
 class Tensors {
@@ -24,14 +37,14 @@ class Tensors {
   // An empty view if there is none.
   View find(const std::string& name) const { return has(name) ? views_.at(name) : View{}; }
   const View& operator[](const std::string& name) const { return views_.at(name); }
-  // A vector, padded by zeros; empty if there is none.
-  std::vector<float> vector(const std::string& name) const {
+  // float32 [rows, columns padded by zeros], of a vector or of the first rows of a matrix; empty if there is none.
+  std::vector<float> floats(const std::string& name, std::int64_t rows = 1) const {
     if (!has(name)) return {};
-    std::vector<float> result(padded(views_.at(name).columns));
-    add_row(views_.at(name), 0, 1, result.data());
+    std::vector<float> result = floats_of(views_.at(name), size_of(rows));
+    if (!std::all_of(result.begin(), result.end(), [](float value) { return std::isfinite(value); })) refuse_unsound();
     return result;
   }
-  Norm norm(const std::string& name) const { return {vector(name + ".weight"), vector(name + ".bias")}; }
+  Norm norm(const std::string& name) const { return {floats(name + ".weight"), floats(name + ".bias")}; }
   Linear linear(const std::string& name) const { return {views_.at(name + ".weight"), find(name + ".bias")}; }
 
  private:
@@ -66,10 +79,14 @@ class Plans {
     plans_.push_back({&matrix, {linear}, {1, linear.weight.rows}, heads_});
   }
 
-  // Packs all of them into one block.
-  Block pack(Team& team) {
+  // Packs all of them into one block. They are views of `file_bytes` bytes.
+  Block pack(Team& team, std::size_t file_bytes) {
     Cursor size(nullptr);
     for (const Plan& plan : plans_) lay_out(plan, size);
+    if (size.bytes() > kAnyGrowth && (size.bytes() - kAnyGrowth) / kMostGrowth > file_bytes) {
+      throw BundleError("the " + std::to_string(file_bytes) + " bytes of " + kWeightsName + " would become " +
+                        std::to_string(size.bytes()) + " in memory, since tensors share them: export the bundle again");
+    }
     Block block(size.bytes());
     Cursor at(block.data());
     for (const Plan& plan : plans_) lay_out(plan, at);
@@ -81,10 +98,7 @@ class Plans {
         if (!fused::pack(plan, panels.begin, panels.end)) sound = false;
       }
     });
-    if (!sound) {
-      throw BundleError(std::string(kWeightsName) +
-                        " has weights that are not numbers, or int8 weights of -128: export the bundle again");
-    }
+    if (!sound) refuse_unsound();
     return block;
   }
 
@@ -119,20 +133,19 @@ Model::Model(const std::filesystem::path& directory, const Manifest& manifest, T
       epsilon(static_cast<float>(manifest.parameters->architecture.layer_norm_epsilon)),
       embedding_scale(static_cast<float>(manifest.parameters->architecture.embedding_scale)),
       norm_first(manifest.parameters->architecture.norm == "pre"),
-      int8_caches(manifest.precision.weights == "int8"),
+      int8_caches(manifest.precision.weights == "int8" &&
+                  size_of(std::max({manifest.dimensions.source.max, manifest.dimensions.target.max,
+                                    manifest.model.head_dim})) <= kMostInt8Inputs),
       activation(manifest.parameters->architecture.activation == "relu"   ? Activation::relu
                  : manifest.parameters->architecture.activation == "gelu" ? Activation::gelu
                                                                           : Activation::silu),
       encoder(size_of(manifest.model.encoder_layers)),
-      decoder(size_of(manifest.model.decoder_layers)),
-      file_(directory / kWeightsName) {
-  const Tensors tensors(*manifest.parameters, file_.data());
+      decoder(size_of(manifest.model.decoder_layers)) {
+  const std::int64_t bytes = manifest.files.at(kWeightsName).bytes;
+  const MappedFile file(directory / kWeightsName, size_of(bytes));
+  const Tensors tensors(*manifest.parameters, file.data());
   const std::string target_tokens = "target_embedding.tokens.weight";
   const std::string source_tokens = "source_embedding.tokens.weight";
-  source = {tensors[tensors.has(source_tokens) ? source_tokens : target_tokens], tensors["source_embedding.positions"],
-            tensors.norm("source_embedding.norm")};
-  target = {tensors[target_tokens], tensors["target_embedding.positions"], tensors.norm("target_embedding.norm")};
-
   Plans plans(tensors, heads);
   for (std::size_t i = 0; i < encoder.size(); ++i) {
     const std::string name = "encoder." + std::to_string(i);
@@ -151,11 +164,15 @@ Model::Model(const std::filesystem::path& directory, const Manifest& manifest, T
     plans.whole(decoder[i].inner, name + ".feed_forward.inner");
     plans.whole(decoder[i].outer, name + ".feed_forward.outer");
   }
-  const Linear last{tensors[tensors.has("projection.weight") ? "projection.weight" : target_tokens],
-                    tensors.find("projection.bias")};
+  const bool tied = !tensors.has("projection.weight");
+  const Linear last{tensors[tied ? target_tokens : "projection.weight"], tensors.find("projection.bias")};
   // Padding is never the largest.
   plans.whole(projection, last, -std::numeric_limits<float>::infinity(), &screen);
-  matrices_ = plans.pack(team);
+  if (!tied) plans.whole(target.tokens, {tensors[target_tokens], {}});
+  if (tensors.has(source_tokens)) plans.whole(source.tokens, {tensors[source_tokens], {}});
+  matrices_ = plans.pack(team, size_of(bytes));
+  if (tied) target.tokens = projection;
+  if (!tensors.has(source_tokens)) source.tokens = target.tokens;
   for (const EncoderLayer& layer : encoder) ffn = std::max(ffn, layer.inner.outputs());
   for (const DecoderLayer& layer : decoder) ffn = std::max(ffn, layer.inner.outputs());
   // Packed in this order. A step reads few panels of a float32 projection, and of the rest all but the smaller part
@@ -168,7 +185,10 @@ Model::Model(const std::filesystem::path& directory, const Manifest& manifest, T
       borders(tensors, "decoder", decoder.size(), norm_first, {"self_attention", "cross_attention", "feed_forward"});
   if (!norm_first) encoder_final = tensors.norm("encoder_norm");
   if (!norm_first) decoder_final = tensors.norm("decoder_norm");
-  file_.release();  // tables of tokens and positions are read row by row
+  source.positions = tensors.floats("source_embedding.positions", manifest.dimensions.source.max);
+  source.norm = tensors.norm("source_embedding.norm");
+  target.positions = tensors.floats("target_embedding.positions", manifest.dimensions.target.max);
+  target.norm = tensors.norm("target_embedding.norm");
 }
 
 }  // namespace txport::core::fused

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <vector>
 
-#include "bundle/files.hpp"
 #include "bundle/manifest.hpp"
 #include "fused/matrix.hpp"
 #include "fused/team.hpp"
@@ -21,10 +20,9 @@ struct Norm {
 
 enum class Activation { none, relu, gelu, silu };
 
-// Token embedding and position, both where the bundle has them.
 struct Embedding {
-  View tokens;
-  View positions;
+  Matrix tokens;                 // a row is an output; the projection's where they are tied
+  std::vector<float> positions;  // [positions, width]
   Norm norm;
 };
 
@@ -38,7 +36,8 @@ struct DecoderLayer {
 };
 
 struct Model {
-  // Packs on all threads of `team`. The manifest has parameters, which were validated against its sizes and the file.
+  // Packs on all threads of `team`. The manifest has parameters, which were validated against its sizes and the file,
+  // which is not needed afterwards. Throws BundleError.
   Model(const std::filesystem::path& directory, const Manifest& manifest, Team& team);
 
   std::size_t d;        // d_model
@@ -57,13 +56,12 @@ struct Model {
   std::vector<EncoderLayer> encoder;
   std::vector<DecoderLayer> decoder;
   Matrix projection;
-  Screen screen;  // of the projection; empty if that is int8
+  Screen screen;  // of the projection; empty if that is int8, or too wide
   // One for the border before each sublayer and one after the last; with post-norm the first of them is none.
   std::vector<Norm> encoder_norms, decoder_norms;
   Norm encoder_final, decoder_final;  // the one more of post_final
 
  private:
-  MappedFile file_;
   Block matrices_;
 };
 

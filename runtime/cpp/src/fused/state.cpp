@@ -42,28 +42,26 @@ class FusedState : public DecoderState {
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const FusedMemory::Sentence& sentence = encoded.sentences.at(memory_rows[i]);
       Row& row = rows_.at(rows[i]);
-      row = {bos,      0,         static_cast<std::size_t>(target_limits[i]), false, sentence.length, sentence.cross,
-             row.self, row.logits};
+      row.progress.place(bos, static_cast<std::size_t>(target_limits[i]));
+      row.source = sentence.length;
+      row.cross = sentence.cross;
     }
   }
 
   void step(std::int64_t count) override {
-    std::vector<Row*> live;
+    std::vector<Row*> active;
     std::size_t source = 1;
     const auto steps = static_cast<std::size_t>(count);
     const auto target = static_cast<std::size_t>(target_);
     for (Row& row : rows_) {
-      if (row.finished) continue;
-      if (std::min(row.position + steps, row.limit) > target) {
-        throw InputError("a row would pass the end of its cache of " + std::to_string(target_) +
-                         " tokens: move the rows to longer ones first");
-      }
-      live.push_back(&row);
+      row.progress.check(steps, target);
+      if (row.progress.finished()) continue;
+      active.push_back(&row);
       source = std::max(source, row.source);
     }
     StepOutput output{Ids(steps * rows_.size(), shared_->tokens.pad), {}};
-    if (!live.empty()) step_live(live, steps, std::max(source, target), output.token_ids.data());
-    for (const Row& row : rows_) output.finished.push_back(row.finished);
+    if (!active.empty()) step_rows(active, steps, std::max(source, target), output.token_ids.data());
+    for (const Row& row : rows_) output.finished.push_back(row.progress.finished());
     unread_.push_back(std::move(output));
   }
 
@@ -76,12 +74,12 @@ class FusedState : public DecoderState {
 
   void override_tokens(const std::vector<std::size_t>& rows, const Ids& token_ids,
                        const std::vector<bool>& finished) override {
+    std::vector<Progress> next;  // all or nothing
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      Row& row = rows_.at(rows[i]);
-      if (row.finished && !finished[i]) ++row.position;
-      row.token = static_cast<std::size_t>(token_ids[i]);
-      row.finished = finished[i];
+      next.push_back(rows_.at(rows[i]).progress);
+      next.back().override_token(static_cast<std::size_t>(token_ids[i]), finished[i]);
     }
+    for (std::size_t i = 0; i < rows.size(); ++i) rows_[rows[i]].progress = next[i];
   }
 
   std::vector<float> logits(std::size_t row) override {
@@ -121,23 +119,25 @@ class FusedState : public DecoderState {
   std::optional<Block> logits_;  // [rows, padded vocabulary]
   std::deque<StepOutput> unread_;
 
-  void step_live(const std::vector<Row*>& live, std::size_t steps, std::size_t positions, std::int64_t* made) {
+  void step_rows(const std::vector<Row*>& active, std::size_t steps, std::size_t positions, std::int64_t* made) {
     const auto start = std::chrono::steady_clock::now();
     const auto workspace = shared_->workspaces.take();
-    Team::Lease lease(shared_->team, shared_->step_tuner.choose(live.size()));
+    Team::Lease lease(shared_->team, shared_->step_tuner.choose(active.size()));
     const std::size_t threads = lease.size();
-    const bool apart = live.size() >= kRowsApart * threads && live.size() * kBytesApart >= shared_->model.step_bytes;
-    workspace->reserve(shared_->model, threads, apart ? (live.size() + threads - 1) / threads : live.size(), positions);
+    const bool apart =
+        active.size() >= kRowsApart * threads && active.size() * kBytesApart >= shared_->model.step_bytes;
+    workspace->reserve(shared_->model, threads, apart ? (active.size() + threads - 1) / threads : active.size(),
+                       positions);
     auto* logits = logits_ ? reinterpret_cast<float*>(logits_->data()) : nullptr;
     lease.run([&](const Member& member) {
-      const Member::Range mine = apart ? member.share(live.size()) : Member::Range{0, live.size()};
-      instruction_set().step({shared_->model, live.data() + mine.begin, mine.end - mine.begin, mine.begin,
+      const Member::Range mine = apart ? member.share(active.size()) : Member::Range{0, active.size()};
+      instruction_set().step({shared_->model, active.data() + mine.begin, mine.end - mine.begin, mine.begin,
                               static_cast<std::size_t>(target_), static_cast<std::size_t>(shared_->tokens.eos), steps,
                               made, rows_.data(), rows_.size(), logits, *workspace, apart ? member.rank : 0},
                              apart ? Member{} : member);
     });
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
-    shared_->step_tuner.took(live.size(), threads, time.count() / static_cast<double>(steps * live.size()));
+    shared_->step_tuner.took(active.size(), threads, time.count() / static_cast<double>(steps * active.size()));
   }
 
   const float* logits_of(std::size_t row) const {
@@ -147,7 +147,7 @@ class FusedState : public DecoderState {
 
   // The used part of a row's cache to one of another length.
   void copy_cache(const Row& row, const CacheShape& shape, std::byte* to) const {
-    const std::size_t used = std::min({padded(row.position + 1), shape_.positions, shape.positions});
+    const std::size_t used = std::min({padded(row.progress.position()), shape_.positions, shape.positions});
     const std::byte* at = row.self.get();
     for (std::size_t head = 0; head < shape.layers * shape.heads; ++head) {
       for (const std::size_t bytes : shape.position_bytes()) {

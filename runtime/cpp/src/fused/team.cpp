@@ -4,7 +4,12 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <cfenv>
+#include <chrono>
 #include <condition_variable>
+#include <csignal>
+#include <string>
+#include <system_error>
 #include <thread>
 
 namespace txport::core::fused {
@@ -16,9 +21,58 @@ namespace {
 constexpr int kPauses = 200;
 // A worker without work sleeps after so many more turns, some 50 us.
 constexpr int kTurns = 200;
+// And who waits for others sleeps between looks after so many, some milliseconds: a thread of a real-time class yields
+// to no ordinary one, and may keep those that it waits for from its core.
+constexpr int kYields = 4000;
+constexpr std::chrono::microseconds kSleep(50);
 
 // One turn of waiting.
 void spin(int turn) { turn < kPauses ? hwy::Pause() : std::this_thread::yield(); }
+
+// Waits until `done` returns true.
+template <class Done>
+void wait_until(const Done& done) {
+  for (int turn = 0; !done();) {
+    if (turn < kPauses + kYields) {
+      spin(turn++);
+    } else {
+      std::this_thread::sleep_for(kSleep);
+    }
+  }
+}
+
+// Signals are the application's: its own threads take them. Faults of a thread stay its own.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    ::sigfillset(&all);
+    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS}) ::sigdelset(&all, fault);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
+// Rounding and numbers near zero as IEEE 754 has them, whatever the application has set (torch.set_flush_denormal,
+// libraries of -ffast-math): what comes out must not depend on which thread computed it.
+class DefaultArithmetic {
+ public:
+  DefaultArithmetic() {
+    std::fegetenv(&before_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultArithmetic() { std::fesetenv(&before_); }
+  DefaultArithmetic(const DefaultArithmetic&) = delete;
+  DefaultArithmetic& operator=(const DefaultArithmetic&) = delete;
+
+ private:
+  std::fenv_t before_{};
+};
 
 // How often this process is the child of a fork.
 std::atomic<unsigned>& forks() {
@@ -34,9 +88,7 @@ void Barrier::wait(std::size_t rank, std::size_t size) {
   epochs_[rank].value.store(epoch, std::memory_order_release);
   for (std::size_t other = 0; other < size; ++other) {
     const std::atomic<std::uint32_t>& theirs = epochs_[other].value;
-    for (int turn = 0; static_cast<std::int32_t>(theirs.load(std::memory_order_acquire) - epoch) < 0; ++turn) {
-      spin(std::min(turn, kPauses));
-    }
+    wait_until([&] { return static_cast<std::int32_t>(theirs.load(std::memory_order_acquire) - epoch) >= 0; });
   }
 }
 
@@ -59,7 +111,14 @@ struct Team::Worker {
     wake.notify_one();
   }
 
+  ~Worker() {
+    if (!thread.joinable()) return;
+    call(nullptr, {}, nullptr);
+    thread.join();
+  }
+
   void work() {
+    const DefaultArithmetic arithmetic;
     for (std::uint32_t done = 0;; ++done) {
       const auto called = [&] { return calls.value.load(std::memory_order_acquire) != done; };
       for (int turn = 0; turn < kPauses + kTurns && !called(); ++turn) spin(turn);
@@ -75,23 +134,24 @@ struct Team::Worker {
 };
 
 Team::Team(std::size_t size) : born_(forks().load()) {
+  const SignalsBlocked blocked;  // threads inherit it
   for (std::size_t i = 1; i < std::min(size, kMostThreads); ++i) {
-    workers_.push_back(std::make_unique<Worker>());
-    Worker* worker = workers_.back().get();
-    worker->thread = std::thread([worker] { worker->work(); });
+    auto made = std::make_unique<Worker>();
+    Worker* worker = made.get();
+    try {
+      worker->thread = std::thread([worker] { worker->work(); });
+    } catch (const std::system_error&) {  // limits of the user or of the container
+      break;
+    }
+    ::pthread_setname_np(worker->thread.native_handle(), ("txport/" + std::to_string(i)).c_str());
+    workers_.push_back(std::move(made));
     idle_.push_back(worker);
   }
 }
 
 Team::~Team() {
-  for (auto& worker : workers_) {
-    if (is_forked()) {  // the thread is the parent's: there is none to join
-      static_cast<void>(worker.release());
-      continue;
-    }
-    worker->call(nullptr, {}, nullptr);
-    worker->thread.join();
-  }
+  // In a forked process the threads are the parent's: there are none to join.
+  for (auto& worker : workers_) static_cast<void>(is_forked() ? worker.release() : nullptr);
 }
 
 bool Team::is_forked() const { return forks().load(std::memory_order_relaxed) != born_; }
@@ -113,8 +173,11 @@ Team::Lease::~Lease() {
 void Team::Lease::run(const Task& task) {
   busy_.value.store(static_cast<std::uint32_t>(workers_.size()), std::memory_order_relaxed);
   for (std::size_t i = 0; i < workers_.size(); ++i) workers_[i]->call(&task, {&barrier_, i + 1, size()}, &busy_);
-  task({&barrier_, 0, size()});
-  for (int turn = 0; busy_.value.load(std::memory_order_acquire) != 0; ++turn) spin(std::min(turn, kPauses));
+  {
+    const DefaultArithmetic arithmetic;
+    task({&barrier_, 0, size()});
+  }
+  wait_until([&] { return busy_.value.load(std::memory_order_acquire) == 0; });
 }
 
 }  // namespace txport::core::fused

@@ -50,7 +50,7 @@ using Task = std::function<void(const Member&)>;
 // gets none, or is in a forked process, in which they are not, works alone: what comes out is the same.
 class Team {
  public:
-  // `size` includes the thread of a caller.
+  // `size` includes the thread of a caller. Where so many threads cannot be made, there are fewer.
   explicit Team(std::size_t size);
   ~Team();
   Team(const Team&) = delete;

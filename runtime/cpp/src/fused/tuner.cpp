@@ -29,7 +29,7 @@ ThreadTuner::Bucket& ThreadTuner::bucket(std::size_t work) {
 
 std::size_t ThreadTuner::choose(std::size_t work) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock.owns_lock()) return most_;
+  if (!lock.owns_lock()) return 1;  // never much slower than the best
   Bucket& here = bucket(work);
   if (std::exchange(here.again, false)) return threads_of(here.tried);
   if (levels_ == 1 || --here.until_trial > 0) return threads_of(here.best);

@@ -39,7 +39,7 @@ std::size_t lay_out(Buffers& buffers, const Model& model, std::size_t rows, std:
   cursor.take(buffers.bounds, rows * model.screen.copy.panels);
   cursor.take(buffers.choice, rows);
   cursor.take(buffers.places, rows);
-  cursor.take(buffers.live, rows);
+  cursor.take(buffers.active, rows);
   cursor.take(buffers.caches, cache_bytes);
   if (base != nullptr) {
     std::fill_n(buffers.zeros, most, 0.0F);

@@ -9,6 +9,8 @@
 #include <mutex>
 #include <vector>
 
+#include "fused/row.hpp"
+
 namespace txport::core::fused {
 
 struct Model;
@@ -61,10 +63,10 @@ struct Place {
   std::size_t start;  // of the sentence in the group's caches, in bytes
 };
 
-// A row that is being decoded: its next step feeds `token` at `position`.
-struct Live {
-  struct Row* row;
-  std::size_t token, position;
+// A row that is being decoded, and this thread's copy of how far it is.
+struct ActiveRow {
+  Row* row;
+  Progress progress;
 };
 
 // Buffers of one thread, for `rows` rows and up to `positions` positions. Widths are padded.
@@ -87,7 +89,7 @@ struct Buffers {
   float* bounds = nullptr;            // [rows, panels of the projection] what no logit of a panel exceeds
   Best* choice = nullptr;             // [rows]
   Place* places = nullptr;            // [rows]
-  Live* live = nullptr;               // [rows]
+  ActiveRow* active = nullptr;        // [rows]
   std::byte* caches = nullptr;        // of the sentences that are being encoded
 };
 

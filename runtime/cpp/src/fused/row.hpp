@@ -1,0 +1,69 @@
+// A row of a decoder state: where its sentence stands, and the memory that belongs to it.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "errors.hpp"
+
+namespace txport::core::fused {
+
+// How far a sentence is. Caches are written and read at `position`, and tables at `token`, so no transition leads
+// beyond the limit: whoever drives an engine may call in any order. Each thread that steps a row keeps a copy.
+class Progress {
+ public:
+  std::size_t token() const { return token_; }        // the next step feeds it at `position`
+  std::size_t position() const { return position_; }  // tokens made so far
+  bool finished() const { return finished_; }
+
+  // Begins a sentence of at most `limit` tokens.
+  void place(std::size_t bos, std::size_t limit) {
+    token_ = bos;
+    position_ = 0;
+    limit_ = limit;
+    finished_ = limit == 0;
+  }
+
+  // Takes the token that a step made.
+  void advance(std::size_t token, std::size_t eos) {
+    token_ = token;
+    ++position_;
+    finished_ = token == eos || position_ >= limit_;
+  }
+
+  // Replaces the last token that was made, and the flag. Throws InputError: there is nothing left to make.
+  void override_token(std::size_t token, bool finished) {
+    if (!finished && position_ >= limit_) {
+      throw InputError("a row that has made all of its " + std::to_string(limit_) + " tokens cannot go on");
+    }
+    token_ = token;
+    finished_ = finished;
+  }
+
+  // Throws InputError: so many steps would pass the end of a cache of `target` positions.
+  void check(std::size_t steps, std::size_t target) const {
+    if (!finished_ && std::min(position_ + steps, limit_) > target) {
+      throw InputError("a row would pass the end of its cache of " + std::to_string(target) +
+                       " tokens: move the rows to longer ones first");
+    }
+  }
+
+ private:
+  std::size_t token_ = 0;
+  std::size_t position_ = 0;  // below the limit unless finished
+  std::size_t limit_ = 0;     // of tokens to make; of a row that was never placed 0
+  bool finished_ = true;
+};
+
+struct Row {
+  Progress progress;
+  std::size_t source = 0;            // tokens
+  std::shared_ptr<std::byte> cross;  // cross-attention's keys and values, of `source` positions
+  std::shared_ptr<std::byte> self;   // self-attention's, of as many as the state's target
+  std::size_t logits = 0;            // which row of the logits is this one's
+};
+
+}  // namespace txport::core::fused

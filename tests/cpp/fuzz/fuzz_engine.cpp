@@ -1,0 +1,167 @@
+// Any calls of the C ABI of an engine do what they say or are refused as the caller's fault. Buffers have the sizes
+// that engine.h asks for, so that a sanitizer sees what goes beyond them.
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "abi/engine.hpp"
+#include "fused/engine.hpp"
+#include "fused/random_model.hpp"
+#include "fuzz/choices.hpp"
+#include "txport/engine.h"
+
+namespace {
+
+using txport::core::Ids;
+
+constexpr std::int64_t kVocabulary = 40;
+
+// Two engines, which share nothing.
+const txport_engine_handle& engine(std::size_t choice) {
+  static const auto open = [](bool int8) {
+    random_model::Options options;
+    options.int8 = int8;
+    options.source_vocabulary = options.target_vocabulary = kVocabulary;
+    const random_model::RandomModel model(options, 1);
+    return txport_engine_handle{txport::core::open_fused(model.directory(), model.manifest, {2, false}),
+                                model.manifest.model};
+  };
+  static const std::array<txport_engine_handle, 2> engines{open(false), open(true)};
+  return engines.at(choice);
+}
+
+struct Session {
+  std::array<txport_engine_memory*, 2> memories{};
+  std::array<txport_engine_state*, 2> states{};
+  std::array<std::int64_t, 2> rows{};
+
+  Session() = default;
+  ~Session() {
+    for (txport_engine_memory* memory : memories) txport_engine_memory_free(memory);
+    for (txport_engine_state* state : states) txport_state_free(state);
+  }
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+};
+
+// Whether a call was not refused; all else than the caller's fault is the engine's.
+bool done(txport_code code) {
+  if (code != TXPORT_OK && code != TXPORT_INPUT_ERROR) std::abort();
+  return code == TXPORT_OK;
+}
+
+// `count` numbers as a caller has them.
+Ids numbers(Choices& choices, std::int64_t count, std::int64_t usual) {
+  Ids result;
+  for (std::int64_t i = 0; i < count; ++i) result.push_back(choices.number(usual));
+  return result;
+}
+
+// As many as there must be numbers for: what is more has to be refused before they are read.
+std::int64_t few(std::int64_t count) { return count < 0 || count > 16 ? 0 : count; }
+
+bool encode(Session& session, Choices& choices, std::size_t slot) {
+  txport_engine_memory_free(std::exchange(session.memories.at(slot), nullptr));
+  const std::int64_t batch = choices.number(2);
+  const std::int64_t source = choices.number(4);
+  const bool fits = batch > 0 && batch <= 16 && source > 0 && source <= 80;
+  const Ids ids = numbers(choices, fits ? batch * source : 1, 5);
+  const Ids lengths = numbers(choices, fits ? batch : 1, 2);
+  return done(
+      txport_engine_encode(&engine(slot), ids.data(), lengths.data(), batch, source, &session.memories.at(slot)));
+}
+
+bool allocate(Session& session, Choices& choices, std::size_t slot) {
+  txport_state_free(std::exchange(session.states.at(slot), nullptr));
+  const std::int64_t rows = choices.number(1);
+  const std::int64_t source = choices.number(8);
+  const std::int64_t target = choices.number(16);
+  const auto logits = static_cast<std::int32_t>(choices.below(2));
+  session.rows.at(slot) = rows;
+  return done(txport_engine_allocate(&engine(slot), rows, source, target, logits, &session.states.at(slot)));
+}
+
+bool read(txport_engine_state* state, std::int64_t rows, Choices& choices) {
+  const std::int64_t capacity = choices.number(64);
+  const std::int64_t room = std::clamp<std::int64_t>(capacity, 0, 64) * (state == nullptr ? 0 : rows);
+  const auto ids = std::make_unique<std::int64_t[]>(static_cast<std::size_t>(room));
+  const auto finished = std::make_unique<std::uint8_t[]>(static_cast<std::size_t>(state == nullptr ? 0 : rows));
+  std::int64_t steps = 0;
+  if (!done(txport_state_read(state, ids.get(), capacity, &steps, finished.get()))) return false;
+  for (std::int64_t i = 0; i < steps * rows; ++i) {
+    if (ids[static_cast<std::size_t>(i)] < 0 || ids[static_cast<std::size_t>(i)] >= kVocabulary) std::abort();
+  }
+  return true;
+}
+
+bool move(Session& session, Choices& choices, std::size_t slot) {
+  const std::int64_t count = choices.number(2);
+  const Ids rows = numbers(choices, few(count), 0);
+  txport_engine_state* next = nullptr;
+  if (!done(txport_state_moved(session.states.at(slot), count, rows.data(), choices.number(16), &next))) return false;
+  txport_state_free(std::exchange(session.states.at(slot), next));
+  session.rows.at(slot) = count;
+  return true;
+}
+
+bool change(Session& session, Choices& choices, std::size_t slot, bool place) {
+  txport_engine_state* state = session.states.at(slot);
+  const std::int64_t count = choices.number(1);
+  const Ids rows = numbers(choices, few(count), 0);
+  const Ids second = numbers(choices, few(count), 0);
+  if (place) {
+    const Ids limits = numbers(choices, few(count), 16);
+    return done(txport_state_place(state, count, rows.data(),
+                                   session.memories.at(choices.below(8) == 0 ? 1 - slot : slot), second.data(),
+                                   limits.data()));
+  }
+  std::vector<std::uint8_t> finished;
+  for (std::size_t i = 0; i < rows.size(); ++i) finished.push_back(static_cast<std::uint8_t>(choices.below(2)));
+  return done(txport_state_override(state, count, rows.data(), second.data(), finished.data()));
+}
+
+bool call(Session& session, Choices& choices) {
+  const std::size_t slot = choices.below(8) == 0 ? 1 : 0;
+  txport_engine_state* state = session.states.at(slot);
+  const std::int64_t rows = session.rows.at(slot);
+  switch (choices.below(12)) {
+    case 0:
+      return encode(session, choices, slot);
+    case 1:
+      return allocate(session, choices, slot);
+    case 2:
+    case 3:
+      return change(session, choices, slot, true);
+    case 4:
+    case 5:
+      return change(session, choices, slot, false);
+    case 6:
+      return read(state, rows, choices);
+    case 7:
+      return move(session, choices, slot);
+    case 8: {
+      const auto logits =
+          std::make_unique<float[]>(static_cast<std::size_t>(state == nullptr ? 0 : rows * kVocabulary));
+      return done(txport_state_logits(state, logits.get()));
+    }
+    case 9:
+      return txport_engine_first_target(&engine(slot), choices.number(8)) >= 32;
+    default:
+      return done(txport_state_step(state, choices.number(1))) && read(state, rows, choices);
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const unsigned char* bytes, std::size_t size) {
+  Choices choices(bytes, size);
+  Session session;
+  for (int calls = 0; choices.any() && calls < 200; ++calls) {
+    static_cast<void>(call(session, choices));
+  }
+  return 0;
+}

@@ -1,0 +1,143 @@
+// Any table of parameters over any weights is refused by a BundleError, or the fused engine runs it: the largest source
+// ids, as many tokens as there may be, and every step chooses one of the target's tokens.
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <vector>
+
+#include "errors.hpp"
+#include "fused/engine.hpp"
+#include "fused/random_model.hpp"
+#include "fuzz/choices.hpp"
+
+using namespace txport::core;
+using random_model::RandomModel;
+
+namespace {
+
+constexpr std::int64_t kPositions = 20;
+constexpr std::int64_t kLargest = std::numeric_limits<std::int32_t>::max();  // of a model's sizes, as its rules say
+
+const RandomModel& base(std::size_t choice) {
+  static const auto model = [](bool int8, bool float16, bool tied) {
+    random_model::Options options;
+    options.int8 = int8;
+    options.float16 = float16;
+    options.tied = options.shared = tied;
+    options.encoder_layers = 1;
+    options.embedding_norm = tied;
+    options.norm = tied ? "post" : "pre";
+    return options;
+  };
+  static const std::array<RandomModel, 4> models{
+      RandomModel(model(false, false, true), 1), RandomModel(model(true, false, true), 2),
+      RandomModel(model(true, false, false), 3), RandomModel(model(false, true, false), 4)};
+  return models.at(choice);
+}
+
+void change_table(Manifest& manifest, Choices& choices) {
+  std::vector<Parameter>& tensors = manifest.parameters->tensors;
+  Parameter& tensor = tensors[choices.below(tensors.size())];
+  const auto change = [&](std::int64_t& number) { number = choices.number(number); };
+  const auto change_size = [&](std::int64_t& number) {
+    number = std::clamp(choices.number(number), std::int64_t{1}, kLargest);
+  };
+  switch (choices.below(10)) {
+    case 0:
+      return change(tensor.offset);
+    case 1:
+      return change(tensor.shape[choices.below(tensor.shape.size())]);
+    case 2:
+      return change(tensor.strides[choices.below(tensor.strides.size())]);
+    case 3:
+      tensor.scales = choices.number(tensor.scales.value_or(0));
+      return;
+    case 4:
+      tensor.dtype = std::array{"float32", "float16", "int8"}.at(choices.below(3));
+      return;
+    case 5:
+      tensors.erase(tensors.begin() + (&tensor - tensors.data()));
+      return;
+    case 6:
+      return change_size(manifest.model.source_vocabulary);
+    case 7:
+      return change_size(manifest.model.target_vocabulary);
+    case 8:
+      return change_size(manifest.dimensions.source.max);
+    default:
+      return change_size(manifest.dimensions.target.max);
+  }
+}
+
+// Weights of a model's file that are other ones while this lives.
+class ChangedWeights {
+ public:
+  ChangedWeights(const RandomModel& model, Choices& choices)
+      : file_(model.directory() / kWeightsName, std::ios::in | std::ios::out | std::ios::binary) {
+    const auto size = static_cast<std::size_t>(model.manifest.files.at(kWeightsName).bytes);
+    while (choices.any() && before_.size() < 100) {
+      const auto at = static_cast<std::streamoff>((choices.below(65536) << 8U | choices.below(256)) % size);
+      file_.seekg(at);
+      before_.push_back({at, static_cast<char>(file_.get())});
+      write(at, static_cast<char>(choices.below(256)));
+    }
+    file_.flush();
+  }
+  ~ChangedWeights() {
+    std::for_each(before_.rbegin(), before_.rend(), [this](const Byte& byte) { write(byte.at, byte.value); });
+  }
+  ChangedWeights(const ChangedWeights&) = delete;
+  ChangedWeights& operator=(const ChangedWeights&) = delete;
+
+ private:
+  struct Byte {
+    std::streamoff at;
+    char value;
+  };
+  std::fstream file_;
+  std::vector<Byte> before_;
+
+  void write(std::streamoff at, char value) {
+    file_.seekp(at);
+    file_.put(value);
+  }
+};
+
+// Sentences of the largest and the smallest ids, the longest beside one of one token.
+void translate(const Engine& engine, const ModelSizes& sizes, bool logits) {
+  const std::int64_t width = std::min(engine.limits().source, kPositions);
+  Ids ids(static_cast<std::size_t>(2 * width), sizes.source_vocabulary - 1);
+  ids.back() = ids.front() = 0;
+  const auto memory = engine.encode(ids, {width, 1});
+  const std::int64_t target = std::min(engine.limits().target, kPositions);
+  const auto state = engine.allocate(2, width, target, logits);
+  state->place({0, 1}, *memory, {0, 1}, {target, target});
+  for (std::int64_t made = 0; made < target; ++made) {
+    state->step(1);
+    for (const std::int64_t id : state->read().token_ids) {
+      if (id < 0 || id >= sizes.target_vocabulary) std::abort();
+    }
+    if (made + 1 < target) state->override_tokens({0, 1}, {sizes.target_vocabulary - 1, 0}, {false, false});
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const unsigned char* bytes, std::size_t size) {
+  Choices choices(bytes, size);
+  const RandomModel& model = base(choices.below(4));
+  Manifest manifest = model.manifest;
+  manifest.dimensions.source = manifest.dimensions.target = {1, 8, kPositions};
+  manifest.dimensions.batch = {1, 1, 2};
+  for (std::size_t changes = choices.below(4); changes > 0; --changes) change_table(manifest, choices);
+  if (manifest.model.target_vocabulary < 4 || manifest.model.source_vocabulary < 4) return 0;  // as rules of tokens say
+  if (!parameter_fault(manifest, *manifest.parameters).empty()) return 0;
+  const bool logits = choices.below(2) == 0;
+  const ChangedWeights changed(model, choices);
+  try {
+    translate(*open_fused(model.directory(), manifest, {1}), manifest.model, logits);
+  } catch (const BundleError&) {
+  }
+  return 0;
+}
