@@ -146,9 +146,11 @@ def read_config(directory: Path) -> Config:
     """Only the config of a checkpoint.
 
     Raises:
-        CheckpointError: it is missing, not JSON, of another format, or has impossible fields.
+        CheckpointError: it is missing, not JSON, of another format, or has impossible fields; or this is a bundle.
     """
     file = directory / "config.json"
+    if (directory / "manifest.json").exists():
+        raise CheckpointError(f"{directory} is a bundle: give the checkpoint it was exported from")
     try:
         return load(ConfigFile, file, FORMAT_VERSION, WHOLE, CheckpointError).config
     except InputError as error:

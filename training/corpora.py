@@ -3,6 +3,7 @@
 import hashlib
 import heapq
 import itertools
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,8 @@ from txport.training.recipe import (
 )
 from txport.training.spoken import corpus as spoken
 from txport.training.spoken import names
+
+_log = logging.getLogger("txport")
 
 # Source line, target line; neither is empty nor holds a line break.
 Pair = tuple[str, str]
@@ -60,12 +63,20 @@ def load(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | None 
     train = _read_split(options, data, options.train)
     count = options.held_out or max(1, min(MOST_HELD_OUT, len(train) // 20))
     splits: list[list[Pair]] = []
+    left_out = 0
     for salt, name in (("validation", options.validation), ("test", options.test)):
         if name is not None:
             splits.append(_read_split(options, data, name))
         else:  # no file of its own: taken from the training pairs, by sentence
+            before = len(train)
             train, held_out = hold_out(train, count, salt)
             splits.append(held_out)
+            left_out += before - len(train) - len(held_out)
+    if left_out:
+        _log.info(
+            "%d %s left out: with the source of a held-out one, but above their number (%d for each split)",
+            left_out, "pair is" if left_out == 1 else "pairs are", count,
+        )  # fmt: skip
     return _as_answered_all([train, *splits], tokenizer, _alignments(options, data))
 
 

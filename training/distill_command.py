@@ -55,9 +55,9 @@ class Filter:
         if not target or not result.text.strip():
             return "empty"
         if max(source, target) > self.most_ratio * min(source, target):
-            return "of unlike lengths"
+            return f"above --most-ratio {self.most_ratio:g}"
         scores = result.scores[prefix:]
-        return "of a low score" if sum(scores) / len(scores) < self.least_score else None
+        return f"below --least-score {self.least_score:g}" if sum(scores) / len(scores) < self.least_score else None
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -105,7 +105,7 @@ def main(
         for pairs in _kept(translator, windows, allowed, found, options, f"{source}, line"):
             file.writelines(f"{_cell(text)}\t{_cell(translation)}\n".encode() for text, translation in pairs)
         if not found[None]:
-            raise InputError(f"{source} gives no pair: {_summary(found)}; see --most-ratio and --least-score")
+            raise InputError(f"{source} gives no pair: {_summary(found)}")
     click.echo(f"{output}: {_summary(found)}")
 
 

@@ -4,6 +4,7 @@ The rules reproduce what worked on corpora of 3,000 to 150,000 pairs (see README
 values of Vaswani et al. (2017).
 """
 
+import logging
 import math
 import time
 from collections.abc import Sequence
@@ -16,8 +17,11 @@ from txport.models.transformer import Transformer
 from txport.training.corpora import Pair
 from txport.training.guidance.guided_attention import default_heads
 from txport.training.recipe import Recipe, TokenizerOptions, TrainingOptions, chosen
+from txport.training.run.outlook import Outlook, Share
 from txport.training.scheduled_sampling import time_constant
 from txport.training.tokenizers import most_pieces
+
+_log = logging.getLogger("txport")
 
 # Models from small to large, each with the characters of a side of the corpus from which on it is worth its time.
 MODELS: tuple[tuple[float, dict[str, Any]], ...] = (
@@ -30,6 +34,10 @@ MODELS: tuple[tuple[float, dict[str, Any]], ...] = (
 )
 # A model is too large if the time allows fewer steps.
 FEWEST_STEPS = 2_000
+# A run of fewer makes a model that knows next to nothing, whatever its size.
+TOO_FEW = 200
+# Seconds of trying how fast this machine is, at least.
+TRIAL = 1.0
 # Of `max_minutes`, what remains for steps.
 FOR_STEPS = 0.8
 # Of the peak learning rate, where a run goes on from a checkpoint: it is to keep what it knows.
@@ -65,16 +73,24 @@ class Size:
         return self.characters / CHARACTERS + self.pairs
 
 
-def fit(recipe: Recipe, pairs: Sequence[Pair]) -> tuple[Recipe, dict[str, Any]]:
-    """A recipe that leaves nothing open, and what was chosen, by "section.key"."""
+def fit(recipe: Recipe, pairs: Sequence[Pair], outlook: Outlook | None = None) -> tuple[Recipe, dict[str, Any]]:
+    """A recipe that leaves nothing open, and what was chosen, by "section.key"; `outlook` is filled in."""
     size, given = Size.of(pairs), recipe.training
+    outlook = outlook or Outlook()
     tokenizer = _filled(recipe.tokenizer, vocabulary=_vocabulary(size, recipe.tokenizer, pairs))
-    speed = _Speed(given, chosen(tokenizer.vocabulary), size)
+    speed = _Speed(given, chosen(tokenizer.vocabulary), size, outlook)
     model = _fitted_model(recipe.model, size, speed)
     if given.guided_attention != "none" and not model.get("alignment_heads"):
         model["alignment_heads"] = [list(head) for head in default_heads(_config(model).decoder_layers)]
     batch = given.batch_tokens or _batch(model, size, speed)
     steps = speed.steps(_config(model), batch)
+    if given.max_minutes:
+        outlook.steps = steps
+    if given.max_minutes and steps < TOO_FEW and steps < (given.max_steps or math.inf):
+        _log.warning(
+            "training.max_minutes = %g is too short: it allows about %.0f steps, and a model needs some %d to learn",
+            given.max_minutes, steps, FEWEST_STEPS,
+        )  # fmt: skip
     if "dropout" not in model and "dropout" not in PRESETS[model["preset"]]:
         # Sentences that are hardly ever seen twice need none.
         model["dropout"] = 0.1 if steps * batch > 3 * size.tokens else 0.0
@@ -177,8 +193,8 @@ def _sampling_steps(options: TrainingOptions, steps: float) -> float | None:
 class _Speed:
     """How many steps a run will make, by the limit that ends it; time is measured only if that may matter."""
 
-    def __init__(self, options: TrainingOptions, vocabulary: int, size: Size) -> None:
-        self._options, self._vocabulary, self._size = options, vocabulary, size
+    def __init__(self, options: TrainingOptions, vocabulary: int, size: Size, outlook: Outlook) -> None:
+        self._options, self._vocabulary, self._size, self._outlook = options, vocabulary, size, outlook
         self._flops: float | None = None
 
     def steps(self, config: Config, batch: int) -> float:
@@ -193,7 +209,8 @@ class _Speed:
 
     def _measured(self) -> float:
         if self._flops is None:
-            self._flops = _measure(self._options, self._vocabulary)
+            self._flops, share = _measure(self._options, self._vocabulary)
+            self._outlook.look_at(share)
         return self._flops
 
 
@@ -210,22 +227,29 @@ def _efficiency(width: int) -> float:
     return float(min(1.0, (width / 256) ** 0.65))
 
 
-def _measure(options: TrainingOptions, vocabulary: int) -> float:
-    """Floating point operations a second of a few steps of the preset small, on the device that will train."""
+def _measure(options: TrainingOptions, vocabulary: int) -> tuple[float, float]:
+    """Floating point operations a second of a few steps of the preset small on the device that will train, waiting for
+    others included, and the share of this thread's time that was left to it (`Share`; 1 on a GPU).
+    """
     gpu = torch.cuda.is_available() and options.accelerator in ("auto", "gpu", "cuda")
     device = torch.device("cuda" if gpu else "cpu")
     config = preset("small", source_vocabulary=vocabulary, target_vocabulary=vocabulary)
     model = Transformer(config).to(device)
     ids = torch.randint(4, vocabulary, (64, 17), device=device)
     lengths = torch.full((64,), 16, device=device)
-    times = []
-    for _ in range(3):
-        start = time.monotonic()
+
+    def step() -> None:
         logits = model(ids[:, :-1], lengths, ids[:, :-1])
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten())
         loss.backward()  # type: ignore[no-untyped-call]
         float(loss.detach())
         if gpu:
             torch.cuda.synchronize()
-        times.append(time.monotonic() - start)
-    return _flops(config, vocabulary, 1_024) / min(times)
+
+    step()  # the first one takes longer
+    start, share, steps = time.monotonic(), Share(), 0
+    while steps < 2 or time.monotonic() - start < TRIAL:
+        step()
+        steps += 1
+    flops = steps * _flops(config, vocabulary, 1_024) / (time.monotonic() - start)
+    return flops, 1.0 if gpu else share.measured()

@@ -4,6 +4,7 @@ import logging
 import math
 import os
 import pickle
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,12 @@ from txport.training.guidance.guided_attention import choose_guide
 from txport.training.recipe import Recipe, TrainingOptions, chosen
 from txport.training.run.agreement import Agreement, lost
 from txport.training.run.clock import Clock
-from txport.training.run.decoding import judge
+from txport.training.run.decoding import drawn, judge
 from txport.training.run.directory import RunDirectory
 from txport.training.run.divergence import Divergence
 from txport.training.run.interruption import Interruption
 from txport.training.run.lightning_module import TranslationModule
+from txport.training.run.outlook import Lookout, Outlook
 from txport.training.run.pacing import MOST, NEVER, Pace, TimeLimit
 from txport.training.run.progress import RunProgress
 from txport.training.run.saving import StateSaver
@@ -56,7 +58,7 @@ class Outcome:
         checkpoint: where it was written.
         steps: optimizer steps.
         seconds: wall-clock time of all of it, without what lay between an interruption and `--resume`.
-        test: figures on the test split, or on a sample of it where the time did not allow more.
+        test: figures on the test split, or on a sample of it: see `txport.training.run.decoding.drawn`.
     """
 
     checkpoint: Path
@@ -96,6 +98,7 @@ def train(
         InputError: the output exists, or the corpus or an option cannot be used.
         MissingLibrary: see `txport.training.corpora.load`.
         Interrupted: a signal came.
+        Finished: the run that is to be resumed has made all its steps.
     """
     clock = Clock(recipe.training.max_minutes, started)
     with RunProgress(_first_process()) as progress, Interruption() as interruption:
@@ -110,6 +113,7 @@ class _Prepared:
 
     Attributes:
         weights: the checkpoint to take them from; None for random ones, and for a run that is resumed.
+        outlook: what was measured of this machine.
     """
 
     recipe: Recipe
@@ -117,29 +121,35 @@ class _Prepared:
     tokenizer: TextTokenizer
     config: Config
     weights: Path | None
+    outlook: Outlook
 
 
 def _prepare(
     recipe: Recipe, run: RunDirectory, data: Path, progress: RunProgress, resume: bool, force: bool
 ) -> _Prepared:
-    """Read the corpus, and only then make the run's directory: a start that fails leaves nothing."""
-    first, weights, start = _first_process(), _checkpoint(recipe, resume), None
+    """Read the corpus, and only then make the run's directory: a start that fails leaves nothing.
+
+    What can be refused without the corpus is refused before it is read.
+    """
+    first, weights, start, outlook = _first_process(), _checkpoint(recipe, resume), None, Outlook()
+    _check_devices(recipe.training)
     if resume:  # each process for itself: what the first one writes may come too late for others
         recipe = run.resume(recipe, write=first)
     elif first:
         run.check(force)
-    progress.phase("reading the corpus")
-    corpus = corpora.load(recipe.corpus, data, recipe.tokenizer)
     if first and weights is not None:
         start = Start.read(recipe, weights)
-        recipe = start.recipe(recipe)
         _check_positions(recipe, start.config)
         with torch.device("meta"):  # names only
             freeze(Transformer(start.config), recipe.training.freeze)
+    progress.phase("reading the corpus")
+    corpus = corpora.load(recipe.corpus, data, recipe.tokenizer)
+    if start is not None:
+        recipe = start.recipe(recipe)
         check_fit(start.tokenizer(), start.config.unk_id, corpus.train, weights)
         _log.info("goes on from %s: its model and tokenizer are taken", weights)
     if first and not resume:
-        recipe, choices = fit(recipe, corpus.train)
+        recipe, choices = fit(recipe, corpus.train, outlook)
         if choices:
             _log.info("chosen for %s: %s", _count(len(corpus.train), "training pair"), _listed(choices))
         run.start(recipe)
@@ -151,12 +161,12 @@ def _prepare(
     run.wait_for_tokenizer()
     recipe = recipe if first or resume else run.stored()
     if (kept := run.start_of(recipe)) is not None:
-        return _Prepared(recipe, corpus, kept.tokenizer(), kept.config, weights)
+        return _Prepared(recipe, corpus, kept.tokenizer(), kept.config, weights, outlook)
     tokenizer = load_tokenizer(run.tokenizer)
     wanted, pieces = recipe.tokenizer.vocabulary, min(tokenizer.source_pieces, tokenizer.target_pieces)
     if first and recipe.tokenizer.algorithm in ("bpe", "unigram") and pieces < chosen(wanted):
         _log.warning("tokenizer.vocabulary is %d, but the corpus gives %d pieces only: these are taken", wanted, pieces)
-    return _Prepared(recipe, corpus, tokenizer, model_config(recipe, tokenizer), None)
+    return _Prepared(recipe, corpus, tokenizer, model_config(recipe, tokenizer), None, outlook)
 
 
 def _checkpoint(recipe: Recipe, resume: bool) -> Path | None:
@@ -179,21 +189,32 @@ def _train(
     model = _model(prepared)
     freeze(model, options.freeze)
     shown = corpus.validation[: chosen(options.validation_sentences)]
-    clock.test = len(corpus.test) / len(shown)
+    clock.test = len(drawn(corpus.test, options.max_minutes)) / len(shown)
     module = TranslationModule(model, options, tokenizer, shown, clock, progress.watch("validating"))
     if options.max_steps == 0 and not resume:
-        return _finish(prepared, run, module, progress, 0) if _first_process() else None
+        return _finish(prepared, run, module, progress, 0, "max_steps") if _first_process() else None
     progress.phase("tokenising")
     examples = _examples(corpus, tokenizer, model, options)
     # Lightning advertises itself and gives advice on data loaders.
     with quiet("lightning.pytorch", "lightning.fabric", module="lightning"):
         held_out = Examples.of(shown, tokenizer, options.max_length, special_tokens(model.config))
-        trainer = _trainer(options, run, progress, interruption, Agreement(examples, held_out))
+        callbacks = [Agreement(examples, held_out), Lookout(prepared.outlook)]
+        trainer = _trainer(options, run, progress, interruption, callbacks)
         _fit(trainer, module, examples, held_out, run.last, resume)
     if not trainer.is_global_zero:
         return None
     _take_kept(trainer, module, run)
-    return _finish(prepared, run, module, progress, trainer.global_step)
+    return _finish(prepared, run, module, progress, trainer.global_step, _ended_by(trainer, module))
+
+
+def _ended_by(trainer: Trainer, module: TranslationModule) -> str:
+    """Which option of the recipe ended the run."""
+    options = module.options
+    if options.max_steps is not None and trainer.global_step >= options.max_steps:
+        return "max_steps"
+    if module.clock.done() >= 1:
+        return "max_minutes"
+    return "patience" if trainer.should_stop else "max_epochs"
 
 
 def _model(prepared: _Prepared) -> Transformer:
@@ -252,8 +273,35 @@ def _examples(corpus: Corpus, tokenizer: TextTokenizer, model: Transformer, opti
 
 
 def _trainer(
-    options: TrainingOptions, run: RunDirectory, progress: RunProgress, interruption: Interruption, agreement: Agreement
+    options: TrainingOptions,
+    run: RunDirectory,
+    progress: RunProgress,
+    interruption: Interruption,
+    callbacks: Sequence[Callback],
 ) -> Trainer:
+    return _on_devices(
+        options,
+        max_steps=-1 if options.max_steps is None else options.max_steps,
+        max_epochs=options.max_epochs or -1,
+        accumulate_grad_batches=options.accumulate,
+        gradient_clip_val=options.clip_norm,
+        val_check_interval=(options.validate_every or NEVER) * options.accumulate,
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=0,
+        log_every_n_steps=10,
+        callbacks=[*callbacks, *_callbacks(options, run, progress, interruption)],
+        logger=[CSVLogger(run.logs, name="csv"), TensorBoardLogger(run.logs, name="tensorboard", version="")],
+        use_distributed_sampler=False,  # ours knows the devices
+    )
+
+
+def _check_devices(options: TrainingOptions) -> None:
+    """Whether there are such devices. Raises InputError."""
+    with quiet("lightning.pytorch", "lightning.fabric", module="lightning"):
+        _on_devices(options, logger=False, enable_checkpointing=False)
+
+
+def _on_devices(options: TrainingOptions, **settings: Any) -> Trainer:
     try:
         return Trainer(
             accelerator=options.accelerator,
@@ -261,19 +309,9 @@ def _trainer(
             num_nodes=options.nodes,
             strategy=Sharded() if options.strategy == "fsdp" else options.strategy,
             precision=options.precision,
-            max_steps=-1 if options.max_steps is None else options.max_steps,
-            max_epochs=options.max_epochs or -1,
-            accumulate_grad_batches=options.accumulate,
-            gradient_clip_val=options.clip_norm,
-            val_check_interval=(options.validate_every or NEVER) * options.accumulate,
-            check_val_every_n_epoch=None,
-            num_sanity_val_steps=0,
-            log_every_n_steps=10,
-            callbacks=[agreement, *_callbacks(options, run, progress, interruption)],
-            logger=[CSVLogger(run.logs, name="csv"), TensorBoardLogger(run.logs, name="tensorboard", version="")],
-            use_distributed_sampler=False,  # ours knows the devices
             enable_progress_bar=False,
             enable_model_summary=False,
+            **settings,
         )
     except (lightning.fabric.utilities.exceptions.MisconfigurationException, ValueError, RuntimeError) as error:
         raise InputError(f"these devices cannot be used: {' '.join(str(error).split())}") from error
@@ -369,14 +407,14 @@ def _figure(monitor: str, value: float) -> str:
 
 
 def _finish(
-    prepared: _Prepared, run: RunDirectory, module: TranslationModule, progress: RunProgress, steps: int
+    prepared: _Prepared, run: RunDirectory, module: TranslationModule, progress: RunProgress, steps: int, ended_by: str
 ) -> Outcome:
     """Judge the model on the test split and write the checkpoint."""
     recipe, corpus, clock = prepared.recipe, prepared.corpus, module.clock
-    engine, left = TorchEngine(module.model), clock.left_to_judge
-    test = judge(engine, prepared.tokenizer, corpus.test, progress.watch("testing"), left)
-    if test.sentences < len(corpus.test):
-        _log.info("the time allowed a test on %d of %d sentences, drawn at random", test.sentences, len(corpus.test))
+    tested = drawn(corpus.test, recipe.training.max_minutes)
+    if len(tested) < len(corpus.test):
+        _log.info("the test is on %d of %d sentences, always the same", len(tested), len(corpus.test))
+    test = judge(TorchEngine(module.model), prepared.tokenizer, tested, progress.watch("testing"))
     progress.phase("saving")
     held_out: dict[str, str] = {}
     for source, target in [*corpus.test, *corpus.validation]:
@@ -400,4 +438,6 @@ def _finish(
         references=[target for _, target in shown],
         replace=True,
     )
+    if run.last.exists():
+        run.write_end(recipe.training, ended_by, steps, test.bleu)
     return Outcome(run.checkpoint, steps, clock.seconds, test)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from txport.runtime.libraries import needs, share_cores
+from txport.runtime.libraries import keep_memory, needs, share_cores
 
 # The recipe's section of each option that sets one of its values; options that are not listed here set [training]'s.
 SECTIONS = {"preset": "model", "vocabulary": "tokenizer", "source_language": "corpus", "target_language": "corpus"}
@@ -88,10 +88,14 @@ def main(
         if value is not None
     ]
     share_cores()
+    keep_memory()
     with needs("train"):
         from txport.training.recipe import read
+        from txport.training.run.paths import RunPaths
 
         loaded = read(recipe, [*overrides, *values])
+        if resume:  # said before PyTorch is imported
+            RunPaths(output).check_resume(loaded.training)
         from txport.training.loop import train
     place = data or Path(os.environ.get("TXPORT_DATA", "."))
     outcome = train(loaded, output, place, resume=resume, force=force, started=started)

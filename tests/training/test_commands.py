@@ -154,6 +154,17 @@ def test_bad_use_of_train(command: Command, arguments: tuple[str, ...], texts: t
     assert_says(command("train", *arguments), 2, *texts)
 
 
+def test_nothing_to_resume_and_a_finished_run_are_said_before_pytorch_is_imported(
+    command: Command, checkpoint: Path, tmp_path: Path
+) -> None:
+    without = "sys.modules['torch'] = sys.modules['lightning'] = None"
+    arguments = ("--recipe", "tiny", "--resume", "-o")
+    assert_says(command("train", *arguments, "x", before=without), 2, "x.run holds no run to resume")
+    done = command("train", *arguments, checkpoint, "--max-steps", 2, before=without)
+    assert_says(done, 0, "tx-train: the run is finished (2 steps, BLEU ", "raise max_steps to go on")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("arguments", "texts"),
     [

@@ -89,6 +89,18 @@ def test_hold_out_takes_exactly_so_many_and_shares_no_source(count: int, seed: i
     assert len(kept) + len(held) > 1_000 - 4  # all but the rest of one source
 
 
+def test_pairs_that_are_in_no_split_are_explained(
+    write: Write, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each source has three pairs, and two are held out for a split: the third is in neither part."""
+    caplog.set_level("INFO", "txport")
+    write("own.tsv", "".join(f"{source}\t{source} {number}\n" for source in range(30) for number in range(3)))
+    corpus = load(TableOptions(train="own.tsv", held_out=2), tmp_path)
+    assert [len(corpus.train), len(corpus.validation), len(corpus.test)] == [84, 2, 2]
+    (said,) = caplog.messages
+    assert said == "2 pairs are left out: with the source of a held-out one, but above their number (2 for each split)"
+
+
 def test_hold_out_keeps_most_of_its_choice_when_data_comes() -> None:
     pairs = [(f"source {number}", "x") for number in range(1_100)]
     before, after = (set(hold_out(pairs[:size], 100, "test")[1]) for size in (1_000, 1_100))

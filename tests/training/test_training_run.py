@@ -17,6 +17,7 @@ from txport.runtime.errors import InputError
 from txport.training.loop import Outcome, train
 from txport.training.recipe import Recipe, read
 from txport.training.run.directory import RunDirectory
+from txport.training.run.paths import Finished
 
 Tiny = Callable[..., Recipe]
 OPTIONS = ("training.validate_every=6", "model.dropout=0.1", "training.keep=last")
@@ -127,6 +128,32 @@ def test_every_process_resumes_with_the_new_limits(tiny: Tiny, tmp_path: Path) -
     assert run.stored().training.max_steps == 8
 
 
+def files(*directories: Path) -> dict[Path, tuple[int, bytes]]:
+    """When each file was written, and what is in it."""
+    there = [file for directory in directories for file in sorted(directory.rglob("*")) if file.is_file()]
+    return {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in there}
+
+
+def test_a_finished_run_says_so_and_writes_nothing(tiny: Tiny, run: tuple[Path, Outcome]) -> None:
+    """It goes on where a limit is raised, as `test_a_resumed_run_ends_with_the_same_weights` does."""
+    output, outcome = run
+    before = files(output, RunDirectory(output).path)
+    for limit in ("training.max_steps=12", "training.max_steps=11"):
+        with pytest.raises(Finished) as said:
+            train(tiny(limit, *OPTIONS), output, Path(), resume=True)
+        bleu = f"{outcome.test.bleu:.2f}"
+        assert str(said.value) == f"the run is finished (12 steps, BLEU {bleu}): raise max_steps to go on"
+        assert said.value.exit_code == 0
+    assert files(output, RunDirectory(output).path) == before
+
+
+def test_a_run_that_its_time_ended_is_finished(tiny: Tiny, tmp_path: Path) -> None:
+    limits = ("training.max_minutes=0.03", "training.max_steps=100000")
+    train(tiny(*limits), tmp_path / "checkpoint", Path())
+    with pytest.raises(Finished, match="raise max_minutes to go on"):
+        train(tiny(*limits), tmp_path / "checkpoint", Path(), resume=True)
+
+
 def test_an_output_that_exists_is_refused(tiny: Tiny, run: tuple[Path, Outcome], tmp_path: Path) -> None:
     recipe = tiny("training.max_steps=1")
     with pytest.raises(InputError, match="exists: choose another name, or give --force"):
@@ -185,7 +212,8 @@ def test_devices_that_are_not_there(tiny: Tiny, tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("needs a machine without a GPU")
     with pytest.raises(InputError, match="these devices cannot be used"):
-        train(tiny("training.accelerator=gpu"), tmp_path / "checkpoint", Path())
+        train(tiny("training.accelerator=gpu"), tmp_path / "checkpoint", tmp_path / "nowhere")
+    assert not list(tmp_path.iterdir())
 
 
 def test_positions_must_cover_the_longest_sentence(tiny: Tiny, tmp_path: Path) -> None:

@@ -39,10 +39,6 @@ class Clock:
         """Seconds until the limit; None if there is none."""
         return None if self.limit is None else self.limit - self.seconds
 
-    def left_to_judge(self) -> float | None:
-        """Seconds until the checkpoint must be written."""
-        return None if self.left is None else self.left - WRITING
-
     def reserve_for(self, validation: float, decoding: float) -> None:
         """Learn what a validation takes and what decoding in it, in seconds, and so what comes after the last step."""
         if self.limit is not None:

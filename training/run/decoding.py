@@ -1,4 +1,4 @@
-"""Decoding during a run: in parts, so that it can be watched, and so that it ends when the time does."""
+"""Decoding during a run, in parts, so that it can be watched; and what a run is tested on."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,10 +6,10 @@ import numpy as np
 from txport.runtime.engine import Engine
 from txport.runtime.text.tokenizer import Tokenizer
 from txport.training.corpora import Pair
-from txport.training.evaluation import Scores, answers, score, translate
+from txport.training.evaluation import Scores, answers, score
 
-# Sentences of a part: two batches, so that rows are refilled.
-PART = 128
+# Test sentences for each minute of a run, and the fewest.
+PER_MINUTE, FEWEST = 50, 100
 
 # Told how many sentences are done, and of how many.
 Watch = Callable[[int, int], None]
@@ -28,29 +28,20 @@ def decode(engine: Engine, tokenizer: Tokenizer, sentences: Sequence[str], watch
     return [answer.text for answer in answers(engine, tokenizer, sentences, watch=advance)]
 
 
-def judge(
-    engine: Engine, tokenizer: Tokenizer, pairs: Sequence[Pair], watch: Watch, left: Callable[[], float | None]
-) -> Scores:
-    """Figures of the translations of as many pairs as there is time for: one part at least, of a random sample.
+def drawn(pairs: Sequence[Pair], minutes: float | None) -> list[Pair]:
+    """What a run is tested on: `PER_MINUTE` pairs for each minute that it may take, FEWEST at least, else all.
+
+    The same ones for the same minutes, so that figures compare; a corpus may be sorted, so they are a random sample.
 
     Args:
-        engine, tokenizer: the model.
-        pairs: what to translate and its references.
-        watch: told how far it is.
-        left: seconds that are left; None for as many as it takes.
+        pairs: the test split.
+        minutes: the recipe's `max_minutes`.
     """
-    # A corpus may be sorted: the first sentences would be the shortest.
-    order = np.random.default_rng(0).permutation(len(pairs)).tolist()
-    hypotheses: list[str] = []
-    took, before = 0.0, left()
-    watch(0, len(pairs))
-    for start in range(0, len(pairs), PART):
-        now = left()
-        if hypotheses and now is not None and before is not None:
-            took, before = max(took, before - now), now
-            if now < took:
-                break
-        part = order[start : start + PART]
-        hypotheses += translate(engine, tokenizer, [pairs[number][0] for number in part])
-        watch(len(hypotheses), len(pairs))
-    return score(hypotheses, [pairs[number][1] for number in order[: len(hypotheses)]])
+    count = len(pairs) if minutes is None else max(FEWEST, round(PER_MINUTE * minutes))
+    return [pairs[number] for number in np.random.default_rng(0).permutation(len(pairs))[:count]]
+
+
+def judge(engine: Engine, tokenizer: Tokenizer, pairs: Sequence[Pair], watch: Watch) -> Scores:
+    """Figures of the translations of all pairs; `watch` is told how far it is."""
+    hypotheses = decode(engine, tokenizer, [source for source, _ in pairs], watch)
+    return score(hypotheses, [target for _, target in pairs])

@@ -6,19 +6,20 @@ NAME.run/
   tokenizer/      as it will be in the checkpoint
   state/          last.ckpt and the best, written by Lightning
   logs/           csv/version_N/metrics.csv and tensorboard/
+  end.json        of a run that is finished: what ended it, and how good it was
 """
 
 import json
 import shutil
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from txport.runtime.errors import InputError
 from txport.runtime.files import write_atomically
 from txport.training.fitting import as_before
 from txport.training.recipe import Recipe, from_table
+from txport.training.run.paths import RunPaths
 from txport.training.run.starting import Start
 
 # How long processes on other machines wait for the first one to write the tokenizer, in seconds.
@@ -30,16 +31,8 @@ FREE = frozenset(
 )
 
 
-class RunDirectory:
-    """The files of one run; `checkpoint` is what it will write."""
-
-    def __init__(self, checkpoint: Path) -> None:
-        whole = checkpoint.absolute()  # "." has no name
-        self.checkpoint, self.path = checkpoint, whole.with_name(whole.name + ".run")
-        self.recipe, self.tokenizer, self.logs = (self.path / name for name in ("recipe.json", "tokenizer", "logs"))
-        self.config = self.path / "config.json"
-        self.state = self.path / "state"
-        self.last = self.state / "last.ckpt"
+class RunDirectory(RunPaths):
+    """What a run writes and reads there."""
 
     def check(self, force: bool) -> None:
         """Whether a run may begin here. A run of which no step was saved may always be begun again.
@@ -75,9 +68,9 @@ class RunDirectory:
 
         Raises:
             InputError: there is no such run, or its recipe is another.
+            Finished: see `check_resume`.
         """
-        if not self.last.exists():
-            raise InputError(f"{self.path} holds no run to resume (no state/last.ckpt): start without --resume")
+        self.check_resume(recipe.training)
         before = self.stored()
         if (start := self.start_of(recipe)) is not None:
             recipe = start.recipe(recipe)
@@ -93,6 +86,7 @@ class RunDirectory:
                 f"{self.recipe} has another [training] than this recipe: only limits, validation and devices may change"
             )
         if write:
+            self.end.unlink(missing_ok=True)
             self._write(recipe)
         return recipe
 

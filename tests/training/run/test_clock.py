@@ -1,14 +1,12 @@
 """The time of a run: when its steps end, when it validates, and that the test ends in time."""
 
 import time
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from txport.training.run import decoding
 from txport.training.run.clock import MOST_RESERVE, Clock
-from txport.training.run.decoding import PART, judge
+from txport.training.run.decoding import drawn
 from txport.training.run.pacing import MOST, next_validation
 
 
@@ -38,33 +36,17 @@ def test_the_time_before_an_interruption_counts() -> None:
     assert Clock(None).left is None and Clock(None).done() == 0
 
 
-class Words:
-    """Stands for a tokenizer and an engine where only the order of work matters."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds, self.clock, self.seen = seconds, 0.0, list[str]()
-
-    def translate(self, engine: Any, tokenizer: Any, sentences: list[str]) -> list[str]:
-        self.clock += self.seconds * len(sentences)
-        self.seen += sentences
-        return [sentence.upper() for sentence in sentences]
-
-
-@given(count=st.integers(1, 700), left=st.none() | st.floats(-5, 900))
-def test_the_test_takes_the_time_that_is_left(count: int, left: float | None) -> None:
-    words, told = Words(1.0), list[tuple[int, int]]()
+@given(count=st.integers(1, 700), minutes=st.none() | st.floats(0.01, 900))
+def test_a_run_is_tested_on_the_same_sentences_whatever_time_is_left(count: int, minutes: float | None) -> None:
     pairs = [(f"a {number}", f"A {number}") for number in range(count)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decoding, "translate", words.translate)
-        remaining = lambda: None if left is None else left - words.clock  # noqa: E731
-        scores = judge(None, None, pairs, lambda *state: told.append(state), remaining)  # type: ignore[arg-type]
-    assert scores.exact == 1 and scores.sentences == len(words.seen) == len(set(words.seen))
-    if left is None:
-        assert scores.sentences == count
+    tested = drawn(pairs, minutes)
+    assert tested == drawn(pairs, minutes) and len(set(tested)) == len(tested) and set(tested) <= set(pairs)
+    if minutes is None or count <= 100 or count <= 50 * minutes - 1:
+        assert len(tested) == count
     else:
-        assert words.clock <= max(left, min(PART, count))
-        assert scores.sentences == count or left - words.clock < PART
-    assert told[0] == (0, count) and told[-1] == (scores.sentences, count)
+        assert 100 <= len(tested) <= 50 * minutes + 101
+    if minutes is not None:  # more minutes add sentences
+        assert drawn(pairs, 2 * minutes)[: len(tested)] == tested
 
 
 @given(seconds=st.floats(10, 1e5), took=st.floats(0.001, 100), start=st.floats(0, 0.5))

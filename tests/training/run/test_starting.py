@@ -16,15 +16,16 @@ from tiny_marian import EOS, tiny_marian
 from txport.models.checkpoint import Checkpoint, load_checkpoint, read_config, read_tokenizer
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.tokenizer_schema import Languages
-from txport.runtime.errors import InputError
+from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.text.tokenizer import TextTokenizer, open_tokenizer
 from txport.training.corpora import Pair
 from txport.training.examples import Examples, TrainingBatch
 from txport.training.fitting import fit
 from txport.training.loop import train
-from txport.training.recipe import Recipe, read
+from txport.training.recipe import Recipe, from_table, read
 from txport.training.run.clock import Clock
 from txport.training.run.lightning_module import TranslationModule
+from txport.training.run.paths import Finished
 from txport.training.run.starting import Start, freeze
 from txport.training.torch_engine import special_tokens
 
@@ -205,7 +206,8 @@ def test_an_interrupted_run_goes_on_without_the_checkpoint(place: Path, tuned: P
     outcome = train(recipe(tmp_path), tmp_path / "parts", place, resume=True)
     assert outcome is not None and outcome.steps == 6
     assert changed(tuned, tmp_path / "parts") == set()
-    train(recipe(tmp_path, "training.max_steps=0"), tmp_path / "parts", place, resume=True)
+    with pytest.raises(Finished, match="raise max_steps to go on"):
+        train(recipe(tmp_path, "training.max_steps=0"), tmp_path / "parts", place, resume=True)
     assert changed(tuned, tmp_path / "parts") == set(), "no step more"
     assert len(changed(tuned, place / "checkpoint")) > 20
     assert read_tokenizer(tuned, read_config(tuned)) == load_checkpoint(place / "checkpoint").tokenizer
@@ -351,3 +353,13 @@ def test_our_own_checkpoint_goes_on_with_its_recipe(
     assert [file.name for file in second.iterdir()] == ["shared.model"]
     assert (first / "shared.model").read_bytes() == (second / "shared.model").read_bytes()
     assert json.loads((tmp_path / "second" / "training.json").read_text())["recipe"]["training"]["from_checkpoint"]
+
+
+def test_a_bundle_is_no_checkpoint(tmp_path: Path) -> None:
+    """Said before the corpus is read, which is not there."""
+    (tmp_path / "bundle").mkdir()
+    for name in ("manifest.json", "config.json"):
+        (tmp_path / "bundle" / name).write_text("{}")
+    table = {"corpus": {"kind": "parallel"}, "training": {"max_steps": 1, "from_checkpoint": str(tmp_path / "bundle")}}
+    with pytest.raises(CheckpointError, match="bundle is a bundle: give the checkpoint it was exported from"):
+        train(from_table(table, "mine.toml"), tmp_path / "mine", tmp_path / "nowhere")

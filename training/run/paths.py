@@ -1,0 +1,58 @@
+"""Where the files of a run are, and whether there is something to go on with. PyTorch is not needed to know it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from txport.runtime.errors import InputError, TxportError
+from txport.runtime.files import write_atomically
+
+
+class Finished(TxportError):
+    """A run that is to be resumed has made all its steps: nothing is wrong, and nothing is done."""
+
+    exit_code = 0
+
+
+class RunPaths:
+    """The files of one run; `checkpoint` is what it will write."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        whole = checkpoint.absolute()  # "." has no name
+        self.checkpoint, self.path = checkpoint, whole.with_name(whole.name + ".run")
+        self.recipe, self.tokenizer, self.logs = (self.path / name for name in ("recipe.json", "tokenizer", "logs"))
+        self.config = self.path / "config.json"
+        self.state = self.path / "state"
+        self.last = self.state / "last.ckpt"
+        self.end = self.path / "end.json"
+
+    def check_resume(self, options: Any) -> None:
+        """Whether a run can go on.
+
+        Args:
+            options: the `TrainingOptions` that it would go on with.
+
+        Raises:
+            InputError: there is no such run.
+            Finished: it has made all the steps that these options allow.
+        """
+        if not self.last.exists():
+            raise InputError(f"{self.path} holds no run to resume (no state/last.ckpt): start without --resume")
+        if not (self.end.exists() and self.checkpoint.exists()):
+            return
+        end = json.loads(self.end.read_bytes())
+        now, then = getattr(options, end["by"]), end["limit"]
+        if now is not None and now <= then:
+            steps = f"{end['steps']:,} step{'' if end['steps'] == 1 else 's'}"
+            raise Finished(f"the run is finished ({steps}, BLEU {end['bleu']:.2f}): raise {end['by']} to go on")
+
+    def write_end(self, options: Any, by: str, steps: int, bleu: float) -> None:
+        """Note that the run is finished.
+
+        Args:
+            options: its `TrainingOptions`.
+            by: the name of the one that ended it.
+            steps, bleu: how far it came, and how good it was in the test.
+        """
+        end = {"by": by, "limit": getattr(options, by), "steps": steps, "bleu": bleu}
+        write_atomically(self.end, (json.dumps(end) + "\n").encode())
