@@ -44,7 +44,7 @@ FUSED := $(CPP)/engine
 FUSED_LIBRARY ?= $(shell ls $(CURDIR)/$(FUSED)/libtxport_engine.so 2> /dev/null)
 
 .PHONY: help venv demo bench fused test test-cuda-provider test-gpu gpu-bundles gpu-kit lint types unit unit-runtime wheel clean
-.PHONY: arm64 arm64-cpp
+.PHONY: arm64 arm64-cpp test-processors
 .PHONY: cpp cpp-build cpp-ctest cpp-dependencies cpp-clang cpp-sanitize cpp-sanitize-build cpp-fuzz cpp-tidy
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
@@ -59,6 +59,7 @@ help:
 	@echo 'make test-gpu  what only an NVIDIA GPU can show: tests, figures and a report'
 	@echo 'make gpu-kit   the same for a machine with neither network nor compiler, in files to copy there'
 	@echo 'make fused     build the fused CPU engine for Python, if a C++ compiler is here; make demo does it too'
+	@echo 'make test-processors   tests of export and verification with PyTorch held to older instruction sets, before a release'
 	@echo 'make cpp       build, test and try the C++ runtime (Debian, Ubuntu)'
 	@echo 'make cpp-sanitize, cpp-fuzz, cpp-tidy   more checks of it, with clang'
 	@echo 'make arm64     both runtimes on 64-bit ARM, under qemu (Debian, Ubuntu); make arm64-cpp: only the one in C++'
@@ -204,6 +205,11 @@ $(RUNTIME_VENV)/.ready: $(VENV)/.ready | wheel
 	@touch $@
 
 # Seconds if nothing was changed, a minute the first time.
+# Each kind of PyTorch's kernels; ONNX Runtime has no such switch, and the fused engine's targets are tested in tests/cpp.
+test-processors: $(VENV)/.ready
+	@for isa in default:SSE41 avx2:AVX2; do echo "== $$isa" && ATEN_CPU_CAPABILITY=$${isa%:*} ONEDNN_MAX_CPU_ISA=$${isa#*:} \
+	  $(VENV)/bin/python -m pytest -q tests/exporter || exit 1; done
+
 fused:
 	@runtime/cpp/engine.sh $(FUSED)
 

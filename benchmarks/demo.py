@@ -22,6 +22,7 @@ from rich.markup import escape
 from txport.benchmarks.demo_summary import SHOWN, DemoFigures, Translated, missed, print_summary
 from txport.runtime.bundle.manifest import WEIGHTS
 from txport.runtime.errors import CheckFailed, InputError, TxportError
+from txport.training.run.paths import RunPaths
 
 # What people type first and what the demo's model must say to it; the first ones are shown.
 SENTENCES = Path(__file__).with_name("demo_sentences.tsv")
@@ -49,7 +50,8 @@ class Demo:
     """One run of all stages, in order.
 
     Args:
-        output: receives `checkpoint`, `bundle` and `bundle-fp16`; those of an earlier run are replaced.
+        output: receives `checkpoint`, `bundle` and `bundle-fp16`; those of an earlier run are replaced, and training
+            that was interrupted goes on.
         recipe: for tx-train.
         sentences: to verify on.
         console: for headings; the commands write to the same standard output and error.
@@ -67,7 +69,7 @@ class Demo:
             CheckFailed, InputError: a command failed and has reported why.
         """
         with self._stage("train"):
-            self._run("tx-train", "--recipe", self.recipe, "-o", str(self.checkpoint), "--force", shown=True)
+            self._train()
         with self._stage("export and verify, float32 and FP16"), ThreadPoolExecutor(1) as beside:
             # Side by side: parts of an export use one core only. One terminal has room for the bars of one.
             other = beside.submit(self._export, self.half, "--fp16", quiet=True)
@@ -94,6 +96,18 @@ class Demo:
         start = time.monotonic()
         yield
         self.seconds[name] = time.monotonic() - start
+
+    def _train(self) -> None:
+        """Go on with a run that was interrupted, unless its recipe has changed since, or begin a new one."""
+        command = ("tx-train", "--recipe", self.recipe, "-o", str(self.checkpoint))
+        run = RunPaths(self.checkpoint)
+        if run.last.exists() and not run.end.exists():
+            try:
+                self._run(*command, "--resume", shown=True)
+                return
+            except InputError:
+                self.console.print("The interrupted run cannot go on: a new one begins.")
+        self._run(*command, "--force", shown=True)
 
     def _export(self, bundle: Path, *options: str, quiet: bool = False) -> list[dict[str, Any]]:
         common = ("-o", str(bundle), "--force", "--json", "--sentences", self.count)

@@ -27,6 +27,7 @@ from txport.training.evaluation import Scores
 from txport.training.examples import Examples
 from txport.training.fitting import fit
 from txport.training.guidance.guided_attention import choose_guide
+from txport.training.outlook import Outlook
 from txport.training.recipe import Recipe, TrainingOptions, chosen
 from txport.training.run.agreement import Agreement, lost
 from txport.training.run.clock import Clock
@@ -35,7 +36,7 @@ from txport.training.run.directory import RunDirectory
 from txport.training.run.divergence import Divergence
 from txport.training.run.interruption import Interruption
 from txport.training.run.lightning_module import TranslationModule
-from txport.training.run.outlook import Lookout, Outlook
+from txport.training.run.lookout import Lookout
 from txport.training.run.pacing import MOST, NEVER, Pace, TimeLimit
 from txport.training.run.progress import RunProgress
 from txport.training.run.saving import StateSaver

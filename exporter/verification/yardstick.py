@@ -61,11 +61,10 @@ def allowance(weights: str, config: Config, *, sums_in_format: bool = False) -> 
 
     Roundings are nearly independent, so that errors grow with the square root of their number. A lowering writes at
     most four operators where PyTorch has one, which makes a factor of 2. Where products are summed in the format
-    itself, as float32 always is, a sum of n terms one by one rounds n times, and one in blocks, as PyTorch's, at least
-    log2 n times (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, section 4.2).
+    itself, as float32 always is, a sum of n terms one by one rounds n times, and PyTorch in blocks fewer times: a
+    large bias only once (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, chapter 4).
     """
-    terms = max(config.d_model, config.ffn)
-    return max(2.0, math.sqrt(terms / math.log2(terms))) if weights == "float32" or sums_in_format else 2.0
+    return max(2.0, math.sqrt(max(config.d_model, config.ffn))) if weights == "float32" or sums_in_format else 2.0
 
 
 class _Arithmetic(TorchFunctionMode):

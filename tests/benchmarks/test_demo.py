@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from txport.benchmarks.demo import SENTENCES
+from txport.benchmarks.demo import SENTENCES, Demo
 from txport.benchmarks.demo_summary import SHOWN, DemoFigures, Translated, missed, print_summary
+from txport.training.run.paths import RunPaths
 
 
 def verified(float32: tuple[int, ...], half: tuple[int, ...]) -> dict[str, list[dict]]:
@@ -132,6 +133,26 @@ def test_all_stages_with_a_model_that_has_learned_nothing(tmp_path: Path, checkp
     for name, precision in (("bundle", "float32"), ("bundle-fp16", "float16")):
         manifest = json.loads((tmp_path / "demo" / name / "manifest.json").read_text())
         assert manifest["precision"]["type"] == precision
+
+
+def test_training_that_was_interrupted_goes_on(tmp_path: Path) -> None:
+    """A run that ended by its steps has no end.json once that is taken away, as one that was interrupted."""
+    (tmp_path / "recipe.toml").write_text(RECIPE.replace("max_steps = 120", "max_steps = 4"))
+    demo = Demo(tmp_path, str(tmp_path / "recipe.toml"), 12, Console(file=io.StringIO()))
+    run = RunPaths(demo.checkpoint)
+    demo._train()
+    run.end.unlink()
+    (tmp_path / "recipe.toml").write_text(RECIPE.replace("max_steps = 120", "max_steps = 6"))
+    demo._train()
+    assert json.loads(run.end.read_text())["steps"] == 6 and "--resume" in demo.console.file.getvalue()
+    run.end.unlink()
+    (tmp_path / "recipe.toml").write_text(
+        RECIPE.replace("max_steps = 120", "max_steps = 2").replace("tokens = 1024", "tokens = 512")
+    )
+    demo._train()
+    text = demo.console.file.getvalue()
+    assert "cannot go on: a new one begins" in " ".join(text.split())
+    assert json.loads(run.end.read_text())["steps"] == 2
 
 
 def test_bad_use_is_one_sentence(tmp_path: Path) -> None:

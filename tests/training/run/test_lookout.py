@@ -12,8 +12,9 @@ import pytest
 from txport.training import fitting
 from txport.training.fitting import fit
 from txport.training.loop import train
+from txport.training.outlook import BUSY, Outlook, Share
 from txport.training.recipe import Recipe, from_table
-from txport.training.run.outlook import BUSY, LEAST, Outlook, Share
+from txport.training.run.lookout import LEAST
 
 
 def test_others_on_the_same_core_take_their_share(caplog: pytest.LogCaptureFixture) -> None:
