@@ -16,8 +16,8 @@ from txport.models.config import PRESETS, Config, preset
 from txport.models.transformer import Transformer
 from txport.training.corpora import Pair
 from txport.training.guidance.guided_attention import default_heads
-from txport.training.recipe import Recipe, TokenizerOptions, TrainingOptions, chosen
 from txport.training.outlook import Outlook, Share
+from txport.training.recipe import Recipe, TokenizerOptions, TrainingOptions, chosen
 from txport.training.scheduled_sampling import time_constant
 from txport.training.tokenizers import most_pieces
 
