@@ -43,7 +43,7 @@ FUZZ_SECONDS ?= 60
 FUSED := $(CPP)/engine
 FUSED_LIBRARY ?= $(shell ls $(CURDIR)/$(FUSED)/libtxport_engine.so 2> /dev/null)
 
-.PHONY: help venv demo bench fused test test-gpu gpu-report gpu-kit lint types unit unit-runtime wheel clean
+.PHONY: help venv demo bench fused test test-cuda-provider test-gpu gpu-bundles gpu-kit lint types unit unit-runtime wheel clean
 .PHONY: arm64 arm64-cpp
 .PHONY: cpp cpp-build cpp-ctest cpp-dependencies cpp-clang cpp-sanitize cpp-sanitize-build cpp-fuzz cpp-tidy
 .NOTPARALLEL:
@@ -55,8 +55,9 @@ help:
 	@echo 'make test      lint, types, import layers and all tests'
 	@echo 'make lint      only style and import layers'
 	@echo 'make venv      only the virtual environment, build/venv'
-	@echo 'make test-gpu  the tests that need an NVIDIA GPU; make gpu-report: what only a GPU can show, and figures'
-	@echo 'make gpu-kit   that report for a machine with neither network nor compiler, in files to copy there'
+	@echo "make test-cuda-provider   ONNX Runtime's own CUDA provider, without a GPU"
+	@echo 'make test-gpu  what only an NVIDIA GPU can show: tests, figures and a report'
+	@echo 'make gpu-kit   the same for a machine with neither network nor compiler, in files to copy there'
 	@echo 'make fused     build the fused CPU engine for Python, if a C++ compiler is here; make demo does it too'
 	@echo 'make cpp       build, test and try the C++ runtime (Debian, Ubuntu)'
 	@echo 'make cpp-sanitize, cpp-fuzz, cpp-tidy   more checks of it, with clang'
@@ -68,12 +69,14 @@ venv: $(VENV)/.ready
 demo: $(VENV)/.ready fused
 	@$(VENV)/bin/python -m txport.benchmarks.demo -o build/demo
 
+base_checkpoint = test -e build/base/checkpoint/config.json \
+  || $(VENV)/bin/python -m txport.benchmarks.studies.random_checkpoint --preset base -o build/base/checkpoint
+
 # int8 of random weights is not verified: they have no quality, and the gate would leave most of the encoder in float32.
 bench: $(VENV)/.ready fused
 	@test -e build/demo/bundle/manifest.json || { echo 'Run `make demo` first: it makes the bundle to measure.'; exit 2; }
 	@test -e build/demo/bundle-int8/manifest.json || $(VENV)/bin/tx-export build/demo/checkpoint -o build/demo/bundle-int8 --int8
-	@test -e build/base/checkpoint/config.json \
-	  || $(VENV)/bin/python -m txport.benchmarks.studies.random_checkpoint --preset base -o build/base/checkpoint
+	@$(base_checkpoint)
 	@for kind in bundle bundle-int8; do test -e build/base/$$kind/manifest.json || $(VENV)/bin/tx-export build/base/checkpoint \
 	  -o build/base/$$kind --max-target 128 $$(test $$kind = bundle && echo --sentences 32 --singles 2 || echo --int8 --no-verify); done
 	@$(VENV)/bin/tx-bench build/demo/bundle --against build/demo/bundle-int8 --peers -o build/bench/demo
@@ -103,22 +106,60 @@ unit-runtime: $(RUNTIME_VENV)/.ready wheel
 	@test -e $(TEST_BUNDLE)/manifest.json || { echo 'Run `make unit` first: it exports the bundle to test with.'; exit 2; }
 	@echo "== Tests of the runtime where there is no PyTorch, on $$($(RUNTIME_VENV)/bin/python --version)"
 	@TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) $(RUNTIME_VENV)/bin/python -m pytest $(SIDE_BY_SIDE) -m 'not gpu' \
-	  tests/runtime tests/test_layout.py
+	  tests/runtime tests/gpu tests/test_layout.py
 
-test-gpu: $(VENV)/.ready
-	@$(VENV)/bin/python -m pytest -m gpu
+# ONNX Runtime's own CUDA provider, without a GPU, over stand-ins for CUDA's libraries: the newest version, and the last
+# one for Python 3.10. Not the extra ort-gpu, which brings CUDA itself. Kernels compute nothing there.
+CUDA_PROVIDER := build/cuda-provider
+CUDA_PROVIDER_VENVS = $(CUDA_PROVIDER)/newest/.ready $(if $(OLDEST),$(CUDA_PROVIDER)/oldest/.ready)
+$(CUDA_PROVIDER)/newest/.ready: INTERPRETER = $(PYTHON)
+$(CUDA_PROVIDER)/oldest/.ready: INTERPRETER = $(OLDEST)
+$(CUDA_PROVIDER)/%/.ready: pyproject.toml
+	@echo '== Set up $(@D), with onnxruntime-gpu (once, 1 GB)'
+	@rm -rf $(@D)
+	@$(INTERPRETER) -m venv $(@D)
+	@$(@D)/bin/python $(INSTALL) -q onnxruntime-gpu "cuda-bindings<13; python_version < '3.11'" \
+	  "cuda-bindings; python_version >= '3.11'" onnx 'sentencepiece>=0.2,<0.2.2' 'click>=8.1' 'pytest>=8'
+	@touch $@
 
-# BUNDLES: a directory of bundles to run; without it presets with random weights are exported, and the demo's are taken.
-gpu-report: $(VENV)/.ready
+# $(call cuda_provider_tests,VENV)
+cuda_provider_tests = $(1)/bin/python $(INSTALL) -q --no-deps --force-reinstall $(WHEEL) && \
+  $(1)/bin/python tests/fakes/cuda_stubs.py $(1)/stubs && \
+  TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) TXPORT_CUDA_STUBS=$(CURDIR)/$(1)/stubs LD_LIBRARY_PATH=$(CURDIR)/$(1)/stubs/cudnn \
+  $(if $(wildcard $(CPP)/release/txport-translate),TXPORT_CPP_BUILD=$(CURDIR)/$(CPP)/release) \
+  $(1)/bin/python -m pytest -p no:cacheprovider tests/cuda_provider
+
+# Export what is not there of the tests' bundles: in float32, in float16, and with islands.
+test_bundles = TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) $(VENV)/bin/python -m pytest -q -p no:cacheprovider \
+  tests/gpu/test_rehearsal.py -k bundles_of_the_tests
+
+test-cuda-provider: $(CUDA_PROVIDER_VENVS) wheel
+	@test -e $(TEST_BUNDLE)-islands/manifest.json -a -e $(TEST_BUNDLE)-float16/manifest.json || $(test_bundles)
+	@test -n '$(OLDEST)' || echo 'There is no Python 3.10 here: the last onnxruntime-gpu for it is not tested.'
+	@$(foreach venv,$(patsubst %/.ready,%,$(CUDA_PROVIDER_VENVS)),echo "== ONNX Runtime's CUDA provider without a GPU: \
+	  $$($(venv)/bin/python -c 'import onnxruntime as o; print(o.__version__)')" && $(call cuda_provider_tests,$(venv)) &&) true
+
+# The bundles for a GPU: the tests', the demo's if `make demo` has run, and the base preset with random weights, in float16,
+# whose figures count. Random weights meet too many near ties in float16 to be verified. BUNDLES names other ones.
+GPU_BUNDLES = $(or $(BUNDLES),build/gpu/bundles)
+GPU_TOOLS = $(if $(wildcard $(CPP)/release/txport-bench),--programs $(CPP)/release)
+gpu-bundles: $(VENV)/.ready
 ifndef BUNDLES
-	@$(VENV)/bin/python -m txport.benchmarks.gpu.bundles -o build/gpu/bundles
+	@$(test_bundles)
+	@$(base_checkpoint)
+	@test -e build/base/bundle-float16/manifest.json || $(VENV)/bin/tx-export build/base/checkpoint \
+	  -o build/base/bundle-float16 --fp16 --no-verify --sentences 8 --singles 2
+	@rm -rf $(GPU_BUNDLES) && mkdir -p $(GPU_BUNDLES)
+	@for pair in base/bundle-float16=base-float16 demo/bundle-fp16=demo-float16 test/bundle=tiny-float32 \
+	  test/bundle-float16=tiny-float16 test/bundle-islands=tiny-islands; do \
+	  test ! -e build/$${pair%=*} || ln -s $(CURDIR)/build/$${pair%=*} $(GPU_BUNDLES)/$${pair#*=}; done
 endif
-	@$(VENV)/bin/python -m txport.benchmarks.gpu.report --bundles $(or $(BUNDLES),build/gpu/bundles) \
-	  $(if $(wildcard $(CPP)/release/txport-bench),--programs $(CPP)/release) -o build/gpu/report
 
-gpu-kit: wheel
-	@$(VENV)/bin/python -m txport.benchmarks.gpu.kit $(if $(BUNDLES),--bundles $(BUNDLES)) \
-	  $(if $(wildcard $(CPP)/release/txport-bench),--programs $(CPP)/release) -o build/gpu-kit
+test-gpu: gpu-bundles
+	@$(VENV)/bin/python tests/gpu/run.py build/gpu --bundles $(GPU_BUNDLES) $(GPU_TOOLS)
+
+gpu-kit: gpu-bundles wheel
+	@$(VENV)/bin/python tests/gpu/kit.py -o build/gpu-kit --bundles $(GPU_BUNDLES) $(GPU_TOOLS)
 
 # build/lib is setuptools' own leftover: what was deleted from the repository would still be packed from there. And what
 # was deleted would stay installed, since pip looks for the old version in the first environment.

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
-from txport.benchmarks.pictures.canvas import Canvas
+from txport.benchmarks.pictures.canvas import MARGIN, Canvas, Text
 from txport.benchmarks.pictures.heatmaps import draw_heatmaps
 from txport.benchmarks.pictures.links import draw_links
 from txport.benchmarks.pictures.maps import KINDS, Map, read_maps
@@ -60,6 +60,7 @@ def main(
             raise InputError(f"there is no attention of the kind {unknown[0]!r}: give {', '.join(KINDS)}")
         maps = read_maps(model, text, target, options)
         canvas, label = _draw(maps, kinds, layers, heads, word), f"Attention: {maps[0].text} → {maps[1].text}"
+        _caption(canvas, [str(model), maps[0].text, maps[1].text])
     write_atomically(output, write(canvas, label))
 
 
@@ -75,6 +76,12 @@ def _writer(output: Path) -> Callable[[Canvas, str], bytes]:
     if kind == ".html":
         return lambda canvas, label: canvas.page(label).encode()
     raise InputError(f"{output} is no picture that can be written: its name must end in .svg, .html or .png")
+
+
+def _caption(canvas: Canvas, lines: Sequence[str]) -> None:
+    """Name the model, the text and its translation below the picture."""
+    for line in lines:
+        canvas.add(Text(MARGIN, canvas.height + 4, line, 10))
 
 
 def _draw(

@@ -60,5 +60,8 @@ def _verification(report: VerificationReport | None) -> str:
     for each in report.lowerings:
         errors = f"{each.max_logit_error:.2e} | {each.mean_logit_error:.2e}"
         lines.append(f"| {each.lowering} | {each.sentences} | {each.token_identical} | {errors} |")
-    qualities = [each.quality.summary for each in report.lowerings if each.quality is not None]
-    return "\n".join([*lines, *(f"\n{sentence[0].upper()}{sentence[1:]}." for sentence in (*qualities, *report.notes))])
+    qualities = [
+        f"{each.lowering}: {each.quality.summary}" for each in report.lowerings if each.quality and each.quality.lost
+    ]
+    sentences = [f"rounding explains partings at logit margins up to {report.bound:.2g}", *qualities, *report.notes]
+    return "\n".join([*lines, *(f"\n{sentence[0].upper()}{sentence[1:]}." for sentence in sentences)])

@@ -3,14 +3,13 @@
 import dataclasses
 import shutil
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import onnx_ir as ir
 from txport.exporter.bundle import graph_record, write_graphs, write_json
+from txport.exporter.golden_cases import golden_cases
 from txport.exporter.graphs.float16 import to_float16
 from txport.exporter.graphs.int8 import convertible
 from txport.exporter.graphs.lowerings import LOWERINGS
@@ -26,11 +25,10 @@ from txport.exporter.precision.islands import (
     islands_of_outputs,
 )
 from txport.exporter.progress import Stages
-from txport.exporter.reference import Logits, answers
+from txport.exporter.reference import answers
 from txport.exporter.trial import choose_trial
 from txport.exporter.verification.coverage import Coverage
-from txport.exporter.verification.fused import fused_engine
-from txport.exporter.verification.portions import SINGLES, budget
+from txport.exporter.verification.options import MINUTES, SENTENCES, SINGLES
 from txport.exporter.verification.report import VerificationReport
 from txport.exporter.verification.verify import Verifier, write_report
 from txport.models.checkpoint import Checkpoint, load_checkpoint
@@ -38,20 +36,15 @@ from txport.runtime.bundle.manifest import FORMAT_VERSION, GOLDEN, NAME, WEIGHTS
 from txport.runtime.bundle.parameters import Parameters
 from txport.runtime.bundle.schema import Dimensions, FileEntry, Generation, Island, MadeBy, Precision, Range
 from txport.runtime.bundle.strict_json import encode
-from txport.runtime.engine import Engine, SpecialTokens
-from txport.runtime.engines.ort import OrtEngine
-from txport.runtime.errors import BundleError, CheckFailed, InputError
+from txport.runtime.engine import SpecialTokens
+from txport.runtime.errors import CheckFailed, InputError
 from txport.runtime.files import new_directory, scratch_directory, sha256
-from txport.runtime.golden import Case, Golden
-from txport.runtime.greedy import decode_all
 from txport.runtime.text.affixes import affixes
 from txport.runtime.version import VERSION
 
 CALIBRATION_SENTENCES = 64
 # Tokens of a source or an answer for which sinusoids are written, at most; they could go on for ever.
 MOST_SINUSOIDS = 1 << 16
-GOLDEN_CASES = 32
-NEAR_TIE = 0.05  # between the logits of two ids; more than float16 moves them, less than a trained model's ids lead by
 
 
 @dataclass(frozen=True)
@@ -67,8 +60,8 @@ class ExportOptions:
         max_batch: most rows of a batch.
         attention: add the graphs that attention, alignments, scores of given translations and embeddings need.
         verify: compare with PyTorch before the bundle appears.
-        sentences: how many sentences to verify on; None for as many as `minutes` allow, at most `SENTENCES`.
-        minutes: how long that may take; None for `MINUTES`, or for any time if `sentences` says how many.
+        sentences: how many sentences to verify on, if there are so many.
+        minutes: how long comparing them may take.
         singles: how many of them to run alone and with padding as well.
         text: a file of sentences to use instead of the checkpoint's own.
         references: their translations.
@@ -83,8 +76,8 @@ class ExportOptions:
     max_batch: int = 64
     attention: bool = False
     verify: bool = True
-    sentences: int | None = None
-    minutes: float | None = None
+    sentences: int = SENTENCES
+    minutes: float = MINUTES
     singles: int = SINGLES
     text: Path | None = None
     references: Path | None = None
@@ -124,8 +117,7 @@ class _Export:
         self._dimensions = _dimensions(checkpoint, options)
         longest = self._dimensions.source.max, self._dimensions.target.max
         checkpoint.model.lengthen(max(longest))
-        count, self._minutes = budget(options.sentences, options.minutes)
-        self._trial = choose_trial(checkpoint, count, *longest, options.text, options.references)
+        self._trial = choose_trial(checkpoint, options.sentences, *longest, options.text, options.references)
 
     @property
     def _longest(self) -> int:
@@ -143,7 +135,7 @@ class _Export:
         _copy_tokenizer(self._checkpoint, directory)
         manifest = dataclasses.replace(manifest, files=list_files(directory)).write(directory)
         self._stages.stage("self-check cases")
-        write_json(directory / GOLDEN, encode(self._golden(directory, manifest)))
+        write_json(directory / GOLDEN, encode(golden_cases(self._checkpoint, self._trial, directory, manifest)))
         golden = FileEntry((directory / GOLDEN).stat().st_size, sha256(directory / GOLDEN))
         files = dict(sorted({**manifest.files, GOLDEN: golden}.items()))
         return dataclasses.replace(manifest, files=files).write(directory)
@@ -160,19 +152,20 @@ class _Export:
 
     def verify(self, directory: Path) -> VerificationReport:
         """Compare what was written with the checkpoint."""
-        verifier = Verifier(self._checkpoint, self._trial, self._options.singles, self._stages, self._minutes)
+        verifier = Verifier(self._checkpoint, self._trial, self._options.singles, self._stages, self._options.minutes)
         return verifier.verify_bundle(directory)
 
     def _trace(self) -> dict[str, ir.Model]:
-        lowerings, attention = self._options.lowerings, self._options.attention
+        model, options = self._checkpoint.model, self._options
+        lowerings, attention = options.lowerings, options.attention
         self._stages.stage("trace", 1 + len(lowerings) + (len(ATTENTION) if attention else 0))
-        return trace_all(self._checkpoint.model, lowerings, self._longest, attention, self._stages.advance)
+        return trace_all(model, lowerings, self._longest, attention, self._stages.advance, half=options.float16)
 
     def _convert(self, scratch: Path, models: dict[str, ir.Model]) -> list[Island]:
         """Convert the models in place to the precision of the options; return the nodes that stay in float32."""
         if not self._options.float16 and not self._options.int8:
             return []
-        trial, coverage = self._trial, Coverage(self._trial, None)
+        trial, coverage = self._trial, Coverage(self._trial)
         sources, limits = trial.sources[:CALIBRATION_SENTENCES], trial.limits[:CALIBRATION_SENTENCES]
         self._stages.stage("calibration: what PyTorch answers", len(sources))
         sample = []
@@ -216,38 +209,6 @@ class _Export:
             files={},
             verification=None,
         )
-
-    def _golden(self, directory: Path, manifest: Manifest) -> Golden:
-        """Sentences with the ids that PyTorch chooses; below float32 only those whose ids survive the rounding.
-
-        In float16 every device rounds in its own way, so that ids which are almost tied would accuse engines that are
-        right. Models with random weights have many such.
-        """
-        rounds, differs = manifest.precision.weights != "float32", manifest.precision.type == "float16"
-        trial, count = self._trial, GOLDEN_CASES * (2 if rounds else 1)
-        sources, limits = trial.sources[:count], trial.limits[:count]
-        requests = trial.requests(range(len(sources)))
-        engines: list[Engine] = [OrtEngine(directory, manifest)]
-        with suppress(BundleError):  # its refusal is for the verification to report
-            if (fused := fused_engine(directory, manifest, lambda reason: None)) is not None:
-                engines.append(fused)
-        made = [[result.ids for result in decode_all(engine, requests)] for engine in engines]
-        expected: dict[int, list[int]] = {}
-        leads: dict[int, float] = {}
-        for answer in answers(self._checkpoint.model, sources, limits, trial.prefix, made[0]):
-            expected.update(zip(answer.batch.indices, answer.batch.targets, strict=True))
-            for row, index in enumerate(answer.batch.indices):
-                leads[index] = _smallest_lead(answer.logits[row, len(trial.prefix) : len(expected[index])])
-        kept = [i for i in range(len(sources)) if not rounds or all(ids[i] == expected[i] for ids in made)]
-        kept = [i for i in kept if not differs or leads[i] >= NEAR_TIE] or kept
-        cases = [Case(trial.texts[i], tuple(sources[i]), tuple(expected[i])) for i in kept[:GOLDEN_CASES]]
-        return Golden(1, tuple(cases))
-
-
-def _smallest_lead(logits: Logits) -> float:
-    """By how much the best id leads the second best, at the narrowest of the steps of `[steps, vocabulary]` logits."""
-    second, best = np.partition(logits, -2)[:, -2:].T
-    return float((best - second).min(initial=np.inf))
 
 
 def _dimensions(checkpoint: Checkpoint, options: ExportOptions) -> Dimensions:

@@ -121,12 +121,18 @@ def batches(rows: Sequence[Sequence[int]], most: int = BATCH) -> list[list[int]]
 def _read(model: Transformer, sources: Sequence[Sequence[int]], indices: list[int], targets: list[list[int]]) -> Answer:
     """What PyTorch computes when it reads these targets of the sources `indices`, whole."""
     ids, lengths = pad([sources[index] for index in indices], model.config.pad_id)
-    memory = model.encode(torch.from_numpy(ids), torch.from_numpy(lengths))
+    batch = Batch(indices, ids, lengths, targets)
+    memory, logits = teacher_forcing(model, batch)
     cross = [tensor.numpy() for pair in model.cross_key_values(memory) for tensor in pair]
-    inputs, _ = pad([[model.config.bos_id, *target[:-1]] for target in targets], model.config.pad_id)
-    source = torch.from_numpy(ids)
-    logits = model.decode(torch.from_numpy(inputs), memory, torch.from_numpy(lengths), source_ids=source)
-    return Answer(Batch(indices, ids, lengths, targets), logits.numpy(), cross)
+    return Answer(batch, logits.numpy(), cross)
+
+
+def teacher_forcing(model: Transformer, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """The encoder's output `[b, s, d]`, and the logits `[b, t, v]` of the targets that the decoder reads at once."""
+    source, lengths = torch.from_numpy(batch.source_ids), torch.from_numpy(batch.source_lengths)
+    memory = model.encode(source, lengths)
+    inputs, _ = pad([[model.config.bos_id, *target[:-1]] for target in batch.targets], model.config.pad_id)
+    return memory, model.decode(torch.from_numpy(inputs), memory, lengths, source_ids=source)
 
 
 def _rows(answer: Answer, rows: list[int]) -> Answer:

@@ -98,6 +98,18 @@ def choose_trial(
     return Trial(chosen, sources, limits, around.target_prefix, origin, tokenizer, translations, True)
 
 
+def spread(lengths: Sequence[int]) -> list[int]:
+    """All indices, in an order of which every beginning has short and long sentences as the whole has.
+
+    By length, ranks are taken in the order of their reversed bits (van der Corput 1935): the middle, the quarters, the
+    eighths.
+    """
+    by_length = sorted(range(len(lengths)), key=lambda index: lengths[index])
+    bits = max(1, (len(lengths) - 1).bit_length())
+    ranks = (int(f"{number:0{bits}b}"[::-1], 2) for number in range(1 << bits))
+    return [by_length[rank] for rank in ranks if rank < len(by_length)]
+
+
 def answer_limits(sources: Sequence[Sequence[int]], max_target: int, around: Affixes) -> list[int]:
     """The most tokens of the answer to each source: by `PER_SOURCE` and `MORE`, after a forced beginning."""
     least = len(around.target_prefix) + MORE

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from txport.exporter.verification.golden import GoldenReport, verify_golden
+from txport.exporter.verification.golden import GoldenReport, admit_fused, awaits_fused, verify_golden
 from txport.exporter.verification.options import verification_options
-from txport.exporter.verification.portions import budget
 from txport.exporter.words import plural
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.engines.choice import choose, open_engine
+from txport.runtime.engines.choice import FUSED, choose, open_engine
 from txport.runtime.errors import CheckFailed, InputError
 from txport.runtime.libraries import needs, share_cores
 
@@ -29,7 +28,7 @@ from txport.runtime.libraries import needs, share_cores
     help="What to verify: cpu (every lowering, and the fused engine), cuda or trt.",
 )
 @verification_options
-@click.option("--no-write", is_flag=True, help="Leave the bundle's verification.json as it is.")
+@click.option("--no-write", is_flag=True, help="Leave the bundle as it is.")
 @click.option(
     "--layers", is_flag=True, help="Compare every value of the graphs with float32 instead, on golden.json's cases."
 )
@@ -40,8 +39,9 @@ def main(
     """Compare BUNDLE with CHECKPOINT in PyTorch float32, token by token; exits with 1 if they differ.
 
     On the CPU every lowering is compared, and the report becomes the bundle's verification.json. With --device cuda or
-    trt the engine of that device is compared. Without CHECKPOINT it is compared with the bundle's golden.json. With
-    --layers it shows where in the graphs accuracy is lost, and exits with 1 if a value is not finite.
+    trt the engine of that device is compared. Without CHECKPOINT it is compared with the bundle's golden.json; a bundle
+    that was exported without the fused engine for CPUs is then run by it, if it passes. With --layers it shows where in
+    the graphs accuracy is lost, and exits with 1 if a value is not finite.
     """
     manifest = Manifest.load(bundle)
     manifest.check_files(bundle, hashes=lambda name: True)
@@ -56,13 +56,24 @@ def main(
     if checkpoint is None:
         if texts:
             raise InputError("--text and --references need a CHECKPOINT to compare with: name it after the bundle")
-        golden = verify_golden(bundle, device)
-        click.echo(json.dumps(dataclasses.asdict(golden), indent=1) if as_json else _words(golden))
-        if not golden.passed:
-            raise CheckFailed(f"{bundle}: {golden.differences[0]}")
+        _verify_golden(bundle, manifest, device, write=not no_write, as_json=as_json)
         return
     write = not no_write and device == "cpu"
     _verify_checkpoint(bundle, checkpoint, manifest, device, write=write, as_json=as_json, **trial)
+
+
+def _verify_golden(bundle: Path, manifest: Manifest, device: str, *, write: bool, as_json: bool) -> None:
+    """Compare with golden.json, on the CPU by the fused engine if that has not been verified yet; print the result.
+
+    With `write`, the manifest then says that it has been.
+    """
+    fused = device == "cpu" and awaits_fused(manifest)
+    report = verify_golden(bundle, device, FUSED if fused else None)
+    click.echo(json.dumps(dataclasses.asdict(report), indent=1) if as_json else _words(report))
+    if not report.passed:
+        raise CheckFailed(f"{bundle}: {report.differences[0]}")
+    if fused and write:
+        admit_fused(bundle, manifest)
 
 
 def _verify_checkpoint(
@@ -71,8 +82,8 @@ def _verify_checkpoint(
     manifest: Manifest,
     device: str,
     *,
-    sentences: int | None,
-    minutes: float | None,
+    sentences: int,
+    minutes: float,
     singles: int,
     text: Path | None,
     references: Path | None,
@@ -91,8 +102,7 @@ def _verify_checkpoint(
         from txport.models.checkpoint import load_checkpoint
 
     loaded = load_checkpoint(checkpoint)
-    count, minutes = budget(sentences, minutes)
-    trial = choose_trial(loaded, count, manifest.limits.source, manifest.limits.target, text, references)
+    trial = choose_trial(loaded, sentences, manifest.limits.source, manifest.limits.target, text, references)
     with Stages() as stages:
         verifier = Verifier(loaded, trial, singles, stages, minutes)
         if device == "cpu":

@@ -19,7 +19,7 @@ def _option(default: Any, help: str, least: int | None = None) -> Any:
 
 @dataclass(frozen=True)
 class Options:
-    """What may be asked of every sentence of a call.
+    """Choices for every sentence of a call.
 
     Attributes:
         max_length: the most tokens to make, eos included; None for as many as the bundle makes.
@@ -27,6 +27,8 @@ class Options:
         prefix: what each translation must begin with: text, or target ids.
         scores: compute `Translation.scores`.
         strict: refuse a text that is longer than the bundle takes, instead of cutting it with a warning.
+        alignments: compute `Translation.alignment`, by one more pass over each finished translation. A stream has none.
+        attention: compute `Translation.attention`, likewise.
         source_language: the language of the sentences, for a bundle that has several; None for its default.
         target_language: the language to translate into, likewise. A sentence may choose another one by its beginning
             if the bundle has that (`>>name<<`).
@@ -40,6 +42,15 @@ class Options:
     prefix: str | Sequence[int] | None = _option(None, "Text that every translation must begin with.")
     scores: bool = _option(False, "The log-probability of each id; needs --json.")
     strict: bool = _option(False, "Refuse a line that is too long, instead of cutting it with a warning.")
+    alignments: bool = _option(
+        False,
+        'Write which words come from which, after the text, as in "ein Hund ||| 0-0 1-1" (source-target, from 0); '
+        "for bundles of tx-export --with-attention.",
+    )
+    attention: bool = _option(
+        False,
+        "How much each id attended to each id of the source; needs --json, and a bundle of tx-export --with-attention.",
+    )
     source_language: str | None = _option(
         None, "Language of the input, for models with several. [default: the bundle's]"
     )
@@ -50,7 +61,8 @@ class Options:
     def __post_init__(self) -> None:
         for option in fields(self):
             value = getattr(self, option.name)
-            if option.metadata["least"] is not None and not (isinstance(value, Integral) or value is option.default):
+            whole = isinstance(value, Integral) and not isinstance(value, bool)
+            if option.metadata["least"] is not None and not (whole or value is option.default):
                 raise InputError(f"{option.name} {value!r} is not a whole number")
 
     def changed(self, changes: Mapping[str, Any]) -> "Options":

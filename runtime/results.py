@@ -15,6 +15,7 @@ class Translation:
         ids: target ids without bos; the last is eos unless the maximum length came first.
         scores: the natural logarithm of each id's probability, if requested.
         truncated: the sentence was longer than the bundle takes and was cut.
+        finished: the translation ended with eos, not at the maximum length; true of an empty sentence.
         alignment: which words and tokens of the sentence each one comes from, if requested; None for an empty sentence.
         attention: float32 `[ids, source ids]`, how much each id attended to each source id: the average that
             `txport.runtime.alignment` describes; likewise.
@@ -24,6 +25,7 @@ class Translation:
     ids: list[int]
     scores: list[float] | None
     truncated: bool
+    finished: bool
     alignment: Alignment | None = None
     attention: Float32 | None = field(default=None, compare=False)
 

@@ -32,6 +32,8 @@ from txport.runtime.translator import Translator
 
 F = TypeVar("F", bound=Callable[..., Any])
 STANDARD_INPUT = "-"
+# Options whose results have no place in a line of text.
+NEED_JSON = ("scores", "attention")
 
 
 def _of_options(command: F) -> F:
@@ -63,13 +65,7 @@ def _of_options(command: F) -> F:
     show_default=True,
     help="For a line that is not UTF-8: stop, put U+FFFD where it is wrong, or write an empty line.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Write a JSON object a line: text, ids, truncated (and scores).")
-@click.option(
-    "--alignments",
-    is_flag=True,
-    help='Write which words come from which, after the text, as in "ein Hund ||| 0-0 1-1" (source-target, from 0); '
-    "for bundles of tx-export --with-attention.",
-)
+@click.option("--json", "as_json", is_flag=True, help="Write a JSON object a line: text, ids, truncated, finished.")
 @_of_options
 @click.option("--device", default="auto", show_default=True, help="Where to run: auto, cpu, cuda or trt.")
 @click.option(
@@ -103,7 +99,6 @@ def main(
     output: Path | None,
     errors: str,
     as_json: bool,
-    alignments: bool,
     device: str,
     lowering: str | None,
     threads: int,
@@ -119,25 +114,25 @@ def main(
     batches, the first of them small. Lines are UTF-8 and end at "\n" only; empty ones stay empty.
     """
     files = files or [STANDARD_INPUT]
-    _check(files, output, options["scores"] and not as_json)
+    _check(files, output, [name for name in NEED_JSON if options[name] and not as_json])
     progress = _Progress(shown=_is_watched(files, output))
     logging.basicConfig(format=f"{progress.clear}tx-translate: %(message)s", level=logging.WARNING)
     translator = Translator(bundle, device, lowering, threads, batch, batch_tokens, workers)
     first = FIRST_LINES if output is None else window
+    line_of = as_json_line if as_json else _with_alignment if options["alignments"] else _as_line
     with _writer(output) as target, progress:
         for file in files:
             with _reader(file, window, first) as (raw, what):
                 texts = text_windows(raw, errors, what)
-                for results in translator.translate_windows(texts, what=what, alignments=alignments, **options):
-                    lines = (as_json_line(result) if as_json else _as_line(result, alignments) for result in results)
-                    write_all(target, b"".join(lines))
+                for results in translator.translate_windows(texts, what=what, **options):
+                    write_all(target, b"".join(line_of(result) for result in results))
                     progress.add(len(results))
 
 
-def _check(files: Sequence[str], output: Path | None, scores_unseen: bool) -> None:
+def _check(files: Sequence[str], output: Path | None, unseen: Sequence[str]) -> None:
     """Refuse what could only fail after the work was done."""
-    if scores_unseen:
-        raise InputError("--scores needs --json: lines of text have no place for scores")
+    for name in unseen:
+        raise InputError(f"--{name} needs --json: lines of text have no place for {name}")
     for file in files:
         if file == STANDARD_INPUT:
             _descriptor(sys.stdin, "input")
@@ -211,31 +206,38 @@ class _Progress:
             sys.stderr.flush()
 
 
-def _as_line(result: Translation, alignments: bool) -> bytes:
+def _as_line(result: Translation) -> bytes:
+    """The text."""
+    return as_line(result.text)
+
+
+def _with_alignment(result: Translation) -> bytes:
     """The text, and after it the alignment as Marian writes it."""
-    if not alignments:
-        return as_line(result.text)
     return as_line(f"{result.text} ||| {'' if result.alignment is None else result.alignment.pharaoh}".rstrip(" "))
 
 
 def as_json_line(result: Translation) -> bytes:
-    """One JSON object, the same bytes as the C++ runtime writes: scores have six decimals.
+    """One JSON object, the same bytes as the C++ runtime writes: scores and attention have six decimals.
 
-    An alignment adds the pairs of words, as `Alignment.pharaoh` has them, and the characters of each word.
+    An alignment adds the pairs of words, as `Alignment.pharaoh` has them, and the characters of each word; attention
+    is a list of rows, one a target id.
     """
     scores = ""
     if result.scores is not None:
-        scores = f', "scores": [{", ".join(map(_six_decimals, result.scores))}]'
+        scores = f', "scores": {_six_decimals(result.scores)}'
     if result.alignment is not None:
         words = result.alignment.source_words, result.alignment.target_words
         listed = (json.dumps([list(word) for word in side]) for side in words)
         aligned = f', "alignment": "{result.alignment.pharaoh}", "source_words": {next(listed)}'
         scores += f'{aligned}, "target_words": {next(listed)}'
-    text, truncated = json.dumps(result.text, ensure_ascii=False), json.dumps(result.truncated)
-    return f'{{"text": {text}, "ids": {result.ids}{scores}, "truncated": {truncated}}}\n'.encode()
+    if result.attention is not None:
+        scores += f', "attention": [{", ".join(map(_six_decimals, result.attention.tolist()))}]'
+    text = json.dumps(result.text, ensure_ascii=False)
+    ends = f'"truncated": {json.dumps(result.truncated)}, "finished": {json.dumps(result.finished)}'
+    return f'{{"text": {text}, "ids": {result.ids}{scores}, {ends}}}\n'.encode()
 
 
-def _six_decimals(score: float) -> str:
+def _six_decimals(numbers: Sequence[float]) -> str:
+    texts = (f"{number:.6f}" for number in numbers)
     # Whether a probability of one has the logarithm 0 or -0 depends on the order of a sum.
-    text = f"{score:.6f}"
-    return text.removeprefix("-") if text == "-0.000000" else text
+    return f"[{', '.join(text.removeprefix('-') if text == '-0.000000' else text for text in texts)}]"

@@ -69,6 +69,8 @@ class Translator:
         batch_tokens: int = greedy.BATCH_TOKENS,
         workers: int = 1,
     ) -> None:
+        if not isinstance(bundle, (str, os.PathLike)):
+            raise InputError(f"the bundle is of type {type(bundle).__name__}: give the path of its directory")
         directory = Path(bundle)
         numbers = threads, workers, 1 if batch is None else batch, batch_tokens
         if not all(isinstance(n, Integral) and n >= least for n, least in zip(numbers, (0, 0, 1, 1), strict=True)):
@@ -109,6 +111,10 @@ class Translator:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        runs = "closed" if self._engine is None else self._engine.name
+        return f"<Translator of {self._directory}: {runs}>"
+
     def __reduce__(self) -> NoReturn:
         raise InputError("a Translator cannot be pickled: open the bundle in each process")
 
@@ -116,9 +122,6 @@ class Translator:
         self,
         sentences: Iterable[str],
         options: Options = DEFAULTS,
-        *,
-        alignments: bool = False,
-        attention: bool = False,
         **changes: Any,
     ) -> list[Translation]:
         """Translate sentences; the results are in their order. Empty ones, and ones of spaces only, stay empty.
@@ -126,8 +129,6 @@ class Translator:
         Args:
             sentences: any number; they are sorted by length and run in batches.
             options: see `txport.runtime.options.Options`.
-            alignments: compute `Translation.alignment`, by one more pass over each finished translation.
-            attention: compute `Translation.attention`, likewise.
             changes: fields of `Options` by name, instead of those of `options`: `translate(texts, scores=True)`.
 
         Raises:
@@ -136,7 +137,7 @@ class Translator:
             ResourceError: there is not enough memory for the batch; a later call, or a smaller `batch`, may succeed.
             EngineError: the library or the GPU failed.
         """
-        call = self._call(options, changes, alignments, attention)
+        call = self._call(options, changes)
         return self._translate(sentences, call, "sentence", 1)
 
     def translate_windows(
@@ -145,15 +146,13 @@ class Translator:
         options: Options = DEFAULTS,
         *,
         what: str = "line",
-        alignments: bool = False,
-        attention: bool = False,
         **changes: Any,
     ) -> Iterator[list[Translation]]:
         """Translate a text of any length, some lines at a time.
 
         Args:
             windows: lines in portions of a size that is worth sorting, some hundred (see `txport.runtime.text.lines`).
-            options, alignments, attention, changes: as for `translate`.
+            options, changes: as for `translate`.
             what: names a line in messages, before its number.
 
         Yields:
@@ -162,7 +161,8 @@ class Translator:
         Raises:
             InputError: as `translate`, with the number of the line.
         """
-        call, first = self._call(options, changes, alignments, attention), 1
+        call = self._call(options, changes)
+        first = 1
         for window in windows:
             yield self._translate(window, call, what, first)
             first += len(window)
@@ -204,9 +204,6 @@ class Translator:
         self,
         sources: Iterable[Iterable[int]],
         options: Options = DEFAULTS,
-        *,
-        alignments: bool = False,
-        attention: bool = False,
         **changes: Any,
     ) -> list[Translation]:
         """As `translate`, from source ids, without a tokenizer unless `prefix` is text.
@@ -217,18 +214,22 @@ class Translator:
         Raises:
             InputError: a source is empty, longer than the bundle takes, or has an id outside the vocabulary.
         """
-        most = self.manifest.model.source_vocabulary
-        given = [check_ids(source, most, f"sentence {n}") for n, source in enumerate(listed(sources), 1)]
-        call = self._call(options, changes, alignments, attention)
-        work = [(call.request(source, call.target_prefix), "", False) for source in given]
+        whole = [self._source(source, f"sentence {number}") for number, source in enumerate(listed(sources), 1)]
+        call = self._call(options, changes)
+        work = [(call.request(source, call.target_prefix), "", False) for source in whole]
         return self._translations(work, call)
 
     def stream(self, sentence: str, options: Options = DEFAULTS, **changes: Any) -> Iterator[Piece]:
         """Translate one sentence and yield each token as it is made; options as for `translate`.
 
         The texts of all pieces, joined, are the text that `translate` gives.
+
+        Raises:
+            InputError: as `translate`, or alignments or attention are asked for: they need a whole translation.
         """
         call = self._call(options, changes)
+        if call.options.alignments or call.options.attention:
+            raise InputError("a stream has no alignments and no attention: use translate for these")
         request, _ = self._request(sentence, call, "the sentence")
         if request is None:
             return
@@ -239,7 +240,7 @@ class Translator:
     def _translate(self, texts: Iterable[str], call: "_Call", what: str, first: int) -> list[Translation]:
         sentences = listed(texts)
         found = [self._request(text, call, f"{what} {number}") for number, text in enumerate(sentences, first)]
-        empty = Translation("", [], [] if call.options.scores else None, False)
+        empty = Translation("", [], [] if call.options.scores else None, truncated=False, finished=True)
         work = [(request, sentences[i], cut) for i, (request, cut) in enumerate(found) if request is not None]
         made = iter(self._translations(work, call))
         return [empty if request is None else next(made) for request, _ in found]
@@ -247,20 +248,21 @@ class Translator:
     def _translations(self, work: Sequence[tuple[greedy.Request, str, bool]], call: "_Call") -> list[Translation]:
         """Of requests, each with its sentence (empty if only its ids are known) and whether it was cut."""
         made = self._decode([request for request, _, _ in work], call.options.scores)
+        eos = self.manifest.tokens.eos
         translations = [
-            Translation(self.tokenizer.decode(result.ids), result.ids, result.scores, cut)
+            Translation(self.tokenizer.decode(result.ids), result.ids, result.scores, cut, result.ids[-1:] == [eos])
             for result, (_, _, cut) in zip(made, work, strict=True)
         ]
-        if call.alignments or call.attention:
+        if call.options.alignments or call.options.attention:
             sources, targets = [list(request.source_ids) for request, _, _ in work], [each.ids for each in made]
             for index, reading in self._teacher.read(sources, targets, cross=True):
                 assert reading.cross is not None
                 (request, text, _), translation = work[index], translations[index]
                 weights = averaged(reading.cross, self.manifest.alignment_heads)
-                alignment = self._alignment(request, text, translation, call, weights) if call.alignments else None
-                translations[index] = replace(
-                    translation, alignment=alignment, attention=weights if call.attention else None
-                )
+                if call.options.alignments:
+                    alignment = self._alignment(request, text, translation, call, weights)
+                    translation = replace(translation, alignment=alignment)
+                translations[index] = replace(translation, attention=weights if call.options.attention else None)
         return translations
 
     def _alignment(
@@ -443,21 +445,19 @@ class Translator:
             return request, False
         message = f"{what} has {len(source)} tokens, more than the {most} that this bundle takes"
         if options.strict:
-            raise InputError(f"{message}: shorten it, or translate it cut short, without strict")
+            raise InputError(f"{message}: shorten it, or leave out the option strict to have it cut")
         _log.warning("%s: it was cut", message)
         return request, True
 
-    def _call(
-        self, options: Options, changes: Mapping[str, Any], alignments: bool = False, attention: bool = False
-    ) -> "_Call":
-        if alignments or attention:
-            self._teacher.graph("decoder")  # refuses a bundle without it before any work is done
-        # Languages are checked before any sentence is encoded.
+    def _call(self, options: Options, changes: Mapping[str, Any]) -> "_Call":
         if not isinstance(options, Options):
             raise InputError(
                 f"options are of type {type(options).__name__}: give Options(...), or fields of it by name"
             )
         options = options.changed(changes)
+        if options.alignments or options.attention:
+            self._teacher.graph("decoder")  # refuses a bundle without it before any work is done
+        # Languages are checked before any sentence is encoded.
         around = affixes(self.manifest.tokenizer, options.source_language, options.target_language)
         prefix: list[int] = []
         if isinstance(options.prefix, str):
@@ -467,7 +467,7 @@ class Translator:
             prefix = check_ids(options.prefix, self.manifest.model.target_vocabulary, "the prefix")
         begun = len(around.target_prefix) + len(prefix)
         check_lengths(options.max_length, options.min_length, begun, self.engine.limits.target)
-        return _Call(options, around.target_prefix, prefix, alignments, attention)
+        return _Call(options, around.target_prefix, prefix)
 
 
 @dataclass(frozen=True)
@@ -478,14 +478,11 @@ class _Call:
         options: of the call.
         target_prefix: ids that all answers begin with in its languages.
         prefix: ids of its `prefix`, which follow these.
-        alignments, attention: what to compute beside.
     """
 
     options: Options
     target_prefix: Sequence[int]
     prefix: Sequence[int]
-    alignments: bool = False
-    attention: bool = False
 
     def request(self, source: Sequence[int], target_prefix: Sequence[int]) -> greedy.Request:
         """Of one source; a sentence may choose a target language, and with it a target prefix, of its own."""

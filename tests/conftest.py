@@ -7,6 +7,8 @@ after its name, and one that has the optional graphs with `-attention`.
 
 `TXPORT_NEEDS_GPU=1` is for machines that must have a GPU: a test that needs one then fails without, instead of being
 skipped. `TXPORT_EMULATED=1` says that an emulator runs them, as in `make arm64`: those marked `native` are skipped.
+`TXPORT_CUDA_STUBS` names the stand-ins of `make test-cuda-provider`, without which those marked `cuda_provider` are
+skipped.
 """
 
 import fcntl
@@ -42,6 +44,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and (reason := _no_gpu()):
         refuse = pytest.fail if os.environ.get("TXPORT_NEEDS_GPU") == "1" else pytest.skip
         refuse(f"needs an NVIDIA GPU: {reason}")
+    if item.get_closest_marker("cuda_provider") and "TXPORT_CUDA_STUBS" not in os.environ:
+        pytest.skip("needs onnxruntime-gpu over stand-ins for CUDA's libraries: make test-cuda-provider")
     native = item.get_closest_marker("native")
     if native and os.environ.get("TXPORT_EMULATED") == "1":
         pytest.skip(f"not under an emulator: {native.args[0]}")

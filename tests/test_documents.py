@@ -15,7 +15,7 @@ else:
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ["benchmarks", "exporter", "models", "runtime", "training"]
-FOUND = [*ROOT.glob("*.md"), *(file for folder in FOLDERS for file in (ROOT / folder).rglob("README.md"))]
+FOUND = [*ROOT.glob("*.md"), *(file for folder in [*FOLDERS, "tests"] for file in (ROOT / folder).rglob("README.md"))]
 DOCUMENTS = sorted(str(file.relative_to(ROOT)) for file in FOUND)
 SUBCOMMANDS = ("compare", "scale")  # of tx-bench
 

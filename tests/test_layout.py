@@ -86,7 +86,8 @@ def test_what_tests_share_is_in_folders_of_its_own() -> None:
     for file in (ROOT / "tests").rglob("*.py"):
         name = str(file.relative_to(ROOT))
         is_test = file.stem.startswith("test_") or file.name in ("conftest.py", "cuda_checks.py")
-        assert is_test != (file.parent.name in ("helpers", "fakes", "data")), name
+        apart = file.parent.name == "gpu"  # with what runs it on other machines
+        assert apart or is_test != (file.parent.name in ("helpers", "fakes", "data")), name
         for node in ast.walk(ast.parse(file.read_text())):
             modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

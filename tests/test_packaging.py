@@ -78,9 +78,8 @@ def test_the_wheel_holds_every_module_and_its_data(built: tuple[list[str], list[
     sources = [path for path in found if path.parts[:2] != ("runtime", "cpp")]  # an example of the C library
     data = [*(ROOT / "training/recipes").glob("*.toml"), *(ROOT / "training/spoken").glob("*.txt")]
     data += [*(ROOT / "training/recipes").glob("*.tsv"), *(ROOT / "benchmarks").glob("*.tsv")]
-    data += [ROOT / "benchmarks/gpu/run.sh"]
     typed = [Path(folder, "py.typed") for folder in FOLDERS]
-    assert {path.suffix for path in data} == {".toml", ".txt", ".tsv", ".sh"}
+    assert {path.suffix for path in data} == {".toml", ".txt", ".tsv"}
     data = [path.relative_to(ROOT) for path in data]
     missing = {f"txport/{path.as_posix()}" for path in sources + data + typed} - set(wheel)
     assert not missing
@@ -89,7 +88,7 @@ def test_the_wheel_holds_every_module_and_its_data(built: tuple[list[str], list[
 def test_the_wheel_holds_neither_tests_nor_sources_of_other_languages(built: tuple[list[str], list[str]]) -> None:
     _, wheel = built
     shipped = {Path(name).suffix for name in wheel if name.startswith("txport/")}
-    assert shipped <= {".py", ".typed", ".toml", ".txt", ".tsv", ".sh"}
+    assert shipped <= {".py", ".typed", ".toml", ".txt", ".tsv"}
     assert not [name for name in wheel if re.search(r"(^|/)tests?(_|/|\.)", name)]
 
 
@@ -176,6 +175,22 @@ def test_exact_versions_stand_in_constraints_only() -> None:
     pinned = [line for line in [*project["dependencies"], *sum(extras.values(), [])] if "==" in line.split(";")[0]]
     assert not pinned
     assert re.search(r"^torch==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("extra", ["ort-gpu", "trt"])
+def test_on_python_3_10_cuda_bindings_are_those_of_cuda_12(extra: str) -> None:
+    """JetPack 6 never has a driver of CUDA 13, and onnxruntime-gpu for 3.10 is built for 12, too."""
+    requirements = importlib.import_module("packaging.requirements")
+    extras = pyproject()["project"]["optional-dependencies"]
+    assert "txport[cuda-bindings]" in extras[extra]
+    taken = {
+        (python, version)
+        for line in map(requirements.Requirement, extras["cuda-bindings"])
+        for python in ("3.10", "3.12")
+        for version in ("12.6.0", "12.9.10", "13.5.0")
+        if line.marker.evaluate({"python_version": python}) and version in line.specifier
+    }
+    assert taken == {("3.10", "12.9.10"), ("3.12", "12.9.10"), ("3.12", "13.5.0")}
 
 
 # --- what no file may hold -------------------------------------------------------------------------------------------

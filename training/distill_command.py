@@ -33,12 +33,10 @@ class Filter:
     Attributes:
         most_ratio: the longer side has at most so many times the tokens of the shorter one.
         least_score: the least mean log-probability of an answer's tokens, in nats.
-        eos: the id that ends an answer.
     """
 
     most_ratio: float
     least_score: float
-    eos: int
 
     def fault(self, source: int, prefix: int, result: Translation) -> str | None:
         """Why a pair is left out; None if it is kept.
@@ -51,7 +49,7 @@ class Filter:
         assert result.scores is not None
         if not source:
             return "blank"
-        if result.truncated or result.ids[-1:] != [self.eos]:
+        if result.truncated or not result.finished:
             return "cut"
         target = len(result.ids) - prefix - 1
         if not target or not result.text.strip():
@@ -100,7 +98,7 @@ def main(
     logging.basicConfig(format="tx-distill: %(message)s", level=logging.WARNING)
     _log.setLevel(logging.INFO)
     translator = Translator(bundle, device, threads=threads, batch=batch, workers=workers)
-    allowed = Filter(most_ratio, least_score, translator.engine.tokens.eos)
+    allowed = Filter(most_ratio, least_score)
     found: Counter[str | None] = Counter()
     with open_lines(source) as raw, new_file(output) as file:
         windows = text_windows(raw, errors, f"{source}, line")

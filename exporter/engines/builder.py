@@ -105,7 +105,7 @@ class EngineBuilder:
         config = self._config(builder, network, precision == "float16", file)
         for profile in profiles:
             sizes = {tensor.name: shapes(tensor, profile) for tensor in graph.inputs}
-            config.add_optimization_profile(optimization_profile(builder, network, sizes.__getitem__))
+            add_profile(self.tensorrt, config, builder, network, sizes.__getitem__)
         path = self.directory / file
         with path.open("xb") as output:
             if not self.tensorrt.serialize_to(builder, network, config, output):
@@ -187,13 +187,20 @@ def parse_graph(tensorrt: TensorRt, builder: Any, path: Path, target: int | None
     return network, parser
 
 
-def optimization_profile(builder: Any, network: Any, shapes_of: Callable[[str], Sequence[Sequence[int]]]) -> Any:
-    """A profile in which each input of variable size has its smallest, optimal and largest shape, found by its name."""
+def add_profile(
+    tensorrt: TensorRt, config: Any, builder: Any, network: Any, shapes_of: Callable[[str], Sequence[Sequence[int]]]
+) -> None:
+    """Add a profile in which each input of variable size has its smallest, optimal and largest shape, by its name.
+
+    Raises:
+        BundleError: the library refuses it.
+    """
     profile = builder.create_optimization_profile()
     for tensor in (network.get_input(index) for index in range(network.num_inputs)):
         if -1 in tuple(tensor.shape):
             profile.set_shape(tensor.name, *shapes_of(tensor.name))
-    return profile
+    if config.add_optimization_profile(profile) < 0:
+        raise BundleError(f"{tensorrt.library} refuses the sizes of a profile: {tensorrt.why()}")
 
 
 def _monitor(trt: Any, progress: Callable[[float], None]) -> Any:

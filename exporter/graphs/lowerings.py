@@ -12,6 +12,7 @@ import onnx_ir as ir
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from txport.exporter.graphs.biases import fold_biases
 from txport.exporter.graphs.norms import RootMeanSquare
 from txport.models.transformer import KeyValue
 from txport.runtime.bundle.interface import MASKED
@@ -111,6 +112,9 @@ class Lowering:
         """logits [b, v] -> int64 [b], the id of the largest; of equal ones, the lowest."""
         return torch.argmax(logits, dim=-1)
 
+    def finish(self, graph: ir.Graph) -> None:
+        """What is left to do to a traced step."""
+
 
 class TensorScatter(Lowering):
     """TensorScatter and Attention of opset 24, with explicit masks: TensorRT silently drops `nonpad_kv_seqlen`."""
@@ -131,7 +135,7 @@ class TensorScatter(Lowering):
 
 
 class Ort(Lowering):
-    """ONNX Runtime's fused operators: it reads only the part of a cache that a row has reached.
+    """ONNX Runtime's fused operators, for CPUs: it reads only the part of a cache that a row has reached.
 
     Its GroupQueryAttention takes heads of a multiple of 8 only; others keep the standard self-attention.
     """
@@ -202,9 +206,25 @@ class Ort(Lowering):
         return block * width + torch.argmax(blocks.gather(1, index).reshape(-1, width), dim=-1)
 
 
+class OrtCuda(Ort):
+    """The same with fewer kernels, for the CUDA provider: at batch 1 each costs a microsecond or two, however small.
+
+    MultiHeadAttention transposes its one query and its context, which is nothing but a Reshape; and its ArgMax takes no
+    longer than the first of two steps. Only float16 is written so: GroupQueryAttention has no float32 kernel there.
+    """
+
+    cross_attention = Lowering.cross_attention
+    best = Lowering.best
+
+    def finish(self, graph: ir.Graph) -> None:
+        fold_biases(graph)
+
+
 def _block(vocabulary: int) -> int:
     """The largest divisor of the vocabulary's size up to its square root; 1 for a prime one."""
     return max(width for width in range(1, math.isqrt(vocabulary) + 1) if vocabulary % width == 0)
 
 
 LOWERINGS: dict[str, Lowering] = {lowering.name: lowering for lowering in (Ort(), Lowering(), TensorScatter())}
+# What float16 writes otherwise, since GPUs run it.
+HALF_LOWERINGS = LOWERINGS | {OrtCuda.name: OrtCuda()}

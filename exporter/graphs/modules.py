@@ -240,7 +240,7 @@ class DecoderStep(nn.Module):
         token = torch.where(finished, self.pad_id, self.lowering.best(logits))
         # Every output that a runtime binds over its input depends, by way of `token`, on all that reads the input.
         ended = torch.logical_or(torch.logical_or(finished, token == self.eos_id), positions + 1 >= target_limits)
-        return token, positions + torch.logical_not(ended), ended, written, logits
+        return token, torch.where(ended, positions, positions + 1), ended, written, logits
 
     def _logits(
         self, read: Tensor, inputs: StepInputs, cross: list[KeyValue], caches: list[KeyValue]

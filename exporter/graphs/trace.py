@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 from txport.exporter.graphs.attention import DecoderGraph, EncoderAttentionGraph
-from txport.exporter.graphs.lowerings import LOWERINGS, Lowering
+from txport.exporter.graphs.lowerings import HALF_LOWERINGS, LOWERINGS, Lowering
 from txport.exporter.graphs.modules import OPSET, DecoderStep, EncoderGraph
 from txport.exporter.graphs.weights import remove_unused_weights
 from txport.models.config import Config
@@ -33,7 +33,13 @@ def model_sizes(config: Config) -> ModelSizes:
 
 
 def trace_all(
-    model: Transformer, lowerings: Sequence[str], longest: int, attention: bool, advance: Callable[[], None]
+    model: Transformer,
+    lowerings: Sequence[str],
+    longest: int,
+    attention: bool,
+    advance: Callable[[], None],
+    *,
+    half: bool = False,
 ) -> dict[str, ir.Model]:
     """The encoder and the decoder steps of `lowerings` by the names of their files.
 
@@ -43,11 +49,12 @@ def trace_all(
         longest: most tokens of a source and of an answer.
         attention: whether the graphs of `ATTENTION` follow.
         advance: called after each graph.
+        half: the graphs will be converted to float16.
     """
     models = {"encoder": trace_encoder(model, longest)}
     advance()
     for name in lowerings:
-        models[f"decoder_step.{name}"] = trace_step(model, LOWERINGS[name], longest)
+        models[f"decoder_step.{name}"] = trace_step(model, (HALF_LOWERINGS if half else LOWERINGS)[name], longest)
         advance()
     for name, trace in ATTENTION.items() if attention else ():
         models[name] = trace(model, longest)
@@ -110,7 +117,9 @@ def trace_step(model: Transformer, lowering: Lowering, max_target: int, *, fold:
     example, shapes = _with_ids(config, example, shapes, {0: batch, 2: source})
     interface = decoder_step(model_sizes(config), "float32")
     step = DecoderStep(model, lowering, max_target, fold=fold)
-    return _trace(step, example, shapes, interface, lowering.opset)
+    traced = _trace(step, example, shapes, interface, lowering.opset)
+    lowering.finish(traced.graph)
+    return traced
 
 
 def _with_ids(

@@ -16,7 +16,7 @@ from txport.exporter.graphs.trace import module_of
 from txport.exporter.precision.calibration import Calibration, Loss
 from txport.exporter.precision.islands import island_nodes
 from txport.exporter.trial import Trial
-from txport.exporter.verification.quality import Quality, bleu
+from txport.exporter.verification.quality import Quality, References
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Island
 from txport.runtime.engines.ort import OrtEngine
@@ -53,7 +53,8 @@ class Int8Search:
         }
         ranges = calibration.ranges(self._files[ENCODER], self._files[STEP])
         self._largest = dict(zip((ENCODER, STEP), ranges, strict=True))
-        self._bleu_float32 = self._bleu(directory) if trial.references else None
+        pytorch = self._translations(directory) if trial.references else []
+        self._references = References(trial.tokenizer, trial.references, pytorch)
 
     def choose(self, progress: Callable[[str], None]) -> list[Island]:
         """The layers to keep in float32.
@@ -87,8 +88,8 @@ class Int8Search:
         """What int8 costs with these modules in float32."""
         kept_nodes = {name: self._nodes(name, kept) for name in self._files}
         changed = self._loss(self._calibration, kept_nodes).changed
-        score = self._bleu(self._directory / "int8") if self._trial.references else None
-        return Quality(len(self._trial.sources), changed, self._bleu_float32, score)
+        translations = self._translations(self._directory / "int8") if self._trial.references else self._trial.sources
+        return self._references.quality(translations, changed)
 
     def _ranked(self) -> list[Module]:
         """All modules, those first whose rounding alone changes the logits most."""
@@ -119,7 +120,7 @@ class Int8Search:
         files = write_graphs(self._directory / "int8" / "onnx", models, VERSION)
         return calibration.loss(TeacherForced(*map(session, files.values())))
 
-    def _bleu(self, directory: Path) -> float:
-        """Of the translations of all sentences by the graphs in a directory."""
+    def _translations(self, directory: Path) -> list[list[int]]:
+        """Target ids of all sentences by the graphs in a directory."""
         results = decode_all(OrtEngine(directory, self._manifest, ["ort"]), self._trial.requests())
-        return bleu(self._trial.tokenizer, [result.ids for result in results], self._trial.references)
+        return [result.ids for result in results]

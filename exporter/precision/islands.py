@@ -19,15 +19,16 @@ from txport.exporter.graphs.float16 import ending, rounded, to_float16
 from txport.exporter.graphs.sessions import TeacherForced, session
 from txport.exporter.graphs.trace import module_of
 from txport.exporter.precision.calibration import Calibration, Loss
-from txport.exporter.verification.report import TOLERANCE
+from txport.exporter.verification.quality import MOST_CHANGED
 from txport.runtime.bundle.schema import Island
 from txport.runtime.errors import CheckFailed
 from txport.runtime.version import VERSION
 
 # Half of float16's largest value: calibration sees some sentences, not all.
 OVERFLOW = 65504 / 2
-# Share of calibration tokens that may change before rounding counts as loss.
-CHANGED = 0.001
+# Loss of logit by another choice that counts as loss: a factor of 1.1 in probability. Nearer ties may break otherwise,
+# as long as they are not more than verification allows.
+REGRET = 0.1
 
 # The module that mixes what the model says with what it copies: probabilities, of which float16 holds few.
 MIXTURE = "copying"
@@ -199,7 +200,7 @@ def lossy_scopes(measure: Callable[[Sequence[Scope]], Loss], candidates: list[Sc
     chosen: list[Scope] = []
     current = measure(chosen)
     gains = dict.fromkeys(candidates, math.inf)
-    while gains and (current.changed > CHANGED or current.regret > TOLERANCE):
+    while gains and (current.changed > MOST_CHANGED or current.regret > REGRET):
         trials: dict[Scope, Loss] = {}
         while (best := max(gains, key=gains.__getitem__)) not in trials:
             trials[best] = trial = measure([*chosen, best])

@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from txport.exporter.reference import Batch, answers
-from txport.exporter.trial import Trial
-from txport.exporter.verification.evidence import Errors
-from txport.exporter.verification.portions import spread
+from txport.exporter.trial import Trial, spread
+from txport.exporter.verification.errors import Errors
 from txport.exporter.verification.report import AttentionReport
 from txport.models.transformer import AttentionMaps, Transformer
 from txport.runtime.bundle.manifest import Manifest

@@ -1,9 +1,11 @@
 """A bundle checked without PyTorch: golden.json by the engine of a device, in batches, alone and after refills."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.engines.choice import against_fused
 from txport.runtime.golden import Golden, load_golden, run_golden
 from txport.runtime.greedy import Request, decode_all
 from txport.runtime.text.affixes import affixes
@@ -32,17 +34,18 @@ class GoldenReport:
     differences: list[str]
 
 
-def verify_golden(bundle: Path, device: str) -> GoldenReport:
+def verify_golden(bundle: Path, device: str, lowering: str | None = None) -> GoldenReport:
     """Run the cases that the export verified with PyTorch on the engine that `device` chooses.
 
     Args:
         bundle: the bundle, already checked.
         device: "cpu", "cuda", "trt" or "auto".
+        lowering: as in `txport.runtime.engines.choice.choose`.
 
     Raises:
         TxportError: the device or the bundle cannot be used.
     """
-    translator, golden = Translator(bundle, device), load_golden(bundle)
+    translator, golden = Translator(bundle, device, lowering=lowering), load_golden(bundle)
     alone = run_golden(translator, golden)
     refilled = _refilled(translator, golden)
     words = [f"case {each.case}, {each.what}: expected {each.expected}, found {each.found}" for each in alone]
@@ -56,6 +59,20 @@ def verify_golden(bundle: Path, device: str) -> GoldenReport:
         refill_identical=count - len({number for number, _ in refilled}),
         differences=words[:20],
     )
+
+
+def awaits_fused(manifest: Manifest) -> bool:
+    """Whether the fused engine, which is here, could run the bundle, had it been verified with it."""
+    verification = manifest.verification
+    if verification is None or verification.fused:
+        return False
+    return against_fused(replace(manifest, verification=replace(verification, fused=True))) is None
+
+
+def admit_fused(bundle: Path, manifest: Manifest) -> None:
+    """Write into the manifest, atomically, that the bundle was verified with the fused engine, which then runs it."""
+    assert manifest.verification is not None
+    replace(manifest, verification=replace(manifest.verification, fused=True)).write(bundle)
 
 
 def _refilled(translator: Translator, golden: Golden) -> list[tuple[int, list[int]]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from txport.exporter.engines.builder import optimization_profile, parse_graph
+from txport.exporter.engines.builder import add_profile, parse_graph
 from txport.exporter.graphs.sessions import Array, Values, outputs_of, session
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph
@@ -75,8 +75,7 @@ def network_with_config(
     def configure(builder: Any, network: Any) -> Any:
         config = builder.create_builder_config()
         tensorrt.set_precision(config, network, manifest.precision.type == "float16")
-        profile = optimization_profile(builder, network, lambda name: _range_of([each[name] for each in shapes]))
-        config.add_optimization_profile(profile)
+        add_profile(tensorrt, config, builder, network, lambda name: _range_of([each[name] for each in shapes]))
         return config
 
     return (builder, network, parser), configure

@@ -1,26 +1,28 @@
-"""The options of tx-export and tx-verify that say what is verified on, and for how long."""
+"""The options of tx-export and tx-verify that say what is verified on."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from txport.exporter.verification.portions import MINUTES, SENTENCES, SINGLES
+
+SENTENCES = 200  # how many are compared, on every machine: several thousand choices of a token
+SINGLES = 10  # how many of them also run alone, which takes as long as a few hundred in batches
+MINUTES = 60.0  # after which something is wrong, or the machine too small for so many
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _OPTIONS = (
     click.option(
-        "--sentences",
-        type=click.IntRange(1),
-        help="Sentences to verify on, however long it takes without --verify-minutes. "
-        f"[default: up to {SENTENCES:,}, as many as fit into --verify-minutes]",
+        "--sentences", type=click.IntRange(1), default=SENTENCES, show_default=True, help="Sentences to verify on."
     ),
     click.option(
         "--verify-minutes",
         "minutes",
         type=click.FloatRange(0, min_open=True),
-        help=f"About how long to verify. [default: {MINUTES:g}; any time with --sentences]",
+        default=MINUTES,
+        show_default=True,
+        help="It fails if comparing them takes longer.",
     ),
     click.option(
         "--singles",
@@ -32,7 +34,7 @@ _OPTIONS = (
     click.option(
         "--text", type=click.Path(path_type=Path), help="Sentences to verify on. [default: the checkpoint's own]"
     ),
-    click.option("--references", type=click.Path(path_type=Path), help="Translations of --text, for int8."),
+    click.option("--references", type=click.Path(path_type=Path), help="Translations of --text, to compare BLEU."),
 )
 
 

@@ -1,18 +1,21 @@
-"""The report of a verification: that a bundle gives PyTorch's tokens, in any batch, with any padding.
+"""The report of a verification: that a bundle gives PyTorch's tokens, but where rounding explains another one.
 
 Checked for every sentence, in each lowering:
 
 * greedy ids against PyTorch's: the step graph runs in plain batches on the tokens that it chose itself, and each must
-  be the one that PyTorch chooses in float32; at a first divergence, the margin: how much PyTorch preferred its
-  own token;
-* every step's logits against PyTorch's (the whole decoder at once, no cache), up to a first divergence;
-* NaN and infinity anywhere in logits and encoder outputs.
+  be the one that PyTorch chooses in float32, or nearly tie with it: at a first parting PyTorch may prefer its own token
+  by no more than rounding moves the two apart on these sentences (`Rounding.bound`);
+* every step's logits against PyTorch's (the whole decoder at once, no cache), up to a first parting: their errors must
+  be of the size that the format's rounding has in PyTorch itself (`txport.exporter.verification.yardstick`);
+* NaN and infinity anywhere in logits and encoder outputs;
+* the translations' quality (`txport.exporter.verification.quality`).
 
-Checked against those ids:
+Checked in the same way, with the same bound:
 
 * the runtime's own loop, which refills and moves rows: every sentence in the first lowering and in the fused engine,
   and a sample of `evidence.LOOP_SAMPLE` in the others, because the loop is the same code over all of them;
-* a sample of sentences, in each lowering, alone with the largest cache, and once more with padding added.
+* a sample of sentences, in each lowering, alone with the largest cache, and once more with padding added. Ids of int8,
+  whose bound is wide, must besides be the same in all of these.
 
 Checked on a sample, where the bundle has them: its optional graphs (`txport.exporter.verification.attention`).
 
@@ -20,57 +23,89 @@ Sentences are the checkpoint's own or the user's, to the end of their answers, w
 than `trial.answer_limits` allows. Where there are none, they are random, and their answers are cut as
 `trial.random_limits` says: an answer to a random text need not end by itself.
 
-Sentences are taken in an order in which every beginning stands for the whole (`portions.spread`), as many as fit into
-the time.
-
 The fused engine for CPUs (`fused`) is verified as a lowering, with its own encoder, where its library is here.
 
 A float16 bundle is verified with every value of its graphs rounded to float16 (by
 `txport.exporter.graphs.float16.rounded`): ONNX Runtime's CPU provider would otherwise compute it in float32 and
 prove nothing.
-
-An int8 bundle chooses other tokens here and there. What must hold of it is that its translations are as good as
-PyTorch's (`txport.exporter.verification.quality`) and that its ids depend neither on the batch nor on padding nor on
-refills.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 import onnxruntime
 import torch
 from txport.exporter.verification.coverage import Coverage
+from txport.exporter.verification.errors import ErrorSizes
 from txport.exporter.verification.fused import FUSED
 from txport.exporter.verification.quality import Quality
 from txport.exporter.words import plural
 
-# In float16 a choice counts as wrong if its logit is lower than the best by more (a factor of 1.1 in probability).
-TOLERANCE = 0.1
-# The largest margin at which a divergence counts as a tie, by precision; float32 allows no divergence at all.
-TOLERANCES: dict[str, float | None] = {"float32": 0.0, "float16": TOLERANCE, "int8": None}
-# Share of sentences that must be identical to PyTorch's, and to the bundle's own in other batches.
-REQUIRED = {"float32": 1.0, "float16": 0.995, "int8": 0.0}
-STABLE = {"float32": 1.0, "float16": 0.995, "int8": 0.995}
-FORMAT_VERSION = 1
-_LISTED = 20
-_TIES = " (PyTorch itself is almost undecided where they differ: near ties are many in a model that knows little)"
+# Share of an int8 bundle's sentences whose ids must not depend on their batch.
+STABLE = 0.995
+FORMAT_VERSION = 2
+LISTED = 20
+_NO_ERRORS = ErrorSizes(0.0, 0.0, 0.0, 0.0)
+
+# How a sentence was decoded: in plain batches, by the runtime's loop, alone, with padding.
+Run = Literal["batch", "loop", "alone", "padded"]
+_HOW: dict[Run, str] = {"batch": "in batches", "loop": "by the loop", "alone": "alone", "padded": "with padding"}
 
 
 @dataclass(frozen=True)
-class Divergence:
-    """The first token of a sentence that differs from PyTorch's."""
+class Parting:
+    """The first token of a sentence that is not PyTorch's.
 
+    Attributes:
+        run: how it was decoded.
+        sentence, step: where.
+        expected: PyTorch's id.
+        chosen: the bundle's.
+        margin: PyTorch's logit of `expected` less that of `chosen`.
+    """
+
+    run: Run
     sentence: int
     step: int
     expected: int
     chosen: int
-    margin: float  # logit of `expected` less logit of `chosen`, both PyTorch's
+    margin: float
+
+    def is_like(self, other: "Parting | None") -> bool:
+        """Whether another run of the sentence parts with the same token at the same step."""
+        return other is not None and (self.step, self.chosen) == (other.step, other.chosen)
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """What rounding may do to a bundle on these sentences.
+
+    Attributes:
+        weights: the format, as in a manifest's precision.
+        errors: of PyTorch's logits in that format.
+        allowance: how many times as large those of a bundle may be (`yardstick.allowance`).
+    """
+
+    weights: str
+    errors: ErrorSizes
+    allowance: float
+
+    @property
+    def bound(self) -> float:
+        """The largest margin of a parting that rounding explains."""
+        return self.allowance * self.errors.lead
 
 
 @dataclass
 class LoweringReport:
-    """The results of one lowering; `*_identical` count sentences, the largest and mean errors are absolute."""
+    """The results of one lowering; `*_identical` count sentences, the largest and mean errors are absolute.
+
+    Those of plain batches are compared with PyTorch, those of the loop with these, the others with the loop. `partings`
+    are the widest from PyTorch, of all runs.
+    """
 
     lowering: str
     sentences: int = 0
@@ -84,9 +119,10 @@ class LoweringReport:
     mean_logit_error: float = 0.0
     max_encoder_error: float = 0.0
     mean_encoder_error: float = 0.0
+    errors: ErrorSizes = _NO_ERRORS
     finite: bool = True
-    quality: Quality | None = None  # of int8
-    first_divergences: list[Divergence] = field(default_factory=list)
+    quality: Quality | None = None
+    partings: list[Parting] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
 
@@ -111,8 +147,8 @@ class AttentionReport:
 class VerificationReport:
     """The whole of `verification.json`; the counts are those of the worst lowering.
 
-    `asked` sentences were to be compared, `sentences` were; `cut` of PyTorch's answers to them did not end. `attention`
-    is None for a bundle without the optional graphs.
+    `cut` of PyTorch's answers did not end. `bound` is `rounding.bound`. `attention` is None for a bundle without the
+    optional graphs.
     """
 
     format_version: int
@@ -120,15 +156,14 @@ class VerificationReport:
     precision: str
     arithmetic: str
     origin: str
-    tolerance: float | None
-    required: float
-    asked: int
+    rounding: Rounding
+    bound: float
     sentences: int
     cut: int
     token_identical: int
     batch_identical: int
     max_logit_error: float
-    first_divergences: list[Divergence]
+    partings: list[Parting]
     lowerings: list[LoweringReport]
     versions: dict[str, str]
     notes: list[str]
@@ -158,50 +193,65 @@ class VerificationReport:
         return "verification failed: " + "; ".join(failures)
 
 
-def judge(report: LoweringReport, divergences: Sequence[Divergence], precision: str) -> Iterable[str]:
+def judge(report: LoweringReport, partings: Sequence[Parting], rounding: Rounding) -> Iterable[str]:
     """The failures of one lowering, a sentence each; none if it passes."""
-    total, needed, stable = report.sentences, REQUIRED[precision], STABLE[precision]
     if not report.finite:
         yield "NaN or infinity in logits or encoder outputs"
-    tolerance = TOLERANCES[precision]
-    unexplained = [d for d in divergences if tolerance is not None and not d.margin <= tolerance]
-    if report.token_identical < needed * total:
-        few = f"{report.token_identical} of {plural(total, 'sentence')} identical to PyTorch, {needed:.1%} are required"
-        yield few + (_TIES if precision == "float16" and divergences and not unexplained else "")
-    if unexplained and precision != "float32":
-        worst = max(d.margin for d in unexplained)
-        yield f"{plural(len(unexplained), 'divergence')} beyond the tolerance {tolerance}, the worst by {worst:.3f}"
+        return
+    yield from _too_large(report.errors, rounding)
+    unexplained = [each for each in partings if not each.margin <= rounding.bound]
+    if unexplained:
+        runs = ", ".join(f"{_HOW[run]}: {count}" for run, count in Counter(each.run for each in unexplained).items())
+        worst = max(each.margin for each in unexplained)
+        yield (
+            f"sentences part from PyTorch where rounding cannot explain it ({runs}): by a logit margin of up to "
+            f"{worst:.2g}, and rounding explains {rounding.bound:.2g}"
+        )
     if report.quality is not None and report.quality.failure is not None:
         yield report.quality.failure
-    if report.loop_identical < stable * report.loop_sentences:
-        wrong = report.loop_sentences - report.loop_identical
-        yield f"the runtime's loop gave other ids for {wrong} of {plural(report.loop_sentences, 'sentence')}"
-    for name, count in (("alone", report.batch_identical), ("with padding", report.padded_identical)):
-        if count < stable * report.single_sentences:
-            wrong = report.single_sentences - count
-            yield f"{wrong} of {plural(report.single_sentences, 'sentence')} gave other ids {name}"
+    yield from _unstable(report, STABLE if rounding.weights == "int8" else 0.0)
+
+
+def _too_large(errors: ErrorSizes, rounding: Rounding) -> Iterable[str]:
+    for name, what in (("rms", "on average"), ("position", "at one position"), ("token", "of one token")):
+        ours, expected = getattr(errors, name), getattr(rounding.errors, name)
+        if not ours <= rounding.allowance * expected:
+            yield (
+                f"errors of logits {what} are {ours:.2g}, and rounding to {rounding.weights} makes {expected:.2g} in "
+                f"PyTorch itself: more than {rounding.allowance:.2g} times as much is no rounding"
+            )
+            return
+
+
+def _unstable(report: LoweringReport, stable: float) -> Iterable[str]:
+    for what, count, total in (
+        ("by the runtime's loop", report.loop_identical, report.loop_sentences),
+        ("alone", report.batch_identical, report.single_sentences),
+        ("with padding", report.padded_identical, report.single_sentences),
+    ):
+        if count < stable * total:
+            yield f"{total - count} of {plural(total, 'sentence')} gave other ids {what}"
 
 
 def summarise(
-    lowerings: list[LoweringReport], precision: str, arithmetic: str, coverage: Coverage
+    lowerings: list[LoweringReport], rounding: Rounding, arithmetic: str, origin: str, coverage: Coverage
 ) -> VerificationReport:
     """One report over all lowerings."""
-    divergences = sorted((d for each in lowerings for d in each.first_divergences), key=lambda d: -d.margin)
+    partings = sorted((each for lowering in lowerings for each in lowering.partings), key=lambda each: -each.margin)
     return VerificationReport(
         format_version=FORMAT_VERSION,
         passed=not any(each.failures for each in lowerings),
-        precision=precision,
+        precision=rounding.weights,
         arithmetic=arithmetic,
-        origin=coverage.origin,
-        tolerance=TOLERANCES[precision],
-        required=REQUIRED[precision],
-        asked=coverage.asked,
-        sentences=min(each.sentences for each in lowerings),
+        origin=origin,
+        rounding=rounding,
+        bound=rounding.bound,
+        sentences=coverage.sentences,
         cut=coverage.cut,
         token_identical=min(each.token_identical for each in lowerings),
         batch_identical=min(each.batch_identical for each in lowerings),
         max_logit_error=max(each.max_logit_error for each in lowerings),
-        first_divergences=divergences[:_LISTED],
+        partings=partings[:LISTED],
         lowerings=lowerings,
         versions={"torch": torch.__version__, "onnxruntime": onnxruntime.__version__, "numpy": np.__version__},
         notes=coverage.notes,

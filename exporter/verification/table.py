@@ -32,16 +32,17 @@ def print_report(report: VerificationReport, console: Console) -> None:
     console.print(
         "Identical ids: of every sentence, in plain batches; of so many, by the runtime's loop, alone, with padding. "
         "Errors: of logits (largest, mean), "
-        f"of encoder outputs (largest). Arithmetic: {report.arithmetic}."
+        f"of encoder outputs (largest). Arithmetic: {report.arithmetic}. Rounding explains margins up to "
+        f"{report.bound:.2g}."
     )
     for each in report.lowerings:
-        if each.quality is not None:
+        if each.quality is not None and (each.quality.lost is not None or each.partings):
             console.print(f"{each.lowering}: {each.quality.summary}")
-        for divergence in each.first_divergences[:_SHOWN]:
+        for parting in each.partings[:_SHOWN]:
             console.print(
-                f"{each.lowering}: sentence {divergence.sentence} differs first at step {divergence.step}: id "
-                f"{divergence.chosen} instead of {divergence.expected}, which PyTorch prefers by a logit margin of "
-                f"{divergence.margin:.4f}" + ("" if report.tolerance is None else f" (tolerance {report.tolerance})")
+                f"{each.lowering}: sentence {parting.sentence} ({parting.run}) differs first at step {parting.step}: "
+                f"id {parting.chosen} instead of {parting.expected}, which PyTorch prefers by a logit margin of "
+                f"{parting.margin:.2g}"
             )
         for failure in each.failures:
             console.print(f"[red]{each.lowering}: {escape(failure)}[/red]")

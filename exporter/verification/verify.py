@@ -4,7 +4,7 @@ import dataclasses
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
@@ -16,20 +16,22 @@ from txport.exporter.card import CARD, card
 from txport.exporter.graphs.float16 import rounded
 from txport.exporter.progress import Stages
 from txport.exporter.reference import BATCH, Answer, answers
-from txport.exporter.trial import Trial
+from txport.exporter.trial import Trial, spread
 from txport.exporter.verification.attention import check_attention
 from txport.exporter.verification.coverage import Coverage
-from txport.exporter.verification.evidence import LOOP_SAMPLE, Errors, LoweringCheck
+from txport.exporter.verification.errors import Errors, LogitErrors
+from txport.exporter.verification.evidence import LOOP_SAMPLE, LoweringCheck
 from txport.exporter.verification.fused import FUSED, fused_engine
-from txport.exporter.verification.portions import Portions, spread
-from txport.exporter.verification.report import VerificationReport, summarise
+from txport.exporter.verification.report import Rounding, VerificationReport, summarise
+from txport.exporter.verification.yardstick import Yardstick, allowance
+from txport.exporter.words import plural
 from txport.models.checkpoint import Checkpoint
 from txport.runtime.bundle.interface import cross_names
 from txport.runtime.bundle.manifest import NAME, Manifest
 from txport.runtime.bundle.schema import FileEntry, OptionalRole, Role, Verification
 from txport.runtime.engine import Engine, Memory
 from txport.runtime.engines.ort import OrtEngine
-from txport.runtime.errors import BundleError, InputError
+from txport.runtime.errors import BundleError, CheckFailed, InputError
 from txport.runtime.files import new_directory, scratch_directory, sha256
 
 REPORT = "verification.json"
@@ -49,7 +51,7 @@ class Verifier:
         trial: the sentences.
         singles: how many of them are also run alone and with padding.
         stages: shows progress.
-        minutes: that the sentences may take, some more than that for those that are run alone; None for any time.
+        minutes: how long the sentences may take; None for any time.
     """
 
     checkpoint: Checkpoint
@@ -63,14 +65,12 @@ class Verifier:
 
         Raises:
             BundleError: the bundle is damaged, or its sizes are not the checkpoint's.
+            CheckFailed: it takes longer than `minutes`.
         """
         manifest = Manifest.load(directory)
         self._match_model(directory, manifest)
         with scratch_directory() as scratch:
-            graphs = directory
-            if manifest.precision.type == "float16":
-                graphs = scratch
-                _write_rounded(directory, manifest, graphs)
+            graphs = verifiable_graphs(directory, manifest, scratch)
             engines: dict[str, Engine] = {name: OrtEngine(graphs, manifest, [name]) for name in manifest.lowerings}
             precision = manifest.precision.weights
             arithmetic = ARITHMETIC[precision]
@@ -82,7 +82,7 @@ class Verifier:
                         arithmetic += f"; {FUSED} in its own arithmetic with the same weights"
             except BundleError as error:
                 refusal = str(error)
-            report = self._compare(engines, precision, arithmetic, compare_encoder=True)
+            report = self._compare(engines, precision, arithmetic)
             report = report if refusal is None else report.with_refusal(FUSED, refusal)
             if any(manifest.optional_graph(role) is None for role in get_args(OptionalRole)):
                 return report
@@ -97,6 +97,7 @@ class Verifier:
 
         Raises:
             BundleError: the bundle's sizes are not the checkpoint's.
+            CheckFailed: it takes longer than `minutes`.
             InputError: the engine takes smaller batches than are verified.
         """
         self._match_model(directory, manifest)
@@ -106,41 +107,70 @@ class Verifier:
                 f"run tx-build --max-batch {BATCH}"
             )
         arithmetic = f"{manifest.precision.type} as {engine.name} computes it"
-        return self._compare({engine.name: engine}, manifest.precision.weights, arithmetic, compare_encoder=False)
+        return self._compare({engine.name: engine}, manifest.precision.weights, arithmetic, on_device=True)
 
     def _compare(
-        self, engines: Mapping[str, Engine], precision: str, arithmetic: str, *, compare_encoder: bool
+        self, engines: Mapping[str, Engine], precision: str, arithmetic: str, *, on_device: bool = False
     ) -> VerificationReport:
-        checks = [
-            LoweringCheck(engine, name, precision, self.trial, encodes=name == FUSED)
-            for name, engine in engines.items()
-        ]
-        run = _Comparison(self, checks, next(iter(engines.values())), Errors() if compare_encoder else None)
-        portions = Portions(spread([len(source) for source in self.trial.sources]), self.minutes)
-        started, first = time.monotonic(), portions.first(max(BATCH, LOOP_SAMPLE, self.singles))
-        self.stages.stage("verify: the first sentences", len(first))
-        run.add(first)
-        seconds = time.monotonic() - started
-        if warning := run.coverage.endless(str(self.checkpoint.directory)):
-            self.stages.say(warning)
-        alone = min(self.singles, len(first))
-        self.stages.stage("verify: alone, with padding", len(checks) * alone)
-        for check in checks:
-            check.sample(first, alone, self.stages.advance)
-        self._rest(run, portions, seconds)
-        return summarise([check.finish(run.encoder) for check in checks], precision, arithmetic, run.coverage)
+        """Compare engines over the graphs of one bundle, whose encoders the first one's stands for.
 
-    def _rest(self, run: "_Comparison", portions: Portions, seconds: float) -> None:
-        """All that fits after the first sentences, which took so many seconds."""
-        total, before = 0, run.coverage.sentences
-        for part, expected in portions.rest(seconds):
-            if not total:
-                self.stages.stage("verify", expected - before)
-                if expected < run.coverage.asked:
-                    self.stages.say(f"about {expected:,} of {run.coverage.asked:,} sentences fit into the time")
-            total = expected
-            self.stages.resize(expected - before)
-            run.add(part)
+        Args:
+            engines: by lowering.
+            precision: of the weights.
+            arithmetic: in words.
+            on_device: it may sum in the bundle's precision, and its encoder's outputs cannot be read.
+        """
+        checks = [LoweringCheck(engine, name, self.trial, encodes=name == FUSED) for name, engine in engines.items()]
+        guesses = self._run_alone(checks)
+        model, coverage, encoder, errors = self.checkpoint.model, Coverage(self.trial), Errors(), LogitErrors()
+        yardstick, engine = Yardstick(model, precision), next(iter(engines.values()))
+        self.stages.stage("verify", len(guesses))
+        for answer in self._in_time(answers(model, self.trial.sources, self.trial.limits, self.trial.prefix, guesses)):
+            batch = answer.batch
+            memory = engine.encode(batch.source_ids, batch.source_lengths)
+            if not on_device:
+                _add_encoder(encoder, answer, memory)
+            for row, logits in enumerate(yardstick.logits(batch)):
+                length = len(batch.targets[row])
+                errors.add(logits[:length], answer.logits[row, :length])
+            for check in checks:
+                check.add(answer, memory)
+            coverage.add(batch.targets, engine.tokens.eos)
+            self.stages.advance(len(batch.targets))
+        if warning := coverage.endless(str(self.checkpoint.directory)):
+            self.stages.say(warning)
+        most = allowance(precision, self.checkpoint.config, sums_in_format=on_device)
+        rounding = Rounding(precision, errors.sizes, most)
+        reports = [check.finish(encoder, rounding) for check in checks]
+        return summarise(reports, rounding, arithmetic, self.trial.origin, coverage)
+
+    def _run_alone(self, checks: Sequence[LoweringCheck]) -> list[list[int]]:
+        """Run all that needs no answer of PyTorch; return what the first lowering's loop gives for all sentences."""
+        sample = spread([len(source) for source in self.trial.sources])
+        singles = sample[: self.singles]
+        self.stages.stage("verify: by the loop, alone, with padding", len(checks) * len(singles))
+        for number, check in enumerate(checks):
+            every = number == 0 or check.encodes
+            check.loop(range(len(sample)) if every else sample[: max(LOOP_SAMPLE, self.singles)])
+            check.sample(singles, self.stages.advance)
+        return checks[0].loop_ids
+
+    def _in_time(self, batches: Iterable[Answer]) -> Iterator[Answer]:
+        """These batches, while there is time.
+
+        Raises:
+            CheckFailed: there is none left.
+        """
+        started, sentences = time.monotonic(), 0
+        for answer in batches:
+            yield answer
+            sentences += len(answer.batch.targets)
+            if self.minutes is not None and time.monotonic() - started > 60 * self.minutes:
+                if sentences < len(self.trial.sources):
+                    raise CheckFailed(
+                        f"verification has compared {sentences} of {plural(len(self.trial.sources), 'sentence')} in "
+                        f"{self.minutes:g} minutes: give more by --verify-minutes, or fewer --sentences"
+                    )
 
     def _match_model(self, directory: Path, manifest: Manifest) -> None:
         """See that the checkpoint's model has the bundle's sizes, and give it positions for the bundle's lengths."""
@@ -155,45 +185,6 @@ class Verifier:
         self.checkpoint.model.lengthen(max(manifest.limits.source, manifest.limits.target))
 
 
-class _Comparison:
-    """What all lowerings share: PyTorch's answers, the encoder's outputs, and how many sentences there were.
-
-    Args:
-        verifier: the model, the sentences, and who is told of progress.
-        checks: one for each lowering; the first one's loop guesses PyTorch's answers.
-        engine: whose encoder is run.
-        encoder: collects the errors of its outputs; None if they cannot be read.
-    """
-
-    def __init__(
-        self, verifier: Verifier, checks: Sequence[LoweringCheck], engine: Engine, encoder: Errors | None
-    ) -> None:
-        self._verifier, self._checks, self._engine = verifier, checks, engine
-        self._compared, self.encoder = encoder is not None, encoder or Errors()
-        self.coverage = Coverage(verifier.trial, verifier.minutes)
-
-    def add(self, indices: Sequence[int]) -> None:
-        """Compare these sentences, in every lowering."""
-        for check in self._checks[1:]:
-            if check.encodes:  # a loop of its own as well
-                check.loop(indices)
-        for answer in self._answers(indices, self._checks[0].loop(indices)):
-            memory = self._engine.encode(answer.batch.source_ids, answer.batch.source_lengths)
-            if self._compared:
-                _add_encoder(self.encoder, answer, memory)
-            for check in self._checks:
-                check.add(answer, memory)
-            self.coverage.add(answer.batch.targets, self._engine.tokens.eos)
-            self._verifier.stages.advance(len(answer.batch.targets))
-
-    def _answers(self, indices: Sequence[int], guesses: Sequence[Sequence[int]]) -> Iterator[Answer]:
-        trial, model = self._verifier.trial, self._verifier.checkpoint.model
-        sources, limits = [trial.sources[index] for index in indices], [trial.limits[index] for index in indices]
-        for answer in answers(model, sources, limits, trial.prefix, guesses):
-            numbers = [indices[index] for index in answer.batch.indices]
-            yield dataclasses.replace(answer, batch=dataclasses.replace(answer.batch, indices=numbers))
-
-
 def _add_encoder(errors: Errors, answer: Answer, memory: Memory) -> None:
     """Compare cross-attention keys and values, but not those of padding, with PyTorch's."""
     for name, expected in zip(cross_names(len(answer.cross) // 2), answer.cross, strict=True):
@@ -201,13 +192,20 @@ def _add_encoder(errors: Errors, answer: Answer, memory: Memory) -> None:
             errors.add(memory[name][row, :, :length].astype(np.float32), expected[row, :, :length])
 
 
-def _write_rounded(directory: Path, manifest: Manifest, copy: Path) -> None:
-    """Write the graphs of a float16 bundle so that they round on the CPU as float16 hardware does."""
+def verifiable_graphs(directory: Path, manifest: Manifest, scratch: Path, *, copy: bool = False) -> Path:
+    """Where a bundle's graphs can be run as their precision says: float16 ones are rewritten in `scratch`.
+
+    There they round on the CPU as float16 hardware does. With `copy` those of other precisions are written there, too.
+    """
+    half = manifest.precision.type == "float16"
+    if not half and not copy:
+        return directory
     known = get_args(Role) + get_args(OptionalRole)
     models = {graph.name: ir.load(directory / graph.file) for graph in manifest.graphs if graph.role in known}
-    for model in models.values():
+    for model in models.values() if half else ():
         rounded(model)
-    write_graphs(copy / "onnx", models, manifest.made_by.version)
+    write_graphs(scratch / "onnx", models, manifest.made_by.version)
+    return scratch
 
 
 def write_report(directory: Path, name: str, manifest: Manifest, report: VerificationReport | None) -> None:

@@ -30,9 +30,9 @@ if [ ! -e "$folder/include/onnxruntime_cxx_api.h" ]; then
     mkdir -p "$work/lists/partial"
     echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror trixie main" > "$work/sources.list"
     apt_options=(-o Dir::Etc::sourcelist="$work/sources.list" -o Dir::Etc::sourceparts=- -o Dir::State::lists="$work/lists")
-    apt-get -q "${apt_options[@]}" update > /dev/null
+    apt-get -q "${apt_options[@]}" update > /dev/null 2> "$work/apt.log" || { cat "$work/apt.log"; exit 2; }
   fi
-  # apt warns that root downloads without its sandbox.
+  # What apt writes beside errors is that root downloads without its sandbox.
   (cd "$work" && apt-get -q "${apt_options[@]}" download libonnxruntime-dev > /dev/null 2> "$work/apt.log") \
     || { cat "$work/apt.log"; exit 2; }
   dpkg-deb -x "$work"/libonnxruntime-dev*.deb "$work/root"

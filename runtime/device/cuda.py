@@ -6,6 +6,7 @@ It uses the device's primary context, as CUDA's runtime does, and so TensorRT an
 import ctypes
 import functools
 import gc
+import itertools
 import threading
 import weakref
 from collections import Counter
@@ -28,6 +29,9 @@ _DEVICE, _HOST = cuda.CUmemorytype.CU_MEMORYTYPE_DEVICE, cuda.CUmemorytype.CU_ME
 _UNIFIED = cuda.CUmemorytype.CU_MEMORYTYPE_UNIFIED
 _MEMORY_TYPE = cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
 _SUCCESS, _OUT_OF_MEMORY = cuda.CUresult.CUDA_SUCCESS, cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY
+_INVALID_VALUE = cuda.CUresult.CUDA_ERROR_INVALID_VALUE
+# What a library allocates in a capture is part of the graph; without this a second replay would be refused.
+_FREES_ON_LAUNCH = cuda.CUgraphInstantiate_flags.CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
 
 
 class CudaDevice:
@@ -86,14 +90,22 @@ class CudaDevice:
             volume = _between(cuda.CUDA_MEMCPY3D(), target, source, width, rows)
             volume.Depth = planes
             volume.srcHeight, volume.dstHeight = source.plane // source.row, target.plane // target.row
-            _checked("cuMemcpy3DAsync", volume, self._stream)
+            whole = _accepted("cuMemcpy3DAsync", volume, self._stream)
         elif rows > 1:
-            _checked("cuMemcpy2DAsync", _between(cuda.CUDA_MEMCPY2D(), target, source, width, rows), self._stream)
+            area = _between(cuda.CUDA_MEMCPY2D(), target, source, width, rows)
+            whole = _accepted("cuMemcpy2DAsync", area, self._stream)
         else:
-            _checked("cuMemcpyDtoDAsync", target.address, source.address, width, self._stream)
+            whole = False
+        for plane, row in () if whole else itertools.product(range(planes), range(rows)):
+            ends = (block.address + plane * block.plane + row * block.row for block in (target, source))
+            _checked("cuMemcpyDtoDAsync", *ends, width, self._stream)
 
     def fill(self, target: Buffer, value: int, width: int, rows: int = 1) -> None:
-        _checked("cuMemsetD2D8Async", target.address, max(target.row, width), value, width, rows, self._stream)
+        area = target.address, target.row, value, width, rows
+        if rows > 1 and _accepted("cuMemsetD2D8Async", *area, self._stream):
+            return
+        for row in range(rows):
+            _checked("cuMemsetD8Async", target.address + row * target.row, value, width, self._stream)
 
     def synchronize(self) -> None:
         self._end.record()
@@ -113,7 +125,7 @@ class CudaDevice:
         try:
             if self.graphs is not None:
                 self.graphs.append(Counter(_kinds(graph)))
-            runnable = _checked("cuGraphInstantiate", graph, 0)
+            runnable = _checked("cuGraphInstantiate", graph, _FREES_ON_LAUNCH)
         finally:
             cuda.cuGraphDestroy(graph)
         return _Replay(runnable, self._stream, enqueue)
@@ -257,6 +269,18 @@ def _all_checked(name: str, *arguments: Any) -> list[Any]:
     error, *values = getattr(cuda, name)(*arguments)
     _check(name, error)
     return list(values)
+
+
+def _accepted(name: str, *arguments: Any) -> bool:
+    """Call a function that copies or fills several rows; False if the driver does not take their pitches.
+
+    It promises to take those of cuMemAllocPitch only, up to 2^31 - 1 bytes; ours follow from what libraries bind.
+    """
+    _use_context()
+    (error,) = getattr(cuda, name)(*arguments)
+    if error != _INVALID_VALUE:
+        _check(name, error)
+    return bool(error == _SUCCESS)
 
 
 def _check(name: str, error: Any) -> None:

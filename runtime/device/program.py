@@ -19,7 +19,7 @@ class Program(Protocol):
         id_type: its type for what the manifest calls int64.
         step_graph: the decoder step that it runs.
         always_logits: its step has no form without logits.
-        captured: whether steps are replayed as a CUDA graph; false if the device refused that.
+        captured: whether steps are replayed as CUDA graphs; false once the device has refused one.
     """
 
     name: str

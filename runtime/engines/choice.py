@@ -6,7 +6,9 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Lowering
 from txport.runtime.device.gpu import Gpu, find_gpu, usable_gpu
@@ -18,12 +20,16 @@ from txport.runtime.engines.tensorrt import TensorRt, find_tensorrt
 from txport.runtime.errors import BundleError, InputError, MissingLibrary, TxportError
 from txport.runtime.libraries import cuda_provider, needs
 
+if TYPE_CHECKING:
+    from txport.runtime.device.engine import DeviceEngine
+
 DEVICES = ("auto", "cpu", "cuda", "trt")
 # Asked for as a lowering, since it stands for what runs the decoder step; it runs none of the bundle's graphs.
 FUSED = "fused"
 _TENSORRTS: tuple[LibraryName, ...] = ("tensorrt", "tensorrt_rtx")
 _NO_TABLE = "the bundle has no parameters for the fused engine"
 _NO_COPIES = "the fused engine has no copy mechanism"
+_NO_FLOAT32 = "lowering ort has no float32 kernels on a GPU"
 _log = logging.getLogger("txport")
 
 
@@ -120,7 +126,7 @@ def against_fused(manifest: Manifest) -> str | None:
     if manifest.parameters is None:
         return _NO_TABLE
     if manifest.verification is not None and not manifest.verification.fused:
-        return "the bundle was not verified with the fused engine"
+        return "the bundle was not verified with the fused engine, as tx-verify BUNDLE does"
     return fused.missing()
 
 
@@ -129,7 +135,10 @@ def _on_ort(manifest: Manifest, device: str, lowering: str | None, reason: str) 
     lowerings = manifest.usable_lowerings(lowering)
     if device == "cuda" and manifest.precision.type == "float32":
         # GroupQueryAttention has kernels for 16 bits only: all caches would go to the CPU and back in each step.
-        lowerings = tuple(sorted(lowerings, key=lambda name: name == "ort"))
+        lowerings = tuple(name for name in lowerings if name != "ort")
+    if not lowerings:
+        kind = BundleError if lowering is None else InputError
+        raise kind(f"{_NO_FLOAT32}: leave it out, export the bundle with --fp16, or use device cpu")
     why = f"ONNX Runtime runs {lowerings[0]} best of the bundle's lowerings"
     return Choice("ort", device, lowerings, f"{reason}; {f'lowering {lowering} was requested' if lowering else why}")
 
@@ -152,6 +161,8 @@ def _fastest(manifest: Manifest, bundle: Path | None, lowering: str | None) -> C
             against = str(error)
     if cuda_provider() is None:
         return on_cpu(f"{against}, and onnxruntime-gpu is not installed for {gpu}")
+    if manifest.precision.type == "float32" and manifest.usable_lowerings(lowering) == ("ort",):
+        return on_cpu(f"{against}, and {_NO_FLOAT32}")
     on_gpu = _on_ort(manifest, "cuda", lowering, f"auto is ONNX Runtime on {gpu}: {against}")
     return replace(on_gpu, fallback=on_cpu("ONNX Runtime cannot use the GPU"))
 
@@ -251,9 +262,22 @@ def _open_on_gpu(directory: Path, manifest: Manifest, choice: Choice) -> Engine:
     if choice.directory is None:
         with needs("ort-gpu"):
             from txport.runtime.engines.ort_cuda import OrtProgram
-        return DeviceEngine(device, manifest, OrtProgram(directory, manifest, choice.lowerings, device))
+        return _tried(DeviceEngine(device, manifest, OrtProgram(directory, manifest, choice.lowerings, device)))
     from txport.runtime.engines.trt import TrtProgram
 
     record = BuildRecord.load(Path(choice.directory))
     tensorrt = find_tensorrt(record.library.name)
-    return DeviceEngine(device, manifest, TrtProgram(Path(choice.directory), record, manifest, tensorrt, device))
+    return _tried(
+        DeviceEngine(device, manifest, TrtProgram(Path(choice.directory), record, manifest, tensorrt, device))
+    )
+
+
+def _tried(engine: "DeviceEngine") -> "DeviceEngine":
+    """The engine, after the encoder and a step have run once: a library may miss something only then, as cuDNN.
+
+    The step's buffers are of the size that a first sentence needs.
+    """
+    engine.encode(np.array([[engine.tokens.eos]]), np.array([1]))
+    engine.allocate(1, 1, engine.first_target(1))
+    engine.synchronize()
+    return engine

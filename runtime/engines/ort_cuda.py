@@ -1,13 +1,13 @@
 """ONNX Runtime's CUDA provider as a program of `txport.runtime.device.engine`: it runs on the device's own buffers.
 
 It runs on txport's stream, so that copies and steps need no synchronisation. The step over each set of buffers is
-captured as a CUDA graph and replayed; where it cannot be, one warning says so and steps are launched one by one.
+captured as a CUDA graph and replayed; where it cannot be, one warning says so, and these buffers' steps are launched
+one by one.
 
 ONNX Runtime's own graphs (`enable_cuda_graph`) are not used: it keeps them by thread and never frees them, captures so
 that no other thread may allocate meanwhile, and before 1.28 waits after each replay.
 """
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,13 +18,14 @@ import onnxruntime
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, Lowering
 from txport.runtime.device.buffers import StepSizes
+from txport.runtime.device.capture import captured
 from txport.runtime.device.device import Device
 from txport.runtime.engine import Limits
 from txport.runtime.engines.ort_session import open_session, open_step, providers_of, run
-from txport.runtime.errors import EngineError
 
 _SHORTEST_TARGET = 32
-_log = logging.getLogger("txport")
+# Runs in which memory is planned and allocated: two are enough from 1.24 on, and at most sizes before.
+_WARM_UP = 3
 
 
 class OrtProgram:
@@ -36,6 +37,9 @@ class OrtProgram:
         lowerings: the decoder steps to try; the first that the installed version loads is used.
         device: whose memory and stream.
         where: "cuda"; "cpu" is for a device whose memory is the host's, as in tests.
+
+    Attributes:
+        captures: whether steps are to be captured; false to measure what that saves.
 
     Raises:
         BundleError: ONNX Runtime does not load the graphs.
@@ -56,7 +60,7 @@ class OrtProgram:
         self._encoder = opened(manifest.encoder)
         self.step_graph, self._step = open_step(manifest, lowerings, opened)
         self.limits: Limits = manifest.limits
-        self.captured = where == "cuda"  # until the device refuses
+        self.captures = self.captured = where == "cuda"
         self.name = f"ONNX Runtime {onnxruntime.__version__} on {where}, lowering {self.step_graph.lowering}"
 
     def bucket(self, rows: int, target: int) -> tuple[int, int]:
@@ -66,19 +70,17 @@ class OrtProgram:
         return batch, length
 
     def prepare(self, addresses: Mapping[str, int], sizes: StepSizes) -> Callable[[], None]:
-        """Bind the step's buffers, run it twice, in which ONNX Runtime allocates what it needs, and capture it."""
+        """Bind the step's buffers, run it until ONNX Runtime has allocated what it needs, and capture it."""
         shape = {"batch": sizes.rows, "source": sizes.source, "target": sizes.target}
         launch = self._bound(self._step, self.step_graph, addresses, shape)
-        launch()
-        launch()
+        for _ in range(_WARM_UP):
+            launch()
         self._device.synchronize()
-        if self.captured:
-            try:
-                return self._device.capture(launch)
-            except EngineError as error:
-                self.captured = False
-                _log.warning("steps are launched one by one, without CUDA graphs: %s", error)
-        return launch
+        if not self.captures:
+            return launch
+        replay = captured(self._device, launch, warn=self.captured)
+        self.captured &= replay is not launch
+        return replay
 
     def encode(self, addresses: Mapping[str, int], batch: int, width: int) -> None:
         """Enqueue a run of the encoder."""

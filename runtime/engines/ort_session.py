@@ -1,9 +1,5 @@
 """Opens ONNX Runtime sessions: chooses the provider and the decoder step, and reduces errors to one sentence."""
 
-import contextlib
-import ctypes
-import functools
-import io
 import logging
 import os
 import re
@@ -14,14 +10,15 @@ from typing import Any
 import onnxruntime
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, Lowering
-from txport.runtime.errors import BundleError, MissingLibrary, failure
-from txport.runtime.libraries import cuda_provider
+from txport.runtime.engines.cuda_libraries import load_cuda_libraries, missing, no_cuda, why_no_cuda
+from txport.runtime.errors import BundleError, MissingLibrary, ResourceError, TxportError, failure
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 Provider = str | tuple[str, dict[str, str]]
-# Full float32 products, since ids must be those of PyTorch: TF32, the default, keeps 10 bits of each factor. And memory
-# in the sizes that are asked for, instead of powers of two.
-CUDA_OPTIONS = {"use_tf32": "0", "arena_extend_strategy": "kSameAsRequested"}
+# Full float32 products, since ids must be those of PyTorch: TF32, the default, keeps 10 bits of each factor. The arena
+# grows by powers of two, its default: in the sizes that are asked for, ONNX Runtime 1.23 goes on allocating in each run
+# at some of them, and the encoder takes several times what its widest run needs.
+CUDA_OPTIONS = {"use_tf32": "0"}
 _TYPES = {"float32": "float", "float16": "float16", "int64": "int64", "int32": "int32", "bool": "bool"}
 # Microseconds that threads wait actively for the next run or operator: longer than the host takes between steps.
 SPIN_US = "500"
@@ -38,11 +35,14 @@ def run(session: Any, binding: Any, options: Any = None) -> None:
 
     Raises:
         EngineError: ONNX Runtime failed.
+        MissingLibrary: its CUDA provider, which loads cuDNN when it first needs it, does not find it.
         ResourceError: it could not allocate memory.
     """
     try:
         session.run_with_iobinding(binding, options)
     except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
+        if "cuDNN is unavailable" in str(error):
+            raise no_cuda(missing("libcudnn.so.9")) from error
         raise failure(f"ONNX Runtime failed: {reason_of(error)}") from error
 
 
@@ -52,6 +52,9 @@ def providers_of(device: str, **cuda: str) -> list[Provider]:
     Args:
         device: "cpu" or "cuda".
         cuda: more options of the CUDA provider.
+
+    Raises:
+        MissingLibrary: ONNX Runtime has no CUDA provider, or the provider lacks a library.
     """
     if device == "cpu":
         return [CPU]
@@ -60,27 +63,8 @@ def providers_of(device: str, **cuda: str) -> list[Provider]:
             f"device {device} needs ONNX Runtime with its CUDA provider, which is not installed: "
             "pip install 'txport[ort-gpu]' instead of txport[ort], or use --device cpu"
         )
-    _load_cuda()
+    load_cuda_libraries()
     return [(CUDA, {**CUDA_OPTIONS, **cuda}), CPU]
-
-
-@functools.cache
-def _load_cuda() -> None:
-    """Load CUDA's libraries from their pip packages, where the provider, which has no search path, would not look."""
-    if hasattr(onnxruntime, "preload_dlls"):  # from 1.21 on
-        with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not find, which may not be needed
-            onnxruntime.preload_dlls(directory="")
-
-
-def _why_no_cuda() -> str:
-    """Why ONNX Runtime could not start its CUDA provider: the library that is missing, if that is it."""
-    try:
-        ctypes.CDLL(str(cuda_provider()))
-    except OSError as error:
-        missing = re.match(r"(\S+): cannot open shared object file", str(error))
-        if missing and not missing[1].startswith("libcuda.so"):  # which is the driver's
-            return f"{missing[1]} is missing, pip install 'onnxruntime-gpu[cuda,cudnn]' brings it"
-    return "check the driver with nvidia-smi"
 
 
 def open_step(
@@ -117,7 +101,7 @@ def open_session(
     """
     path = directory / graph.file
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # fatal: an exception says what an error is
     options.intra_op_num_threads = threads
     # The encoder's temporaries are large: fresh pages for each of them cost more than what is computed in them. The
     # step's are small, and as fast without an arena, which would only hold them.
@@ -138,17 +122,26 @@ def open_session(
         # VNNI this would only cost the time that it and AMX save.
         options.add_session_config_entry("session.x64quantprecision", "1")
     try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=list(providers))
+        # Without a fallback of its own, which would print on standard output.
+        session = onnxruntime.InferenceSession(str(path), options, providers=list(providers), enable_fallback=0)
     except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
-        version = onnxruntime.__version__
-        raise failure(f"ONNX Runtime {version} does not load {path}: {reason_of(error)}", BundleError) from error
+        raise _not_loaded(path, error) from error
     if session.get_providers()[0] != first:  # ONNX Runtime goes on without a provider that it cannot start
-        raise MissingLibrary(f"ONNX Runtime cannot start its CUDA provider: {_why_no_cuda()}; or use --device cpu")
+        raise no_cuda(why_no_cuda())
     for given, listed in ((session.get_inputs(), graph.inputs), (session.get_outputs(), graph.outputs)):
         found = {(tensor.name, tensor.type, tuple(tensor.shape)) for tensor in given}
         if found != {(tensor.name, f"tensor({_TYPES[tensor.dtype]})", tensor.shape) for tensor in listed}:
             raise BundleError(f"{path} has other inputs or outputs than the manifest says: export the bundle again")
     return session
+
+
+def _not_loaded(path: Path, error: Exception) -> TxportError:
+    """What a session that cannot be opened is: the provider's fault, too little memory, or the graph's fault."""
+    reason = reason_of(error)
+    found = failure(f"ONNX Runtime {onnxruntime.__version__} does not load {path}: {reason}", BundleError)
+    if re.match(r"CU\w+ failure", reason) and not isinstance(found, ResourceError):
+        return no_cuda(why_no_cuda(reason))
+    return found
 
 
 def _has_vnni() -> bool:
@@ -161,8 +154,13 @@ def _has_vnni() -> bool:
 
 
 def reason_of(error: Exception) -> str:
-    """The first line of ONNX Runtime's message, without its error codes, C++ source locations and final period."""
+    """The first line of ONNX Runtime's message, without its error codes, C++ source locations and final period.
+
+    Of a failure of CUDA what failed and why, as "CUDA failure 35: CUDA driver version is insufficient".
+    """
     line = str(error).strip().partition("\n")[0]
+    if cuda := re.search(r"CU\w+ failure \d+: .*?(?= ; GPU=)", line):
+        return cuda[0]
     for noise in (r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", r"Load model from .*? failed: ?", r"/\S+\.(cc|h):\d+ .*\) "):
         line = re.sub(noise, "", line)
     return line.rstrip(".")

@@ -10,7 +10,6 @@ nothing but the write into the cache reads the input, and done twice it gives th
 advance twice: a step writes them aside, and a copy in the same graph puts them where the next step reads them.
 """
 
-import logging
 import mmap
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from txport.runtime.bundle.interface import OPTIONAL_OUTPUTS, STATE
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph
 from txport.runtime.device.buffers import ALIGNMENT, StepSizes, state_offsets
+from txport.runtime.device.capture import captured
 from txport.runtime.device.device import Buffer, Device
 from txport.runtime.engine import Limits
 from txport.runtime.engines.build_record import BuildRecord, EngineFile
@@ -28,14 +28,10 @@ from txport.runtime.errors import BundleError, EngineError, ResourceError, Txpor
 
 # A context takes little memory besides what it is given: one that is refused with less than this was refused for that.
 _LITTLE = 64 << 20
-_log = logging.getLogger("txport")
 
 
 class TrtProgram:
     """The engines of one directory, opened; see `txport.runtime.device.engine.Program`.
-
-    Attributes:
-        captured: whether the step that was prepared last is replayed as a CUDA graph.
 
     Args:
         directory: of the engines.
@@ -51,7 +47,7 @@ class TrtProgram:
     """
 
     always_logits = True  # a network's outputs are all bound
-    captured = False
+    captured = True
 
     def __init__(
         self, directory: Path, record: BuildRecord, manifest: Manifest, tensorrt: TensorRt, device: Device
@@ -95,12 +91,8 @@ class TrtProgram:
 
         enqueue()
         self._device.synchronize()
-        try:
-            launch = self._device.capture(enqueue)
-        except EngineError as error:
-            _log.warning("steps are launched one by one, without CUDA graphs: %s", error)
-            launch = enqueue
-        self.captured = launch is not enqueue
+        launch = captured(self._device, enqueue, warn=self.captured)
+        self.captured &= launch is not enqueue
         return launch
 
     def encode(self, addresses: Mapping[str, int], batch: int, width: int) -> None:

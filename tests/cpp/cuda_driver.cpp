@@ -6,7 +6,9 @@
 // is done at once, for libraries that compute in host memory and know no
 // stream. Every address must lie in an allocation, memory is poisoned, a
 // context must be current, and what must not be called during a capture is
-// refused. After a wild address every call fails, as with CUDA.
+// refused. After a wild address every call fails, as with CUDA. Tests may let a
+// call fail, refuse pitches, and let another process take memory: see
+// txport_test_cuda_* at the end.
 //
 // With -DWITH_CUDA_H the prototypes are compared with those of cuda.h.
 
@@ -28,6 +30,8 @@ using CUhostFn = void (*)(void*);
 using CUdevice_attribute = int;
 using CUmemorytype = int;
 using CUgraphNodeType = int;
+using CUfunction = struct CUfunc_st*;
+using CUstreamCaptureStatus = int;
 using CUpointer_attribute = int;
 using CUstreamCaptureMode = int;
 using CUdriverProcAddressQueryResult = int;
@@ -75,6 +79,7 @@ struct CUDA_MEMCPY3D {
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -85,12 +90,15 @@ enum Code {
   kOutOfMemory = 2,
   kNotInitialized = 3,
   kInvalidContext = 201,
+  kEccUncorrectable = 214,
   kInvalidHandle = 400,
   kNotFound = 500,
   kIllegalAddress = 700,
+  kLaunchFailed = 719,
   kCaptureUnsupported = 900,
   kCaptureInvalidated = 901,
   kCaptureUnmatched = 903,
+  kCapturedEvent = 907,
   kCaptureWrongThread = 908,
   kUnknown = 999,
 };
@@ -101,11 +109,12 @@ constexpr unsigned char kPoison = 0xAB;
 constexpr int kHostMemory = 1;
 constexpr int kDeviceMemory = 2;
 constexpr int kGlobalCapture = 0;
+constexpr unsigned long long kFreesOnLaunch = 1;  // CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
 
 using Work = std::function<int()>;
 
 // What a captured piece of work is, by CUDA's numbers.
-enum Kind { kCopyNode = 1, kFillNode = 2, kHostNode = 3 };
+enum Kind { kKernelNode = 0, kCopyNode = 1, kFillNode = 2, kHostNode = 3, kAllocationNode = 10, kFreeNode = 11 };
 
 struct Node {
   Work work;
@@ -114,6 +123,14 @@ struct Node {
 };
 
 using Nodes = std::vector<Node>;
+
+// A captured graph, or one that can be launched. What it has allocated and not freed is freed by the next launch, if it
+// was told so; else that is refused.
+struct Graph {
+  Nodes nodes;
+  bool frees = false;
+  bool holds = false;
+};
 
 struct Stream {
   std::deque<Work> queue;
@@ -129,6 +146,7 @@ struct Stream {
 struct Event {
   Stream* stream = nullptr;
   unsigned long long place = 0;
+  bool captured = false;  // it was recorded in a capture, and is nowhere
 };
 
 // One driver for the process: a lock around everything, as slow as it may be.
@@ -147,6 +165,11 @@ struct Driver {
                                       ? std::strtoull(std::getenv("TXPORT_TEST_CUDA_LOST"), nullptr, 10)
                                       : ~0ULL;
   const bool eager = is("eager");
+  // What other processes hold, and what they take as soon as somebody has looked.
+  std::size_t others = 0, waiting = 0;
+  std::size_t most_pitch = std::size_t{1} << 20;  // 2^31 - 1 on a GPU
+  std::size_t pitch_unit = 1;                     // of copies within the device
+  std::map<std::string, int> failing;             // the next call of each, and its error
 
   static bool is(const char* kind) {
     const char* chosen = std::getenv("TXPORT_TEST_CUDA");
@@ -230,23 +253,42 @@ CUDA_MEMCPY3D ends(CUdeviceptr to, const void* to_host, CUdeviceptr from, const 
   return copy;
 }
 
-// What every call with a context asks first.
+// After these the context is of no use any more.
+bool is_sticky(int code) {
+  static const std::set<int> codes = {kEccUncorrectable, kIllegalAddress, kLaunchFailed, kUnknown};
+  return codes.count(code) == 1;
+}
+
+// The error that a test wants of this call; its name is without the number of its kind.
+int wanted_of(std::string name) {
+  if (const auto end = name.find("_v2"); end != std::string::npos) name.resize(end);
+  const auto found = driver().failing.find(name);
+  if (found == driver().failing.end()) return kSuccess;
+  const int code = found->second;
+  driver().failing.erase(found);
+  if (is_sticky(code)) driver().sticky = code;
+  return code;
+}
+
+// What every call with a context asks first. `name` is the function's.
 template <typename Body>
-CUresult guarded(const Body& body) {
+CUresult guarded(const Body& body, const char* name = __builtin_FUNCTION()) {
   const std::lock_guard lock(driver().mutex);
   if (!driver().initialized) return result(kNotInitialized);
   if (!has_context) return result(kInvalidContext);
   if (driver().sticky != kSuccess) return result(driver().sticky);
+  if (const int code = wanted_of(name)) return result(code);
   return result(body());
 }
 
 template <typename Body>
-CUresult on_stream(CUstream handle, const Body& body) {
-  return guarded([&] {
+CUresult on_stream(CUstream handle, const Body& body, const char* name = __builtin_FUNCTION()) {
+  const auto with_stream = [&] {
     if (++driver().calls > driver().lost) return driver().sticky = kUnknown;
     auto* stream = reinterpret_cast<Stream*>(handle);
     return driver().streams.count(stream) == 0 ? int{kInvalidHandle} : body(*stream);
-  });
+  };
+  return guarded(with_stream, name);
 }
 
 // A call that waits or allocates spoils a capture of this thread, and in the global mode that of any.
@@ -268,15 +310,23 @@ int finish_all() {
   return kSuccess;
 }
 
+std::size_t room() {
+  std::size_t used = driver().others;
+  for (const auto& block : driver().device) used += block.second;
+  return kRoom - std::min(kRoom, used);
+}
+
+CUdeviceptr new_memory(std::size_t bytes) {
+  void* memory = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  std::memset(memory, kPoison, bytes);
+  return reinterpret_cast<CUdeviceptr>(memory);
+}
+
 int allocate(std::map<CUdeviceptr, std::size_t>& blocks, CUdeviceptr* address, std::size_t bytes) {
   if (spoils_capture()) return kCaptureUnsupported;
   if (bytes == 0) return kInvalidValue;
-  std::size_t used = 0;
-  for (const auto& block : driver().device) used += block.second;
-  if (bytes > kRoom - used) return kOutOfMemory;
-  void* memory = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
-  std::memset(memory, kPoison, bytes);
-  *address = reinterpret_cast<CUdeviceptr>(memory);
+  if (bytes > room()) return kOutOfMemory;
+  *address = new_memory(bytes);
   blocks[*address] = bytes;
   return kSuccess;
 }
@@ -298,6 +348,9 @@ int copy(Stream& stream, Volume to, Volume from, std::size_t width, std::size_t 
       (planes > 1 && (to.plane < rows * to.row || from.plane < rows * from.row))) {
     return kInvalidValue;
   }
+  for (const std::size_t pitch : {to.row, from.row}) {
+    if (pitch > driver().most_pitch || pitch % driver().pitch_unit != 0) return kInvalidValue;
+  }
   const Work work = [=] {
     for (std::size_t plane = 0; plane < planes; ++plane) {
       for (std::size_t row = 0; row < rows; ++row) {
@@ -314,15 +367,18 @@ int copy(Stream& stream, Volume to, Volume from, std::size_t width, std::size_t 
 }
 
 template <typename Item>
-CUresult fill(CUdeviceptr address, Item value, std::size_t count, CUstream stream) {
-  return on_stream(stream, [&](Stream& queue) {
+CUresult fill(CUdeviceptr address, Item value, std::size_t count, CUstream stream,
+              const char* name = __builtin_FUNCTION()) {
+  const auto with_stream = [&](Stream& queue) {
+    if (address % sizeof(Item) != 0) return int{kInvalidValue};
     const Work work = [=] {
       if (const int code = check_device(address, count * sizeof(Item))) return code;
       std::fill_n(reinterpret_cast<Item*>(address), count, value);
       return int{kSuccess};
     };
     return enqueue(queue, {work, kFillNode});
-  });
+  };
+  return on_stream(stream, with_stream, name);
 }
 
 }  // namespace
@@ -334,7 +390,8 @@ CUresult cuInit(unsigned) {
   return result(kSuccess);
 }
 CUresult cuDriverGetVersion(int* version) {
-  *version = 13000;
+  const char* chosen = std::getenv("TXPORT_TEST_CUDA_VERSION");
+  *version = chosen == nullptr ? 13000 : std::atoi(chosen);
   return result(kSuccess);
 }
 CUresult cuDeviceGetCount(int* count) {
@@ -351,7 +408,13 @@ CUresult cuDeviceGetName(char* name, int bytes, CUdevice) {
 }
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
   const int number = static_cast<int>(attribute);
-  *value = number == 75 ? 9 : number == 16 ? 132 : 0;
+  *value = number == 75 ? 9 : number == 16 ? 132 : number == 11 ? static_cast<int>(driver().most_pitch) : 0;
+  return result(kSuccess);
+}
+CUresult cuDeviceGetPCIBusId(char* text, int bytes, CUdevice) {
+  const char place[] = "0000:3b:00.0";
+  if (bytes < static_cast<int>(sizeof(place))) return result(kInvalidValue);
+  std::memcpy(text, place, sizeof(place));
   return result(kSuccess);
 }
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
@@ -372,8 +435,9 @@ CUresult cuGetErrorString(CUresult error, const char** text) {
 
 CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
   return guarded([&] {
-    *free = *total = kRoom;
-    for (const auto& block : driver().device) *free -= block.second;
+    *total = kRoom;
+    *free = room();
+    driver().others += std::exchange(driver().waiting, 0);
     return int{kSuccess};
   });
 }
@@ -384,6 +448,25 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
   return guarded([&] {
     const int code = finish_all();
     return code != kSuccess ? code : release(driver().device, address);
+  });
+}
+// In a capture this becomes a node, and so what frees it: the memory is there from the one to the other.
+CUresult cuMemAllocAsync(CUdeviceptr* address, std::size_t bytes, CUstream stream) {
+  return on_stream(stream, [&](Stream& queue) {
+    if (bytes == 0) return int{kInvalidValue};
+    if (bytes > room()) return int{kOutOfMemory};
+    const CUdeviceptr found = *address = new_memory(bytes);
+    const Work work = [=] {
+      driver().device[found] = bytes;
+      return int{kSuccess};
+    };
+    return enqueue(queue, {work, kAllocationNode});
+  });
+}
+CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
+  return on_stream(stream, [&](Stream& queue) {
+    const Work work = [=] { return driver().device.erase(address) == 1 ? int{kSuccess} : int{kInvalidValue}; };
+    return enqueue(queue, {work, kFreeNode});
   });
 }
 CUresult cuMemHostAlloc(void** address, std::size_t bytes, unsigned) {
@@ -465,7 +548,7 @@ CUresult cuMemsetD32Async(CUdeviceptr target, unsigned value, std::size_t count,
 CUresult cuMemsetD2D8Async(CUdeviceptr target, std::size_t pitch, unsigned char value, std::size_t width,
                            std::size_t height, CUstream stream) {
   return on_stream(stream, [&](Stream& queue) {
-    if (height > 1 && pitch < width) return int{kInvalidValue};
+    if (height > 1 && (pitch < width || pitch > driver().most_pitch)) return int{kInvalidValue};
     const Work work = [=] {
       for (std::size_t row = 0; row < height; ++row) {
         if (const int code = check_device(target + row * pitch, width)) return code;
@@ -505,6 +588,12 @@ CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data) {
   });
 }
 
+// Kernels compute nothing.
+CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                        CUstream handle, void**, void**) {
+  return on_stream(handle, [](Stream& stream) { return enqueue(stream, {[] { return int{kSuccess}; }, kKernelNode}); });
+}
+
 CUresult cuEventCreate(CUevent* event, unsigned) {
   return guarded([&] {
     auto* made = new Event;
@@ -523,16 +612,18 @@ CUresult cuEventDestroy_v2(CUevent event) {
 CUresult cuEventRecord(CUevent event, CUstream handle) {
   return on_stream(handle, [&](Stream& stream) {
     if (driver().events.count(event) == 0) return int{kInvalidHandle};
-    *reinterpret_cast<Event*>(event) = {&stream, stream.done + stream.queue.size()};
+    *reinterpret_cast<Event*>(event) = {&stream, stream.done + stream.queue.size(), stream.recording != nullptr};
     return int{kSuccess};
   });
 }
 CUresult cuEventSynchronize(CUevent event) {
   return guarded([&] {
     if (driver().events.count(event) == 0) return int{kInvalidHandle};
-    if (spoils_capture()) return int{kCaptureUnsupported};
-    ++driver().calls;
     const Event& seen = *reinterpret_cast<Event*>(event);
+    const bool spoilt = spoils_capture();
+    if (seen.captured) return int{kCapturedEvent};
+    if (spoilt) return int{kCaptureUnsupported};
+    ++driver().calls;
     return seen.stream == nullptr ? int{kSuccess} : drain(*seen.stream, seen.place);
   });
 }
@@ -547,6 +638,12 @@ CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode) {
     return int{kSuccess};
   });
 }
+CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
+  return on_stream(handle, [&](Stream& stream) {
+    *status = static_cast<CUstreamCaptureStatus>(stream.recording == nullptr ? 0 : stream.invalid ? 2 : 1);
+    return int{kSuccess};
+  });
+}
 CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
   *graph = nullptr;
   return on_stream(handle, [&](Stream& stream) {
@@ -558,15 +655,18 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
       delete recorded;
       return int{kCaptureInvalidated};
     }
-    driver().graphs.insert(recorded);
-    *graph = reinterpret_cast<CUgraph>(recorded);
+    auto* made = new Graph{std::move(*recorded)};
+    delete recorded;
+    driver().graphs.insert(made);
+    *graph = reinterpret_cast<CUgraph>(made);
     return int{kSuccess};
   });
 }
-CUresult cuGraphInstantiateWithFlags(CUgraphExec* runnable, CUgraph graph, unsigned long long) {
+CUresult cuGraphInstantiateWithFlags(CUgraphExec* runnable, CUgraph graph, unsigned long long flags) {
   return guarded([&] {
     if (driver().graphs.count(graph) == 0) return int{kInvalidValue};
-    auto* made = new Nodes(*reinterpret_cast<Nodes*>(graph));
+    auto* made = new Graph(*reinterpret_cast<Graph*>(graph));
+    made->frees = (flags & kFreesOnLaunch) != 0;
     driver().graphs.insert(made);
     *runnable = reinterpret_cast<CUgraphExec>(made);
     return int{kSuccess};
@@ -575,7 +675,7 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec* runnable, CUgraph graph, unsig
 CUresult cuGraphDestroy(CUgraph graph) {
   return guarded([&] {
     if (driver().graphs.erase(graph) == 0) return int{kInvalidValue};
-    delete reinterpret_cast<Nodes*>(graph);
+    delete reinterpret_cast<Graph*>(graph);
     return int{kSuccess};
   });
 }
@@ -583,9 +683,15 @@ CUresult cuGraphExecDestroy(CUgraphExec runnable) { return cuGraphDestroy(reinte
 CUresult cuGraphLaunch(CUgraphExec runnable, CUstream handle) {
   return on_stream(handle, [&](Stream& stream) {
     if (driver().graphs.count(runnable) == 0) return int{kInvalidValue};
-    for (const Node& node : *reinterpret_cast<Nodes*>(runnable)) {
+    auto& graph = *reinterpret_cast<Graph*>(runnable);
+    if (graph.holds && !graph.frees) return int{kInvalidValue};
+    for (const Node& node : graph.nodes) {
       if (const int code = enqueue(stream, node)) return code;
     }
+    const auto count = [&](Kind kind) {
+      return std::count_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& each) { return each.kind == kind; });
+    };
+    graph.holds = count(kAllocationNode) > count(kFreeNode);
     return int{kSuccess};
   });
 }
@@ -594,7 +700,7 @@ CUresult cuGraphLaunch(CUgraphExec runnable, CUstream handle) {
 CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, std::size_t* count) {
   return guarded([&] {
     if (driver().graphs.count(graph) == 0) return int{kInvalidValue};
-    auto& held = *reinterpret_cast<Nodes*>(graph);
+    auto& held = reinterpret_cast<Graph*>(graph)->nodes;
     for (std::size_t i = 0; nodes != nullptr && i < *count; ++i) {
       nodes[i] = i < held.size() ? reinterpret_cast<CUgraphNode>(&held[i]) : nullptr;
     }
@@ -638,6 +744,40 @@ unsigned long long txport_test_cuda_left() {
 unsigned long long txport_test_cuda_calls() {
   const std::lock_guard lock(driver().mutex);
   return driver().calls;
+}
+
+// The next call of a function fails; with 214, 700, 719 or 999 so does every later one. Its name has no "_v2".
+void txport_test_cuda_fail(const char* name, int code) {
+  const std::lock_guard lock(driver().mutex);
+  driver().failing[name] = code;
+}
+
+// What no driver can: after an error that ends a context all is as before, but that the work of that time is lost.
+void txport_test_cuda_recover() {
+  const std::lock_guard lock(driver().mutex);
+  driver().sticky = kSuccess;
+  driver().failing.clear();
+  for (const auto* streams : {&driver().streams, &driver().destroyed}) {
+    for (Stream* stream : *streams) {
+      stream->done += stream->queue.size();
+      stream->queue.clear();
+    }
+  }
+}
+
+// Another process takes so much memory as soon as somebody has looked how much there is; with 0 it ends.
+void txport_test_cuda_take(std::size_t bytes) {
+  const std::lock_guard lock(driver().mutex);
+  driver().waiting = bytes;
+  if (bytes == 0) driver().others = 0;
+}
+
+// The largest pitch, and of what those of copies within the device must be multiples: cuda.h promises that cuMemcpy2D
+// takes the pitches of cuMemAllocPitch, which are multiples of 512, and no others.
+void txport_test_cuda_pitches(std::size_t most, std::size_t unit) {
+  const std::lock_guard lock(driver().mutex);
+  driver().most_pitch = most;
+  driver().pitch_unit = unit;
 }
 
 // A function by the name that programs use: of a newer kind if there is one.

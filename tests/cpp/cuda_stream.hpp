@@ -31,6 +31,32 @@ inline unsigned long long left() { return driver_function<unsigned long long (*)
 // How often work was enqueued or waited for.
 inline unsigned long long calls() { return driver_function<unsigned long long (*)()>("txport_test_cuda_calls")(); }
 
+// The largest pitch that the driver takes; 2^31 - 1 on a GPU.
+inline constexpr std::size_t kMaxPitch = std::size_t{1} << 20;
+
+// Tell the driver what its txport_test_cuda_* want, until this goes.
+class DriverThat {
+ public:
+  ~DriverThat() {
+    driver_function<void (*)(std::size_t, std::size_t)>("txport_test_cuda_pitches")(kMaxPitch, 1);
+    driver_function<void (*)(std::size_t)>("txport_test_cuda_take")(0);
+    driver_function<void (*)()>("txport_test_cuda_recover")();
+  }
+  DriverThat() = default;
+  DriverThat(const DriverThat&) = delete;
+  DriverThat& operator=(const DriverThat&) = delete;
+
+  static void takes_pitches(std::size_t most, std::size_t unit) {
+    driver_function<void (*)(std::size_t, std::size_t)>("txport_test_cuda_pitches")(most, unit);
+  }
+  static void fails(const char* call, int code) {
+    driver_function<void (*)(const char*, int)>("txport_test_cuda_fail")(call, code);
+  }
+  static void has_others_taking(std::size_t bytes) {
+    driver_function<void (*)(std::size_t)>("txport_test_cuda_take")(bytes);
+  }
+};
+
 // Work of the host in a stream.
 class DriverStream : public HostStream {
  public:

@@ -343,7 +343,10 @@ def test_the_example_of_the_readme(attention_bundle: Path, tmp_path: Path) -> No
     assert float(lines[-2]) == pytest.approx(translator.score(TEXTS[:1], [expected.text])[0].total, rel=1e-4)
 
 
-@pytest.mark.parametrize("options", [[], ["--json"], ["--json", "--scores", "--max-length", "7"]], ids=" ".join)
+WITH_NUMBERS = ["--json", "--scores", "--attention", "--max-length", "7"]
+
+
+@pytest.mark.parametrize("options", [[], ["--json"], WITH_NUMBERS], ids=" ".join)
 def test_the_tools_write_the_same_alignments(directory: Path, options: list[str], tmp_path: Path) -> None:
     (tmp_path / "in").write_text("".join(f"{text}\n" for text in TEXTS), encoding="utf-8")
 
@@ -359,4 +362,6 @@ def test_the_tools_write_the_same_alignments(directory: Path, options: list[str]
     # C++ takes the logarithm of the sum over a vocabulary in the fused engine, in float32.
     for mine, theirs in zip(found.stdout.splitlines(), expected.stdout.splitlines(), strict=True):
         one, other = json.loads(mine), json.loads(theirs)
-        assert one.pop("scores") == pytest.approx(other.pop("scores"), abs=3e-6) and one == other
+        assert one.pop("scores") == pytest.approx(other.pop("scores"), abs=3e-6)
+        np.testing.assert_allclose(one.pop("attention", []), other.pop("attention", []), atol=3e-6)
+        assert one == other

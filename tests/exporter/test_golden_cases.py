@@ -2,17 +2,23 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 from txport.benchmarks.studies.random_checkpoint import random_checkpoint
-from txport.exporter.export import GOLDEN_CASES, NEAR_TIE, ExportOptions, export_bundle
+from txport.exporter.export import ExportOptions, export_bundle
+from txport.exporter.golden_cases import MOST
 from txport.models.checkpoint import load_checkpoint
 from txport.runtime.golden import load_golden
 
 
-def test_golden_cases_in_float16_have_no_ids_that_are_almost_tied(tmp_path: Path) -> None:
-    """A GPU rounds in its own way: it would be accused of ids that lead by less. Random weights have many such."""
+@pytest.mark.parametrize(("float16", "widest"), [(True, 1e-3), (False, 1e-6)])
+def test_golden_cases_have_no_ids_that_are_almost_tied(tmp_path: Path, float16: bool, widest: float) -> None:
+    """A device rounds in its own way: it would be accused of ids that lead by less. Random weights have many such.
+
+    How near is near follows from the rounding: of float16 at least a thousandth here, of float32 a millionth.
+    """
     random_checkpoint(tmp_path / "checkpoint", "tiny", vocabulary=500, positions=48)
-    options = ExportOptions(float16=True, lowerings=("ort",), verify=False, sentences=32, singles=1)
+    options = ExportOptions(float16=float16, lowerings=("ort",), verify=False, sentences=32, singles=1)
     export_bundle(tmp_path / "checkpoint", tmp_path / "bundle", options)
     loaded = load_checkpoint(tmp_path / "checkpoint")
     leads = []
@@ -23,5 +29,5 @@ def test_golden_cases_in_float16_have_no_ids_that_are_almost_tied(tmp_path: Path
         best = logits.topk(2, dim=-1)
         assert best.indices[:, 0].tolist() == list(case.target_ids)
         leads.append(float((best.values[:, 0] - best.values[:, 1]).min()))
-    assert 0 < len(leads) < GOLDEN_CASES, "some were left out"
-    assert min(leads) >= NEAR_TIE - 1e-4
+    assert 0 < len(leads) <= MOST and (len(leads) < MOST or not float16), "float16 leaves some out"
+    assert min(leads) >= widest

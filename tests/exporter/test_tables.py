@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from txport.exporter.tables import print_table
-from txport.exporter.verification.report import LoweringReport, VerificationReport
+from txport.exporter.verification.errors import ErrorSizes
+from txport.exporter.verification.report import LoweringReport, Rounding, VerificationReport
 from txport.exporter.verification.table import print_report
 
 
@@ -43,8 +44,9 @@ def test_the_report_of_a_verification_fits_80_columns(count: int) -> None:
     sizes = {"sentences": count, "token_identical": count, "loop_sentences": count, "loop_identical": count}
     errors = {"max_logit_error": 4.3e-06, "mean_logit_error": 3e-07, "max_encoder_error": 2e-06}
     lowerings = [LoweringReport(name, **sizes, **errors) for name in ("ort", "scatter", "tensorscatter")]  # type: ignore[arg-type]
+    rounding = Rounding("float32", ErrorSizes(1e-7, 1e-7, 1e-7, 1e-6), 4.0)
     report = VerificationReport(
-        1, True, "float32", "float32", "x", 0.0, 1.0, count, count, 0, count, 10, 1e-6, [], lowerings, {}, ["a note"]
+        2, True, "float32", "float32", "x", rounding, 4e-6, count, 0, count, 10, 1e-6, [], lowerings, {}, ["a note"]
     )
     output = io.StringIO()
     print_report(report, Console(file=output, width=80))

@@ -1,7 +1,9 @@
 """What `tx-build` asks of TensorRT 8.6's builder, which chooses precisions itself, by the library's own rules.
 
 Layers have the names that its parser gives (onnx-tensorrt 8.6-EA): those of the node only where an importer registers
-its layer. A timing cache that was serialized in this process is not taken back, as 8.6 was seen to do.
+its layer. Types follow from those of inputs, layer by layer. That 8.6 says them before it builds has not been seen: if
+it says FLOAT of all, an engine is float32 throughout, and `precision.layers` of build.json shows it. A timing cache
+that was serialized in this process is not taken back, as 8.6 was seen to do.
 """
 
 from types import SimpleNamespace
@@ -11,11 +13,23 @@ FLOAT, HALF, INT32, BOOL = "DataType.FLOAT", "DataType.HALF", "DataType.INT32", 
 
 
 class Layer:
-    """An `ILayer`; `taken` holds the types that outputs were told to have."""
+    """An `ILayer`; `taken` holds the types that outputs were told to have.
 
-    def __init__(self, name: str, kind: str, *outputs: str) -> None:
-        self.name, self.type, self.outputs = name, f"LayerType.{kind}", outputs
-        self.num_outputs, self.num_inputs = len(outputs), 0
+    Args:
+        name: as the parser gives it.
+        kind: of `LayerType`.
+        inputs: layers, whose first output is read, or the types of inputs of the network and of weights.
+        to: of a CAST.
+    """
+
+    def __init__(self, name: str, kind: str, *inputs: "Layer | str", to: str | None = None) -> None:
+        self.name, self.type = name, f"LayerType.{kind}"
+        read = [each.outputs[0] if isinstance(each, Layer) else each for each in inputs]
+        floats = {each for each in read if each in (FLOAT, HALF)}
+        assert len(floats) < 2, "a network whose layers read both types is refused"
+        of_kind = {"CAST": (to,), "SHAPE": (INT32,), "TOPK": (read[0], INT32)}
+        self.outputs = of_kind.get(kind, (read[0],))
+        self.num_outputs, self.num_inputs = len(self.outputs), len(read)
         self.precision: str | None = None
         self.taken: dict[int, str] = {}
 

@@ -121,8 +121,11 @@ class MemoryDevice:
     def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
         assert self.capturing is None
         self.capturing, self.captures = [], self.captures + 1
-        enqueue()
-        recorded, self.capturing = self.capturing, None
+        recorded = self.capturing
+        try:
+            enqueue()
+        finally:
+            self.capturing = None
 
         def replay(_held: object = enqueue) -> None:
             for work in recorded:

@@ -4,6 +4,8 @@ What it has of TensorRT's interface has the names of the real one, which `test_t
 one context at a time unless its engine was built to share it, as with 8.6; shapes must lie within the profile; all that
 an engine lists needs a shape and an address before it is enqueued, on the device's stream. A run overwrites the memory
 for temporaries that its context was given, and may compute everything twice, the second time from what it has written.
+A context has memory of its own, too, which the first run after a change of shapes sets up: that run cannot be captured,
+and what was captured before the change cannot be replayed after it. Its profile stays while a run of it is under way.
 """
 
 import gc
@@ -30,13 +32,21 @@ class Context:
         self.addresses: dict[str, int] = {}
         self.scratch: tuple[int, int] | None = None
         self.nvtx_verbosity = "DETAILED"  # what tx-build builds with
+        self.last: dict[str, int] = {}  # sizes of the run that was enqueued last
+        self.set_up: dict[str, int] = {}  # those that its own memory is for, in the order of the stream
+        self.under_way = 0  # runs
 
     def set_optimization_profile_async(self, profile_index: int, stream_handle: int) -> bool:
         assert stream_handle == self.engine.library.model.device.stream
+        if self.under_way:
+            self.engine.library.messages.append("the profile was changed while a run is under way")
+            return False
         if not self.engine.library.shares_profiles and self._is_taken(profile_index):
             self.engine.library.messages.append(f"Profile {profile_index} is in use by another execution context")
             return False
         self.profile = profile_index
+        self.sizes, self.last = {}, {}
+        self.shaped.clear()
         return 0 <= profile_index < len(self.engine.file.profiles)
 
     def _is_taken(self, profile_index: int) -> bool:
@@ -69,8 +79,8 @@ class Context:
         assert self.shaped == self.engine.inputs.keys() and self.addresses.keys() == set(self.engine.names)
         assert self.scratch is not None, "a context without memory for its temporaries"
         assert self.nvtx_verbosity == "NONE", "names of layers cost time in every run"
-        memory = model.device.view(*self.scratch)
-        model.device.enqueue(lambda: memory.fill(POISON))
+        if not self._begin():
+            return False
         if self.engine.file.role == "encoder":
             model.encode(self.addresses, self.sizes["batch"], self.sizes["source"])
             return not self.engine.library.fails
@@ -84,6 +94,26 @@ class Context:
 
         model.device.enqueue(work)
         return not self.engine.library.fails
+
+    def _begin(self) -> bool:
+        """Enqueue what comes before the computation; false if this run cannot be captured."""
+        assert self.scratch is not None
+        device, sizes = self.engine.library.model.device, dict(self.sizes)
+        first, captured = sizes != self.last, device.capturing is not None
+        if first and captured:
+            self.engine.library.messages.append("operation not permitted when stream is capturing")
+            return False
+        memory, self.last = device.view(*self.scratch), sizes
+        self.under_way += not captured
+
+        def work() -> None:
+            self.under_way -= not captured
+            self.set_up = sizes if first else self.set_up
+            assert self.set_up == sizes, "a run was captured before the shapes changed"
+            memory.fill(POISON)
+
+        device.enqueue(work)
+        return True
 
 
 class Engine:

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import torch
-from txport.exporter.graphs.lowerings import LOWERINGS, Lowering
+from txport.exporter.graphs.lowerings import HALF_LOWERINGS, LOWERINGS, Lowering
 from txport.exporter.graphs.trace import ATTENTION, trace_encoder, trace_step
 from txport.models.config import Config, preset
 from txport.models.transformer import Transformer
@@ -60,9 +60,11 @@ def _trace_step(lowering: Lowering, model: Transformer, longest: int) -> ir.Mode
     return trace_step(model, lowering, longest)
 
 
+# What float16 writes otherwise has a name of its own here.
+STEPS = LOWERINGS | {"ort.float16": HALF_LOWERINGS["ort"]}
 TRACERS: dict[str, Callable[[Transformer, int], ir.Model]] = {
     "encoder": trace_encoder,
-    **{name: functools.partial(_trace_step, lowering) for name, lowering in LOWERINGS.items()},
+    **{name: functools.partial(_trace_step, lowering) for name, lowering in STEPS.items()},
     **ATTENTION,
 }
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.tokenizer_schema import Languages, TokenizerDescription
-from txport.runtime.errors import InputError
+from txport.runtime.errors import BundleError, InputError
 from txport.runtime.translator import Translator
 
 TEXTS = ("the cat sees a bird", "four likes", "cat " * 30)
@@ -40,6 +40,8 @@ CASES = (
     Case("prefix", [5, 9, 11], ids=True),
     Case("scores", True),
     Case("strict", True),
+    Case("alignments", True),
+    Case("attention", True),
     Case("source_language", "deu"),
     Case("target_language", "ita"),
 )
@@ -66,6 +68,8 @@ def _outcome(results: Sequence[tuple[Sequence[int], Sequence[float] | None]]) ->
 
 
 def _refused(message: str) -> Outcome:
+    if "--with-attention" in message:
+        return "without the graph"
     assert "tokens, more than the" in message, message
     return "too long"
 
@@ -74,7 +78,7 @@ def by_python(bundle: Path, options: Mapping[str, Any]) -> Outcome:
     """`Translator.translate`."""
     try:
         results = Translator(bundle, "cpu").translate(TEXTS, **options)
-    except InputError as error:
+    except (InputError, BundleError) as error:
         return _refused(str(error))
     return _outcome([(result.ids, result.scores) for result in results])
 
@@ -84,7 +88,7 @@ def by_stream(bundle: Path, options: Mapping[str, Any]) -> Outcome:
     translator = Translator(bundle, "cpu")
     try:
         streams = [list(translator.stream(text, **options)) for text in TEXTS]
-    except InputError as error:
+    except (InputError, BundleError) as error:
         return _refused(str(error))
     scores = [[piece.score for piece in pieces] if options.get("scores") else None for pieces in streams]
     return _outcome([([piece.id for piece in pieces], of) for pieces, of in zip(streams, scores, strict=True)])

@@ -6,7 +6,10 @@ import pytest
 import torch
 from txport.models.transformer import Transformer
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs PyTorch with CUDA"),
+]
 
 MakeModel = Callable[..., Transformer]
 DEVICE = "cuda"

@@ -60,8 +60,10 @@ def test_json(toy: Translator) -> None:
     done = run("translate", BUNDLE, *arguments, stdin=b"one\n\n")
     found = [json.loads(line) for line in done.stdout.splitlines()]
     (result,) = toy.translate(["one"], max_length=6, min_length=2, prefix="the cat", scores=True)
-    assert found[1] == {"text": "", "ids": [], "scores": [], "truncated": False}
-    assert found[0] | {"scores": None} == {"text": result.text, "ids": result.ids, "scores": None, "truncated": False}
+    assert found[1] == {"text": "", "ids": [], "scores": [], "truncated": False, "finished": True}
+    assert found[0] | {"scores": None} == {
+        "text": result.text, "ids": result.ids, "scores": None, "truncated": False, "finished": result.finished
+    }  # fmt: skip
     assert found[0]["scores"] == pytest.approx(result.scores, abs=1e-6)
 
 
@@ -72,7 +74,8 @@ def test_json_bytes() -> None:
     )
     ids = answer(Translator(BUNDLE).tokenizer.encode("one"), 2)[0]
     text = Translator(BUNDLE).tokenizer.decode(ids)
-    assert done.stdout.decode() == f'{{"text": "{text}", "ids": [{ids[0]}, {ids[1]}], "truncated": false}}\n'
+    ends = '"truncated": false, "finished": false'
+    assert done.stdout.decode() == f'{{"text": "{text}", "ids": [{ids[0]}, {ids[1]}], {ends}}}\n'
 
 
 def test_an_answer_comes_before_the_next_question() -> None:

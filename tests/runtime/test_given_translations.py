@@ -188,6 +188,22 @@ def test_a_bundle_without_the_graphs_says_how_to_get_them(toy: Translator, call:
     assert str(error.value).endswith("need: export it again with tx-export --with-attention")
 
 
+@pytest.mark.parametrize("option", ["alignments", "attention"])
+def test_a_stream_refuses_what_needs_a_whole_translation(real: Translator, option: str) -> None:
+    with pytest.raises(InputError, match="a stream has no alignments and no attention: use translate for these"):
+        next(iter(real.stream("seven", **{option: True})))
+
+
+def test_the_command_writes_attention(attention_bundle: Path, real: Translator) -> None:
+    command = [Path(sys.executable).with_name("tx-translate"), attention_bundle, "--device", "cpu", "--attention"]
+    refused = subprocess.run(command, input="seven\n", capture_output=True, text=True)
+    assert refused.returncode == 2 and "--attention needs --json" in refused.stderr
+    done = subprocess.run([*command, "--json"], input="seven\n\n", capture_output=True, text=True)
+    first, second = map(json.loads, done.stdout.splitlines())
+    np.testing.assert_allclose(first["attention"], real.translate(["seven"], attention=True)[0].attention, atol=6e-7)
+    assert "attention" not in second
+
+
 def test_the_command_writes_alignments(attention_bundle: Path, real: Translator) -> None:
     """After the text as Marian does, or as a field; nothing is translated where there is no graph for it."""
 

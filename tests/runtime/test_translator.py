@@ -32,11 +32,12 @@ TEXTS = ["the cat sees a bird", "one", "a big red dog", "not two or three", "zeb
 def expected(toy: Translator, text: str, limit: int = LIMIT) -> Translation:
     """By arithmetic; the tokenizer is checked elsewhere."""
     if not text.strip():
-        return Translation("", [], None, False)
+        return Translation("", [], None, truncated=False, finished=True)
     ids = toy.tokenizer.encode(text)
     cut = [*ids[: SOURCE - 1], TOKENS.eos] if len(ids) > SOURCE else ids
     made = answer(cut, limit)[0]
-    return Translation(toy.tokenizer.decode(made), made, None, len(ids) > SOURCE)
+    finished = len(made) < limit or made[-1] == TOKENS.eos
+    return Translation(toy.tokenizer.decode(made), made, None, len(ids) > SOURCE, finished)
 
 
 @settings(max_examples=40, deadline=None)
@@ -50,7 +51,7 @@ def test_results_are_in_order(toy: Translator, texts: list[str]) -> None:
 def test_any_text(toy: Translator, text: str) -> None:
     (result,) = toy.translate([text])
     if text.strip() == "":
-        assert result == Translation("", [], None, False)
+        assert result == Translation("", [], None, truncated=False, finished=True)
     elif result.ids:
         assert result == expected(toy, text)
     assert "".join(piece.text for piece in toy.stream(text)) == result.text
@@ -88,6 +89,30 @@ def test_arguments_of_other_kinds(toy: Translator, method: str, arguments: list[
         getattr(toy, method)(*arguments)
 
 
+def test_a_bundle_that_is_no_path() -> None:
+    with pytest.raises(InputError, match="the bundle is of type NoneType: give the path of its directory"):
+        Translator(None)  # type: ignore[arg-type]
+
+
+def test_its_name_says_what_runs() -> None:
+    with Translator(BUNDLE, "cpu", "scatter") as translator:
+        assert repr(translator) == f"<Translator of {BUNDLE}: {translator.engine.name}>"
+    assert repr(translator) == f"<Translator of {BUNDLE}: closed>"
+
+
+def test_a_translation_says_how_it_ended(toy: Translator) -> None:
+    sources = [[token, TOKENS.eos] for token in range(4, 96)]
+    ended = [source for source in sources if answer(source)[0][-1] == TOKENS.eos]
+    assert ended and len(ended) < len(sources)
+    for source, result in zip(sources, toy.translate_ids(sources), strict=True):
+        assert result.finished == (source in ended) and not result.truncated
+    for source in ended:
+        length = len(answer(source)[0])
+        exact = toy.translate_ids([source], max_length=length)[0]
+        short = toy.translate_ids([source], max_length=length - 1)[0] if length > 1 else None
+        assert exact.finished and (short is None or not short.finished)
+
+
 def test_options_reach_the_search(toy: Translator) -> None:
     source = toy.tokenizer.encode("one")
     prefix = toy.tokenizer.encode_prefix("the cat")
@@ -99,7 +124,7 @@ def test_options_reach_the_search(toy: Translator) -> None:
 
 
 def test_scores_of_an_empty_line(toy: Translator) -> None:
-    assert toy.translate([" "], scores=True) == [Translation("", [], [], False)]
+    assert toy.translate([" "], scores=True) == [Translation("", [], [], truncated=False, finished=True)]
 
 
 @pytest.mark.parametrize(
@@ -112,6 +137,7 @@ def test_scores_of_an_empty_line(toy: Translator) -> None:
         ({"prefix": "one two three four", "max_length": 4}, "no room"),
         ({"max_length": "5"}, "max_length '5' is not a whole number"),
         ({"max_length": 2.5}, r"max_length 2\.5 is not a whole number"),
+        ({"max_length": True}, "max_length True is not a whole number"),
         ({"min_length": None}, "min_length None is not a whole number"),
         ({"prefix": 5}, "the prefix is not a list of ids"),
         ({"prefix": ["a"]}, "the prefix is not a list of ids"),
@@ -185,7 +211,7 @@ def test_ids(toy: Translator) -> None:
     ids, scores = answer([5, 7, 3], 7, 2, [9, 8])
     assert result.ids == ids and result.scores == pytest.approx(scores, rel=1e-4)
     for bad in ([], [5] * 25, [96], [-1]):
-        with pytest.raises(InputError):
+        with pytest.raises(InputError, match="sentence 2 has "):
             toy.translate_ids([[5, 3], bad])
     with pytest.raises(InputError, match="the prefix has the id 96"):
         toy.translate_ids([[5, 3]], prefix=[96])
@@ -381,7 +407,8 @@ def test_a_bundle_without_tokenizer(damaged: Path) -> None:
     without.write(damaged)
     translator = Translator(damaged)
     (result,) = translator.translate_ids([[5, 7, 3]])
-    assert result == Translation("", answer([5, 7, 3])[0], None, False)
+    ids = answer([5, 7, 3])[0]
+    assert result == Translation("", ids, None, truncated=False, finished=ids[-1] == TOKENS.eos)
     with pytest.raises(InputError, match="translate_ids"):
         translator.translate(["one"])
 

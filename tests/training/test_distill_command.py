@@ -79,7 +79,8 @@ def test_what_is_left_out_is_counted(source: Path, tmp_path: Path) -> None:
     ],
 )
 def test_the_filter(source: int, prefix: int, ids: list[int], scores: list[float], fault: str | None) -> None:
-    assert Filter(3.0, -1.0, eos=3).fault(source, prefix, Translation("text", ids, scores, False)) == fault
+    result = Translation("text", ids, scores, truncated=False, finished=ids[-1:] == [3])
+    assert Filter(3.0, -1.0).fault(source, prefix, result) == fault
 
 
 def test_tabs_and_line_ends_do_not_make_columns(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ struct Translation {
   Ids ids;                                    // without bos; the last is eos unless the maximum length came first
   std::optional<std::vector<double>> scores;  // the natural logarithm of each id's probability, if requested
   bool truncated = false;                     // the sentence was longer than the bundle takes and was cut
+  bool finished = true;                       // it ended with eos, not at the maximum length, or is empty
   std::optional<Alignment> alignment;         // if requested; none for an empty sentence
   // `[ids, source ids]`, how much each id attended to each source id: the average of text/alignment.hpp; likewise.
   std::optional<FloatMatrix> attention;

@@ -102,8 +102,8 @@ Translator::Translator(const std::filesystem::path& bundle, TranslatorOptions op
 }
 
 std::vector<Translation> Translator::translate(const std::vector<std::string_view>& sentences, const Options& options,
-                                               const std::string& what, std::size_t first, const Extras& extras) const {
-  const Call shared = call(options, extras);
+                                               const std::string& what, std::size_t first) const {
+  const Call shared = call(options);
   std::vector<Translation> results(sentences.size());
   std::vector<Request> requests;
   std::vector<Origin> origins;
@@ -122,12 +122,11 @@ std::vector<Translation> Translator::translate(const std::vector<std::string_vie
   return results;
 }
 
-std::vector<Translation> Translator::translate_ids(const std::vector<Ids>& sources, const Options& options,
-                                                   const Extras& extras) const {
+std::vector<Translation> Translator::translate_ids(const std::vector<Ids>& sources, const Options& options) const {
   for (std::size_t i = 0; i < sources.size(); ++i) {
-    check_ids(sources[i], manifest_.model.source_vocabulary, "sentence " + std::to_string(i + 1));
+    check_given(sources[i], manifest_.model.source_vocabulary, manifest_.limits().source, numbered("sentence", i));
   }
-  const Call shared = call(options, extras);
+  const Call shared = call(options);
   const Ids begin = affixes(manifest_.tokenizer, shared.languages).target_prefix;
   std::vector<Request> requests;
   requests.reserve(sources.size());
@@ -229,7 +228,7 @@ std::optional<Request> Translator::request(std::string_view text, const Call& ca
   if (origin.truncated) {
     const std::string message = what + " has " + std::to_string(needed) + " tokens, more than the " +
                                 std::to_string(most) + " that this bundle takes";
-    if (call.options.strict) throw InputError(message + ": shorten it, or translate it cut short, without strict");
+    if (call.options.strict) throw InputError(message + ": shorten it, or leave out the option strict to have it cut");
     if (options_.warn) options_.warn(message + ": it was cut");
     ids.resize(most > fixed ? most - fixed : 0);
   }
@@ -283,10 +282,10 @@ void Translator::check_given(const Ids& ids, std::int64_t vocabulary, std::int64
   }
 }
 
-Translator::Call Translator::call(const Options& options, const Extras& extras) const {
+Translator::Call Translator::call(const Options& options) const {
   // Before any work is done.
-  if (extras.alignments || extras.attention) check_has(directory_, manifest_, kDecoder);
-  Call result{options, {options.source_language, options.target_language}, {}, extras};
+  if (options.alignments || options.attention) check_has(directory_, manifest_, kDecoder);
+  Call result{options, {options.source_language, options.target_language}, {}};
   // An unknown or missing language is reported before any sentence is read.
   const std::size_t fixed = affixes(manifest_.tokenizer, result.languages).target_prefix.size();
   if (const auto* ids = std::get_if<Ids>(&options.prefix)) {
@@ -328,8 +327,9 @@ std::vector<Translation> Translator::translations(const std::vector<Request>& re
     added.ids = std::move(result.ids);
     added.scores = std::move(result.scores);
     added.truncated = origins[made.size() - 1].truncated;
+    added.finished = !added.ids.empty() && added.ids.back() == manifest_.tokens.eos;
   }
-  if (!call.extras.alignments && !call.extras.attention) return made;
+  if (!call.options.alignments && !call.options.attention) return made;
   std::vector<Ids> sources;
   std::vector<Ids> targets;
   for (std::size_t i = 0; i < made.size(); ++i) {
@@ -338,8 +338,8 @@ std::vector<Translation> Translator::translations(const std::vector<Request>& re
   }
   forcing_->read(sources, targets, true, [&](std::size_t i, const Reading& reading) {
     FloatMatrix attention = averaged(reading.cross, manifest_.alignment_heads);
-    if (call.extras.alignments) made[i].alignment = alignment(requests[i], origins[i], made[i], call, attention);
-    if (call.extras.attention) made[i].attention = std::move(attention);
+    if (call.options.alignments) made[i].alignment = alignment(requests[i], origins[i], made[i], call, attention);
+    if (call.options.attention) made[i].attention = std::move(attention);
   });
   return made;
 }
@@ -390,6 +390,9 @@ std::vector<Score> Translator::scores(const std::vector<Ids>& sources, std::vect
 
 PieceStream::PieceStream(const Translator& translator, std::string_view sentence, const Options& options)
     : text_(*translator.tokenizer_) {
+  if (options.alignments || options.attention) {
+    throw InputError("a stream has no alignments and no attention: use translate for these");
+  }
   Translator::Origin origin;
   auto asked = translator.request(sentence, translator.call(options), "the sentence", origin);
   if (asked) tokens_.emplace(*translator.engine_, std::move(*asked), options.scores);

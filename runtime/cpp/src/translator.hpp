@@ -37,12 +37,6 @@ struct TranslatorOptions {
   Warn warn;  // called in the thread of a call; may be empty
 };
 
-// What to compute beside each translation, by one more pass over it.
-struct Extras {
-  bool alignments = false;  // Translation::alignment
-  bool attention = false;   // Translation::attention
-};
-
 // A given translation: text, which is tokenized and ended with eos, or ids as of `Translation`.
 using Answer = std::variant<std::string_view, Ids>;
 
@@ -71,16 +65,14 @@ class Translator {
 
   // Translate sentences in UTF-8; the results are in their order. `what` and `first` name a sentence in messages.
   // Throws InputError: an option cannot be used, or a sentence is not UTF-8, or too long while `strict` is set.
-  // BundleError: the bundle was exported without the graph that `extras` need.
+  // BundleError: the bundle was exported without the graph that alignments and attention need.
   std::vector<Translation> translate(const std::vector<std::string_view>& sentences, const Options& options,
-                                     const std::string& what = "sentence", std::size_t first = 1,
-                                     const Extras& extras = {}) const;
+                                     const std::string& what = "sentence", std::size_t first = 1) const;
 
   // As `translate`, from source ids (eos included), without a tokenizer; `strict` makes no difference.
   // Throws InputError: a source is empty, longer than the bundle takes, or has an id outside the vocabulary.
   // Alignments are of tokens then: a source has no characters.
-  std::vector<Translation> translate_ids(const std::vector<Ids>& sources, const Options& options,
-                                         const Extras& extras = {}) const;
+  std::vector<Translation> translate_ids(const std::vector<Ids>& sources, const Options& options) const;
 
   // How likely the model takes a given translation of each sentence for: to rank some, or to filter a corpus. Of the
   // options the languages and `strict` have a meaning here.
@@ -123,7 +115,6 @@ class Translator {
     Options options;
     LanguageChoice languages;
     Ids prefix;  // the option, as target ids
-    Extras extras;
   };
 
   // Where a request comes from.
@@ -135,8 +126,8 @@ class Translator {
     bool truncated = false;   // it was cut to fit
   };
 
-  // Throws InputError: an option cannot be used. BundleError: the bundle lacks the graph that `extras` need.
-  Call call(const Options& options, const Extras& extras = {}) const;
+  // Throws InputError: an option cannot be used. BundleError: the bundle lacks the graph that it needs.
+  Call call(const Options& options) const;
   // The request for a text, or nothing if there is nothing in it to translate.
   std::optional<Request> request(std::string_view text, const Call& call, const std::string& what,
                                  Origin& origin) const;

@@ -55,6 +55,15 @@ std::string in_characters(const std::vector<Span>& words, std::string_view text)
   });
 }
 
+std::string rows_of(const FloatMatrix& matrix) {
+  std::string text;
+  for (auto row = matrix.values.begin(); row != matrix.values.end(); row += static_cast<std::ptrdiff_t>(matrix.columns)) {
+    const std::vector<float> values(row, row + static_cast<std::ptrdiff_t>(matrix.columns));
+    text += (text.empty() ? "" : ", ") + array(values, show);
+  }
+  return "[" + text + "]";
+}
+
 std::string as_json_line(const Translation& result, std::string_view source) {
   std::string alignment;
   if (result.alignment) {
@@ -63,9 +72,11 @@ std::string as_json_line(const Translation& result, std::string_view source) {
                 in_characters(result.alignment->target_words, result.text);
   }
   const std::string scores = result.scores ? ", \"scores\": " + array(*result.scores, show) : "";
+  const std::string attention = result.attention ? ", \"attention\": " + rows_of(*result.attention) : "";
   const std::string ids = array(result.ids, [](std::int64_t id) { return std::to_string(id); });
-  return "{\"text\": " + nlohmann::json(result.text).dump() + ", \"ids\": " + ids + scores + alignment +
-         ", \"truncated\": " + (result.truncated ? "true" : "false") + "}\n";
+  return "{\"text\": " + nlohmann::json(result.text).dump() + ", \"ids\": " + ids + scores + alignment + attention +
+         ", \"truncated\": " + (result.truncated ? "true" : "false") +
+         ", \"finished\": " + (result.finished ? "true" : "false") + "}\n";
 }
 
 // The text, and after it the alignment as Marian writes it.
@@ -84,7 +95,6 @@ struct Arguments {
   std::size_t window = kWindowLines;
   TranslatorOptions opening;
   Options options;
-  Extras extras;
 };
 
 // Whether somebody sits before standard error who sees no lines come or go.
@@ -167,9 +177,13 @@ class Output {
 
 // Refuse what could only fail after the work was done.
 void check(const Arguments& arguments) {
-  if (arguments.options.scores && !arguments.json) {
-    throw InputError("--scores needs --json: lines of text have no place for scores");
-  }
+  const auto needs_json = [&](bool asked, const std::string& name) {
+    if (asked && !arguments.json) {
+      throw InputError("--" + name + " needs --json: lines of text have no place for " + name);
+    }
+  };
+  needs_json(arguments.options.scores, "scores");
+  needs_json(arguments.options.attention, "attention");
   for (const std::string& file : arguments.files) {
     if (file != kStandardInput) InputFile::check(file);
   }
@@ -198,10 +212,10 @@ bool translate_file(const Arguments& arguments, const Translator& translator, co
     const std::size_t usable = usable_lines(lines, arguments.errors);
     const std::vector<std::string_view> texts(lines.begin(), lines.begin() + static_cast<std::ptrdiff_t>(usable));
     std::string written;
-    const auto results = translator.translate(texts, arguments.options, what, first, arguments.extras);
+    const auto results = translator.translate(texts, arguments.options, what, first);
     for (std::size_t i = 0; i < results.size(); ++i) {
       written +=
-          arguments.json ? as_json_line(results[i], texts[i]) : as_text_line(results[i], arguments.extras.alignments);
+          arguments.json ? as_json_line(results[i], texts[i]) : as_text_line(results[i], arguments.options.alignments);
     }
     if (!output.write(written)) return false;
     progress.add(usable);
@@ -263,10 +277,7 @@ void declare(CLI::App& app, Arguments& arguments) {
                  "For a line that is not UTF-8: stop, put U+FFFD where it is wrong, or write an empty line.")
       ->check(CLI::IsMember({"strict", "replace", "skip"}))
       ->capture_default_str();
-  app.add_flag("--json", arguments.json, "Write a JSON object a line: text, ids, truncated (and scores).");
-  app.add_flag("--alignments", arguments.extras.alignments,
-               "Write which words come from which, after the text, as in \"ein Hund ||| 0-0 1-1\" (source-target, from "
-               "0); for bundles of tx-export --with-attention.");
+  app.add_flag("--json", arguments.json, "Write a JSON object a line: text, ids, truncated, finished.");
 // NOLINTNEXTLINE(cppcoreguidelines-macro-usage): a name as text and as a member
 #define TXPORT_OPTION(kind, name, help) add(app, flag_of(#name), arguments.options.name, help);
 #include "options.inc"

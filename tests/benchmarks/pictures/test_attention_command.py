@@ -75,6 +75,11 @@ def given(checkpoint: Path) -> Expected:
     return Expected(checkpoint, ANSWER)
 
 
+def test_a_picture_says_of_what_it_is(checkpoint: Path, tmp_path: Path) -> None:
+    attend(checkpoint, TEXT, "--target", ANSWER, "--kind", "cross", "-o", tmp_path / "maps.svg")
+    assert texts((tmp_path / "maps.svg").read_text())[-3:] == [str(checkpoint), TEXT, ANSWER]
+
+
 def test_the_maps_of_a_checkpoint_are_those_of_pytorch(checkpoint: Path, given: Expected, tmp_path: Path) -> None:
     attend(checkpoint, TEXT, "--target", ANSWER, "-o", tmp_path / "maps.svg")
     svg = (tmp_path / "maps.svg").read_text()

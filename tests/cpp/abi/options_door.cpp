@@ -26,6 +26,8 @@ const std::map<std::string, Setter> kSetters{
     {"prefix_ids", [](auto& options, const auto& value) { options.prefix = ids_of(value); }},
     {"scores", [](auto& options, const auto& /*value*/) { options.scores = true; }},
     {"strict", [](auto& options, const auto& /*value*/) { options.strict = true; }},
+    {"alignments", [](auto& options, const auto& /*value*/) { options.alignments = true; }},
+    {"attention", [](auto& options, const auto& /*value*/) { options.attention = true; }},
     {"source_language", [](auto& options, const auto& value) { options.source_language = value; }},
     {"target_language", [](auto& options, const auto& value) { options.target_language = value; }},
 };

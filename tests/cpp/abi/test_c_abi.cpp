@@ -70,6 +70,8 @@ TEST_CASE("C ABI: translate, and look at what came out") {
   CHECK(count == 72);
   CHECK(scored == count);
   CHECK(txport_result_truncated(result, 0) == 0);
+  CHECK(txport_result_finished(result, 0) == (txport_result_ids(result, 0, nullptr)[count - 1] == 3 ? 1 : 0));
+  CHECK(txport_result_finished(result, 1) == 1);
   CHECK(txport_result_text(result, 3, &length) == nullptr);
   CHECK(length == 0);
   CHECK(txport_result_ids(result, 3, &count) == nullptr);
@@ -124,6 +126,7 @@ TEST_CASE("C ABI: options reach the search") {
   txport_result_ids(result, 0, &count);
   CHECK(count == 5);
   CHECK(txport_result_truncated(result, 0) == 1);
+  CHECK(txport_result_finished(result, 0) == 0);
   CHECK(warnings.find("31 tokens") != std::string::npos);
   txport_result_free(result);
   options.strict = 1;
@@ -205,6 +208,7 @@ TEST_CASE("C ABI: null pointers") {
   CHECK(txport_result_ids(nullptr, 0, nullptr) == nullptr);
   CHECK(txport_result_scores(nullptr, 0, nullptr) == nullptr);
   CHECK(txport_result_truncated(nullptr, 0) == 0);
+  CHECK(txport_result_finished(nullptr, 0) == 0);
   txport_result_free(nullptr);
   txport_stream_close(nullptr);
   txport_close(nullptr);

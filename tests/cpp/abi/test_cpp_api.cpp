@@ -35,6 +35,9 @@ TEST_CASE("C++ API") {
   std::string text;
   for (int i = 0; i < 30; ++i) text += "cat ";
   CHECK(translator.translate(text).truncated);
+  CHECK(translator.translate(text).finished);
+  begun.max_length = 3;
+  CHECK_FALSE(translator.translate(text, begun).finished);
   CHECK(warnings.find("31 tokens") != std::string::npos);
   std::string heard;
   translator.stream("the cat sees a bird", [&](const txport::Piece& piece) {
@@ -44,6 +47,10 @@ TEST_CASE("C++ API") {
   CHECK(heard == results[0].text);
   int pieces = 0;
   translator.stream("the cat sees a bird", [&](const txport::Piece&) { return ++pieces < 3; });
+  txport::Options extra;
+  extra.attention = true;
+  CHECK_THROWS_WITH_AS(translator.stream("one", extra), "a stream has no alignments and no attention: use translate for these",
+                       txport::InputError);
   CHECK(pieces == 3);
   CHECK_THROWS_AS(translator.stream("one", [](const txport::Piece&) -> bool { throw std::runtime_error("mine"); }),
                   std::runtime_error);

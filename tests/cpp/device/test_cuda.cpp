@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <thread>
 
@@ -40,6 +41,11 @@ Bytes downloaded(Device& device, const std::byte* from, std::size_t bytes) {
 
 TEST_CASE("CUDA: copies, patterns and capturing do what they say" * doctest::skip(!runs_over("lazy"))) {
   const auto before = left();
+  const DriverThat driver;
+  SUBCASE("as drivers do") {}
+  // As cuda.h says of pitches that are not cuMemAllocPitch's, and of larger ones than a device's limit.
+  SUBCASE("where pitches are refused") { DriverThat::takes_pitches(kMaxPitch, 512); }
+  SUBCASE("where pitches are too large") { DriverThat::takes_pitches(3, 1); }
   {
     const auto device = cuda_device();
     const std::size_t free_memory = device->free_memory();
@@ -119,6 +125,97 @@ TEST_CASE("CUDA: what cannot be captured runs as it is" * doctest::skip(!runs_ov
   CHECK(runs == 2);
   CHECK(downloaded(*device, place, 2) == Bytes{3, 3});
   device->free(place);
+}
+
+TEST_CASE("CUDA: a capture that allocates is replayed all the same" * doctest::skip(!runs_over("lazy"))) {
+  // What a library takes in the order of a stream, and does not give back: the next replay frees it.
+  const auto device = cuda_device();
+  std::byte* place = device->allocate(256);
+  std::string fault;
+  const auto replay = device->capture(
+      [&] {
+        using Allocate = int (*)(unsigned long long*, std::size_t, void*);
+        unsigned long long address = 0;
+        CHECK(driver_function<Allocate>("cuMemAllocAsync")(&address, 256, device->stream()) == 0);
+        auto* taken = reinterpret_cast<std::byte*>(address);
+        device->fill({taken}, 7, 256);
+        device->copy({place}, {taken}, 256);
+      },
+      fault);
+  CHECK(fault.empty());
+  for (int i = 0; i < 3; ++i) replay();
+  CHECK(downloaded(*device, place, 2) == Bytes{7, 7});
+  device->free(place);
+}
+
+TEST_CASE("CUDA: an event of a capture is not waited for" * doctest::skip(!runs_over("lazy"))) {
+  const auto device = cuda_device();
+  const auto event = device->create_event();
+  std::string fault;
+  device->capture([&] { event->record(); }, fault);
+  CHECK(fault_of<EngineError>([&] { event->synchronize(); }) == "CUDA failed in cuEventSynchronize: error 907");
+  event->record();
+  event->synchronize();
+}
+
+TEST_CASE("CUDA: what a fill starts at is aligned to its items, in the driver of these tests" *
+          doctest::skip(!runs_over("lazy"))) {
+  const auto device = cuda_device();
+  const auto place = reinterpret_cast<unsigned long long>(device->allocate(256));
+  using Wide = int (*)(unsigned long long, unsigned, std::size_t, void*);
+  using Narrow = int (*)(unsigned long long, unsigned short, std::size_t, void*);
+  CHECK(driver_function<Wide>("cuMemsetD32Async")(place + 2, 0, 4, device->stream()) == 1);
+  CHECK(driver_function<Wide>("cuMemsetD32Async")(place + 4, 0, 4, device->stream()) == 0);
+  CHECK(driver_function<Narrow>("cuMemsetD16Async")(place + 1, 0, 4, device->stream()) == 1);
+  device->free(reinterpret_cast<std::byte*>(place));
+}
+
+TEST_CASE("CUDA: a device that is lost fails for good" * doctest::skip(!runs_over("lazy"))) {
+  // Uncorrectable memory, a wild address, a launch that failed, and what the driver cannot name: at any later call.
+  for (const int code : {214, 700, 719, 999}) {
+    for (const char* call : {"cuGraphLaunch", "cuEventSynchronize", "cuMemcpyHtoDAsync", "cuMemAlloc"}) {
+      CAPTURE(code);
+      CAPTURE(call);
+      const DriverThat driver;
+      const auto device = cuda_device();
+      DriverStream stream(device->stream());
+      const auto engine = driver_engine(device, stream, "int64", nullptr);
+      check_same(*engine, 1.0F, 2, 0, false);
+      DriverThat::fails(call, code);
+      const std::vector<Request> asked = requests(12, 5);
+      const std::string first = fault_of<EngineError>([&] { decode_all(*engine, asked, {8}); });
+      CHECK(first.find(std::string("CUDA failed in ") + call + ": error " + std::to_string(code)) == 0);
+      const std::string later = fault_of<EngineError>([&] { decode_all(*engine, asked, {8}); });
+      CHECK(later.find("the GPU failed before") == 0);
+    }
+  }
+}
+
+TEST_CASE("CUDA: memory that runs out in a call ends nothing" * doctest::skip(!runs_over("lazy"))) {
+  // CUDA loads kernels when they are first launched, and a graph takes memory of its own.
+  const auto device = cuda_device();
+  DriverStream stream(device->stream());
+  const auto engine = driver_engine(device, stream, "int64", [](const std::string& said) { FAIL_CHECK(said); });
+  const DriverThat driver;
+  DriverThat::fails("cuGraphInstantiateWithFlags", 2);  // there is room when what is idle has been freed
+  check_same(*engine, 1.0F, 12, 0, false);
+  DriverThat::fails("cuGraphLaunch", 2);
+  CHECK(fault_of<ResourceError>([&] { check_same(*engine, 1.0F, 12, 0, false); }) ==
+        "CUDA failed in cuGraphLaunch: error 2");
+  check_same(*engine, 1.0F, 12, 0, false);
+}
+
+TEST_CASE("CUDA: another process may take memory that was free a moment ago" * doctest::skip(!runs_over("lazy"))) {
+  const auto device = cuda_device();
+  DriverStream stream(device->stream());
+  const auto engine = driver_engine(device, stream, "int64", nullptr);
+  {
+    const DriverThat driver;
+    DriverThat::has_others_taking(std::size_t{1} << 31);
+    CHECK(device->free_memory() > 0);
+    CHECK(fault_of<ResourceError>([&] { check_same(*engine, 1.0F, 12, 0, false); }).find("the GPU has no room") == 0);
+  }
+  check_same(*engine, 1.0F, 12, 0, false);
 }
 
 TEST_CASE("CUDA: any thread may use a device" * doctest::skip(!runs_over("lazy"))) {
@@ -245,6 +342,55 @@ TEST_CASE("CUDA: steps that cannot be captured are launched one by one, and said
   check_same(*engine, 1.0F, 12, 0, false);
   REQUIRE(warnings.size() == 1);
   CHECK(warnings[0].find("without CUDA graphs: CUDA failed in cuStreamSynchronize") != std::string::npos);
+}
+
+TEST_CASE("CUDA: a capture in which a library allocates is tried once more, and others go on" *
+          doctest::skip(!runs_over("lazy"))) {
+  class Allocating : public DriverStream {
+   public:
+    Allocating(Device& device, int refusals) : DriverStream(device.stream()), device_(device), refusals_(refusals) {}
+    void enqueue(std::function<void()> command) override {
+      DriverStream::enqueue(std::move(command));
+      if (refusals_ == 0) return;
+      try {
+        device_.free(device_.allocate(1));
+      } catch (const EngineError&) {
+        --refusals_;
+        throw ResourceError("Failed to allocate memory for requested buffer");
+      }
+    }
+
+   private:
+    Device& device_;
+    int refusals_;
+  };
+  for (const int refusals : {1, 2, 4}) {
+    std::vector<std::string> warnings;
+    const auto device = cuda_device();
+    Allocating stream(*device, refusals);
+    const auto engine =
+        driver_engine(device, stream, "int64", [&](const std::string& warning) { warnings.push_back(warning); });
+    check_same(*engine, 1.0F, 12, 0, false);
+    REQUIRE(warnings.size() == (refusals == 1 ? 0 : 1));
+    CHECK((refusals == 1 || warnings[0] == "steps are launched one by one, without CUDA graphs: Failed to allocate "
+                                           "memory for requested buffer"));
+  }
+}
+
+TEST_CASE("CUDA: rows are filled however far they are apart" * doctest::skip(!runs_over("lazy"))) {
+  // The driver takes less as a pitch: 1 MiB here, 2 GiB on a GPU.
+  constexpr std::size_t kPitch = (std::size_t{1} << 20) + 256;
+  const auto device = cuda_device();
+  std::byte* place = device->allocate(3 * kPitch);
+  device->fill({place}, 1, 3 * kPitch);
+  device->fill({place + 256, kPitch}, 2, 100, 3);
+  const Bytes found = downloaded(*device, place, 3 * kPitch);
+  for (std::size_t row = 0; row < 3; ++row) {
+    const auto start = found.begin() + static_cast<std::ptrdiff_t>(row * kPitch);
+    CHECK(std::count(start, start + static_cast<std::ptrdiff_t>(kPitch), 2) == 100);
+    CHECK((start[255] == 1 && start[256] == 2 && start[355] == 2 && start[356] == 1));
+  }
+  device->free(place);
 }
 
 TEST_CASE("CUDA: ONNX Runtime over the device's buffers answers as over its own" * doctest::skip(!runs_over("eager"))) {

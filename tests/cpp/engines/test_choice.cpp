@@ -140,15 +140,14 @@ TEST_CASE("the choice of an engine and a device") {
   }
 }
 
-TEST_CASE("on a GPU ONNX Runtime computes float32 in full, allocates what is asked for and needs one thread") {
+TEST_CASE("on a GPU ONNX Runtime computes float32 in full, grows its arena by default and needs one thread") {
   const Manifest manifest = Manifest::load(kToyBundle);
   const RecordedCuda cuda(true);
   const auto opened = open_sessions(kToyBundle, manifest, choose(kToyBundle, manifest, "cuda", ""), 0, nullptr);
   CHECK(opened.step_graph.lowering == "scatter");
   CHECK(RecordedCuda::threads() == 1);
-  CHECK(RecordedCuda::options() == std::map<std::string, std::string>{{"arena_extend_strategy", "kSameAsRequested"},
-                                                                      {"use_tf32", "0"},
-                                                                      {"user_compute_stream", "a pointer"}});
+  CHECK(RecordedCuda::options() ==
+        std::map<std::string, std::string>{{"use_tf32", "0"}, {"user_compute_stream", "a pointer"}});
 }
 
 TEST_CASE("a CUDA provider that does not start is named with what it lacks") {
@@ -156,11 +155,15 @@ TEST_CASE("a CUDA provider that does not start is named with what it lacks") {
   const RecordedCuda cuda(false);
   const std::string fault = fault_of<MissingLibrary>(
       [&] { open_sessions(kToyBundle, manifest, choose(kToyBundle, manifest, "cuda", ""), 0, nullptr); });
-  CHECK(fault.find("ONNX Runtime cannot start its CUDA provider: " + why_no_cuda(cuda_provider())) == 0);
+  CHECK(fault == "ONNX Runtime cannot start its CUDA provider: " +
+                     why_no_cuda(cuda_provider(), "Failed to load shared library") + "; or use device cpu");
   CHECK(cuda_provider().filename() == "libonnxruntime_providers_cuda.so");
   CHECK(cuda_provider().parent_path().filename() != "");
   // A provider whose library is not there, as where CUDA is not installed.
   CHECK(why_no_cuda(TXPORT_TEST_PROVIDER) ==
         "libtxport_test_cublas.so is missing, install it where the loader looks, as LD_LIBRARY_PATH says");
   CHECK(why_no_cuda("libc.so.6") == "check the driver with nvidia-smi");
+  CHECK(why_no_cuda("libc.so.6", "CUDA failure 46: busy") == "CUDA failure 46: busy, check the driver with nvidia-smi");
+  CHECK(reason(std::runtime_error("/x/cuda_call.cc:154 void CudaCall(int) [with int] CUDA failure 46: busy ; GPU=-1 ; "
+                                  "hostname=a")) == "CUDA failure 46: busy");
 }

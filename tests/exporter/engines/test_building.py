@@ -9,7 +9,7 @@ import onnx
 import pytest
 from numpy_runner import OPTIONS, copied, random_model, traced, traced_attention
 from txport.exporter.bundle import graph_record, write_graphs
-from txport.exporter.engines.builder import parse_graph
+from txport.exporter.engines.builder import add_profile, parse_graph
 from txport.exporter.engines.caches import write_caches_by_select
 from txport.exporter.engines.network import check_network, computing_layers, kind_of, layers_of
 from txport.exporter.engines.profiles import Buckets, encoder_profiles, step_profiles
@@ -101,6 +101,19 @@ def test_tensorrt_takes_the_optional_graphs(option: str, precision: str, tmp_pat
             profile.set_shape(tensor.name, *sizes)
         config.add_optimization_profile(profile)
         assert builder.build_serialized_network(network, config) is not None, tensorrt.why()
+
+
+def test_a_profile_that_is_refused_is_said_with_the_reason() -> None:
+    """By what it returns: the build afterwards would only say that there is no profile."""
+    tensorrt = find_tensorrt("tensorrt_rtx")
+    builder = tensorrt.module.Builder(tensorrt.logger)
+    network, config = tensorrt.new_network(builder), builder.create_builder_config()
+    given = network.add_input("ids", tensorrt.module.float32, (-1, 4))
+    network.mark_output(network.add_identity(given).get_output(0))
+    add_profile(tensorrt, config, builder, network, lambda name: [(1, 4), (2, 4), (3, 4)])
+    tensorrt.messages.clear()
+    with pytest.raises(BundleError, match="TensorRT-RTX .* refuses the sizes of a profile: .*MIN<=OPT<=MAX"):
+        add_profile(tensorrt, config, builder, network, lambda name: [(3, 4), (2, 4), (1, 4)])
 
 
 @pytest.fixture(scope="module")

@@ -31,22 +31,22 @@ def test_a_strongly_typed_network_is_left_alone() -> None:
 
 def test_islands_are_found_by_the_types_of_tensors() -> None:
     """The parser names few layers of an island after their node, and adds numbers where a name is taken."""
-    island = [
-        Layer("(Unnamed Layer* 12) [Normalization]", "NORMALIZATION", FLOAT),
-        Layer("layers.0.feed_forward.inner/Gemm", "MATRIX_MULTIPLY", FLOAT),
-        Layer("(Unnamed Layer* 14) [Shuffle]", "SHUFFLE", FLOAT),
-        Layer("(Unnamed Layer* 15) [ElementWise]", "ELEMENTWISE", FLOAT),
-        Layer("layers.0.feed_forward/Relu_1", "ACTIVATION", FLOAT),
-        Layer("argmax", "TOPK", FLOAT, INT32),
-    ]
-    others = [
-        Layer("layers.0.feed_forward.outer/Gemm", "MATRIX_MULTIPLY", HALF),
-        Layer("(Unnamed Layer* 3) [Constant]", "CONSTANT", FLOAT),
-        Layer("layers.0/Cast", "CAST", FLOAT),
-        Layer("(Unnamed Layer* 5) [Shape]", "SHAPE", INT32),
-        Layer("positions/Add", "ELEMENTWISE", INT32),
-        Layer("finished/Or", "ELEMENTWISE", BOOL),
-    ]
+    weights = Layer("(Unnamed Layer* 3) [Constant]", "CONSTANT", FLOAT)
+    before = Layer("layers.0.self_output/Gemm", "MATRIX_MULTIPLY", HALF, HALF)
+    begin = Layer("layers.0/Cast", "CAST", before, to=FLOAT)
+    norm = Layer("(Unnamed Layer* 12) [Normalization]", "NORMALIZATION", begin)
+    inner = Layer("layers.0.feed_forward.inner/Gemm", "MATRIX_MULTIPLY", norm, weights)
+    bias = Layer("(Unnamed Layer* 14) [Shuffle]", "SHUFFLE", weights)
+    added = Layer("(Unnamed Layer* 15) [ElementWise]", "ELEMENTWISE", inner, bias)
+    relu = Layer("layers.0.feed_forward/Relu_1", "ACTIVATION", added)
+    best = Layer("argmax", "TOPK", relu)
+    end = Layer("layers.0/Cast_1", "CAST", relu, to=HALF)
+    outer = Layer("layers.0.feed_forward.outer/Gemm", "MATRIX_MULTIPLY", end, HALF)
+    sizes = Layer("(Unnamed Layer* 5) [Shape]", "SHAPE", outer)
+    positions = Layer("positions/Add", "ELEMENTWISE", INT32, sizes)
+    finished = Layer("finished/Or", "ELEMENTWISE", BOOL, BOOL)
+    island = [norm, inner, bias, added, relu, best]
+    others = [weights, before, begin, end, outer, sizes, positions, finished]
     library().set_precision(Config(), Network(*island, *others), half=True)
     assert all(layer.precision == FLOAT and layer.taken == {0: FLOAT} for layer in island)
     assert not any(layer.precision or layer.taken for layer in others)

@@ -11,10 +11,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy_runner import NumpyRunner, copied, open_session, random_model, traced
+from numpy_runner import STEPS, NumpyRunner, copied, open_session, random_model, traced
 from txport.exporter.bundle import write_graphs
 from txport.exporter.graphs.float16 import rounded, to_float16
-from txport.exporter.graphs.lowerings import LOWERINGS
+from txport.exporter.graphs.lowerings import HALF_LOWERINGS, LOWERINGS
 from txport.exporter.graphs.trace import trace_encoder, trace_step
 from txport.exporter.precision.calibration import Calibration, Loss
 from txport.exporter.precision.islands import choose_islands, island_nodes, lossy_scopes
@@ -29,7 +29,7 @@ FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 
 def graphs(model: Transformer, *lowerings: str) -> dict[str, ir.Model]:
     length = model.config.max_positions
-    steps = {f"decoder_step.{name}": trace_step(model, LOWERINGS[name], length) for name in lowerings}
+    steps = {f"decoder_step.{name}": trace_step(model, HALF_LOWERINGS[name], length) for name in lowerings}
     return {"encoder": trace_encoder(model, length), **steps}
 
 
@@ -43,7 +43,7 @@ def silent(_: str) -> None:
 
 
 @pytest.mark.parametrize("biased", [True, False])
-@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("lowering", STEPS)
 def test_only_islands_stay_single(lowering: str, biased: bool) -> None:
     """Attention without biases has other nodes: MatMul where there was Gemm."""
     step = copied(traced(random_model(attention_bias=biased), lowering)[1])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from numpy_runner import OPTIONS, NumpyRunner, random_model, traced
+from numpy_runner import OPTIONS, STEPS, NumpyRunner, random_model, traced
 from txport.exporter.graphs.capturable import not_capturable
 from txport.exporter.graphs.lowerings import LOWERINGS, TensorScatter
 from txport.exporter.graphs.trace import model_sizes, trace_encoder, trace_step
@@ -24,7 +24,7 @@ def model(request: pytest.FixtureRequest) -> Transformer:
     return random_model(**OPTIONS[request.param])
 
 
-@pytest.fixture(params=LOWERINGS)
+@pytest.fixture(params=STEPS)
 def lowering(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -52,7 +52,7 @@ def test_graphs_equal_pytorch(model: Transformer, lowering: str) -> None:
 @pytest.fixture(scope="module")
 def runners() -> dict[str, tuple[Transformer, NumpyRunner]]:
     model = random_model()
-    return {name: (model, NumpyRunner(model, *traced(model, name))) for name in LOWERINGS}
+    return {name: (model, NumpyRunner(model, *traced(model, name))) for name in STEPS}
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -118,7 +118,7 @@ def test_eos_finishes_a_row(lowering: str, wanted: int) -> None:
     with torch.no_grad():
         model.projection.bias[wanted] = 1000.0
     longest = model.config.max_positions
-    runner = NumpyRunner(model, trace_encoder(model, longest), trace_step(model, LOWERINGS[lowering], longest))
+    runner = NumpyRunner(model, trace_encoder(model, longest), trace_step(model, STEPS[lowering], longest))
     cross = runner.encode(np.array([[5, 3]]), np.array([2]))
     output = runner.step(cross, runner.empty_caches(1, 4), token_ids=np.array([2]), positions=np.array([0]))
     assert output["next_token_ids"].tolist() == [wanted]
@@ -147,8 +147,9 @@ def test_step_is_capturable_and_fused(model: Transformer, lowering: str) -> None
         assert count["LayerNormalization"] + count["SkipLayerNormalization"] == norms
     elif config.norm_kind == "rms":
         added = 3 * config.decoder_layers  # those that follow an addition
-        whole = {"ort": "SkipSimplifiedLayerNormalization", "tensorscatter": "RMSNormalization"}.get(lowering, "none")
-        assert count[whole] == {"ort": added, "tensorscatter": norms}.get(lowering, 0)
+        kind = STEPS[lowering].name
+        whole = {"ort": "SkipSimplifiedLayerNormalization", "tensorscatter": "RMSNormalization"}.get(kind, "none")
+        assert count[whole] == {"ort": added, "tensorscatter": norms}.get(kind, 0)
         assert count["Pow"] == norms - count[whole]
     # For each layer: packed projection, self output, cross query, cross output, two of the feed-forward network.
     assert count["Gemm"] == 6 * config.decoder_layers + 1
@@ -159,6 +160,12 @@ def test_step_is_capturable_and_fused(model: Transformer, lowering: str) -> None
             "ScatterElements": 2 * (not fused),
             "MultiHeadAttention": 1,
             "Softmax": not fused,
+        },
+        "ort.float16": {
+            "GroupQueryAttention": fused,
+            "ScatterElements": 2 * (not fused),
+            "MultiHeadAttention": 0,
+            "Softmax": 1 + (not fused),
         },
         "scatter": {"ScatterElements": 2, "Softmax": 2, "MatMul": 4, "Attention": 0},
         "tensorscatter": {"TensorScatter": 2, "Attention": 2, "Softmax": 0, "MatMul": 0},
@@ -176,8 +183,8 @@ def test_interface(model: Transformer, lowering: str) -> None:
         assert [value.name for value in graph.outputs] == [tensor.name for tensor in expected.outputs]
     for graph in (encoder, step):
         onnx.checker.check_model(ir.to_proto(graph), full_check=True)
-    assert step.opset_imports[""] == LOWERINGS[lowering].opset
-    assert ("com.microsoft" in step.opset_imports) == (lowering == "ort")
+    assert step.opset_imports[""] == STEPS[lowering].opset
+    assert ("com.microsoft" in step.opset_imports) == (STEPS[lowering].name == "ort")
 
 
 def test_every_node_says_where_it_comes_from(lowering: str) -> None:
@@ -217,3 +224,37 @@ def test_ort_finds_the_first_of_the_best_ids(vocabulary: int) -> None:
     logits = np.random.default_rng(0).integers(-3, 3, (50, vocabulary)).astype(np.float32)
     (found,) = session.run(None, {session.get_inputs()[0].name: logits})
     np.testing.assert_array_equal(found, logits.argmax(-1))
+
+
+def test_float16_adds_the_biases_of_products_in_its_norms(model: Transformer) -> None:
+    """Those of attention's outputs and of feed-forward networks, where a fused norm and nothing else reads them."""
+    step, plain = traced(model, "ort.float16")[1], traced(model, "ort")[1]
+    norms = [node for node in step.graph if node.op_type.startswith("Skip")]
+    biased = [node for node in norms if len(node.inputs) == (5 if node.op_type == "SkipLayerNormalization" else 4)]
+    config = model.config
+    copies = len({layer for layer, _ in config.copy_heads[-1:]})  # its context is read by the gate as well
+    outer = config.decoder_layers * (1 + 2 * config.attention_bias) - copies
+    assert len(biased) == (outer if config.norm_kind in ("layer", "rms") else 0)
+    without = [node for node in step.graph if node.op_type == "Gemm" and len(node.inputs) < 3]
+    before = [node for node in plain.graph if node.op_type == "Gemm" and len(node.inputs) < 3]
+    assert len(without) == len(before) + len(biased)
+    added = [value.name or "" for node in biased if (value := node.inputs[-1]) is not None]
+    assert len(added) == len(biased) and all(name.endswith(("output.bias", "outer.bias")) for name in added)
+
+
+@pytest.mark.parametrize("norm_kind", ["layer", "rms"])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_the_norm_adds_the_bias_before_it_gives_the_sum(norm: str, norm_kind: str) -> None:
+    """A pre-norm model goes on in that sum; biases are larger here than what they are added to."""
+    model = random_model(norm=norm, norm_kind=norm_kind)
+    with torch.no_grad():
+        for layer in model.decoder:
+            for linear in (layer.self_attention.output, layer.cross_attention.output, layer.feed_forward.outer):
+                linear.bias.mul_(30)
+    longest = model.config.max_positions
+    found = []
+    for lowering in (STEPS["ort.float16"], STEPS["scatter"]):
+        runner = NumpyRunner(model, trace_encoder(model, longest), trace_step(model, lowering, longest))
+        cross, caches = runner.encode(np.array([[5, 9, 3]]), np.array([3])), runner.empty_caches(1, 4)
+        found.append(runner.step(cross, caches, token_ids=np.array([2]), positions=np.array([0]))["logits"])
+    np.testing.assert_allclose(found[0], found[1], atol=2e-4, rtol=1e-4)

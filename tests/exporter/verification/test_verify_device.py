@@ -8,13 +8,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from memory_device import MemoryDevice
 from toy import BUNDLE, answer
 from txport.exporter.verification.golden import verify_golden
+from txport.exporter.verify_command import main as command
 from txport.runtime.bundle.manifest import Manifest, list_files
 from txport.runtime.device.engine import DeviceEngine
+from txport.runtime.engines.choice import choose
+from txport.runtime.engines.fused import missing
 from txport.runtime.engines.ort_cuda import OrtProgram
-from txport.runtime.errors import InputError
+from txport.runtime.errors import CheckFailed, InputError
 from txport.runtime.translator import Translator
 
 
@@ -57,6 +61,40 @@ def test_golden_cases_are_enough_where_there_is_no_pytorch(bundle: Path, tmp_pat
     command = "import sys; sys.argv[0] = 'tx-verify'; from txport.exporter.entry import verify; verify()"
     done = subprocess.run([sys.executable, "-I", "-c", command, wrong], capture_output=True, text=True, timeout=120)
     assert done.returncode == 1 and "case 3, ids of a batch" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(missing() is not None, reason=f"needs the fused engine's library: {missing()}")
+def test_golden_cases_admit_the_fused_engine(bundle: Path, tmp_path: Path) -> None:
+    """Of a bundle that was exported where the engine is not: it runs on ONNX Runtime until tx-verify has been there."""
+    copy = Path(shutil.copytree(bundle, tmp_path / "bundle"))
+    manifest = Manifest.load(copy)
+    assert manifest.verification is not None
+    unverified = dataclasses.replace(manifest.verification, fused=False)
+    dataclasses.replace(manifest, verification=unverified).write(copy)
+    assert Translator(copy).engine.name != "fused" and "tx-verify BUNDLE" in choose(Manifest.load(copy), "cpu").reason
+    before = (copy / "manifest.json").read_bytes()
+    assert CliRunner().invoke(command, [str(copy), "--no-write"], catch_exceptions=False).exit_code == 0
+    assert (copy / "manifest.json").read_bytes() == before
+    result = CliRunner().invoke(command, [str(copy)], catch_exceptions=False)
+    assert result.exit_code == 0 and choose(Manifest.load(copy), "cpu").engine == "fused"
+    Manifest.load(copy).check_files(copy, hashes=lambda name: True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle"]
+
+
+@pytest.mark.skipif(missing() is not None, reason=f"needs the fused engine's library: {missing()}")
+def test_a_wrong_case_does_not_admit_it(bundle: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(bundle, tmp_path / "bundle"))
+    golden = json.loads((copy / "golden.json").read_text())
+    golden["cases"][3]["target_ids"][-2] += 1
+    (copy / "golden.json").write_text(json.dumps(golden))
+    manifest = Manifest.load(bundle)
+    assert manifest.verification is not None
+    unverified = dataclasses.replace(manifest.verification, fused=False)
+    dataclasses.replace(manifest, verification=unverified, files=list_files(copy)).write(copy)
+    before = (copy / "manifest.json").read_bytes()
+    with pytest.raises(CheckFailed, match="case 3, ids of a batch"):
+        CliRunner().invoke(command, [str(copy)], catch_exceptions=False)
+    assert (copy / "manifest.json").read_bytes() == before
 
 
 def test_text_needs_a_checkpoint(bundle: Path) -> None:

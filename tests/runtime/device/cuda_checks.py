@@ -1,7 +1,7 @@
 """The device layer on CUDA's driver, over one in host memory.
 
 `test_cuda.py` runs this file in processes of its own whose libcuda.so.1 is tests/cpp/cuda_driver.cpp; its name keeps it
-out of every other run. What a real GPU can show is in `tests/runtime/test_gpu.py`.
+out of every other run. What a real GPU can show is in `tests/gpu`.
 """
 
 import ctypes
@@ -10,7 +10,8 @@ import gc
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ from ort_over_device import check_like_host
 from tensorrt_programs import open_program, trt_engine
 from txport.runtime.device.device import Buffer
 from txport.runtime.device.engine import DeviceEngine
-from txport.runtime.errors import EngineError
+from txport.runtime.device.gpu import pci_bus_id
+from txport.runtime.errors import EngineError, ResourceError
 from txport.runtime.greedy import Request, stream
 
 cuda = pytest.importorskip("txport.runtime.device.cuda", reason="needs cuda-python: pip install 'txport[trt]'")
@@ -44,6 +46,27 @@ cuda = pytest.importorskip("txport.runtime.device.cuda", reason="needs cuda-pyth
 KIND = os.environ.get("TXPORT_TEST_CUDA", "")
 lazy = pytest.mark.skipif(KIND != "lazy", reason="needs the driver in host memory, as late as may be")
 eager = pytest.mark.skipif(KIND != "eager", reason="needs the driver in host memory, at once")
+
+
+@contextmanager
+def driver_that(**wanted: tuple[Any, ...]) -> Iterator[None]:
+    """The driver in host memory with what `txport_test_cuda_*` of it are told; afterwards it is as before."""
+    library = ctypes.CDLL("libcuda.so.1")
+    neutral = {"pitches": (1 << 20, 1), "take": (0,), "fail": ()}
+
+    def tell(what: str, values: tuple[Any, ...]) -> None:
+        kinds = [ctypes.c_char_p if isinstance(value, bytes) else ctypes.c_size_t for value in values]
+        getattr(library, f"txport_test_cuda_{what}")(*(kind(value) for kind, value in zip(kinds, values, strict=True)))
+
+    for what, values in wanted.items():
+        tell(what, values)
+    try:
+        yield
+    finally:
+        for what in wanted:
+            if neutral[what]:
+                tell(what, neutral[what])
+        library.txport_test_cuda_recover()
 
 
 def test_copies_clearing_and_capture_do_what_they_say() -> None:
@@ -62,6 +85,7 @@ class HostDevice(cuda.CudaDevice):  # type: ignore[misc,name-defined]
     def __init__(self) -> None:
         super().__init__()
         self._callbacks: list[Any] = []
+        self.capturing: object = None
         self.faults: list[BaseException] = []
 
     def enqueue(self, work: Callable[[], None]) -> None:
@@ -74,6 +98,13 @@ class HostDevice(cuda.CudaDevice):  # type: ignore[misc,name-defined]
         self._callbacks.append(self.CALLBACK(call))  # stays: what was captured is called again and again
         launch = ctypes.CDLL("libcuda.so.1").cuLaunchHostFunc
         assert launch(ctypes.c_void_p(self.stream), self._callbacks[-1], None) == 0
+
+    def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
+        self.capturing = enqueue
+        try:
+            return super().capture(enqueue)  # type: ignore[no-any-return]
+        finally:
+            self.capturing = None
 
     def synchronize(self) -> None:
         super().synchronize()
@@ -156,10 +187,24 @@ def test_page_locked_memory_goes_after_the_copies_to_it() -> None:
 
 
 @lazy
+def test_rows_are_filled_however_far_they_are_apart() -> None:
+    """A plane of the caches of a large batch is more than the driver takes as a pitch: here 1 MiB, on a GPU 2 GiB."""
+    device, pitch = cuda.CudaDevice(), (1 << 20) + 256
+    address, found = device.allocate(4 * pitch), np.zeros(4 * pitch, np.uint8)
+    device.fill(Buffer(address), 1, 4 * pitch)
+    device.fill(Buffer(address + 256, pitch), 2, 100, 3)
+    device.download(found, address)
+    device.synchronize()
+    expected = np.ones((4, pitch), np.uint8)
+    expected[:3, 256:356] = 2
+    assert (found.reshape(4, pitch) == expected).all()
+
+
+@lazy
 def test_what_cannot_be_captured_is_said_and_the_stream_goes_on() -> None:
     device = cuda.CudaDevice()
     address = device.allocate(256)
-    with pytest.raises(EngineError, match=r"cuEventSynchronize.*STREAM_CAPTURE_UNSUPPORTED"):
+    with pytest.raises(EngineError, match=r"cuEventSynchronize.*CAPTURED_EVENT"):
         device.capture(device.synchronize)
     with pytest.raises(EngineError, match=r"cuMemAlloc.*STREAM_CAPTURE_UNSUPPORTED"):
         device.capture(functools.partial(device.allocate, 10))
@@ -168,6 +213,124 @@ def test_what_cannot_be_captured_is_said_and_the_stream_goes_on() -> None:
     device.download(found, address)
     device.synchronize()
     assert not found.any()
+
+
+@lazy
+@pytest.mark.parametrize("pitches", [(1 << 20, 512), (100, 1)], ids=["of cuMemAllocPitch", "small"])
+def test_a_driver_may_refuse_pitches(pitches: tuple[int, int]) -> None:
+    """As cuda.h says of those that are not cuMemAllocPitch's, and of larger ones than a device's limit."""
+    with driver_that(pitches=pitches):
+        check_copies(cuda.CudaDevice())
+        engine, _ = engine_of()
+        assert ids_of(engine, sources(5, 40)) == expected(sources(5, 40))
+        check_moves(engine, [[4, 5, 3], [6, 3]], [9, 7], [Turn(2, [], [0, 1, 1], 40, False)], after)
+
+
+@lazy
+def test_an_event_of_a_capture_is_not_waited_for() -> None:
+    device = cuda.CudaDevice()
+    event = device.create_event()
+    device.capture(event.record)
+    with pytest.raises(EngineError, match=r"cuEventSynchronize.*CAPTURED_EVENT"):
+        event.synchronize()
+    event.record()
+    event.synchronize()
+
+
+@lazy
+def test_a_capture_that_allocates_is_replayed_all_the_same() -> None:
+    """What a library takes in the order of a stream, and does not give back: the next replay frees it."""
+    device, library = cuda.CudaDevice(), ctypes.CDLL("libcuda.so.1")
+    target = device.allocate(256)
+
+    def enqueue() -> None:
+        address = ctypes.c_uint64()
+        assert library.cuMemAllocAsync(ctypes.byref(address), ctypes.c_size_t(256), ctypes.c_void_p(device.stream)) == 0
+        device.fill(Buffer(address.value), 7, 256)
+        device.copy(Buffer(target), Buffer(address.value), 256)
+
+    device.graphs = []
+    replay = device.capture(enqueue)
+    assert device.graphs == [{"mem_alloc": 1, "memset": 1, "memcpy": 1}]
+    for _ in range(3):
+        replay()
+    found = np.zeros(256, np.uint8)
+    device.download(found, target)
+    device.synchronize()
+    assert (found == 7).all()
+
+
+@lazy
+@pytest.mark.parametrize("code", [214, 700, 719, 999])
+@pytest.mark.parametrize("call", ["cuGraphLaunch", "cuEventSynchronize", "cuMemcpyHtoDAsync", "cuMemAlloc"])
+def test_a_device_that_is_lost_fails_for_good(call: str, code: int) -> None:
+    """Uncorrectable memory, a wild address, a launch that failed, what no driver can name: at any later call."""
+    engine, _ = engine_of()
+    assert ids_of(engine, sources(2, 5)) == expected(sources(2, 5))
+    with driver_that(fail=(call.encode(), code)):
+        with pytest.raises(EngineError, match=f"CUDA failed in {call}: "):
+            ids_of(engine, sources(4, 90))
+        with pytest.raises(EngineError, match=r"the GPU failed before .*: create the Translator again"):
+            ids_of(engine, sources(2, 5))
+        with pytest.raises(EngineError, match="CUDA failed in cu"):
+            engine_of()
+        del engine
+        gc.collect()
+    again, _ = engine_of()
+    assert ids_of(again, sources(4, 90)) == expected(sources(4, 90))
+
+
+@lazy
+@pytest.mark.parametrize("call", ["cuGraphLaunch", "cuMemHostAlloc"])
+def test_memory_that_runs_out_in_a_call_ends_nothing(call: str) -> None:
+    """CUDA loads kernels when they are first launched, and a graph takes memory of its own."""
+    engine, _ = engine_of()
+    requests = sources(4, 90)
+    with driver_that(fail=(call.encode(), 2)):
+        if call == "cuGraphLaunch":
+            with pytest.raises(ResourceError, match=r"CUDA failed in cuGraphLaunch: .*OUT_OF_MEMORY"):
+                ids_of(engine, requests)
+        assert ids_of(engine, requests) == expected(requests)
+
+
+@lazy
+def test_a_graph_without_room_has_it_when_what_is_idle_is_freed() -> None:
+    engine, _ = engine_of()
+    assert ids_of(engine, sources(1, 5)) == expected(sources(1, 5))
+    before = engine.device.free_memory()
+    with driver_that(fail=(b"cuGraphInstantiateWithFlags", 2)):
+        assert ids_of(engine, sources(4, 90)) == expected(sources(4, 90))
+    assert engine.captured and engine.device.free_memory() < before
+
+
+@lazy
+def test_a_graph_that_is_refused_leaves_steps_launched_one_by_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    program, library = open_program(tmp_path, HostDevice())
+    engine = trt_engine(program, library)
+    with driver_that(fail=(b"cuGraphInstantiateWithFlags", 801)):
+        assert ids_of(engine, sources(4, 20)) == expected(sources(4, 20))
+    assert "launched one by one, without CUDA graphs: CUDA failed in cuGraphInstantiate" in caplog.text
+
+
+@lazy
+def test_another_process_may_take_memory_that_was_free_a_moment_ago() -> None:
+    device = cuda.CudaDevice()
+    with driver_that(take=(3 << 29,)):
+        free = device.free_memory()
+        with pytest.raises(ResourceError, match=f"the GPU has no room for {free} bytes"):
+            device.allocate(free)
+    engine, _ = engine_of()
+    with driver_that(take=(1 << 31,)):
+        engine.device.free_memory()
+        with pytest.raises(ResourceError, match=r"the GPU has no room for .* would fit|encoder output"):
+            ids_of(engine, sources(4, 90))
+    assert ids_of(engine, sources(4, 90)) == expected(sources(4, 90)), "it has ended"
+
+
+def test_where_the_gpu_is_on_the_bus() -> None:
+    assert pci_bus_id() == "0000:3b:00.0"
 
 
 @lazy

@@ -1,8 +1,10 @@
 """ONNX Runtime over a device whose memory is the host's."""
 
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -13,9 +15,12 @@ from toy import BUNDLE, answer
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Lowering
 from txport.runtime.device.engine import DeviceEngine
-from txport.runtime.engines import ort_session
+from txport.runtime.device.gpu import Gpu
+from txport.runtime.engines import cuda_libraries, ort_session
+from txport.runtime.engines.choice import _tried
+from txport.runtime.engines.cuda_libraries import load_cuda_libraries
 from txport.runtime.engines.ort_cuda import OrtProgram
-from txport.runtime.errors import EngineError, MissingLibrary
+from txport.runtime.errors import EngineError, MissingLibrary, ResourceError
 from txport.runtime.greedy import Request, decode_all
 
 
@@ -42,13 +47,13 @@ class CapturingDevice(MemoryDevice):
     def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
         self._check()
         self.captures += 1
-        return enqueue
+        return lambda: enqueue()
 
 
 def capturing(device: CapturingDevice) -> tuple[OrtProgram, DeviceEngine]:
     manifest = Manifest.load(BUNDLE)
     program = OrtProgram(BUNDLE, manifest, manifest.lowerings, device, where="cpu")
-    program.captured = True
+    program.captures = program.captured = True
     return program, DeviceEngine(device, manifest, program)
 
 
@@ -73,57 +78,184 @@ def test_threads_one_after_the_other_share_captured_steps() -> None:
     assert threads == {1}, "the host only launches kernels"
 
 
-def test_a_step_that_cannot_be_captured_is_launched_and_a_warning_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    class Refusing(CapturingDevice):
-        def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
-            raise EngineError("CUDA failed in cuStreamEndCapture: operation not permitted")
+class Refusing(CapturingDevice):
+    """One that refuses the first captures, as CUDA does when the arena of ONNX Runtime allocates in them."""
 
-    program, engine = capturing(Refusing(lazy=False))
-    (result,) = decode_all(engine, [Request([5, 6, 3])])
-    assert result.ids == answer([5, 6, 3])[0] and not program.captured
-    assert "without CUDA graphs: CUDA failed in cuStreamEndCapture" in caplog.text
+    def __init__(self, refusals: int) -> None:
+        super().__init__(lazy=False)
+        self.refusals = refusals
+
+    def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
+        if self.refusals > 0:
+            self.refusals -= 1
+            raise ResourceError("ONNX Runtime failed: Failed to allocate memory for requested buffer of size 307200")
+        return super().capture(enqueue)
 
 
-def test_cuda_computes_in_float32_with_the_libraries_of_its_pip_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("refusals", "lost"), [(1, 0), (2, 1), (4, 2)])
+def test_a_step_that_cannot_be_captured_is_tried_once_more_and_others_are_captured(
+    refusals: int, lost: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    words, captures = [[5, 6, 3], [7, 3], [8, 9, 4, 3], [4, 3]], []
+    for device in (Refusing(0), Refusing(refusals)):
+        _, engine = capturing(device)
+        for rows in (1, 2, 4):
+            results = decode_all(engine, [Request(word) for word in words], rows=rows)
+            assert [result.ids for result in results] == [answer(word)[0] for word in words]
+        captures.append(device.captures)
+    assert captures[1] == captures[0] - lost > 0 and engine.captured == (lost == 0)
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == min(lost, 1), "once"
+    assert all(text.startswith("steps are launched one by one, without CUDA graphs: ONNX Runtime") for text in said)
+
+
+def test_a_step_that_fails_without_a_capture_too_is_an_error() -> None:
+    class Failing(Refusing):
+        def synchronize(self) -> None:
+            if self.refusals < 2:
+                raise EngineError("CUDA failed in cuEventSynchronize: an illegal memory access was encountered")
+            super().synchronize()
+
+    _, engine = capturing(Failing(2))
+    with pytest.raises(EngineError, match="illegal memory access"):
+        decode_all(engine, [Request([5, 6, 3])])
+
+
+def test_an_engine_is_tried_before_it_counts_as_opened() -> None:
+    """What ONNX Runtime looks for only as it runs, as cuDNN, would else be missed by each sentence."""
+    device = CapturingDevice(lazy=False)
+    program, engine = capturing(device)
+    assert _tried(engine) is engine and device.captures == 1
+    decode_all(engine, [Request([5, 6, 3], 20)])
+    assert device.captures == 1, "the first sentence uses those buffers"
+
+    program, engine = capturing(CapturingDevice(lazy=False))
+    program._step = Failure("RequireCudnnHandle(cudnnHandle_t) NOT_IMPLEMENTED : cuDNN is unavailable", program._step)
+    with pytest.raises(MissingLibrary) as caught:
+        _tried(engine)
+    assert str(caught.value) == (
+        "ONNX Runtime cannot start its CUDA provider: libcudnn.so.9 is missing, pip install "
+        "'onnxruntime-gpu[cuda,cudnn]' brings it; or use --device cpu"
+    )
+
+
+class Failure:
+    """A session whose runs fail."""
+
+    def __init__(self, reason: str, session: Any) -> None:
+        self.reason, self.io_binding = reason, session.io_binding
+
+    def run_with_iobinding(self, *_: object) -> None:
+        raise RuntimeError(self.reason)
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    """Libraries are loaded once in a process; here, for each test."""
+    load_cuda_libraries.cache_clear()
+    yield
+    load_cuda_libraries.cache_clear()
+
+
+@pytest.fixture
+def provider(fresh: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """ONNX Runtime as if it had a CUDA provider; returned are the libraries that are loaded, once they are."""
     loaded: list[str] = []
+
+    def load(name: str) -> None:
+        loaded.append(name)
+
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [ort_session.CUDA, ort_session.CPU])
-    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda directory: loaded.append(directory), raising=False)
-    ort_session._load_cuda.cache_clear()
-    try:
-        assert ort_session.providers_of("cpu") == [ort_session.CPU] and not loaded
-        for _ in range(2):
-            (name, options), last = ort_session.providers_of("cuda", user_compute_stream="7")
-    finally:
-        ort_session._load_cuda.cache_clear()
-    assert (name, last, loaded) == (ort_session.CUDA, ort_session.CPU, [""])
-    assert options["use_tf32"] == "0" and options["user_compute_stream"] == "7"
-    assert options["arena_extend_strategy"] == "kSameAsRequested"
-    assert "enable_cuda_graph" not in options
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda directory: loaded.append("preloaded"), raising=False)
+    monkeypatch.setattr(onnxruntime, "cuda_version", "13.0", raising=False)
+    monkeypatch.setattr(cuda_libraries, "cuda_provider", lambda: Path("/the/provider.so"))
+    monkeypatch.setattr(cuda_libraries.ctypes, "CDLL", load)
+    return loaded
+
+
+def test_cuda_computes_in_float32_and_grows_its_arena_by_powers_of_two(provider: list[str]) -> None:
+    assert ort_session.providers_of("cpu") == [ort_session.CPU] and not provider
+    for _ in range(2):
+        (name, options), last = ort_session.providers_of("cuda", user_compute_stream="7")
+    assert (name, last) == (ort_session.CUDA, ort_session.CPU)
+    assert options == {"use_tf32": "0", "user_compute_stream": "7"}
+    assert provider.count("preloaded") == 1
+
+
+def test_libraries_of_every_site_directory_are_loaded_each_before_those_that_need_it(
+    provider: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one/nvidia/cudnn/lib/libcudnn.so.9", "two/nvidia/cu13/lib/libcublas.so.13"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    for name in ("libcudart.so.13", "libcublasLt.so.13", "libcufft.so.12", "libcublas.so.12"):
+        (tmp_path / "two/nvidia/cu13/lib" / name).touch()
+    for folder in ("one", "two"):
+        monkeypatch.syspath_prepend(tmp_path / folder)
+    monkeypatch.delitem(sys.modules, "nvidia", raising=False)
+    ort_session.providers_of("cuda")
+    ours = [Path(name).name for name in provider if name.startswith(str(tmp_path))]
+    assert ours == ["libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13", "libcufft.so.12", "libcudnn.so.9"]
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "library"),
     [
-        (
-            "libcublasLt.so.13: cannot open shared object file: No such file",
-            r"libcublasLt\.so\.13 is missing, pip install",
-        ),
-        ("libcuda.so.1: cannot open shared object file", "check the driver"),
-        (None, "check the driver"),
+        ("libcublasLt.so.13: cannot open shared object file: No such file", "libcublasLt.so.13"),
+        ("libcuda.so.1: cannot open shared object file", None),
+        ("undefined symbol: Provider_GetHost", None),
     ],
 )
-def test_a_provider_that_does_not_start_names_the_library(
-    monkeypatch: pytest.MonkeyPatch, fault: str | None, said: str
+def test_a_provider_that_cannot_be_loaded_names_the_library(
+    provider: list[str], monkeypatch: pytest.MonkeyPatch, fault: str, library: str | None
 ) -> None:
-    """ONNX Runtime goes on with the CPU then, as it does here, where it has no CUDA provider."""
-
     def load(name: str) -> None:
-        if fault is not None:
-            raise OSError(fault)
+        raise OSError(fault)
 
-    manifest = Manifest.load(BUNDLE)
-    monkeypatch.setattr(ort_session.ctypes, "CDLL", load)
-    with pytest.raises(MissingLibrary, match=f"cannot start its CUDA provider: {said}"):
-        ort_session.open_session(
-            BUNDLE, manifest.encoder, threads=1, providers=[(ort_session.CUDA, {}), ort_session.CPU]
+    monkeypatch.setattr(cuda_libraries.ctypes, "CDLL", load)
+    if library is None:
+        ort_session.providers_of("cuda")
+        return
+    with pytest.raises(MissingLibrary, match=f"cannot start its CUDA provider: {library} is missing, pip install"):
+        ort_session.providers_of("cuda")
+
+
+@pytest.mark.parametrize(
+    ("driver", "built", "said"),
+    [
+        ("12.4", "13.0", "is built for CUDA 13 and the NVIDIA driver supports CUDA 12.4 at most: update the driver to "
+         "580 or newer, or install an onnxruntime-gpu for CUDA 12; or use --device cpu"),
+        ("12.4", "14.1", "supports CUDA 12.4 at most: update the driver to a newer one, or install"),
+        ("13.0", "13.0", "provider: CUDA failure 35: the reason, check the driver with nvidia-smi; or use"),
+        ("12.4", "", "provider: CUDA failure 35: the reason, check the driver with nvidia-smi; or use"),
+    ],
+)  # fmt: skip
+def test_a_driver_that_is_too_old_is_named_with_what_it_supports(
+    monkeypatch: pytest.MonkeyPatch, driver: str, built: str, said: str
+) -> None:
+    def fail(*_: object, **options: object) -> None:
+        assert options["enable_fallback"] == 0, "it would print on standard output"
+        raise RuntimeError(
+            "/onnxruntime_src/cuda_call.cc:154 std::conditional_t<THRW, void> onnxruntime::CudaCall(ERRTYPE, int) [with"
+            " ERRTYPE = cudaError] CUDA failure 35: the reason ; GPU=-1 ; hostname=a ; expr=cudaSetDevice(0);"
         )
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", fail)
+    monkeypatch.setattr(onnxruntime, "cuda_version", built, raising=False)
+    monkeypatch.setattr(cuda_libraries, "find_gpu", lambda: Gpu("NVIDIA L4", "8.9", 58, driver))
+    with pytest.raises(MissingLibrary) as caught:
+        open_encoder()
+    assert said in str(caught.value)
+
+
+def open_encoder() -> Any:
+    """The toy's, as if on a GPU."""
+    graph = Manifest.load(BUNDLE).encoder
+    return ort_session.open_session(BUNDLE, graph, threads=1, providers=[(ort_session.CUDA, {}), ort_session.CPU])
+
+
+@pytest.mark.filterwarnings("ignore:Specified provider")
+def test_a_provider_that_does_not_start_is_said() -> None:
+    """ONNX Runtime goes on with the CPU then, as it does here, where it has no CUDA provider."""
+    with pytest.raises(MissingLibrary, match="cannot start its CUDA provider: check the driver with"):
+        open_encoder()

@@ -16,6 +16,7 @@ from memory_tensorrt import Context, Context10, Engine, Engine10
 from patches import records
 from tensorrt_programs import open_program, trt_engine
 from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.device.buffers import StepBuffers, StepSizes
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.engine import Limits
 from txport.runtime.engines.build_record import BuildRecord, LibraryName, LibraryVersion
@@ -151,6 +152,38 @@ def test_steps_are_captured_once_and_the_encoder_runs_at_its_own_sizes(tmp_path:
     assert engine.limits == BOUND and engine.name.startswith("TensorRT 8.6.0, lowering scatter")
     with pytest.raises(BundleError, match="no profile for 5 rows"):
         program.bucket(5, 10)
+
+
+def test_the_library_in_memory_keeps_the_rules_of_runs(tmp_path: Path) -> None:
+    """What no engine of ours may do: the stand-in refuses it as TensorRT does, or notices."""
+    program, library = open_program(tmp_path)
+    device, manifest, graph = library.model.device, library.manifest, program.step_graph
+    context = program._context(*program._steps[1, 32])
+
+    def bind(source: int) -> StepBuffers:
+        buffers = StepBuffers(device, manifest, graph, StepSizes(1, source, 32, True), program.id_type, TOKENS.pad)
+        program._bind(context, graph, buffers.addresses, {"batch": 1, "source": source, "target": 32})
+        return buffers
+
+    def enqueue() -> None:
+        program._enqueue(context)
+
+    buffers = [bind(32)]
+    with pytest.raises(EngineError, match="operation not permitted when stream is capturing"):
+        device.capture(enqueue)
+    enqueue()
+    assert not context.set_optimization_profile_async(0, device.stream) and "profile" in library.messages[-1]
+    device.synchronize()
+    replay = device.capture(enqueue)
+    replay()
+    device.synchronize()
+    buffers.append(bind(16))
+    enqueue()
+    device.synchronize()
+    replay()
+    with pytest.raises(AssertionError, match="captured before the shapes changed"):
+        device.synchronize()
+    assert context.set_optimization_profile_async(0, device.stream)
 
 
 def test_engines_that_are_not_what_the_record_says(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ typedef struct txport_options {
   int32_t strict;              /* not 0: refuse a sentence that is too long, instead of cutting it with a warning */
   const char* source_language; /* for bundles that have languages to choose; NULL: the bundle's default */
   const char* target_language;
-  /* For bundles of tx-export --with-attention; streams have neither. */
+  /* For bundles of tx-export --with-attention; streams refuse both. */
   int32_t alignments; /* not 0: compute which tokens and words of the source each translation's come from */
   int32_t attention;  /* not 0: compute how much each token attended to each token of the source */
 } txport_options;
@@ -196,6 +196,8 @@ TXPORT_API const float* txport_result_embedding(const txport_result* result, siz
                                                 size_t* columns) TXPORT_NOEXCEPT;
 /* 1 if the sentence was longer than the bundle takes and was cut, else 0. */
 TXPORT_API int txport_result_truncated(const txport_result* result, size_t index) TXPORT_NOEXCEPT;
+/* 1 if the translation ended with end of sequence, or is empty; 0 if it stopped at the maximum length. */
+TXPORT_API int txport_result_finished(const txport_result* result, size_t index) TXPORT_NOEXCEPT;
 TXPORT_API void txport_result_free(txport_result* result) TXPORT_NOEXCEPT;
 
 /* Translate one text and give each token to `token` as it is made, end of sequence too. `length` in bytes; SIZE_MAX if

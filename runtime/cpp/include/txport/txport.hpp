@@ -142,6 +142,7 @@ struct Translation {
   std::vector<std::int64_t> ids;  // without the decoder start; the last is eos unless the maximum length came first
   std::vector<double> scores;     // the natural logarithm of each id's probability, with the option scores
   bool truncated = false;         // the sentence was longer than the bundle takes and was cut
+  bool finished = true;           // it ended with eos, not at the maximum length, or is empty
   std::optional<Alignment> alignment;  // with the option alignments; none for an empty sentence
   Matrix attention;  // of each target id (row) to each source id, with the option attention; rows sum to 1
 };
@@ -258,6 +259,7 @@ inline std::vector<Translation> collect(txport_result* handle) {
     const double* scores = txport_result_scores(result.get(), i, &length);
     translations[i].scores.assign(scores, scores + length);
     translations[i].truncated = txport_result_truncated(result.get(), i) != 0;
+    translations[i].finished = txport_result_finished(result.get(), i) != 0;
     translations[i].alignment = alignment(result.get(), i);
     translations[i].attention = matrix(txport_result_attention, result.get(), i);
   }

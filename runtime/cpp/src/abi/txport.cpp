@@ -2,6 +2,7 @@
 
 #include "txport/txport.h"
 
+#include <array>
 #include <cstddef>
 #include <cstring>
 #include <memory>
@@ -90,24 +91,15 @@ void set(Options::Prefix& option, const char* field, const txport_options& all) 
   }
 }
 
-txport_options fields_of(const txport_options* options) {
-  constexpr std::size_t kFirst = offsetof(txport_options, alignments);  // the size of the first version of the struct
-  return read_options(options, kFirst, "txport_options");
-}
-
 Options options_of(const txport_options* options) {
-  const txport_options fields = fields_of(options);
+  constexpr std::size_t kFirst = offsetof(txport_options, alignments);  // the size of the first version of the struct
+  const txport_options fields = read_options(options, kFirst, "txport_options");
   Options result;
 // NOLINTNEXTLINE(cppcoreguidelines-macro-usage): a field and a member of one name
 #define TXPORT_OPTION(kind, name, help) set(result.name, fields.name, fields);
 #include "options.inc"
 #undef TXPORT_OPTION
   return result;
-}
-
-txport::core::Extras extras_of(const txport_options* options) {
-  const txport_options fields = fields_of(options);
-  return {fields.alignments != 0, fields.attention != 0};
 }
 
 txport::core::TranslatorOptions options_of(const txport_translator_options* options) {
@@ -288,7 +280,7 @@ txport_code txport_translate(const txport_translator* translator, const char* co
     given(result, "result") = nullptr;
     const Translator& opened = given(translator);
     const auto sentences = views_of(texts, lengths, count, "texts");
-    give(result, opened.translate(sentences, options_of(options), "sentence", 1, extras_of(options)));
+    give(result, opened.translate(sentences, options_of(options)));
     return TXPORT_OK;
   });
 }
@@ -300,7 +292,7 @@ txport_code txport_translate_ids(const txport_translator* translator, const std:
     given(result, "result") = nullptr;
     const Translator& opened = given(translator);
     const std::vector<Ids> ids = ids_of(sources, lengths, count, "sources", "lengths");
-    give(result, opened.translate_ids(ids, options_of(options), extras_of(options)));
+    give(result, opened.translate_ids(ids, options_of(options)));
     return TXPORT_OK;
   });
 }
@@ -401,6 +393,11 @@ const float* txport_result_embedding(const txport_result* result, std::size_t in
 int txport_result_truncated(const txport_result* result, std::size_t index) noexcept {
   const Translation* translation = sentence(result, index);
   return translation != nullptr && translation->truncated ? 1 : 0;
+}
+
+int txport_result_finished(const txport_result* result, std::size_t index) noexcept {
+  const Translation* translation = sentence(result, index);
+  return translation != nullptr && translation->finished ? 1 : 0;
 }
 
 void txport_result_free(txport_result* result) noexcept { delete result; }

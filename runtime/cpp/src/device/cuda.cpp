@@ -20,11 +20,15 @@ using EventHandle = void*;
 using Captured = void*;
 using Runnable = void*;
 
+constexpr int kInvalidValue = 1;       // CUDA_ERROR_INVALID_VALUE
 constexpr int kOutOfMemory = 2;        // CUDA_ERROR_OUT_OF_MEMORY
 constexpr unsigned kNonBlocking = 1;   // CU_STREAM_NON_BLOCKING
 constexpr unsigned kNoTiming = 2;      // CU_EVENT_DISABLE_TIMING
 constexpr int kThreadLocal = 1;        // CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 constexpr unsigned kDeviceMemory = 2;  // CU_MEMORYTYPE_DEVICE
+// CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH: what a library allocates in a capture is part of the graph; without
+// this a second replay would be refused.
+constexpr unsigned long long kFreesOnLaunch = 1;
 
 // CUDA_MEMCPY3D.
 struct Copy3D {
@@ -90,6 +94,7 @@ struct Driver {
   int (*cuMemcpyDtoDAsync_v2)(Address, Address, std::size_t, Stream);
   int (*cuMemcpy2DAsync_v2)(const Copy2D*, Stream);
   int (*cuMemcpy3DAsync_v2)(const Copy3D*, Stream);
+  int (*cuMemsetD8Async)(Address, unsigned char, std::size_t, Stream);
   int (*cuMemsetD2D8Async)(Address, std::size_t, unsigned char, std::size_t, std::size_t, Stream);
   int (*cuEventCreate)(EventHandle*, unsigned);
   int (*cuEventRecord)(EventHandle, Stream);
@@ -139,6 +144,7 @@ Driver load() {
   TXPORT_FIND(cuMemcpyDtoDAsync_v2);
   TXPORT_FIND(cuMemcpy2DAsync_v2);
   TXPORT_FIND(cuMemcpy3DAsync_v2);
+  TXPORT_FIND(cuMemsetD8Async);
   TXPORT_FIND(cuMemsetD2D8Async);
   TXPORT_FIND(cuEventCreate);
   TXPORT_FIND(cuEventRecord);
@@ -174,8 +180,16 @@ void check(int result, const char* what) {
   if (result != 0) throw EngineError(failure(result, what));
 }
 
-// Keep the first failure in `fault`.
+// Of a copy or a fill of several rows: false if the driver does not take their pitches. It promises to take those of
+// cuMemAllocPitch only, up to 2^31 - 1 bytes; ours follow from what libraries bind.
+bool accepted(int result, const char* what) {
+  if (result != kInvalidValue) check(result, what);
+  return result == 0;
+}
+
+// Keep the first failure in `fault`, unless memory has run out.
 void note(int result, const char* what, std::string& fault) {
+  if (result == kOutOfMemory) throw ResourceError(failure(result, what));
   if (result != 0 && fault.empty()) fault = failure(result, what);
 }
 
@@ -304,19 +318,27 @@ class CudaDevice : public Device {
       volume.depth = planes;
       volume.source_height = from.plane / from.row;
       volume.target_height = to.plane / to.row;
-      check(driver().cuMemcpy3DAsync_v2(&volume, stream_), "cuMemcpy3DAsync");
+      if (accepted(driver().cuMemcpy3DAsync_v2(&volume, stream_), "cuMemcpy3DAsync")) return;
     } else if (rows > 1) {
       const auto area = between<Copy2D>(to, from, width, rows);
-      check(driver().cuMemcpy2DAsync_v2(&area, stream_), "cuMemcpy2DAsync");
-    } else {
-      check(driver().cuMemcpyDtoDAsync_v2(number(to.start), number(from.start), width, stream_), "cuMemcpyDtoDAsync");
+      if (accepted(driver().cuMemcpy2DAsync_v2(&area, stream_), "cuMemcpy2DAsync")) return;
+    }
+    for (std::size_t i = 0; i < planes * rows; ++i) {
+      const Address target = number(to.start + i / rows * to.plane + i % rows * to.row);
+      const Address source = number(from.start + i / rows * from.plane + i % rows * from.row);
+      check(driver().cuMemcpyDtoDAsync_v2(target, source, width, stream_), "cuMemcpyDtoDAsync");
     }
   }
 
   void fill(Buffer to, unsigned char value, std::size_t width, std::size_t rows) override {
     use();
-    const std::size_t pitch = std::max(to.row, width);
-    check(driver().cuMemsetD2D8Async(number(to.start), pitch, value, width, rows, stream_), "cuMemsetD2D8Async");
+    const auto whole = [&] {
+      return driver().cuMemsetD2D8Async(number(to.start), to.row, value, width, rows, stream_);
+    };
+    if (rows > 1 && accepted(whole(), "cuMemsetD2D8Async")) return;
+    for (std::size_t row = 0; row < rows; ++row) {
+      check(driver().cuMemsetD8Async(number(to.start + row * to.row), value, width, stream_), "cuMemsetD8Async");
+    }
   }
 
   void synchronize() override {
@@ -369,7 +391,7 @@ class CudaDevice : public Device {
   static std::shared_ptr<void> instantiated(Captured graph, std::string& fault) {
     if (graph == nullptr) return nullptr;
     Runnable runnable = nullptr;
-    note(driver().cuGraphInstantiateWithFlags(&runnable, graph, 0), "cuGraphInstantiateWithFlags", fault);
+    note(driver().cuGraphInstantiateWithFlags(&runnable, graph, kFreesOnLaunch), "cuGraphInstantiateWithFlags", fault);
     if (runnable == nullptr) return nullptr;
     return {runnable, [](Runnable held) {
               use_if_possible();

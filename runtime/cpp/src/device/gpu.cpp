@@ -59,7 +59,10 @@ std::variant<Gpu, std::string> find_gpu() {
   call(library, "cuDeviceGetAttribute", &major, kMajor, device);
   call(library, "cuDeviceGetAttribute", &minor, kMinor, device);
   call(library, "cuDeviceGetAttribute", &multiprocessors, kMultiprocessors, device);
-  return Gpu{name.data(), std::to_string(major) + "." + std::to_string(minor), multiprocessors};
+  int version = 0;  // 12040 is 12.4
+  call(library, "cuDriverGetVersion", &version);
+  return Gpu{name.data(), std::to_string(major) + "." + std::to_string(minor), multiprocessors,
+             std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10)};
 }
 
 }  // namespace txport::core

@@ -12,6 +12,7 @@ struct Gpu {
   std::string name;
   std::string compute_capability;  // "MAJOR.MINOR"
   std::int64_t multiprocessors = 0;
+  std::string driver = {};  // the newest CUDA that its driver supports, as "12.4"
 
   std::string title() const { return name + " (" + compute_capability + ")"; }
 };

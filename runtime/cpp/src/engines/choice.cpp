@@ -29,6 +29,7 @@ constexpr std::array kDevices{"auto", "cpu", "cuda", "trt"};
 constexpr const char* kFused = "fused";
 constexpr const char* kNoTable = "the bundle has no parameters for the fused engine";
 constexpr const char* kNoCopies = "the fused engine has no copy mechanism";
+constexpr const char* kNoFloat32 = "lowering ort has no float32 kernels on a GPU";
 
 // ONNX Runtime, and the lowerings in the order in which it runs them best there.
 Choice on_ort(const Manifest& manifest, const std::string& device, const std::string& lowering,
@@ -36,7 +37,13 @@ Choice on_ort(const Manifest& manifest, const std::string& device, const std::st
   std::vector<std::string> lowerings = manifest.usable_lowerings(lowering);
   if (device == "cuda" && manifest.precision.type == "float32") {
     // GroupQueryAttention has kernels for 16 bits only: all caches would go to the CPU and back in each step.
-    std::stable_partition(lowerings.begin(), lowerings.end(), [](const std::string& name) { return name != "ort"; });
+    lowerings.erase(std::remove(lowerings.begin(), lowerings.end(), "ort"), lowerings.end());
+  }
+  if (lowerings.empty()) {
+    const std::string reason =
+        kNoFloat32 + std::string(": leave it out, export the bundle with --fp16, or use device cpu");
+    if (lowering.empty()) throw BundleError(reason);
+    throw InputError(reason);
   }
   const std::string why = lowering.empty() ? "ONNX Runtime runs " + lowerings[0] + " best of the bundle's lowerings"
                                            : "lowering " + lowering + " was requested";
@@ -65,7 +72,7 @@ std::string against_fused(const Manifest& manifest, const Machine& machine) {
   if (manifest.model.copies) return kNoCopies;
   if (!manifest.parameters) return kNoTable;
   if (manifest.verification && !manifest.verification->fused) {
-    return "the bundle was not verified with the fused engine";
+    return "the bundle was not verified with the fused engine, as tx-verify BUNDLE does";
   }
   return machine.against_fused(manifest);
 }
@@ -121,13 +128,24 @@ Choice fastest(const fs::path& directory, const Manifest& manifest, const std::s
     }
   }
   if (!machine.cuda_provider()) return cpu(against + ", and onnxruntime-gpu is not installed for " + title);
+  if (manifest.precision.type == "float32" && manifest.usable_lowerings(lowering) == std::vector<std::string>{"ort"}) {
+    return cpu(against + ", and " + kNoFloat32);
+  }
   Choice on_gpu = on_ort(manifest, "cuda", lowering, "auto is ONNX Runtime on " + title + ": " + against);
   on_gpu.fallback = std::make_shared<Choice>(cpu("ONNX Runtime cannot use the GPU"));
   return on_gpu;
 }
 
-std::unique_ptr<Engine> open_chosen(const fs::path& directory, const Manifest& manifest, const Choice& choice,
-                                    const CpuShare& share, const std::function<void(const std::string&)>& warn) {
+// Run the encoder and a step once: a library may miss something only then, as cuDNN. The step's buffers are of the size
+// that a first sentence needs.
+void try_out(const Engine& engine) {
+  engine.encode({engine.tokens().eos}, {1});
+  engine.allocate(1, 1, engine.first_target(1), false);
+  engine.synchronize();
+}
+
+std::unique_ptr<Engine> open_untried(const fs::path& directory, const Manifest& manifest, const Choice& choice,
+                                     const CpuShare& share, const std::function<void(const std::string&)>& warn) {
 #ifdef TXPORT_WITH_FUSED
   if (choice.engine == kFused) return open_fused(directory, manifest, share);
 #endif
@@ -140,6 +158,13 @@ std::unique_ptr<Engine> open_chosen(const fs::path& directory, const Manifest& m
   (void)directory, (void)manifest, (void)choice, (void)share, (void)warn;
   throw MissingLibrary("this build of txport has no ONNX Runtime: configure it with -DTXPORT_WITH_ORT=ON");
 #endif
+}
+
+std::unique_ptr<Engine> open_chosen(const fs::path& directory, const Manifest& manifest, const Choice& choice,
+                                    const CpuShare& share, const std::function<void(const std::string&)>& warn) {
+  auto engine = open_untried(directory, manifest, choice, share, warn);
+  if (choice.device == "cuda") try_out(*engine);
+  return engine;
 }
 
 }  // namespace

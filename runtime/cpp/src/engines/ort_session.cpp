@@ -17,6 +17,7 @@
 #include <cpuid.h>
 #endif
 
+#include "device/gpu.hpp"
 #include "engines/mapped.hpp"
 #include "engines/onnxruntime.hpp"
 #include "errors.hpp"
@@ -75,6 +76,45 @@ bool fits(const Ort::Session& session, const Graph& graph) {
   return inputs == signature(graph.inputs) && outputs == signature(graph.outputs);
 }
 
+// Whether a reason is that of a call of CUDA, cuBLAS or cuDNN.
+bool is_cuda_failure(const std::string& reason) { return std::regex_search(reason, std::regex(R"(^CU\w+ failure)")); }
+
+// The error for a provider that cannot be used, whenever that is seen.
+MissingLibrary no_cuda(const std::string& reason) {
+  return MissingLibrary("ONNX Runtime cannot start its CUDA provider: " + reason + "; or use device cpu");
+}
+
+std::string missing(const std::string& library) {
+  return library + " is missing, install it where the loader looks, as LD_LIBRARY_PATH says";
+}
+
+// The generation of CUDA, as 13, whose runtime the provider has loaded; 0 if it has loaded none.
+int built_for() {
+  constexpr int kNewest = 19;
+  for (int generation = kNewest; generation > 0; --generation) {
+    const std::string name = "libcudart.so." + std::to_string(generation);
+    if (::dlopen(name.c_str(), RTLD_LAZY | RTLD_NOLOAD) != nullptr) return generation;
+  }
+  return 0;
+}
+
+// What a driver for an older CUDA needs; empty if it is not older.
+std::string against_driver() {
+  const auto gpu = find_gpu();
+  const int built = built_for();
+  if (built == 0 || !std::holds_alternative<Gpu>(gpu)) return "";
+  const std::string& driver = std::get<Gpu>(gpu).driver;
+  const std::string supported = driver.substr(0, driver.find('.'));
+  if (std::stoi(supported) >= built) return "";
+  // The first driver of each generation (CUDA's release notes, table 3).
+  static const std::map<int, std::string> drivers{{12, "525"}, {13, "580"}};
+  const auto first = drivers.find(built);
+  return "ONNX Runtime " + onnxruntime_version() + " is built for CUDA " + std::to_string(built) +
+         " and the NVIDIA driver supports CUDA " + driver + " at most: update the driver to " +
+         (first == drivers.end() ? "a newer one" : first->second + " or newer") +
+         ", or install an onnxruntime-gpu for CUDA " + supported;
+}
+
 struct ReleaseCudaOptions {
   void operator()(OrtCUDAProviderOptionsV2* options) const { Ort::GetApi().ReleaseCUDAProviderOptions(options); }
 };
@@ -88,16 +128,16 @@ void append_cuda(Ort::SessionOptions& options, const std::string& device, void* 
     OrtCUDAProviderOptionsV2* made = nullptr;
     Ort::ThrowOnError(Ort::GetApi().CreateCUDAProviderOptions(&made));
     const std::unique_ptr<OrtCUDAProviderOptionsV2, ReleaseCudaOptions> cuda(made);
-    // Full float32 products, since ids must be those of PyTorch: TF32, the default, keeps 10 bits of each factor. And
-    // memory in the sizes that are asked for, instead of powers of two.
-    constexpr std::array names{"use_tf32", "arena_extend_strategy"};
-    constexpr std::array values{"0", "kSameAsRequested"};
+    // Full float32 products, since ids must be those of PyTorch: TF32, the default, keeps 10 bits of each factor. The
+    // arena grows by powers of two, its default: in the sizes that are asked for, ONNX Runtime 1.23 goes on allocating
+    // in each run at some of them, and the encoder takes several times what its widest run needs.
+    constexpr std::array names{"use_tf32"};
+    constexpr std::array values{"0"};
     Ort::ThrowOnError(Ort::GetApi().UpdateCUDAProviderOptions(cuda.get(), names.data(), values.data(), names.size()));
     Ort::ThrowOnError(Ort::GetApi().UpdateCUDAProviderOptionsWithValue(cuda.get(), "user_compute_stream", stream));
     options.AppendExecutionProvider_CUDA_V2(*cuda);
   } catch (const Ort::Exception& error) {
-    throw MissingLibrary("ONNX Runtime cannot start its CUDA provider: " + why_no_cuda(cuda_provider()) +
-                         "; or use device cpu (" + reason(error) + ")");
+    throw no_cuda(why_no_cuda(cuda_provider(), reason(error)));
   }
 }
 
@@ -114,7 +154,7 @@ struct How {
 
 Ort::SessionOptions session_options(const How& how) {
   Ort::SessionOptions options;
-  options.SetLogSeverityLevel(ORT_LOGGING_LEVEL_ERROR);
+  options.SetLogSeverityLevel(ORT_LOGGING_LEVEL_FATAL);  // an exception says what an error is
   // On a GPU one thread: the host only launches kernels.
   options.SetIntraOpNumThreads(how.device == "cpu" ? how.threads : 1);
   // Without the arena the temporaries of a large batch go back to the system; steps are as fast without it.
@@ -141,8 +181,10 @@ Ort::Session open_session(const fs::path& directory, const Graph& graph, const H
     Ort::Session session(environment(), path.c_str(), session_options(how));
     if (fits(session, graph)) return session;
   } catch (const Ort::Exception& error) {
+    const std::string why = reason(error);
+    if (is_cuda_failure(why) && !is_out_of_memory(why)) throw no_cuda(why_no_cuda(cuda_provider(), why));
     throw_failure<BundleError>("ONNX Runtime " + onnxruntime_version() + " does not load " + path.string() + ": " +
-                               reason(error));
+                               why);
   }
   throw BundleError(path.string() + " has other inputs or outputs than the manifest says: export the bundle again");
 }
@@ -160,6 +202,8 @@ Type type_of(const std::string& dtype) {
 std::string reason(const std::exception& error) {
   std::string line = error.what();
   line = line.substr(0, line.find('\n'));
+  static const std::regex cuda(R"(CU\w+ failure \d+: .*?(?= ; GPU=))");
+  if (std::smatch failure; std::regex_search(line, failure, cuda)) return failure[0];
   static const std::regex noise(
       R"(^\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from .*? failed: ?|/\S+\.(cc|h):\d+ .*\) )");
   return std::regex_replace(line, noise, "");
@@ -170,7 +214,7 @@ Ort::Env& environment() {
   // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
   static Ort::Env* const env = [] {
     Ort::InitApi(onnxruntime_library().GetApi(ORT_API_VERSION));
-    return new Ort::Env(ORT_LOGGING_LEVEL_ERROR, "txport");
+    return new Ort::Env(ORT_LOGGING_LEVEL_FATAL, "txport");
   }();
   return *env;
 }
@@ -184,16 +228,17 @@ fs::path cuda_provider() {
       .replace_filename("libonnxruntime_providers_cuda.so");
 }
 
-std::string why_no_cuda(const fs::path& provider) {
+std::string why_no_cuda(const fs::path& provider, const std::string& given) {
   if (::dlopen(provider.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) {
     const char* said = ::dlerror();  // NOLINT(concurrency-mt-unsafe): glibc keeps one for each thread
     const std::string line = said == nullptr ? "" : said;
     const auto end = line.find(": cannot open shared object file");
     if (end != std::string::npos && line.rfind("libcuda.so", 0) != 0) {  // which is the driver's
-      return line.substr(0, end) + " is missing, install it where the loader looks, as LD_LIBRARY_PATH says";
+      return missing(line.substr(0, end));
     }
   }
-  return "check the driver with nvidia-smi";
+  const std::string against = against_driver();
+  return against.empty() ? given + (given.empty() ? "" : ", ") + "check the driver with nvidia-smi" : against;
 }
 
 bool has_cuda_provider() {
@@ -238,6 +283,10 @@ void run(Ort::Session& session, const Ort::RunOptions& options, const Ort::IoBin
   try {
     session.Run(options, binding);
   } catch (const Ort::Exception& error) {
+    // The provider looks for it when it first needs it.
+    if (std::string(error.what()).find("cuDNN is unavailable") != std::string::npos) {
+      throw no_cuda(missing("libcudnn.so.9"));
+    }
     throw_failure("ONNX Runtime failed: " + reason(error));
   }
 }

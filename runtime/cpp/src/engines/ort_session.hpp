@@ -21,7 +21,8 @@ struct Type {
 };
 Type type_of(const std::string& dtype);
 
-// The first line of ONNX Runtime's message, without its error codes and C++ source locations.
+// The first line of ONNX Runtime's message, without its error codes and C++ source locations; of a failure of CUDA what
+// failed and why, as "CUDA failure 35: CUDA driver version is insufficient".
 std::string reason(const std::exception& error);
 
 // The process's one environment of ONNX Runtime. Throws MissingLibrary: the library cannot be loaded.
@@ -53,14 +54,16 @@ OrtSessions open_sessions(const std::filesystem::path& directory, const Manifest
 // Open one more graph of a bundle on the CPU, its weights packed. Throws as `open_sessions`.
 Ort::Session open_on_cpu(const std::filesystem::path& directory, const Graph& graph, int threads);
 
-// Run a session over what is bound. Throws EngineError: ONNX Runtime failed. ResourceError: for want of memory.
+// Run a session over what is bound. Throws EngineError: ONNX Runtime failed. MissingLibrary: its CUDA provider does not
+// find cuDNN. ResourceError: for want of memory.
 void run(Ort::Session& session, const Ort::RunOptions& options, const Ort::IoBinding& binding);
 
 // The file of ONNX Runtime's CUDA provider, which lies beside the library.
 std::filesystem::path cuda_provider();
 
-// Why ONNX Runtime could not start that provider: the library that is missing, if that is it.
-std::string why_no_cuda(const std::filesystem::path& provider);
+// Why ONNX Runtime could not start that provider: a library that is missing, a driver for an older CUDA, or the reason
+// that was given.
+std::string why_no_cuda(const std::filesystem::path& provider, const std::string& given = "");
 
 // Whether this ONNX Runtime has its CUDA provider.
 bool has_cuda_provider();

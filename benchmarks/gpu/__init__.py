@@ -1,1 +1,0 @@
-"""gpu-report: everything that only a GPU can show, in one command."""

@@ -1,0 +1,188 @@
+"""Which faults verification finds, by kind and size: `python -m txport.benchmarks.studies.planted_faults CHECKPOINT`.
+
+A bundle of the checkpoint is exported and verified. Then one fault after the other is planted in its weights, the
+lowering `ort` is judged again against what PyTorch gave, and the fault is taken out. The table counts those refused.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+from txport.benchmarks.report.tables import markdown_table
+from txport.exporter.export import ExportOptions, export_bundle
+from txport.exporter.reference import Answer, answers
+from txport.exporter.trial import Trial, choose_trial
+from txport.exporter.verification.errors import Errors, LogitErrors
+from txport.exporter.verification.evidence import LoweringCheck
+from txport.exporter.verification.report import LoweringReport, Rounding
+from txport.exporter.verification.verify import verifiable_graphs
+from txport.exporter.verification.yardstick import Yardstick, allowance
+from txport.models.checkpoint import load_checkpoint
+from txport.runtime.bundle.manifest import WEIGHTS, Manifest
+from txport.runtime.engines.ort import OrtEngine
+
+Array = npt.NDArray[np.float32]
+Random = np.random.Generator
+GRAPHS = ("encoder", "decoder_step.ort")
+SIZES = {
+    "one weight": (0.03, 0.1, 0.3, 1.0, 3.0),
+    "swapped heads": (0.03, 0.1, 0.3, 1.0),
+    "one position": (0.03, 0.1, 0.3, 1.0),
+    "overflow": (2.0**8, 2.0**11, 2.0**14, 2.0**17),
+}
+
+
+class Planted:
+    """A bundle's graphs, in which faults can be planted, and PyTorch's answers to compare them with.
+
+    Args:
+        checkpoint: the reference.
+        bundle: exported from it.
+        sentences: how many to compare.
+        scratch: an empty directory.
+    """
+
+    def __init__(self, checkpoint: Path, bundle: Path, sentences: int, scratch: Path) -> None:
+        self._manifest = Manifest.load(bundle)
+        self._directory = verifiable_graphs(bundle, self._manifest, scratch, copy=True)
+        loaded, limits, weights = load_checkpoint(checkpoint), self._manifest.limits, self._manifest.precision.weights
+        loaded.model.lengthen(max(limits.source, limits.target))
+        self._trial: Trial = choose_trial(loaded, sentences, limits.source, limits.target)
+        self._answers: list[Answer] = list(
+            answers(loaded.model, self._trial.sources, self._trial.limits, self._trial.prefix)
+        )
+        yardstick, errors = Yardstick(loaded.model, weights), LogitErrors()
+        for answer in self._answers:
+            for row, logits in enumerate(yardstick.logits(answer.batch)):
+                length = len(answer.batch.targets[row])
+                errors.add(logits[:length], answer.logits[row, :length])
+        self._rounding = Rounding(weights, errors.sizes, allowance(weights, loaded.config))
+        self.heads, self.width = loaded.config.heads, loaded.config.d_model
+
+    def report(self) -> LoweringReport:
+        """What the verification says of the graphs as they are."""
+        engine = OrtEngine(self._directory, self._manifest, ["ort"])
+        check = LoweringCheck(engine, "ort", self._trial)
+        check.loop(range(len(self._trial.sources)))
+        with np.errstate(all="ignore"):
+            for answer in self._answers:
+                check.add(answer, engine.encode(answer.batch.source_ids, answer.batch.source_lengths))
+            return check.finish(Errors(), self._rounding)
+
+    def tensors(self) -> Mapping[str, ir.ExternalTensor]:
+        """The float weights of the graphs, by graph and name."""
+        models = {name: ir.load(self._directory / "onnx" / f"{name}.onnx") for name in GRAPHS}
+        return {
+            f"{graph}:{name}": value.const_value
+            for graph, model in models.items()
+            for name, value in model.graph.initializers.items()
+            if isinstance(value.const_value, ir.ExternalTensor) and value.dtype == ir.DataType.FLOAT
+        }
+
+    @contextmanager
+    def fault(self, changes: Mapping[str, Array]) -> Iterator[None]:
+        """Some tensors with other values, in the bundle's precision, for the time being."""
+        half, tensors = self._manifest.precision.type == "float16", self.tensors()
+        with (self._directory / "onnx" / WEIGHTS.rpartition("/")[2]).open("r+b") as file:
+
+            def write(name: str, array: Array) -> None:
+                with np.errstate(over="ignore"):
+                    rounded = array.astype(np.float16).astype(np.float32) if half else array
+                file.seek(tensors[name].offset or 0)
+                file.write(rounded.astype(np.float32).tobytes())
+                file.flush()
+
+            before = {name: tensors[name].numpy().copy() for name in changes}
+            for name, array in changes.items():
+                write(name, array)
+            yield
+            for name, array in before.items():
+                write(name, array)
+
+
+def one_weight(planted: Planted, random: Random, size: float) -> dict[str, Array]:
+    """A weight of any matrix that is off by so many times the largest one."""
+    matrices = {name: each for name, each in planted.tensors().items() if len(each.shape) == 2 and "pos" not in name}
+    name = random.choice(sorted(matrices))
+    array = matrices[name].numpy().copy()
+    array[tuple(random.integers(array.shape))] += size * np.abs(array).max()
+    return {name: array}
+
+
+def swapped_heads(planted: Planted, random: Random, size: float) -> dict[str, Array]:
+    """The queries of two heads exchanged, or a share of them."""
+    packed = {name: each for name, each in planted.tensors().items() if 3 * planted.width in each.shape[:2]}
+    packed = {name: each for name, each in packed.items() if len(each.shape) == 2}
+    name = random.choice(sorted(packed))
+    array = packed[name].numpy().copy()
+    rows = array if array.shape[0] == 3 * planted.width else array.T  # a view
+    one, other = (int(head) for head in random.choice(planted.heads, 2, replace=False))
+    length = planted.width // planted.heads
+    first, second = (slice(head * length, (head + 1) * length) for head in (one, other))
+    difference = size * (rows[second] - rows[first])
+    rows[first] += difference
+    rows[second] -= difference
+    return {name: array}
+
+
+def one_position(planted: Planted, random: Random, size: float) -> dict[str, Array]:
+    """One of the first positions moved towards the next one."""
+    tables = {name: each for name, each in planted.tensors().items() if "embedding.positions" in name}
+    name = random.choice(sorted(tables))
+    array = tables[name].numpy().copy()
+    position = int(random.integers(8))
+    array[position] += size * (array[position + 1] - array[position])
+    return {name: array}
+
+
+def overflow(planted: Planted, random: Random, size: float) -> dict[str, Array]:
+    """A feed-forward layer with so many times its inner values, which its outer weights take back."""
+    tensors = planted.tensors()
+    layers = sorted(name for name in tensors if "decoder" in name and "feed_forward.inner.weight" in name)
+    inner = random.choice(layers)
+    names = {inner: size, inner.replace("inner.weight", "inner.bias"): size, inner.replace("inner", "outer"): 1 / size}
+    return {name: (tensors[name].numpy() * factor).astype(np.float32) for name, factor in names.items()}
+
+
+KINDS: dict[str, Callable[[Planted, Random, float], dict[str, Array]]] = {
+    "one weight": one_weight,
+    "swapped heads": swapped_heads,
+    "one position": one_position,
+    "overflow": overflow,
+}
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("checkpoint", type=click.Path(path_type=Path))
+@click.option("--fp16", "float16", is_flag=True, help="A bundle in float16.")
+@click.option("--sentences", type=int, default=200, show_default=True, help="To verify on.")
+@click.option("--each", type=int, default=20, show_default=True, help="Faults of each kind and size.")
+def main(checkpoint: Path, float16: bool, sentences: int, each: int) -> None:
+    """Plant faults in a bundle of CHECKPOINT and print how many of each kind and size are refused."""
+    with tempfile.TemporaryDirectory() as scratch:
+        bundle, copy = Path(scratch) / "bundle", Path(scratch) / "copy"
+        export_bundle(checkpoint, bundle, ExportOptions(float16=float16, lowerings=("ort",), verify=False))
+        copy.mkdir()
+        planted = Planted(checkpoint, bundle, sentences, copy)
+        if failures := planted.report().failures:
+            raise click.ClickException(f"refused without a fault: {failures[0]}")
+        rows = []
+        for kind, plant in KINDS.items():
+            for size in SIZES[kind] if float16 or kind != "overflow" else ():
+                random = np.random.default_rng(0)
+                refused = 0
+                for _ in range(each):
+                    with planted.fault(plant(planted, random, size)):
+                        refused += bool(planted.report().failures)
+                rows.append([kind, f"{size:g}", f"{refused}/{each}"])
+                click.echo(f"{kind}, {size:g}: {refused} of {each} refused", err=True)
+    click.echo("\n".join(markdown_table(("fault", "size", "refused"), rows, left=("fault",))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""The sentences of golden.json, by which a bundle checks itself where there is no PyTorch."""
+
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from txport.exporter.reference import Logits, answers
+from txport.exporter.trial import Trial
+from txport.exporter.verification.errors import LogitErrors
+from txport.exporter.verification.fused import fused_engine
+from txport.exporter.verification.report import Rounding
+from txport.exporter.verification.yardstick import Yardstick, allowance
+from txport.models.checkpoint import Checkpoint
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.engine import Engine
+from txport.runtime.engines.ort import OrtEngine
+from txport.runtime.errors import BundleError
+from txport.runtime.golden import Case, Golden
+from txport.runtime.greedy import decode_all
+
+MOST = 32
+_CANDIDATES = 2 * MOST
+
+
+def golden_cases(checkpoint: Checkpoint, trial: Trial, directory: Path, manifest: Manifest) -> Golden:
+    """Up to `MOST` sentences with the ids that PyTorch chooses, ties apart.
+
+    Every device rounds in its own way, so that ids which are almost tied would accuse engines that are right: PyTorch
+    must prefer each id by more than rounding explains, unless there is no such sentence, and below float32 the engines
+    here must choose the same. Models with random weights have many ties.
+
+    Args:
+        checkpoint: the reference.
+        trial: the sentences.
+        directory: of the bundle, which has no golden.json yet.
+        manifest: of the bundle.
+    """
+    sources, limits = trial.sources[:_CANDIDATES], trial.limits[:_CANDIDATES]
+    results = _results(trial, len(sources), directory, manifest)
+    expected: dict[int, list[int]] = {}
+    leads: dict[int, float] = {}
+    precision = manifest.precision.type
+    errors, yardstick = LogitErrors(), Yardstick(checkpoint.model, precision)
+    for answer in answers(checkpoint.model, sources, limits, trial.prefix, results[0]):
+        rounded = yardstick.logits(answer.batch)
+        for row, (index, target) in enumerate(zip(answer.batch.indices, answer.batch.targets, strict=True)):
+            logits = answer.logits[row, : len(target)]
+            errors.add(rounded[row, : len(target)], logits)
+            expected[index], leads[index] = target, _smallest_lead(logits[len(trial.prefix) :])
+    bound = Rounding(precision, errors.sizes, allowance(precision, checkpoint.config)).bound
+    kept = list(range(len(sources)))
+    if manifest.precision.weights != "float32":
+        kept = [i for i in kept if all(ids[i] == expected[i] for ids in results)]
+    kept = [i for i in kept if leads[i] > bound] or kept
+    cases = [Case(trial.texts[i], tuple(sources[i]), tuple(expected[i])) for i in kept[:MOST]]
+    return Golden(1, tuple(cases))
+
+
+def _results(trial: Trial, count: int, directory: Path, manifest: Manifest) -> list[list[list[int]]]:
+    """The ids of the first sentences, by each engine that can run the bundle here."""
+    engines: list[Engine] = [OrtEngine(directory, manifest)]
+    with suppress(BundleError):  # its refusal is for the verification to report
+        if (fused := fused_engine(directory, manifest, lambda reason: None)) is not None:
+            engines.append(fused)
+    requests = trial.requests(range(count))
+    return [[result.ids for result in decode_all(engine, requests)] for engine in engines]
+
+
+def _smallest_lead(logits: Logits) -> float:
+    """By how much the best id leads the second best, at the narrowest of the steps of `[steps, vocabulary]` logits."""
+    second, best = np.partition(logits, -2)[:, -2:].T
+    return float((best - second).min(initial=np.inf))

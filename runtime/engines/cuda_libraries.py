@@ -1,0 +1,89 @@
+"""CUDA's libraries for ONNX Runtime's CUDA provider: where they are, and what keeps it from starting."""
+
+import contextlib
+import ctypes
+import functools
+import io
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import onnxruntime
+from txport.runtime.device.gpu import find_gpu
+from txport.runtime.errors import MissingLibrary
+from txport.runtime.libraries import cuda_provider
+
+# Each before those that need it.
+_LIBRARIES = ("libcudart", "libcublasLt", "libcublas", "libcurand", "libnvrtc", "libcufft", "libcudnn")
+_NUMBERED_AS_CUDA = ("libcudart", "libcublasLt", "libcublas", "libnvrtc")
+# The first driver of each generation of CUDA (CUDA's release notes, table 3).
+_DRIVERS = {12: 525, 13: 580}
+
+
+@functools.cache
+def load_cuda_libraries() -> None:
+    """Load CUDA's libraries, since the provider has no search path: from the folders of their pip packages, if there.
+
+    ONNX Runtime looks for those only that are installed beside it.
+
+    Raises:
+        MissingLibrary: one that the provider wants is not here.
+    """
+    for file in _files():
+        with contextlib.suppress(OSError):  # it may not be needed
+            ctypes.CDLL(str(file))
+    if hasattr(onnxruntime, "preload_dlls"):  # from 1.21 on
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not find, which may not be needed
+            onnxruntime.preload_dlls(directory="")
+    if (library := _unmet()) is not None:
+        raise no_cuda(missing(library))
+
+
+def _files() -> list[Path]:
+    """The libraries of NVIDIA's pip packages, of this ONNX Runtime's CUDA, wherever they are installed."""
+    packages = find_spec("nvidia")
+    folders = list(packages.submodule_search_locations or ()) if packages is not None else []
+    built = _built_for() or "*"
+    names = [f"{name}.so.{built if name in _NUMBERED_AS_CUDA else '*'}" for name in _LIBRARIES]
+    return [file for name in names for folder in folders for file in sorted(Path(folder).glob(f"*/lib/{name}"))]
+
+
+def _unmet() -> str | None:
+    """The library for want of which the loader refuses the provider's file, if that is so."""
+    if (provider := cuda_provider()) is None:
+        return None
+    try:
+        ctypes.CDLL(str(provider))
+    except OSError as error:
+        library = re.match(r"(\S+): cannot open shared object file", str(error))
+        if library and not library[1].startswith("libcuda.so"):  # which is the driver's
+            return library[1]
+    return None
+
+
+def _built_for() -> int | None:
+    """The generation of CUDA, as 13, that this ONNX Runtime was built for; None if it does not say."""
+    version = str(getattr(onnxruntime, "cuda_version", "") or "").partition(".")[0]
+    return int(version) if version.isdigit() else None
+
+
+def why_no_cuda(reason: str = "") -> str:
+    """Why the provider did not start although its libraries are here: the driver, or the reason that it gave."""
+    built, gpu = _built_for(), find_gpu()
+    if built is None or isinstance(gpu, str) or (supported := int(gpu.driver.partition(".")[0])) >= built:
+        return f"{reason}, check the driver with nvidia-smi".removeprefix(", ")
+    newer = f"to {_DRIVERS[built]} or newer" if built in _DRIVERS else "to a newer one"
+    return (
+        f"ONNX Runtime {onnxruntime.__version__} is built for CUDA {built} and the NVIDIA driver supports CUDA "
+        f"{gpu.driver} at most: update the driver {newer}, or install an onnxruntime-gpu for CUDA {supported}"
+    )
+
+
+def missing(library: str) -> str:
+    """Why the provider does not start without a library, and the way out."""
+    return f"{library} is missing, pip install 'onnxruntime-gpu[cuda,cudnn]' brings it"
+
+
+def no_cuda(reason: str) -> MissingLibrary:
+    """The error for a provider that cannot be used, whenever that is seen."""
+    return MissingLibrary(f"ONNX Runtime cannot start its CUDA provider: {reason}; or use --device cpu")

@@ -1,0 +1,157 @@
+"""Decoder steps on ONNX Runtime's own CUDA provider: what it makes of the graphs, and what a captured run does.
+
+On a GPU, a step that allocates, copies from or to the host or waits while it is captured ends the capture. Kernels
+compute nothing here, so tokens are not looked at.
+"""
+
+import ctypes
+import gc
+import itertools
+import random
+import threading
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from cuda_calls import Step
+from txport.exporter.graphs.capturable import not_capturable
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.schema import Graph, Lowering
+from txport.runtime.engine import Engine
+from txport.runtime.engines.choice import choose, open_engine
+from txport.runtime.engines.ort_session import open_session, providers_of
+from txport.runtime.errors import BundleError
+from txport.runtime.greedy import Request, decode_all
+
+pytestmark = pytest.mark.cuda_provider
+BUNDLES = ("bundle", "float16_bundle", "island_bundle")
+IS_1_23 = onnxruntime.__version__.startswith("1.23.")
+# Of float32, ort has kernels for the CPU alone; 1.23 does not read tensorscatter.
+LOWERINGS: tuple[Lowering, ...] = ("ort", "scatter") if IS_1_23 else ("ort", "scatter", "tensorscatter")
+RUNNABLE = [pair for pair in itertools.product(BUNDLES, LOWERINGS) if pair != ("bundle", "ort")]
+LENGTHS = (32, 64, 128)
+SIZES = list(itertools.product((1, 2, 4, 8, 16, 32, 64), LENGTHS, LENGTHS))
+_CHANCE = random.Random(5)
+ANY_SIZES = [(_CHANCE.randrange(1, 65), _CHANCE.randrange(8, 129, 8), _CHANCE.randrange(8, 129)) for _ in range(63)]
+# What a captured run may call: work for the GPU, and questions that the runtime answers by itself.
+WORK = {"cudaLaunchKernel", "cudaLaunchKernelExC", "cudaMemcpyAsync DtoD", "cudaMemsetAsync"}
+QUESTIONS = {"cudaGetDevice", "cudaSetDevice", "cudaDeviceGetAttribute", "cudaFuncGetAttributes"}
+
+
+@pytest.fixture(scope="module", params=BUNDLES)
+def any_bundle(request: pytest.FixtureRequest) -> Path:
+    """A bundle of each precision."""
+    directory: Path = request.getfixturevalue(request.param)
+    return directory
+
+
+@pytest.fixture(scope="module", params=RUNNABLE)
+def bundle_and_lowering(request: pytest.FixtureRequest) -> tuple[Path, Lowering]:
+    """A bundle of each precision, with each lowering that ONNX Runtime runs on a GPU in it."""
+    name, lowering = request.param
+    return request.getfixturevalue(name), lowering
+
+
+def operators(bundle: Path, graph: Graph, scratch: Path) -> Counter[str]:
+    """Of a graph as the provider runs it, after all optimisations."""
+    saved = scratch / "optimised.onnx"
+    open_session(bundle, graph, threads=1, providers=providers_of("cuda"), saved=saved)
+    return Counter(node.op_type for node in onnx.load(saved, load_external_data=False).graph.node)
+
+
+def test_the_steps_operators_may_be_captured_and_nothing_moves_to_the_host(
+    bundle_and_lowering: tuple[Path, Lowering], tmp_path: Path
+) -> None:
+    directory, lowering = bundle_and_lowering
+    manifest = Manifest.load(directory)
+    assert not_capturable(operators(directory, manifest.step(lowering), tmp_path)) == []
+    assert not [name for name in operators(directory, manifest.encoder, tmp_path) if "Memcpy" in name]
+
+
+def test_its_options_are_accepted(bundle_and_lowering: tuple[Path, Lowering]) -> None:
+    """Full float32 products, and the arena's default: it grows by powers of two, and so settles."""
+    options = Step(*bundle_and_lowering).program._step.get_provider_options()["CUDAExecutionProvider"]
+    assert options["use_tf32"] == "0" and options["has_user_compute_stream"] == "1"
+    assert options["arena_extend_strategy"] == "kNextPowerOfTwo"
+
+
+@pytest.mark.parametrize("order", ["ascending", "shuffled", "any"])
+def test_the_run_that_is_captured_gives_the_gpu_work_and_does_nothing_else(
+    bundle_and_lowering: tuple[Path, Lowering], order: str
+) -> None:
+    """ONNX Runtime 1.23 still allocates in the third run at some sizes, others in the second at the latest."""
+    sizes = {"ascending": SIZES, "shuffled": random.Random(1).sample(SIZES, len(SIZES)), "any": ANY_SIZES}[order]
+    step = Step(*bundle_and_lowering)
+    step.device.graphs = []
+    kept = []
+    for size in sizes:
+        prepared, runs = step.prepare(*size)
+        kept.append(prepared)  # their memory is not reused
+        assert len(runs) == 4, f"the capture over {size} was refused"
+        for run in runs[3 if IS_1_23 else 2 :]:
+            others = {name for name in run if not name.startswith(("cublas", "cudnn"))} - WORK - QUESTIONS
+            assert not others, f"over {size}"
+    assert step.program.captured and len(step.device.graphs) == len(sizes)
+    assert set().union(*step.device.graphs) <= {"kernel", "memcpy", "memset"}
+
+
+@pytest.mark.parametrize("order", ["random", "growing"])
+def test_the_encoders_memory_is_near_that_of_the_widest_alone(float16_bundle: Path, order: str) -> None:
+    """A service sees texts of any length for days. The arena of ONNX Runtime 1.23 doubles once too often."""
+    manifest = Manifest.load(float16_bundle)
+
+    def taken(widths: list[int]) -> int:
+        engine = open_engine(float16_bundle, manifest, choose(manifest, "cuda"))
+        before = engine.device.free_memory()
+        for width in widths:
+            engine.encode(np.full((32, width), 5, np.int64), np.full(32, width, np.int64))
+        return before - engine.device.free_memory()
+
+    most, chance = manifest.limits.source, random.Random(0)
+    widths = [chance.randrange(1, most + 1) for _ in range(200)]
+    assert taken(sorted(widths) if order == "growing" else widths) <= (2.2 if IS_1_23 else 2) * taken([most] * 2)
+
+
+def check_threads(engine: Engine) -> None:
+    """Two threads one after the other, then two at once."""
+    faults: list[Exception] = []
+
+    def work() -> None:
+        try:
+            decode_all(engine, [Request([5, 6, 7, 3], 20)] * 9, rows=3)
+        except Exception as error:
+            faults.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads[:2]:
+        thread.start()
+        thread.join()
+    for thread in threads[2:]:
+        thread.start()
+    for thread in threads[2:]:
+        thread.join()
+    assert not faults
+
+
+def test_threads_share_captured_steps_and_dropped_engines_leave_nothing(any_bundle: Path) -> None:
+    manifest = Manifest.load(any_bundle)
+    count = ctypes.CDLL("libcuda.so.1").txport_test_cuda_left
+    count.restype = ctypes.c_ulonglong
+    left = []
+    for _ in range(4):
+        engine = open_engine(any_bundle, manifest, choose(manifest, "cuda"))
+        check_threads(engine)
+        assert engine.captured
+        del engine
+        gc.collect()
+        left.append(count())
+    assert left[1:] == left[:-1]
+
+
+@pytest.mark.skipif(not IS_1_23, reason="is about ONNX Runtime 1.23")
+def test_1_23_does_not_read_tensorscatter(bundle: Path) -> None:
+    with pytest.raises(BundleError, match="does not load .*tensorscatter.onnx: Unsupported model IR version"):
+        Step(bundle, "tensorscatter")

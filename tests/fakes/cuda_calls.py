@@ -1,0 +1,97 @@
+"""What a captured decoder step makes the GPU do, by ONNX Runtime's own CUDA provider over `cuda_stubs`.
+
+    LD_LIBRARY_PATH=DIRECTORY/cudnn python tests/fakes/cuda_calls.py BUNDLE [LOWERING ...] [--rows N]
+
+prints the nodes of its CUDA graph and the calls of the run that was captured.
+"""
+
+import argparse
+import ctypes
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.schema import Lowering
+from txport.runtime.device.buffers import StepBuffers, StepSizes
+from txport.runtime.device.cuda import CudaDevice
+from txport.runtime.device.pool import PreparedStep
+from txport.runtime.engines import ort_cuda
+from txport.runtime.errors import BundleError
+
+_ROOM = 1 << 16
+
+
+def taken_calls() -> Counter[str]:
+    """How often each function of CUDA was called since the last time."""
+    text = ctypes.create_string_buffer(_ROOM)
+    needed = ctypes.CDLL("libcuda.so.1").txport_test_calls(text, _ROOM)
+    assert needed < _ROOM
+    lines = (line.split("\t") for line in text.value.decode().splitlines())
+    return Counter({name: int(calls) for name, calls in lines})
+
+
+class Step:
+    """A bundle's decoder step on the CUDA provider, and the calls of each of its runs.
+
+    Args:
+        bundle: its directory.
+        lowering: the decoder step.
+
+    Raises:
+        BundleError: this version of ONNX Runtime does not load it.
+    """
+
+    def __init__(self, bundle: Path, lowering: Lowering) -> None:
+        self._manifest = Manifest.load(bundle)
+        self.device = CudaDevice()
+        self.program = ort_cuda.OrtProgram(bundle, self._manifest, [lowering], self.device)
+
+    def prepare(self, rows: int, source: int, target: int) -> tuple[PreparedStep, list[Counter[str]]]:
+        """A step over new buffers, and the calls of each run until it is there, the captured one last."""
+        sizes = StepSizes(rows, source, target, False)
+        buffers = StepBuffers(self.device, self._manifest, self.program.step_graph, sizes, self.program.id_type, 0)
+        runs: list[Counter[str]] = []
+        run = ort_cuda.run
+
+        def counting(*arguments: object) -> None:
+            taken_calls()
+            try:
+                run(*arguments)
+            finally:
+                runs.append(taken_calls())
+
+        ort_cuda.run = counting
+        try:
+            return PreparedStep(buffers, self.program.prepare(buffers.addresses, sizes)), runs
+        finally:
+            ort_cuda.run = run
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the nodes and calls of captured steps."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("lowerings", nargs="*")
+    parser.add_argument("--rows", type=int, default=1)
+    options = parser.parse_args(arguments)
+    manifest = Manifest.load(options.bundle)
+    for lowering in options.lowerings or manifest.usable_lowerings(None):
+        try:
+            step = Step(options.bundle, lowering)
+        except BundleError as error:
+            print(f"{lowering}: {error}")
+            continue
+        step.device.graphs = []
+        _, runs = step.prepare(options.rows, 32, 64)
+        for nodes in step.device.graphs:
+            print(f"{lowering}: {sum(nodes.values())} nodes: {_listed(nodes)}")
+        print(f"  calls: {_listed(runs[-1])}")
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.most_common())
+
+
+if __name__ == "__main__":
+    main()

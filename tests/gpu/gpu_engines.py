@@ -1,0 +1,100 @@
+"""Engines for the tests in tests/gpu, and what must hold of each, whatever library it is over.
+
+In a rehearsal the driver is in host memory. ONNX Runtime then computes on the CPU or, where its CUDA provider starts
+over libraries that do nothing, nothing at all: ids mean something in the first case only.
+"""
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.schema import Lowering
+from txport.runtime.device.engine import DeviceEngine
+from txport.runtime.engines.choice import choose
+from txport.runtime.golden import load_golden
+from txport.runtime.greedy import Request, decode_all
+from txport.runtime.libraries import cuda_provider
+from txport.runtime.text.affixes import affixes
+
+if TYPE_CHECKING:
+    from txport.runtime.device.cuda import CudaDevice  # which a machine without cuda-bindings cannot import
+
+REHEARSAL = os.environ.get("TXPORT_GPU_REHEARSAL") == "1"
+WHERE = "cpu" if REHEARSAL and cuda_provider() is None else "cuda"
+COMPUTES = not (REHEARSAL and WHERE == "cuda")
+BATCHES, SOURCE, TARGET = (1, 8, 32), 32, 64
+# Every replay reads what it read in the capture: memory of the host may have another meaning by then.
+FORBIDDEN = ("host", "pageable memcpy")
+
+Rows = Callable[[str, dict[str, object]], None]  # pytest's fixture record_property
+
+
+def on_onnxruntime(bundle: Path, lowering: Lowering | None = None, *, captured: bool = True) -> DeviceEngine:
+    """The bundle on ONNX Runtime's CUDA provider, with its state on the device; the test is skipped without it."""
+    pytest.importorskip("onnxruntime", reason="needs ONNX Runtime: pip install 'txport[ort-gpu]'")
+    if WHERE == "cuda" and cuda_provider() is None:
+        pytest.skip("needs ONNX Runtime's CUDA provider: pip install 'txport[ort-gpu]'")
+    pytest.importorskip("cuda.bindings", reason="needs cuda-python: pip install 'txport[trt]'")
+    from txport.runtime.device.cuda import CudaDevice
+    from txport.runtime.engines.ort_cuda import OrtProgram
+
+    manifest, device = Manifest.load(bundle), CudaDevice()
+    lowerings = choose(manifest, "cuda", lowering).lowerings
+    program = OrtProgram(bundle, manifest, lowerings, device, where=WHERE)
+    program.captures = program.captured = captured and program.captured
+    return DeviceEngine(device, manifest, program)
+
+
+def wrong_cases(engine: DeviceEngine, bundle: Path, rows: int | None = None) -> list[str]:
+    """Golden cases whose answers differ, in so many rows, which are refilled; none where nothing is computed."""
+    cases, most = load_golden(bundle).cases, engine.limits.target
+    prefix = affixes(Manifest.load(bundle).tokenizer).target_prefix
+    expected = [list(case.target_ids[:most]) for case in cases]
+    requests = [Request(c.source_ids, max(1, len(ids)), prefix=prefix) for c, ids in zip(cases, expected, strict=True)]
+    found = [result.ids for result in decode_all(engine, requests, rows=rows and min(rows, engine.limits.batch))]
+    pairs = enumerate(zip(expected, found, strict=True))
+    return [f"case {i}: {a[:12]} became {b[:12]}" for i, (a, b) in pairs if COMPUTES and a != b]
+
+
+def check_golden(engine: DeviceEngine, bundle: Path) -> None:
+    """The golden cases in any batch and after any refill."""
+    for rows in (None, 1, 3, 8):
+        assert wrong_cases(engine, bundle, rows) == [], f"in {rows or 'as many as fit'} rows"
+
+
+def check_threads(open_engine: Callable[[], DeviceEngine], bundle: Path) -> None:
+    """Threads one after the other, which may get the number of one that is gone; some at once; two engines at once."""
+    engine, wrong = open_engine(), list[list[str]]()
+
+    def work(own: bool) -> None:
+        mine = open_engine() if own else engine
+        wrong.extend(wrong_cases(mine, bundle, rows) for rows in (1, 3, 5))
+
+    threads = [threading.Thread(target=work, args=(own,)) for own in (False, False, False, False, False, True, True)]
+    for thread in threads[:3]:
+        thread.start()
+        thread.join()
+    for thread in threads[3:]:
+        thread.start()
+    for thread in threads[3:]:
+        thread.join()
+    assert wrong == [[]] * 3 * len(threads), "a thread that fails answers nothing"
+
+
+def check_nodes(engine: DeviceEngine, rows: Rows, **names: object) -> None:
+    """No captured step of an engine that has made none yet has work for the host; the nodes of each batch are kept."""
+    device, counts = cast("CudaDevice", engine.device), list[Counter[str]]()
+    device.graphs = counts
+    for batch in (batch for batch in BATCHES if batch <= engine.limits.batch):
+        before = len(counts)
+        engine.allocate(batch, min(SOURCE, engine.limits.source), min(TARGET, engine.limits.target))
+        for nodes in counts[before:]:
+            rows("nodes of a captured step", {**names, "batch": batch, **nodes})
+    device.graphs = None
+    assert counts or not engine.captured, "nothing was captured"
+    assert [nodes for nodes in counts if any(nodes[kind] for kind in FORBIDDEN)] == []

@@ -1,0 +1,77 @@
+"""ONNX Runtime's CUDA provider: each bundle and lowering, captured and launched one by one."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from gpu_engines import WHERE, Rows, check_golden, check_nodes, check_threads, on_onnxruntime, wrong_cases
+from txport.exporter.graphs.capturable import not_capturable
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.schema import LOWERINGS, Lowering
+from txport.runtime.device.engine import DeviceEngine
+from txport.runtime.engines.choice import choose
+from txport.runtime.errors import BundleError
+from txport.runtime.greedy import Request, stream
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(params=LOWERINGS)
+def lowering(request: pytest.FixtureRequest, plain: Path) -> Lowering:
+    """Each that the bundle has and ONNX Runtime runs on a GPU."""
+    manifest, name = Manifest.load(plain), request.param
+    if name not in manifest.lowerings:
+        pytest.skip(f"the bundle has no lowering {name}")
+    if name == "ort" and manifest.precision.type == "float32":
+        pytest.skip("refused, as another test sees")
+    return name
+
+
+def opened(bundle: Path, lowering: Lowering | None = None, *, captured: bool = True) -> DeviceEngine:
+    try:
+        return on_onnxruntime(bundle, lowering, captured=captured)
+    except BundleError as error:  # an opset that this version lacks
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("captured", [True, False], ids=["captured", "plain"])
+def test_golden_cases_in_any_batch_and_after_any_refill(plain: Path, lowering: Lowering, captured: bool) -> None:
+    engine = opened(plain, lowering, captured=captured)
+    check_golden(engine, plain)
+    assert engine.captured == (captured and WHERE == "cuda"), "steps are CUDA graphs"
+
+
+def test_no_captured_node_depends_on_the_host(plain: Path, lowering: Lowering, record_property: Rows) -> None:
+    check_nodes(opened(plain, lowering), record_property, bundle=plain.name, lowering=lowering)
+
+
+def test_operators_may_be_captured(plain: Path, lowering: Lowering) -> None:
+    """As ONNX Runtime's own optimisations for this device leave them."""
+    onnx = pytest.importorskip("onnx", reason="needs onnx to read the graph")
+    opened(plain, lowering)
+    from txport.runtime.engines.ort_session import open_session, providers_of
+
+    with tempfile.TemporaryDirectory(prefix="txport-gpu-") as scratch:
+        saved, graph = Path(scratch, "step.onnx"), Manifest.load(plain).step(lowering)
+        open_session(plain, graph, threads=1, providers=providers_of(WHERE), saved=saved)
+        found = {node.op_type for node in onnx.load(saved, load_external_data=False).graph.node}
+    assert not_capturable(found, on_cpu=WHERE == "cpu") == []
+
+
+def test_threads_get_the_same(small: Path) -> None:
+    check_threads(lambda: opened(small), small)
+
+
+def test_a_stream_of_tokens_is_the_same(small: Path) -> None:
+    engine = opened(small)
+    assert wrong_cases(engine, small) == []
+    assert [token.id for token in stream(engine, Request([4, 5, engine.tokens.eos], 4))]
+
+
+def test_ort_in_float32_is_refused_by_name(plain: Path) -> None:
+    """GroupQueryAttention has no kernel for it: caches would go to the CPU and back in each step."""
+    manifest = Manifest.load(plain)
+    if manifest.precision.type != "float32" or "ort" not in manifest.lowerings:
+        pytest.skip("needs a bundle in float32 with the lowering ort")
+    with pytest.raises(BundleError, match="float32"):
+        choose(manifest, "cuda", "ort")
