@@ -1,4 +1,4 @@
-// What a fuzzer's bytes choose, one after the other; all is 0 after their end.
+// What a fuzzer's bytes choose, one after the other; all is 0 or usual after their end.
 #pragma once
 
 #include <array>
@@ -22,6 +22,7 @@ class Choices {
   std::int64_t number(std::int64_t usual) {
     constexpr std::array<std::int64_t, 10> kFar{
         0, 1, -1, 1 << 20, INT32_MAX, std::int64_t{1} << 32U, 1 << 16, INT64_MAX, INT64_MIN, std::int64_t{1} << 62U};
+    if (!any()) return usual;
     const std::size_t choice = below(256);
     if (choice < kFar.size()) return kFar[choice];
     if (choice < 192) return usual;

@@ -34,13 +34,10 @@ class Progress {
     finished_ = token == eos || position_ >= limit_;
   }
 
-  // Replaces the last token that was made, and the flag. Throws InputError: there is nothing left to make.
+  // Replaces the last token that was made, and the flag; who has made all tokens stays finished.
   void override_token(std::size_t token, bool finished) {
-    if (!finished && position_ >= limit_) {
-      throw InputError("a row that has made all of its " + std::to_string(limit_) + " tokens cannot go on");
-    }
     token_ = token;
-    finished_ = finished;
+    finished_ = finished || position_ >= limit_;
   }
 
   // Throws InputError: so many steps would pass the end of a cache of `target` positions.

@@ -74,12 +74,9 @@ class FusedState : public DecoderState {
 
   void override_tokens(const std::vector<std::size_t>& rows, const Ids& token_ids,
                        const std::vector<bool>& finished) override {
-    std::vector<Progress> next;  // all or nothing
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      next.push_back(rows_.at(rows[i]).progress);
-      next.back().override_token(static_cast<std::size_t>(token_ids[i]), finished[i]);
+      rows_.at(rows[i]).progress.override_token(static_cast<std::size_t>(token_ids[i]), finished[i]);
     }
-    for (std::size_t i = 0; i < rows.size(); ++i) rows_[rows[i]].progress = next[i];
   }
 
   std::vector<float> logits(std::size_t row) override {
