@@ -7,6 +7,9 @@ import numpy as np
 import numpy.typing as npt
 from txport.exporter.reference import LEAST, Logits
 
+# An id whose logit is so far below the best has no probability in float32. What bans it is large, and its rounding too.
+IMPOSSIBLE = -math.log(np.finfo(np.float32).smallest_subnormal)
+
 
 class Errors:
     """The largest and the mean absolute difference of all arrays that were added, and whether all were finite."""
@@ -64,7 +67,7 @@ class LogitErrors(Errors):
         super().add(ours, expected)
         if not self.finite or not len(ours):
             return
-        counted = expected > LEAST
+        counted = expected > expected.max(axis=-1, keepdims=True) - IMPOSSIBLE
         errors = np.where(counted, ours - expected, 0.0).astype(np.float64)
         ids = np.maximum(counted.sum(axis=-1, keepdims=True), 1)
         errors -= np.where(counted, errors.sum(axis=-1, keepdims=True) / ids, 0.0)

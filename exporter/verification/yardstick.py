@@ -59,8 +59,8 @@ class Yardstick:
 def allowance(weights: str, config: Config, *, sums_in_format: bool = False) -> float:
     """How many times as large as the yardstick's errors those of a bundle may be.
 
-    Roundings are nearly independent, so that errors grow with the square root of their number. A lowering writes at
-    most four operators where PyTorch has one, which makes a factor of 2. Where products are summed in the format
+    Roundings are nearly independent, so that errors grow with the square root of their number. A lowering may
+    write four operators where PyTorch has one, which makes a factor of 2. Where products are summed in the format
     itself, as float32 always is, a sum of n terms one by one rounds n times, and PyTorch in blocks fewer times: a
     large bias only once (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, chapter 4).
     """
