@@ -57,7 +57,8 @@ std::string in_characters(const std::vector<Span>& words, std::string_view text)
 
 std::string rows_of(const FloatMatrix& matrix) {
   std::string text;
-  for (auto row = matrix.values.begin(); row != matrix.values.end(); row += static_cast<std::ptrdiff_t>(matrix.columns)) {
+  for (auto row = matrix.values.begin(); row != matrix.values.end();
+       row += static_cast<std::ptrdiff_t>(matrix.columns)) {
     const std::vector<float> values(row, row + static_cast<std::ptrdiff_t>(matrix.columns));
     text += (text.empty() ? "" : ", ") + array(values, show);
   }

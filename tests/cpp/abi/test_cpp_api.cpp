@@ -49,8 +49,8 @@ TEST_CASE("C++ API") {
   translator.stream("the cat sees a bird", [&](const txport::Piece&) { return ++pieces < 3; });
   txport::Options extra;
   extra.attention = true;
-  CHECK_THROWS_WITH_AS(translator.stream("one", extra), "a stream has no alignments and no attention: use translate for these",
-                       txport::InputError);
+  CHECK_THROWS_WITH_AS(translator.stream("one", extra),
+                       "a stream has no alignments and no attention: use translate for these", txport::InputError);
   CHECK(pieces == 3);
   CHECK_THROWS_AS(translator.stream("one", [](const txport::Piece&) -> bool { throw std::runtime_error("mine"); }),
                   std::runtime_error);
