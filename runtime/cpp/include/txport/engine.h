@@ -70,8 +70,8 @@ TXPORT_API txport_code txport_state_step(txport_engine_state* state, int64_t cou
 TXPORT_API txport_code txport_state_read(txport_engine_state* state, int64_t* token_ids, int64_t capacity,
                                          int64_t* steps, uint8_t* finished) TXPORT_NOEXCEPT;
 
-/* Replace the last token of these rows (forced prefix, suppressed eos) and their flag. Taking back `finished` lets a row
- * go on after that token; one that has made all of its tokens, or was never placed, stays finished. */
+/* Replace the last token of these rows (forced prefix, suppressed eos) and their flag. Taking back `finished` lets a
+ * row go on after that token; one that has made all of its tokens, or was never placed, stays finished. */
 TXPORT_API txport_code txport_state_override(txport_engine_state* state, int64_t count, const int64_t* rows,
                                              const int64_t* token_ids, const uint8_t* finished) TXPORT_NOEXCEPT;
 
