@@ -5,8 +5,8 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,10 @@ from txport.runtime.errors import InputError
 from txport.runtime.files import write_atomically
 from txport.runtime.libraries import needs
 from txport.runtime.text.lines import as_line
-from txport.training.corpora import Pair, load_test, read_parallel
-from txport.training.recipe import read
+from txport.training.evaluation_sets import EvaluationSet, evaluation_sets
 
 if TYPE_CHECKING:
+    from txport.training.comparison import Standing
     from txport.training.evaluation import Scores
     from txport.training.sentence_scores import Scored
 
@@ -29,10 +29,15 @@ EVERY = 30.0
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("model", metavar="BUNDLE_OR_CHECKPOINT", type=click.Path(path_type=Path))
-@click.option("--source", type=click.Path(path_type=Path), help="Sentences to translate, one a line.")
-@click.option("--reference", type=click.Path(path_type=Path), help="Their translations, one a line.")
-@click.option("--recipe", help="Instead of files: the test split of a recipe. [default: demo, the built-in corpus]")
+@click.argument("models", metavar="BUNDLE_OR_CHECKPOINT...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--source", "sources", multiple=True, type=click.Path(path_type=Path),
+    help="Sentences to translate, one a line; again for another test set. [default: those that a checkpoint carries]",
+)  # fmt: skip
+@click.option(
+    "--reference", "references", multiple=True, type=click.Path(path_type=Path), help="Their translations, one a line."
+)
+@click.option("--recipe", "recipes", multiple=True, help="The test split of a recipe, as demo; again for another one.")
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
@@ -63,39 +68,91 @@ EVERY = 30.0
 @click.option("--output", type=click.Path(path_type=Path), help="Write the translations to this file.")
 @click.option("--json", "as_json", is_flag=True, help="Write the figures as JSON.")
 def main(
-    model: Path, source: Path | None, reference: Path | None, recipe: str | None, data: Path | None, lines: int | None,
-    max_length: int | None, device: str, threads: int, batch: int | None, show: int, bleu_order: int,
-    output: Path | None, as_json: bool,
+    models: tuple[Path, ...], sources: tuple[Path, ...], references: tuple[Path, ...], recipes: tuple[str, ...],
+    data: Path | None, lines: int | None, max_length: int | None, device: str, threads: int, batch: int | None,
+    show: int, bleu_order: int, output: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Translate a test set greedily, with the loop that ships, and compare: BLEU and chrF by sacreBLEU, exact match.
+    """Translate test sets greedily, with the loop that ships, and compare: BLEU and chrF by sacreBLEU, exact match.
 
-    A checkpoint runs in PyTorch, a bundle in txport's runtime.
+    A checkpoint runs in PyTorch, a bundle in txport's runtime. Several models are compared with the first of them, by
+    paired bootstrap resampling.
     """
     logging.basicConfig(format="tx-evaluate: %(message)s", level=logging.WARNING)
     _log.setLevel(logging.INFO)
-    pairs = _pairs(source, reference, recipe, data or Path(os.environ.get("TXPORT_DATA", ".")))
-    shown = pairs[:lines]
-    with needs("train"):
-        from txport.training.evaluation import answers, open_model, score
-        from txport.training.sentence_scores import worst
-    engine, tokenizer = open_model(model, device, threads)
-    with _Progress(len(shown)) as progress:
-        made = answers(
-            engine, tokenizer, [text for text, _ in shown], max_length=max_length, rows=batch, watch=progress.advance
-        )
+    if len(set(models)) < len(models):
+        raise InputError("a model is given twice: name each once")
+    sets = evaluation_sets(models[0], sources, references, recipes, data or Path(os.environ.get("TXPORT_DATA", ".")))
+    if output is not None and len(models) * len(sets) > 1:
+        raise InputError("--output takes the translations of one model on one test set: evaluate them one by one")
+    evaluation = _Evaluation(sets, lines, max_length, device, threads, batch, show, bleu_order)
+    reports, texts = evaluation.run(models)
     if output is not None:
-        write_atomically(output, b"".join(as_line(answer.text) for answer in made))
-    texts = [answer.text for answer in made]
-    scores = score(texts, [text for _, text in shown])
-    report = Report(
-        scores,
-        len(pairs),
-        sum(not each.ended for each in made),
-        sum(not each.whole for each in made),
-        bleu_order,
-        worst(shown, texts, show, bleu_order),
-    )
-    click.echo(json.dumps(report.to_json(), indent=1) if as_json else report.table(model, max_length))
+        write_atomically(output, b"".join(map(as_line, texts[models[0], sets[0].name])))
+    if as_json:
+        figures = [report.to_json() for report in reports]
+        click.echo(json.dumps(figures if len(figures) > 1 else figures[0], indent=1))
+    else:
+        click.echo("\n\n".join(report.table(max_length) for report in reports))
+
+
+@dataclass(frozen=True)
+class _Evaluation:
+    """What every model is asked; see the options of the same names."""
+
+    sets: Sequence[EvaluationSet]
+    lines: int | None
+    max_length: int | None
+    device: str
+    threads: int
+    batch: int | None
+    show: int
+    order: int
+
+    def run(self, models: Sequence[Path]) -> "tuple[list[Report], dict[tuple[Path, str], list[str]]]":
+        """A report of each model on each set, and its translations."""
+        with needs("train"):
+            from txport.training.comparison import compare
+        reports: dict[tuple[Path, str], Report] = {}
+        texts: dict[tuple[Path, str], list[str]] = {}
+        for model in models:
+            for made, report in self._reports(model):
+                texts[model, report.test_set], reports[model, report.test_set] = made, report
+        for each in self.sets if len(models) > 1 else ():
+            standings = compare(
+                {str(model): texts[model, each.name] for model in models},
+                [text for _, text in each.pairs[: self.lines]],
+            )
+            for model in models:
+                key = model, each.name
+                reports[key] = replace(reports[key], standing=standings[str(model)], first=models[0])
+        return list(reports.values()), texts
+
+    def _reports(self, model: Path) -> "Iterator[tuple[list[str], Report]]":
+        with needs("train"):
+            from txport.training.evaluation import answers, open_model, score
+            from txport.training.sentence_scores import worst
+        engine, tokenizer = open_model(model, self.device, self.threads)
+        for each in self.sets:
+            shown = each.pairs[: self.lines]
+            sentences = [text for text, _ in shown]
+            with _Progress(len(shown)) as progress:
+                made = answers(
+                    engine, tokenizer, sentences, max_length=self.max_length, rows=self.batch, watch=progress.advance
+                )
+            texts = [answer.text for answer in made]
+            yield (
+                texts,
+                Report(
+                    model,
+                    each.name,
+                    score(texts, [text for _, text in shown]),
+                    len(each.pairs),
+                    sum(not answer.ended for answer in made),
+                    sum(not answer.whole for answer in made),
+                    self.order,
+                    worst(shown, texts, self.show, self.order),
+                ),
+            )
 
 
 @dataclass(frozen=True)
@@ -103,41 +160,58 @@ class Report:
     """What is shown.
 
     Attributes:
+        model: the directory.
+        test_set: its name.
         scores: the figures.
         lines: sentences that the test set has.
         unfinished: translations that did not end before the most tokens were made.
         cut: sentences of which the model could read a part only.
         order: of sentence BLEU.
         worst: the translations to show.
+        standing: among several models, of which `first` is the first.
     """
 
+    model: Path
+    test_set: str
     scores: "Scores"
     lines: int
     unfinished: int
     cut: int
     order: int = 2
     worst: Sequence["Scored"] = ()
+    standing: "Standing | None" = None
+    first: Path | None = None
 
     def to_json(self) -> dict[str, Any]:
+        names = {"model": str(self.model), "test_set": self.test_set}
         counts = {"lines": self.lines, "unfinished": self.unfinished, "cut": self.cut}
         shown = {"bleu_order": self.order, "worst": [asdict(each) for each in self.worst]} if self.worst else {}
-        return {**self.scores.to_json(), **counts, **shown}
+        standing = {"bootstrap": asdict(self.standing)} if self.standing else {}
+        return {**names, **self.scores.to_json(), **counts, **standing, **shown}
 
-    def table(self, model: Path, max_length: int | None) -> str:
+    def table(self, max_length: int | None) -> str:
         """For people; what is as it should be is not mentioned."""
         scores, most = self.scores, max_length or "twice the source's and 20"
         of = f", the first of {self.lines}" if self.lines > scores.sentences else ""
         rows = [
-            f"{model}: {_sentences(scores.sentences)}{of}",
+            f"{self.model} on {self.test_set}: {_sentences(scores.sentences)}{of}",
             f"BLEU         {scores.bleu:6.2f}  {scores.bleu_signature}",
             f"chrF         {scores.chrf:6.2f}  {scores.chrf_signature}",
             f"exact match  {100 * scores.exact:6.2f}%",
         ]
+        if self.standing is not None:
+            rows.insert(2, self._compared(self.standing))
         if self.unfinished:
             rows.append(f"unfinished   {_sentences(self.unfinished)}: no end within {most} tokens (see --max-length)")
         if self.cut:
             rows.append(f"cut          {_sentences(self.cut)}: longer than the model reads")
         return "\n".join([*rows, *(self._shown(each) for each in self.worst)])
+
+    def _compared(self, standing: "Standing") -> str:
+        interval = f"bootstrap    ± {standing.interval:.2f} BLEU (95%)"
+        if standing.p_value is None:
+            return interval
+        return f"{interval}, p = {standing.p_value:.3f} that chance makes the difference from {self.first}"
 
     def _shown(self, each: "Scored") -> str:
         return (
@@ -188,14 +262,3 @@ class _Progress:
         if self._bar.disable and time.monotonic() - self._said >= EVERY:
             self._said = time.monotonic()
             _log.info("%d of %s translated", self._done, _sentences(self._total))
-
-
-def _pairs(source: Path | None, reference: Path | None, recipe: str | None, data: Path) -> list[Pair]:
-    if (source is None) != (reference is None):
-        raise InputError("--source and --reference belong together: give both, or neither for a recipe's test split")
-    if source is None or reference is None:
-        whole = read(recipe or "demo")
-        return load_test(whole.corpus, data, whole.tokenizer)
-    if recipe is not None:
-        raise InputError("--recipe and --source both say what to translate: give one of them")
-    return read_parallel(source, reference)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from txport.runtime.errors import InputError
 from txport.training import evaluate_command
+from txport.training.comparison import compare
 from txport.training.evaluate_command import main as evaluate
 from txport.training.loop import train
 from txport.training.recipe import Recipe, starter
@@ -95,6 +97,41 @@ def test_evaluate_files(checkpoint: Path, tmp_path: Path) -> None:
     assert len(output.read_text().splitlines()) == 1
 
 
+def test_evaluate_names_its_test_set_and_has_no_hidden_one(checkpoint: Path) -> None:
+    done = CliRunner().invoke(evaluate, [str(checkpoint), "--max-length", "3", "--lines", "2"])
+    assert done.stdout.startswith(f"{checkpoint} on its own {checkpoint / 'sentences.txt'}: 2 sentences")
+    named = CliRunner().invoke(evaluate, [str(checkpoint), "--max-length", "3", "--lines", "2", "--recipe", "tiny"])
+    assert named.stdout.startswith(f"{checkpoint} on the test split of tiny: 2 sentences, the first of ")
+
+
+def test_evaluate_compares_models_on_several_sets(checkpoint: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(checkpoint, other)
+    source, reference = (tmp_path / name for name in ("s", "r"))
+    source.write_text("It cost $5.\nCall me.\nThank you.\n")
+    reference.write_text("it cost five dollars\ncall me\nthank you\n")
+    files = ["--source", str(source), "--reference", str(reference), "--recipe", "tiny"]
+    arguments = [str(checkpoint), str(other), *files, "--lines", "3", "--max-length", "9"]
+    figures = json.loads(CliRunner().invoke(evaluate, [*arguments, "--json"]).stdout)
+    sets = [str(source), "the test split of tiny"]
+    assert [(each["model"], each["test_set"]) for each in figures] == [
+        (str(model), name) for model in (checkpoint, other) for name in sets
+    ]
+    assert [each["bootstrap"]["p_value"] is None for each in figures] == [True, True, False, False]
+    table = CliRunner().invoke(evaluate, arguments).stdout
+    assert f"that chance makes the difference from {checkpoint}" in table and len(table.split("\n\n")) == 4
+
+
+def test_a_difference_is_more_than_chance_or_not() -> None:
+    references = [f"the {word} sees a bird in tree number {n}" for n, word in enumerate(["cat", "dog", "owl"] * 20)]
+    worse = [text.replace("sees a bird", "bird is seen") for text in references]
+    alike = [text.replace("number 7", "number seven") for text in references]
+    standings = compare({"good": references, "alike": alike, "bad": worse}, references)
+    assert standings["good"].bleu == pytest.approx(100) and standings["good"].p_value is None
+    assert standings["bad"].bleu < 70 and standings["bad"].p_value < 0.01
+    assert standings["alike"].p_value > 0.05
+
+
 def test_evaluate_shows_the_worst(checkpoint: Path, tmp_path: Path) -> None:
     source, reference = (tmp_path / name for name in ("s", "r"))
     source.write_text("It cost $5.\nCall me.\nThank you.\n")
@@ -111,7 +148,7 @@ def test_evaluate_shows_the_worst(checkpoint: Path, tmp_path: Path) -> None:
             r"source       .+\nreference    .+\ntranslation  .*\nBLEU-1       \d\.\d{3}, chrF \d+\.\d", block
         )
     assert sorted(block.splitlines()[0][13:] for block in blocks[1:]) == sorted(source.read_text().splitlines())
-    assert "worst" not in CliRunner().invoke(evaluate, [*arguments, "--json"]).stdout
+    assert "worst" not in json.loads(CliRunner().invoke(evaluate, [*arguments, "--json"]).stdout)
 
 
 def test_evaluate_says_how_far_it_is_where_there_is_no_terminal(
@@ -169,7 +206,9 @@ def test_nothing_to_resume_and_a_finished_run_are_said_before_pytorch_is_importe
     ("arguments", "texts"),
     [
         ((".", "--source", "s"), ("--source and --reference belong together",)),
-        ((".", "--source", "s", "--reference", "r", "--recipe", "demo"), ("give one of them",)),
+        ((".",), (". carries no sentences with references: name a test set by --source and --reference",)),
+        ((".", ".", "--recipe", "demo"), ("a model is given twice: name each once",)),
+        ((".", "--recipe", "demo", "--recipe", "tiny", "--output", "x"), ("evaluate them one by one",)),
         ((".", "--source", "s", "--reference", "r"), ("s cannot be read: No such file",)),
     ],
 )
@@ -179,6 +218,6 @@ def test_bad_use_of_evaluate(command: Command, arguments: tuple[str, ...], texts
 
 @pytest.mark.parametrize(("name", "library"), [("train", "lightning"), ("evaluate", "sacrebleu"), ("train", "click")])
 def test_a_missing_library_is_one_sentence(command: Command, name: str, library: str) -> None:
-    arguments = ("--recipe", "tiny", "-o", "x") if name == "train" else ("x",)
+    arguments = ("--recipe", "tiny", *(("-o",) if name == "train" else ()), "x")
     done = command(name, *arguments, before=f"sys.modules['{library}'] = None")
     assert_says(done, 2, f"{library} is not installed: pip install 'txport[train]'")

@@ -15,6 +15,7 @@ from checkpoints import weights
 from txport.training.loop import train
 from txport.training.recipe import Recipe
 from txport.training.run.interruption import Interrupted
+from txport.training.run.paths import Finished
 
 Tiny = Callable[..., Recipe]
 # Epochs of some steps, validation between them, dropout, averaged weights.
@@ -92,12 +93,11 @@ def test_a_state_between_validations_goes_on_bit_by_bit(
     assert all(torch.equal(value, weights(output)[name]) for name, value in whole.items())
 
 
-def test_a_finished_run_ends_again_with_the_same_average(
-    tiny: Tiny, tmp_path: Path, whole: dict[str, torch.Tensor]
-) -> None:
+def test_a_finished_run_stays_as_it_is(tiny: Tiny, tmp_path: Path, whole: dict[str, torch.Tensor]) -> None:
     recipe, output = tiny(*OPTIONS, *LAST), tmp_path / "checkpoint"
     train(recipe, output, Path())
-    train(recipe, output, Path(), resume=True)
+    with pytest.raises(Finished, match=r"the run is finished \(\d+ steps, BLEU .*\): raise max_steps to go on"):
+        train(recipe, output, Path(), resume=True)
     assert all(torch.equal(value, weights(output)[name]) for name, value in whole.items())
 
 
