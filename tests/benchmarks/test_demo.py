@@ -78,8 +78,6 @@ def test_figures_at_their_bounds_pass() -> None:
         ({"exact": 0.969}, "exact match is 96.9%, below 97%"),
         ({"translations": [Translated("Ok", "ok", "o"), *[HI] * 10]}, "'Ok' became 'o', not 'ok'"),
         ({"translations": [*[HI] * 8, Translated("Ok", "ok", "o")]}, "only 8 of 9 everyday sentences are right"),
-        ({"verified": verified((1000, 999, 1000), MOST)}, "float32, lowering scatter: only 999 of 1000"),
-        ({"verified": verified(ALL, (994, 1000, 1000))}, "FP16, lowering ort: only 994 of 1000"),
     ],
 )
 def test_a_figure_below_its_bound_is_named(change: dict, message: str) -> None:
@@ -126,7 +124,6 @@ def test_all_stages_with_a_model_that_has_learned_nothing(tmp_path: Path, checkp
     assert done.returncode == 1, done.stderr
     verdict = done.stderr.splitlines()[-1]
     assert verdict.startswith("demo: exact match is ") and verdict.endswith("everyday sentences are right")
-    assert "identical" not in verdict
     shown_first = [line.split("\t")[0] for line in SENTENCES.read_text().splitlines()[:SHOWN]]
     for shown in ("demo/bundle", *shown_first, "12/12", "in total"):
         assert shown in done.stdout
