@@ -36,7 +36,7 @@ def compare(translations: Mapping[str, Sequence[str]], references: Sequence[str]
         translations: at least two models' translations of the same sentences; the others are compared with the first.
         references: one for each sentence.
     """
-    systems = [(name, list(texts)) for name, texts in translations.items()]
+    systems: list[tuple[str, Sequence[str]]] = [(name, list(texts)) for name, texts in translations.items()]
     metric = BLEU(references=[list(references)])
     test = PairedTest(systems, {"BLEU": metric}, references=None, test_type="bs", n_samples=SAMPLES)
     results: list[Any] = test()[1]["BLEU"]

@@ -146,6 +146,7 @@ def _prepare(
     progress.phase("reading the corpus")
     corpus = corpora.load(recipe.corpus, data, recipe.tokenizer)
     if start is not None:
+        assert weights is not None
         recipe = start.recipe(recipe)
         check_fit(start.tokenizer(), start.config.unk_id, corpus.train, weights)
         _log.info("goes on from %s: its model and tokenizer are taken", weights)

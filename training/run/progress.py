@@ -78,9 +78,11 @@ class RunProgress(Callback):
         assert self._module is not None
         left = self._module.clock.left
         progress = self._bar.tasks[0].completed
-        if self._module.options.max_minutes is None and progress > self._first:
+        options = self._module.options
+        if (options.max_minutes is None or options.max_steps is not None) and progress > self._first:
             spent = time.monotonic() - self._began
-            left = spent * (1 - progress) / (progress - self._first)
+            steps = spent * (1 - progress) / (progress - self._first)
+            left = steps if left is None else min(left, steps)
         if left is None:
             return ""
         minutes, seconds = divmod(max(0, round(left)), 60)
