@@ -13,21 +13,19 @@ def token_batches(
 ) -> list[list[int]]:
     """Part all rows into batches of at most `most_tokens` tokens, padding included, in random order.
 
-    Rows are sorted by their longest side, those alike by the first side, then by the next, equal ones at random, and
-    cut; then the batches are shuffled. So the shorter side has little padding, too. Each row is in exactly one batch.
+    Rows are sorted by length, equal lengths at random, and cut; then the batches are shuffled. Each row is in exactly
+    one batch.
 
     Args:
-        lengths: int64 `[rows]`, or `[sides, rows]`, none above `most_tokens`.
+        lengths: int64 `[rows]`, none above `most_tokens`.
         most_tokens: rows times the longest of them stays within this.
         multiple: the number of batches is a multiple of it: the largest are halved until that is so. Only where no
             batch has two rows do some appear twice.
         rng: decides all that is random.
         most_rows: of a batch; None for any number.
     """
-    sides = np.atleast_2d(lengths)
-    lengths = sides.max(axis=0)
     assert len(lengths) and lengths.max() <= most_tokens
-    order = np.lexsort((rng.random(len(lengths)), *sides[::-1], lengths))
+    order = np.lexsort((rng.random(len(lengths)), lengths))
     batches: list[list[int]] = []
     start = 0
     # Sorted by length, a batch's longest row is its last.
@@ -48,7 +46,8 @@ class TokenBatches(Sampler[list[int]]):
     """Yields lists of rows: those of one device, as many on each.
 
     Args:
-        lengths, most_tokens: see `token_batches`.
+        lengths: int64 `[rows]`.
+        most_tokens: see `token_batches`.
         seed: with the epoch, decides the batches; the same on all devices.
         rank, world: this device and how many there are.
         shuffle: another order for each epoch; False for validation.
