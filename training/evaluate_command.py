@@ -15,12 +15,12 @@ from txport.runtime.errors import InputError
 from txport.runtime.files import write_atomically
 from txport.runtime.libraries import needs
 from txport.runtime.text.lines import as_line
-from txport.training.evaluation_sets import EvaluationSet, evaluation_sets
+from txport.training.quality.evaluation_sets import EvaluationSet, evaluation_sets
 
 if TYPE_CHECKING:
-    from txport.training.comparison import Standing
     from txport.training.evaluation import Scores
-    from txport.training.sentence_scores import Scored
+    from txport.training.quality.comparison import Standing
+    from txport.training.quality.sentence_scores import Scored
 
 _log = logging.getLogger("txport")
 
@@ -111,7 +111,7 @@ class _Evaluation:
     def run(self, models: Sequence[Path]) -> "tuple[list[Report], dict[tuple[Path, str], list[str]]]":
         """A report of each model on each set, and its translations."""
         with needs("train"):
-            from txport.training.comparison import compare
+            from txport.training.quality.comparison import compare
         reports: dict[tuple[Path, str], Report] = {}
         texts: dict[tuple[Path, str], list[str]] = {}
         for model in models:
@@ -130,7 +130,7 @@ class _Evaluation:
     def _reports(self, model: Path) -> "Iterator[tuple[list[str], Report]]":
         with needs("train"):
             from txport.training.evaluation import answers, open_model, score
-            from txport.training.sentence_scores import worst
+            from txport.training.quality.sentence_scores import worst
         engine, tokenizer = open_model(model, self.device, self.threads)
         for each in self.sets:
             shown = each.pairs[: self.lines]

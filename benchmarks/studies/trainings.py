@@ -4,6 +4,7 @@ import csv
 import json
 import statistics
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from txport.training.evaluation import Scores
 from txport.training.loop import train
 from txport.training.recipe import Recipe
 from txport.training.run.directory import RunDirectory
+from txport.training.run.paths import Finished
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,8 @@ def trained(recipe: Recipe, output: Path, data: Path = Path()) -> Trained:
     run = RunDirectory(output)
     begun = run.last.exists()
     if begun:
-        run.resume(recipe, write=False)  # refuses another recipe, but for its limits
+        with suppress(Finished):
+            run.resume(recipe, write=False)  # refuses another recipe, but for its limits
         before, wanted = run.stored().training.max_steps, recipe.training.max_steps
         if before != wanted:
             raise InputError(f"{run.path} is a run of {before} steps, not of {wanted}: choose another directory")

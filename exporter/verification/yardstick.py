@@ -62,9 +62,10 @@ def allowance(weights: str, config: Config, *, sums_in_format: bool = False) -> 
     Roundings are nearly independent, so that errors grow with the square root of their number. A lowering may
     write four operators where PyTorch has one, which makes a factor of 2. Where products are summed in the format
     itself, as float32 always is, a sum of n terms one by one rounds n times, and PyTorch in blocks fewer times: a
-    large bias only once (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, chapter 4).
+    large bias only once (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, chapter 4): both count.
     """
-    return max(2.0, math.sqrt(max(config.d_model, config.ffn))) if weights == "float32" or sums_in_format else 2.0
+    sums = math.sqrt(max(config.d_model, config.ffn)) if weights == "float32" or sums_in_format else 1.0
+    return 2.0 * sums
 
 
 class _Arithmetic(TorchFunctionMode):

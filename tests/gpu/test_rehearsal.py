@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 
 def gpu_run(directory: Path, *options: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "tests/gpu/run.py"), str(directory), *map(str, options)]
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "TXPORT_CPP_"))}
     return subprocess.run(command, env={**inherited, **environment}, capture_output=True, text=True, timeout=600)
 
 
@@ -132,7 +132,7 @@ def test_dies(): os.kill(os.getpid(), signal.SIGKILL)
 def test_what_a_test_found_is_known_when_its_process_is_killed(tmp_path: Path) -> None:
     (tmp_path / "test_cases.py").write_text(CASES)
     plugin, file = str(ROOT / "tests/gpu"), tmp_path / "findings-1.jsonl"
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "TXPORT_CPP_"))}
     environment = {**inherited, "PYTHONPATH": plugin, "TXPORT_GPU_FINDINGS": str(file)}
     command = [sys.executable, "-m", "pytest", "-p", "gpu_findings", "-p", "no:cacheprovider", "test_cases.py"]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, timeout=120)
@@ -267,7 +267,7 @@ sys.meta_path.insert(0, Refuse())
 def run_pytest(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     plugins = [word for name in ("cacheprovider", "xdist", "hypothesispytest") for word in ("-p", f"no:{name}")]
     command = [sys.executable, "-m", "pytest", *plugins, *arguments]
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "TXPORT_CPP_"))}
     environment = {**inherited, "CUDA_VISIBLE_DEVICES": "", **environment}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=ROOT)
 

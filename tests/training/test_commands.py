@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner
 from txport.runtime.errors import InputError
 from txport.training import evaluate_command
-from txport.training.comparison import compare
 from txport.training.evaluate_command import main as evaluate
 from txport.training.loop import train
+from txport.training.quality.comparison import compare
 from txport.training.recipe import Recipe, starter
 
 Command = Callable[..., subprocess.CompletedProcess[str]]

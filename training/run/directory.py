@@ -68,9 +68,9 @@ class RunDirectory(RunPaths):
 
         Raises:
             InputError: there is no such run, or its recipe is another.
-            Finished: see `check_resume`.
+            Finished: see `check_unfinished`.
         """
-        self.check_resume(recipe.training)
+        self.check_begun()
         before = self.stored()
         if (start := self.start_of(recipe)) is not None:
             recipe = start.recipe(recipe)
@@ -85,6 +85,7 @@ class RunDirectory(RunPaths):
             raise InputError(
                 f"{self.recipe} has another [training] than this recipe: only limits, validation and devices may change"
             )
+        self.check_unfinished(recipe.training)
         if write:
             self.end.unlink(missing_ok=True)
             self._write(recipe)

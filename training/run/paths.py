@@ -27,17 +27,28 @@ class RunPaths:
         self.end = self.path / "end.json"
 
     def check_resume(self, options: Any) -> None:
-        """Whether a run can go on.
+        """Whether a run can go on: `check_begun` and `check_unfinished`."""
+        self.check_begun()
+        self.check_unfinished(options)
+
+    def check_begun(self) -> None:
+        """Whether there is a run.
+
+        Raises:
+            InputError: there is none, or no step of it was saved.
+        """
+        if not self.last.exists():
+            raise InputError(f"{self.path} holds no run to resume (no state/last.ckpt): start without --resume")
+
+    def check_unfinished(self, options: Any) -> None:
+        """Whether a run has steps left.
 
         Args:
             options: the `TrainingOptions` that it would go on with.
 
         Raises:
-            InputError: there is no such run.
             Finished: it has made all the steps that these options allow.
         """
-        if not self.last.exists():
-            raise InputError(f"{self.path} holds no run to resume (no state/last.ckpt): start without --resume")
         if not (self.end.exists() and self.checkpoint.exists()):
             return
         end = json.loads(self.end.read_bytes())

@@ -6,7 +6,7 @@ import pytest
 import sacrebleu
 from hypothesis import given
 from hypothesis import strategies as st
-from txport.training.sentence_scores import sentence_bleu, worst
+from txport.training.quality.sentence_scores import sentence_bleu, worst
 
 WORDS = st.lists(st.sampled_from("a b c".split()), min_size=2, max_size=9)
 
