@@ -10,7 +10,7 @@ from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import LOWERINGS, Lowering
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.engines.choice import choose
-from txport.runtime.errors import BundleError
+from txport.runtime.errors import BundleError, InputError
 from txport.runtime.greedy import Request, stream
 
 pytestmark = pytest.mark.gpu
@@ -73,5 +73,5 @@ def test_ort_in_float32_is_refused_by_name(plain: Path) -> None:
     manifest = Manifest.load(plain)
     if manifest.precision.type != "float32" or "ort" not in manifest.lowerings:
         pytest.skip("needs a bundle in float32 with the lowering ort")
-    with pytest.raises(BundleError, match="float32"):
+    with pytest.raises(InputError, match="lowering ort has no float32 kernels on a GPU"):
         choose(manifest, "cuda", "ort")
