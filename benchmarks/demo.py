@@ -22,7 +22,8 @@ from rich.markup import escape
 from txport.benchmarks.demo_summary import SHOWN, DemoFigures, Translated, missed, print_summary
 from txport.runtime.bundle.manifest import WEIGHTS
 from txport.runtime.errors import CheckFailed, InputError, TxportError
-from txport.training.run.paths import RunPaths
+from txport.training.recipe import read
+from txport.training.run.directory import RunDirectory
 
 # What people type first and what the demo's model must say to it; the first ones are shown.
 SENTENCES = Path(__file__).with_name("demo_sentences.tsv")
@@ -99,15 +100,14 @@ class Demo:
 
     def _train(self) -> None:
         """Go on with a run that was interrupted, unless its recipe has changed since, or begin a new one."""
-        command = ("tx-train", "--recipe", self.recipe, "-o", str(self.checkpoint))
-        run = RunPaths(self.checkpoint)
+        how, run = "--force", RunDirectory(self.checkpoint)
         if run.last.exists() and not run.end.exists():
             try:
-                self._run(*command, "--resume", shown=True)
-                return
-            except InputError:
-                self.console.print("The interrupted run cannot go on: a new one begins.")
-        self._run(*command, "--force", shown=True)
+                run.resume(read(self.recipe), write=False)
+                how = "--resume"
+            except InputError as error:
+                self.console.print(f"The interrupted run cannot go on, a new one begins: {escape(str(error))}")
+        self._run("tx-train", "--recipe", self.recipe, "-o", str(self.checkpoint), how, shown=True)
 
     def _export(self, bundle: Path, *options: str, quiet: bool = False) -> list[dict[str, Any]]:
         common = ("-o", str(bundle), "--force", "--json", "--sentences", self.count)

@@ -67,6 +67,6 @@ def _results(trial: Trial, count: int, directory: Path, manifest: Manifest) -> l
 
 
 def _smallest_lead(logits: Logits) -> float:
-    """By how much the best id leads the second best, at the narrowest of the steps of `[steps, vocabulary]` logits."""
+    """Lead of the best id over the second best, at the narrowest of the steps of `[steps, vocabulary]` logits."""
     second, best = np.partition(logits, -2)[:, -2:].T
     return float((best - second).min(initial=np.inf))

@@ -99,7 +99,7 @@ def choose_trial(
 
 
 def spread(lengths: Sequence[int]) -> list[int]:
-    """All indices, in an order of which every beginning has short and long sentences as the whole has.
+    """Order all indices so that every beginning has short and long sentences as the whole has.
 
     By length, ranks are taken in the order of their reversed bits (van der Corput 1935): the middle, the quarters, the
     eighths.

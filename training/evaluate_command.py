@@ -97,7 +97,7 @@ def main(
 
 @dataclass(frozen=True)
 class _Evaluation:
-    """What every model is asked; see the options of the same names."""
+    """Settings of an evaluation; see the options of the same names."""
 
     sets: Sequence[EvaluationSet]
     lines: int | None
@@ -109,14 +109,15 @@ class _Evaluation:
     order: int
 
     def run(self, models: Sequence[Path]) -> "tuple[list[Report], dict[tuple[Path, str], list[str]]]":
-        """A report of each model on each set, and its translations."""
+        """Evaluate each model on each set; return reports, and translations by model and set."""
         with needs("train"):
             from txport.training.quality.comparison import compare
         reports: dict[tuple[Path, str], Report] = {}
         texts: dict[tuple[Path, str], list[str]] = {}
         for model in models:
             for made, report in self._reports(model):
-                texts[model, report.test_set], reports[model, report.test_set] = made, report
+                texts[model, report.test_set] = made
+                reports[model, report.test_set] = report
         for each in self.sets if len(models) > 1 else ():
             standings = compare(
                 {str(model): texts[model, each.name] for model in models},
@@ -143,14 +144,14 @@ class _Evaluation:
             yield (
                 texts,
                 Report(
-                    model,
-                    each.name,
-                    score(texts, [text for _, text in shown]),
-                    len(each.pairs),
-                    sum(not answer.ended for answer in made),
-                    sum(not answer.whole for answer in made),
-                    self.order,
-                    worst(shown, texts, self.show, self.order),
+                    model=model,
+                    test_set=each.name,
+                    scores=score(texts, [text for _, text in shown]),
+                    lines=len(each.pairs),
+                    unfinished=sum(not answer.ended for answer in made),
+                    cut=sum(not answer.whole for answer in made),
+                    order=self.order,
+                    worst=worst(shown, texts, self.show, self.order),
                 ),
             )
 

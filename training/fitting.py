@@ -194,7 +194,10 @@ class _Speed:
     """How many steps a run will make, by the limit that ends it; time is measured only if that may matter."""
 
     def __init__(self, options: TrainingOptions, vocabulary: int, size: Size, outlook: Outlook) -> None:
-        self._options, self._vocabulary, self._size, self._outlook = options, vocabulary, size, outlook
+        self._options = options
+        self._vocabulary = vocabulary
+        self._size = size
+        self._outlook = outlook
         self._flops: float | None = None
 
     def steps(self, config: Config, batch: int) -> float:
@@ -247,7 +250,9 @@ def _measure(options: TrainingOptions, vocabulary: int) -> tuple[float, float]:
             torch.cuda.synchronize()
 
     step()  # the first one takes longer
-    start, share, steps = time.monotonic(), Share(), 0
+    start = time.monotonic()
+    share = Share()
+    steps = 0
     while steps < 2 or time.monotonic() - start < TRIAL:
         step()
         steps += 1

@@ -132,7 +132,10 @@ def _prepare(
 
     What can be refused without the corpus is refused before it is read.
     """
-    first, weights, start, outlook = _first_process(), _checkpoint(recipe, resume), None, Outlook()
+    first = _first_process()
+    weights = _checkpoint(recipe, resume)
+    start: Start | None = None
+    outlook = Outlook()
     _check_devices(recipe.training)
     if resume:  # each process for itself: what the first one writes may come too late for others
         recipe = run.resume(recipe, write=first)
@@ -210,7 +213,7 @@ def _train(
 
 
 def _ended_by(trainer: Trainer, module: TranslationModule) -> str:
-    """Which option of the recipe ended the run."""
+    """Name the option of the recipe that ended the run."""
     options = module.options
     if options.max_steps is not None and trainer.global_step >= options.max_steps:
         return "max_steps"
@@ -298,7 +301,11 @@ def _trainer(
 
 
 def _check_devices(options: TrainingOptions) -> None:
-    """Whether there are such devices. Raises InputError."""
+    """Check that there are such devices.
+
+    Raises:
+        InputError: there are none.
+    """
     with quiet("lightning.pytorch", "lightning.fabric", module="lightning"):
         _on_devices(options, logger=False, enable_checkpointing=False)
 

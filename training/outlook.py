@@ -1,4 +1,4 @@
-"""What a run may expect of its machine: how much of it others leave, and how many steps the time allows."""
+"""Expectations of a run: how much of the machine others leave to it, and how many steps the time allows."""
 
 import logging
 import time
@@ -10,7 +10,7 @@ BUSY = 0.7
 
 
 class Share:
-    """How much of the time since it was made this thread has computed: processor time over wall-clock time, 0 to 1."""
+    """Share of the time since it was made in which this thread computed: processor over wall-clock time, 0 to 1."""
 
     def __init__(self) -> None:
         self._began = time.monotonic(), time.thread_time()
@@ -23,7 +23,7 @@ class Share:
 
 @dataclass
 class Outlook:
-    """What was measured before a run.
+    """Measurements before a run.
 
     Attributes:
         steps: how many it will make; None if no time ends it.

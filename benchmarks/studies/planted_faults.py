@@ -50,7 +50,9 @@ class Planted:
     def __init__(self, checkpoint: Path, bundle: Path, sentences: int, scratch: Path) -> None:
         self._manifest = Manifest.load(bundle)
         self._directory = verifiable_graphs(bundle, self._manifest, scratch, copy=True)
-        loaded, limits, weights = load_checkpoint(checkpoint), self._manifest.limits, self._manifest.precision.weights
+        loaded = load_checkpoint(checkpoint)
+        limits = self._manifest.limits
+        weights = self._manifest.precision.weights
         loaded.model.lengthen(max(limits.source, limits.target))
         self._trial: Trial = choose_trial(loaded, sentences, limits.source, limits.target)
         self._answers: list[Answer] = list(
@@ -65,7 +67,7 @@ class Planted:
         self.heads, self.width = loaded.config.heads, loaded.config.d_model
 
     def report(self) -> LoweringReport:
-        """What the verification says of the graphs as they are."""
+        """Verify the graphs as they are."""
         engine = OrtEngine(self._directory, self._manifest, ["ort"])
         check = LoweringCheck(engine, "ort", self._trial)
         check.loop(range(len(self._trial.sources)))

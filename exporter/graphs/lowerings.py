@@ -113,7 +113,7 @@ class Lowering:
         return torch.argmax(logits, dim=-1)
 
     def finish(self, graph: ir.Graph) -> None:
-        """What is left to do to a traced step."""
+        """Change a traced step in place where operators of this lowering allow it."""
 
 
 class TensorScatter(Lowering):

@@ -7,7 +7,7 @@ from txport.exporter.words import plural
 
 
 class Coverage:
-    """How many sentences were compared, and how many of PyTorch's answers to them were cut."""
+    """Counts of the sentences that were compared and of PyTorch's answers to them that were cut."""
 
     def __init__(self, trial: Trial) -> None:
         self._real = trial.real

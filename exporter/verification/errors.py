@@ -15,7 +15,10 @@ class Errors:
     """The largest and the mean absolute difference of all arrays that were added, and whether all were finite."""
 
     def __init__(self) -> None:
-        self.largest, self._total, self._count, self.finite = 0.0, 0.0, 0, True
+        self.largest = 0.0
+        self.finite = True
+        self._total = 0.0
+        self._count = 0
 
     def add(self, ours: Logits, expected: Logits) -> None:
         """Compare two arrays of one shape; where `expected` is at most `LEAST` they only need to be finite."""
@@ -38,7 +41,7 @@ class Errors:
 
 @dataclass(frozen=True)
 class ErrorSizes:
-    """How large the errors of logits are. What is added to all logits of a position changes no choice, and is no error.
+    """Sizes of the errors of logits. What is added to all logits of a position changes no choice, and is no error.
 
     Attributes:
         rms: root mean square over all positions and ids.
@@ -54,7 +57,7 @@ class ErrorSizes:
 
 
 class LogitErrors(Errors):
-    """Those of logits, position by position."""
+    """Errors of logits, position by position."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +85,7 @@ class LogitErrors(Errors):
 
     @property
     def sizes(self) -> ErrorSizes:
-        """Of all that was added, and finite."""
+        """Sizes of all errors that were added, and finite."""
         tokens = np.zeros(1) if self._tokens is None else self._tokens / max(1, self._positions)
         rms, token = math.sqrt(float(tokens.mean())), math.sqrt(float(tokens.max()))
         return ErrorSizes(rms, math.sqrt(self._position), token, self._lead)

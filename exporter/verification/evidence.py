@@ -29,7 +29,9 @@ class LoweringCheck:
     """
 
     def __init__(self, engine: Engine, lowering: str, trial: Trial, *, encodes: bool = False) -> None:
-        self._engine, self._trial, self.encodes = engine, trial, encodes
+        self._engine = engine
+        self._trial = trial
+        self.encodes = encodes
         self._report = LoweringReport(lowering)
         self._logits = LogitErrors()
         self._ids: dict[int, list[int]] = {}
@@ -45,7 +47,7 @@ class LoweringCheck:
 
     @property
     def loop_ids(self) -> list[list[int]]:
-        """What the loop gave, in the order of its sentences."""
+        """Ids that the loop gave, in the order of its sentences."""
         return list(self._runs["loop"].values())
 
     def sample(self, indices: Sequence[int], advance: Callable[[], None]) -> None:
@@ -84,7 +86,8 @@ class LoweringCheck:
 
     def _lockstep(self, answer: Answer, memory: Memory) -> list[list[int]]:
         """The ids of each row of a batch, up to its end or the first one that is not PyTorch's."""
-        targets, logits, prefix = answer.batch.targets, answer.logits, self._trial.prefix
+        targets, logits = answer.batch.targets, answer.logits
+        prefix = self._trial.prefix
         rows = range(len(targets))
         longest = max(map(len, targets))
         ids: list[list[int]] = [[] for _ in rows]
@@ -128,7 +131,7 @@ class LoweringCheck:
         return report
 
     def _quality(self) -> Quality:
-        """Of the loop's translations, or, where it ran some only, of the tokens alone."""
+        """Measure the loop's translations, or, where it ran some only, the tokens alone."""
         loop = self._runs["loop"]
         indices = sorted(loop)
         references = self._trial.references if len(loop) == len(self._trial.sources) else []
@@ -137,7 +140,7 @@ class LoweringCheck:
         return References(self._trial.tokenizer, references, pytorch).quality([loop[i] for i in indices], changed)
 
     def _count_as_loop(self, run: Run) -> int:
-        """How many sentences of a run have the loop's ids."""
+        """Count the sentences of a run that have the loop's ids."""
         return sum(ids == self._runs["loop"][index] for index, ids in self._runs[run].items())
 
     def _plainly(self, indices: Sequence[int], padding: int) -> dict[int, list[int]]:
@@ -154,7 +157,7 @@ class LoweringCheck:
 
 
 def _parting(run: Run, sentence: int, expected: Sequence[int], ids: Sequence[int], logits: Logits) -> Parting | None:
-    """Where ids first differ from PyTorch's, whose logits `[t, v]` are given; None if they do not."""
+    """Find where ids first differ from PyTorch's, whose logits `[t, v]` are given; None if they do not."""
     for step, (wanted, chosen) in enumerate(zip(expected, ids, strict=False)):
         if wanted != chosen:
             return Parting(run, sentence, step, wanted, chosen, float(logits[step, wanted] - logits[step, chosen]))

@@ -78,11 +78,13 @@ class References:
     """
 
     def __init__(self, tokenizer: Tokenizer, references: Sequence[str], pytorch: Sequence[Sequence[int]]) -> None:
-        self._tokenizer, self._references, self._ids = tokenizer, list(references), pytorch
+        self._tokenizer = tokenizer
+        self._references = list(references)
+        self._ids = pytorch
         self._metric = BLEU(references=[self._references]) if references else None
 
     def quality(self, targets: Sequence[Sequence[int]], changed: float) -> Quality:
-        """Of a bundle's target ids of the same sentences, of which it changes this share of the tokens."""
+        """Judge a bundle's target ids of the same sentences, of which it changes this share of the tokens."""
         if self._metric is None:
             return Quality(len(targets), changed)
         texts = self._texts(targets)

@@ -75,13 +75,13 @@ class Parting:
     margin: float
 
     def is_like(self, other: "Parting | None") -> bool:
-        """Whether another run of the sentence parts with the same token at the same step."""
+        """Compare with another run of the sentence: the same token at the same step."""
         return other is not None and (self.step, self.chosen) == (other.step, other.chosen)
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """What rounding may do to a bundle on these sentences.
+    """Bounds of what rounding may do to a bundle on these sentences.
 
     Attributes:
         weights: the format, as in a manifest's precision.

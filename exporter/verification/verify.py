@@ -122,7 +122,10 @@ class Verifier:
         """
         checks = [LoweringCheck(engine, name, self.trial, encodes=name == FUSED) for name, engine in engines.items()]
         guesses = self._run_alone(checks)
-        model, coverage, encoder, errors = self.checkpoint.model, Coverage(self.trial), Errors(), LogitErrors()
+        model = self.checkpoint.model
+        coverage = Coverage(self.trial)
+        encoder = Errors()
+        errors = LogitErrors()
         yardstick, engine = Yardstick(model, precision), next(iter(engines.values()))
         self.stages.stage("verify", len(guesses))
         for answer in self._in_time(answers(model, self.trial.sources, self.trial.limits, self.trial.prefix, guesses)):

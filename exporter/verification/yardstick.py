@@ -57,7 +57,7 @@ class Yardstick:
 
 
 def allowance(weights: str, config: Config, *, sums_in_format: bool = False) -> float:
-    """How many times as large as the yardstick's errors those of a bundle may be.
+    """Factor by which errors of a bundle may exceed the yardstick's.
 
     Roundings are nearly independent, so that errors grow with the square root of their number. A lowering may
     write four operators where PyTorch has one, which makes a factor of 2. Where products are summed in the format
@@ -69,7 +69,7 @@ def allowance(weights: str, config: Config, *, sums_in_format: bool = False) -> 
 
 
 class _Arithmetic(TorchFunctionMode):
-    """Stands between the model and PyTorch's functions."""
+    """PyTorch's functions as the model calls them; formats replace some."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class _Arithmetic(TorchFunctionMode):
 
     @contextmanager
     def on(self, model: Transformer) -> Iterator[None]:
-        """For all of the model but its mixture."""
+        """Apply to all of the model but its mixture."""
         with ExitStack() as stack:
             if model.copying is not None:
                 stack.callback(model.copying.register_forward_pre_hook(lambda *_: self._switch(False)).remove)
@@ -97,8 +97,8 @@ class _Arithmetic(TorchFunctionMode):
         return self.call(function, args, options) if self._on else function(*args, **options)
 
     def call(self, function: Function, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-        """What the function gives in this arithmetic."""
-        raise NotImplementedError
+        """Call a function in this arithmetic."""
+        return function(*args, **options)
 
     def output(self, logits: Tensor) -> Tensor:
         """Logits as a graph of this precision gives them, those of a mixture too."""
@@ -108,10 +108,11 @@ class _Arithmetic(TorchFunctionMode):
 class _Double(_Arithmetic):
     """float64, also where the model asks for float32 at least."""
 
-    def __torch_function__(
-        self, function: Function, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        return args[0] if function is torch.Tensor.float else function(*args, **(kwargs or {}))
+    def _switch(self, on: bool) -> None:
+        """The mixture is float64, too."""
+
+    def call(self, function: Function, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        return args[0] if function is torch.Tensor.float else super().call(function, args, options)
 
 
 class _Half(_Arithmetic):

@@ -10,7 +10,7 @@ _log = logging.getLogger("txport")
 
 
 def captured(device: Device, enqueue: Callable[[], None], *, warn: bool = True) -> Callable[[], None]:
-    """What replays a step; `enqueue` itself if it cannot be captured.
+    """Capture a step and return what replays it; `enqueue` itself if it cannot be captured.
 
     What a library allocates in a capture spoils it, as ONNX Runtime's arena does at a few sizes in its third run. So
     the step runs once more by itself, which allocates, and is tried again.

@@ -37,7 +37,7 @@ class DeviceEngine:
 
     @property
     def captured(self) -> bool:
-        """Whether its steps are replayed as CUDA graphs; false once the device has refused one."""
+        """True while its steps are replayed as CUDA graphs; false once the device has refused one."""
         return self._program.captured
 
     def first_target(self, source: int) -> int:

@@ -136,7 +136,7 @@ def open_session(
 
 
 def _not_loaded(path: Path, error: Exception) -> TxportError:
-    """What a session that cannot be opened is: the provider's fault, too little memory, or the graph's fault."""
+    """Find the error for a session that does not open: the provider's fault, too little memory, or the graph's."""
     reason = reason_of(error)
     found = failure(f"ONNX Runtime {onnxruntime.__version__} does not load {path}: {reason}", BundleError)
     if re.match(r"CU\w+ failure", reason) and not isinstance(found, ResourceError):

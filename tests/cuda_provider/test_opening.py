@@ -66,7 +66,7 @@ def test_a_driver_for_an_older_cuda_is_named(float16_bundle: Path) -> None:
 
 
 def test_libraries_of_another_site_directory_are_found(float16_bundle: Path, tmp_path: Path) -> None:
-    """As pip lays them out: a folder for each until CUDA 12, one for all but cuDNN from 13 on."""
+    """Lay libraries out as pip does: a folder for each until CUDA 12, one for all but cuDNN from 13 on."""
     drivers, site = tmp_path / "drivers", tmp_path / "site"
     drivers.mkdir()
     for library in (STUBS / "cudnn").iterdir():

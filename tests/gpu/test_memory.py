@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gpu_engines import BATCHES, SOURCE, TARGET, Rows, on_onnxruntime, wrong_cases
+from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.engine import DecoderState
 from txport.runtime.errors import ResourceError, TxportError
@@ -27,13 +28,18 @@ def stepped(engine: DeviceEngine, batch: int, source: int, target: int) -> Decod
 
 
 def test_what_each_batch_takes(plain: Path, device: Any, record_property: Rows) -> None:
-    before = device.free_memory()
+    """Each batch finds room; what the largest takes is at least its caches."""
+    before = start = device.free_memory()
     engine = on_onnxruntime(plain)
+    manifest = Manifest.load(plain)
     for batch in (0, *(batch for batch in BATCHES if batch <= engine.limits.batch)):
         state = stepped(engine, batch, SOURCE, TARGET) if batch else None
         now = device.free_memory()
         record_property("memory", {"bundle": plain.name, "batch": batch, "taken_bytes": before - now, "free": now})
         before = now
+        if state is not None:
+            values = 2 * manifest.model.decoder_layers * manifest.model.d_model * state.rows * state.target
+            assert start - now >= values * (2 if manifest.precision.type == "float16" else 4)
         del state
 
 

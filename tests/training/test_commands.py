@@ -209,6 +209,7 @@ def test_nothing_to_resume_and_a_finished_run_are_said_before_pytorch_is_importe
         ((".",), (". carries no sentences with references: name a test set by --source and --reference",)),
         ((".", ".", "--recipe", "demo"), ("a model is given twice: name each once",)),
         ((".", "--recipe", "demo", "--recipe", "tiny", "--output", "x"), ("evaluate them one by one",)),
+        ((".", "--recipe", "demo", "--recipe", "demo"), ("a test set is given twice",)),
         ((".", "--source", "s", "--reference", "r"), ("s cannot be read: No such file",)),
     ],
 )

@@ -1,1 +1,1 @@
-"""How good translations are beyond one figure: sets to evaluate on, sentence scores, comparisons of models."""
+"""Quality of translations beyond one figure: sets to evaluate on, sentence scores, comparisons of models."""

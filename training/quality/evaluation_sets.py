@@ -22,7 +22,7 @@ class EvaluationSet:
 def evaluation_sets(
     model: Path, sources: Sequence[Path], references: Sequence[Path], recipes: Sequence[str], data: Path
 ) -> list[EvaluationSet]:
-    """All sets that were asked for; without any, the sentences that the checkpoint `model` carries.
+    """Read the sets that were asked for; without any, the sentences that the checkpoint `model` carries.
 
     Args:
         model: a bundle or a checkpoint.
@@ -31,7 +31,8 @@ def evaluation_sets(
         data: directory of the files that recipes name.
 
     Raises:
-        InputError: files are not in pairs, one cannot be read, or there is nothing to evaluate on.
+        InputError: files are not in pairs, a set is named twice, a file cannot be read, or there is nothing to evaluate
+            on.
     """
     if len(sources) != len(references):
         raise InputError("--source and --reference belong together: give both, as often as there are test sets")
@@ -40,6 +41,9 @@ def evaluation_sets(
     for name in recipes:
         recipe = read(name)
         sets.append(EvaluationSet(f"the test split of {name}", load_test(recipe.corpus, data, recipe.tokenizer)))
+    names = [each.name for each in sets]
+    if len(set(names)) < len(names):
+        raise InputError("a test set is given twice: name each source and each recipe once")
     return sets or [_own(model)]
 
 

@@ -29,7 +29,7 @@ def decode(engine: Engine, tokenizer: Tokenizer, sentences: Sequence[str], watch
 
 
 def drawn(pairs: Sequence[Pair], minutes: float | None) -> list[Pair]:
-    """What a run is tested on: `PER_MINUTE` pairs for each minute that it may take, FEWEST at least, else all.
+    """Draw what a run is tested on: `PER_MINUTE` pairs for each minute that it may take, FEWEST at least, else all.
 
     The same ones for the same minutes, so that figures compare; a corpus may be sorted, so they are a random sample.
 

@@ -32,7 +32,7 @@ FREE = frozenset(
 
 
 class RunDirectory(RunPaths):
-    """What a run writes and reads there."""
+    """Files of a run, with what it writes and reads there."""
 
     def check(self, force: bool) -> None:
         """Whether a run may begin here. A run of which no step was saved may always be begun again.

@@ -1,4 +1,4 @@
-"""Where the files of a run are, and whether there is something to go on with. PyTorch is not needed to know it."""
+"""Paths of the files of a run, and checks of whether it can go on. Neither needs PyTorch."""
 
 import json
 from pathlib import Path
@@ -27,12 +27,12 @@ class RunPaths:
         self.end = self.path / "end.json"
 
     def check_resume(self, options: Any) -> None:
-        """Whether a run can go on: `check_begun` and `check_unfinished`."""
+        """Check that a run can go on: `check_begun` and `check_unfinished`."""
         self.check_begun()
         self.check_unfinished(options)
 
     def check_begun(self) -> None:
-        """Whether there is a run.
+        """Check that there is a run.
 
         Raises:
             InputError: there is none, or no step of it was saved.
@@ -41,7 +41,7 @@ class RunPaths:
             raise InputError(f"{self.path} holds no run to resume (no state/last.ckpt): start without --resume")
 
     def check_unfinished(self, options: Any) -> None:
-        """Whether a run has steps left.
+        """Check that a run has steps left.
 
         Args:
             options: the `TrainingOptions` that it would go on with.
