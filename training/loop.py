@@ -30,6 +30,7 @@ from txport.training.guidance.guided_attention import choose_guide
 from txport.training.outlook import Outlook
 from txport.training.recipe import Recipe, TrainingOptions, chosen
 from txport.training.run.agreement import Agreement, lost
+from txport.training.run.averaging import LastValidations, average_weights
 from txport.training.run.clock import Clock
 from txport.training.run.decoding import drawn, judge
 from txport.training.run.directory import RunDirectory
@@ -335,8 +336,9 @@ def _callbacks(
         TimeLimit(),
         Divergence(interruption),
         ModelCheckpoint(run.state, filename="best", monitor=monitor, mode=mode, enable_version_counter=False),
-        StateSaver(run, interruption),
     ]
+    callbacks += [LastValidations(run.state, options.averaged)] if options.keep == "average" else []
+    callbacks.append(StateSaver(run, interruption))  # after what it saves the state of
     callbacks += [] if options.validate_every else [Pace()]
     if options.patience:
         callbacks.append(EarlyStopping(monitor, patience=options.patience, mode=mode))
@@ -393,19 +395,34 @@ def _announce(options: TrainingOptions, batches: int, sentences: int) -> None:
 
 def _take_kept(trainer: Trainer, module: TranslationModule, run: RunDirectory) -> None:
     """Put the weights that the recipe keeps into the module, and say which they are."""
+    if isinstance(trainer.strategy, Sharded):  # the module has a shard only
+        module.model = Transformer(module.model.config)
+    # With a moving average, all states have that.
+    if module.options.keep == "average":
+        module.load_state_dict(_average(trainer, run))
+        return
     best = trainer.checkpoint_callback
     assert isinstance(best, ModelCheckpoint)
     kept = run.last
     if module.options.keep == "best" and best.best_model_path:
         kept = Path(best.best_model_path)
     state = torch.load(kept, map_location="cpu", weights_only=True)
-    if isinstance(trainer.strategy, Sharded):  # the module has a shard only
-        module.model = Transformer(module.model.config)
-    # With an average, this is the average.
     module.load_state_dict(state["state_dict"])
     if kept != run.last and best.best_model_score is not None:
         figure, value = module.options.monitor, float(best.best_model_score)
         _log.info("kept step %d of %d: %s", state["global_step"], trainer.global_step, _figure(figure, value))
+
+
+def _average(trainer: Trainer, run: RunDirectory) -> dict[str, torch.Tensor]:
+    """The average of the run's last validations, as weights of the module."""
+    (kept,) = (callback for callback in trainer.checkpoint_callbacks if isinstance(callback, LastValidations))
+    states = kept.states(run.last)
+    steps = [state["global_step"] for state in states]
+    if len(steps) == 1:
+        _log.warning("the run validated at its end only: nothing is averaged; set training.validate_every lower")
+    else:
+        _log.info("kept the average of the weights after steps %s", ", ".join(map(str, steps)))
+    return average_weights([state["state_dict"] for state in states])
 
 
 def _figure(monitor: str, value: float) -> str:

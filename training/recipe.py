@@ -213,9 +213,12 @@ class TrainingOptions:
     validation_sentences: int | None = option(None, f"most sentences to decode at each validation; {FITTED}", least=1)
     monitor: Literal["bleu", "chrf", "exact", "loss"] = option("bleu", "what decides early stopping and `keep`")
     patience: int = option(0, "validations without improvement before the run stops; 0 for never", least=0)
-    keep: Literal["best", "last"] | None = option(
-        None, "which weights become the checkpoint; none: the last of a run that cools down, else the best"
+    keep: Literal["best", "last", "average"] | None = option(
+        None,
+        "which weights become the checkpoint, average being that of the last validations; none: the last of a run that "
+        "cools down, else the best",
     )
+    averaged: int = option(5, "with keep = average: the weights of so many validations", least=2)
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = option("32-true", "arithmetic, as Lightning names it")
     accelerator: str = option("auto", "auto, cpu, gpu ..., as Lightning names it")
     devices: str = option("auto", "how many devices of each node, or which: 2, 0,1 ...")
@@ -407,6 +410,11 @@ def _check_together(recipe: Recipe, where: str) -> None:
     _check_guidance(recipe, where)
     if training.strategy.startswith("fsdp") and training.average:
         raise InputError(f"{where}: training.average needs whole weights on each device: set training.strategy to ddp")
+    if training.keep == "average" and training.average:
+        raise InputError(
+            f"{where}: training.keep is average and training.average is a moving one: set one of them, "
+            "training.average = 0 or keep = last"
+        )
     if training.from_checkpoint is None and training.freeze:
         raise InputError(f"{where}: training.freeze would keep random weights: set training.from_checkpoint (--from)")
     if training.from_checkpoint is None and training.max_steps == 0:

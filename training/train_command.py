@@ -63,6 +63,7 @@ class _StandardError(logging.StreamHandler[Any]):
 @click.option("--max-minutes", type=float, help="Have the checkpoint after this many minutes, the test included.")
 @click.option("--batch-tokens", type=int, help="Most tokens of a batch on one device.")
 @click.option("--learning-rate", type=float, help="Peak learning rate.")
+@click.option("--keep", help="Which weights become the checkpoint: best, last, or average: of the last validations.")
 @click.option("--precision", help="32-true, bf16-mixed or 16-mixed.")
 @click.option("--accelerator", help="auto, cpu, gpu ...")
 @click.option("--devices", help="How many devices of each machine, or which: 2, or 0,1.")

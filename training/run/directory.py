@@ -4,7 +4,7 @@ NAME.run/
   recipe.json     the recipe, with all overrides
   config.json     the model of a run that goes on from a checkpoint; others follow from the recipe
   tokenizer/      as it will be in the checkpoint
-  state/          last.ckpt and the best, written by Lightning
+  state/          last.ckpt, the best, and those that are averaged, written by Lightning
   logs/           csv/version_N/metrics.csv and tensorboard/
   end.json        of a run that is finished: what ended it, and how good it was
 """
@@ -26,7 +26,7 @@ from txport.training.run.starting import Start
 PATIENCE = 3_600.0
 # The values of [training] that may change when a run is resumed.
 FREE = frozenset(
-    "max_steps max_epochs max_minutes validate_every validation_sentences patience monitor keep "
+    "max_steps max_epochs max_minutes validate_every validation_sentences patience monitor keep averaged "
     "accelerator devices nodes strategy".split()
 )
 
