@@ -151,6 +151,22 @@ def test_threads_share_captured_steps_and_dropped_engines_leave_nothing(any_bund
     assert left[1:] == left[:-1]
 
 
+def test_a_group_of_steps_is_three_calls_of_the_driver(bundle_and_lowering: tuple[Path, Lowering]) -> None:
+    """A launch, the download of what the group made, and an event."""
+    directory, lowering = bundle_and_lowering
+    manifest = Manifest.load(directory)
+    calls = ctypes.CDLL("libcuda.so.1").txport_test_cuda_calls
+    calls.restype = ctypes.c_ulonglong
+    state = open_engine(directory, manifest, choose(manifest, "cuda", lowering)).allocate(2, 8, 32)
+    made = []
+    for _ in range(2):  # the first group of a size is captured
+        before = calls()
+        state.step(4)
+        made.append(calls() - before)
+        state.read()
+    assert made[1] == 3 < made[0]
+
+
 @pytest.mark.skipif(not IS_1_23, reason="is about ONNX Runtime 1.23")
 def test_1_23_does_not_read_tensorscatter(bundle: Path) -> None:
     with pytest.raises(BundleError, match="does not load .*tensorscatter.onnx: Unsupported model IR version"):
