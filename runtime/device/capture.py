@@ -15,9 +15,8 @@ _ATTEMPTS = 2
 class StepGroups:
     """The steps of one set of buffers, in groups: the first group of each size is captured, and replayed from then on.
 
-    What a library allocates in a capture spoils it, as ONNX Runtime's arena does at a few sizes in its third run. Such
-    a group is launched operator by operator, which allocates, and the next one is captured. A second failure ends it:
-    steps over these buffers are not captured any more.
+    What a library allocates in a capture spoils it. Such a group is launched operator by operator, which allocates, and
+    the next one is captured. A second failure ends it: steps over these buffers are not captured any more.
 
     Args:
         buffers: of the steps.

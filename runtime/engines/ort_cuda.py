@@ -22,8 +22,8 @@ from txport.runtime.engine import Limits
 from txport.runtime.engines.ort_session import open_session, open_step, providers_of, run
 
 _SHORTEST_TARGET = 32
-# Runs in which memory is planned and allocated: two are enough from 1.24 on, and at most sizes before.
-_WARM_UP = 3
+# Runs in which ONNX Runtime allocates, and libraries choose their kernels.
+_WARM_UP = 2
 
 
 class OrtProgram:

@@ -16,8 +16,7 @@ from txport.runtime.errors import BundleError, MissingLibrary, ResourceError, Tx
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 Provider = str | tuple[str, dict[str, str]]
 # Full float32 products, since ids must be those of PyTorch: TF32, the default, keeps 10 bits of each factor. The arena
-# grows by powers of two, its default: in the sizes that are asked for, ONNX Runtime 1.23 goes on allocating in each run
-# at some of them, and the encoder takes several times what its widest run needs.
+# grows by powers of two, its default, so that it settles.
 CUDA_OPTIONS = {"use_tf32": "0"}
 _TYPES = {"float32": "float", "float16": "float16", "int64": "int64", "int32": "int32", "bool": "bool"}
 # Microseconds that threads wait actively for the next run or operator: longer than the host takes between steps.
@@ -114,6 +113,10 @@ def open_session(
         # On the CPU, Add and LayerNormalization are three times as fast as SkipLayerNormalization, which sums one
         # element after the other (Welford 1962) and divides at each.
         options.add_session_config_entry("optimization.disable_specified_optimizers", "SkipLayerNormFusion")
+    else:
+        # A block planned for all temporaries of a run, by its sizes, fits no hole that other sizes left: the encoder's
+        # memory doubles once more than it need, and ONNX Runtime 1.23 still allocates in the third run at some sizes.
+        options.enable_mem_pattern = False
     if saved is not None:
         options.optimized_model_filepath = str(saved)
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", saved.name + ".bin")

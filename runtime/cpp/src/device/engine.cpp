@@ -101,11 +101,10 @@ class DeviceEngine : public Engine {
     parts_.device->upload(tensor.address, bytes.data(), bytes.size());
   }
 
-  // Run the step of new buffers, whose rows are all finished. Early runs may compile and allocate, which cannot be
-  // captured: ONNX Runtime plans its memory in the first run and allocates it in the second, before 1.24 at some sizes
-  // in the third. They write the first slot of the caches, which `place` clears.
+  // Run the step of new buffers, whose rows are all finished. Libraries allocate and choose their kernels in
+  // early runs, which cannot be captured. They write the first slot of the caches, which `place` clears.
   std::unique_ptr<StepGroups> warm_up(const DeviceBuffers& buffers) const {
-    constexpr int kRuns = 3;
+    constexpr int kRuns = 2;
     for (int i = 0; i < kRuns; ++i) buffers.step(0);
     parts_.device->synchronize();
     StepGroups::Refused refused;
