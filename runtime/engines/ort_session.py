@@ -12,6 +12,7 @@ from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, Lowering
 from txport.runtime.engines.cuda_libraries import load_cuda_libraries, missing, no_cuda, why_no_cuda
 from txport.runtime.errors import BundleError, MissingLibrary, ResourceError, TxportError, failure
+from txport.runtime.workers import limited
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 Provider = str | tuple[str, dict[str, str]]
@@ -89,7 +90,7 @@ def open_session(
     Args:
         directory: the bundle.
         graph: which of its graphs.
-        threads: threads of each operator; 0 for as many as there are cores.
+        threads: threads of each operator; 0 for as many as there are cores, or fewer where a quota says so.
         providers: of `providers_of`.
         saved: where to write the graph as ONNX Runtime runs it, after its optimisations; its weights go beside it.
 
@@ -101,7 +102,7 @@ def open_session(
     path = directory / graph.file
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # fatal: an exception says what an error is
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads = threads or limited()
     # The encoder's temporaries are large: fresh pages for each of them cost more than what is computed in them. The
     # step's are small, and as fast without an arena, which would only hold them.
     options.enable_cpu_mem_arena = graph.role == "encoder"

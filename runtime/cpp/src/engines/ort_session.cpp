@@ -17,6 +17,7 @@
 #include <cpuid.h>
 #endif
 
+#include "cores.hpp"
 #include "device/gpu.hpp"
 #include "engines/mapped.hpp"
 #include "engines/onnxruntime.hpp"
@@ -155,7 +156,7 @@ Ort::SessionOptions session_options(const How& how) {
   Ort::SessionOptions options;
   options.SetLogSeverityLevel(ORT_LOGGING_LEVEL_FATAL);  // an exception says what an error is
   // On a GPU one thread: the host only launches kernels.
-  options.SetIntraOpNumThreads(how.device == "cpu" ? how.threads : 1);
+  options.SetIntraOpNumThreads(how.device != "cpu" ? 1 : how.threads > 0 ? how.threads : limited_cores());
   // Without the arena the temporaries of a large batch go back to the system; steps are as fast without it.
   options.DisableCpuMemArena();
   // Each session has threads of its own. By default they wait actively for about 10 ms after a run, in which they take
