@@ -9,7 +9,7 @@ from txport.runtime import workers
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engines.ort_session import open_session
 
-# /proc/self/cgroup, files below /sys/fs/cgroup, and the quota; tests/cpp/test_cores.cpp has the same.
+# /proc/self/cgroup, files below /sys/fs/cgroup, and the quota; tests/cpp/engines/test_cores.cpp has the same.
 CASES = {
     "none": ("", {}, 0),
     "no limit": ("0::/\n", {"cpu.max": "max 100000\n"}, 0),
