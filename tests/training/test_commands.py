@@ -126,10 +126,11 @@ def test_a_difference_is_more_than_chance_or_not() -> None:
     references = [f"the {word} sees a bird in tree number {n}" for n, word in enumerate(["cat", "dog", "owl"] * 20)]
     worse = [text.replace("sees a bird", "bird is seen") for text in references]
     alike = [text.replace("number 7", "number seven") for text in references]
-    standings = compare({"good": references, "alike": alike, "bad": worse}, references)
+    models = {"good": references, "alike": alike, "bad": worse, "equal": list(references)}
+    standings = compare(models, references)
     assert standings["good"].bleu == pytest.approx(100) and standings["good"].p_value is None
     assert standings["bad"].bleu < 70 and standings["bad"].p_value < 0.01
-    assert standings["alike"].p_value > 0.05
+    assert standings["alike"].p_value > 0.05 and standings["equal"].p_value == 1
 
 
 def test_evaluate_shows_the_worst(checkpoint: Path, tmp_path: Path) -> None:

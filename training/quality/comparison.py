@@ -40,5 +40,7 @@ def compare(translations: Mapping[str, Sequence[str]], references: Sequence[str]
     metric = BLEU(references=[list(references)])
     test = PairedTest(systems, {"BLEU": metric}, references=None, test_type="bs", n_samples=SAMPLES)
     results: list[Any] = test()[1]["BLEU"]
-    standings = [Standing(each.score, each.ci, each.p_value) for each in results]
+    # sacreBLEU counts larger differences only, and so gives equal models the least p.
+    values = [1.0 if each.p_value is not None and each.score == results[0].score else each.p_value for each in results]
+    standings = [Standing(each.score, each.ci, p_value) for each, p_value in zip(results, values, strict=True)]
     return dict(zip(translations, standings, strict=True))
