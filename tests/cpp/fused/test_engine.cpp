@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <array>
+#include <map>
+#include <numeric>
 #include <thread>
 
 #include "errors.hpp"
@@ -134,6 +136,61 @@ TEST_CASE("int8: the logits of random models of all options are those of the sam
   // A number between two steps may be rounded to the other one, which LayerNorm of few numbers makes larger; and the
   // weights of attention are rounded to int8.
   check_any_models(100, true, 0.05);
+}
+
+// The logits of 4 steps of so many rows, all of them.
+std::vector<float> all_logits(const Engine& engine, std::size_t rows, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  const auto memory = engine.encode(random_ids(random, rows * 9, 40), Ids(rows, 9));
+  const auto state = engine.allocate(rows, 9, 16, true);
+  std::vector<std::size_t> each(rows);
+  std::iota(each.begin(), each.end(), std::size_t{0});
+  state->place(each, *memory, each, Ids(rows, 16));
+  std::vector<float> result;
+  for (int step = 0; step < 4; ++step) {
+    state->step(1);
+    state->read();
+    for (std::size_t row = 0; row < rows; ++row) {
+      for (const float logit : state->logits(row)) result.push_back(logit);
+    }
+    state->override_tokens(each, random_ids(random, rows, 40), std::vector<bool>(rows));
+  }
+  REQUIRE(result.size() == 4 * rows * 40);
+  return result;
+}
+
+TEST_CASE("processors of one instruction set give the same logits bit by bit, whatever int8 dot products they have") {
+  for (const bool int8 : {false, true}) {
+    random_model::Options options;
+    options.int8 = int8;
+    options.head_dim = 20;
+    const RandomModel model(options, 5);
+    std::map<std::int64_t, std::vector<float>> first;
+    targets::on_each([&](std::int64_t target) {
+      const std::vector<float> logits = all_logits(*open(model, 2, target), 7, 3);
+      REQUIRE(first.emplace(target, logits).first->second == logits);
+    });
+  }
+}
+
+TEST_CASE("float16 weights give the logits of the same numbers as float32, bit by bit") {
+  for (std::uint32_t seed = 0; seed < 6; ++seed) {
+    random_model::Options halves;
+    halves.heads = 1 + seed % 3;
+    halves.head_dim = 20;
+    halves.tied = halves.shared = seed % 2 == 0;
+    halves.float16 = true;
+    random_model::Options floats = halves;
+    floats.float16 = false;
+    floats.rounded = true;
+    const RandomModel half(halves, seed);
+    const RandomModel whole(floats, seed);
+    targets::on_each([&](std::int64_t target) {
+      for (const std::size_t rows : {1, 3, 16}) {
+        REQUIRE(all_logits(*open(half, 2, target), rows, seed) == all_logits(*open(whole, 2, target), rows, seed));
+      }
+    });
+  }
 }
 
 // Steps of a row with the logits stored, all of which are made then, and of one without.

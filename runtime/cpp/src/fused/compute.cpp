@@ -5,6 +5,12 @@
 #define HWY_TARGET_INCLUDE "fused/compute.cpp"  // NOLINT(cppcoreguidelines-macro-usage): Highway asks for it
 #include <hwy/foreach_target.h>                 // IWYU pragma: keep
 
+#if HWY_ARCH_X86_64
+#include <cpuid.h>
+#else
+#include <sys/auxv.h>
+#endif
+
 #include "fused/decoder-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -35,12 +41,38 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace txport::core::fused {
 
+namespace {
+
+// The operating system keeps AVX's registers where Highway's AVX2 is in use.
+Extensions extensions_of_this_processor() {
+  Extensions here;
+#if HWY_ARCH_X86_64
+  __builtin_cpu_init();
+  here.avx512_vnni = __builtin_cpu_supports("avx512vnni") != 0 && __builtin_cpu_supports("avx512vl") != 0;
+#ifdef TXPORT_AVX_VNNI
+  std::array<unsigned, 4> registers{};  // eax, whose bit 4 says it, ebx, ecx and edx
+  auto& [eax, ebx, ecx, edx] = registers;
+  here.avx_vnni = __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax >> 4U & 1U) != 0;
+#endif
+#elif HWY_ARCH_ARM_A64 && defined(HWCAP2_I8MM)
+  here.i8mm = (::getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;
+#endif
+  return here;
+}
+
 #if HWY_ARCH_ARM_A64 && HWY_STATIC_TARGET != HWY_NEON
 // Highway's NEON, which asks for AES, has SDOT here, too; what every arm64 has is its NEON_WITHOUT_AES.
-__attribute__((constructor)) static void ask_for_sdot() {
-  if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) == 0) hwy::DisableTargets(HWY_NEON);
+__attribute__((constructor)) void ask_for_sdot() {
+  if ((::getauxval(AT_HWCAP) & HWCAP_ASIMDDP) == 0) hwy::DisableTargets(HWY_NEON);
 }
 #endif
+
+}  // namespace
+
+Extensions& extensions() {
+  static Extensions here = extensions_of_this_processor();
+  return here;
+}
 
 HWY_EXPORT(Here);
 const InstructionSet& instruction_set() { return HWY_DYNAMIC_DISPATCH(Here)(); }

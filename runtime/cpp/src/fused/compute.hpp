@@ -70,6 +70,19 @@ struct StepJob {
   std::size_t user;
 };
 
+// Compilers whose assemblers know AVX-VNNI.
+#if (defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11)
+#define TXPORT_AVX_VNNI 1
+#endif
+
+// Int8 dot products of this processor that are not of a target of Highway. Tests change it while nothing runs.
+struct Extensions {
+  bool avx512_vnni = false;
+  bool avx_vnni = false;
+  bool i8mm = false;  // SMMLA
+};
+Extensions& extensions();
+
 struct InstructionSet {
   const char* name = nullptr;  // Highway's
   void (*encode)(const EncodeJob&, const Member&) = nullptr;

@@ -112,8 +112,8 @@ class Decoder {
     const Member::Range panels = member_.share(m_.projection.panels);
     std::fill_n(own_.choice, rows_, Best{});
     const std::size_t stride = m_.projection.outputs();
-    const bool screened = job_.logits == nullptr && m_.screen.copy.panels > 0;
-    for (std::size_t i = 0; i < rows_ && screened; ++i) {
+    const bool pruned = job_.logits == nullptr && m_.bounds.copy.panels > 0;
+    for (std::size_t i = 0; i < rows_ && pruned; ++i) {
       const float* h = last.values + i * last.width;
       const auto square = [h](std::size_t j) HWY_ATTR { return hn::Mul(hn::Load(df, h + j), hn::Load(df, h + j)); };
       own_.norm[i] = std::sqrt(Sum(last.width, square) + 1);
@@ -122,13 +122,13 @@ class Decoder {
       const std::size_t end = std::min(p + kLogits / kPanel, panels.end);
       const Out out = job_.logits == nullptr ? Out{own_.logits, kLogits}
                                              : Out{job_.logits + job_.first * stride + p * kPanel, stride};
-      last.Times(screened ? m_.screen.copy : m_.projection, p, end, out);
+      last.Times(pruned ? m_.bounds.copy : m_.projection, p, end, out);
       for (std::size_t i = 0; i < rows_; ++i) {
         const float* logits = out.data + i * out.stride;
-        screened ? Bound(i, p, end, logits) : FindLargest(logits, (end - p) * kPanel, p * kPanel, own_.choice[i]);
+        pruned ? Bound(i, p, end, logits) : FindLargest(logits, (end - p) * kPanel, p * kPanel, own_.choice[i]);
       }
     }
-    for (std::size_t i = 0; i < rows_ && screened; ++i) ChooseAmong(panels, last, i);
+    for (std::size_t i = 0; i < rows_ && pruned; ++i) ChooseAmong(panels, last, i);
     member_.wait();
   }
 
@@ -139,8 +139,9 @@ class Decoder {
     for (std::size_t p = begin; p < end; ++p) {
       VF most = hn::Set(df, Best{}.value);
       for (std::size_t n = p * kPanel; n < (p + 1) * kPanel; n += kLanes) {
-        const VF logit = hn::MulAdd(unit, hn::Load(df, m_.screen.reach + n), hn::Load(df, logits + n - begin * kPanel));
-        most = hn::Max(most, hn::MulAdd(norm, hn::Load(df, m_.screen.error + n), logit));
+        const VF logit =
+            hn::MulAdd(unit, hn::Load(df, m_.bounds.input_error + n), hn::Load(df, logits + n - begin * kPanel));
+        most = hn::Max(most, hn::MulAdd(norm, hn::Load(df, m_.bounds.weight_error + n), logit));
       }
       own_.bounds[i * m_.projection.panels + p] = hn::ReduceMax(df, most);
     }
@@ -149,9 +150,9 @@ class Decoder {
   // The largest logit of row i: only panels whose bounds say that it may be there are multiplied, after the likeliest.
   void ChooseAmong(Member::Range panels, const Input& last, std::size_t i) {
     const float* bounds = own_.bounds + i * m_.projection.panels;
-    const Rows row{reinterpret_cast<const std::uint8_t*>(last.values + i * last.width), 0, nullptr, 0};
+    const Rows row = FloatRows(last.values + i * last.width, 0);
     const auto look = [&](std::size_t p, Best& best) {
-      Multiply<Float32>(m_.projection, row, 1, p, p + 1, {own_.logits, kLogits});
+      Multiply(m_.projection, row, 1, p, p + 1, {own_.logits, kLogits});
       FindLargest(own_.logits, kPanel, p * kPanel, best);
     };
     Best likeliest;

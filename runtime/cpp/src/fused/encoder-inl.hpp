@@ -32,8 +32,8 @@ class Encoder {
   Encoder(const EncodeJob& job, const Member& member)
       : job_(job), m_(job.model), member_(member), own_(job.workspace.of(job.user + member.rank)) {}
 
-  // Tokens are shared out; only attention needs those of the others: one barrier a layer, since layers take turns with
-  // two caches.
+  // Tokens are shared out, four positions at once, since those share words of a cache; only attention needs those of
+  // the others: one barrier a layer, since layers take turns with two caches.
   void Run() {
     Place_();
     for (std::size_t i = 0; i < rows_; ++i) {
@@ -62,9 +62,12 @@ class Encoder {
     std::size_t token = 0;
     std::size_t start = 0;
     for (std::size_t s = 0; s < job_.count; ++s) {
-      for (std::size_t i = 0; i < job_.sources[s].length; ++i, ++token) {
-        if (token >= mine.begin && token < mine.end) own_.places[rows_++] = {s, i, start};
+      const std::size_t length = job_.sources[s].length;
+      for (std::size_t i = 0; i < length; ++i) {
+        const std::size_t first = token + i / 4 * 4;
+        if (first >= mine.begin && first < mine.end) own_.places[rows_++] = {s, i, start};
       }
+      token += length;
       start += cache_shape(m_, job_.sources[s].length).layer_bytes();
     }
   }

@@ -108,7 +108,8 @@ class FusedEngine : public Engine {
     }
     const std::size_t cache_bytes =
         fused::CacheShape{1, model.heads.count, model.heads.width(), positions, model.int8_caches}.bytes();
-    workspace->reserve(model, threads, apart ? tokens : (tokens + threads - 1) / threads, positions, 2 * cache_bytes);
+    const std::size_t shared = std::min(tokens, (tokens + threads - 1) / threads + 3);  // by fours
+    workspace->reserve(model, threads, apart ? tokens : shared, positions, 2 * cache_bytes);
     std::atomic<std::size_t> next{0};
     lease.run([&](const Member& member) {
       std::size_t turn = 0;

@@ -64,8 +64,8 @@ class Plans {
  public:
   Plans(const Tensors& tensors, const Groups& heads) : tensors_(tensors), heads_(heads) {}
 
-  void whole(Matrix& matrix, const Linear& linear, float padding = 0, Screen* screen = nullptr) {
-    plans_.push_back({&matrix, {linear}, {1, linear.weight.rows}, {1, linear.weight.columns}, padding, screen});
+  void whole(Matrix& matrix, const Linear& linear, float padding = 0, UpperBounds* bounds = nullptr) {
+    plans_.push_back({&matrix, {linear}, {1, linear.weight.rows}, {1, linear.weight.columns}, padding, bounds});
   }
   void whole(Matrix& matrix, const std::string& name) { whole(matrix, tensors_.linear(name)); }
   // To heads: attention's projections of these names.
@@ -167,7 +167,7 @@ Model::Model(const std::filesystem::path& directory, const Manifest& manifest, T
   const bool tied = !tensors.has("projection.weight");
   const Linear last{tensors[tied ? target_tokens : "projection.weight"], tensors.find("projection.bias")};
   // Padding is never the largest.
-  plans.whole(projection, last, -std::numeric_limits<float>::infinity(), &screen);
+  plans.whole(projection, last, -std::numeric_limits<float>::infinity(), &bounds);
   if (!tied) plans.whole(target.tokens, {tensors[target_tokens], {}});
   if (tensors.has(source_tokens)) plans.whole(source.tokens, {tensors[source_tokens], {}});
   matrices_ = plans.pack(team, size_of(bytes));
@@ -177,7 +177,7 @@ Model::Model(const std::filesystem::path& directory, const Manifest& manifest, T
   for (const DecoderLayer& layer : decoder) ffn = std::max(ffn, layer.inner.outputs());
   // Packed in this order. A step reads few panels of a float32 projection, and of the rest all but the smaller part
   // that makes cross-attention's keys and values.
-  const std::uint8_t* end = projection.panel(projection.int8 ? projection.panels : 0);
+  const std::uint8_t* end = projection.panel(projection.int8() ? projection.panels : 0);
   step_bytes = static_cast<std::size_t>(end - decoder.front().query_key_value.data);
 
   encoder_norms = borders(tensors, "encoder", encoder.size(), norm_first, {"attention", "feed_forward"});

@@ -36,7 +36,7 @@ std::size_t lay_out(Buffers& buffers, const Model& model, std::size_t rows, std:
   cursor.take(buffers.scale, rows);
   cursor.take(buffers.logits, rows * kLogits);
   cursor.take(buffers.norm, rows);
-  cursor.take(buffers.bounds, rows * model.screen.copy.panels);
+  cursor.take(buffers.bounds, rows * model.bounds.copy.panels);
   cursor.take(buffers.choice, rows);
   cursor.take(buffers.places, rows);
   cursor.take(buffers.active, rows);
