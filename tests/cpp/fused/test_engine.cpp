@@ -423,7 +423,7 @@ TEST_CASE("threads that wait for each other too long are given up, and tried aga
     for (int i = 0; i < 4000; ++i) {
       const std::size_t threads = tuner.choose(5);
       ++calls.at(threads);
-      tuner.took(5, threads, seconds(threads));
+      tuner.record(5, threads, seconds(threads));
     }
     return calls;
   };
@@ -441,7 +441,7 @@ TEST_CASE("threads that wait for each other too long are given up, and tried aga
     const std::size_t threads = beside.choose(5);
     const double seconds = threads == 1 ? 1 : 1000;
     total += seconds;
-    beside.took(5, threads, seconds);
+    beside.record(5, threads, seconds);
   }
   CHECK(total < 1.05 * 100000);
 }

@@ -15,6 +15,7 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 
 #include "fused/attention-inl.hpp"
+#include "fused/norm-inl.hpp"
 #include "fused/targets.hpp"
 
 #ifndef TXPORT_TEST_PRODUCTS_ONCE
@@ -170,12 +171,15 @@ void CheckProduct(std::size_t rows, std::size_t outputs, std::size_t inputs, Kin
   const std::size_t stride = padded(outputs);
   Block quantised(rows * width);
   Block scale(rows * sizeof(float));
-  Buffers own;
+  OwnBuffers own;
   own.quantised = reinterpret_cast<std::uint8_t*>(quantised.data());
   own.scale = floats_in(scale);
   Block y(rows * stride * sizeof(float));
   const std::size_t middle = random() % (layer.matrix.panels + 1);
-  Input input{floats_of(a), rows, width, positive, own};
+  const Block widened(kWidened * width * kPanel * sizeof(float));
+  own.widened = floats_in(widened);
+  Input input{own, floats_of(a), rows, width};
+  input.positive = positive;
   input.Times(layer.matrix, 0, middle, {floats_in(y), stride});
   input.Times(layer.matrix, middle, layer.matrix.panels, {floats_in(y) + middle * kPanel, stride});
   for (std::size_t m = 0; m < rows; ++m) {
@@ -237,7 +241,7 @@ void CheckUpperBounds(std::size_t outputs, std::size_t inputs, Kind kind, float 
   const std::size_t width = padded(inputs);
   Block quantised(width);
   float scale = 0;
-  Buffers own;
+  OwnBuffers own;
   own.quantised = reinterpret_cast<std::uint8_t*>(quantised.data());
   own.scale = &scale;
   Block exact(layer.matrix.outputs() * sizeof(float));
@@ -250,7 +254,7 @@ void CheckUpperBounds(std::size_t outputs, std::size_t inputs, Kind kind, float 
       if (n % 3 == 2) x[k] = k == 0 ? 127 : std::copysign(0.499F, weight(n, k));
     }
     const Block a = rows_of(x, 1, inputs);
-    Input input{floats_of(a), 1, width, false, own};
+    Input input{own, floats_of(a), 1, width};
     input.Times(layer.matrix, 0, layer.matrix.panels, {floats_in(exact), layer.matrix.outputs()});
     input.Times(copy, 0, copy.panels, {floats_in(rough), copy.outputs()});
     double square = 1;
@@ -277,11 +281,12 @@ void CheckWide(std::size_t inputs) {
   const Block a = rows_of(std::vector<float>(inputs, 1), 1, inputs);
   Block quantised(width);
   float scale = 0;
-  Buffers own;
+  OwnBuffers own;
   own.quantised = reinterpret_cast<std::uint8_t*>(quantised.data());
   own.scale = &scale;
   Block y(kPanel * sizeof(float));
-  Input input{floats_of(a), 1, width, true, own};
+  Input input{own, floats_of(a), 1, width};
+  input.positive = true;
   input.Times(layer.matrix, 0, 1, {floats_in(y), kPanel});
   const double expected = 127 * static_cast<double>(layer.scales[0]) * static_cast<double>(inputs);
   REQUIRE(static_cast<double>(floats_of(y)[0]) == doctest::Approx(expected).epsilon(1e-3));
@@ -336,7 +341,12 @@ void CheckAttention(std::size_t k, std::size_t length, std::size_t rows, bool in
   constexpr std::size_t kHeads = 3;
   const std::size_t first = random() % kHeads;
   const std::size_t width = padded(k);
-  const CacheShape shape{2, kHeads, width, padded(length + random() % 30), int8};
+  CacheShape shape;
+  shape.layers = 2;
+  shape.heads = kHeads;
+  shape.k = width;
+  shape.positions = padded(length + random() % 30);
+  shape.int8 = int8;
   Block memory(shape.bytes());
   std::fill_n(memory.data(), memory.bytes(), std::byte{0xFF});  // what is behind the end is not a number
   const std::size_t most = std::max(shape.positions, width);
@@ -345,12 +355,12 @@ void CheckAttention(std::size_t k, std::size_t length, std::size_t rows, bool in
   const Block scores(kQueries * kHeads * most * sizeof(float));
   const Block bytes(kQueries * kHeads * most);
   const Block units(kQueries * kHeads * sizeof(float));
-  Buffers own;
+  OwnBuffers own;
   own.zeros = floats_in(zeros);
   own.ones = floats_in(ones);
   own.scores = floats_in(scores);
   own.bytes = reinterpret_cast<std::uint8_t*>(bytes.data());
-  own.unit = floats_in(units);
+  own.attention_scale = floats_in(units);
   const std::vector<float> query = numbers(rows * kHeads * k, -1, random);
   const Block queries = rows_of(query, rows * kHeads, k);
   std::vector<float> keys[kHeads];

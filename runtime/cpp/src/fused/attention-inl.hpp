@@ -1,30 +1,15 @@
-// LayerNorm, and attention over cached keys and values, row by row.
+// Attention over cached keys and values, row by row.
+#if defined(TXPORT_FUSED_ATTENTION_INL) == defined(HWY_TARGET_TOGGLE)  // once for each instruction set
+#ifdef TXPORT_FUSED_ATTENTION_INL
+#undef TXPORT_FUSED_ATTENTION_INL
+#else
+#define TXPORT_FUSED_ATTENTION_INL
+#endif
 
-#include <cmath>
-
-#include "fused/compute.hpp"
 #include "fused/products-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace txport::core::fused::HWY_NAMESPACE {
-
-// y := LayerNorm(x) of `d` numbers; y, which may be x, has padding up to a multiple of 16 as x, zeros.
-HWY_INLINE void LayerNorm(const float* x, const Norm& norm, float epsilon, std::size_t d, float* y) {
-  const std::size_t width = padded(d);
-  const auto count = static_cast<float>(d);
-  const VF mean = hn::Set(df, Sum(width, [&](std::size_t i) HWY_ATTR { return hn::Load(df, x + i); }) / count);
-  const float square = Sum(width, [&](std::size_t i) HWY_ATTR {
-    VF off = hn::Sub(hn::Load(df, x + i), mean);
-    if (HWY_UNLIKELY(i + kLanes > d)) off = hn::IfThenElseZero(hn::FirstN(df, i < d ? d - i : 0), off);
-    return hn::Mul(off, off);
-  });
-  const VF by = hn::Set(df, 1.0F / std::sqrt(square / count + epsilon));
-  for (std::size_t i = 0; i < width; i += kLanes) {
-    const VF normed = hn::Mul(hn::Sub(hn::Load(df, x + i), mean), by);
-    hn::Store(hn::MulAdd(normed, hn::LoadU(df, norm.weight.data() + i), hn::LoadU(df, norm.bias.data() + i)), df,
-              y + i);
-  }
-}
 
 // One head's keys and values of a sentence, as matrices, so that attention is two products: `positions` outputs of k
 // inputs, then k outputs of `positions` inputs. Beside int8 weights they are int8 with a scale for each position; then
@@ -42,7 +27,7 @@ struct HeadCache {
   float* ValueScales() const { return KeyScales() + positions; }
   std::int32_t* KeySums() const { return reinterpret_cast<std::int32_t*>(ValueScales() + positions); }
 
-  void Store(std::size_t t, const float* key, const float* value, const Buffers& own) const {
+  void Store(std::size_t t, const float* key, const float* value, const OwnBuffers& own) const {
     std::uint8_t* keys = Keys() + t / kPanel * Steps(k) * kStepBytes + t % kPanel * 4;
     if (!int8) {
       for (std::size_t i = 0; i < k; ++i) std::memcpy(keys + i * kStepBytes, key + i, 4);
@@ -74,7 +59,7 @@ struct HeadCache {
     return largest / 127;
   }
 
-  Matrix KeyMatrix(const Buffers& own) const {
+  Matrix KeyMatrix(const OwnBuffers& own) const {
     Matrix keys;
     keys.kind = int8 ? Kind::int8 : Kind::float32;
     keys.steps = Steps(k);
@@ -86,7 +71,7 @@ struct HeadCache {
     return keys;
   }
   // Its inputs, weights of the softmax, have no sign: their zero is 0, and the sums are of no use.
-  Matrix ValueMatrix(std::size_t length, const Buffers& own) const {
+  Matrix ValueMatrix(std::size_t length, const OwnBuffers& own) const {
     Matrix values = KeyMatrix(own);
     values.steps = int8 ? padded(length) / 4 : length;
     values.stride = Steps(positions) * kStepBytes;
@@ -140,7 +125,7 @@ struct Queries {
 
 // Of at most kQueries rows. One phase after the other for all heads: then each hides the others' latency.
 inline void AttendTo(std::byte* cache, const CacheShape& shape, std::size_t layer, Member::Range heads,
-                     std::size_t length, const Queries& queries, const Buffers& own, const Out& out) {
+                     std::size_t length, const Queries& queries, const OwnBuffers& own, const Out& out) {
   const std::size_t k = shape.k;
   const std::size_t rows = queries.rows;
   const std::size_t width = padded(length);
@@ -149,12 +134,12 @@ inline void AttendTo(std::byte* cache, const CacheShape& shape, std::size_t laye
   };
   // Of a product: numbers from `n` on that lie `size` apart as int8, or these floats.
   const auto input = [&](std::size_t n, std::size_t size, std::int32_t zero, const float* from, std::size_t stride) {
-    return shape.int8 ? Rows{own.bytes + n * size, size, own.unit + n, zero} : FloatRows(from, stride);
+    return shape.int8 ? Rows{own.bytes + n * size, size, own.attention_scale + n, zero} : FloatRows(from, stride);
   };
   const std::size_t count = (heads.end - heads.begin) * rows;
   const std::int32_t zero_point = Int8::ZeroPoint(false);
   for (std::size_t n = 0; n < count && shape.int8; ++n) {
-    own.unit[n] = Quantise(query(n), k, 127, zero_point, own.bytes + n * k);
+    own.attention_scale[n] = Quantise(query(n), k, 127, zero_point, own.bytes + n * k);
   }
   for (std::size_t n = 0; n < count; n += rows) {
     const Rows a = input(n, k, zero_point, query(n), queries.row_stride);
@@ -163,7 +148,7 @@ inline void AttendTo(std::byte* cache, const CacheShape& shape, std::size_t laye
   }
   for (std::size_t n = 0; n < count; ++n) {
     const HeadCache head = At(cache, shape, layer, heads.begin + n / rows);
-    own.unit[n] =
+    own.attention_scale[n] =
         Softmax(own.scores + n * width, length, shape.int8 ? head.ValueScales() : nullptr, own.bytes + n * width);
   }
   for (std::size_t n = 0; n < count; n += rows) {
@@ -176,7 +161,7 @@ inline void AttendTo(std::byte* cache, const CacheShape& shape, std::size_t laye
 
 // Attention over the first `length` positions; `out` [rows, all heads].
 inline void Attend(std::byte* cache, const CacheShape& shape, std::size_t layer, Member::Range heads,
-                   std::size_t length, Queries queries, const Buffers& own, Out out) {
+                   std::size_t length, Queries queries, const OwnBuffers& own, Out out) {
   const std::size_t rows = queries.rows;
   for (std::size_t i = 0; i < rows; i += kQueries) {
     queries.rows = std::min(kQueries, rows - i);
@@ -188,3 +173,4 @@ inline void Attend(std::byte* cache, const CacheShape& shape, std::size_t layer,
 
 }  // namespace txport::core::fused::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
+#endif  // TXPORT_FUSED_ATTENTION_INL

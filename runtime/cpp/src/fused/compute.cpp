@@ -11,7 +11,11 @@
 #include <sys/auxv.h>
 #endif
 
+#include <array>
+#include <limits>
+
 #include "fused/decoder-inl.hpp"
+#include "fused/encoder-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace txport::core::fused::HWY_NAMESPACE {

@@ -14,11 +14,11 @@ namespace txport::core::fused {
 
 // Keys and values of a sentence, of all heads of all decoder layers.
 struct CacheShape {
-  std::size_t layers;
-  std::size_t heads;
-  std::size_t k;          // width of a head
-  std::size_t positions;  // padded
-  bool int8;
+  std::size_t layers = 0;
+  std::size_t heads = 0;
+  std::size_t k = 0;          // width of a head
+  std::size_t positions = 0;  // padded
+  bool int8 = false;
 
   // Of each array that has an element for every position: keys, panels of values, and int8's scales and sums.
   std::vector<std::size_t> position_bytes() const {
@@ -33,7 +33,13 @@ struct CacheShape {
   std::size_t bytes() const { return layers * layer_bytes(); }
 };
 inline CacheShape cache_shape(const Model& model, std::size_t positions) {
-  return {model.decoder.size(), model.heads.count, model.heads.width(), padded(positions), model.int8_caches};
+  CacheShape shape;
+  shape.layers = model.decoder.size();
+  shape.heads = model.heads.count;
+  shape.k = model.heads.width();
+  shape.positions = padded(positions);
+  shape.int8 = model.int8_caches;
+  return shape;
 }
 
 // A sentence to encode; `cross` gets cross-attention's keys and values, for `length` positions.
@@ -43,31 +49,32 @@ struct Source {
   std::byte* cross;
 };
 
-// Sentences that are encoded as one, and what for.
+// Sentences that a team encodes as one.
 struct EncodeJob {
   const Model& model;
-  const Source* sources;
-  std::size_t count;
-  std::size_t tokens;  // of all of them
-  Workspace& workspace;
-  std::size_t user;         // whose caches and, from this one on, whose buffers
-  std::size_t cache_bytes;  // of one layer's keys and values; the workspace has room for two
+  const Workspace& workspace;
+  std::size_t team = 0;  // whose buffers; its threads' own begin with the same number
+  const Source* sources = nullptr;
+  std::size_t count = 0;
+  std::size_t tokens = 0;       // of all of them
+  std::size_t cache_bytes = 0;  // of one layer's keys and values; the team has room for two
 };
 
+// Steps of a team's rows.
 struct StepJob {
   const Model& model;
-  Row* const* rows;  // unfinished ones
-  std::size_t count;
-  std::size_t first;   // how many rows other jobs of the same call have before these
-  std::size_t target;  // length of the self-attention caches
-  std::size_t eos;
-  std::size_t steps;
-  std::int64_t* made;  // [steps, stride], of the state's rows from `base` on; filled with pad
-  const Row* base;
-  std::size_t stride;
-  float* logits;  // [rows, padded vocabulary], or null
-  Workspace& workspace;
-  std::size_t user;
+  const Workspace& workspace;
+  std::size_t team = 0;        // as above
+  Row* const* rows = nullptr;  // unfinished ones
+  std::size_t count = 0;
+  std::size_t first = 0;   // how many rows other teams of the same call have before these
+  std::size_t target = 0;  // length of the self-attention caches
+  std::size_t eos = 0;
+  std::size_t steps = 0;
+  std::int64_t* made = nullptr;  // [steps, stride], of the state's rows from `base` on; filled with pad
+  const Row* base = nullptr;
+  std::size_t stride = 0;
+  float* logits = nullptr;  // [rows, padded vocabulary], or null
 };
 
 // Compilers whose assemblers know AVX-VNNI.

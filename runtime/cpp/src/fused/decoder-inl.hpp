@@ -1,6 +1,9 @@
 // Steps of the decoder: one token for each unfinished row, chosen at once.
 
-#include "fused/encoder-inl.hpp"
+#include <algorithm>
+
+#include "fused/attention-inl.hpp"
+#include "fused/norm-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace txport::core::fused::HWY_NAMESPACE {
@@ -12,8 +15,9 @@ class Decoder {
       : job_(job),
         m_(job.model),
         member_(member),
-        own_(job.workspace.of(job.user + member.rank)),
-        all_(job.workspace.of(job.user)),
+        own_(job.workspace.own(job.team + member.rank)),
+        team_(job.workspace.team(job.team)),
+        best_(team_.best + member.rank * team_.best_stride),
         shape_(cache_shape(m_, job.target)),
         heads_(member.share(m_.heads.count)) {}
 
@@ -39,8 +43,9 @@ class Decoder {
   const StepJob& job_;
   const Model& m_;
   const Member& member_;
-  const Buffers& own_;
-  const Buffers& all_;
+  const OwnBuffers& own_;
+  const TeamBuffers& team_;
+  Best* const best_;  // [rows] among this thread's columns
   const CacheShape shape_;
   const Member::Range heads_;  // of this thread
   std::size_t rows_ = 0;
@@ -49,7 +54,7 @@ class Decoder {
   void Advance(ActiveRow& active, std::size_t i, std::size_t s) const {
     Best best;
     for (std::size_t rank = 0; rank < member_.size; ++rank) {
-      const Best& theirs = job_.workspace.of(job_.user + rank).choice[i];
+      const Best& theirs = team_.best[rank * team_.best_stride + i];
       if (theirs.value > best.value) best = theirs;  // of equals the first stays, as ArgMax
     }
     active.progress.advance(static_cast<std::size_t>(best.index), job_.eos);
@@ -69,14 +74,14 @@ class Decoder {
     const Norm* norm = m_.decoder_norms.data();
     for (std::size_t l = 0; l < m_.decoder.size(); ++l, norm += 3) {
       Layer(l, norm, delta);
-      delta = all_.delta;
+      delta = team_.delta;
     }
-    Choose(Border(m_, *norm, rows_, delta, own_, m_.decoder_final));
+    Choose(AddNorm(m_, *norm, rows_, delta, own_, m_.decoder_final));
   }
 
   void Layer(std::size_t l, const Norm* norm, const float* delta) {
     const DecoderLayer& layer = m_.decoder[l];
-    Product(Border(m_, norm[0], rows_, delta, own_), layer.query_key_value, member_, own_.heads, m_.heads.count);
+    Product(AddNorm(m_, norm[0], rows_, delta, own_), layer.query_key_value, member_, own_.heads, m_.heads.count);
     for (std::size_t i = 0; i < rows_; ++i) {
       std::byte* cache = own_.active[i].row->self.get();
       const std::size_t position = own_.active[i].progress.position();
@@ -85,32 +90,33 @@ class Decoder {
         At(cache, shape_, l, h).Store(position, query + shape_.k, query + 2 * shape_.k, own_);
       }
       Attend(cache, shape_, l, heads_, position + 1, {own_.heads + i * m_.all * 3, 1, 0, 3 * shape_.k}, own_,
-             {all_.mixed + i * m_.all, 0});
+             {team_.mixed + i * m_.all, 0});
     }
     member_.wait();
-    Product(Input{all_.mixed, rows_, m_.all, false, own_}, layer.self_output, member_, all_.delta);
+    Product({own_, team_.mixed, rows_, m_.all}, layer.self_output, member_, team_.delta);
     member_.wait();
-    Product(Border(m_, norm[1], rows_, all_.delta, own_), layer.query, member_, own_.heads, m_.heads.count);
+    Product(AddNorm(m_, norm[1], rows_, team_.delta, own_), layer.query, member_, own_.heads, m_.heads.count);
     for (std::size_t i = 0; i < rows_; ++i) {
       const Row& row = *own_.active[i].row;
       const CacheShape shape = cache_shape(m_, row.source);
       Attend(row.cross.get(), shape, l, heads_, row.source, {own_.heads + i * m_.all, 1, 0, shape_.k}, own_,
-             {all_.mixed + i * m_.all, 0});
+             {team_.mixed + i * m_.all, 0});
     }
     member_.wait();
-    Product(Input{all_.mixed, rows_, m_.all, false, own_}, layer.cross_output, member_, all_.delta);
+    Product({own_, team_.mixed, rows_, m_.all}, layer.cross_output, member_, team_.delta);
     member_.wait();
-    Product(Border(m_, norm[2], rows_, all_.delta, own_), layer.inner, member_, all_.hidden, 0, m_.activation);
+    Product(AddNorm(m_, norm[2], rows_, team_.delta, own_), layer.inner, member_, team_.hidden, 0, m_.activation);
     member_.wait();
-    const bool positive = m_.activation == Activation::relu;
-    Product(Input{all_.hidden, rows_, layer.inner.outputs(), positive, own_}, layer.outer, member_, all_.delta);
+    Input hidden{own_, team_.hidden, rows_, layer.inner.outputs()};
+    hidden.positive = m_.activation == Activation::relu;
+    Product(hidden, layer.outer, member_, team_.delta);
     member_.wait();
   }
 
   // The largest logit of each row, among this thread's columns.
   void Choose(Input last) {
     const Member::Range panels = member_.share(m_.projection.panels);
-    std::fill_n(own_.choice, rows_, Best{});
+    std::fill_n(best_, rows_, Best{});
     const std::size_t stride = m_.projection.outputs();
     const bool pruned = job_.logits == nullptr && m_.bounds.copy.panels > 0;
     for (std::size_t i = 0; i < rows_ && pruned; ++i) {
@@ -125,7 +131,7 @@ class Decoder {
       last.Times(pruned ? m_.bounds.copy : m_.projection, p, end, out);
       for (std::size_t i = 0; i < rows_; ++i) {
         const float* logits = out.data + i * out.stride;
-        pruned ? Bound(i, p, end, logits) : FindLargest(logits, (end - p) * kPanel, p * kPanel, own_.choice[i]);
+        pruned ? Bound(i, p, end, logits) : FindLargest(logits, (end - p) * kPanel, p * kPanel, best_[i]);
       }
     }
     for (std::size_t i = 0; i < rows_ && pruned; ++i) ChooseAmong(panels, last, i);
@@ -151,15 +157,15 @@ class Decoder {
   void ChooseAmong(Member::Range panels, const Input& last, std::size_t i) {
     const float* bounds = own_.bounds + i * m_.projection.panels;
     const Rows row = FloatRows(last.values + i * last.width, 0);
-    const auto look = [&](std::size_t p, Best& best) {
+    const auto multiply = [&](std::size_t p, Best& best) {
       Multiply(m_.projection, row, 1, p, p + 1, {own_.logits, kLogits});
       FindLargest(own_.logits, kPanel, p * kPanel, best);
     };
     Best likeliest;
     const float* most = std::max_element(bounds + panels.begin, bounds + panels.end);
-    if (panels.begin < panels.end) look(static_cast<std::size_t>(most - bounds), likeliest);
+    if (panels.begin < panels.end) multiply(static_cast<std::size_t>(most - bounds), likeliest);
     for (std::size_t p = panels.begin; p < panels.end; ++p) {
-      if (!(bounds[p] < std::max(likeliest.value, own_.choice[i].value))) look(p, own_.choice[i]);
+      if (!(bounds[p] < std::max(likeliest.value, best_[i].value))) multiply(p, best_[i]);
     }
   }
 };

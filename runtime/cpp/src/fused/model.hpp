@@ -51,13 +51,14 @@ struct Model {
   float embedding_scale;
   bool norm_first;   // pre-norm
   bool int8_caches;  // keys and values are int8, else float32
+  bool float16;      // there is a matrix of them
   Activation activation;
   Embedding source, target;
   std::vector<EncoderLayer> encoder;
   std::vector<DecoderLayer> decoder;
   Matrix projection;
   UpperBounds bounds;  // of the projection; empty if that is int8, or too wide
-  // One for the border before each sublayer and one after the last; with post-norm the first of them is none.
+  // One before each sublayer and one after the last; with post-norm the first of them is none.
   std::vector<Norm> encoder_norms, decoder_norms;
   Norm encoder_final, decoder_final;  // the one more of post_final
 

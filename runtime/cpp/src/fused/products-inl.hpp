@@ -1,5 +1,11 @@
 // Products of rows and packed matrices. What comes out for a row depends on that row alone, bit by bit: integer sums
 // are exact, and float32 sums go over the inputs in their order, whatever the tile.
+#if defined(TXPORT_FUSED_PRODUCTS_INL) == defined(HWY_TARGET_TOGGLE)  // once for each instruction set
+#ifdef TXPORT_FUSED_PRODUCTS_INL
+#undef TXPORT_FUSED_PRODUCTS_INL
+#else
+#define TXPORT_FUSED_PRODUCTS_INL
+#endif
 
 #include <algorithm>
 #include <array>
@@ -210,12 +216,12 @@ template <class W, std::size_t kM, std::size_t kV, std::size_t kC, std::size_t..
 HWY_INLINE void TileOf(const Matrix& w, const Rows& a, std::size_t m, std::size_t p, float* to, std::size_t stride,
                        std::index_sequence<kI...> /*sums*/, std::index_sequence<kJ...> /*weights*/) {
   constexpr std::size_t kN = kM * kV;
-  Pack<typename W::Sums, std::index_sequence<kI...>> sums;
+  Registers<typename W::Sums, std::index_sequence<kI...>> sums;
   (sums.template Set<kI>(kI < kN ? W::Start(w, a, p * kPanel + kI % kV * kLanes) : W::Zero()), ...);
   const std::uint8_t* row = a.data + m * a.stride;
   const std::uint8_t* panel = w.panel(p);
   for (std::size_t k = 0; k < w.steps; k += kC, row += 4 * kC, panel += W::kStep * kC) {
-    Pack<typename W::Weights, std::index_sequence<kJ...>> weights;
+    Registers<typename W::Weights, std::index_sequence<kJ...>> weights;
     (weights.template Set<kJ>(
          W::Load(panel + kJ / kV * W::kStep + kJ % kV / kParts * w.stride + kJ % kParts * (W::kStep / kParts))),
      ...);
@@ -257,7 +263,7 @@ HWY_NOINLINE void TileOfPairs(const Matrix& w, const Rows& a, std::size_t m, std
   const auto put = [&](std::size_t i, std::size_t v, VI sum) HWY_ATTR {
     if (i < kM) hn::Store(Int8::Finish(w, a, m + i, p * kPanel + v * kLanes, sum), df, to + i * stride + v * kLanes);
   };
-  Pack<VI, std::index_sequence<kI...>> sums;
+  Registers<VI, std::index_sequence<kI...>> sums;
   (sums.template Set<kI>(Halves<kI % 2>(start(kI / 2 % kV), start(kI / 2 % kV))), ...);
   const std::uint8_t* row = a.data + m * a.stride;
   const std::uint8_t* panel = w.panel(p);
@@ -332,17 +338,21 @@ inline void Multiply(const Matrix& w, const Rows& a, std::size_t rows, std::size
 HWY_POP_ATTRIBUTES
 #endif
 
+// Float16 weights of a tile are converted in registers; for more rows than this, once for all tiles.
+constexpr std::size_t kWidenFrom = 2 * kMaxRows;
+
 // Rows of float32, which become what the first product that reads them needs.
 struct Input {
+  const OwnBuffers& own;
   const float* values;
   std::size_t rows;
   std::size_t width;
-  bool positive;  // none is negative: all 8 bits are magnitude
-  const Buffers& own;
+  bool positive = false;  // none is negative
   bool quantised = false;
 
   // The products with panels [begin, end) of `w`.
   void Times(const Matrix& w, std::size_t begin, std::size_t end, const Out& out) {
+    if (w.kind == Kind::float16 && rows > kWidenFrom) return TimesWidened(w, begin, end, out);
     if (!w.int8()) return Multiply(w, FloatRows(values, width), rows, begin, end, out);
     const std::int32_t zero = Int8::ZeroPoint(positive);
     for (std::size_t i = 0; i < rows && !quantised; ++i) {
@@ -350,6 +360,25 @@ struct Input {
     }
     quantised = true;
     Multiply(w, Rows{own.quantised, width, own.scale, zero}, rows, begin, end, out);
+  }
+
+ private:
+  // A few panels at a time become float32 for all rows.
+  void TimesWidened(const Matrix& w, std::size_t begin, std::size_t end, const Out& out) const {
+    Matrix few = w;
+    few.kind = Kind::float32;
+    few.stride = w.steps * Float32::kStep;
+    few.data = reinterpret_cast<std::uint8_t*>(own.widened);
+    for (std::size_t p = begin; p < end; p += kWidened) {
+      const std::size_t count = std::min(kWidened, end - p);
+      for (std::size_t j = 0; j < count; ++j) {
+        float* to = own.widened + j * w.steps * kPanel;
+        for (std::size_t i = 0; i < w.steps * kPanel; i += kLanes)
+          hn::Store(Float16::Load(w.panel(p + j) + 2 * i), df, to + i);
+      }
+      few.bias = w.bias + p * kPanel;
+      Multiply(few, FloatRows(values, width), rows, 0, count, {out.data + (p - begin) * kPanel, out.stride});
+    }
   }
 };
 
@@ -367,3 +396,4 @@ inline void Product(Input a, const Matrix& w, const Member& member, float* to, s
 
 }  // namespace txport::core::fused::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
+#endif  // TXPORT_FUSED_PRODUCTS_INL
