@@ -176,8 +176,6 @@ void CheckProduct(std::size_t rows, std::size_t outputs, std::size_t inputs, Kin
   own.scale = floats_in(scale);
   Block y(rows * stride * sizeof(float));
   const std::size_t middle = random() % (layer.matrix.panels + 1);
-  const Block widened(kWidened * width * kPanel * sizeof(float));
-  own.widened = floats_in(widened);
   Input input{own, floats_of(a), rows, width};
   input.positive = positive;
   input.Times(layer.matrix, 0, middle, {floats_in(y), stride});

@@ -81,10 +81,6 @@ class Plans {
   }
   void from_heads(Matrix& matrix, const std::string& name) { whole(matrix, name), plans_.back().inputs = heads_; }
 
-  bool has(Kind kind) const {
-    return std::any_of(plans_.begin(), plans_.end(), [kind](const Plan& plan) { return plan.matrix->kind == kind; });
-  }
-
   // Packs all of them into one block. They are views of `file_bytes` bytes.
   Block pack(Team& team, std::size_t file_bytes) {
     Cursor size(nullptr);
@@ -178,7 +174,6 @@ Model::Model(const std::filesystem::path& directory, const Manifest& manifest, T
   if (!tied) plans.whole(target.tokens, {tensors[target_tokens], {}});
   if (tensors.has(source_tokens)) plans.whole(source.tokens, {tensors[source_tokens], {}});
   matrices_ = plans.pack(team, size_of(bytes));
-  float16 = plans.has(Kind::float16);
   if (tied) target.tokens = projection;
   if (!tensors.has(source_tokens)) source.tokens = target.tokens;
   for (const EncoderLayer& layer : encoder) ffn = std::max(ffn, layer.inner.outputs());

@@ -51,7 +51,6 @@ struct Model {
   float embedding_scale;
   bool norm_first;   // pre-norm
   bool int8_caches;  // keys and values are int8, else float32
-  bool float16;      // there is a matrix of them
   Activation activation;
   Embedding source, target;
   std::vector<EncoderLayer> encoder;

@@ -338,9 +338,6 @@ inline void Multiply(const Matrix& w, const Rows& a, std::size_t rows, std::size
 HWY_POP_ATTRIBUTES
 #endif
 
-// Float16 weights of a tile are converted in registers; for more rows than this, once for all tiles.
-constexpr std::size_t kWidenFrom = 2 * kMaxRows;
-
 // Rows of float32, which become what the first product that reads them needs.
 struct Input {
   const OwnBuffers& own;
@@ -352,7 +349,6 @@ struct Input {
 
   // The products with panels [begin, end) of `w`.
   void Times(const Matrix& w, std::size_t begin, std::size_t end, const Out& out) {
-    if (w.kind == Kind::float16 && rows > kWidenFrom) return TimesWidened(w, begin, end, out);
     if (!w.int8()) return Multiply(w, FloatRows(values, width), rows, begin, end, out);
     const std::int32_t zero = Int8::ZeroPoint(positive);
     for (std::size_t i = 0; i < rows && !quantised; ++i) {
@@ -360,25 +356,6 @@ struct Input {
     }
     quantised = true;
     Multiply(w, Rows{own.quantised, width, own.scale, zero}, rows, begin, end, out);
-  }
-
- private:
-  // A few panels at a time become float32 for all rows.
-  void TimesWidened(const Matrix& w, std::size_t begin, std::size_t end, const Out& out) const {
-    Matrix few = w;
-    few.kind = Kind::float32;
-    few.stride = w.steps * Float32::kStep;
-    few.data = reinterpret_cast<std::uint8_t*>(own.widened);
-    for (std::size_t p = begin; p < end; p += kWidened) {
-      const std::size_t count = std::min(kWidened, end - p);
-      for (std::size_t j = 0; j < count; ++j) {
-        float* to = own.widened + j * w.steps * kPanel;
-        for (std::size_t i = 0; i < w.steps * kPanel; i += kLanes)
-          hn::Store(Float16::Load(w.panel(p + j) + 2 * i), df, to + i);
-      }
-      few.bias = w.bias + p * kPanel;
-      Multiply(few, FloatRows(values, width), rows, 0, count, {out.data + (p - begin) * kPanel, out.stride});
-    }
   }
 };
 

@@ -28,10 +28,8 @@ void lay_out(OwnBuffers& own, const Model& model, const WorkspaceSize& size, Cur
   cursor.take(own.attention_scale, kQueries * model.heads.count);
   cursor.take(own.zeros, most);
   cursor.take(own.ones, most);
-  const std::size_t inputs = std::max({model.width, model.all, model.ffn});
-  cursor.take(own.quantised, rows * inputs);
+  cursor.take(own.quantised, rows * std::max({model.width, model.all, model.ffn}));
   cursor.take(own.scale, rows);
-  cursor.take(own.widened, model.float16 ? kWidened * inputs * kPanel : 0);
   cursor.take(own.logits, rows * kLogits);
   cursor.take(own.norm, rows);
   cursor.take(own.bounds, rows * model.bounds.copy.panels);

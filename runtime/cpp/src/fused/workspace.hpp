@@ -17,7 +17,6 @@ struct Model;
 
 inline constexpr std::size_t kLogits = 256;  // of a row that are made before the largest is looked for
 inline constexpr std::size_t kQueries = 8;   // of a head that attention takes at once, at most
-inline constexpr std::size_t kWidened = 4;   // panels of float16 that become float32 at once
 
 // Aligned memory; from 2 MiB on in huge pages where the system has them, since caches are read across.
 class Block {
@@ -83,7 +82,6 @@ struct OwnBuffers {
   float* ones = nullptr;
   std::uint8_t* quantised = nullptr;  // [rows, the widest inputs] a product's inputs
   float* scale = nullptr;             // [rows] of each of them
-  float* widened = nullptr;           // [kWidened, the widest inputs, 16] panels of float16
   float* logits = nullptr;            // [rows, kLogits]
   float* norm = nullptr;              // [rows] of the decoder's output and 1
   float* bounds = nullptr;            // [rows, panels of the projection] what no logit of a panel exceeds
