@@ -8,6 +8,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace txport::core::fused::HWY_NAMESPACE {
 
+// Bytes of weights, times rows, that a thread may read beyond its share instead of a barrier.
+constexpr std::size_t kMostRepeated = std::size_t{128} << 10;
+
 // Threads of a team own heads and columns. x is each one's own copy; what attention and products give is shared.
 class Decoder {
  public:
@@ -81,6 +84,8 @@ class Decoder {
 
   void Layer(std::size_t l, const Norm* norm, const float* delta) {
     const DecoderLayer& layer = m_.decoder[l];
+    float* mixed = team_.mixed;
+    float* cross_mixed = team_.mixed + rows_ * m_.all;  // others may still read the former
     Product(AddNorm(m_, norm[0], rows_, delta, own_), layer.query_key_value, member_, own_.heads, m_.heads.count);
     for (std::size_t i = 0; i < rows_; ++i) {
       std::byte* cache = own_.active[i].row->self.get();
@@ -90,27 +95,39 @@ class Decoder {
         At(cache, shape_, l, h).Store(position, query + shape_.k, query + 2 * shape_.k, own_);
       }
       Attend(cache, shape_, l, heads_, position + 1, {own_.heads + i * m_.all * 3, 1, 0, 3 * shape_.k}, own_,
-             {team_.mixed + i * m_.all, 0});
+             {mixed + i * m_.all, 0});
     }
     member_.wait();
-    Product({own_, team_.mixed, rows_, m_.all}, layer.self_output, member_, team_.delta);
-    member_.wait();
-    Product(AddNorm(m_, norm[1], rows_, team_.delta, own_), layer.query, member_, own_.heads, m_.heads.count);
+    delta = Output(mixed, layer.self_output);
+    Product(AddNorm(m_, norm[1], rows_, delta, own_), layer.query, member_, own_.heads, m_.heads.count);
     for (std::size_t i = 0; i < rows_; ++i) {
       const Row& row = *own_.active[i].row;
       const CacheShape shape = cache_shape(m_, row.source);
       Attend(row.cross.get(), shape, l, heads_, row.source, {own_.heads + i * m_.all, 1, 0, shape_.k}, own_,
-             {team_.mixed + i * m_.all, 0});
+             {cross_mixed + i * m_.all, 0});
     }
     member_.wait();
-    Product({own_, team_.mixed, rows_, m_.all}, layer.cross_output, member_, team_.delta);
-    member_.wait();
-    Product(AddNorm(m_, norm[2], rows_, team_.delta, own_), layer.inner, member_, team_.hidden, 0, m_.activation);
+    delta = Output(cross_mixed, layer.cross_output);
+    Product(AddNorm(m_, norm[2], rows_, delta, own_), layer.inner, member_, team_.hidden, 0, m_.activation);
     member_.wait();
     Input hidden{own_, team_.hidden, rows_, layer.inner.outputs()};
     hidden.positive = m_.activation == Activation::relu;
     Product(hidden, layer.outer, member_, team_.delta);
     member_.wait();
+  }
+
+  // What the output projection makes of attention. A small one is made whole by every thread for itself, which takes
+  // less time than the barrier that is saved.
+  const float* Output(const float* mixed, const Matrix& matrix) const {
+    const Input input{own_, mixed, rows_, m_.all};
+    const std::size_t work = rows_ * matrix.panels * matrix.stride;
+    if (work - work / member_.size <= kMostRepeated) {
+      Product(input, matrix, Member{}, own_.delta);
+      return own_.delta;
+    }
+    Product(input, matrix, member_, team_.delta);
+    member_.wait();
+    return team_.delta;
   }
 
   // The largest logit of each row, among this thread's columns.

@@ -93,14 +93,14 @@ class FusedState : public DecoderState {
   // Rows keep their caches if these have the right length; copies of a row get new ones.
   std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) override {
     auto next = std::make_unique<FusedState>(shared_, rows.size(), source_, target, logits_.has_value());
-    std::vector<bool> moved(rows_.size());  // rows that have their own caches in the next state
+    std::vector<bool> seen(rows_.size());  // rows that were named before
     for (std::size_t i = 0; i < rows.size(); ++i) {
       Row row = rows_.at(rows[i]);
-      if (target != target_ || moved[rows[i]]) {
+      if (target != target_ || seen[rows[i]]) {
         copy_cache(row, next->shape_, next->rows_[i].self.get());
         row.self = next->rows_[i].self;
       }
-      moved[rows[i]] = true;
+      seen[rows[i]] = true;
       row.logits = i;
       next->rows_[i] = std::move(row);
     }

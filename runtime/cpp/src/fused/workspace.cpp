@@ -22,6 +22,7 @@ void lay_out(OwnBuffers& own, const Model& model, const WorkspaceSize& size, Cur
   own.normed = own.x;
   if (model.norm_first) cursor.take(own.normed, rows * model.width);
   cursor.take(own.heads, rows * 3 * model.all);
+  cursor.take(own.delta, rows * model.width);
   const std::size_t most = std::max(padded(size.positions), model.heads.width());
   cursor.take(own.scores, kQueries * model.heads.count * most);
   cursor.take(own.bytes, kQueries * model.heads.count * most);
@@ -43,7 +44,7 @@ void lay_out(OwnBuffers& own, const Model& model, const WorkspaceSize& size, Cur
 
 void lay_out(TeamBuffers& team, const Model& model, const WorkspaceSize& size, Cursor& cursor) {
   constexpr std::size_t kLine = Cursor::kAlignment / sizeof(Best);
-  cursor.take(team.mixed, size.team_rows * model.all);
+  cursor.take(team.mixed, 2 * size.team_rows * model.all);
   cursor.take(team.delta, size.team_rows * model.width);
   cursor.take(team.hidden, size.team_rows * model.ffn);
   team.best_stride = (size.team_rows + kLine - 1) / kLine * kLine;

@@ -75,6 +75,7 @@ struct OwnBuffers {
   float* x = nullptr;                // [rows, d] the residual stream
   float* normed = nullptr;           // [rows, d] what LayerNorm makes of it; with post-norm x itself
   float* heads = nullptr;            // [rows, 3 * all heads] queries, keys and values
+  float* delta = nullptr;            // [rows, d] what attention adds to x, if each thread makes it for itself
   float* scores = nullptr;           // [kQueries, heads, positions]
   std::uint8_t* bytes = nullptr;     // [kQueries, heads, positions or the width of a head] attention's int8 numbers
   float* attention_scale = nullptr;  // [kQueries, heads] of these
@@ -92,7 +93,7 @@ struct OwnBuffers {
 // What the threads of a team write for each other, each its own columns, heads or rows: a barrier comes before others
 // read them, and another before they are written again.
 struct TeamBuffers {
-  float* mixed = nullptr;       // [rows, all heads] what attention gives
+  float* mixed = nullptr;       // [2, rows, all heads] what self-attention and cross-attention give
   float* delta = nullptr;       // [rows, d] what a sublayer adds to x
   float* hidden = nullptr;      // [rows, ffn]
   Best* best = nullptr;         // [threads, best_stride] of each thread's columns
