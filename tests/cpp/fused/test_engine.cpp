@@ -186,7 +186,7 @@ TEST_CASE("float16 weights give the logits of the same numbers as float32, bit b
     const RandomModel half(halves, seed);
     const RandomModel whole(floats, seed);
     targets::on_each([&](std::int64_t target) {
-      for (const std::size_t rows : {1, 3, 16}) {
+      for (const auto rows : std::initializer_list<std::size_t>{1, 3, 16}) {
         REQUIRE(all_logits(*open(half, 2, target), rows, seed) == all_logits(*open(whole, 2, target), rows, seed));
       }
     });
