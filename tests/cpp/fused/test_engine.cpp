@@ -174,10 +174,12 @@ TEST_CASE("processors of one instruction set give the same logits bit by bit, wh
 }
 
 TEST_CASE("float16 weights give the logits of the same numbers as float32, bit by bit") {
-  for (std::uint32_t seed = 0; seed < 6; ++seed) {
+  for (std::uint32_t seed = 0; seed < 4; ++seed) {
     random_model::Options halves;
     halves.heads = 1 + seed % 3;
     halves.head_dim = 20;
+    halves.encoder_layers = 1;
+    halves.ffn = seed < 2 ? 50 : 30000 / halves.heads;  // small files become float32 as well
     halves.tied = halves.shared = seed % 2 == 0;
     halves.float16 = true;
     random_model::Options floats = halves;
@@ -185,6 +187,7 @@ TEST_CASE("float16 weights give the logits of the same numbers as float32, bit b
     floats.rounded = true;
     const RandomModel half(halves, seed);
     const RandomModel whole(floats, seed);
+    REQUIRE((half.manifest.files.at(kWeightsName).bytes >= 4 << 20) == (seed >= 2));
     targets::on_each([&](std::int64_t target) {
       for (const auto rows : std::initializer_list<std::size_t>{1, 3, 16}) {
         REQUIRE(all_logits(*open(half, 2, target), rows, seed) == all_logits(*open(whole, 2, target), rows, seed));

@@ -191,7 +191,8 @@ void lay_out(const Plan& plan, Cursor& at) {
   const Kind kind = plan.parts.front().weight.kind;
   const bool same = std::all_of(plan.parts.begin(), plan.parts.end(),
                                 [kind](const Linear& part) { return part.weight.kind == kind; });
-  matrix.kind = same && (kind != Kind::int8 || fits) ? kind : Kind::float32;
+  const bool kept = kind == Kind::int8 ? fits : kind == Kind::float16 && !plan.widened;
+  matrix.kind = same && kept ? kind : Kind::float32;
   matrix.panels = plan.outputs.count * plan.parts.size() * plan.outputs.width() / kPanel;
   matrix.inputs = plan.inputs.count * plan.inputs.width();
   matrix.steps = matrix.int8() ? matrix.inputs / 4 : matrix.inputs;

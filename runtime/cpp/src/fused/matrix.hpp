@@ -87,6 +87,7 @@ struct Plan {
   Groups inputs;
   float padding = 0;              // bias of outputs that are padding
   UpperBounds* bounds = nullptr;  // made as well if the matrix is not int8
+  bool widened = false;           // float16 becomes float32
 };
 
 class Cursor;

@@ -13,10 +13,13 @@ namespace txport::core::fused {
 
 namespace {
 
-// Packed weights are at most so many times the bundle's: float16 becomes float32, and narrow heads are padded. Else
+// Packed weights are at most so many times the bundle's: float16 may become float32, and narrow heads are padded. Else
 // views repeat each other, and a small file would take any amount of memory.
 constexpr std::size_t kMostGrowth = 8;
 constexpr std::size_t kAnyGrowth = std::size_t{64} << 20;  // of small files: this many bytes
+
+// Smaller files stay in a core's caches, from where float32 is read as fast, and needs no conversion.
+constexpr std::size_t kLeastFloat16 = std::size_t{4} << 20;
 
 std::size_t size_of(std::int64_t size) { return static_cast<std::size_t>(size); }
 
@@ -84,7 +87,10 @@ class Plans {
   // Packs all of them into one block. They are views of `file_bytes` bytes.
   Block pack(Team& team, std::size_t file_bytes) {
     Cursor size(nullptr);
-    for (const Plan& plan : plans_) lay_out(plan, size);
+    for (Plan& plan : plans_) {
+      plan.widened = file_bytes < kLeastFloat16;
+      lay_out(plan, size);
+    }
     if (size.bytes() > kAnyGrowth && (size.bytes() - kAnyGrowth) / kMostGrowth > file_bytes) {
       throw BundleError("the " + std::to_string(file_bytes) + " bytes of " + kWeightsName + " would become " +
                         std::to_string(size.bytes()) + " in memory, since tensors share them: export the bundle again");
