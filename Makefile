@@ -143,7 +143,7 @@ test-cuda-provider: $(CUDA_PROVIDER_VENVS) wheel
 # The bundles for a GPU: the tests', the demo's if `make demo` has run, and the base preset with random weights, in float16,
 # whose figures count. Random weights meet too many near ties in float16 to be verified. BUNDLES names other ones.
 GPU_BUNDLES = $(or $(BUNDLES),build/gpu/bundles)
-GPU_TOOLS = $(if $(wildcard $(CPP)/release/txport-bench),--programs $(CPP)/release)
+GPU_PROGRAMS = $(if $(wildcard $(CPP)/release/txport-bench),$(CPP)/release)
 gpu-bundles: $(VENV)/.ready
 ifndef BUNDLES
 	@$(test_bundles)
@@ -157,10 +157,10 @@ ifndef BUNDLES
 endif
 
 test-gpu: gpu-bundles
-	@$(VENV)/bin/python tests/gpu/run.py build/gpu --bundles $(GPU_BUNDLES) $(GPU_TOOLS)
+	@$(VENV)/bin/python tests/gpu/run.py build/gpu --bundles $(GPU_BUNDLES) $(addprefix --programs ,$(GPU_PROGRAMS))
 
 gpu-kit: gpu-bundles wheel
-	@$(VENV)/bin/python tests/gpu/kit.py -o build/gpu-kit --bundles $(GPU_BUNDLES) $(GPU_TOOLS)
+	@PYTHON=$(VENV)/bin/python PYTHONS="$(or $(PYTHONS),3.12 3.10)" tests/gpu/kit.sh build/gpu-kit $(WHEEL) $(GPU_BUNDLES) $(GPU_PROGRAMS)
 
 # build/lib is setuptools' own leftover: what was deleted from the repository would still be packed from there. And what
 # was deleted would stay installed, since pip looks for the old version in the first environment.

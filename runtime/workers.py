@@ -1,14 +1,59 @@
-"""Divides the machine's cores among batches that run side by side."""
+"""Divides the cores that the process may use among batches that run side by side."""
 
+import math
 import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
 
 # More workers read the weights more often than caches and memory bandwidth allow.
 MOST_WORKERS = 4
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Cores that this process may use: by its affinity, and by the quota of its control group."""
+    return min(_affinity(), quota() or _affinity())
+
+
+def limited() -> int:
+    """`cores()` where a quota makes them fewer, of which ONNX Runtime does not know; else 0."""
+    return cores() if cores() < _affinity() else 0
+
+
+def _affinity() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def quota(root: Path = Path("/")) -> int:
+    """Cores whose time the control group of this process may take, as of a container: 0 if nothing limits it.
+
+    A part of a core counts as one, as in the JVM and Go; more threads than that stand still for parts of each period.
+
+    Args:
+        root: where /proc and /sys are.
+    """
+    return min((math.ceil(time / period) for time, period in _limits(root) if time > 0 < period), default=0)
+
+
+def _limits(root: Path) -> Iterator[tuple[int, int]]:
+    """Microseconds of processor time, and the period in which they may be taken, of this process's groups.
+
+    In the files of cgroups(7), of version 2 and 1. A container may see its own group as the root.
+    """
+    with suppress(OSError, ValueError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and "cpu" not in controllers.split(","):
+                continue
+            for group in (PurePosixPath(path), *PurePosixPath(path).parents):
+                folder = root / "sys/fs/cgroup" / controllers / group.relative_to("/")
+                with suppress(OSError, ValueError):
+                    if controllers:
+                        files = (folder / "cpu.cfs_quota_us", folder / "cpu.cfs_period_us")
+                        time, period = (file.read_text() for file in files)
+                    else:
+                        time, period = (folder / "cpu.max").read_text().split()
+                    yield int(time), int(period)  # no number, or -1, if there is no limit
 
 
 def shares(workers: int, threads: int, cores: int) -> tuple[int, int]:

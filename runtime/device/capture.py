@@ -1,37 +1,67 @@
-"""A decoder step as a CUDA graph, or launched operator by operator where the device refuses to capture it."""
+"""Groups of decoder steps as CUDA graphs, or launched operator by operator where the device refuses to capture them."""
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
-from txport.runtime.device.device import Device
+from txport.runtime.device.buffers import StepBuffers
+from txport.runtime.device.program import Program
 from txport.runtime.errors import EngineError, ResourceError
 
 _log = logging.getLogger("txport")
+_ATTEMPTS = 2
 
 
-def captured(device: Device, enqueue: Callable[[], None], *, warn: bool = True) -> Callable[[], None]:
-    """Capture a step and return what replays it; `enqueue` itself if it cannot be captured.
+class StepGroups:
+    """The steps of one set of buffers, in groups: the first group of each size is captured, and replayed from then on.
 
-    What a library allocates in a capture spoils it, as ONNX Runtime's arena does at a few sizes in its third run. So
-    the step runs once more by itself, which allocates, and is tried again.
+    What a library allocates in a capture spoils it. Such a group is launched operator by operator, which allocates, and
+    the next one is captured. A second failure ends it: steps over these buffers are not captured any more.
 
     Args:
-        device: where, with nothing left to do.
-        enqueue: enqueues one step; it has run before.
-        warn: whether to say that a step cannot be captured.
-
-    Raises:
-        EngineError: the step fails without a capture, too.
-        ResourceError: the same, for want of memory.
+        buffers: of the steps.
+        enqueue: enqueues one step; it has run before, with nothing left to do.
+        program: where it comes from; says whether to capture, and learns of a refusal.
     """
-    fault = ""  # not the error, whose traceback holds what the library made
-    for _ in range(2):
+
+    def __init__(self, buffers: StepBuffers, enqueue: Callable[[], None], program: Program) -> None:
+        self._buffers = buffers
+        self._enqueue = enqueue
+        self._program = program
+        self._graphs: dict[int, Callable[[], None]] = {}
+        self._attempts = _ATTEMPTS if program.captures else 0
+
+    def launch(self, count: int) -> None:
+        """Enqueue `count` steps, with a copy of the tokens of each to the ring.
+
+        Raises:
+            EngineError: the device or the library failed.
+            ResourceError: the same, for want of memory.
+        """
+        replay = self._graphs.get(count) or self._replay(count)
+        replay()
+
+    def _replay(self, count: int) -> Callable[[], None]:
+        """Capture a group; return what enqueues it."""
+        group = partial(_enqueue, self._enqueue, self._buffers, count)  # without `self`, which holds the graph
+        if self._attempts == 0:
+            return group
         try:
-            return device.capture(enqueue)
+            self._graphs[count] = self._buffers.device.capture(group)
         except (EngineError, ResourceError) as error:
-            fault = str(error)
+            self._attempts -= 1
+            if self._attempts == 0:
+                self._give_up(str(error))
+            return group
+        return self._graphs[count]
+
+    def _give_up(self, fault: str) -> None:
+        if self._program.captured:
+            _log.warning("steps are launched one by one, without CUDA graphs: %s", fault)
+        self._program.captured = False
+
+
+def _enqueue(enqueue: Callable[[], None], buffers: StepBuffers, count: int) -> None:
+    for slot in range(count):
         enqueue()
-        device.synchronize()
-    if warn:
-        _log.warning("steps are launched one by one, without CUDA graphs: %s", fault)
-    return enqueue
+        buffers.keep_tokens(slot)

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.device.buffers import Stack, StepBuffers, StepSizes, bytes_needed
+from txport.runtime.device.capture import StepGroups
 from txport.runtime.device.device import Device
 from txport.runtime.device.program import Program
 from txport.runtime.errors import EngineError, ResourceError
@@ -32,10 +33,10 @@ class Lease(Generic[_Value]):
 
 @dataclass(frozen=True)
 class PreparedStep:
-    """The buffers of a step and what enqueues one step over them."""
+    """The buffers of a step and what enqueues groups of steps over them."""
 
     buffers: StepBuffers
-    launch: Callable[[], None]
+    groups: StepGroups
 
     def __del__(self) -> None:
         """What a batch left under way is done before the library's part of it goes."""
@@ -137,7 +138,8 @@ class Pool:
         graph, ids = self._program.step_graph, self._program.id_type
         buffers = StepBuffers(self.device, self.manifest, graph, sizes, ids, self.tokens.pad)
         try:
-            return PreparedStep(buffers, self._program.prepare(buffers.addresses, sizes))
+            enqueue = self._program.prepare(buffers.addresses, sizes)
+            return PreparedStep(buffers, StepGroups(buffers, enqueue, self._program))
         except EngineError:  # the device may not answer any more; its memory goes with it
             raise
         except BaseException:

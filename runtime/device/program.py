@@ -19,7 +19,8 @@ class Program(Protocol):
         id_type: its type for what the manifest calls int64.
         step_graph: the decoder step that it runs.
         always_logits: its step has no form without logits.
-        captured: whether steps are replayed as CUDA graphs; false once the device has refused one.
+        captures: whether the device is to capture steps.
+        captured: whether they are replayed as CUDA graphs; false once the device has refused one.
     """
 
     name: str
@@ -27,15 +28,17 @@ class Program(Protocol):
     id_type: str
     step_graph: Graph
     always_logits: bool
+    captures: bool
     captured: bool
 
     def bucket(self, rows: int, target: int) -> tuple[int, int]:
         """The rows and the cache length of the buffers that serve this many."""
 
     def prepare(self, addresses: Mapping[str, int], sizes: StepSizes) -> Callable[[], None]:
-        """Bind the step's buffers, whose rows are all finished, run it once, and return what enqueues one step.
+        """Bind the step's buffers, whose rows are all finished, and return what enqueues one step.
 
-        After each step, an output that has an input's address is there; the library may have written it elsewhere.
+        It has run until the library has allocated what it needs. After each step, an output that has an input's address
+        is there; the library may have written it elsewhere.
         """
 
     def encode(self, addresses: Mapping[str, int], batch: int, width: int) -> None:

@@ -26,7 +26,7 @@ class DeviceState:
 
     def __init__(self, pool: Pool, step: Lease[PreparedStep], rows: Sequence[int], source: int) -> None:
         self._pool, self._step, self._rows = pool, step, list(rows)
-        self._buffers, self._launch = step.value.buffers, step.value.launch
+        self._buffers = step.value.buffers
         self._groups = self._read = 0  # groups of steps so far, and how many of them were read
         self.rows, self.source, self.target = len(rows), source, self._buffers.sizes.target
 
@@ -62,9 +62,7 @@ class DeviceState:
         """Advance every unfinished row by up to `count` tokens; returns before the device is done."""
         assert count <= RING and self._groups - self._read < 2, "too many steps without a poll"
         with self._pool.working():
-            for slot in range(count):
-                self._launch()
-                self._buffers.keep_tokens(slot)
+            self._step.value.groups.launch(count)
             self._buffers.download_state(self._buffers.polls[self._groups % 2], count)
         self._groups += 1
 

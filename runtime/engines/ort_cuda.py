@@ -1,8 +1,7 @@
 """ONNX Runtime's CUDA provider as a program of `txport.runtime.device.engine`: it runs on the device's own buffers.
 
-It runs on txport's stream, so that copies and steps need no synchronisation. The step over each set of buffers is
-captured as a CUDA graph and replayed; where it cannot be, one warning says so, and these buffers' steps are launched
-one by one.
+It runs on txport's stream, so that copies and steps need no synchronisation, and steps can be captured
+(`txport.runtime.device.capture`).
 
 ONNX Runtime's own graphs (`enable_cuda_graph`) are not used: it keeps them by thread and never frees them, captures so
 that no other thread may allocate meanwhile, and before 1.28 waits after each replay.
@@ -18,14 +17,13 @@ import onnxruntime
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, Lowering
 from txport.runtime.device.buffers import StepSizes
-from txport.runtime.device.capture import captured
 from txport.runtime.device.device import Device
 from txport.runtime.engine import Limits
 from txport.runtime.engines.ort_session import open_session, open_step, providers_of, run
 
 _SHORTEST_TARGET = 32
-# Runs in which memory is planned and allocated: two are enough from 1.24 on, and at most sizes before.
-_WARM_UP = 3
+# Runs in which ONNX Runtime allocates, and libraries choose their kernels.
+_WARM_UP = 2
 
 
 class OrtProgram:
@@ -37,9 +35,6 @@ class OrtProgram:
         lowerings: the decoder steps to try; the first that the installed version loads is used.
         device: whose memory and stream.
         where: "cuda"; "cpu" is for a device whose memory is the host's, as in tests.
-
-    Attributes:
-        captures: whether steps are to be captured; false to measure what that saves.
 
     Raises:
         BundleError: ONNX Runtime does not load the graphs.
@@ -70,17 +65,13 @@ class OrtProgram:
         return batch, length
 
     def prepare(self, addresses: Mapping[str, int], sizes: StepSizes) -> Callable[[], None]:
-        """Bind the step's buffers, run it until ONNX Runtime has allocated what it needs, and capture it."""
+        """Bind the step's buffers, and run it until ONNX Runtime has allocated what it needs."""
         shape = {"batch": sizes.rows, "source": sizes.source, "target": sizes.target}
         launch = self._bound(self._step, self.step_graph, addresses, shape)
         for _ in range(_WARM_UP):
             launch()
         self._device.synchronize()
-        if not self.captures:
-            return launch
-        replay = captured(self._device, launch, warn=self.captured)
-        self.captured &= replay is not launch
-        return replay
+        return launch
 
     def encode(self, addresses: Mapping[str, int], batch: int, width: int) -> None:
         """Enqueue a run of the encoder."""

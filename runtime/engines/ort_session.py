@@ -12,12 +12,12 @@ from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, Lowering
 from txport.runtime.engines.cuda_libraries import load_cuda_libraries, missing, no_cuda, why_no_cuda
 from txport.runtime.errors import BundleError, MissingLibrary, ResourceError, TxportError, failure
+from txport.runtime.workers import limited
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 Provider = str | tuple[str, dict[str, str]]
 # Full float32 products, since ids must be those of PyTorch: TF32, the default, keeps 10 bits of each factor. The arena
-# grows by powers of two, its default: in the sizes that are asked for, ONNX Runtime 1.23 goes on allocating in each run
-# at some of them, and the encoder takes several times what its widest run needs.
+# grows by powers of two, its default, so that it settles.
 CUDA_OPTIONS = {"use_tf32": "0"}
 _TYPES = {"float32": "float", "float16": "float16", "int64": "int64", "int32": "int32", "bool": "bool"}
 # Microseconds that threads wait actively for the next run or operator: longer than the host takes between steps.
@@ -90,7 +90,7 @@ def open_session(
     Args:
         directory: the bundle.
         graph: which of its graphs.
-        threads: threads of each operator; 0 for as many as there are cores.
+        threads: threads of each operator; 0 for as many as there are cores, or fewer where a quota says so.
         providers: of `providers_of`.
         saved: where to write the graph as ONNX Runtime runs it, after its optimisations; its weights go beside it.
 
@@ -102,7 +102,7 @@ def open_session(
     path = directory / graph.file
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # fatal: an exception says what an error is
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads = threads or limited()
     # The encoder's temporaries are large: fresh pages for each of them cost more than what is computed in them. The
     # step's are small, and as fast without an arena, which would only hold them.
     options.enable_cpu_mem_arena = graph.role == "encoder"
@@ -114,6 +114,10 @@ def open_session(
         # On the CPU, Add and LayerNormalization are three times as fast as SkipLayerNormalization, which sums one
         # element after the other (Welford 1962) and divides at each.
         options.add_session_config_entry("optimization.disable_specified_optimizers", "SkipLayerNormFusion")
+    else:
+        # A block planned for all temporaries of a run, by its sizes, fits no hole that other sizes left: the encoder's
+        # memory doubles once more than it need, and ONNX Runtime 1.23 still allocates in the third run at some sizes.
+        options.enable_mem_pattern = False
     if saved is not None:
         options.optimized_model_filepath = str(saved)
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", saved.name + ".bin")

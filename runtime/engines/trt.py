@@ -1,8 +1,8 @@
 """TensorRT engines as a program of `txport.runtime.device.engine`.
 
-One execution context for each set of buffers, at the profile of its bucket; its step is captured once as a CUDA graph
-and replayed. The encoder runs at its real sizes, outside of any graph. All contexts run on one stream and share one
-block of memory for temporaries, which is never moved, since captured graphs hold its address.
+One execution context for each set of buffers, at the profile of its bucket. The encoder runs at its real sizes,
+outside of any graph. All contexts run on one stream and share one block of memory for temporaries, which is never
+moved, since captured graphs hold its address.
 
 TensorRT promises an output over an input only where a layer asks for it (`getAliasedInputTensor`): it may compute a
 cheap value twice, and read the input again after the output was written. Caches may lie over each other even so:
@@ -19,7 +19,6 @@ from txport.runtime.bundle.interface import OPTIONAL_OUTPUTS, STATE
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph
 from txport.runtime.device.buffers import ALIGNMENT, StepSizes, state_offsets
-from txport.runtime.device.capture import captured
 from txport.runtime.device.device import Buffer, Device
 from txport.runtime.engine import Limits
 from txport.runtime.engines.build_record import BuildRecord, EngineFile
@@ -47,7 +46,7 @@ class TrtProgram:
     """
 
     always_logits = True  # a network's outputs are all bound
-    captured = True
+    captures = True
 
     def __init__(
         self, directory: Path, record: BuildRecord, manifest: Manifest, tensorrt: TensorRt, device: Device
@@ -69,6 +68,7 @@ class TrtProgram:
         contexts = [(p.batch.max, self._context(engine, index)) for index, p in enumerate(file.profiles)]
         self._encoders = sorted(contexts, key=lambda each: each[0])
         self.limits = limits_of(record)
+        self.captured = True
         self.name = f"{tensorrt.library}, lowering {record.lowering}, {directory.name}"
 
     def bucket(self, rows: int, target: int) -> tuple[int, int]:
@@ -76,7 +76,7 @@ class TrtProgram:
         return smallest_bucket(self._steps, rows, target)
 
     def prepare(self, addresses: Mapping[str, int], sizes: StepSizes) -> Callable[[], None]:
-        """Bind the step's buffers in a context of their own, run it once, and capture it."""
+        """Bind the step's buffers in a context of their own, and run it once."""
         context = self._context(*self._steps[sizes.rows, sizes.target])
         shape = {"batch": sizes.rows, "source": sizes.source, "target": sizes.target}
         offsets, _ = state_offsets(sizes.rows, self.id_type)
@@ -91,9 +91,7 @@ class TrtProgram:
 
         enqueue()
         self._device.synchronize()
-        launch = captured(self._device, enqueue, warn=self.captured)
-        self.captured &= launch is not enqueue
-        return launch
+        return enqueue
 
     def encode(self, addresses: Mapping[str, int], batch: int, width: int) -> None:
         """Enqueue a run of the encoder."""

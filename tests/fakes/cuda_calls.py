@@ -14,6 +14,7 @@ from pathlib import Path
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Lowering
 from txport.runtime.device.buffers import StepBuffers, StepSizes
+from txport.runtime.device.capture import StepGroups
 from txport.runtime.device.cuda import CudaDevice
 from txport.runtime.device.pool import PreparedStep
 from txport.runtime.engines import ort_cuda
@@ -48,7 +49,7 @@ class Step:
         self.program = ort_cuda.OrtProgram(bundle, self._manifest, [lowering], self.device)
 
     def prepare(self, rows: int, source: int, target: int) -> tuple[PreparedStep, list[Counter[str]]]:
-        """A step over new buffers, and the calls of each run until it is there, the captured one last."""
+        """A step over new buffers, captured, and the calls of each run of it, the captured one last."""
         sizes = StepSizes(rows, source, target, False)
         buffers = StepBuffers(self.device, self._manifest, self.program.step_graph, sizes, self.program.id_type, 0)
         runs: list[Counter[str]] = []
@@ -63,7 +64,9 @@ class Step:
 
         ort_cuda.run = counting
         try:
-            return PreparedStep(buffers, self.program.prepare(buffers.addresses, sizes)), runs
+            groups = StepGroups(buffers, self.program.prepare(buffers.addresses, sizes), self.program)
+            groups.launch(1)
+            return PreparedStep(buffers, groups), runs
         finally:
             ort_cuda.run = run
 

@@ -181,7 +181,7 @@ class HashProgram:
     """
 
     name = "hash"
-    always_logits = captured = True
+    always_logits = captures = captured = True
 
     def __init__(
         self, device: MemoryDevice, manifest: Manifest, graph: Graph, batches: tuple[int, ...], targets: tuple[int, ...]
@@ -222,7 +222,7 @@ class HashProgram:
         enqueue()
         self.device.synchronize()
         assert bound["finished"].all(), "a step is tried on finished rows"
-        return self.device.capture(enqueue)
+        return enqueue
 
     def bind(self, addresses: Mapping[str, int], sizes: StepSizes) -> dict[str, Any]:
         """The step's tensors by name, at these addresses."""

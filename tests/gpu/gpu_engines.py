@@ -92,7 +92,9 @@ def check_nodes(engine: DeviceEngine, rows: Rows, **names: object) -> None:
     device.graphs = counts
     for batch in (batch for batch in BATCHES if batch <= engine.limits.batch):
         before = len(counts)
-        engine.allocate(batch, min(SOURCE, engine.limits.source), min(TARGET, engine.limits.target))
+        state = engine.allocate(batch, min(SOURCE, engine.limits.source), min(TARGET, engine.limits.target))
+        state.step()  # all rows are finished
+        state.read()
         for nodes in counts[before:]:
             rows("nodes of a captured step", {**names, "batch": batch, **nodes})
     device.graphs = None

@@ -1,4 +1,4 @@
-"""The kit for a machine with a GPU: packed, unpacked and rehearsed, and copied incompletely."""
+"""The kit for a machine with a GPU: packed, unpacked as tests/gpu/README.md says, and rehearsed."""
 
 import os
 import platform
@@ -8,128 +8,132 @@ import sys
 import zipfile
 from pathlib import Path
 
-import kit
 import pytest
 import run
 from host_driver import build_driver
 from page import findings
-from txport.runtime.errors import InputError, MissingLibrary
 
 ROOT = Path(__file__).parents[2]
 THIS = "{}.{}".format(*sys.version_info)
 
 
-def command(directory: Path, *arguments: str | Path) -> list[str]:
-    """start.py of a kit, in an environment that holds nothing else."""
-    return [
-        "env",
-        "-i",
-        f"PATH={os.environ['PATH']}",
-        sys.executable,
-        str(directory / "start.py"),
-        *map(str, arguments),
-    ]
+def pack(*arguments: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [str(ROOT / "tests/gpu/kit.sh"), *map(str, arguments)]
+    variables = {**os.environ, "PYTHON": sys.executable, "PYTHONS": "", **environment}
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
 
 
-def said(directory: Path, *arguments: str | Path) -> str:
-    """What it says when it refuses."""
-    done = subprocess.run(command(directory, *arguments), capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and done.stdout == "", done.stdout + done.stderr
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("start.py: ") and "Traceback" not in done.stderr, done.stderr
-    return last
+def unpack(parts: Path) -> Path:
+    """The kit, by the commands of the README."""
+    commands = "sha256sum --quiet -c kit.sha256 && mkdir kit && cat kit.0* | tar xz -C kit"
+    subprocess.run(["bash", "-c", commands], cwd=parts, check=True, capture_output=True)
+    return parts / "kit"
+
+
+def tiny_wheel(directory: Path, name: str, version: str, tag: str = "py3-none-any") -> Path:
+    """A wheel that holds nothing but a module."""
+    wheel, info = directory / f"{name}-{version}-{tag}.whl", f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(f"{name}/__init__.py", "")
+        archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n")
+        archive.writestr(
+            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nProvides-Extra: trt\n"
+        )
+        archive.writestr(f"{info}/RECORD", "")
+    return wheel
 
 
 @pytest.fixture
-def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A kit of three parts for a Python that nobody has."""
-    monkeypatch.setattr(kit, "PART_BYTES", 1000)
-    (tmp_path / "root" / "python2.0").mkdir(parents=True)
-    (tmp_path / "root" / "python2.0" / "noise").write_bytes(os.urandom(2500))
-    (tmp_path / "kit").mkdir()
-    assert [part.name for part in kit.pack(tmp_path / "root", tmp_path / "kit")] == ["kit.000", "kit.001", "kit.002"]
-    return tmp_path / "kit"
-
-
-@pytest.fixture(scope="module")
-def wheel() -> Path:
-    if not (wheels := list((ROOT / "build/dist").glob("txport-*.whl"))):
-        pytest.skip("needs txport's wheel: make wheel")
-    return wheels[0]
-
-
-def test_a_kit_is_rehearsed_in_an_environment_that_holds_nothing_else(
-    tmp_path: Path, wheel: Path, float16_bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Twice at once into one directory; then with packages that must, and must not, take the place of others."""
-    pytest.importorskip("cuda.bindings", reason="needs cuda-python: pip install 'txport[trt]'")
-    monkeypatch.setattr(kit, "PART_BYTES", 100_000)
+def bundles(tmp_path: Path, float16_bundle: Path) -> Path:
+    """A directory with a link to one bundle."""
     (tmp_path / "bundles").mkdir()
     (tmp_path / "bundles" / "tiny").symlink_to(float16_bundle)
-    options = ["--wheel", str(wheel), "--bundles", str(tmp_path / "bundles"), "--python", THIS, "--no-dependencies"]
-    kit.main([*options, "-o", str(tmp_path / "kit")])
-    scratch, driver = tmp_path / "scratch", build_driver(tmp_path)
-    start = command(tmp_path / "kit", scratch, "--driver", driver, "--step", "device")
-    both = [subprocess.Popen(start, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(2)]
+    return tmp_path / "bundles"
+
+
+def test_a_kit_is_rehearsed_in_an_environment_that_holds_nothing_else(tmp_path: Path, bundles: Path) -> None:
+    """Twice at once into one directory; what the machine has comes before what the kit brings."""
+    pytest.importorskip("cuda.bindings", reason="needs cuda-python: pip install 'txport[trt]'")
+    if not (wheels := list((ROOT / "build/dist").glob("txport-*.whl"))):
+        pytest.skip("needs txport's wheel: make wheel")
+    done = pack(tmp_path / "parts", wheels[0], bundles, PART_BYTES="100000")
+    assert done.returncode == 0 and len(list((tmp_path / "parts").glob("kit.0*"))) > 2, done.stderr
+    kit, scratch = unpack(tmp_path / "parts"), tmp_path / "scratch"
+    (kit / f"python{THIS}").mkdir()
+    (kit / f"python{THIS}" / "numpy.py").write_text("raise SystemExit('numpy of the kit')")
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(kit / "app")}
+    last = subprocess.check_output(
+        [sys.executable, "-c", "import sys; print(sys.path[-1])"], env=environment, text=True
+    )
+    assert last.strip() == str(kit / f"python{THIS}")
+    driver = str(build_driver(tmp_path))
+    start = [sys.executable, str(kit / "tests/gpu/run.py"), str(scratch), "--bundles", str(kit / "bundles")]
+    both = [
+        subprocess.Popen([*start, "--driver", driver, "--step", "device"], env=environment, stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
     for process in both:
         output, _ = process.communicate(timeout=300)
         assert process.returncode == 0, output
     found = findings(scratch / "results")
     assert found["device"]["outcome"] == "passed" and len(found) > 5
-    (unpacked,) = scratch.glob("kit-*")
-    assert {path.name for path in unpacked.iterdir()} >= {"app", "bundles", "tests", "pyproject.toml", f"python{THIS}"}
-    (unpacked / f"python{THIS}" / "numpy.py").write_text("raise SystemExit('numpy of the kit')")
-    assert subprocess.run([*start, "--minutes", "0"], stdout=subprocess.DEVNULL).returncode == 0, "the machine has it"
-    (tmp_path / "numpy.py").write_text("raise SystemExit('numpy of --libraries')")
-    done = subprocess.run([*start, "--libraries", tmp_path], capture_output=True, text=True)
-    assert done.stderr == "numpy of --libraries\n"
 
 
-def test_a_kit_that_is_copied_incompletely_names_the_part(tmp_path: Path, parts: Path) -> None:
-    part, scratch = parts / "kit.001", tmp_path / "scratch"
-    data = part.read_bytes()
-    part.write_bytes(data[:-1])
-    assert "kit.001 is damaged" in (words := said(parts, scratch)) and "copy it again" in words
-    part.unlink()
-    assert "kit.001 is missing: copy it again" in said(parts, scratch)
-    part.write_bytes(data)
-    listed = (parts / "kit.sha256").read_text()
-    (parts / "kit.sha256").write_text(listed[: listed.index("\n") + 1])
-    assert "kit.sha256 cut off" in said(parts, scratch)
-    (parts / "kit.sha256").unlink()
-    assert "kit.sha256 is missing or empty: copy it again" in said(parts, scratch)
-    assert list(scratch.iterdir()) == [], "nothing half unpacked is left"
+def test_a_part_that_is_damaged_or_missing_is_named(tmp_path: Path, bundles: Path) -> None:
+    done = pack(tmp_path / "parts", tiny_wheel(tmp_path, "txport", "1"), bundles, PART_BYTES="100000")
+    assert done.returncode == 0, done.stderr
+    part = tmp_path / "parts" / "kit.001"
+    for change in (lambda: part.write_bytes(part.read_bytes()[:-1]), part.unlink):
+        change()
+        with pytest.raises(subprocess.CalledProcessError) as caught:
+            unpack(tmp_path / "parts")
+        assert b"kit.001" in caught.value.stdout + caught.value.stderr and not (tmp_path / "parts/kit").exists()
 
 
-def test_bad_use_is_one_sentence(tmp_path: Path, parts: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert f"this kit is for python2.0, and this is python{THIS}" in said(parts, tmp_path / "scratch")
-    assert "there is no such directory" in said(parts, tmp_path, "--libraries", "nowhere")
-    with pytest.raises(InputError, match="holds no bundles"):
-        kit.gather(tmp_path / "root", tmp_path, None)
-    with pytest.raises(SystemExit), pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path)
-        kit.main(["--bundles", str(tmp_path), "-o", str(tmp_path / "other")])
-    assert capsys.readouterr().err == "kit.py: build/dist holds 0 wheels of txport and not one: run make wheel\n"
-
-
-def test_programs_come_with_their_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_come_with_their_libraries(tmp_path: Path, bundles: Path) -> None:
     compiler = shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         pytest.skip("needs a C++ compiler: apt install g++")
     (tmp_path / "tiny.cpp").write_text("int tiny() { return 0; }")
     (tmp_path / "main.cpp").write_text("int tiny();\nint main() { return tiny(); }")
-    library, program = tmp_path / "libtiny.so", tmp_path / "program"
+    library, program = tmp_path / "libtiny.so", tmp_path / "txport-bench"
     soname = ["-shared", "-fPIC", "-Wl,-soname,libtiny.so"]
     subprocess.run([compiler, *soname, "-o", library, tmp_path / "tiny.cpp"], check=True)
     linked = [library, f"-Wl,-rpath,{tmp_path}", "-Wl,--no-as-needed", "-lm"]
     subprocess.run([compiler, "-o", program, tmp_path / "main.cpp", *linked], check=True)
-    monkeypatch.setattr(kit, "PROGRAMS", ("program",))
-    kit.copy_programs(tmp_path, tmp_path / "kit")
-    assert [path.name for path in (tmp_path / "kit" / "lib").iterdir()] == ["libtiny.so"], "the rest is the system's"
+    shutil.copy(program, tmp_path / "txport-translate")
+    wheel = tiny_wheel(tmp_path, "txport", "1")
+    done = pack(tmp_path / "parts", wheel, bundles, tmp_path)
+    assert done.returncode == 0, done.stderr
+    kit = unpack(tmp_path / "parts")
+    assert [path.name for path in (kit / "programs/lib").iterdir()] == ["libtiny.so"], "the rest is the system's"
     library.unlink()
-    assert subprocess.run([tmp_path / "kit" / "program"], env=run.surroundings(tmp_path / "kit")).returncode == 0
-    with pytest.raises(MissingLibrary, match=r"program needs libtiny\.so, which is not here"):
-        kit.copy_programs(tmp_path, tmp_path / "other")
+    assert subprocess.run([kit / "programs/txport-bench"], env=run.surroundings(kit / "programs")).returncode == 0
+    done = pack(tmp_path / "parts", wheel, bundles, tmp_path)
+    assert done.returncode == 2 and "libtiny.so => not found" in done.stdout and "needs it: install it" in done.stderr
+
+
+def test_a_wheel_of_a_new_glibc_is_installed_for_any_python(tmp_path: Path, bundles: Path) -> None:
+    """As the one with the fused engine is: pip would take it for no wheel of the platforms that the others are of."""
+    packages = {"pytest": "8", "rich": "13", "nvidia_ml_py": "12", "exceptiongroup": "1", "tomli": "2"}
+    for name, version in {**packages, "cuda_bindings": "12.9"}.items():
+        tiny_wheel(tmp_path, name, version)
+    tiny_wheel(tmp_path, "cuda_bindings", "13")
+    wheel = tiny_wheel(tmp_path, "txport", "1", f"py3-none-manylinux_2_99_{platform.machine()}")
+    done = pack(tmp_path / "parts", wheel, bundles, PYTHONS="3.12 3.10", PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    kit = unpack(tmp_path / "parts")
+    assert (kit / "app/txport/__init__.py").exists()
+    for version in ("3.10", "3.12"):
+        assert {path.name for path in (kit / f"python{version}").iterdir()} >= packages.keys()
+        assert (kit / f"python{version}" / "cuda_bindings-12.9.dist-info").exists()
+        assert not list((kit / f"python{version}").glob("txport*")), "it is in app/"
+
+
+def test_a_directory_without_bundles_is_refused(tmp_path: Path) -> None:
+    done = pack(tmp_path / "parts", tiny_wheel(tmp_path, "txport", "1"), tmp_path)
+    assert done.returncode == 2 and done.stderr == f"kit.sh: {tmp_path} holds no bundles of tx-export\n"
+    assert not (tmp_path / "parts").exists()
 
 
 def test_programs_find_what_pip_has_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,21 +149,3 @@ def test_programs_find_what_pip_has_installed(tmp_path: Path, monkeypatch: pytes
     assert found["TXPORT_ONNXRUNTIME"] == f"{tmp_path}/onnxruntime/capi/libonnxruntime.so.1.99.0"
     monkeypatch.setenv("TXPORT_ONNXRUNTIME", "/mine/libonnxruntime.so")
     assert run.surroundings(Path("/programs"))["TXPORT_ONNXRUNTIME"] == "/mine/libonnxruntime.so"
-
-
-def test_a_wheel_of_a_new_glibc_is_installed_for_any_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the one with the fused engine is: pip would take it for no wheel of the platforms that the others are of."""
-    wheel = tmp_path / f"txport-1-py3-none-manylinux_2_99_{platform.machine()}.whl"
-    files = {
-        "txport/__init__.py": "",
-        "txport-1.dist-info/WHEEL": f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {wheel.stem[9:]}\n",
-        "txport-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: txport\nVersion: 1\nProvides-Extra: trt\n",
-        "txport-1.dist-info/RECORD": "",
-    }
-    with zipfile.ZipFile(wheel, "w") as archive:
-        for name, text in files.items():
-            archive.writestr(name, text)
-    monkeypatch.setattr(kit, "PACKAGES", ())
-    kit.install(tmp_path / "kit", wheel, ["3.12"], dependencies=True)
-    assert (tmp_path / "kit/app/txport/__init__.py").exists()
-    assert not list((tmp_path / "kit/python3.12").iterdir()), "it is in app/"

@@ -1,10 +1,19 @@
 // The processor's cores, and how an engine may use them.
 #pragma once
 
+#include <filesystem>
+
 namespace txport::core {
 
-// How many this process may run on; at least 1.
+// How many this process may use, by its affinity and by the quota of its control group; at least 1.
 int usable_cores();
+// That where the quota makes them fewer, of which ONNX Runtime does not know; else 0.
+int limited_cores();
+
+// Cores whose time the control group of this process may take, as of a container: 0 if nothing limits it. A part of a
+// core counts as one, as in the JVM and Go; more threads than that stand still for parts of each period. `root` is
+// where /proc and /sys are.
+int quota(const std::filesystem::path& root = "/");
 
 // The share of the processor that a bundle may use.
 struct CpuShare {

@@ -83,6 +83,25 @@ def test_the_next_group_of_steps_is_enqueued_before_the_host_waits_for_the_one_b
     assert all(device.behind[5:-1]), "and none after those"
 
 
+def test_groups_of_one_size_are_one_graph() -> None:
+    """A replay of a whole group is one call of the driver; its copies of tokens are in it."""
+    device = MemoryDevice()
+    engine, program = engine_on(device)
+    program.eos_weight = -99.0
+    memory = engine.encode(np.array([[4, 5, 3]]), np.array([3]))
+    state = engine.allocate(1, 3, 64)
+    state.place([0], memory, [0], [64])
+    made, captures, copies = [], [], []
+    for count in (4, 4, 1, 3, 4, 1, 3):
+        before = device.copies
+        state.step(count)
+        made += state.read().token_ids[:, 0].tolist()
+        captures.append(device.captures)
+        copies.append(device.copies - before)
+    assert captures == [1, 1, 2, 3, 3, 3, 3] and copies == [4, 0, 1, 3, 0, 0, 0]
+    assert made == expected([Request([4, 5, 3], 20)], -99.0)[0]
+
+
 def test_steps_that_a_batch_left_behind_are_done_before_its_buffers_go() -> None:
     device = MemoryDevice()
     engine, program = engine_on(device)

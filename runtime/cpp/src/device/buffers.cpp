@@ -125,7 +125,6 @@ DeviceBuffers::DeviceBuffers(const DeviceGraph& graph, Device& device, const Ste
     }
     write_constants(graph);
     bound_ = graph.program.bind(tensors_, sizes_);
-    replay_ = [this] { run(); };
   } catch (...) {
     free();
     throw;
@@ -186,19 +185,17 @@ void DeviceBuffers::reset(std::int64_t pad) const {
 
 void DeviceBuffers::upload_state() const { device_.upload(state_, host_, layout_.bytes); }
 
-void DeviceBuffers::step(std::size_t count, Poll& poll) const {
-  for (std::size_t slot = 0; slot < count; ++slot) {
-    replay_();
-    device_.copy({state_ + layout_.bytes_with(slot)}, {state_ + layout_.token_ids}, layout_.step_bytes());
-  }
+void DeviceBuffers::step(std::size_t slot) const {
+  bound_();
+  if (aside_ != nullptr) device_.copy({state_}, {aside_}, layout_.written);
+  device_.copy({state_ + layout_.bytes_with(slot)}, {state_ + layout_.token_ids}, layout_.step_bytes());
+}
+
+void DeviceBuffers::launch(std::size_t count, Poll& poll) const {
+  groups_->launch(count);
   poll.steps = count;
   device_.download(poll.block, state_, layout_.bytes_with(count));
   poll.done->record();
-}
-
-void DeviceBuffers::run() const {
-  bound_();
-  if (aside_ != nullptr) device_.copy({state_}, {aside_}, layout_.written);
 }
 
 std::byte* DeviceBuffers::allocated(std::size_t bytes) {
@@ -223,7 +220,7 @@ void DeviceBuffers::wait() const noexcept {
 
 void DeviceBuffers::free() noexcept {
   wait();
-  replay_ = nullptr;  // what was captured refers to what is bound, and that to the buffers
+  groups_ = nullptr;  // what was captured refers to what is bound, and that to the buffers
   bound_ = nullptr;
   for (std::byte* address : allocated_) device_.free(address);
   for (std::byte* address : pinned_) device_.free_host(address);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bundle/manifest.hpp"
+#include "device/capture.hpp"
 #include "device/program.hpp"
 
 namespace txport::core {
@@ -117,13 +118,12 @@ class DeviceBuffers {
   void reset(std::int64_t pad) const;
   // Copy ids, positions, limits and flags from the host to the device.
   void upload_state() const;
+  // Enqueue one step, as the library does it, and a copy of its tokens to a slot of the ring.
+  void step(std::size_t slot) const;
+  // How groups of steps are launched from now on.
+  void set_groups(std::unique_ptr<StepGroups> groups) { groups_ = std::move(groups); }
   // Enqueue `count` steps, and the poll of what they make.
-  void step(std::size_t count, Poll& poll) const;
-
-  // Enqueue one run of the step, as the library does it.
-  void run() const;
-  // What `step` does from now on instead of `run`.
-  void set_replay(std::function<void()> replay) { replay_ = std::move(replay); }
+  void launch(std::size_t count, Poll& poll) const;
 
  private:
   Device& device_;
@@ -140,7 +140,7 @@ class DeviceBuffers {
   std::byte* host_ = nullptr;
   std::array<Poll, 2> polls_;
   std::function<void()> bound_;
-  std::function<void()> replay_;
+  std::unique_ptr<StepGroups> groups_;
 
   void place_tensors(const DeviceGraph& graph);
   void write_constants(const DeviceGraph& graph) const;

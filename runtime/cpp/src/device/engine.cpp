@@ -101,38 +101,21 @@ class DeviceEngine : public Engine {
     parts_.device->upload(tensor.address, bytes.data(), bytes.size());
   }
 
-  // Run the step of new buffers, whose rows are all finished, and capture it. It runs before, since early runs may
-  // compile and allocate, which cannot be captured: ONNX Runtime plans its memory in the first run and allocates it in
-  // the second, before 1.24 at some sizes in the third. They write the first slot of the caches, which `place` clears.
-  std::function<void()> warm_up(const DeviceBuffers& buffers) const {
-    constexpr int kRuns = 3;
-    const auto run = [&buffers] { buffers.run(); };
-    for (int i = 0; i < kRuns; ++i) run();
+  // Run the step of new buffers, whose rows are all finished. Libraries allocate and choose their kernels in
+  // early runs, which cannot be captured. They write the first slot of the caches, which `place` clears.
+  std::unique_ptr<StepGroups> warm_up(const DeviceBuffers& buffers) const {
+    constexpr int kRuns = 2;
+    for (int i = 0; i < kRuns; ++i) buffers.step(0);
     parts_.device->synchronize();
-    if (!parts_.program->can_be_captured()) return run;
-    // What a library allocates in a capture spoils it. So the step runs once more by itself, and is tried again.
-    std::string fault;
-    for (int attempt = 0; attempt < 2; ++attempt) {
-      fault.clear();
-      auto replay = captured(run, fault);
-      if (fault.empty()) return replay;
-      run();
-      parts_.device->synchronize();
-    }
-    if (parts_.warn && !std::exchange(warned_, true)) {
-      parts_.warn("steps are launched one by one, without CUDA graphs: " + fault);
-    }
-    return run;
+    StepGroups::Refused refused;
+    if (parts_.program->can_be_captured()) refused = [this](const std::string& fault) { warn(fault); };
+    return std::make_unique<StepGroups>(
+        *parts_.device, [&buffers](std::size_t slot) { buffers.step(slot); }, std::move(refused));
   }
 
-  // An allocation that a capture refuses looks like one for want of memory.
-  std::function<void()> captured(const std::function<void()>& run, std::string& fault) const {
-    try {
-      return parts_.device->capture(run, fault);
-    } catch (const ResourceError& error) {
-      fault = error.what();
-      return run;
-    }
+  void warn(const std::string& fault) const {
+    if (!parts_.warn || std::exchange(warned_, true)) return;
+    parts_.warn("steps are launched one by one, without CUDA graphs: " + fault);
   }
 };
 

@@ -72,7 +72,7 @@ Pool::Lease<Block> Pool::memory(std::size_t bytes) const {
 std::unique_ptr<DeviceBuffers> Pool::prepared(const StepSizes& sizes) const {
   auto buffers = std::make_unique<DeviceBuffers>(graph_, device_, sizes);
   buffers->reset(pad_);
-  buffers->set_replay(prepare_(*buffers));
+  buffers->set_groups(prepare_(*buffers));
   return buffers;
 }
 

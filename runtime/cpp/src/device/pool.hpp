@@ -40,8 +40,8 @@ class Pool {
   template <typename Item>
   using Lease = std::unique_ptr<Item, Return>;
 
-  // Called once for new buffers: warms them up and returns what replays a step.
-  using Prepare = std::function<std::function<void()>(const DeviceBuffers&)>;
+  // Called once for new buffers: warms them up and returns what launches their steps.
+  using Prepare = std::function<std::unique_ptr<StepGroups>(const DeviceBuffers&)>;
 
   // Everything that is given must outlive the pool.
   Pool(const DeviceGraph& graph, Device& device, const Latch& latch, std::int64_t pad, Prepare prepare)

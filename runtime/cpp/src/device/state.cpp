@@ -131,7 +131,7 @@ void DeviceState::place_run(std::size_t place, const DeviceMemory& memory, std::
 
 void DeviceState::step(std::int64_t count) {
   assert(groups_ - read_ < buffers_->polls().size() && static_cast<std::size_t>(count) <= kRingSteps);
-  steps_.latch.guard([&] { buffers_->step(static_cast<std::size_t>(count), buffers_->polls()[groups_ % 2]); });
+  steps_.latch.guard([&] { buffers_->launch(static_cast<std::size_t>(count), buffers_->polls()[groups_ % 2]); });
   ++groups_;
 }
 

@@ -17,6 +17,7 @@
 #include <cpuid.h>
 #endif
 
+#include "cores.hpp"
 #include "device/gpu.hpp"
 #include "engines/mapped.hpp"
 #include "engines/onnxruntime.hpp"
@@ -129,8 +130,7 @@ void append_cuda(Ort::SessionOptions& options, const std::string& device, void* 
     Ort::ThrowOnError(Ort::GetApi().CreateCUDAProviderOptions(&made));
     const std::unique_ptr<OrtCUDAProviderOptionsV2, ReleaseCudaOptions> cuda(made);
     // Full float32 products, since ids must be those of PyTorch: TF32, the default, keeps 10 bits of each factor. The
-    // arena grows by powers of two, its default: in the sizes that are asked for, ONNX Runtime 1.23 goes on allocating
-    // in each run at some of them, and the encoder takes several times what its widest run needs.
+    // arena grows by powers of two, its default, so that it settles.
     constexpr std::array names{"use_tf32"};
     constexpr std::array values{"0"};
     Ort::ThrowOnError(Ort::GetApi().UpdateCUDAProviderOptions(cuda.get(), names.data(), values.data(), names.size()));
@@ -156,7 +156,7 @@ Ort::SessionOptions session_options(const How& how) {
   Ort::SessionOptions options;
   options.SetLogSeverityLevel(ORT_LOGGING_LEVEL_FATAL);  // an exception says what an error is
   // On a GPU one thread: the host only launches kernels.
-  options.SetIntraOpNumThreads(how.device == "cpu" ? how.threads : 1);
+  options.SetIntraOpNumThreads(how.device != "cpu" ? 1 : how.threads > 0 ? how.threads : limited_cores());
   // Without the arena the temporaries of a large batch go back to the system; steps are as fast without it.
   options.DisableCpuMemArena();
   // Each session has threads of its own. By default they wait actively for about 10 ms after a run, in which they take
@@ -166,6 +166,10 @@ Ort::SessionOptions session_options(const How& how) {
     // On the CPU, Add and LayerNormalization are three times as fast as SkipLayerNormalization, which sums one element
     // after the other (Welford 1962) and divides at each.
     options.AddConfigEntry("optimization.disable_specified_optimizers", "SkipLayerNormFusion");
+  } else {
+    // A block planned for all temporaries of a run, by its sizes, fits no hole that other sizes left: the encoder's
+    // memory doubles once more than it need, and ONNX Runtime 1.23 still allocates in the third run at some sizes.
+    options.DisableMemPattern();
   }
   // For int8: x86-64 adds pairs of products in 16 bits then, which overflow, unless told otherwise. Where there is VNNI
   // this would only cost the time that it and AMX save.

@@ -1,0 +1,42 @@
+// Groups of decoder steps as CUDA graphs, or launched operator by operator where the device refuses to capture them.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "device/device.hpp"
+
+namespace txport::core {
+
+// The steps of one set of buffers: the first group of each size is captured, and replayed from then on.
+//
+// What a library allocates in a capture spoils it. Such a group is launched operator by operator, which allocates, and
+// the next one is captured. A second failure ends it: steps over these buffers are not captured any more.
+class StepGroups {
+ public:
+  // Enqueues one step, and a copy of its tokens to this slot of the ring.
+  using Step = std::function<void(std::size_t slot)>;
+  // Called after the second failure, with what the device or the library said.
+  using Refused = std::function<void(const std::string& fault)>;
+
+  // `step` has run before, with nothing left to do. Without `refused` nothing is captured.
+  StepGroups(Device& device, Step step, Refused refused)
+      : device_(device), step_(std::move(step)), refused_(std::move(refused)), attempts_(refused_ ? 2 : 0) {}
+
+  // Enqueue `count` steps. Throws EngineError: the device or the library failed. ResourceError: for want of memory.
+  void launch(std::size_t count);
+
+ private:
+  Device& device_;
+  const Step step_;
+  const Refused refused_;
+  int attempts_;
+  std::map<std::size_t, std::function<void()>> graphs_;
+
+  void capture(std::size_t count, const std::function<void()>& group);
+};
+
+}  // namespace txport::core
