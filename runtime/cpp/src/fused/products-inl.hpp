@@ -98,7 +98,7 @@ HWY_INLINE void FindLargest(const float* logits, std::size_t size, std::size_t f
   const float largest = hn::ReduceMax(df, most);
   if (!(largest > best.value)) return;
   std::size_t at = 0;
-  const auto here = [&] { return hn::Eq(hn::Load(df, logits + at), hn::Set(df, largest)); };
+  const auto here = [&]() HWY_ATTR { return hn::Eq(hn::Load(df, logits + at), hn::Set(df, largest)); };
   while (hn::AllFalse(df, here())) at += kLanes;
   best = {largest, static_cast<std::int32_t>(first + at + hn::FindKnownFirstTrue(df, here()))};
 }
