@@ -79,7 +79,7 @@ struct StepJob {
 
 // Compilers whose assemblers know AVX-VNNI.
 #if (defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11)
-#define TXPORT_AVX_VNNI 1
+#define TXPORT_AVX_VNNI
 #endif
 
 // Int8 dot products of this processor that are not of a target of Highway. Tests change it while nothing runs.

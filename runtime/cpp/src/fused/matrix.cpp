@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "fused/workspace.hpp"
 #include "half.hpp"
@@ -48,7 +49,8 @@ Origin origin(const Plan& plan, std::size_t panel) {
 }
 
 // A block of int8 `weight` to whole words of 4 inputs: `to` [columns / 4, 16, 4], which is zero where it is padding.
-void pack_int8(const View& weight, const Origin& from, std::size_t column, std::size_t columns, std::uint8_t* to) {
+// All of them are numbers.
+bool pack_int8(const View& weight, const Origin& from, std::size_t column, std::size_t columns, std::uint8_t* to) {
   const auto* start =
       reinterpret_cast<const std::uint8_t*>(weight.data) + from.row * weight.row_stride + column * weight.column_stride;
   // Compilers make vectors of this where a stride is 1.
@@ -63,6 +65,7 @@ void pack_int8(const View& weight, const Origin& from, std::size_t column, std::
     }
   };
   weight.row_stride == 1 ? copy(1, weight.column_stride) : copy(weight.row_stride, weight.column_stride);
+  return true;
 }
 
 // The sum of each output's weights. False if one of them is -128: its negative is no int8, which AVX2 needs.
@@ -157,6 +160,46 @@ bool pack_floats(const View& weight, const Origin& from, std::size_t column, std
   return sound;
 }
 
+// One panel, [steps, 64 or 32]. This and the next two return false if a weight cannot be used.
+bool pack_weights(const Plan& plan, const Origin& from, std::uint8_t* panel) {
+  const Matrix& matrix = *plan.matrix;
+  const std::size_t inputs = plan.inputs.size;
+  bool sound = true;
+  if (from.count < kPanel || inputs < plan.inputs.width()) std::fill_n(panel, matrix.stride, 0);
+  for (std::size_t group = 0; group < plan.inputs.count; ++group) {
+    const auto pack_group = matrix.int8()                  ? pack_int8
+                            : matrix.kind == Kind::float16 ? pack_floats<std::uint16_t>
+                                                           : pack_floats<float>;
+    std::uint8_t* to = panel + group * matrix.stride / plan.inputs.count;
+    sound = pack_group(from.part.weight, from, group * inputs, inputs, to) && sound;
+  }
+  return sound;
+}
+
+bool pack_bias(const Plan& plan, const Origin& from, float* bias) {
+  bool sound = true;
+  std::fill_n(bias, from.count, 0.0F);
+  std::fill_n(bias + from.count, kPanel - from.count, plan.padding);
+  if (from.part.bias.empty() || from.count == 0) return true;
+  each_of_row(from.part.bias, 0, from.row, from.count, [&](std::size_t n, float value) {
+    sound = sound && !std::isnan(value);  // tokens that must never come have -infinity
+    bias[n] = value;
+  });
+  return sound;
+}
+
+// Of int8 outputs, and the sums of their weights.
+bool pack_scales(const Matrix& matrix, const Origin& from, std::size_t p) {
+  bool sound = true;
+  float* scale = matrix.scale + p * kPanel;
+  std::fill_n(scale, kPanel, 0.0F);
+  for (std::size_t n = 0; n < from.count; ++n) {
+    scale[n] = load<float>(from.part.weight.scales, from.row + n);
+    sound = sound && std::isfinite(scale[n]);
+  }
+  return sum_up(matrix.panel(p), matrix.steps, matrix.sum + p * kPanel) && sound;
+}
+
 }  // namespace
 
 std::vector<float> floats_of(const View& view, std::size_t rows) {
@@ -218,43 +261,15 @@ void lay_out(const Plan& plan, Cursor& at) {
 }
 
 bool pack(const Plan& plan, std::size_t begin, std::size_t end) {
-  const Matrix& matrix = *plan.matrix;
   bool sound = true;
   for (std::size_t p = begin; p < end; ++p) {
     const Origin from = origin(plan, p);
-    const View& weight = from.part.weight;
-    auto* panel = matrix.panel(p);
-    if (from.count < kPanel || plan.inputs.size < plan.inputs.width()) std::fill_n(panel, matrix.stride, 0);
-    for (std::size_t group = 0; group < plan.inputs.count; ++group) {
-      const std::size_t inputs = plan.inputs.size;
-      std::uint8_t* to = panel + group * matrix.stride / plan.inputs.count;
-      if (matrix.int8()) {
-        pack_int8(weight, from, group * inputs, inputs, to);
-      } else if (matrix.kind == Kind::float16) {
-        sound = pack_floats<std::uint16_t>(weight, from, group * inputs, inputs, to) && sound;
-      } else {
-        sound = pack_floats<float>(weight, from, group * inputs, inputs, to) && sound;
-      }
-    }
-    const std::size_t first = p * kPanel;
-    std::fill_n(matrix.bias + first, from.count, 0.0F);
-    std::fill_n(matrix.bias + first + from.count, kPanel - from.count, plan.padding);
-    if (!from.part.bias.empty() && from.count > 0) {
-      each_of_row(from.part.bias, 0, from.row, from.count, [&](std::size_t n, float value) {
-        sound = sound && !std::isnan(value);  // tokens that must never come have -infinity
-        matrix.bias[first + n] = value;
-      });
-    }
+    sound = pack_weights(plan, from, plan.matrix->panel(p)) && sound;
+    sound = pack_bias(plan, from, plan.matrix->bias + p * kPanel) && sound;
+    if (plan.matrix->int8()) sound = pack_scales(*plan.matrix, from, p) && sound;
     if (plan.bounds != nullptr && plan.bounds->copy.panels > 0 && sound) {
-      pack_bounds(matrix, p, from.count, *plan.bounds);
+      pack_bounds(*plan.matrix, p, from.count, *plan.bounds);
     }
-    if (!matrix.int8()) continue;
-    std::fill_n(matrix.scale + first, kPanel, 0.0F);
-    for (std::size_t n = 0; n < from.count; ++n) {
-      matrix.scale[first + n] = load<float>(weight.scales, from.row + n);
-      sound = sound && std::isfinite(matrix.scale[first + n]);
-    }
-    sound = sum_up(panel, matrix.steps, matrix.sum + first) && sound;
   }
   return sound;
 }

@@ -66,7 +66,7 @@ struct SourceToken {
 
 // A row that is being decoded, and this thread's copy of how far it is.
 struct ActiveRow {
-  Row* row;
+  Row* row = nullptr;
   Progress progress;
 };
 
