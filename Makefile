@@ -108,6 +108,9 @@ unit-runtime: $(RUNTIME_VENV)/.ready wheel
 	@echo "== Tests of the runtime where there is no PyTorch, on $$($(RUNTIME_VENV)/bin/python --version)"
 	@TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) $(RUNTIME_VENV)/bin/python -m pytest $(SIDE_BY_SIDE) -m 'not gpu' \
 	  tests/runtime tests/gpu tests/test_layout.py
+	@echo '== Tests of the runtime as on a system without locks of directories'
+	@TXPORT_SYSTEM=portable TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) $(RUNTIME_VENV)/bin/python -m pytest $(SIDE_BY_SIDE) -m 'not gpu' \
+	  tests/runtime --ignore tests/runtime/device
 
 # ONNX Runtime's own CUDA provider, without a GPU, over stand-ins for CUDA's libraries: the newest version, and the last
 # one for Python 3.10. Not the extra ort-gpu, which brings CUDA itself. Kernels compute nothing there.

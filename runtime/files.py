@@ -1,14 +1,11 @@
 """Files that are either whole or absent: hashes, atomic writes, and directories that appear by one rename."""
 
-import ctypes
 import errno
-import fcntl
 import glob
 import hashlib
 import os
 import secrets
 import shutil
-import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,11 +13,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from txport.runtime.errors import InputError, ResourceError, TxportError
+from txport.runtime.system import Lock, exchange, synchronise, user
 
 _CHUNK = 1 << 20
 _TEMPORARY = ".txport-"  # in the names of files and directories that are not finished
-_AT_FDCWD = -100
-_RENAME_EXCHANGE = 2
 _EXHAUSTED = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EIO)
 
 
@@ -70,7 +66,7 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         with _reported(path, ours=True):
             os.replace(sibling, path)
-            _sync(path.parent)
+            synchronise(path.parent)
 
 
 @contextmanager
@@ -79,7 +75,7 @@ def scratch_directory() -> Iterator[Path]:
 
     What a process that is killed leaves there is removed by the next call.
     """
-    target = Path(tempfile.gettempdir(), f"txport-{os.getuid()}")
+    target = Path(tempfile.gettempdir(), f"txport-{user()}")
     remove_leftovers(target.parent, target.name)
     with _locked_sibling(target, lambda sibling: sibling.mkdir(0o700)) as directory:
         yield directory
@@ -182,35 +178,33 @@ def _locked_sibling(target: Path, make: Callable[[Path], None]) -> Iterator[Path
     """
     while True:
         sibling = target.with_name(f".{target.name}{_TEMPORARY}{secrets.token_hex(8)}")
-        lock = -1
+        lock = None
         try:
             with _reported(target, ours=True):
                 make(sibling)
                 # Until it is locked another process may take it for a leftover and remove it: then take another name.
                 with suppress(FileNotFoundError):
-                    lock = os.open(sibling, os.O_RDONLY)
-            if lock >= 0 and _try_lock(lock) and sibling.exists():
+                    lock = Lock(sibling)
+            if lock is not None and not lock.elsewhere and sibling.exists():
                 yield sibling
                 return
         finally:
-            if sibling.is_dir():
-                shutil.rmtree(sibling, ignore_errors=True)
-            else:
-                sibling.unlink(missing_ok=True)
-            if lock >= 0:
-                os.close(lock)
+            _remove(sibling)
+            if lock is not None:
+                lock.close()
 
 
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def remove_leftovers(folder: Path, name: str | None = None) -> None:
     """Remove what runs that were killed left in `folder`: temporary files and directories whose lock nobody holds.
+
+    Where the system has no such locks they stay.
 
     Args:
         folder: where to look.
@@ -219,24 +213,21 @@ def remove_leftovers(folder: Path, name: str | None = None) -> None:
     which = "*" if name is None else glob.escape(name)
     for leftover in folder.glob(f".{which}{_TEMPORARY}*"):
         try:
-            lock = os.open(leftover, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            lock = Lock(leftover)
         except OSError:
             continue
         try:
-            if _try_lock(lock):
-                if stat.S_ISDIR(os.fstat(lock).st_mode):
-                    shutil.rmtree(leftover, ignore_errors=True)
-                else:
-                    leftover.unlink(missing_ok=True)
+            if lock.held:
+                _remove(leftover)
         finally:
-            os.close(lock)
+            lock.close()
 
 
 def _publish(directory: Path, target: Path, replace: bool) -> None:
     """Rename `directory` to `target`; a directory that was there before gets the name `directory`."""
     if not replace or not target.exists():
         os.rename(directory, target)
-    elif not _exchange(directory, target):
+    elif not exchange(directory, target):
         aside = directory.with_name(directory.name + "-old")
         os.rename(target, aside)
         try:
@@ -245,33 +236,11 @@ def _publish(directory: Path, target: Path, replace: bool) -> None:
             os.rename(aside, target)
             raise
         os.rename(aside, directory)
-    _sync(target.parent)
-
-
-def _exchange(first: Path, second: Path) -> bool:
-    """Swap two names in one step (Linux renameat2); False where the kernel or the file system cannot."""
-    try:
-        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
-    except (AttributeError, OSError):
-        return False
-    arguments = _AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE
-    return bool(renameat2(*arguments) == 0)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        # Some network file systems cannot sync a directory; their rename is as safe as they make it.
-        if error.errno != errno.EINVAL:
-            raise
-    finally:
-        os.close(descriptor)
+    synchronise(target.parent)
 
 
 def _sync_tree(directory: Path) -> None:
     for folder, _, names in os.walk(directory):
         for name in names:
-            _sync(Path(folder, name))
-        _sync(Path(folder))
+            synchronise(Path(folder, name))
+        synchronise(Path(folder))

@@ -1,6 +1,5 @@
 """Optional dependencies: a missing one is reported in one sentence with the install command; log noise is dropped."""
 
-import ctypes
 import gc
 import logging
 import os
@@ -11,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from txport.runtime.errors import MissingLibrary
+from txport.runtime.system import c_function
 
 
 @contextmanager
@@ -88,7 +88,6 @@ def keep_memory() -> None:
     A training step of the demo had 5,000 page faults, and none since: a twelfth of its time. Elsewhere nothing happens.
     """
     trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
+    if mallopt := c_function("mallopt"):
         mallopt(trim_threshold, 1 << 30)
         mallopt(mmap_threshold, 1 << 25)  # the most that glibc takes

@@ -1,10 +1,11 @@
 """Divides the cores that the process may use among batches that run side by side."""
 
 import math
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
+
+from txport.runtime.system import affinity
 
 # More workers read the weights more often than caches and memory bandwidth allow.
 MOST_WORKERS = 4
@@ -12,16 +13,12 @@ MOST_WORKERS = 4
 
 def cores() -> int:
     """Cores that this process may use: by its affinity, and by the quota of its control group."""
-    return min(_affinity(), quota() or _affinity())
+    return min(affinity(), quota() or affinity())
 
 
 def limited() -> int:
     """`cores()` where a quota makes them fewer, of which ONNX Runtime does not know; else 0."""
-    return cores() if cores() < _affinity() else 0
-
-
-def _affinity() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores() if cores() < affinity() else 0
 
 
 def quota(root: Path = Path("/")) -> int:

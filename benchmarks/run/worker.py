@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from txport.benchmarks.contestants.backend import BACKENDS, Backend, SelfTimed, Task
 from txport.benchmarks.report.statistics import warm_up
-from txport.runtime.processes import end_with_parent, process_memory
+from txport.runtime.system import end_with_parent, process_memory
 
 FAST = 0.2  # of a turn: a shorter call is made once untimed when a turn begins
 

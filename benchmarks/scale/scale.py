@@ -39,7 +39,7 @@ translator.translate(["a"])
 start = time.perf_counter()
 translator.translate_file(source, target)
 seconds = time.perf_counter() - start
-from txport.runtime.processes import process_memory
+from txport.runtime.system import process_memory
 print(seconds, process_memory("VmHWM"))
 """
 

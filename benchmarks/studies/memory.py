@@ -13,7 +13,7 @@ import sys
 from txport.runtime import Translator
 translator = Translator(sys.argv[1])
 translator.translate_ids([[*range(4, 35), translator.manifest.tokens.eos]], max_length=64)
-from txport.runtime.processes import process_memory
+from txport.runtime.system import process_memory
 print(*map(process_memory, ("VmRSS", "VmHWM", "RssAnon")))
 """
 

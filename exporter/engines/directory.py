@@ -36,7 +36,7 @@ from txport.runtime.engines.directories import ENGINES
 from txport.runtime.engines.tensorrt import TensorRt, find_tensorrt
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.files import new_directory, remove_leftovers, write_atomically
-from txport.runtime.processes import process_memory
+from txport.runtime.system import process_memory
 from txport.runtime.version import VERSION
 
 _log = logging.getLogger("txport")

@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from txport.runtime.errors import CheckFailed, TxportError
-from txport.runtime.processes import end_with_parent
+from txport.runtime.system import end_with_parent
 
 T = TypeVar("T")
 _POLL = 0.2  # seconds between checks of the time that is left

@@ -17,9 +17,10 @@ import numpy as np
 import numpy.typing as npt
 from txport.runtime.engine import Float32, Int64, Limits, SpecialTokens, StepOutput
 from txport.runtime.errors import BundleError, EngineError, InputError, MissingLibrary, ResourceError, TxportError
+from txport.runtime.system import library_name
 from txport.runtime.version import VERSION
 
-LIBRARY = "libtxport_engine.so"
+LIBRARY = library_name("txport_engine")
 # Names the file of the library, instead of the one that came with the package; empty: there is none.
 VARIABLE = "TXPORT_ENGINE_LIBRARY"
 # Where a clone builds it: `make fused`, and `make cpp`.

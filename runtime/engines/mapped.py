@@ -4,6 +4,8 @@ import ctypes
 import re
 from pathlib import Path
 
+from txport.runtime.system import c_function
+
 _MADV_DONTNEED = 4
 _MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \S+ +(/.*)\n((?:[A-Z]\w*:.*\n)+)", re.MULTILINE)
 
@@ -17,10 +19,10 @@ def release(file: Path) -> None:
     preset (16 MB with int8 weights), none of it anonymous. Where there is no /proc/self/smaps (not Linux), nothing
     happens.
     """
+    madvise = c_function("madvise")
     try:
-        mappings = Path("/proc/self/smaps").read_text(errors="replace")
-        madvise = ctypes.CDLL(None).madvise
-    except (OSError, AttributeError):
+        mappings = Path("/proc/self/smaps").read_text(errors="replace") if madvise else ""
+    except OSError:
         return
     name = str(file.resolve())
     for start, end, mapped, facts in _MAPPING.findall(mappings):

@@ -26,7 +26,7 @@ from txport.runtime.engines.directories import best, directories
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.engines.tensorrt import find_tensorrt
 from txport.runtime.errors import BundleError, CheckFailed, InputError
-from txport.runtime.processes import process_memory
+from txport.runtime.system import process_memory
 
 L4 = Gpu("NVIDIA L4", "8.9", 58, "13.0")
 SMALL = "--compute-capability 8.9 --batch-buckets 1,2 --target-buckets 16,32 --optimization-level 0".split()

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from txport.runtime import files
+from txport.runtime import files, system
 from txport.runtime.errors import InputError, ResourceError
 from txport.runtime.files import (
     make_directory,
@@ -22,6 +22,7 @@ from txport.runtime.files import (
     sha256,
     write_atomically,
 )
+from txport.runtime.system import POSIX
 
 
 def names(directory: Path) -> list[str]:
@@ -91,7 +92,7 @@ def test_a_directory_that_appears_meanwhile_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize("swap", [True, False])
 def test_replace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swap: bool) -> None:
     if not swap:
-        monkeypatch.setattr(files, "_exchange", lambda first, second: False)
+        monkeypatch.setattr(files, "exchange", lambda first, second: False)
     target = tmp_path / "old"
     target.mkdir()
     (target / "file").write_text("old")
@@ -118,7 +119,7 @@ def test_exchange_works_here(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).touch()
-    if not files._exchange(tmp_path / "a", tmp_path / "b"):
+    if not system.exchange(tmp_path / "a", tmp_path / "b"):
         pytest.skip("needs a file system that can exchange names")
     assert names(tmp_path / "a") == ["b"]
     assert names(tmp_path / "b") == ["a"]
@@ -187,6 +188,7 @@ with new_directory(Path(sys.argv[1])) as directory:
 """
 
 
+@pytest.mark.skipif(not POSIX, reason="needs locks of files and directories, which the system lacks")
 def test_what_a_killed_run_leaves_is_removed_but_not_what_a_living_one_has(tmp_path: Path) -> None:
     run = subprocess.Popen([sys.executable, "-c", RUN, str(tmp_path / "new")], stdout=subprocess.PIPE)
     try:
@@ -217,6 +219,7 @@ with new_file(Path(sys.argv[1])) as file, scratch_directory() as scratch:
 """
 
 
+@pytest.mark.skipif(not POSIX, reason="needs locks of files and directories, which the system lacks")
 def test_a_killed_run_leaves_neither_files_nor_scratch_space_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

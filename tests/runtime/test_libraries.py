@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from toy import BUNDLE
+from txport.runtime import Translator
 from txport.runtime.errors import MissingLibrary
 from txport.runtime.libraries import cuda_provider, needs, without_collection
+from txport.runtime.system import POSIX
 
 
 def test_a_missing_library_names_the_command() -> None:
@@ -82,7 +84,9 @@ def test_nothing_is_reported_or_kept_elsewhere(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="needs an allocator that can be told, as glibc")
+@pytest.mark.skipif(
+    not POSIX or not hasattr(ctypes.CDLL(None), "mallopt"), reason="needs an allocator that can be told, as glibc"
+)
 def test_memory_that_is_kept_is_taken_again_without_page_faults() -> None:
     """Blocks of 24 MB, which glibc asks the system for, and gives back, each time: 6,000 pages."""
     script = """
@@ -103,3 +107,31 @@ print(given_back, faults())
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     given_back, kept = map(int, done.stdout.split())
     assert kept < 100 < given_back
+
+
+WINDOWS = """
+import os, sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("fcntl", "resource", "pwd", "grp", "termios"):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Refuse())
+sys.modules.pop("fcntl", None)
+for name in ("sched_getaffinity", "getuid", "O_NOFOLLOW", "O_NONBLOCK"):
+    delattr(os, name)
+from txport.runtime import Translator
+from txport.runtime.files import new_directory, new_file
+from pathlib import Path
+translator = Translator(sys.argv[1], device="cpu")
+print(translator.translate(["the cat sees a bird"])[0].ids)
+with new_directory(Path(sys.argv[2], "new")) as directory, new_file(directory / "file") as file:
+    file.write(b"whole")
+"""
+
+
+def test_it_translates_and_writes_without_what_windows_lacks(tmp_path: Path) -> None:
+    """The modules that only Unix has cannot be imported there, and functions of `os` are missing."""
+    done = subprocess.run([sys.executable, "-c", WINDOWS, BUNDLE, tmp_path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{Translator(BUNDLE, device='cpu').translate(['the cat sees a bird'])[0].ids}\n"
+    assert (tmp_path / "new" / "file").read_bytes() == b"whole"

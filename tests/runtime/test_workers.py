@@ -47,7 +47,7 @@ def test_a_quota_bounds_cores_and_the_threads_of_onnx_runtime(monkeypatch: pytes
     affinity = workers.cores()
     monkeypatch.setattr(workers, "quota", lambda: affinity + 1)
     assert (workers.cores(), workers.limited()) == (affinity, 0)
-    monkeypatch.setattr(workers, "_affinity", lambda: 8)
+    monkeypatch.setattr(workers, "affinity", lambda: 8)
     monkeypatch.setattr(workers, "quota", lambda: 3)
     assert (workers.cores(), workers.limited()) == (3, 3)
     graph = Manifest.load(BUNDLE).encoder

@@ -98,6 +98,27 @@ TEST_CASE("a team works with the threads that there are") {
   CHECK(members(team) == 5);
 }
 
+// Of what each thread has done before the others go on, whoever is late.
+TEST_CASE("a barrier lets nobody on before all have come, however many they are") {
+  for (const std::size_t size : {2, 3, 4, 5, 7, 8, 13, 33, 64}) {
+    CAPTURE(size);
+    Team team(size);
+    Team::Lease lease(team, size);
+    REQUIRE(lease.size() == size);
+    std::vector<std::atomic<int>> phases(size);
+    std::atomic<int> early{0};
+    lease.run([&](const Member& member) {
+      for (int phase = 1; phase <= 50; ++phase) {
+        if ((member.rank * 7 + static_cast<std::size_t>(phase)) % 5 == 0) std::this_thread::yield();
+        phases[member.rank].store(phase, std::memory_order_relaxed);
+        member.wait();
+        for (const auto& other : phases) early += other.load(std::memory_order_relaxed) < phase ? 1 : 0;
+      }
+    });
+    CHECK(early == 0);
+  }
+}
+
 TEST_CASE("threads of a team have names, and leave signals to the application") {
   Team team(3);
   REQUIRE(members(team) == 3);

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 from txport.runtime.engines.mapped import release
+from txport.runtime.system import POSIX
 
 SMAPS = Path("/proc/self/smaps")
 SIZE = 1 << 22
 
-pytestmark = pytest.mark.skipif(not SMAPS.exists(), reason="needs Linux: /proc/self/smaps")
+pytestmark = pytest.mark.skipif(not POSIX or not SMAPS.exists(), reason="needs Linux: /proc/self/smaps")
 
 
 def resident(file: Path) -> int:

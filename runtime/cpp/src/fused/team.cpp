@@ -84,11 +84,12 @@ std::atomic<unsigned>& forks() {
 }  // namespace
 
 void Barrier::wait(std::size_t rank, std::size_t size) {
-  const std::uint32_t epoch = epochs_[rank].value.load(std::memory_order_relaxed) + 1;
-  epochs_[rank].value.store(epoch, std::memory_order_release);
-  for (std::size_t other = 0; other < size; ++other) {
-    const std::atomic<std::uint32_t>& theirs = epochs_[other].value;
-    wait_until([&] { return static_cast<std::int32_t>(theirs.load(std::memory_order_acquire) - epoch) >= 0; });
+  std::atomic<std::uint32_t>& mine = rounds_[rank].value;
+  std::uint32_t round = mine.load(std::memory_order_relaxed);
+  for (std::size_t distance = 1; distance < size; distance *= 2) {
+    mine.store(++round, std::memory_order_release);
+    const std::atomic<std::uint32_t>& theirs = rounds_[(rank + size - distance) % size].value;
+    wait_until([&] { return static_cast<std::int32_t>(theirs.load(std::memory_order_acquire) - round) >= 0; });
   }
 }
 

@@ -19,13 +19,15 @@ struct alignas(128) Counter {
   std::atomic<std::uint32_t> value{0};
 };
 
-// Each thread writes its own cache line and reads the others': one transfer each way for two threads.
+// By dissemination (Hensgen, Finkel and Manber 1988): in round r each thread waits for the one 2^r before it, which has
+// heard of 2^r by then, so that log2(size) rounds are enough. Each thread writes its own cache line and reads one of
+// another in each round: one transfer each way for two threads.
 class Barrier {
  public:
   void wait(std::size_t rank, std::size_t size);
 
  private:
-  std::array<Counter, kMostThreads> epochs_;
+  std::array<Counter, kMostThreads> rounds_;  // so far
 };
 
 // One of the threads that compute the same rows together.
