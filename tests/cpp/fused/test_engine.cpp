@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "errors.hpp"
+#include "fused/compute.hpp"
 #include "fused/engine.hpp"
 #include "fused/random_model.hpp"
 #include "fused/targets.hpp"
@@ -289,6 +290,39 @@ TEST_CASE("a sentence gives the same ids alone, in any batch, on any threads and
     }
     for (std::thread& caller : callers) caller.join();
     for (const auto& each : found) CHECK(each == alone);
+  }
+}
+
+TEST_CASE("threads share out tokens in order, and four positions of a sentence are always one thread's") {
+  const RandomModel random_model({}, 3);
+  fused::Team team(1);
+  const fused::Model model(random_model.directory(), random_model.manifest, team);
+  const fused::Workspace workspace;
+  std::mt19937 random(1);
+  for (std::size_t threads = 1; threads < 9; ++threads) {
+    std::vector<fused::Source> sources(1 + random() % 6);
+    fused::EncodeJob job{model, workspace};
+    job.sources = sources.data();
+    job.count = sources.size();
+    for (fused::Source& source : sources) job.tokens += source.length = 1 + random() % 20;
+    std::size_t sentence = 0;
+    std::size_t position = 0;
+    std::size_t before = 0;
+    for (std::size_t rank = 0; rank < threads; ++rank) {
+      std::vector<fused::SourceToken> tokens(job.tokens);
+      const auto mine = fused::share_tokens(job, {nullptr, rank, threads}, tokens.data());
+      REQUIRE(mine.begin == before);
+      before = mine.end;
+      REQUIRE(mine.end - mine.begin <= fused::most_tokens(job.tokens, threads));
+      for (std::size_t i = 0; i < mine.end - mine.begin; ++i) {
+        REQUIRE(tokens[i].sentence == sentence);
+        REQUIRE(tokens[i].position == position);
+        if (i == 0) REQUIRE(position % 4 == 0);
+        position = (position + 1) % sources[sentence].length;
+        sentence += position == 0 ? 1 : 0;
+      }
+    }
+    REQUIRE(before == job.tokens);
   }
 }
 

@@ -78,6 +78,26 @@ Extensions& extensions() {
   return here;
 }
 
+Member::Range share_tokens(const EncodeJob& job, const Member& member, SourceToken* to) {
+  const Member::Range share = member.share(job.tokens);
+  Member::Range mine{0, 0};
+  std::size_t token = 0;  // the sentence's first
+  std::size_t start = 0;
+  for (std::size_t s = 0; s < job.count; ++s) {
+    const std::size_t length = job.sources[s].length;
+    for (std::size_t i = 0; i < length; ++i) {
+      const std::size_t first = token + i / 4 * 4;
+      if (first < share.begin) mine.begin = mine.end = token + i + 1;
+      if (first < share.begin || first >= share.end) continue;
+      *to++ = {s, i, start};
+      ++mine.end;
+    }
+    token += length;
+    start += cache_shape(job.model, length).layer_bytes();
+  }
+  return mine;
+}
+
 HWY_EXPORT(Here);
 const InstructionSet& instruction_set() { return HWY_DYNAMIC_DISPATCH(Here)(); }
 

@@ -1,6 +1,7 @@
 // The two computations of the engine, each by the best instruction set of the processor.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -59,6 +60,14 @@ struct EncodeJob {
   std::size_t tokens = 0;       // of all of them
   std::size_t cache_bytes = 0;  // of one layer's keys and values; the team has room for two
 };
+
+// A thread of a team encodes at most so many of its tokens.
+constexpr std::size_t most_tokens(std::size_t tokens, std::size_t threads) {
+  return std::min(tokens, (tokens + threads - 1) / threads + 3);
+}
+// Which ones: `to` and their places among the team's. Four positions of a sentence, from a multiple of four on, are one
+// thread's, since they are bytes of the same words of int8 values.
+Member::Range share_tokens(const EncodeJob& job, const Member& member, SourceToken* to);
 
 // Steps of a team's rows.
 struct StepJob {

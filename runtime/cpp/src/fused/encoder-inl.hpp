@@ -14,10 +14,11 @@ class Encoder {
         member_(member),
         own_(job.workspace.own(job.team + member.rank)),
         team_(job.workspace.team(job.team)) {
-    const std::size_t first = ShareTokens();
-    mixed_ = team_.mixed + first * m_.all;
-    delta_ = team_.delta + first * m_.width;
-    hidden_ = team_.hidden + first * m_.ffn;
+    const Member::Range mine = share_tokens(job, member, own_.tokens);
+    rows_ = mine.end - mine.begin;
+    mixed_ = team_.mixed + mine.begin * m_.all;
+    delta_ = team_.delta + mine.begin * m_.width;
+    hidden_ = team_.hidden + mine.begin * m_.ffn;
   }
 
   // Only attention needs the tokens of other threads: one barrier a layer, since layers take turns with two caches.
@@ -43,26 +44,6 @@ class Encoder {
   float* mixed_ = nullptr;  // this thread's rows of the team's
   float* delta_ = nullptr;
   float* hidden_ = nullptr;
-
-  // Shares tokens out, four positions at once, since those share words of a cache. Returns how many others have before
-  // this thread's.
-  std::size_t ShareTokens() {
-    const Member::Range mine = member_.share(job_.tokens);
-    std::size_t before = 0;
-    std::size_t token = 0;
-    std::size_t start = 0;
-    for (std::size_t s = 0; s < job_.count; ++s) {
-      const std::size_t length = job_.sources[s].length;
-      for (std::size_t i = 0; i < length; ++i) {
-        const std::size_t first = token + i / 4 * 4;
-        before += first < mine.begin ? 1 : 0;
-        if (first >= mine.begin && first < mine.end) own_.tokens[rows_++] = {s, i, start};
-      }
-      token += length;
-      start += cache_shape(m_, length).layer_bytes();
-    }
-    return before;
-  }
 
   void Layer(std::size_t l) {
     const EncoderLayer& layer = m_.encoder[l];

@@ -111,7 +111,7 @@ class FusedEngine : public Engine {
     layer.layers = 1;
     size.cache_bytes = 2 * layer.bytes();
     size.team_rows = most;
-    size.rows = size.data_parallel ? most : std::min(most, (most + threads - 1) / threads + 3);  // shares are by fours
+    size.rows = fused::most_tokens(most, size.data_parallel ? 1 : threads);
     workspace->reserve(model, size);
     std::atomic<std::size_t> next{0};
     lease.run([&](const Member& member) {
