@@ -30,6 +30,7 @@ struct Options {
   bool shared = true;
   bool some_float32 = false;  // a few matrices of an int8 model
   bool float16 = false;
+  bool rounded = false;  // float32 weights that float16 has, too
   std::int64_t heads = 2;
   std::int64_t head_dim = 16;
   std::int64_t ffn = 48;
@@ -191,6 +192,7 @@ class RandomModel {
       }
       parameter = write(name, "float16", rows, columns, vector, halves);
     } else {
+      for (double& value : tensor.values) value = options.rounded ? widened(half_of(static_cast<float>(value))) : value;
       std::vector<float> floats(tensor.values.begin(), tensor.values.end());
       tensor.values.assign(floats.begin(), floats.end());
       parameter = write(name, "float32", rows, columns, vector, floats);

@@ -6,9 +6,12 @@
 #include <unistd.h>
 
 #include <array>
+#include <map>
+#include <numeric>
 #include <thread>
 
 #include "errors.hpp"
+#include "fused/compute.hpp"
 #include "fused/engine.hpp"
 #include "fused/random_model.hpp"
 #include "fused/targets.hpp"
@@ -136,6 +139,64 @@ TEST_CASE("int8: the logits of random models of all options are those of the sam
   check_any_models(100, true, 0.05);
 }
 
+// The logits of 4 steps of so many rows, all of them.
+std::vector<float> all_logits(const Engine& engine, std::size_t rows, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  const auto memory = engine.encode(random_ids(random, rows * 9, 40), Ids(rows, 9));
+  const auto state = engine.allocate(rows, 9, 16, true);
+  std::vector<std::size_t> each(rows);
+  std::iota(each.begin(), each.end(), std::size_t{0});
+  state->place(each, *memory, each, Ids(rows, 16));
+  std::vector<float> result;
+  for (int step = 0; step < 4; ++step) {
+    state->step(1);
+    state->read();
+    for (std::size_t row = 0; row < rows; ++row) {
+      for (const float logit : state->logits(row)) result.push_back(logit);
+    }
+    state->override_tokens(each, random_ids(random, rows, 40), std::vector<bool>(rows));
+  }
+  REQUIRE(result.size() == 4 * rows * 40);
+  return result;
+}
+
+TEST_CASE("processors of one instruction set give the same logits bit by bit, whatever int8 dot products they have") {
+  for (const bool int8 : {false, true}) {
+    random_model::Options options;
+    options.int8 = int8;
+    options.head_dim = 20;
+    const RandomModel model(options, 5);
+    std::map<std::int64_t, std::vector<float>> first;
+    targets::on_each([&](std::int64_t target) {
+      const std::vector<float> logits = all_logits(*open(model, 2, target), 7, 3);
+      REQUIRE(first.emplace(target, logits).first->second == logits);
+    });
+  }
+}
+
+TEST_CASE("float16 weights give the logits of the same numbers as float32, bit by bit") {
+  for (std::uint32_t seed = 0; seed < 4; ++seed) {
+    random_model::Options halves;
+    halves.heads = 1 + seed % 3;
+    halves.head_dim = 20;
+    halves.encoder_layers = 1;
+    halves.ffn = seed < 2 ? 50 : 30000 / halves.heads;  // small files become float32 as well
+    halves.tied = halves.shared = seed % 2 == 0;
+    halves.float16 = true;
+    random_model::Options floats = halves;
+    floats.float16 = false;
+    floats.rounded = true;
+    const RandomModel half(halves, seed);
+    const RandomModel whole(floats, seed);
+    REQUIRE((half.manifest.files.at(kWeightsName).bytes >= 4 << 20) == (seed >= 2));
+    targets::on_each([&](std::int64_t target) {
+      for (const auto rows : std::initializer_list<std::size_t>{1, 3, 16}) {
+        REQUIRE(all_logits(*open(half, 2, target), rows, seed) == all_logits(*open(whole, 2, target), rows, seed));
+      }
+    });
+  }
+}
+
 // Steps of a row with the logits stored, all of which are made then, and of one without.
 void check_choices(const Engine& engine, const Ids& source) {
   const auto width = static_cast<std::int64_t>(source.size());
@@ -229,6 +290,39 @@ TEST_CASE("a sentence gives the same ids alone, in any batch, on any threads and
     }
     for (std::thread& caller : callers) caller.join();
     for (const auto& each : found) CHECK(each == alone);
+  }
+}
+
+TEST_CASE("threads share out tokens in order, and four positions of a sentence are always one thread's") {
+  const RandomModel random_model({}, 3);
+  fused::Team team(1);
+  const fused::Model model(random_model.directory(), random_model.manifest, team);
+  const fused::Workspace workspace;
+  std::mt19937 random(1);
+  for (std::size_t threads = 1; threads < 9; ++threads) {
+    std::vector<fused::Source> sources(1 + random() % 6);
+    fused::EncodeJob job{model, workspace};
+    job.sources = sources.data();
+    job.count = sources.size();
+    for (fused::Source& source : sources) job.tokens += source.length = 1 + random() % 20;
+    std::size_t sentence = 0;
+    std::size_t position = 0;
+    std::size_t before = 0;
+    for (std::size_t rank = 0; rank < threads; ++rank) {
+      std::vector<fused::SourceToken> tokens(job.tokens);
+      const auto mine = fused::share_tokens(job, {nullptr, rank, threads}, tokens.data());
+      REQUIRE(mine.begin == before);
+      before = mine.end;
+      REQUIRE(mine.end - mine.begin <= fused::most_tokens(job.tokens, threads));
+      for (std::size_t i = 0; i < mine.end - mine.begin; ++i) {
+        REQUIRE(tokens[i].sentence == sentence);
+        REQUIRE(tokens[i].position == position);
+        if (i == 0) REQUIRE(position % 4 == 0);
+        position = (position + 1) % sources[sentence].length;
+        sentence += position == 0 ? 1 : 0;
+      }
+    }
+    REQUIRE(before == job.tokens);
   }
 }
 
@@ -366,7 +460,7 @@ TEST_CASE("threads that wait for each other too long are given up, and tried aga
     for (int i = 0; i < 4000; ++i) {
       const std::size_t threads = tuner.choose(5);
       ++calls.at(threads);
-      tuner.took(5, threads, seconds(threads));
+      tuner.record(5, threads, seconds(threads));
     }
     return calls;
   };
@@ -384,7 +478,7 @@ TEST_CASE("threads that wait for each other too long are given up, and tried aga
     const std::size_t threads = beside.choose(5);
     const double seconds = threads == 1 ? 1 : 1000;
     total += seconds;
-    beside.took(5, threads, seconds);
+    beside.record(5, threads, seconds);
   }
   CHECK(total < 1.05 * 100000);
 }

@@ -198,7 +198,7 @@ TEST_CASE("callers that collide are given threads that were worth it") {
   ThreadTuner tuner(6);
   for (int i = 0; i < 100; ++i) {
     const std::size_t threads = tuner.choose(5);
-    tuner.took(5, threads, static_cast<double>(threads));  // one is the best, and two are tried
+    tuner.record(5, threads, static_cast<double>(threads));  // one is the best, and two are tried
   }
   std::atomic<std::size_t> most{0};
   std::atomic<int> ready{0};

@@ -33,7 +33,7 @@ TXPORT_API txport_code txport_engine_open(const char* bundle, int32_t threads, i
                                           txport_engine_handle** engine) TXPORT_NOEXCEPT;
 TXPORT_API void txport_engine_close(txport_engine_handle* engine) TXPORT_NOEXCEPT;
 
-/* A name for reports, as "fused cpu (AVX3_DL, int8 weights)"; gone when the engine is closed. */
+/* A name for reports, as "fused cpu (AVX3, int8 weights)"; gone when the engine is closed. */
 TXPORT_API txport_code txport_engine_name(const txport_engine_handle* engine, const char** name) TXPORT_NOEXCEPT;
 TXPORT_API txport_code txport_engine_get_facts(const txport_engine_handle* engine,
                                                txport_engine_facts* facts) TXPORT_NOEXCEPT;

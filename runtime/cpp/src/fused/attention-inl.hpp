@@ -1,30 +1,15 @@
-// LayerNorm, and attention over cached keys and values, row by row.
+// Attention over cached keys and values, row by row.
+#if defined(TXPORT_FUSED_ATTENTION_INL) == defined(HWY_TARGET_TOGGLE)  // once for each instruction set
+#ifdef TXPORT_FUSED_ATTENTION_INL
+#undef TXPORT_FUSED_ATTENTION_INL
+#else
+#define TXPORT_FUSED_ATTENTION_INL
+#endif
 
-#include <cmath>
-
-#include "fused/compute.hpp"
 #include "fused/products-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace txport::core::fused::HWY_NAMESPACE {
-
-// y := LayerNorm(x) of `d` numbers; y, which may be x, has padding up to a multiple of 16 as x, zeros.
-HWY_INLINE void LayerNorm(const float* x, const Norm& norm, float epsilon, std::size_t d, float* y) {
-  const std::size_t width = padded(d);
-  const auto count = static_cast<float>(d);
-  const VF mean = hn::Set(df, Sum(width, [&](std::size_t i) HWY_ATTR { return hn::Load(df, x + i); }) / count);
-  const float square = Sum(width, [&](std::size_t i) HWY_ATTR {
-    VF off = hn::Sub(hn::Load(df, x + i), mean);
-    if (HWY_UNLIKELY(i + kLanes > d)) off = hn::IfThenElseZero(hn::FirstN(df, i < d ? d - i : 0), off);
-    return hn::Mul(off, off);
-  });
-  const VF by = hn::Set(df, 1.0F / std::sqrt(square / count + epsilon));
-  for (std::size_t i = 0; i < width; i += kLanes) {
-    const VF normed = hn::Mul(hn::Sub(hn::Load(df, x + i), mean), by);
-    hn::Store(hn::MulAdd(normed, hn::LoadU(df, norm.weight.data() + i), hn::LoadU(df, norm.bias.data() + i)), df,
-              y + i);
-  }
-}
 
 // One head's keys and values of a sentence, as matrices, so that attention is two products: `positions` outputs of k
 // inputs, then k outputs of `positions` inputs. Beside int8 weights they are int8 with a scale for each position; then
@@ -42,7 +27,7 @@ struct HeadCache {
   float* ValueScales() const { return KeyScales() + positions; }
   std::int32_t* KeySums() const { return reinterpret_cast<std::int32_t*>(ValueScales() + positions); }
 
-  void Store(std::size_t t, const float* key, const float* value, const Buffers& own) const {
+  void Store(std::size_t t, const float* key, const float* value, const OwnBuffers& own) const {
     std::uint8_t* keys = Keys() + t / kPanel * Steps(k) * kStepBytes + t % kPanel * 4;
     if (!int8) {
       for (std::size_t i = 0; i < k; ++i) std::memcpy(keys + i * kStepBytes, key + i, 4);
@@ -50,28 +35,50 @@ struct HeadCache {
       for (std::size_t i = 0; i < k; i += kPanel) std::memcpy(values + i * positions * 4, value + i, kStepBytes);
       return;
     }
-    auto* const bytes = reinterpret_cast<std::int8_t*>(own.bytes);
     const float largest = Largest(key, k);
-    const VI sum = Round(key, k, largest > 0 ? 127 / largest : 0.0F, 0, bytes);
+    const VI sum = Round(key, k, largest > 0 ? 127 / largest : 0.0F, 0, own.bytes);
     KeyScales()[t] = largest / 127;
     KeySums()[t] = hn::ReduceSum(di, sum);
-    for (std::size_t i = 0; i < k; i += 4) std::memcpy(keys + i * kPanel, bytes + i, 4);
-    ValueScales()[t] = Quantise(value, k, 127, 0, bytes);
-    std::uint8_t* values = Values() + t / 4 * kStepBytes + t % 4;
-    for (std::size_t i = 0; i < k; i += kPanel, values += kPanel * positions) {
-      for (std::size_t j = 0; j < kPanel; ++j) std::memcpy(values + j * 4, bytes + i + j, 1);
-    }
+    for (std::size_t i = 0; i < k; i += 4) std::memcpy(keys + i * kPanel, own.bytes + i, 4);
+    ValueScales()[t] = StoreValues(t, value);
   }
 
-  Matrix KeyMatrix(const Buffers& own) const {
-    const std::size_t steps = Steps(k);
-    return {int8, 0, 0, steps, steps * kStepBytes, Keys(), own.zeros, KeyScales(), KeySums()};
+  // As bytes of words, each of which has four positions; returns their unit. What is in the other three stays.
+  float StoreValues(std::size_t t, const float* value) const {
+    const float largest = Largest(value, k);
+    const VF by = hn::Set(df, largest > 0 ? 127 / largest : 0.0F);
+    const int shift = static_cast<int>(t % 4 * 8);
+    const VI byte = hn::ShiftLeftSame(hn::Set(di, 0xFF), shift);
+    for (std::size_t i = 0; i < k; i += kLanes) {
+      std::uint8_t* at = Values() + i / kPanel * kPanel * positions + t / 4 * kStepBytes + i % kPanel * 4;
+      auto* words = reinterpret_cast<std::int32_t*>(at);
+      const VI rounded = hn::NearestInt(hn::Mul(hn::Load(df, value + i), by));
+      const VI moved = hn::ShiftLeftSame(rounded, shift);
+      hn::Store(hn::BitwiseIfThenElse(byte, moved, hn::Load(di, words)), di, words);
+    }
+    return largest / 127;
+  }
+
+  Matrix KeyMatrix(const OwnBuffers& own) const {
+    Matrix keys;
+    keys.kind = int8 ? Kind::int8 : Kind::float32;
+    keys.steps = Steps(k);
+    keys.stride = keys.steps * kStepBytes;
+    keys.data = Keys();
+    keys.bias = own.zeros;
+    keys.scale = KeyScales();
+    keys.sum = KeySums();
+    return keys;
   }
   // Its inputs, weights of the softmax, have no sign: their zero is 0, and the sums are of no use.
-  Matrix ValueMatrix(std::size_t length, const Buffers& own) const {
-    const std::size_t steps = int8 ? padded(length) / 4 : length;
-    auto* sums = reinterpret_cast<std::int32_t*>(own.zeros);
-    return {int8, 0, 0, steps, Steps(positions) * kStepBytes, Values(), own.zeros, own.ones, sums};
+  Matrix ValueMatrix(std::size_t length, const OwnBuffers& own) const {
+    Matrix values = KeyMatrix(own);
+    values.steps = int8 ? padded(length) / 4 : length;
+    values.stride = Steps(positions) * kStepBytes;
+    values.data = Values();
+    values.scale = own.ones;
+    values.sum = reinterpret_cast<std::int32_t*>(own.zeros);
+    return values;
   }
 };
 
@@ -81,7 +88,7 @@ HWY_INLINE HeadCache At(std::byte* cache, const CacheShape& shape, std::size_t l
 
 // The softmax of `length` scores. What lies beyond the end, an earlier sentence's or anything, becomes zero up to a
 // multiple of 16. With `scales`: each times its scale, rounded `to` int8; returns the unit of these.
-HWY_INLINE float Softmax(float* scores, std::size_t length, const float* scales, Int8::Byte* to) {
+HWY_INLINE float Softmax(float* scores, std::size_t length, const float* scales, std::uint8_t* to) {
   const std::size_t width = padded(length);
   const auto within = [length](std::size_t t) HWY_ATTR { return hn::FirstN(df, length > t ? length - t : 0); };
   VF most = hn::Set(df, -1e30F);
@@ -117,9 +124,8 @@ struct Queries {
 };
 
 // Of at most kQueries rows. One phase after the other for all heads: then each hides the others' latency.
-template <class W>
-void AttendTo(std::byte* cache, const CacheShape& shape, std::size_t layer, Member::Range heads, std::size_t length,
-              const Queries& queries, const Buffers& own, const Out& out) {
+inline void AttendTo(std::byte* cache, const CacheShape& shape, std::size_t layer, Member::Range heads,
+                     std::size_t length, const Queries& queries, const OwnBuffers& own, const Out& out) {
   const std::size_t k = shape.k;
   const std::size_t rows = queries.rows;
   const std::size_t width = padded(length);
@@ -128,40 +134,38 @@ void AttendTo(std::byte* cache, const CacheShape& shape, std::size_t layer, Memb
   };
   // Of a product: numbers from `n` on that lie `size` apart as int8, or these floats.
   const auto input = [&](std::size_t n, std::size_t size, std::int32_t zero, const float* from, std::size_t stride) {
-    if (shape.int8) return Rows{own.bytes + n * size, size, own.unit + n, zero};
-    return Rows{reinterpret_cast<const std::uint8_t*>(from), stride * sizeof(float), nullptr, 0};
+    return shape.int8 ? Rows{own.bytes + n * size, size, own.attention_scale + n, zero} : FloatRows(from, stride);
   };
   const std::size_t count = (heads.end - heads.begin) * rows;
-  auto* bytes = reinterpret_cast<Int8::Byte*>(own.bytes);
-  if (shape.int8) {
-    for (std::size_t n = 0; n < count; ++n) {
-      own.unit[n] = Quantise(query(n), k, 127, Int8::kZero, bytes + n * k);
-    }
+  const std::int32_t zero_point = Int8::ZeroPoint(false);
+  for (std::size_t n = 0; n < count && shape.int8; ++n) {
+    own.attention_scale[n] = Quantise(query(n), k, 127, zero_point, own.bytes + n * k);
   }
   for (std::size_t n = 0; n < count; n += rows) {
-    const Rows a = input(n, k, Int8::kZero, query(n), queries.row_stride);
+    const Rows a = input(n, k, zero_point, query(n), queries.row_stride);
     const Matrix keys = At(cache, shape, layer, heads.begin + n / rows).KeyMatrix(own);
-    Multiply<W>(keys, a, rows, 0, width / kPanel, {own.scores + n * width, width});
+    Multiply(keys, a, rows, 0, width / kPanel, {own.scores + n * width, width});
   }
   for (std::size_t n = 0; n < count; ++n) {
     const HeadCache head = At(cache, shape, layer, heads.begin + n / rows);
-    own.unit[n] = Softmax(own.scores + n * width, length, shape.int8 ? head.ValueScales() : nullptr, bytes + n * width);
+    own.attention_scale[n] =
+        Softmax(own.scores + n * width, length, shape.int8 ? head.ValueScales() : nullptr, own.bytes + n * width);
   }
   for (std::size_t n = 0; n < count; n += rows) {
     const Rows a = input(n, width, 0, own.scores + n * width, width);
     const std::size_t h = heads.begin + n / rows;
     const Matrix values = At(cache, shape, layer, h).ValueMatrix(length, own);
-    Multiply<W>(values, a, rows, 0, k / kPanel, {out.data + h * k, out.stride});
+    Multiply(values, a, rows, 0, k / kPanel, {out.data + h * k, out.stride});
   }
 }
 
 // Attention over the first `length` positions; `out` [rows, all heads].
 inline void Attend(std::byte* cache, const CacheShape& shape, std::size_t layer, Member::Range heads,
-                   std::size_t length, Queries queries, const Buffers& own, Out out) {
+                   std::size_t length, Queries queries, const OwnBuffers& own, Out out) {
   const std::size_t rows = queries.rows;
   for (std::size_t i = 0; i < rows; i += kQueries) {
     queries.rows = std::min(kQueries, rows - i);
-    (shape.int8 ? AttendTo<Int8> : AttendTo<Float32>)(cache, shape, layer, heads, length, queries, own, out);
+    AttendTo(cache, shape, layer, heads, length, queries, own, out);
     queries.data += kQueries * queries.row_stride;
     out.data += kQueries * out.stride;
   }
@@ -169,3 +173,4 @@ inline void Attend(std::byte* cache, const CacheShape& shape, std::size_t layer,
 
 }  // namespace txport::core::fused::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
+#endif  // TXPORT_FUSED_ATTENTION_INL

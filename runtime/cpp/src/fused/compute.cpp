@@ -5,7 +5,17 @@
 #define HWY_TARGET_INCLUDE "fused/compute.cpp"  // NOLINT(cppcoreguidelines-macro-usage): Highway asks for it
 #include <hwy/foreach_target.h>                 // IWYU pragma: keep
 
+#if HWY_ARCH_X86_64
+#include <cpuid.h>
+#else
+#include <sys/auxv.h>
+#endif
+
+#include <array>
+#include <limits>
+
 #include "fused/decoder-inl.hpp"
+#include "fused/encoder-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace txport::core::fused::HWY_NAMESPACE {
@@ -35,12 +45,58 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace txport::core::fused {
 
+namespace {
+
+// The operating system keeps AVX's registers where Highway's AVX2 is in use.
+Extensions extensions_of_this_processor() {
+  Extensions here;
+#if HWY_ARCH_X86_64
+  __builtin_cpu_init();
+  here.avx512_vnni = __builtin_cpu_supports("avx512vnni") != 0 && __builtin_cpu_supports("avx512vl") != 0;
+#ifdef TXPORT_AVX_VNNI
+  std::array<unsigned, 4> registers{};  // eax, whose bit 4 says it, ebx, ecx and edx
+  auto& [eax, ebx, ecx, edx] = registers;
+  here.avx_vnni = __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax >> 4U & 1U) != 0;
+#endif
+#elif HWY_ARCH_ARM_A64 && defined(HWCAP2_I8MM)
+  here.i8mm = (::getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;
+#endif
+  return here;
+}
+
 #if HWY_ARCH_ARM_A64 && HWY_STATIC_TARGET != HWY_NEON
 // Highway's NEON, which asks for AES, has SDOT here, too; what every arm64 has is its NEON_WITHOUT_AES.
-__attribute__((constructor)) static void ask_for_sdot() {
-  if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) == 0) hwy::DisableTargets(HWY_NEON);
+__attribute__((constructor)) void ask_for_sdot() {
+  if ((::getauxval(AT_HWCAP) & HWCAP_ASIMDDP) == 0) hwy::DisableTargets(HWY_NEON);
 }
 #endif
+
+}  // namespace
+
+Extensions& extensions() {
+  static Extensions here = extensions_of_this_processor();
+  return here;
+}
+
+Member::Range share_tokens(const EncodeJob& job, const Member& member, SourceToken* to) {
+  const Member::Range share = member.share(job.tokens);
+  Member::Range mine{0, 0};
+  std::size_t token = 0;  // the sentence's first
+  std::size_t start = 0;
+  for (std::size_t s = 0; s < job.count; ++s) {
+    const std::size_t length = job.sources[s].length;
+    for (std::size_t i = 0; i < length; ++i) {
+      const std::size_t first = token + i / 4 * 4;
+      if (first < share.begin) mine.begin = mine.end = token + i + 1;
+      if (first < share.begin || first >= share.end) continue;
+      *to++ = {s, i, start};
+      ++mine.end;
+    }
+    token += length;
+    start += cache_shape(job.model, length).layer_bytes();
+  }
+  return mine;
+}
 
 HWY_EXPORT(Here);
 const InstructionSet& instruction_set() { return HWY_DYNAMIC_DISPATCH(Here)(); }

@@ -1,6 +1,7 @@
 // The two computations of the engine, each by the best instruction set of the processor.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -14,11 +15,11 @@ namespace txport::core::fused {
 
 // Keys and values of a sentence, of all heads of all decoder layers.
 struct CacheShape {
-  std::size_t layers;
-  std::size_t heads;
-  std::size_t k;          // width of a head
-  std::size_t positions;  // padded
-  bool int8;
+  std::size_t layers = 0;
+  std::size_t heads = 0;
+  std::size_t k = 0;          // width of a head
+  std::size_t positions = 0;  // padded
+  bool int8 = false;
 
   // Of each array that has an element for every position: keys, panels of values, and int8's scales and sums.
   std::vector<std::size_t> position_bytes() const {
@@ -33,7 +34,13 @@ struct CacheShape {
   std::size_t bytes() const { return layers * layer_bytes(); }
 };
 inline CacheShape cache_shape(const Model& model, std::size_t positions) {
-  return {model.decoder.size(), model.heads.count, model.heads.width(), padded(positions), model.int8_caches};
+  CacheShape shape;
+  shape.layers = model.decoder.size();
+  shape.heads = model.heads.count;
+  shape.k = model.heads.width();
+  shape.positions = padded(positions);
+  shape.int8 = model.int8_caches;
+  return shape;
 }
 
 // A sentence to encode; `cross` gets cross-attention's keys and values, for `length` positions.
@@ -43,32 +50,54 @@ struct Source {
   std::byte* cross;
 };
 
-// Sentences that are encoded as one, and what for.
+// Sentences that a team encodes as one.
 struct EncodeJob {
   const Model& model;
-  const Source* sources;
-  std::size_t count;
-  std::size_t tokens;  // of all of them
-  Workspace& workspace;
-  std::size_t user;         // whose caches and, from this one on, whose buffers
-  std::size_t cache_bytes;  // of one layer's keys and values; the workspace has room for two
+  const Workspace& workspace;
+  std::size_t team = 0;  // whose buffers; its threads' own begin with the same number
+  const Source* sources = nullptr;
+  std::size_t count = 0;
+  std::size_t tokens = 0;       // of all of them
+  std::size_t cache_bytes = 0;  // of one layer's keys and values; the team has room for two
 };
 
+// A thread of a team encodes at most so many of its tokens.
+constexpr std::size_t most_tokens(std::size_t tokens, std::size_t threads) {
+  return std::min(tokens, (tokens + threads - 1) / threads + 3);
+}
+// Which ones: `to` and their places among the team's. Four positions of a sentence, from a multiple of four on, are one
+// thread's, since they are bytes of the same words of int8 values.
+Member::Range share_tokens(const EncodeJob& job, const Member& member, SourceToken* to);
+
+// Steps of a team's rows.
 struct StepJob {
   const Model& model;
-  Row* const* rows;  // unfinished ones
-  std::size_t count;
-  std::size_t first;   // how many rows other jobs of the same call have before these
-  std::size_t target;  // length of the self-attention caches
-  std::size_t eos;
-  std::size_t steps;
-  std::int64_t* made;  // [steps, stride], of the state's rows from `base` on; filled with pad
-  const Row* base;
-  std::size_t stride;
-  float* logits;  // [rows, padded vocabulary], or null
-  Workspace& workspace;
-  std::size_t user;
+  const Workspace& workspace;
+  std::size_t team = 0;        // as above
+  Row* const* rows = nullptr;  // unfinished ones
+  std::size_t count = 0;
+  std::size_t first = 0;   // how many rows other teams of the same call have before these
+  std::size_t target = 0;  // length of the self-attention caches
+  std::size_t eos = 0;
+  std::size_t steps = 0;
+  std::int64_t* made = nullptr;  // [steps, stride], of the state's rows from `base` on; filled with pad
+  const Row* base = nullptr;
+  std::size_t stride = 0;
+  float* logits = nullptr;  // [rows, padded vocabulary], or null
 };
+
+// Compilers whose assemblers know AVX-VNNI.
+#if (defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11)
+#define TXPORT_AVX_VNNI
+#endif
+
+// Int8 dot products of this processor that are not of a target of Highway. Tests change it while nothing runs.
+struct Extensions {
+  bool avx512_vnni = false;
+  bool avx_vnni = false;
+  bool i8mm = false;  // SMMLA
+};
+Extensions& extensions();
 
 struct InstructionSet {
   const char* name = nullptr;  // Highway's

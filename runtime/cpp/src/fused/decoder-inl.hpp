@@ -1,9 +1,15 @@
 // Steps of the decoder: one token for each unfinished row, chosen at once.
 
-#include "fused/encoder-inl.hpp"
+#include <algorithm>
+
+#include "fused/attention-inl.hpp"
+#include "fused/norm-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace txport::core::fused::HWY_NAMESPACE {
+
+// Bytes of weights, times rows, that a thread may read beyond its share instead of a barrier.
+constexpr std::size_t kMostRepeated = std::size_t{128} << 10;
 
 // Threads of a team own heads and columns. x is each one's own copy; what attention and products give is shared.
 class Decoder {
@@ -12,8 +18,9 @@ class Decoder {
       : job_(job),
         m_(job.model),
         member_(member),
-        own_(job.workspace.of(job.user + member.rank)),
-        all_(job.workspace.of(job.user)),
+        own_(job.workspace.own(job.team + member.rank)),
+        team_(job.workspace.team(job.team)),
+        best_(team_.best + member.rank * team_.best_stride),
         shape_(cache_shape(m_, job.target)),
         heads_(member.share(m_.heads.count)) {}
 
@@ -39,8 +46,9 @@ class Decoder {
   const StepJob& job_;
   const Model& m_;
   const Member& member_;
-  const Buffers& own_;
-  const Buffers& all_;
+  const OwnBuffers& own_;
+  const TeamBuffers& team_;
+  Best* const best_;  // [rows] among this thread's columns
   const CacheShape shape_;
   const Member::Range heads_;  // of this thread
   std::size_t rows_ = 0;
@@ -49,7 +57,7 @@ class Decoder {
   void Advance(ActiveRow& active, std::size_t i, std::size_t s) const {
     Best best;
     for (std::size_t rank = 0; rank < member_.size; ++rank) {
-      const Best& theirs = job_.workspace.of(job_.user + rank).choice[i];
+      const Best& theirs = team_.best[rank * team_.best_stride + i];
       if (theirs.value > best.value) best = theirs;  // of equals the first stays, as ArgMax
     }
     active.progress.advance(static_cast<std::size_t>(best.index), job_.eos);
@@ -69,14 +77,16 @@ class Decoder {
     const Norm* norm = m_.decoder_norms.data();
     for (std::size_t l = 0; l < m_.decoder.size(); ++l, norm += 3) {
       Layer(l, norm, delta);
-      delta = all_.delta;
+      delta = team_.delta;
     }
-    Choose(Border(m_, *norm, rows_, delta, own_, m_.decoder_final));
+    Choose(AddNorm(m_, *norm, rows_, delta, own_, m_.decoder_final));
   }
 
   void Layer(std::size_t l, const Norm* norm, const float* delta) {
     const DecoderLayer& layer = m_.decoder[l];
-    Product(Border(m_, norm[0], rows_, delta, own_), layer.query_key_value, member_, own_.heads, m_.heads.count);
+    float* mixed = team_.mixed;
+    float* cross_mixed = team_.mixed + rows_ * m_.all;  // others may still read the former
+    Product(AddNorm(m_, norm[0], rows_, delta, own_), layer.query_key_value, member_, own_.heads, m_.heads.count);
     for (std::size_t i = 0; i < rows_; ++i) {
       std::byte* cache = own_.active[i].row->self.get();
       const std::size_t position = own_.active[i].progress.position();
@@ -85,35 +95,48 @@ class Decoder {
         At(cache, shape_, l, h).Store(position, query + shape_.k, query + 2 * shape_.k, own_);
       }
       Attend(cache, shape_, l, heads_, position + 1, {own_.heads + i * m_.all * 3, 1, 0, 3 * shape_.k}, own_,
-             {all_.mixed + i * m_.all, 0});
+             {mixed + i * m_.all, 0});
     }
     member_.wait();
-    Product(Input{all_.mixed, rows_, m_.all, false, own_}, layer.self_output, member_, all_.delta);
-    member_.wait();
-    Product(Border(m_, norm[1], rows_, all_.delta, own_), layer.query, member_, own_.heads, m_.heads.count);
+    delta = Output(mixed, layer.self_output);
+    Product(AddNorm(m_, norm[1], rows_, delta, own_), layer.query, member_, own_.heads, m_.heads.count);
     for (std::size_t i = 0; i < rows_; ++i) {
       const Row& row = *own_.active[i].row;
       const CacheShape shape = cache_shape(m_, row.source);
       Attend(row.cross.get(), shape, l, heads_, row.source, {own_.heads + i * m_.all, 1, 0, shape_.k}, own_,
-             {all_.mixed + i * m_.all, 0});
+             {cross_mixed + i * m_.all, 0});
     }
     member_.wait();
-    Product(Input{all_.mixed, rows_, m_.all, false, own_}, layer.cross_output, member_, all_.delta);
+    delta = Output(cross_mixed, layer.cross_output);
+    Product(AddNorm(m_, norm[2], rows_, delta, own_), layer.inner, member_, team_.hidden, 0, m_.activation);
     member_.wait();
-    Product(Border(m_, norm[2], rows_, all_.delta, own_), layer.inner, member_, all_.hidden, 0, m_.activation);
+    Input hidden{own_, team_.hidden, rows_, layer.inner.outputs()};
+    hidden.positive = m_.activation == Activation::relu;
+    Product(hidden, layer.outer, member_, team_.delta);
     member_.wait();
-    const bool positive = m_.activation == Activation::relu;
-    Product(Input{all_.hidden, rows_, layer.inner.outputs(), positive, own_}, layer.outer, member_, all_.delta);
+  }
+
+  // What the output projection makes of attention. A small one is made whole by every thread for itself, which takes
+  // less time than the barrier that is saved.
+  const float* Output(const float* mixed, const Matrix& matrix) const {
+    const Input input{own_, mixed, rows_, m_.all};
+    const std::size_t work = rows_ * matrix.panels * matrix.stride;
+    if (work - work / member_.size <= kMostRepeated) {
+      Product(input, matrix, Member{}, own_.delta);
+      return own_.delta;
+    }
+    Product(input, matrix, member_, team_.delta);
     member_.wait();
+    return team_.delta;
   }
 
   // The largest logit of each row, among this thread's columns.
   void Choose(Input last) {
     const Member::Range panels = member_.share(m_.projection.panels);
-    std::fill_n(own_.choice, rows_, Best{});
+    std::fill_n(best_, rows_, Best{});
     const std::size_t stride = m_.projection.outputs();
-    const bool screened = job_.logits == nullptr && m_.screen.copy.panels > 0;
-    for (std::size_t i = 0; i < rows_ && screened; ++i) {
+    const bool pruned = job_.logits == nullptr && m_.bounds.copy.panels > 0;
+    for (std::size_t i = 0; i < rows_ && pruned; ++i) {
       const float* h = last.values + i * last.width;
       const auto square = [h](std::size_t j) HWY_ATTR { return hn::Mul(hn::Load(df, h + j), hn::Load(df, h + j)); };
       own_.norm[i] = std::sqrt(Sum(last.width, square) + 1);
@@ -122,13 +145,13 @@ class Decoder {
       const std::size_t end = std::min(p + kLogits / kPanel, panels.end);
       const Out out = job_.logits == nullptr ? Out{own_.logits, kLogits}
                                              : Out{job_.logits + job_.first * stride + p * kPanel, stride};
-      last.Times(screened ? m_.screen.copy : m_.projection, p, end, out);
+      last.Times(pruned ? m_.bounds.copy : m_.projection, p, end, out);
       for (std::size_t i = 0; i < rows_; ++i) {
         const float* logits = out.data + i * out.stride;
-        screened ? Bound(i, p, end, logits) : FindLargest(logits, (end - p) * kPanel, p * kPanel, own_.choice[i]);
+        pruned ? Bound(i, p, end, logits) : FindLargest(logits, (end - p) * kPanel, p * kPanel, best_[i]);
       }
     }
-    for (std::size_t i = 0; i < rows_ && screened; ++i) ChooseAmong(panels, last, i);
+    for (std::size_t i = 0; i < rows_ && pruned; ++i) ChooseAmong(panels, last, i);
     member_.wait();
   }
 
@@ -139,8 +162,9 @@ class Decoder {
     for (std::size_t p = begin; p < end; ++p) {
       VF most = hn::Set(df, Best{}.value);
       for (std::size_t n = p * kPanel; n < (p + 1) * kPanel; n += kLanes) {
-        const VF logit = hn::MulAdd(unit, hn::Load(df, m_.screen.reach + n), hn::Load(df, logits + n - begin * kPanel));
-        most = hn::Max(most, hn::MulAdd(norm, hn::Load(df, m_.screen.error + n), logit));
+        const VF logit =
+            hn::MulAdd(unit, hn::Load(df, m_.bounds.input_error + n), hn::Load(df, logits + n - begin * kPanel));
+        most = hn::Max(most, hn::MulAdd(norm, hn::Load(df, m_.bounds.weight_error + n), logit));
       }
       own_.bounds[i * m_.projection.panels + p] = hn::ReduceMax(df, most);
     }
@@ -149,16 +173,16 @@ class Decoder {
   // The largest logit of row i: only panels whose bounds say that it may be there are multiplied, after the likeliest.
   void ChooseAmong(Member::Range panels, const Input& last, std::size_t i) {
     const float* bounds = own_.bounds + i * m_.projection.panels;
-    const Rows row{reinterpret_cast<const std::uint8_t*>(last.values + i * last.width), 0, nullptr, 0};
-    const auto look = [&](std::size_t p, Best& best) {
-      Multiply<Float32>(m_.projection, row, 1, p, p + 1, {own_.logits, kLogits});
+    const Rows row = FloatRows(last.values + i * last.width, 0);
+    const auto multiply = [&](std::size_t p, Best& best) {
+      Multiply(m_.projection, row, 1, p, p + 1, {own_.logits, kLogits});
       FindLargest(own_.logits, kPanel, p * kPanel, best);
     };
     Best likeliest;
     const float* most = std::max_element(bounds + panels.begin, bounds + panels.end);
-    if (panels.begin < panels.end) look(static_cast<std::size_t>(most - bounds), likeliest);
+    if (panels.begin < panels.end) multiply(static_cast<std::size_t>(most - bounds), likeliest);
     for (std::size_t p = panels.begin; p < panels.end; ++p) {
-      if (!(bounds[p] < std::max(likeliest.value, own_.choice[i].value))) look(p, own_.choice[i]);
+      if (!(bounds[p] < std::max(likeliest.value, best_[i].value))) multiply(p, best_[i]);
     }
   }
 };

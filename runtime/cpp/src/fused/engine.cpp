@@ -99,30 +99,38 @@ class FusedEngine : public Engine {
     const std::size_t rounds = std::max<std::size_t>(1, (work / threads + kGroupTokens / 2) / kGroupTokens);
     const std::size_t count = std::min(rounds * threads, work / (kGroupTokens / 2) + 1);
     const std::vector<Group> groups = groups_of(sources, work, count);
-    const bool apart = groups.size() >= threads;
-    std::size_t tokens = 1;
-    std::size_t positions = 1;
+    WorkspaceSize size;
+    size.threads = threads;
+    size.data_parallel = groups.size() >= threads;
+    std::size_t most = 1;
     for (const Group& group : groups) {
-      tokens = std::max(tokens, group.tokens);
-      positions = std::max(positions, group.positions);
+      most = std::max(most, group.tokens);
+      size.positions = std::max(size.positions, group.positions);
     }
-    const std::size_t cache_bytes =
-        fused::CacheShape{1, model.heads.count, model.heads.width(), positions, model.int8_caches}.bytes();
-    workspace->reserve(model, threads, apart ? tokens : (tokens + threads - 1) / threads, positions, 2 * cache_bytes);
+    fused::CacheShape layer = fused::cache_shape(model, size.positions);
+    layer.layers = 1;
+    size.cache_bytes = 2 * layer.bytes();
+    size.team_rows = most;
+    size.rows = fused::most_tokens(most, size.data_parallel ? 1 : threads);
+    workspace->reserve(model, size);
     std::atomic<std::size_t> next{0};
     lease.run([&](const Member& member) {
+      const Member team = size.data_parallel ? Member{} : member;
       std::size_t turn = 0;
-      for (std::size_t i = apart ? next.fetch_add(1) : turn++; i < groups.size();
-           i = apart ? next.fetch_add(1) : turn++) {
-        const Group& group = groups[i];
-        fused::instruction_set().encode({model, sources.data() + group.begin, group.end - group.begin, group.tokens,
-                                         *workspace, apart ? member.rank : 0, cache_bytes},
-                                        apart ? Member{} : member);
-        if (!apart) member.wait();  // the next group writes over this one's keys and values
+      const auto take = [&] { return size.data_parallel ? next.fetch_add(1) : turn++; };
+      for (std::size_t i = take(); i < groups.size(); i = take()) {
+        fused::EncodeJob job{model, *workspace};
+        job.team = member.rank - team.rank;
+        job.sources = sources.data() + groups[i].begin;
+        job.count = groups[i].end - groups[i].begin;
+        job.tokens = groups[i].tokens;
+        job.cache_bytes = layer.bytes();
+        fused::instruction_set().encode(job, team);
+        team.wait();  // the next group writes over this one's keys and values
       }
     });
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
-    shared_->encode_tuner.took(work, threads, time.count() / static_cast<double>(work));
+    shared_->encode_tuner.record(work, threads, time.count() / static_cast<double>(work));
   }
 };
 

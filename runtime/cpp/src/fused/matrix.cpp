@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "fused/workspace.hpp"
 #include "half.hpp"
@@ -48,7 +49,8 @@ Origin origin(const Plan& plan, std::size_t panel) {
 }
 
 // A block of int8 `weight` to whole words of 4 inputs: `to` [columns / 4, 16, 4], which is zero where it is padding.
-void pack_int8(const View& weight, const Origin& from, std::size_t column, std::size_t columns, std::uint8_t* to) {
+// All of them are numbers.
+bool pack_int8(const View& weight, const Origin& from, std::size_t column, std::size_t columns, std::uint8_t* to) {
   const auto* start =
       reinterpret_cast<const std::uint8_t*>(weight.data) + from.row * weight.row_stride + column * weight.column_stride;
   // Compilers make vectors of this where a stride is 1.
@@ -63,6 +65,7 @@ void pack_int8(const View& weight, const Origin& from, std::size_t column, std::
     }
   };
   weight.row_stride == 1 ? copy(1, weight.column_stride) : copy(weight.row_stride, weight.column_stride);
+  return true;
 }
 
 // The sum of each output's weights. False if one of them is -128: its negative is no int8, which AVX2 needs.
@@ -84,10 +87,20 @@ bool sum_up(const std::uint8_t* panel, std::size_t steps, std::int32_t* sums) {
   return least > -128;
 }
 
-// Panel `p` of the copy. Padding, the outputs from `count` on, needs no bounds.
-void pack_screen(const Matrix& from, std::size_t p, std::size_t count, const Screen& to) {
+// [inputs, 16]: a panel that is not int8.
+std::vector<float> floats_of_panel(const Matrix& matrix, std::size_t p) {
+  std::vector<float> floats(matrix.steps * kPanel);
+  const auto* data = reinterpret_cast<const std::byte*>(matrix.panel(p));
+  for (std::size_t i = 0; i < floats.size(); ++i) {
+    floats[i] = matrix.kind == Kind::float16 ? float_of_half(load<std::uint16_t>(data, i)) : load<float>(data, i);
+  }
+  return floats;
+}
+
+// The bounds of panel `p`. Padding, the outputs from `count` on, needs none.
+void pack_bounds(const Matrix& from, std::size_t p, std::size_t count, const UpperBounds& to) {
   constexpr float kWhole = 12582912;  // 1.5 * 2^23: sums with it are whole numbers, rounded
-  const auto* weights = reinterpret_cast<const float*>(from.panel(p));
+  const std::vector<float> weights = floats_of_panel(from, p);
   auto* bytes = reinterpret_cast<std::int8_t*>(to.copy.panel(p));
   std::array<float, kPanel> scale{};
   std::array<float, kPanel> by{};
@@ -119,9 +132,72 @@ void pack_screen(const Matrix& from, std::size_t p, std::size_t count, const Scr
     // square.
     const float rounding = (inputs + 16) / (1U << 23U) * (127 * scale[n] * std::sqrt(inputs) + std::abs(bias));
     const float error = std::sqrt(off[n]) + rounding + 1e-17F;
-    to.error[at] = n < count ? 1.001F * error : 0;
-    to.reach[at] = 0.5005F * scale[n] * magnitude[n];
+    to.weight_error[at] = n < count ? 1.001F * error : 0;
+    to.input_error[at] = 0.5005F * scale[n] * magnitude[n];
   }
+}
+
+// A block of `weight` that is not int8: `to` [columns, 16], floats or, where T is so, the halves as they are. False:
+// one is not a number.
+template <typename T>
+bool pack_floats(const View& weight, const Origin& from, std::size_t column, std::size_t columns, std::uint8_t* to) {
+  bool sound = true;
+  for (std::size_t n = 0; n < from.count; ++n) {
+    T* output = reinterpret_cast<T*>(to) + n;
+    if constexpr (std::is_same_v<T, float>) {
+      each_of_row(weight, from.row + n, column, columns, [&](std::size_t k, float value) {
+        sound = sound && std::isfinite(value);
+        output[k * kPanel] = value;
+      });
+    } else {
+      for (std::size_t k = 0; k < columns; ++k) {
+        const std::size_t at = (from.row + n) * weight.row_stride + (column + k) * weight.column_stride;
+        output[k * kPanel] = load<T>(weight.data, at);
+        sound = sound && (output[k * kPanel] & 0x7C00U) != 0x7C00U;
+      }
+    }
+  }
+  return sound;
+}
+
+// One panel, [steps, 64 or 32]. This and the next two return false if a weight cannot be used.
+bool pack_weights(const Plan& plan, const Origin& from, std::uint8_t* panel) {
+  const Matrix& matrix = *plan.matrix;
+  const std::size_t inputs = plan.inputs.size;
+  bool sound = true;
+  if (from.count < kPanel || inputs < plan.inputs.width()) std::fill_n(panel, matrix.stride, 0);
+  for (std::size_t group = 0; group < plan.inputs.count; ++group) {
+    const auto pack_group = matrix.int8()                  ? pack_int8
+                            : matrix.kind == Kind::float16 ? pack_floats<std::uint16_t>
+                                                           : pack_floats<float>;
+    std::uint8_t* to = panel + group * matrix.stride / plan.inputs.count;
+    sound = pack_group(from.part.weight, from, group * inputs, inputs, to) && sound;
+  }
+  return sound;
+}
+
+bool pack_bias(const Plan& plan, const Origin& from, float* bias) {
+  bool sound = true;
+  std::fill_n(bias, from.count, 0.0F);
+  std::fill_n(bias + from.count, kPanel - from.count, plan.padding);
+  if (from.part.bias.empty() || from.count == 0) return true;
+  each_of_row(from.part.bias, 0, from.row, from.count, [&](std::size_t n, float value) {
+    sound = sound && !std::isnan(value);  // tokens that must never come have -infinity
+    bias[n] = value;
+  });
+  return sound;
+}
+
+// Of int8 outputs, and the sums of their weights.
+bool pack_scales(const Matrix& matrix, const Origin& from, std::size_t p) {
+  bool sound = true;
+  float* scale = matrix.scale + p * kPanel;
+  std::fill_n(scale, kPanel, 0.0F);
+  for (std::size_t n = 0; n < from.count; ++n) {
+    scale[n] = load<float>(from.part.weight.scales, from.row + n);
+    sound = sound && std::isfinite(scale[n]);
+  }
+  return sum_up(matrix.panel(p), matrix.steps, matrix.sum + p * kPanel) && sound;
 }
 
 }  // namespace
@@ -137,90 +213,63 @@ std::vector<float> floats_of(const View& view, std::size_t rows) {
 }
 
 void embed(const Matrix& tokens, std::size_t row, float scale, const float* position, float* to) {
-  const std::uint8_t* step = tokens.panel(row / kPanel) + row % kPanel * 4;
-  if (!tokens.int8) {
-    for (std::size_t i = 0; i < tokens.inputs; ++i, step += kStepBytes) {
-      to[i] = load<float>(reinterpret_cast<const std::byte*>(step), 0) * scale + position[i];
+  const auto* step = reinterpret_cast<const std::byte*>(tokens.panel(row / kPanel));
+  const std::size_t lane = row % kPanel;
+  for (std::size_t i = 0; i < tokens.inputs; ++i) {
+    float value = 0;
+    if (tokens.int8()) {
+      const std::size_t at = i / 4 * kStepBytes + lane * 4 + i % 4;
+      value = static_cast<float>(load<std::int8_t>(step, at)) * tokens.scale[row];
+    } else {
+      const std::size_t at = i * kPanel + lane;
+      value = tokens.kind == Kind::float16 ? float_of_half(load<std::uint16_t>(step, at)) : load<float>(step, at);
     }
-    return;
-  }
-  for (std::size_t i = 0; i < tokens.inputs; i += 4, step += kStepBytes) {
-    for (std::size_t j = 0; j < 4; ++j) {
-      const float value = static_cast<float>(static_cast<std::int8_t>(step[j])) * tokens.scale[row];
-      to[i + j] = value * scale + position[i + j];
-    }
+    to[i] = value * scale + position[i];
   }
 }
 
 void lay_out(const Plan& plan, Cursor& at) {
   Matrix& matrix = *plan.matrix;
   const bool fits = plan.inputs.count * plan.inputs.size <= kMostInt8Inputs;
-  matrix.int8 = fits && std::all_of(plan.parts.begin(), plan.parts.end(),
-                                    [](const Linear& part) { return part.weight.kind == Kind::int8; });
+  const Kind kind = plan.parts.front().weight.kind;
+  const bool same = std::all_of(plan.parts.begin(), plan.parts.end(),
+                                [kind](const Linear& part) { return part.weight.kind == kind; });
+  const bool kept = kind == Kind::int8 ? fits : kind == Kind::float16 && !plan.widened;
+  matrix.kind = same && kept ? kind : Kind::float32;
   matrix.panels = plan.outputs.count * plan.parts.size() * plan.outputs.width() / kPanel;
   matrix.inputs = plan.inputs.count * plan.inputs.width();
-  matrix.steps = matrix.int8 ? matrix.inputs / 4 : matrix.inputs;
-  matrix.stride = matrix.steps * kStepBytes;
+  matrix.steps = matrix.int8() ? matrix.inputs / 4 : matrix.inputs;
+  matrix.stride = matrix.steps * step_bytes(matrix.kind);
   at.take(matrix.bias, matrix.outputs());
   const auto take_int8 = [&at](Matrix& int8) {
     at.take(int8.scale, int8.outputs());
     at.take(int8.sum, int8.outputs());
     at.take(int8.data, int8.panels * int8.stride);
   };
-  if (matrix.int8) return take_int8(matrix);
-  if (plan.screen != nullptr && fits) {
-    plan.screen->copy = {true,    matrix.panels, matrix.inputs, matrix.inputs / 4, matrix.stride / 4,
-                         nullptr, matrix.bias};
-    take_int8(plan.screen->copy);
-    at.take(plan.screen->error, matrix.outputs());
-    at.take(plan.screen->reach, matrix.outputs());
+  if (matrix.int8()) return take_int8(matrix);
+  if (plan.bounds != nullptr && fits) {
+    Matrix& copy = plan.bounds->copy;
+    copy = matrix;
+    copy.kind = Kind::int8;
+    copy.steps = matrix.inputs / 4;
+    copy.stride = copy.steps * kStepBytes;
+    take_int8(copy);
+    at.take(plan.bounds->weight_error, matrix.outputs());
+    at.take(plan.bounds->input_error, matrix.outputs());
   }
   at.take(matrix.data, matrix.panels * matrix.stride);
 }
 
 bool pack(const Plan& plan, std::size_t begin, std::size_t end) {
-  const Matrix& matrix = *plan.matrix;
   bool sound = true;
-  const auto put = [&sound](float* to, float value) {
-    sound = sound && std::isfinite(value);
-    *to = value;
-  };
   for (std::size_t p = begin; p < end; ++p) {
     const Origin from = origin(plan, p);
-    const View& weight = from.part.weight;
-    auto* panel = matrix.panel(p);
-    if (from.count < kPanel || plan.inputs.size < plan.inputs.width()) std::fill_n(panel, matrix.steps * kStepBytes, 0);
-    for (std::size_t group = 0; group < plan.inputs.count; ++group) {
-      const std::size_t step = group * plan.inputs.width() * matrix.steps / matrix.inputs;
-      std::uint8_t* to = panel + step * kStepBytes;
-      const std::size_t column = group * plan.inputs.size;
-      if (matrix.int8) {
-        pack_int8(weight, from, column, plan.inputs.size, to);
-        continue;
-      }
-      for (std::size_t n = 0; n < from.count; ++n) {
-        float* output = reinterpret_cast<float*>(to) + n;
-        each_of_row(weight, from.row + n, column, plan.inputs.size,
-                    [&](std::size_t k, float value) { put(output + k * kPanel, value); });
-      }
+    sound = pack_weights(plan, from, plan.matrix->panel(p)) && sound;
+    sound = pack_bias(plan, from, plan.matrix->bias + p * kPanel) && sound;
+    if (plan.matrix->int8()) sound = pack_scales(*plan.matrix, from, p) && sound;
+    if (plan.bounds != nullptr && plan.bounds->copy.panels > 0 && sound) {
+      pack_bounds(*plan.matrix, p, from.count, *plan.bounds);
     }
-    const std::size_t first = p * kPanel;
-    std::fill_n(matrix.bias + first, from.count, 0.0F);
-    std::fill_n(matrix.bias + first + from.count, kPanel - from.count, plan.padding);
-    if (!from.part.bias.empty() && from.count > 0) {
-      each_of_row(from.part.bias, 0, from.row, from.count, [&](std::size_t n, float value) {
-        sound = sound && !std::isnan(value);  // tokens that must never come have -infinity
-        matrix.bias[first + n] = value;
-      });
-    }
-    if (plan.screen != nullptr && plan.screen->copy.panels > 0 && sound)
-      pack_screen(matrix, p, from.count, *plan.screen);
-    if (!matrix.int8) continue;
-    std::fill_n(matrix.scale + first, kPanel, 0.0F);
-    for (std::size_t n = 0; n < from.count; ++n) {
-      put(matrix.scale + first + n, load<float>(weight.scales, from.row + n));
-    }
-    sound = sum_up(panel, matrix.steps, matrix.sum + first) && sound;
   }
   return sound;
 }

@@ -1,8 +1,9 @@
 // Weights as products read them: panels of 16 outputs.
 //
-// A panel holds, one k step after the other, what 16 outputs need of it: 4 inputs of int8, or 1 of float32. Either way
-// a step is 64 bytes, one cache line, so one kernel serves both, and an int8 panel is what AMX calls a B tile. Outputs
-// and inputs are padded to multiples of 16 by zeros, those of a head by themselves, so that a head is whole panels.
+// A panel holds, one k step after the other, what 16 outputs need of it: 4 inputs of int8, 1 of float32, or 1 of
+// float16, which is converted in registers. A step is 64 bytes, a cache line, or 32, so one kernel serves all, and an
+// int8 panel is what AMX calls a B tile. Outputs and inputs are padded to multiples of 16 by zeros, those of a head by
+// themselves, so that a head is whole panels.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +13,14 @@
 namespace txport::core::fused {
 
 inline constexpr std::size_t kPanel = 16;      // outputs of a panel
-inline constexpr std::size_t kStepBytes = 64;  // of a panel's k step
+inline constexpr std::size_t kStepBytes = 64;  // of a panel's k step; of float16 half as many
 // Inputs of an int8 product, at most: sums of 255 * 127 each must fit 32 bits. Wider weights are packed as float32.
 inline constexpr std::size_t kMostInt8Inputs = 66311;
 
 constexpr std::size_t padded(std::size_t size) { return (size + kPanel - 1) / kPanel * kPanel; }
 
 enum class Kind { int8, float32, float16 };
+constexpr std::size_t step_bytes(Kind kind) { return kind == Kind::float16 ? kStepBytes / 2 : kStepBytes; }
 
 // A matrix, or a vector as a matrix of one row, where the bundle has it.
 struct View {
@@ -38,16 +40,17 @@ std::vector<float> floats_of(const View& view, std::size_t rows);
 
 // [outputs, inputs], packed.
 struct Matrix {
-  bool int8 = false;
+  Kind kind = Kind::float32;
   std::size_t panels = 0;
   std::size_t inputs = 0;        // padded
   std::size_t steps = 0;         // of each panel
   std::size_t stride = 0;        // from one panel to the next, bytes
-  std::uint8_t* data = nullptr;  // [panels, steps, 64]
+  std::uint8_t* data = nullptr;  // [panels, steps, 64 or 32]
   float* bias = nullptr;         // [outputs]
   float* scale = nullptr;        // [outputs]; int8 only
   std::int32_t* sum = nullptr;   // [outputs], of the weights of an output; int8 only
 
+  bool int8() const { return kind == Kind::int8; }
   std::size_t outputs() const { return panels * kPanel; }  // padded
   std::uint8_t* panel(std::size_t index) const { return data + index * stride; }
 };
@@ -55,12 +58,12 @@ struct Matrix {
 // to [inputs] := the weights of output `row`, a token, times `scale`, plus `position` [inputs].
 void embed(const Matrix& tokens, std::size_t row, float scale, const float* position, float* to);
 
-// An int8 copy of a float32 matrix, and bounds: for inputs h that the copy reads in steps of `unit`, no product is
-// farther from the copy's than norm(h, 1) * error + unit * reach.
-struct Screen {
+// Upper bounds of a floating-point matrix's products, by an int8 copy of it: for inputs h that the copy reads in steps
+// of `unit`, no product is farther from the copy's than norm(h, 1) * weight_error + unit * input_error.
+struct UpperBounds {
   Matrix copy;
-  float* error = nullptr;  // [outputs] norm of what the copy leaves out, and what float32 rounds
-  float* reach = nullptr;  // [outputs] half the sum of the copy's magnitudes
+  float* weight_error = nullptr;  // [outputs] norm of what the copy leaves out, and what float32 rounds
+  float* input_error = nullptr;   // [outputs] half the sum of the copy's magnitudes
 };
 
 // Sizes of equal groups (heads), each of which is padded by itself.
@@ -82,8 +85,9 @@ struct Plan {
   std::vector<Linear> parts;
   Groups outputs;
   Groups inputs;
-  float padding = 0;         // bias of outputs that are padding
-  Screen* screen = nullptr;  // made as well if the matrix is float32
+  float padding = 0;              // bias of outputs that are padding
+  UpperBounds* bounds = nullptr;  // made as well if the matrix is not int8
+  bool widened = false;           // float16 becomes float32
 };
 
 class Cursor;

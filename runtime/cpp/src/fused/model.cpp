@@ -13,10 +13,13 @@ namespace txport::core::fused {
 
 namespace {
 
-// Packed weights are at most so many times the bundle's: float16 becomes float32, and narrow heads are padded. Else
+// Packed weights are at most so many times the bundle's: float16 may become float32, and narrow heads are padded. Else
 // views repeat each other, and a small file would take any amount of memory.
 constexpr std::size_t kMostGrowth = 8;
 constexpr std::size_t kAnyGrowth = std::size_t{64} << 20;  // of small files: this many bytes
+
+// Smaller files stay in a core's caches, from where float32 is read as fast, and needs no conversion.
+constexpr std::size_t kLeastFloat16 = std::size_t{4} << 20;
 
 std::size_t size_of(std::int64_t size) { return static_cast<std::size_t>(size); }
 
@@ -52,10 +55,15 @@ class Tensors {
 
   static View view(const Parameter& tensor, const std::byte* file) {
     const Kind kind = tensor.dtype == "int8" ? Kind::int8 : tensor.dtype == "float16" ? Kind::float16 : Kind::float32;
-    const std::size_t rows = tensor.shape.size() == 2 ? size_of(tensor.shape[0]) : 1;
-    const std::byte* scales = tensor.scales ? file + *tensor.scales : nullptr;
-    return {file + tensor.offset,           kind,  rows, size_of(tensor.shape.back()), size_of(tensor.strides.front()),
-            size_of(tensor.strides.back()), scales};
+    View view;
+    view.data = file + tensor.offset;
+    view.kind = kind;
+    view.rows = tensor.shape.size() == 2 ? size_of(tensor.shape[0]) : 1;
+    view.columns = size_of(tensor.shape.back());
+    view.row_stride = size_of(tensor.strides.front());
+    view.column_stride = size_of(tensor.strides.back());
+    if (tensor.scales) view.scales = file + *tensor.scales;
+    return view;
   }
 };
 
@@ -64,25 +72,25 @@ class Plans {
  public:
   Plans(const Tensors& tensors, const Groups& heads) : tensors_(tensors), heads_(heads) {}
 
-  void whole(Matrix& matrix, const Linear& linear, float padding = 0, Screen* screen = nullptr) {
-    plans_.push_back({&matrix, {linear}, {1, linear.weight.rows}, {1, linear.weight.columns}, padding, screen});
+  Plan& whole(Matrix& matrix, const Linear& linear) {
+    plans_.push_back({&matrix, {linear}, {1, linear.weight.rows}, {1, linear.weight.columns}});
+    return plans_.back();
   }
   void whole(Matrix& matrix, const std::string& name) { whole(matrix, tensors_.linear(name)); }
   // To heads: attention's projections of these names.
   void to_heads(Matrix& matrix, const std::string& attention, std::initializer_list<const char*> names) {
-    Plan plan{&matrix, {}, heads_, {1, heads_.count * heads_.size}};
-    for (const char* name : names) plan.parts.push_back(tensors_.linear(attention + name));
-    plans_.push_back(std::move(plan));
+    plans_.push_back({&matrix, {}, heads_, {1, heads_.count * heads_.size}});
+    for (const char* name : names) plans_.back().parts.push_back(tensors_.linear(attention + name));
   }
-  void from_heads(Matrix& matrix, const std::string& name) {
-    const Linear linear = tensors_.linear(name);
-    plans_.push_back({&matrix, {linear}, {1, linear.weight.rows}, heads_});
-  }
+  void from_heads(Matrix& matrix, const std::string& name) { whole(matrix, name), plans_.back().inputs = heads_; }
 
   // Packs all of them into one block. They are views of `file_bytes` bytes.
   Block pack(Team& team, std::size_t file_bytes) {
     Cursor size(nullptr);
-    for (const Plan& plan : plans_) lay_out(plan, size);
+    for (Plan& plan : plans_) {
+      plan.widened = file_bytes < kLeastFloat16;
+      lay_out(plan, size);
+    }
     if (size.bytes() > kAnyGrowth && (size.bytes() - kAnyGrowth) / kMostGrowth > file_bytes) {
       throw BundleError("the " + std::to_string(file_bytes) + " bytes of " + kWeightsName + " would become " +
                         std::to_string(size.bytes()) + " in memory, since tensors share them: export the bundle again");
@@ -108,9 +116,9 @@ class Plans {
   std::vector<Plan> plans_;
 };
 
-// The norms of a stack's borders; `names` are its layers' sublayers.
-std::vector<Norm> borders(const Tensors& tensors, const std::string& stack, std::size_t layers, bool norm_first,
-                          std::initializer_list<const char*> names) {
+// The norms around a stack's sublayers, whose `names` those of a layer are.
+std::vector<Norm> sublayer_norms(const Tensors& tensors, const std::string& stack, std::size_t layers, bool norm_first,
+                                 std::initializer_list<const char*> names) {
   std::vector<Norm> result;
   if (!norm_first) result.emplace_back();
   for (std::size_t i = 0; i < layers; ++i) {
@@ -166,8 +174,9 @@ Model::Model(const std::filesystem::path& directory, const Manifest& manifest, T
   }
   const bool tied = !tensors.has("projection.weight");
   const Linear last{tensors[tied ? target_tokens : "projection.weight"], tensors.find("projection.bias")};
-  // Padding is never the largest.
-  plans.whole(projection, last, -std::numeric_limits<float>::infinity(), &screen);
+  Plan& plan = plans.whole(projection, last);
+  plan.padding = -std::numeric_limits<float>::infinity();  // never the largest
+  plan.bounds = &bounds;
   if (!tied) plans.whole(target.tokens, {tensors[target_tokens], {}});
   if (tensors.has(source_tokens)) plans.whole(source.tokens, {tensors[source_tokens], {}});
   matrices_ = plans.pack(team, size_of(bytes));
@@ -177,12 +186,12 @@ Model::Model(const std::filesystem::path& directory, const Manifest& manifest, T
   for (const DecoderLayer& layer : decoder) ffn = std::max(ffn, layer.inner.outputs());
   // Packed in this order. A step reads few panels of a float32 projection, and of the rest all but the smaller part
   // that makes cross-attention's keys and values.
-  const std::uint8_t* end = projection.panel(projection.int8 ? projection.panels : 0);
+  const std::uint8_t* end = projection.panel(projection.int8() ? projection.panels : 0);
   step_bytes = static_cast<std::size_t>(end - decoder.front().query_key_value.data);
 
-  encoder_norms = borders(tensors, "encoder", encoder.size(), norm_first, {"attention", "feed_forward"});
-  decoder_norms =
-      borders(tensors, "decoder", decoder.size(), norm_first, {"self_attention", "cross_attention", "feed_forward"});
+  encoder_norms = sublayer_norms(tensors, "encoder", encoder.size(), norm_first, {"attention", "feed_forward"});
+  decoder_norms = sublayer_norms(tensors, "decoder", decoder.size(), norm_first,
+                                 {"self_attention", "cross_attention", "feed_forward"});
   if (!norm_first) encoder_final = tensors.norm("encoder_norm");
   if (!norm_first) decoder_final = tensors.norm("decoder_norm");
   source.positions = tensors.floats("source_embedding.positions", manifest.dimensions.source.max);

@@ -56,8 +56,8 @@ struct Model {
   std::vector<EncoderLayer> encoder;
   std::vector<DecoderLayer> decoder;
   Matrix projection;
-  Screen screen;  // of the projection; empty if that is int8, or too wide
-  // One for the border before each sublayer and one after the last; with post-norm the first of them is none.
+  UpperBounds bounds;  // of the projection; empty if that is int8, or too wide
+  // One before each sublayer and one after the last; with post-norm the first of them is none.
   std::vector<Norm> encoder_norms, decoder_norms;
   Norm encoder_final, decoder_final;  // the one more of post_final
 

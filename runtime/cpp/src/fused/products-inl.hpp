@@ -1,14 +1,17 @@
 // Products of rows and packed matrices. What comes out for a row depends on that row alone, bit by bit: integer sums
 // are exact, and float32 sums go over the inputs in their order, whatever the tile.
-
-#include <sys/auxv.h>
+#if defined(TXPORT_FUSED_PRODUCTS_INL) == defined(HWY_TARGET_TOGGLE)  // once for each instruction set
+#ifdef TXPORT_FUSED_PRODUCTS_INL
+#undef TXPORT_FUSED_PRODUCTS_INL
+#else
+#define TXPORT_FUSED_PRODUCTS_INL
+#endif
 
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <type_traits>
 
-#include "fused/model.hpp"
+#include "fused/compute.hpp"
 #include "fused/vectors-inl.hpp"
 #include "fused/workspace.hpp"
 
@@ -27,15 +30,21 @@ struct Rows {
   std::int32_t zero;   // what stands for 0; int8 only
 };
 
-// `to` := the `size` numbers of `from` times `by`, rounded, plus `zero`; returns the sum of the rounded, by lane.
-template <typename Byte>
-HWY_INLINE VI Round(const float* from, std::size_t size, float by, std::int32_t zero, Byte* to) {
+// Rows of float32, `stride` numbers apart.
+HWY_INLINE Rows FloatRows(const float* data, std::size_t stride) {
+  return {reinterpret_cast<const std::uint8_t*>(data), stride * sizeof(float), nullptr, 0};
+}
+
+// `to` := the `size` numbers of `from` times `by`, rounded, plus `zero`, which must fit 8 bits, with a sign or without;
+// returns the sum of the rounded, by lane.
+HWY_INLINE VI Round(const float* from, std::size_t size, float by, std::int32_t zero, std::uint8_t* to) {
   VI sum = hn::Zero(di);
   for (std::size_t i = 0; i < size; i += kLanes) {
     const VI q = hn::NearestInt(hn::Mul(hn::Load(df, from + i), hn::Set(df, by)));
     sum = hn::Add(sum, q);
-    const hn::Rebind<Byte, DF> bytes;
-    hn::StoreU(hn::DemoteTo(bytes, hn::Add(q, hn::Set(di, zero))), bytes, to + i);
+    const auto shifted = hn::BitCast(hn::RebindToUnsigned<DF>(), hn::Add(q, hn::Set(di, zero)));
+    const hn::Rebind<std::uint8_t, DF> bytes;
+    hn::StoreU(hn::TruncateTo(bytes, shifted), bytes, to + i);
   }
   return sum;
 }
@@ -48,8 +57,7 @@ HWY_INLINE float Largest(const float* from, std::size_t size) {
 }
 
 // `to` := the `size` numbers of `from`, in units of which the largest has `steps`, plus `zero`; returns the unit.
-template <typename Byte>
-HWY_INLINE float Quantise(const float* from, std::size_t size, float steps, std::int32_t zero, Byte* to) {
+HWY_INLINE float Quantise(const float* from, std::size_t size, float steps, std::int32_t zero, std::uint8_t* to) {
   const float largest = Largest(from, size);
   Round(from, size, largest > 0 ? steps / largest : 0.0F, zero, to);
   return largest / steps;
@@ -89,12 +97,14 @@ HWY_INLINE void FindLargest(const float* logits, std::size_t size, std::size_t f
   for (std::size_t i = kLanes; i < size; i += kLanes) most = hn::Max(most, hn::Load(df, logits + i));
   const float largest = hn::ReduceMax(df, most);
   if (!(largest > best.value)) return;
-  const float* at = std::find(logits, logits + size - 1, largest);
-  best = {largest, static_cast<std::int32_t>(first + static_cast<std::size_t>(at - logits))};
+  std::size_t at = 0;
+  const auto here = [&]() HWY_ATTR { return hn::Eq(hn::Load(df, logits + at), hn::Set(df, largest)); };
+  while (hn::AllFalse(df, here())) at += kLanes;
+  best = {largest, static_cast<std::int32_t>(first + at + hn::FindKnownFirstTrue(df, here()))};
 }
 
-// Highway lacks SDOT. Its NEON is compiled with it here: compute.cpp sees to it that the processor has it. SMMLA is
-// asked for.
+// Highway lacks SDOT. Its NEON is compiled with it here: compute.cpp sees to it that the processor has it. SMMLA is an
+// extension.
 #undef TXPORT_SDOT
 #undef TXPORT_SMMLA
 #if HWY_TARGET == HWY_NEON && HWY_STATIC_TARGET != HWY_NEON
@@ -104,14 +114,21 @@ HWY_PUSH_ATTRIBUTES("arch=armv8.2-a+crypto+dotprod")
 #define TXPORT_SMMLA 1
 #endif
 #endif
+
+// Whether VPDPBUSD is here. It reads inputs as bytes without a sign, where all else reads them with one.
+inline bool has_vnni() {
+  const Extensions& here = extensions();
+  return HWY_TARGET == HWY_AVX3 ? here.avx512_vnni : HWY_TARGET == HWY_AVX2 && (here.avx_vnni || here.avx512_vnni);
+}
+
 struct Int8 {
-  static constexpr bool kSigned = HWY_TARGET_IS_NEON || HWY_TARGET == HWY_AVX2;  // times signed weights
-  using Byte = std::conditional_t<kSigned, std::int8_t, std::uint8_t>;
-  static constexpr std::int32_t kZero = kSigned ? 0 : 128;
-  static constexpr std::int32_t kZeroOfPositive = kSigned ? -128 : 0;
   using Sums = VI;
   using Weights = hn::Vec<hn::Repartition<std::int8_t, DF>>;
   static constexpr bool kExact = true;  // sums do not depend on their order
+  static constexpr std::size_t kStep = kStepBytes;
+
+  // What stands for 0 in inputs of both signs, or in those of which none is negative, whose 8 bits are all magnitude.
+  static std::int32_t ZeroPoint(bool positive) { return (positive ? -128 : 0) + (has_vnni() ? 128 : 0); }
 
   static HWY_INLINE Sums Zero() { return hn::Zero(di); }
   static HWY_INLINE Sums Start(const Matrix& w, const Rows& a, std::size_t n) {
@@ -120,22 +137,23 @@ struct Int8 {
   static HWY_INLINE Weights Load(const std::uint8_t* at) {
     return hn::Load(hn::Repartition<std::int8_t, DF>(), reinterpret_cast<const std::int8_t*>(at));
   }
-  static HWY_INLINE Sums Dot(const std::uint8_t* a, Weights w, Sums sums) {
+  static HWY_INLINE Weights Inputs(const std::uint8_t* a) {  // four of them, in each output's place
     std::int32_t four = 0;
     std::memcpy(&four, a, 4);
-    const auto inputs = hn::BitCast(hn::Repartition<Byte, DF>(), hn::Set(di, four));
-#if HWY_TARGET == HWY_AVX2
+    return hn::BitCast(hn::Repartition<std::int8_t, DF>(), hn::Set(di, four));
+  }
+  static HWY_INLINE Sums Dot(const std::uint8_t* a, Weights w, Sums sums) {
+    const Weights inputs = Inputs(a);
+#if defined(__ARM_FEATURE_DOTPROD) || defined(TXPORT_SDOT)
+    return Sums(vdotq_s32(sums.raw, inputs.raw, w.raw));
+#elif HWY_TARGET_IS_NEON  // two products fit 16 bits
+    return hn::Add(sums, hn::SumsOf2(hn::Add(hn::MulEven(inputs, w), hn::MulOdd(inputs, w))));
+#else
     // |a| times w with a's sign: two such products fit 16 bits, since |a| <= 128 and |w| <= 127 (VPSIGNB, VPMADDUBSW).
     const hn::Repartition<std::int16_t, DF> di16;
     const auto magnitude = hn::BitCast(hn::Repartition<std::uint8_t, DF>(), hn::Abs(inputs));
     const auto pairs = hn::SatWidenMulPairwiseAdd(di16, magnitude, hn::IfNegativeThenNegOrUndefIfZero(inputs, w));
     return hn::Add(sums, hn::WidenMulPairwiseAdd(di, pairs, hn::Set(di16, 1)));
-#elif defined(__ARM_FEATURE_DOTPROD) || defined(TXPORT_SDOT)
-    return Sums(vdotq_s32(sums.raw, inputs.raw, w.raw));
-#elif HWY_TARGET_IS_NEON  // two products fit 16 bits here, too
-    return hn::Add(sums, hn::SumsOf2(hn::Add(hn::MulEven(inputs, w), hn::MulOdd(inputs, w))));
-#else
-    return hn::SumOfMulQuadAccumulate(di, inputs, w, sums);
 #endif
   }
   static HWY_INLINE VF Finish(const Matrix& w, const Rows& a, std::size_t m, std::size_t n, Sums sums) {
@@ -144,10 +162,30 @@ struct Int8 {
   }
 };
 
+#undef TXPORT_VNNI
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+#define TXPORT_VNNI 1
+// By VPDPBUSD, which Highway has for fewer processors than have it: in the encoding of AVX-512, or in that of AVX
+// (AVX-VNNI). With AVX2 the former is for tests alone.
+template <bool kAvx512>
+struct Vnni : Int8 {
+  static HWY_INLINE Sums Dot(const std::uint8_t* a, Weights w, Sums sums) {
+    const Weights inputs = Inputs(a);
+    if constexpr (kAvx512) {
+      asm("%{evex%} vpdpbusd %2, %1, %0" : "+v"(sums.raw) : "v"(inputs.raw), "v"(w.raw));
+    } else {
+      asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sums.raw) : "x"(inputs.raw), "x"(w.raw));
+    }
+    return sums;
+  }
+};
+#endif
+
 struct Float32 {
   using Sums = VF;
   using Weights = VF;
   static constexpr bool kExact = false;
+  static constexpr std::size_t kStep = kStepBytes;
 
   static HWY_INLINE Sums Zero() { return hn::Zero(df); }
   static HWY_INLINE Sums Start(const Matrix& w, const Rows& /*a*/, std::size_t n) { return hn::Load(df, w.bias + n); }
@@ -162,20 +200,30 @@ struct Float32 {
   }
 };
 
+// The same numbers as if the weights were float32, from half the bytes.
+struct Float16 : Float32 {
+  static constexpr std::size_t kStep = kStepBytes / 2;
+
+  static HWY_INLINE Weights Load(const std::uint8_t* at) {
+    const hn::Rebind<hwy::float16_t, DF> halves;
+    return hn::PromoteTo(df, hn::Load(halves, reinterpret_cast<const hwy::float16_t*>(at)));
+  }
+};
+
 // kM rows x kV vectors of outputs, over kC chains of k steps. Sum I is of chain I / (kM * kV), row I / kV % kM and
 // vector I % kV. Chains hide the latency of few sums; integers give the same whatever their number.
 template <class W, std::size_t kM, std::size_t kV, std::size_t kC, std::size_t... kI, std::size_t... kJ>
 HWY_INLINE void TileOf(const Matrix& w, const Rows& a, std::size_t m, std::size_t p, float* to, std::size_t stride,
                        std::index_sequence<kI...> /*sums*/, std::index_sequence<kJ...> /*weights*/) {
   constexpr std::size_t kN = kM * kV;
-  Pack<typename W::Sums, std::index_sequence<kI...>> sums;
+  Registers<typename W::Sums, std::index_sequence<kI...>> sums;
   (sums.template Set<kI>(kI < kN ? W::Start(w, a, p * kPanel + kI % kV * kLanes) : W::Zero()), ...);
   const std::uint8_t* row = a.data + m * a.stride;
   const std::uint8_t* panel = w.panel(p);
-  for (std::size_t k = 0; k < w.steps; k += kC, row += 4 * kC, panel += kStepBytes * kC) {
-    Pack<typename W::Weights, std::index_sequence<kJ...>> weights;
+  for (std::size_t k = 0; k < w.steps; k += kC, row += 4 * kC, panel += W::kStep * kC) {
+    Registers<typename W::Weights, std::index_sequence<kJ...>> weights;
     (weights.template Set<kJ>(
-         W::Load(panel + kJ / kV * kStepBytes + kJ % kV / kParts * w.stride + kJ % kParts * kLanes * 4)),
+         W::Load(panel + kJ / kV * W::kStep + kJ % kV / kParts * w.stride + kJ % kParts * (W::kStep / kParts))),
      ...);
     (sums.template Set<kI>(W::Dot(row + kI / kV % kM * a.stride + kI / kN * 4,
                                   weights.template Get<kI / kN * kV + kI % kV>(), sums.template Get<kI>())),
@@ -215,7 +263,7 @@ HWY_NOINLINE void TileOfPairs(const Matrix& w, const Rows& a, std::size_t m, std
   const auto put = [&](std::size_t i, std::size_t v, VI sum) HWY_ATTR {
     if (i < kM) hn::Store(Int8::Finish(w, a, m + i, p * kPanel + v * kLanes, sum), df, to + i * stride + v * kLanes);
   };
-  Pack<VI, std::index_sequence<kI...>> sums;
+  Registers<VI, std::index_sequence<kI...>> sums;
   (sums.template Set<kI>(Halves<kI % 2>(start(kI / 2 % kV), start(kI / 2 % kV))), ...);
   const std::uint8_t* row = a.data + m * a.stride;
   const std::uint8_t* panel = w.panel(p);
@@ -230,7 +278,6 @@ HWY_NOINLINE void TileOfPairs(const Matrix& w, const Rows& a, std::size_t m, std
    ...);
 }
 HWY_POP_ATTRIBUTES
-const bool kSmmla = (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;
 #endif
 
 template <class W, std::size_t kM, std::size_t kP>
@@ -238,7 +285,7 @@ HWY_NOINLINE void Tile(const Matrix& w, const Rows& a, std::size_t m, std::size_
 #ifdef TXPORT_SMMLA
   if constexpr (W::kExact && kM > 1) {
     constexpr std::make_index_sequence<(kM + 1) / 2 * 2 * kP * kParts> kSums;
-    if (kSmmla) return TileOfPairs<kM, kP * kParts>(w, a, m, p, to, stride, kSums);
+    if (extensions().i8mm) return TileOfPairs<kM, kP * kParts>(w, a, m, p, to, stride, kSums);
   }
 #endif
   constexpr std::size_t kV = kP * kParts;
@@ -255,9 +302,8 @@ constexpr std::array<TileOfSize, kMaxRows> TilesOf(std::index_sequence<kM...> /*
   return {Tile<W, kM + 1, std::min(kP, kMaxPanels)>...};
 }
 
-// Rows x the panels [begin, end) of `w`; `out` has nothing but their outputs.
 template <class W>
-void Multiply(const Matrix& w, const Rows& a, std::size_t rows, std::size_t begin, std::size_t end, const Out& out) {
+void MultiplyBy(const Matrix& w, const Rows& a, std::size_t rows, std::size_t begin, std::size_t end, const Out& out) {
   constexpr std::make_index_sequence<kMaxRows> kSizes;
   static constexpr std::array kTiles{TilesOf<W, 1>(kSizes), TilesOf<W, 2>(kSizes), TilesOf<W, 4>(kSizes)};
   const std::size_t blocks = (rows + kMaxRows - 1) / kMaxRows;
@@ -274,32 +320,42 @@ void Multiply(const Matrix& w, const Rows& a, std::size_t rows, std::size_t begi
   }
 }
 
+// Rows x the panels [begin, end) of `w`; `out` has nothing but their outputs.
+inline void Multiply(const Matrix& w, const Rows& a, std::size_t rows, std::size_t begin, std::size_t end,
+                     const Out& out) {
+  if (w.kind == Kind::float32) return MultiplyBy<Float32>(w, a, rows, begin, end, out);
+  if (w.kind == Kind::float16) return MultiplyBy<Float16>(w, a, rows, begin, end, out);
+#ifdef TXPORT_VNNI
+#if HWY_TARGET == HWY_AVX2 && defined(TXPORT_AVX_VNNI)
+  if (extensions().avx_vnni) return MultiplyBy<Vnni<false>>(w, a, rows, begin, end, out);
+#endif
+  if (has_vnni()) return MultiplyBy<Vnni<true>>(w, a, rows, begin, end, out);
+#endif
+  MultiplyBy<Int8>(w, a, rows, begin, end, out);
+}
+
 #ifdef TXPORT_SDOT
 HWY_POP_ATTRIBUTES
 #endif
 
 // Rows of float32, which become what the first product that reads them needs.
 struct Input {
+  const OwnBuffers& own;
   const float* values;
   std::size_t rows;
   std::size_t width;
-  bool positive;  // none is negative: all 8 bits are magnitude
-  const Buffers& own;
+  bool positive = false;  // none is negative
   bool quantised = false;
 
   // The products with panels [begin, end) of `w`.
   void Times(const Matrix& w, std::size_t begin, std::size_t end, const Out& out) {
-    if (!w.int8) {
-      const Rows floats{reinterpret_cast<const std::uint8_t*>(values), width * sizeof(float), nullptr, 0};
-      return Multiply<Float32>(w, floats, rows, begin, end, out);
-    }
-    const std::int32_t zero = positive ? Int8::kZeroOfPositive : Int8::kZero;
+    if (!w.int8()) return Multiply(w, FloatRows(values, width), rows, begin, end, out);
+    const std::int32_t zero = Int8::ZeroPoint(positive);
     for (std::size_t i = 0; i < rows && !quantised; ++i) {
-      auto* to = reinterpret_cast<Int8::Byte*>(own.quantised + i * width);
-      own.scale[i] = Quantise(values + i * width, width, positive ? 255 : 127, zero, to);
+      own.scale[i] = Quantise(values + i * width, width, positive ? 255 : 127, zero, own.quantised + i * width);
     }
     quantised = true;
-    Multiply<Int8>(w, Rows{own.quantised, width, own.scale, zero}, rows, begin, end, out);
+    Multiply(w, Rows{own.quantised, width, own.scale, zero}, rows, begin, end, out);
   }
 };
 
@@ -317,3 +373,4 @@ inline void Product(Input a, const Matrix& w, const Member& member, float* to, s
 
 }  // namespace txport::core::fused::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
+#endif  // TXPORT_FUSED_PRODUCTS_INL

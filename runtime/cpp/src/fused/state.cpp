@@ -13,10 +13,10 @@ namespace txport::core::fused {
 
 namespace {
 
-// Threads that step rows of their own need no barrier, but each reads all weights: that pays for so many rows a thread,
-// and so many bytes of weights a row. Else threads share every row.
-constexpr std::size_t kRowsApart = 2;
-constexpr std::size_t kBytesApart = std::size_t{512} << 10;
+// Data parallelism, where threads step rows of their own, needs no barrier, but each thread reads all weights: that
+// pays from so many rows a thread on, and up to so many bytes of weights a row. Else threads share every row.
+constexpr std::size_t kLeastRows = 2;
+constexpr std::size_t kMostBytes = std::size_t{512} << 10;
 
 class FusedState : public DecoderState {
  public:
@@ -93,14 +93,14 @@ class FusedState : public DecoderState {
   // Rows keep their caches if these have the right length; copies of a row get new ones.
   std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) override {
     auto next = std::make_unique<FusedState>(shared_, rows.size(), source_, target, logits_.has_value());
-    std::vector<bool> taken(rows_.size());
+    std::vector<bool> seen(rows_.size());  // rows that were named before
     for (std::size_t i = 0; i < rows.size(); ++i) {
       Row row = rows_.at(rows[i]);
-      if (target != target_ || taken[rows[i]]) {
+      if (target != target_ || seen[rows[i]]) {
         copy_cache(row, next->shape_, next->rows_[i].self.get());
         row.self = next->rows_[i].self;
       }
-      taken[rows[i]] = true;
+      seen[rows[i]] = true;
       row.logits = i;
       next->rows_[i] = std::move(row);
     }
@@ -121,20 +121,33 @@ class FusedState : public DecoderState {
     const auto workspace = shared_->workspaces.take();
     Team::Lease lease(shared_->team, shared_->step_tuner.choose(active.size()));
     const std::size_t threads = lease.size();
-    const bool apart =
-        active.size() >= kRowsApart * threads && active.size() * kBytesApart >= shared_->model.step_bytes;
-    workspace->reserve(shared_->model, threads, apart ? (active.size() + threads - 1) / threads : active.size(),
-                       positions);
-    auto* logits = logits_ ? reinterpret_cast<float*>(logits_->data()) : nullptr;
+    WorkspaceSize size;
+    size.threads = threads;
+    size.data_parallel =
+        active.size() >= kLeastRows * threads && active.size() * kMostBytes >= shared_->model.step_bytes;
+    size.rows = size.data_parallel ? (active.size() + threads - 1) / threads : active.size();
+    size.team_rows = size.rows;
+    size.positions = positions;
+    workspace->reserve(shared_->model, size);
     lease.run([&](const Member& member) {
-      const Member::Range mine = apart ? member.share(active.size()) : Member::Range{0, active.size()};
-      instruction_set().step({shared_->model, active.data() + mine.begin, mine.end - mine.begin, mine.begin,
-                              static_cast<std::size_t>(target_), static_cast<std::size_t>(shared_->tokens.eos), steps,
-                              made, rows_.data(), rows_.size(), logits, *workspace, apart ? member.rank : 0},
-                             apart ? Member{} : member);
+      const Member team = size.data_parallel ? Member{} : member;
+      const Member::Range mine = size.data_parallel ? member.share(active.size()) : Member::Range{0, active.size()};
+      StepJob job{shared_->model, *workspace};
+      job.team = member.rank - team.rank;
+      job.rows = active.data() + mine.begin;
+      job.count = mine.end - mine.begin;
+      job.first = mine.begin;
+      job.target = static_cast<std::size_t>(target_);
+      job.eos = static_cast<std::size_t>(shared_->tokens.eos);
+      job.steps = steps;
+      job.made = made;
+      job.base = rows_.data();
+      job.stride = rows_.size();
+      job.logits = logits_ ? reinterpret_cast<float*>(logits_->data()) : nullptr;
+      instruction_set().step(job, team);
     });
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
-    shared_->step_tuner.took(active.size(), threads, time.count() / static_cast<double>(steps * active.size()));
+    shared_->step_tuner.record(active.size(), threads, time.count() / static_cast<double>(steps * active.size()));
   }
 
   const float* logits_of(std::size_t row) const {

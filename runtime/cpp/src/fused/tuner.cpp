@@ -38,7 +38,7 @@ std::size_t ThreadTuner::choose(std::size_t work) {
   return threads_of(here.tried = here.again ? here.best + 1 : here.best - 1);
 }
 
-void ThreadTuner::took(std::size_t work, std::size_t threads, double seconds) {
+void ThreadTuner::record(std::size_t work, std::size_t threads, double seconds) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return;
   Bucket& here = bucket(work);

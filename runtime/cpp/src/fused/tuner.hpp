@@ -17,7 +17,7 @@ class ThreadTuner {
 
   // The threads for a call of so much work (rows, tokens): 1, 2, 4 ... or `most`. Now and then not the best so far.
   std::size_t choose(std::size_t work);
-  void took(std::size_t work, std::size_t threads, double seconds);  // for one unit of the work
+  void record(std::size_t work, std::size_t threads, double seconds);  // for one unit of the work
 
  private:
   static constexpr std::size_t kLevels = 8;  // powers of two up to kMostThreads, and the most

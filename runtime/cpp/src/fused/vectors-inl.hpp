@@ -1,7 +1,6 @@
 // Vectors of float32 and int32, 16 lanes at most, for one instruction set.
 //
-// The files named -inl are compiled once for each instruction set, and have no guards: each includes the one before it,
-// vectors, products, attention, encoder, decoder, and compute.cpp the last.
+// The files named -inl are compiled once for each instruction set: Highway reads them again for each.
 
 #include <hwy/highway.h>
 
@@ -26,21 +25,21 @@ constexpr std::size_t kParts = kPanel / kLanes;  // vectors of a panel's step
 // Vectors that stay in registers. GCC keeps an array's elements in memory, and copies __m512i, which it counts as eight
 // int64, around each operation on int32: so members, and of the lane's own type.
 template <class V, std::size_t kI>
-struct Held {
+struct Register {
   typedef hn::TFromV<V> Plain __attribute__((vector_size(sizeof(V))));
   Plain plain;
 };
 template <class V, class Indices>
-struct Pack;
+struct Registers;
 template <class V, std::size_t... kI>
-struct Pack<V, std::index_sequence<kI...>> : Held<V, kI>... {
+struct Registers<V, std::index_sequence<kI...>> : Register<V, kI>... {
   template <std::size_t kAt>
   HWY_INLINE V Get() const {
-    return V{(decltype(V::raw))static_cast<const Held<V, kAt>&>(*this).plain};
+    return V{(decltype(V::raw))static_cast<const Register<V, kAt>&>(*this).plain};
   }
   template <std::size_t kAt>
   HWY_INLINE void Set(V v) {
-    static_cast<Held<V, kAt>&>(*this).plain = (typename Held<V, kAt>::Plain)v.raw;
+    static_cast<Register<V, kAt>&>(*this).plain = (typename Register<V, kAt>::Plain)v.raw;
   }
 };
 

@@ -16,36 +16,40 @@ namespace {
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::size_t kMostIdle = 16;  // workspaces that are kept
 
-std::size_t lay_out(Buffers& buffers, const Model& model, std::size_t rows, std::size_t positions,
-                    std::size_t cache_bytes, std::byte* base) {
-  Cursor cursor(base);
-  cursor.take(buffers.x, rows * model.width);
-  buffers.normed = buffers.x;
-  if (model.norm_first) cursor.take(buffers.normed, rows * model.width);
-  cursor.take(buffers.heads, rows * 3 * model.all);
-  cursor.take(buffers.mixed, rows * model.all);
-  cursor.take(buffers.delta, rows * model.width);
-  cursor.take(buffers.hidden, rows * model.ffn);
-  const std::size_t most = std::max(padded(positions), model.heads.width());
-  cursor.take(buffers.scores, kQueries * model.heads.count * most);
-  cursor.take(buffers.bytes, kQueries * model.heads.count * most);
-  cursor.take(buffers.unit, kQueries * model.heads.count);
-  cursor.take(buffers.zeros, most);
-  cursor.take(buffers.ones, most);
-  cursor.take(buffers.quantised, rows * std::max({model.width, model.all, model.ffn}));
-  cursor.take(buffers.scale, rows);
-  cursor.take(buffers.logits, rows * kLogits);
-  cursor.take(buffers.norm, rows);
-  cursor.take(buffers.bounds, rows * model.screen.copy.panels);
-  cursor.take(buffers.choice, rows);
-  cursor.take(buffers.places, rows);
-  cursor.take(buffers.active, rows);
-  cursor.take(buffers.caches, cache_bytes);
-  if (base != nullptr) {
-    std::fill_n(buffers.zeros, most, 0.0F);
-    std::fill_n(buffers.ones, most, 1.0F);
+void lay_out(OwnBuffers& own, const Model& model, const WorkspaceSize& size, Cursor& cursor) {
+  const std::size_t rows = size.rows;
+  cursor.take(own.x, rows * model.width);
+  own.normed = own.x;
+  if (model.norm_first) cursor.take(own.normed, rows * model.width);
+  cursor.take(own.heads, rows * 3 * model.all);
+  cursor.take(own.delta, rows * model.width);
+  const std::size_t most = std::max(padded(size.positions), model.heads.width());
+  cursor.take(own.scores, kQueries * model.heads.count * most);
+  cursor.take(own.bytes, kQueries * model.heads.count * most);
+  cursor.take(own.attention_scale, kQueries * model.heads.count);
+  cursor.take(own.zeros, most);
+  cursor.take(own.ones, most);
+  cursor.take(own.quantised, rows * std::max({model.width, model.all, model.ffn}));
+  cursor.take(own.scale, rows);
+  cursor.take(own.logits, rows * kLogits);
+  cursor.take(own.norm, rows);
+  cursor.take(own.bounds, rows * model.bounds.copy.panels);
+  cursor.take(own.tokens, rows);
+  cursor.take(own.active, rows);
+  if (!cursor.counts()) {
+    std::fill_n(own.zeros, most, 0.0F);
+    std::fill_n(own.ones, most, 1.0F);
   }
-  return cursor.bytes();
+}
+
+void lay_out(TeamBuffers& team, const Model& model, const WorkspaceSize& size, Cursor& cursor) {
+  constexpr std::size_t kLine = Cursor::kAlignment / sizeof(Best);
+  cursor.take(team.mixed, 2 * size.team_rows * model.all);
+  cursor.take(team.delta, size.team_rows * model.width);
+  cursor.take(team.hidden, size.team_rows * model.ffn);
+  team.best_stride = (size.team_rows + kLine - 1) / kLine * kLine;
+  cursor.take(team.best, (size.data_parallel ? 1 : size.threads) * team.best_stride);
+  cursor.take(team.caches, size.cache_bytes);
 }
 
 }  // namespace
@@ -59,14 +63,20 @@ Block::Block(std::size_t bytes, bool zero) : bytes_(bytes) {
   if (zero) std::memset(data_.get(), 0, bytes);
 }
 
-void Workspace::reserve(const Model& model, std::size_t threads, std::size_t rows, std::size_t positions,
-                        std::size_t cache_bytes) {
-  if (blocks_.size() < threads) blocks_.resize(threads);
-  if (buffers_.size() < threads) buffers_.resize(threads);
-  for (std::size_t rank = 0; rank < threads; ++rank) {
-    const std::size_t bytes = lay_out(buffers_[rank], model, rows, positions, cache_bytes, nullptr);
-    if (blocks_[rank].bytes() < bytes) blocks_[rank] = Block(bytes);
-    lay_out(buffers_[rank], model, rows, positions, cache_bytes, blocks_[rank].data());
+void Workspace::reserve(const Model& model, const WorkspaceSize& size) {
+  const std::size_t teams = size.data_parallel ? size.threads : 1;
+  if (blocks_.size() < size.threads) blocks_.resize(size.threads);
+  own_.resize(size.threads);
+  teams_.resize(teams);
+  for (std::size_t i = 0; i < size.threads; ++i) {
+    const auto lay_out_all = [&](Cursor cursor) {
+      lay_out(own_[i], model, size, cursor);
+      if (i < teams) lay_out(teams_[i], model, size, cursor);
+      return cursor.bytes();
+    };
+    const std::size_t bytes = lay_out_all(Cursor(nullptr));
+    if (blocks_[i].bytes() < bytes) blocks_[i] = Block(bytes);
+    lay_out_all(Cursor(blocks_[i].data()));
   }
 }
 

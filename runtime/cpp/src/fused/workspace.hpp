@@ -44,6 +44,7 @@ class Cursor {
     bytes_ += (count * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
   }
   std::size_t bytes() const { return bytes_; }
+  bool counts() const { return base_ == nullptr; }
 
  private:
   std::byte* base_;
@@ -57,53 +58,71 @@ struct Best {
 };
 
 // A token of a sentence that is encoded with others.
-struct Place {
+struct SourceToken {
   std::size_t sentence;
   std::size_t position;
-  std::size_t start;  // of the sentence in the group's caches, in bytes
+  std::size_t start;  // of the sentence in the caches of the team, in bytes
 };
 
 // A row that is being decoded, and this thread's copy of how far it is.
 struct ActiveRow {
-  Row* row;
+  Row* row = nullptr;
   Progress progress;
 };
 
-// Buffers of one thread, for `rows` rows and up to `positions` positions. Widths are padded.
-struct Buffers {
-  float* x = nullptr;             // [rows, d] the residual stream
-  float* normed = nullptr;        // [rows, d] what LayerNorm makes of it; with post-norm x itself
-  float* heads = nullptr;         // [rows, 3 * all heads] queries, keys and values
-  float* mixed = nullptr;         // [rows, all heads] what attention gives
-  float* delta = nullptr;         // [rows, d] what a sublayer adds to x
-  float* hidden = nullptr;        // [rows, ffn]
-  float* scores = nullptr;        // [kQueries, heads, positions]
-  std::uint8_t* bytes = nullptr;  // [kQueries, heads, positions or the width of a head] attention's int8 numbers
-  float* unit = nullptr;          // [kQueries, heads] of these
-  float* zeros = nullptr;         // [positions or the width of a head], and ones
+// What one thread alone reads and writes. Widths are padded.
+struct OwnBuffers {
+  float* x = nullptr;                // [rows, d] the residual stream
+  float* normed = nullptr;           // [rows, d] what LayerNorm makes of it; with post-norm x itself
+  float* heads = nullptr;            // [rows, 3 * all heads] queries, keys and values
+  float* delta = nullptr;            // [rows, d] what attention adds to x, if each thread makes it for itself
+  float* scores = nullptr;           // [kQueries, heads, positions]
+  std::uint8_t* bytes = nullptr;     // [kQueries, heads, positions or the width of a head] attention's int8 numbers
+  float* attention_scale = nullptr;  // [kQueries, heads] of these
+  float* zeros = nullptr;            // [positions or the width of a head], and ones
   float* ones = nullptr;
-  std::uint8_t* quantised = nullptr;  // [rows, the widest of these] a product's inputs
+  std::uint8_t* quantised = nullptr;  // [rows, the widest inputs] a product's inputs
   float* scale = nullptr;             // [rows] of each of them
   float* logits = nullptr;            // [rows, kLogits]
   float* norm = nullptr;              // [rows] of the decoder's output and 1
   float* bounds = nullptr;            // [rows, panels of the projection] what no logit of a panel exceeds
-  Best* choice = nullptr;             // [rows]
-  Place* places = nullptr;            // [rows]
+  SourceToken* tokens = nullptr;      // [rows]
   ActiveRow* active = nullptr;        // [rows]
-  std::byte* caches = nullptr;        // of the sentences that are being encoded
+};
+
+// What the threads of a team write for each other, each its own columns, heads or rows: a barrier comes before others
+// read them, and another before they are written again.
+struct TeamBuffers {
+  float* mixed = nullptr;       // [2, rows, all heads] what self-attention and cross-attention give
+  float* delta = nullptr;       // [rows, d] what a sublayer adds to x
+  float* hidden = nullptr;      // [rows, ffn]
+  Best* best = nullptr;         // [threads, best_stride] of each thread's columns
+  std::size_t best_stride = 0;  // rows, and the rest of a cache line
+  std::byte* caches = nullptr;  // of the sentences that are being encoded
+};
+
+// How much a call needs. With data parallelism each thread is a team of its own.
+struct WorkspaceSize {
+  std::size_t threads = 1;
+  bool data_parallel = false;
+  std::size_t rows = 0;       // of a thread
+  std::size_t team_rows = 0;  // of a team
+  std::size_t positions = 0;  // of a sentence, at most
+  std::size_t cache_bytes = 0;
 };
 
 // The buffers of all threads of a call.
 class Workspace {
  public:
   // Throws std::bad_alloc.
-  void reserve(const Model& model, std::size_t threads, std::size_t rows, std::size_t positions,
-               std::size_t cache_bytes = 0);
-  const Buffers& of(std::size_t rank) const { return buffers_[rank]; }
+  void reserve(const Model& model, const WorkspaceSize& size);
+  const OwnBuffers& own(std::size_t thread) const { return own_[thread]; }
+  const TeamBuffers& team(std::size_t index) const { return teams_[index]; }
 
  private:
   std::vector<Block> blocks_;
-  std::vector<Buffers> buffers_;
+  std::vector<OwnBuffers> own_;
+  std::vector<TeamBuffers> teams_;
 };
 
 // Workspaces from one call to the next. Threads may share it.

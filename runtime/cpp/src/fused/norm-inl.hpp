@@ -1,0 +1,58 @@
+// What is between sublayers: embeddings, residual sums and LayerNorm.
+#if defined(TXPORT_FUSED_NORM_INL) == defined(HWY_TARGET_TOGGLE)  // once for each instruction set
+#ifdef TXPORT_FUSED_NORM_INL
+#undef TXPORT_FUSED_NORM_INL
+#else
+#define TXPORT_FUSED_NORM_INL
+#endif
+
+#include <cmath>
+
+#include "fused/products-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace txport::core::fused::HWY_NAMESPACE {
+
+// y := LayerNorm(x) of `d` numbers; y, which may be x, has padding up to a multiple of 16 as x, zeros.
+HWY_INLINE void LayerNorm(const float* x, const Norm& norm, float epsilon, std::size_t d, float* y) {
+  const std::size_t width = padded(d);
+  const auto count = static_cast<float>(d);
+  const VF mean = hn::Set(df, Sum(width, [&](std::size_t i) HWY_ATTR { return hn::Load(df, x + i); }) / count);
+  const float square = Sum(width, [&](std::size_t i) HWY_ATTR {
+    VF off = hn::Sub(hn::Load(df, x + i), mean);
+    if (HWY_UNLIKELY(i + kLanes > d)) off = hn::IfThenElseZero(hn::FirstN(df, i < d ? d - i : 0), off);
+    return hn::Mul(off, off);
+  });
+  const VF by = hn::Set(df, 1.0F / std::sqrt(square / count + epsilon));
+  for (std::size_t i = 0; i < width; i += kLanes) {
+    const VF normed = hn::Mul(hn::Sub(hn::Load(df, x + i), mean), by);
+    hn::Store(hn::MulAdd(normed, hn::LoadU(df, norm.weight.data() + i), hn::LoadU(df, norm.bias.data() + i)), df,
+              y + i);
+  }
+}
+
+// x [width] := the embedding of a token.
+HWY_INLINE void Embed(const Model& model, const Embedding& embedding, std::size_t id, std::size_t position, float* x) {
+  embed(embedding.tokens, id, model.embedding_scale, embedding.positions.data() + position * model.width, x);
+  if (!embedding.norm.weight.empty()) LayerNorm(x, embedding.norm, model.epsilon, model.d, x);
+}
+
+// "Add & Norm" (Vaswani et al. 2017, figure 1), between two sublayers: x += delta, LayerNorm. Pre-norm keeps the sum in
+// x, post-norm what is normed. After the last sublayer there may be a second norm.
+HWY_INLINE Input AddNorm(const Model& model, const Norm& norm, std::size_t rows, const float* delta,
+                         const OwnBuffers& own, const Norm& second = {}) {
+  for (std::size_t i = 0; i < rows; ++i) {
+    float* x = own.x + i * model.width;
+    for (std::size_t j = 0; delta != nullptr && j < model.width; j += kLanes) {
+      hn::Store(hn::Add(hn::Load(df, x + j), hn::Load(df, delta + i * model.width + j)), df, x + j);
+    }
+    float* normed = own.normed + i * model.width;
+    if (!norm.weight.empty()) LayerNorm(x, norm, model.epsilon, model.d, normed);
+    if (!second.weight.empty()) LayerNorm(normed, second, model.epsilon, model.d, normed);
+  }
+  return {own, own.normed, rows, model.width};
+}
+
+}  // namespace txport::core::fused::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // TXPORT_FUSED_NORM_INL
