@@ -337,7 +337,7 @@ def _callbacks(
         Divergence(interruption),
         ModelCheckpoint(run.state, filename="best", monitor=monitor, mode=mode, enable_version_counter=False),
     ]
-    callbacks += [LastValidations(run.state, options.averaged)] if options.keep == "average" else []
+    callbacks += [LastValidations(run.state, options.average_last)] if options.keep == "average" else []
     callbacks.append(StateSaver(run, interruption))  # after what it saves the state of
     callbacks += [] if options.validate_every else [Pace()]
     if options.patience:

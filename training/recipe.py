@@ -218,7 +218,7 @@ class TrainingOptions:
         "which weights become the checkpoint, average being that of the last validations; none: the last of a run that "
         "cools down, else the best",
     )
-    averaged: int = option(5, "with keep = average: the weights of so many validations", least=2)
+    average_last: int = option(5, "with keep = average: the weights of so many validations", least=2)
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = option("32-true", "arithmetic, as Lightning names it")
     accelerator: str = option("auto", "auto, cpu, gpu ..., as Lightning names it")
     devices: str = option("auto", "how many devices of each node, or which: 2, 0,1 ...")

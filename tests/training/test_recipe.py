@@ -62,7 +62,7 @@ def test_defaults(write: Callable[..., Path]) -> None:
         (BASE + '[tokenizer]\nalgorithm = "words"\n', "algorithm is 'words', not one of bpe, unigram, word, char"),
         (BASE + 'schedule = "cosine"\n', "schedule is 'cosine', not one of inverse_sqrt, constant"),
         (BASE + 'keep = "average"\naverage = 0.9\n', "keep is average and training.average is a moving one"),
-        (BASE + 'keep = "average"\naveraged = 1\n', "averaged is 1, but must be at least 2"),
+        (BASE + 'keep = "average"\naverage_last = 1\n', "average_last is 1, but must be at least 2"),
         (BASE + "[tokenizer]\njoint = false\n", "need model.share_embeddings = false"),
         (BASE + '[model]\npreset = "huge"\n', "no preset 'huge'"),
         (BASE + "[model]\nlayers = 3\n", "model config has the unknown field 'layers': did you mean"),

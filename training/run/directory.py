@@ -26,7 +26,7 @@ from txport.training.run.starting import Start
 PATIENCE = 3_600.0
 # The values of [training] that may change when a run is resumed.
 FREE = frozenset(
-    "max_steps max_epochs max_minutes validate_every validation_sentences patience monitor keep averaged "
+    "max_steps max_epochs max_minutes validate_every validation_sentences patience monitor keep average_last "
     "accelerator devices nodes strategy".split()
 )
 

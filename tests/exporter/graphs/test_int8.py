@@ -183,7 +183,9 @@ def test_layers_that_int8_would_spoil_stay_in_float32(checkpoint: Path, tmp_path
     arguments = [str(hostile), "-o", str(tmp_path / "bundle"), "--int8", "--singles", "4", "--json"]
     result = CliRunner().invoke(command, arguments, catch_exceptions=False)
     report = json.loads(result.stdout)["verification"]
-    assert report["passed"], "no loss of BLEU that chance does not explain"
+    qualities = [lowering["quality"] for lowering in report["lowerings"]]
+    assert report["passed"]
+    assert all(each["bleu_pytorch"] - each["bleu"] <= 0.1 or each["chance"] >= 0.05 for each in qualities)
     islands = Manifest.load(tmp_path / "bundle").precision.islands
     kept = {(island.graph, node) for island in islands for node in island.nodes}
     assert ("encoder", "layers.0.feed_forward.inner/MatMul") in kept and len(kept) <= 4

@@ -17,7 +17,7 @@ from txport.training.run.averaging import average_weights
 from txport.training.run.directory import RunDirectory
 
 Tiny = Callable[..., Recipe]
-OPTIONS = ("training.keep=average", "training.averaged=3", "training.validate_every=3", "model.dropout=0.1")
+OPTIONS = ("training.keep=average", "training.average_last=3", "training.validate_every=3", "model.dropout=0.1")
 
 
 @pytest.mark.parametrize("kind", ["layer", "batch"])
