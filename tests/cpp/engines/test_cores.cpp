@@ -45,8 +45,9 @@ void write(const fs::path& path, const std::string& text) {
 }  // namespace
 
 TEST_CASE("the quota of a control group") {
-  for (const auto& [name, each] : kCases) {
-    CAPTURE(name);
+  for (const auto& named : kCases) {
+    CAPTURE(named.first);
+    const Case& each = named.second;
     const Scratch root;
     write(root.path() / "proc/self/cgroup", each.groups);
     for (const auto& [file, text] : each.files) write(root.path() / "sys/fs/cgroup" / file, text);
