@@ -100,7 +100,7 @@ TEST_CASE("a team works with the threads that there are") {
 
 // Of what each thread has done before the others go on, whoever is late.
 TEST_CASE("a barrier lets nobody on before all have come, however many they are") {
-  for (const std::size_t size : {2, 3, 4, 5, 7, 8, 13, 33, 64}) {
+  for (const std::size_t size : std::vector<std::size_t>{2, 3, 4, 5, 7, 8, 13, 33, 64}) {
     CAPTURE(size);
     Team team(size);
     Team::Lease lease(team, size);
