@@ -12,6 +12,7 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <thread>
 
 #include "bundle/interface.hpp"
 #include "bundle/manifest.hpp"
@@ -157,8 +158,12 @@ class MemoryDevice : public Device, public HostStream {
   std::unique_ptr<Event> create_event() override { return std::make_unique<MemoryEvent>(*this); }
   std::function<void()> capture(std::function<void()> work, std::string& /*fault*/) override {
     auto commands = std::make_shared<std::vector<std::function<void()>>>();
-    const std::unique_ptr<void, std::function<void(void*)>> ends(this, [this](void*) { capturing_ = nullptr; });
+    const std::unique_ptr<void, std::function<void(void*)>> ends(this, [this](void*) {
+      capturing_ = nullptr;
+      capturer_ = std::thread::id();
+    });
     capturing_ = commands.get();
+    capturer_ = std::this_thread::get_id();
     work();
     return [this, commands] {
       for (const auto& command : *commands) enqueue(command);
@@ -195,11 +200,12 @@ class MemoryDevice : public Device, public HostStream {
   std::deque<std::function<void()>> waiting_;
   std::atomic<std::size_t> enqueued_ = 0;  // commands so far
   std::vector<std::function<void()>>* capturing_ = nullptr;
+  std::atomic<std::thread::id> capturer_{};  // others may wait for what was enqueued before
 
   // Run the first `place` of all commands.
   void flush(std::size_t place) {
     const std::lock_guard lock(mutex_);
-    require(capturing_ == nullptr, "waited while capturing");
+    require(capturer_.load() != std::this_thread::get_id(), "waited while capturing");
     while (enqueued_ - waiting_.size() < place) {
       const auto command = std::move(waiting_.front());
       waiting_.pop_front();
