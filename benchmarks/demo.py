@@ -100,7 +100,8 @@ class Demo:
 
     def _train(self) -> None:
         """Go on with a run that was interrupted, unless its recipe has changed since, or begin a new one."""
-        how, run = "--force", RunDirectory(self.checkpoint)
+        how = "--force"
+        run = RunDirectory(self.checkpoint)
         if run.last.exists() and not run.end.exists():
             try:
                 run.resume(read(self.recipe), write=False)

@@ -93,7 +93,7 @@ def synchronise(path: Path) -> None:
 
 
 def user() -> str:
-    """What tells this user from others, for names of files that all share."""
+    """Identify this user, in the names of files that lie where all users write."""
     return str(os.getuid()) if POSIX else getuser()
 
 

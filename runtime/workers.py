@@ -37,20 +37,22 @@ def _limits(root: Path) -> Iterator[tuple[int, int]]:
 
     In the files of cgroups(7), of version 2 and 1. A container may see its own group as the root.
     """
-    with suppress(OSError, ValueError):
-        for line in (root / "proc/self/cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if controllers and "cpu" not in controllers.split(","):
-                continue
-            for group in (PurePosixPath(path), *PurePosixPath(path).parents):
-                folder = root / "sys/fs/cgroup" / controllers / group.relative_to("/")
-                with suppress(OSError, ValueError):
-                    if controllers:
-                        files = (folder / "cpu.cfs_quota_us", folder / "cpu.cfs_period_us")
-                        time, period = (file.read_text() for file in files)
-                    else:
-                        time, period = (folder / "cpu.max").read_text().split()
-                    yield int(time), int(period)  # no number, or -1, if there is no limit
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:  # not Linux
+        return
+    for controllers, path in (line.split(":", 2)[1:] for line in lines if line.count(":") >= 2):
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        group = PurePosixPath(path.lstrip("/"))
+        for folder in (root / "sys/fs/cgroup" / controllers / each for each in (group, *group.parents)):
+            with suppress(OSError, ValueError):  # it is not there, or has no limit: "max"
+                if controllers:
+                    files = (folder / "cpu.cfs_quota_us", folder / "cpu.cfs_period_us")
+                    time, period = (file.read_text() for file in files)
+                else:
+                    time, period = (folder / "cpu.max").read_text().split()
+                yield int(time), int(period)
 
 
 def shares(workers: int, threads: int, cores: int) -> tuple[int, int]:

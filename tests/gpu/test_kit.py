@@ -32,7 +32,8 @@ def unpack(parts: Path) -> Path:
 
 def tiny_wheel(directory: Path, name: str, version: str, tag: str = "py3-none-any") -> Path:
     """A wheel that holds nothing but a module."""
-    wheel, info = directory / f"{name}-{version}-{tag}.whl", f"{name}-{version}.dist-info"
+    wheel = directory / f"{name}-{version}-{tag}.whl"
+    info = f"{name}-{version}.dist-info"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr(f"{name}/__init__.py", "")
         archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n")
@@ -58,7 +59,8 @@ def test_a_kit_is_rehearsed_in_an_environment_that_holds_nothing_else(tmp_path: 
         pytest.skip("needs txport's wheel: make wheel")
     done = pack(tmp_path / "parts", wheels[0], bundles, PART_BYTES="100000")
     assert done.returncode == 0 and len(list((tmp_path / "parts").glob("kit.0*"))) > 2, done.stderr
-    kit, scratch = unpack(tmp_path / "parts"), tmp_path / "scratch"
+    kit = unpack(tmp_path / "parts")
+    scratch = tmp_path / "scratch"
     (kit / f"python{THIS}").mkdir()
     (kit / f"python{THIS}" / "numpy.py").write_text("raise SystemExit('numpy of the kit')")
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(kit / "app")}

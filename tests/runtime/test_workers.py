@@ -26,7 +26,7 @@ CASES = {
         {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"},
         0,
     ),
-    "what no kernel writes": ("nonsense\n0::/\n", {"cpu.max": "\n", "cpu.cfs_quota_us": "7"}, 0),
+    "what no kernel writes": ("nonsense\n0::/a\n", {"a/cpu.max": "\n", "cpu.max": "200000 100000\n"}, 2),
 }
 
 

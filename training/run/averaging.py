@@ -24,7 +24,7 @@ class LastValidations(ModelCheckpoint):
         )
 
     def states(self, last: Path) -> list[dict[str, Any]]:
-        """The states that are averaged, oldest first: those of the last validations, and the run's last one, `last`."""
+        """Load what is averaged, oldest first: states of the last validations, and the run's last one, `last`."""
         files = [Path(file) for file in self.best_k_models if Path(file).exists()]
         loaded = (torch.load(file, map_location="cpu", weights_only=True) for file in [*files, last])
         by_step = {state["global_step"]: state for state in loaded}

@@ -91,7 +91,9 @@ def test_groups_of_one_size_are_one_graph() -> None:
     memory = engine.encode(np.array([[4, 5, 3]]), np.array([3]))
     state = engine.allocate(1, 3, 64)
     state.place([0], memory, [0], [64])
-    made, captures, copies = [], [], []
+    made: list[int] = []
+    captures: list[int] = []
+    copies: list[int] = []
     for count in (4, 4, 1, 3, 4, 1, 3):
         before = device.copies
         state.step(count)
