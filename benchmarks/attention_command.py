@@ -65,7 +65,7 @@ def main(
 
 
 def _writer(output: Path) -> Callable[[Canvas, str], bytes]:
-    """What turns a picture and its title into the bytes of the file."""
+    """Choose what turns a picture and its title into the bytes of the file."""
     kind = output.suffix.lower()
     if kind == ".png":
         with needs("bench"):

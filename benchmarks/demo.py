@@ -60,7 +60,9 @@ class Demo:
 
     def __init__(self, output: Path, recipe: str, sentences: int, console: Console) -> None:
         self.checkpoint, self.bundle, self.half = (output / name for name in ("checkpoint", "bundle", "bundle-fp16"))
-        self.recipe, self.count, self.console = recipe, str(sentences), console
+        self.recipe = recipe
+        self.count = str(sentences)
+        self.console = console
         self.seconds: dict[str, float] = {}
 
     def run(self) -> DemoFigures:

@@ -20,7 +20,9 @@ class BundleBackend(Backend):
     """
 
     def __init__(self, bundle: str, device: str, lowering: str | None, threads: int) -> None:
-        self._bundle, self._device, self._lowering = bundle, device, lowering
+        self._bundle = bundle
+        self._device = device
+        self._lowering = lowering
         self._threads = threads
         self._translator: Translator | None = None
         self._opened = (threads, 1)  # with so many threads and workers
@@ -77,7 +79,7 @@ class BundleBackend(Backend):
         self._ids = self._call()
 
     def ids(self) -> list[list[int]]:
-        """Of the last call."""
+        """Ids of the last call."""
         return self._ids
 
     def parts(self) -> Mapping[str, Callable[[], object]]:

@@ -69,7 +69,7 @@ class CTranslate2Backend(Backend):
         self._results = self._translator.translate_batch(self._tokens, **self._options)
 
     def ids(self) -> list[list[int]]:
-        """Of the last call."""
+        """Ids of the last call."""
         assert self._task is not None
         rows = [[int(name[1:]) for name in result.hypotheses[0]] for result in self._results]
         return rows if self._task.fixed else [cut_after(row, self._eos) for row in rows]

@@ -21,7 +21,7 @@ class Generator(TorchBackend):
         self._model = model
 
     def prepare(self, task: Task, setting: Setting) -> None:
-        """As `TorchBackend.prepare`; a fixed task has no eos."""
+        """Prepare as `TorchBackend.prepare` does; a fixed task has no eos."""
         if task.prefix:
             raise ValueError("answers that are forced to begin with certain ids are not compared")
         super().prepare(task, setting)

@@ -48,7 +48,7 @@ class TorchBackend(Backend):
             torch.cuda.synchronize()
 
     def ids(self) -> list[list[int]]:
-        """Of the last call, in the order of the sentences."""
+        """Ids of the last call, in the order of the sentences."""
         assert self._task is not None
         answers: list[list[int]] = [[] for _ in self._task.sources]
         for (indices, _, _), result in zip(self._batches, self._results, strict=True):
@@ -78,7 +78,9 @@ class PyTorchBackend(TorchBackend):
 
     def decode(self, ids: Tensor, lengths: Tensor, task: Task) -> Tensor:
         """The greedy loop, one step at a time, until every row met eos or has `task.target` tokens."""
-        model, config, batch = self._model, self.config, len(ids)
+        model = self._model
+        config = self.config
+        batch = len(ids)
         memory = model.encode(ids, lengths)
         cross, caches = model.cross_key_values(memory), model.new_caches(batch, task.target)
         tokens = torch.full((batch,), config.bos_id, device=self.device)

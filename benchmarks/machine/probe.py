@@ -29,7 +29,7 @@ SECONDS = 0.3
 
 @dataclass(frozen=True)
 class Probed:
-    """What a probe prints; nothing if the device cannot be probed."""
+    """Output of a probe; nothing if the device cannot be probed."""
 
     bandwidth: tuple[Bandwidth, ...] = ()
     peaks: tuple[Peak, ...] = ()

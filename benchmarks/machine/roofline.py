@@ -28,13 +28,13 @@ class Shape:
 
     @property
     def encoder_weights(self) -> int:
-        """Of the encoder, and of the cross-attention keys and values, which are computed once with it."""
+        """Weights of the encoder, and of the cross-attention keys and values, which are computed once with it."""
         layer = 4 * self.d_model**2 + 2 * self.d_model * self.ffn
         return self.encoder_layers * layer + self.decoder_layers * 2 * self.d_model**2
 
     @property
     def step_weights(self) -> int:
-        """Of a decoder step: self-attention, the query and output of cross-attention, feed-forward, projection."""
+        """Weights of a step: self-attention, the query and output of cross-attention, feed-forward, projection."""
         layer = 6 * self.d_model**2 + 2 * self.d_model * self.ffn
         return self.decoder_layers * layer + self.vocabulary * self.d_model
 
@@ -102,6 +102,6 @@ def roofline(
 
 
 def _bandwidth(machine: Machine, size: float) -> float:
-    """Of the smallest probed array that is at least this large, else of the largest: arrays may fit a cache."""
+    """Bandwidth of the smallest probed array of at least this size, else of the largest: arrays may fit a cache."""
     larger = [each for each in machine.bandwidth if each.bytes >= size]
     return (larger[0] if larger else machine.bandwidth[-1]).bytes_per_second

@@ -58,7 +58,7 @@ class Text:
 
 @dataclass
 class Canvas:
-    """What is drawn: rectangles below lines below text.
+    """Drawing: rectangles below lines below text.
 
     Attributes:
         width, height: of what was drawn, and a margin.

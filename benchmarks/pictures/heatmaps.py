@@ -6,7 +6,9 @@ from txport.benchmarks.pictures.canvas import LINE, MARGIN, Canvas, Line, Rectan
 from txport.benchmarks.pictures.maps import TITLES, Map
 
 COLOUR = "#08306b"
-SMALL, LARGE, FEW = 12.0, 24.0, 40  # the side of a cell, among several maps and of a single one of few tokens
+SMALL = 12.0  # the side of a cell among several maps
+LARGE = 24.0  # and of a single map of few tokens
+FEW = 40
 GAP = 16.0
 LABEL = 9.0
 # Weights that would be written as 0 are not drawn: white is 0.
@@ -44,7 +46,10 @@ def weight_title(query: str, key: str, weight: float) -> str:
 
 
 def _legend(canvas: Canvas) -> None:
-    x, y, steps, side = MARGIN + 14, MARGIN, 20, 6.0
+    x = MARGIN + 14
+    y = MARGIN
+    steps = 20
+    side = 6.0
     for step in range(steps):
         canvas.add(Rectangle(x + step * side, y, side, 10, COLOUR, (step + 0.5) / steps))
     canvas.add(_frame(x, y, steps * side, 10))

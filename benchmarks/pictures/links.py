@@ -6,7 +6,10 @@ from txport.benchmarks.pictures.canvas import INK, LINE, MARGIN, Canvas, Line, T
 from txport.benchmarks.pictures.heatmaps import COLOUR, LEAST, heading, panel_title, weight_title
 from txport.benchmarks.pictures.maps import TITLES, Map
 
-SIZE, ROW, LINK, GAP = 11.0, 17.0, 90.0, 36.0
+SIZE = 11.0
+ROW = 17.0
+LINK = 90.0
+GAP = 36.0
 FAINT = "#999999"
 
 

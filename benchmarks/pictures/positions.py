@@ -9,7 +9,9 @@ from txport.runtime.errors import InputError
 
 LENGTH = 100
 SINE, COSINE = "#0072B2", "#009E73"
-WIDTH, HALF, STEP = 600.0, 40.0, 20  # of a panel, half the height of one, and positions between two ticks
+WIDTH = 600.0  # of a panel
+HALF = 40.0  # half the height of one
+STEP = 20  # positions between two ticks
 
 
 def sinusoids(length: int, d_model: int) -> Float32:

@@ -13,7 +13,9 @@ from txport.runtime.bundle.strict_json import read
 from txport.runtime.engines.choice import FUSED, choose
 from txport.runtime.errors import InputError, TxportError
 
-BATCHES, SOURCE, TARGET = (1, 8, 32), 32, 64
+BATCHES = (1, 8, 32)
+SOURCE = 32
+TARGET = 64
 CURVE_BATCHES, CURVE_TARGETS = (1, 2, 4, 8, 16, 32, 64), (16, 32, 64, 128, 256)
 # Fields of a config that do not affect what is computed.
 _TRAINING = ("dropout",)

@@ -16,7 +16,9 @@ from txport.benchmarks.run.worker_process import ContestantFailed, WorkerProcess
 ROUNDS = 10  # in each of them a contestant has a tenth of its calls or time, and at least one call
 WARM_UP_SECONDS = 5.0  # the most for each setting; half of the budget if that is less
 # Loading and warming up may compile something; a turn may be one call of a slow contestant.
-LOAD_SECONDS, WARM_LIMIT, TURN_LIMIT = 300.0, 300.0, 120.0
+LOAD_SECONDS = 300.0
+WARM_LIMIT = 300.0
+TURN_LIMIT = 120.0
 
 
 @dataclass(frozen=True)
