@@ -18,8 +18,6 @@ _DTYPES = {
     ir.DataType.INT32: "int32",
     ir.DataType.BOOL: "bool",
 }
-# The IR version that came with an opset: a newer one would make old parsers refuse a file that they can read.
-_IR_VERSIONS = {18: 8, 24: 12}
 
 
 def write_graphs(directory: Path, models: Mapping[str, ir.Model], version: str) -> dict[str, Path]:
@@ -38,7 +36,6 @@ def write_graphs(directory: Path, models: Mapping[str, ir.Model], version: str) 
     files = {}
     for name, model in models.items():
         model.producer_name, model.producer_version = "txport", version
-        model.ir_version = _IR_VERSIONS[model.opset_imports[""]]
         model.graph.name = name
         files[name] = directory / f"{name}.onnx"
         ir.save(model, files[name])

@@ -1,4 +1,4 @@
-"""From a checkpoint to a bundle: trace, convert, write, verify, and only then rename into place."""
+"""From a checkpoint to a bundle: graphs, precision, weights, verification, and only then rename into place."""
 
 import dataclasses
 import shutil
@@ -14,7 +14,7 @@ from txport.exporter.graphs.float16 import to_float16
 from txport.exporter.graphs.int8 import convertible
 from txport.exporter.graphs.lowerings import LOWERINGS
 from txport.exporter.graphs.parameters import parameter_table
-from txport.exporter.graphs.trace import ATTENTION, model_sizes, trace_all
+from txport.exporter.graphs.write import ATTENTION, write_all
 from txport.exporter.precision.calibration import Calibration
 from txport.exporter.precision.int8_layers import Int8Search
 from txport.exporter.precision.islands import (
@@ -126,7 +126,11 @@ class _Export:
 
     def write(self, directory: Path) -> Manifest:
         """Fill `directory` with all but the verification."""
-        models = self._trace()
+        options = self._options
+        self._stages.stage("graphs")
+        models = write_all(
+            self._checkpoint.model, options.lowerings, self._longest, options.attention, half=options.float16
+        )
         with scratch_directory() as scratch:
             islands = self._convert(scratch, models)
             write_graphs(directory / "onnx", models, VERSION)
@@ -154,12 +158,6 @@ class _Export:
         """Compare what was written with the checkpoint."""
         verifier = Verifier(self._checkpoint, self._trial, self._options.singles, self._stages, self._options.minutes)
         return verifier.verify_bundle(directory)
-
-    def _trace(self) -> dict[str, ir.Model]:
-        model, options = self._checkpoint.model, self._options
-        lowerings, attention = options.lowerings, options.attention
-        self._stages.stage("trace", 1 + len(lowerings) + (len(ATTENTION) if attention else 0))
-        return trace_all(model, lowerings, self._longest, attention, self._stages.advance, half=options.float16)
 
     def _convert(self, scratch: Path, models: dict[str, ir.Model]) -> list[Island]:
         """Convert the models in place to the precision of the options; return the nodes that stay in float32."""
@@ -194,7 +192,7 @@ class _Export:
         """The manifest but for files and verification; inputs and outputs are those of `models`."""
         config, options = self._checkpoint.config, self._options
         floating: Literal["float32", "float16"] = "float16" if options.float16 else "float32"
-        sizes = model_sizes(config)
+        sizes = config.sizes
         return Manifest(
             format_version=FORMAT_VERSION,
             made_by=MadeBy("txport", VERSION),

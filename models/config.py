@@ -1,8 +1,9 @@
 """The shape of an encoder-decoder Transformer: one frozen dataclass, and its presets."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
 
+from txport.runtime.bundle.schema import ModelSizes
 from txport.runtime.bundle.strict_json import decode, encode
 from txport.runtime.bundle.tokenizer_schema import Vocabularies
 from txport.runtime.errors import InputError
@@ -87,6 +88,11 @@ class Config:
     @property
     def head_dim(self) -> int:
         return self.d_model // self.heads
+
+    @property
+    def sizes(self) -> ModelSizes:
+        """The sizes that the graphs of the model depend on."""
+        return ModelSizes(**{field.name: getattr(self, field.name) for field in fields(ModelSizes)})
 
     @property
     def vocabularies(self) -> Vocabularies:

@@ -75,12 +75,6 @@ def pytest_sessionfinish() -> None:
     assert not BARE & set(sys.modules), "something imported a folder by its bare name"
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _folder_of_all_workers(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Where `numpy_runner` keeps the graphs that it has traced."""
-    os.environ["TXPORT_TEST_SHARED"] = str(_shared(tmp_path_factory))
-
-
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a checkpoint: `tiny`, trained for a moment on the built-in corpus. Copy it to change it."""

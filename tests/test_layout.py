@@ -30,7 +30,7 @@ assert not bare, f"imported by their bare names: {bare}"
 """
 
 OURS = "txport.exporter txport.models txport.training txport.benchmarks"
-HEAVY = "torch onnx onnx_ir onnxscript lightning transformers safetensors rich"
+HEAVY = "torch onnx onnx_ir lightning transformers safetensors rich"
 ENGINES = "onnxruntime sentencepiece click"
 # optimum-onnx wants an older transformers than the other peers: it runs in an environment of its own.
 ELSEWHERE = {"txport.benchmarks.contestants.optimum"}
@@ -119,9 +119,7 @@ def test_engines_are_built_without_pytorch_and_onnx() -> None:
 
 def test_models_need_pytorch_and_safetensors_only() -> None:
     needs_everything()
-    assert_imports_without(
-        f"onnx onnx_ir onnxscript lightning rich txport.exporter txport.training {ENGINES}", ["txport.models"]
-    )
+    assert_imports_without(f"onnx onnx_ir lightning rich txport.exporter txport.training {ENGINES}", ["txport.models"])
 
 
 def test_training_does_not_need_the_exporter() -> None:
@@ -144,7 +142,7 @@ def test_a_device_can_be_measured_without_pytorch() -> None:
         "txport.benchmarks.report.plots",
     ]
     assert_imports_without(
-        "txport.models txport.training torch onnx onnxscript safetensors transformers ctranslate2", commands
+        "txport.models txport.training torch onnx onnx_ir safetensors transformers ctranslate2", commands
     )
 
 

@@ -20,9 +20,10 @@ from txport.benchmarks.report.statistics import percentiles, ratio
 from txport.benchmarks.report.tables import markdown_table
 from txport.benchmarks.studies.turns import in_turns
 from txport.exporter.bundle import write_graphs
+from txport.exporter.graphs.decoder import write_step
 from txport.exporter.graphs.lowerings import LOWERINGS
 from txport.exporter.graphs.sessions import session
-from txport.exporter.graphs.trace import model_sizes, trace_step
+from txport.exporter.graphs.tensors import ModelTensors
 from txport.models.config import NORM_KINDS, PRESETS, Config, preset
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.interface import decoder_step
@@ -34,12 +35,12 @@ _DTYPES = {"float32": np.float32, "int64": np.int64, "bool": np.bool_}
 
 
 class Step:
-    """A traced step and its buffers: row by row the middle of a translation, over and over."""
+    """A step and its buffers: row by row the middle of a translation, over and over."""
 
     def __init__(self, config: Config, *, fold: bool, batch: int, source: int, target: int) -> None:
         self.name = config.norm_kind + (" (not folded)" if not fold else "")
         torch.manual_seed(0)
-        model = trace_step(Transformer(config).eval(), LOWERINGS["ort"], target, fold=fold)
+        model = write_step(Transformer(config).eval(), LOWERINGS["ort"], target, ModelTensors(), fold=fold)
         self.operators = Counter(node.op_type for node in model.graph)
         with tempfile.TemporaryDirectory() as directory:
             self._session = session(write_graphs(Path(directory), {"step": model}, VERSION)["step"])
@@ -51,7 +52,7 @@ class Step:
 
     def _bind(self, model: ir.Model, config: Config, sizes: dict[str, int]) -> None:
         """Caches are written in place, as the runtime does it; the state is not, so that the position stays."""
-        interface, used = decoder_step(model_sizes(config), "float32"), {value.name for value in model.graph.inputs}
+        interface, used = decoder_step(config.sizes, "float32"), {value.name for value in model.graph.inputs}
         buffers = {}
         for tensor in interface.inputs:
             if tensor.name in used:

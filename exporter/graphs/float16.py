@@ -6,6 +6,7 @@ float16 graph in float32 and drops the roundings in between, so a value that ove
 """
 
 from collections.abc import Collection
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -158,12 +159,16 @@ def _variant(graph: ir.Graph, value: ir.Value, dtype: ir.DataType) -> ir.Value:
 def _initializer(graph: ir.Graph, value: ir.Value, dtype: ir.DataType) -> ir.Value:
     assert value.const_value is not None and value.name is not None
     name = f"{value.name}.{_NAMES[dtype]}"
-    with np.errstate(over="ignore"):  # a weight that overflows belongs in an island; verification shows it
-        array = value.const_value.numpy().astype(np.float16 if dtype == HALF else np.float32)
-    tensor = ir.tensor(array, name=name)
-    converted = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(array.shape), const_value=tensor)
+    shape = ir.Shape(value.const_value.shape.numpy())
+    tensor = ir.LazyTensor(partial(_converted, value.const_value, dtype), dtype, shape)
+    converted = ir.Value(name=name, type=ir.TensorType(dtype), shape=shape, const_value=tensor)
     graph.initializers[name] = converted
     return converted
+
+
+def _converted(tensor: ir.TensorProtocol, dtype: ir.DataType) -> ir.TensorProtocol:
+    with np.errstate(over="ignore"):  # a weight that overflows belongs in an island; verification shows it
+        return ir.tensor(tensor.numpy().astype(np.float16 if dtype == HALF else np.float32))
 
 
 def _cast(value: ir.Value, dtype: ir.DataType, name: str, what: str = "Cast") -> ir.Node:

@@ -1,209 +1,223 @@
-"""The three ways to write one decoder step in ONNX, behind one set of methods.
+"""The ways to write the decoder's layers in ONNX, behind one set of methods.
 
-`modules.DecoderStep` is the one source; runtimes differ in how a cache is written, which operators compute attention,
-and how a residual and its norm are combined. Shapes: b batch, h heads, k head_dim, d d_model, s source, c cache.
+`decoder.Decoder` is the one source; runtimes differ in how a cache is written, which operators compute attention, and
+how a residual and its norm are combined. Shapes: b batch, h heads, k head_dim, d d_model, s source, c cache length.
 Queries arrive already scaled by 1/sqrt(head_dim): the factor is folded into their weights.
 """
 
 import math
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
 
+import numpy as np
 import onnx_ir as ir
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-from txport.exporter.graphs.biases import fold_biases
-from txport.exporter.graphs.norms import RootMeanSquare
-from txport.models.transformer import KeyValue
+from torch import nn
+from txport.exporter.graphs.norms import write_norm
+from txport.exporter.graphs.writer import CONTRIB, FLOAT, INT32, Writer
+from txport.models.norms import RMSNorm
 from txport.runtime.bundle.interface import MASKED
+from txport.runtime.bundle.schema import ModelSizes
 
-CONTRIB = "com.microsoft"
+# The key and value of each head, [b, h, s or c, k].
+KeyValue = tuple[ir.Value, ir.Value]
 # Ids of a block that is searched for the best one: fewer would not pay for the operators around it.
 LEAST_BLOCK = 16
+# ONNX Runtime's fused norms, and where they take a bias.
+_BIAS = {"SkipLayerNormalization": 4, "SkipSimplifiedLayerNormalization": 3}
 
 
-@dataclass(frozen=True)
-class StepInputs:
-    """Inputs that all layers of one step share."""
-
-    positions: Tensor  # int64 [b]
-    cache_positions: Tensor  # int64 [c], 0..c-1: an input, so that no Range operator is needed
-    cross_bias: Tensor  # float [b, 1, 1, s]
-    cross_ids: Tensor | None = None  # int64 [b, 1, s, 1], of a model that copies
+def attend(w: Writer, query: ir.Value, key: ir.Value, value: ir.Value, bias: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Context [b, h, m, k] and weights [b, h, m, n] of query [b, h, m, k], keys transposed to [b, h, k, n]."""
+    weights = w.op("Softmax", w.op("Add", w.op("MatMul", query, key), bias), axis=-1)
+    return w.op("MatMul", weights, value), weights
 
 
-def _split_heads(x: Tensor, heads: int) -> Tensor:
-    return x.reshape(-1, heads, 1, x.shape[1] // heads)
+class Lowering(ABC):
+    """How the decoder's layers are written for one family of runtimes.
 
-
-def _merge_heads(x: Tensor) -> Tensor:
-    return x.reshape(-1, x.shape[1] * x.shape[3])
-
-
-def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Context [b, h, m, k] and weights [b, h, m, n], by plain operators.
-
-    MatMul, Add, Softmax, MatMul: at opset 18 scaled_dot_product_attention would become fifteen nodes.
-    """
-    weights = torch.softmax(_matmul(query, key.transpose(-1, -2)) + bias, dim=-1)
-    return _matmul(weights, value), weights
-
-
-def _matmul(x: Tensor, y: Tensor) -> Tensor:
-    """x [b, h, m, k], y [b, h, k, n] -> [b, h, m, n]: torch would reason about its dynamic sizes for seconds."""
-    return torch.onnx.ops.symbolic("MatMul", (x, y), dtype=x.dtype, shape=(*x.shape[:-1], y.shape[-1]))
-
-
-def _to_int32(x: Tensor) -> Tensor:
-    """As `x.to(torch.int32)`, which PyTorch's exporter would have to decompose: see `trace._with_less_work`."""
-    return torch.onnx.ops.symbolic("Cast", (x,), {"to": ir.DataType.INT32.value}, dtype=torch.int32, shape=x.shape)
-
-
-class Lowering:
-    """How a step is written for one family of runtimes; this one is `scatter`, for TensorRT 8.6 and every other.
-
-    It has ScatterElements into a fixed cache, plain attention and only standard operators; others override some.
+    Args:
+        writer: of the graph.
+        sizes: of the model.
 
     Attributes:
         name: as in file names and the manifest.
         opset: version of the standard operators.
     """
 
-    name, opset = "scatter", 18
+    name: str
+    opset: int
 
-    def self_attention(self, qkv: Tensor, heads: int, cache: KeyValue, step: StepInputs) -> tuple[Tensor, KeyValue]:
-        """Packed projections [b, 3d] and a cache, each [b, h, c, k] -> context [b, d] and the written cache."""
-        query, key, value = (_split_heads(part, heads) for part in qkv.chunk(3, dim=1))
-        cache = self.write(cache, (key, value), step.positions)
-        visible = step.cache_positions.reshape(1, 1, 1, -1) <= step.positions.reshape(-1, 1, 1, 1)
-        return _merge_heads(self.attend(query, *cache, visible)), cache
+    def __init__(self, writer: Writer, sizes: ModelSizes) -> None:
+        self._w = writer
+        self._heads = sizes.heads
+        self._head_dim = sizes.head_dim
+        self._width = sizes.heads * sizes.head_dim
 
-    def cross_attention(self, query: Tensor, heads: int, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
-        """query [b, d], key and value [b, h, s, k], bias [b, 1, 1, s] -> context [b, d]."""
-        return _merge_heads(self.attend(_split_heads(query, heads), key, value, bias))
+    @abstractmethod
+    def self_attention(self, qkv: ir.Value, cache: KeyValue) -> tuple[ir.Value, KeyValue]:
+        """Packed projections [n, 3d] and a cache, each [b, h, c, k] -> context [n, d] and the cache after it."""
 
-    def write(self, cache: KeyValue, new: KeyValue, positions: Tensor) -> KeyValue:
-        """A cache, each [b, h, c, k], with the new key and value, each [b, h, 1, k], at positions [b]."""
-        # ScatterElements wants an index for each element written. Adding zeros spreads the position over heads and
-        # head_dim; Expand would need the batch size, and with it a Shape operator.
-        _, heads, _, head_dim = new[0].shape
-        spread = torch.zeros(1, heads, 1, head_dim, dtype=torch.int64)
-        index = positions.reshape(-1, 1, 1, 1) + spread
-        return cache[0].scatter(2, index, new[0]), cache[1].scatter(2, index, new[1])
+    @abstractmethod
+    def cross_attention(self, query: ir.Value, key: ir.Value, value: ir.Value) -> ir.Value:
+        """query [n, d], key and value [b, h, s, k] -> context [n, d]."""
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-        """Attention of [b, h, 1, k] over [b, h, n, k]; a bool mask is true where seen, a float mask is added."""
-        return attend(query, key, value, torch.where(mask, 0.0, MASKED) if mask.dtype == torch.bool else mask)[0]
+    @abstractmethod
+    def by_sentence(self, x: ir.Value, width: int) -> ir.Value:
+        """A tensor with a row for each token, [n, width] -> [b, t, width]."""
 
-    def apart(self, x: Tensor) -> Tensor:
-        """A tensor with a row for each token, [b * t, n] -> [b, t, n]; a step has one token."""
-        return x.reshape(-1, 1, x.shape[1])
+    @abstractmethod
+    def for_each_token(self, x: ir.Value) -> ir.Value:
+        """x [b, 1, s] for each token of its sentence -> [b, t, s]."""
 
-    def for_each_token(self, x: Tensor, tokens: Tensor) -> Tensor:
-        """x [b, 1, s] for each of tokens [b, t, n] -> [b, t, s]."""
+    def add_norm(self, x: ir.Value, residual: ir.Value, norm: nn.Module, name: str) -> tuple[ir.Value, ir.Value]:
+        """x, residual [n, d] -> (their sum, that normalised), each [n, d]."""
+        total = self._w.op("Add", x, residual)
+        return total, write_norm(self._w, total, norm, name)
+
+    def best(self, logits: ir.Value, vocabulary: int) -> ir.Value:
+        """logits [b, v] -> int64 [b], the id of the largest; of equal ones, the lowest."""
+        return self._w.op("ArgMax", logits, axis=-1, keepdims=0)
+
+    def finish(self, graph: ir.Graph) -> None:  # noqa: B027
+        """Change a written step in place where operators of this lowering allow it."""
+
+
+class Scatter(Lowering):
+    """One token for each row, for TensorRT 8.6 and every other runtime.
+
+    It has ScatterElements into a fixed cache, plain attention and only standard operators; others override some.
+    """
+
+    name = "scatter"
+    opset = 18
+
+    def self_attention(self, qkv: ir.Value, cache: KeyValue) -> tuple[ir.Value, KeyValue]:
+        query, key, value = map(self._split_heads, self._w.ops("Split", 3, qkv, axis=1, num_outputs=3))
+        cache = self.write(cache, (key, value))
+        positions = self._w.op("Reshape", self._w.inputs["positions"], [-1, 1, 1, 1])
+        slots = self._w.op("Reshape", self._w.inputs["cache_positions"], [1, 1, 1, -1])
+        visible = self._w.op("LessOrEqual", slots, positions)
+        return self._merge_heads(self.attend(query, *cache, visible)), cache
+
+    def cross_attention(self, query: ir.Value, key: ir.Value, value: ir.Value) -> ir.Value:
+        bias = self._w.inputs["cross_bias"]
+        return self._merge_heads(self.attend(self._split_heads(query), key, value, bias))
+
+    def by_sentence(self, x: ir.Value, width: int) -> ir.Value:
+        return self._w.op("Reshape", x, [-1, 1, width])
+
+    def for_each_token(self, x: ir.Value) -> ir.Value:
         return x
 
-    def add_norm(self, x: Tensor, residual: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
-        """x, residual [b, d] -> (their sum, that normalised), each [b, d]."""
-        total = x + residual
-        return total, norm(total)
-
-    def best(self, logits: Tensor) -> Tensor:
-        """logits [b, v] -> int64 [b], the id of the largest; of equal ones, the lowest."""
-        return torch.argmax(logits, dim=-1)
-
-    def finish(self, graph: ir.Graph) -> None:
-        """Change a traced step in place where operators of this lowering allow it."""
-
-
-class TensorScatter(Lowering):
-    """TensorScatter and Attention of opset 24, with explicit masks: TensorRT silently drops `nonpad_kv_seqlen`."""
-
-    name, opset = "tensorscatter", 24
-
-    def write(self, cache: KeyValue, new: KeyValue, positions: Tensor) -> KeyValue:
+    def write(self, cache: KeyValue, new: KeyValue) -> KeyValue:
+        """A cache, each [b, h, c, k], with the new key and value, each [b, h, 1, k], at each row's position."""
+        # ScatterElements wants an index for each element written. Adding zeros spreads the position over heads and
+        # head_dim; Expand would need the batch size, and with it a Shape operator.
+        positions = self._w.op("Reshape", self._w.inputs["positions"], [-1, 1, 1, 1])
+        index = self._w.op("Add", positions, np.zeros((1, self._heads, 1, self._head_dim), np.int64))
         key, value = (
-            torch.onnx.ops.symbolic(
-                "TensorScatter", (old, part, positions), {"axis": 2}, dtype=old.dtype, shape=old.shape, version=24
-            )
-            for old, part in zip(cache, new, strict=True)
+            self._w.op("ScatterElements", old, index, part, axis=2) for old, part in zip(cache, new, strict=True)
         )
         return key, value
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=1.0)
+    def attend(self, query: ir.Value, key: ir.Value, value: ir.Value, mask: ir.Value) -> ir.Value:
+        """Attention of [b, h, 1, k] over [b, h, n, k]; a bool mask is true where seen, a float mask is added."""
+        bias = mask if mask.dtype == FLOAT else self._w.op("Where", mask, 0.0, MASKED)
+        return attend(self._w, query, self._w.op("Transpose", key, perm=[0, 1, 3, 2]), value, bias)[0]
+
+    def _split_heads(self, x: ir.Value) -> ir.Value:
+        return self._w.op("Reshape", x, [-1, self._heads, 1, self._head_dim])
+
+    def _merge_heads(self, x: ir.Value) -> ir.Value:
+        return self._w.op("Reshape", x, [-1, self._width])
 
 
-class Ort(Lowering):
+class TensorScatter(Scatter):
+    """TensorScatter and Attention of opset 24, with explicit masks: TensorRT silently drops `nonpad_kv_seqlen`."""
+
+    name = "tensorscatter"
+    opset = 24
+
+    def write(self, cache: KeyValue, new: KeyValue) -> KeyValue:
+        positions = self._w.inputs["positions"]
+        key, value = (
+            self._w.op("TensorScatter", old, part, positions, axis=2) for old, part in zip(cache, new, strict=True)
+        )
+        return key, value
+
+    def attend(self, query: ir.Value, key: ir.Value, value: ir.Value, mask: ir.Value) -> ir.Value:
+        return self._w.op("Attention", query, key, value, mask, scale=1.0)
+
+
+class Ort(Scatter):
     """ONNX Runtime's fused operators, for CPUs: it reads only the part of a cache that a row has reached.
 
     Its GroupQueryAttention takes heads of a multiple of 8 only; others keep the standard self-attention.
     """
 
-    name, opset = "ort", 18
+    name = "ort"
 
-    def self_attention(self, qkv: Tensor, heads: int, cache: KeyValue, step: StepInputs) -> tuple[Tensor, KeyValue]:
-        key, value = cache
-        if key.shape[3] % 8:
-            return super().self_attention(qkv, heads, cache, step)
+    def self_attention(self, qkv: ir.Value, cache: KeyValue) -> tuple[ir.Value, KeyValue]:
+        if self._head_dim % 8:
+            return super().self_attention(qkv, cache)
         # seqlens_k is, in its documentation's words, "total sequence lengths minus 1" of each row: the position.
-        lengths = _to_int32(step.positions)
-        total = torch.onnx.ops.symbolic("Shape", (step.cache_positions,), dtype=torch.int64, shape=(1,))
-        context, *written = torch.onnx.ops.symbolic_multi_out(
-            f"{CONTRIB}::GroupQueryAttention",
-            (qkv[:, None], None, None, key, value, lengths, _to_int32(total)),
-            {"num_heads": heads, "kv_num_heads": heads, "scale": 1.0},
-            dtypes=(qkv.dtype, key.dtype, value.dtype),
-            shapes=((qkv.shape[0], 1, qkv.shape[1] // 3), key.shape, value.shape),
-            version=1,
+        lengths = self._w.op("Cast", self._w.inputs["positions"], to=INT32)
+        total = self._w.op("Cast", self._w.op("Shape", self._w.inputs["cache_positions"]), to=INT32)
+        context, key, value = self._w.ops(
+            "GroupQueryAttention",
+            3,
+            self._w.op("Unsqueeze", qkv, [1]),
+            None,
+            None,
+            *cache,
+            lengths,
+            total,
+            domain=CONTRIB,
+            num_heads=self._heads,
+            kv_num_heads=self._heads,
+            scale=1.0,
         )
-        return context.reshape(-1, qkv.shape[1] // 3), (written[0], written[1])
+        return self._w.op("Reshape", context, [-1, self._width]), (key, value)
 
-    def cross_attention(self, query: Tensor, heads: int, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
-        query = query[:, None]
-        context = torch.onnx.ops.symbolic(
-            f"{CONTRIB}::MultiHeadAttention",
-            (query, key, value, None, None, bias),
-            {"num_heads": heads, "scale": 1.0},
-            dtype=query.dtype,
-            shape=query.shape,
-            version=1,
+    def cross_attention(self, query: ir.Value, key: ir.Value, value: ir.Value) -> ir.Value:
+        context = self._w.op(
+            "MultiHeadAttention",
+            self._w.op("Unsqueeze", query, [1]),
+            key,
+            value,
+            None,
+            None,
+            self._w.inputs["cross_bias"],
+            domain=CONTRIB,
+            num_heads=self._heads,
+            scale=1.0,
         )
-        return context.reshape(-1, query.shape[2])
+        return self._w.op("Reshape", context, [-1, self._width])
 
-    def add_norm(self, x: Tensor, residual: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
-        parameters: tuple[Tensor, ...]
-        if isinstance(norm, nn.LayerNorm):
-            name, parameters = "SkipLayerNormalization", (norm.weight, norm.bias)
-        elif isinstance(norm, RootMeanSquare):
-            name, parameters = "SkipSimplifiedLayerNormalization", (norm.weight,)
-        else:
-            return super().add_norm(x, residual, norm)
-        normalised, _, _, total = torch.onnx.ops.symbolic_multi_out(
-            f"{CONTRIB}::{name}",
-            (x, residual, *parameters),
-            {"epsilon": norm.eps},
-            dtypes=(x.dtype, torch.float32, torch.float32, x.dtype),
-            shapes=(x.shape, (x.shape[0], 1), (x.shape[0], 1), x.shape),
-            version=1,
-        )
-        return total, normalised
+    def add_norm(self, x: ir.Value, residual: ir.Value, norm: nn.Module, name: str) -> tuple[ir.Value, ir.Value]:
+        if not isinstance(norm, nn.LayerNorm | RMSNorm):
+            return super().add_norm(x, residual, norm, name)
+        kind = "SkipLayerNormalization" if isinstance(norm, nn.LayerNorm) else "SkipSimplifiedLayerNormalization"
+        with self._w.module(name):
+            parameters = [self._w.weight(key, self._w.tensors.parameter(p)) for key, p in norm.named_parameters()]
+            outputs = self._w.ops(kind, 4, x, residual, *parameters, domain=CONTRIB, epsilon=norm.eps)
+        return outputs[3], outputs[0]
 
-    def best(self, logits: Tensor) -> Tensor:
+    def best(self, logits: ir.Value, vocabulary: int) -> ir.Value:
         """In two steps, the best block of ids and then the best of the block.
 
         ONNX Runtime's ArgMax compares one number at a time, its ReduceMax a vector. The block is taken by
         GatherElements: GatherND copies its offsets from the host's stack, which a captured step would read again when
         they are long gone (ONNX Runtime before 1.31, microsoft/onnxruntime#32120).
         """
-        vocabulary = logits.shape[1]
         width = _block(vocabulary)
         if width < LEAST_BLOCK:
-            return super().best(logits)
-        blocks = logits.reshape(-1, vocabulary // width, width)
-        block = torch.argmax(torch.amax(blocks, dim=-1), dim=-1)
-        index = block.reshape(-1, 1, 1) + torch.zeros(1, 1, width, dtype=torch.int64)
-        return block * width + torch.argmax(blocks.gather(1, index).reshape(-1, width), dim=-1)
+            return super().best(logits, vocabulary)
+        w = self._w
+        blocks = w.op("Reshape", logits, [-1, vocabulary // width, width])
+        block = w.op("ArgMax", w.op("ReduceMax", blocks, [-1], keepdims=0), axis=-1, keepdims=0)
+        index = w.op("Add", w.op("Reshape", block, [-1, 1, 1]), np.zeros((1, 1, width), np.int64))
+        inside = w.op("Reshape", w.op("GatherElements", blocks, index, axis=1), [-1, width])
+        return w.op("Add", w.op("Mul", block, width), w.op("ArgMax", inside, axis=-1, keepdims=0))
 
 
 class OrtCuda(Ort):
@@ -213,11 +227,28 @@ class OrtCuda(Ort):
     longer than the first of two steps. Only float16 is written so: GroupQueryAttention has no float32 kernel there.
     """
 
-    cross_attention = Lowering.cross_attention
-    best = Lowering.best
+    cross_attention = Scatter.cross_attention
+    best = Scatter.best
 
     def finish(self, graph: ir.Graph) -> None:
         fold_biases(graph)
+
+
+def fold_biases(graph: ir.Graph) -> None:
+    """Move the bias of each Gemm that only a fused norm reads into the norm, which adds it in the same pass; in place.
+
+    On a GPU the bias of a Gemm is a copy of its own before the product, for one row, or a kernel, for several.
+    """
+    for norm in graph:
+        index = _BIAS.get(norm.op_type)
+        product = norm.inputs[0].producer() if index is not None and norm.inputs[0] is not None else None
+        if index is None or product is None or product.op_type != "Gemm" or len(product.inputs) < 3:
+            continue
+        if len(product.outputs[0].uses()) == 1 and not product.outputs[0].is_graph_output():
+            bias = product.inputs[2]
+            product.resize_inputs(2)
+            norm.resize_inputs(index + 1)
+            norm.replace_input_with(index, bias)
 
 
 def _block(vocabulary: int) -> int:
@@ -225,6 +256,6 @@ def _block(vocabulary: int) -> int:
     return max(width for width in range(1, math.isqrt(vocabulary) + 1) if vocabulary % width == 0)
 
 
-LOWERINGS: dict[str, Lowering] = {lowering.name: lowering for lowering in (Ort(), Lowering(), TensorScatter())}
+LOWERINGS: dict[str, type[Lowering]] = {lowering.name: lowering for lowering in (Ort, Scatter, TensorScatter)}
 # What float16 writes otherwise, since GPUs run it.
-HALF_LOWERINGS = LOWERINGS | {OrtCuda.name: OrtCuda()}
+HALF_LOWERINGS = LOWERINGS | {OrtCuda.name: OrtCuda}

@@ -1,58 +1,46 @@
-"""Norms as graphs have them.
+"""Norms in graphs.
 
 A norm that shares one scale among all tokens is affine, and disappears in the linear layers that alone read it. That
 is so before every sublayer of a pre-norm model; where the residual stream itself is normalised, or where a projection
 is tied to an embedding and must not change, Mul and Add remain.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
-import torch
 from torch import Tensor, nn
 from txport.models.norms import NoNorm, RMSNorm, SharedNorm
+
+if TYPE_CHECKING:
+    from txport.exporter.graphs.writer import Writer
 
 # RMSNormalization is a standard operator from this opset on.
 RMS_OPSET = 23
 
 
-class Affine(nn.Module):
-    """A norm with one scale and shift for each channel."""
-
-    def __init__(self, norm: SharedNorm) -> None:
-        super().__init__()
-        scale, shift = norm.affine()
-        self.scale, self.shift = nn.Parameter(scale.detach()), nn.Parameter(shift.detach())
-
-    def forward(self, x: Tensor) -> Tensor:
-        """`[..., d]` -> `[..., d]`."""
-        return x * self.scale + self.shift
-
-
-class RootMeanSquare(nn.Module):
-    """RMSNorm as one standard operator, where the opset has it, or in the parts that ONNX Runtime makes one of."""
-
-    def __init__(self, norm: RMSNorm, opset: int) -> None:
-        super().__init__()
-        self.weight, self.eps = norm.weight, norm.eps
-        self._whole = opset >= RMS_OPSET
-
-    def forward(self, x: Tensor) -> Tensor:
-        """`[..., d]` -> `[..., d]`."""
-        if self._whole:
-            attributes: dict[str, Any] = {"axis": -1, "epsilon": self.eps}
-            return torch.onnx.ops.symbolic(
-                "RMSNormalization", (x, self.weight), attributes, dtype=x.dtype, shape=x.shape, version=RMS_OPSET
-            )
-        # Pow, ReduceMean, Add, Sqrt, Div, Mul: with x * x or rsqrt it would not know the pattern.
-        return x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
+def write_norm(w: "Writer", x: ir.Value, norm: nn.Module, name: str) -> ir.Value:
+    """A norm of `txport.models.norms` over `[..., d]`, as the module `name`."""
+    if isinstance(norm, NoNorm):
+        return x
+    with w.module(name):
+        if isinstance(norm, SharedNorm):
+            scale, shift = w.tensors.affine(norm)
+            return w.op("Add", w.op("Mul", x, w.weight("scale", scale)), w.weight("shift", shift))
+        if isinstance(norm, RMSNorm):
+            return _rms_norm(w, x, norm)
+        assert isinstance(norm, nn.LayerNorm)
+        weight, bias = (w.weight(name, w.tensors.parameter(getattr(norm, name))) for name in ("weight", "bias"))
+        return w.op("LayerNormalization", x, weight, bias, axis=-1, epsilon=norm.eps)
 
 
-def graph_norm(norm: nn.Module, opset: int) -> nn.Module:
-    """A norm of `txport.models.norms` to trace for graphs of an opset."""
-    if isinstance(norm, SharedNorm):
-        return Affine(norm)
-    return RootMeanSquare(norm, opset) if isinstance(norm, RMSNorm) else norm
+def _rms_norm(w: "Writer", x: ir.Value, norm: RMSNorm) -> ir.Value:
+    weight = w.weight("weight", w.tensors.parameter(norm.weight))
+    if w.opset >= RMS_OPSET:
+        return w.op("RMSNormalization", x, weight, axis=-1, epsilon=norm.eps)
+    # ONNX Runtime makes one operator of these parts: with x * x or Reciprocal it would not know the pattern.
+    square = w.op("ReduceMean", w.op("Pow", x, 2.0), [-1], keepdims=1)
+    root = w.op("Sqrt", w.op("Add", square, norm.eps))
+    return w.op("Mul", w.op("Div", x, root), weight)
 
 
 def foldable(norm: nn.Module) -> SharedNorm | None:
@@ -60,9 +48,9 @@ def foldable(norm: nn.Module) -> SharedNorm | None:
     return norm if isinstance(norm, SharedNorm) else None
 
 
-def remaining(norm: nn.Module, opset: int, *, folded: bool) -> nn.Module:
-    """What is left to trace of a norm."""
-    return NoNorm() if folded and foldable(norm) else graph_norm(norm, opset)
+def remaining(norm: nn.Module) -> nn.Module:
+    """The norm that is left to write where linear layers may do its work."""
+    return NoNorm() if foldable(norm) else norm
 
 
 def folded_into(linear: nn.Linear, norm: SharedNorm | None) -> tuple[Tensor, Tensor | None]:
@@ -76,5 +64,10 @@ def folded_into(linear: nn.Linear, norm: SharedNorm | None) -> tuple[Tensor, Ten
 
 
 def in_norm(node: ir.Node) -> bool:
-    """Whether a node of a traced graph comes from the module of a norm."""
-    return (node.name or "").rpartition("/")[0].endswith("norm")
+    """Whether a node of a graph is of the module of a norm."""
+    return module_of(node).endswith("norm")
+
+
+def module_of(node: ir.Node) -> str:
+    """The module that a node of a graph is of; "" for those of the graph itself."""
+    return (node.name or "").rpartition("/")[0]

@@ -2,8 +2,7 @@
 
 A graph has a parameter as it is, transposed, or as one of several that were packed into one matrix; in float32, in
 float16, or in int8 with scales. All of these are views with strides, so an engine without graphs needs no second copy.
-What a graph has inline, since it is small, and vectors that the tracer folded away, as biases of zeros, are added to
-the end of the file.
+What a graph has inline, since it is small, is added to the end of the file.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 from torch import Tensor
 from txport.exporter.graphs.int8 import quantised
-from txport.exporter.graphs.modules import query_scale
+from txport.exporter.graphs.tensors import query_scale
 from txport.exporter.graphs.weights import ALIGNMENT, INLINE
 from txport.models.transformer import Attention, Transformer
 from txport.runtime.bundle.parameters import Architecture, Parameter, Parameters, ParameterType

@@ -27,6 +27,7 @@ def share_weights(models: Iterable[ir.Model], file: Path) -> int:
         bytes of `file`.
     """
     stored: dict[bytes, tuple[int, int]] = {}
+    keys: dict[ir.LazyTensor, bytes] = {}  # of those that several graphs may share
     with file.open("wb") as output:
         for model in models:
             for value in model.graph.initializers.values():
@@ -34,13 +35,17 @@ def share_weights(models: Iterable[ir.Model], file: Path) -> int:
                 assert tensor is not None, value.name
                 if tensor.nbytes < INLINE:
                     continue
-                data = tensor.tobytes()
-                key = hashlib.sha256(data).digest()
-                if key not in stored:
-                    alignment = PAGE if len(data) >= LARGE else ALIGNMENT
-                    output.write(b"\0" * (-output.tell() % alignment))
-                    stored[key] = (output.tell(), len(data))
-                    output.write(data)
+                key = keys.get(tensor) if isinstance(tensor, ir.LazyTensor) else None
+                if key is None:
+                    data = tensor.tobytes()
+                    key = hashlib.sha256(data).digest()
+                    if key not in stored:
+                        alignment = PAGE if len(data) >= LARGE else ALIGNMENT
+                        output.write(b"\0" * (-output.tell() % alignment))
+                        stored[key] = (output.tell(), len(data))
+                        output.write(data)
+                if isinstance(tensor, ir.LazyTensor):
+                    keys[tensor] = key
                 offset, length = stored[key]
                 shape, name = ir.Shape(tensor.shape), value.name or ""  # type: ignore[arg-type]
                 value.const_value = ir.ExternalTensor(

@@ -11,8 +11,8 @@ from pathlib import Path
 import onnx_ir as ir
 from txport.exporter.bundle import write_graphs
 from txport.exporter.graphs.int8 import convertible, normalised, to_int8
+from txport.exporter.graphs.norms import module_of
 from txport.exporter.graphs.sessions import TeacherForced, session
-from txport.exporter.graphs.trace import module_of
 from txport.exporter.precision.calibration import Calibration, Loss
 from txport.exporter.precision.islands import island_nodes
 from txport.exporter.trial import Trial

@@ -16,8 +16,8 @@ import onnx_ir as ir
 import onnxruntime
 from txport.exporter.bundle import write_graphs
 from txport.exporter.graphs.float16 import ending, rounded, to_float16
+from txport.exporter.graphs.norms import module_of
 from txport.exporter.graphs.sessions import TeacherForced, session
-from txport.exporter.graphs.trace import module_of
 from txport.exporter.precision.calibration import Calibration, Loss
 from txport.exporter.verification.quality import MOST_CHANGED
 from txport.runtime.bundle.schema import Island

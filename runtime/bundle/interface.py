@@ -25,7 +25,7 @@ where padding is. `target_ids` are translations without bos. Row i of an attenti
 makes token i: it reads bos and the tokens before i, which are the columns of its self-attention. A token's row sums to
 1, and the future is exactly 0. `log_probabilities` are natural logarithms of the given ids' probabilities.
 
-The exporter traces by these names, runtimes bind raw buffers by them, and `runtime/cpp/src/bundle/interface.cpp` says
+The exporter writes these names, runtimes bind raw buffers by them, and `runtime/cpp/src/bundle/interface.cpp` says
 the same in C++: `tests/data/interface.json` is compared with both.
 """
 

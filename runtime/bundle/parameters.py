@@ -1,6 +1,6 @@
 """The field `parameters` of manifest.json: where each tensor of the model lies in the file of weights, in which form.
 
-Graphs name their weights as the tracer did. An engine without graphs, which knows the arithmetic of the Transformer,
+Graphs pack and fold their weights. An engine without graphs, which knows the arithmetic of the Transformer,
 finds the same bytes by this table, under the names of the model's state dict (`txport.models.transformer`). Sinusoidal
 positions are stored as learned ones are. Weight and bias of every `query` are stored times head_dim^-0.5, as the graphs
 have them. Where `source_embedding.tokens.weight` or `projection.weight` is missing, it is the same tensor as

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from txport.exporter.graphs.trace import model_sizes
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.interface import decoder_step, encoder
 from txport.runtime.bundle.manifest import FORMAT_VERSION, WEIGHTS, Manifest, list_files
@@ -56,7 +55,7 @@ def write_fused_bundle(directory: Path, model: Transformer, form: Form = "float3
 def _manifest(
     model: Transformer, parameters: Parameters, form: Form, longest: int, batch: int, directory: Path
 ) -> Manifest:
-    config, sizes = model.config, model_sizes(model.config)
+    config, sizes = model.config, model.config.sizes
     type_: Literal["float32", "float16"] = "float16" if form == "float16" else "float32"
     graphs = []
     for name, role, lowering, of_role in (

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_device import MemoryDevice
 from moved_rows import Turn, check_moves, turns
-from numpy_runner import NumpyRunner, random_model, traced
+from numpy_runner import NumpyRunner, graphs_of, random_model
 from parity import by_cpp, by_python
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.exporter.graphs.float16 import rounded, to_float16
@@ -102,7 +102,7 @@ def test_float16_is_near_pytorch(lowering: str) -> None:
     source, target = torch.tensor([[5, 9, 5, 3], [7, 3, 0, 0]]), torch.tensor([[2, 8, 30, 5], [2, 11, 20, 6]])
     with torch.inference_mode():
         expected = model(source, torch.tensor([4, 2]), target).numpy()
-    graphs = [graph.clone() for graph in traced(model, lowering)]
+    graphs = list(graphs_of(model, lowering))
     for graph in graphs:
         to_float16(graph, mixture_nodes(graph))
         rounded(graph)

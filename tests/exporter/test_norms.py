@@ -9,13 +9,14 @@ import onnx
 import pytest
 import torch
 from checkpoints import make_tiny_checkpoint
-from numpy_runner import NumpyRunner, random_model, traced, traced_attention
+from numpy_runner import NumpyRunner, attention_graphs_of, graphs_of, random_model
 from parity import by_cpp, by_python
 from txport.exporter.export import ExportOptions, export_bundle
+from txport.exporter.graphs.decoder import write_step
 from txport.exporter.graphs.float16 import ending, rounded, to_float16
 from txport.exporter.graphs.lowerings import LOWERINGS
 from txport.exporter.graphs.norms import folded_into
-from txport.exporter.graphs.trace import trace_step
+from txport.exporter.graphs.tensors import ModelTensors
 from txport.models.norms import BatchNorm, PowerNorm, SharedNorm
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.manifest import Manifest
@@ -118,8 +119,8 @@ def test_folding_is_exact(kind: str, biased: bool) -> None:
 def test_without_folding_the_step_is_the_same_but_slower(kind: str) -> None:
     """`fold=False`, to measure by: nothing but Mul and Add of each norm is more."""
     model = random_model(norm_kind=kind, norm="pre", tie_projection=False)
-    encoder, folded = traced(model, "ort")
-    whole = trace_step(model, LOWERINGS["ort"], model.config.max_positions, fold=False)
+    encoder, folded = graphs_of(model, "ort")
+    whole = write_step(model, LOWERINGS["ort"], model.config.max_positions, ModelTensors(), fold=False)
     counts = [Counter(node.op_type for node in step.graph) for step in (folded, whole)]
     norms = 3 * model.config.decoder_layers + 1
     assert counts[1]["Mul"] - counts[0]["Mul"] == counts[1]["Add"] - counts[0]["Add"] == norms
@@ -150,7 +151,7 @@ def test_float16_is_near_pytorch(kind: str, lowering: str) -> None:
     source, target = torch.tensor([[5, 9, 12, 3], [7, 3, 0, 0]]), torch.tensor([[2, 8, 30, 5], [2, 11, 20, 6]])
     with torch.inference_mode():
         expected = model(source, torch.tensor([4, 2]), target).transpose(0, 1).numpy()
-    graphs = [graph.clone() for graph in traced(model, lowering)]
+    graphs = list(graphs_of(model, lowering))
     for graph in graphs:
         to_float16(graph, ())
         rounded(graph)
@@ -161,7 +162,7 @@ def test_float16_is_near_pytorch(kind: str, lowering: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_user_reads_in_float32_begins_after_the_last_norm(kind: str) -> None:
     """A norm in parts, or folded away, would else draw the residual stream, and tables with it, into float32."""
-    graph = traced_attention(random_model(norm_kind=kind, norm="pre"))["encoder_attention"]
+    graph = attention_graphs_of(random_model(norm_kind=kind, norm="pre"))["encoder_attention"]
     kept = ending(graph)
     assert kept and not any(name.startswith(("embedding/", "norm/")) or "norm/" in name for name in kept)
     adds = {node.name for node in graph.graph if node.op_type == "Add" and (node.name or "").startswith("layers.")}

@@ -9,14 +9,14 @@ from txport.exporter.progress import Stages
 
 def test_a_line_now_and_then(capfd: pytest.CaptureFixture[str]) -> None:
     with Stages(every=0.02) as stages:
-        stages.stage("trace")
+        stages.stage("graphs")
         time.sleep(0.2)
         stages.stage("verify", 100)
         stages.advance(25)
         time.sleep(0.2)
     out, err = capfd.readouterr()
     lines = [line.partition(": ")[2] for line in err.splitlines()]
-    assert out == "" and "trace" in lines
+    assert out == "" and "graphs" in lines
     assert any(re.fullmatch(r"verify, 25 of 100, about 0:0\d min left", line) for line in lines), lines
 
 

@@ -1,23 +1,18 @@
 """Small models of many shapes, and a way to run their graphs that shares nothing with the runtime."""
 
-import dataclasses
-import fcntl
-import functools
-import hashlib
-import os
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import torch
-from txport.exporter.graphs.lowerings import HALF_LOWERINGS, LOWERINGS, Lowering
-from txport.exporter.graphs.trace import ATTENTION, trace_encoder, trace_step
-from txport.models.config import Config, preset
+from txport.exporter.graphs.decoder import write_step
+from txport.exporter.graphs.encoder import write_encoder
+from txport.exporter.graphs.lowerings import HALF_LOWERINGS, LOWERINGS
+from txport.exporter.graphs.tensors import ModelTensors
+from txport.exporter.graphs.write import ATTENTION
+from txport.models.config import preset
 from txport.models.transformer import Transformer
-from txport.runtime.files import write_atomically
 
 # Every option of the model appears at least once; head_dim 12 is one that ONNX Runtime's fused attention refuses.
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -56,39 +51,19 @@ def random_model(**overrides: Any) -> Transformer:
     return model.eval()
 
 
-def _trace_step(lowering: Lowering, model: Transformer, longest: int) -> ir.Model:
-    return trace_step(model, lowering, longest)
-
-
 # What float16 writes otherwise has a name of its own here.
 STEPS = LOWERINGS | {"ort.float16": HALF_LOWERINGS["ort"]}
-TRACERS: dict[str, Callable[[Transformer, int], ir.Model]] = {
-    "encoder": trace_encoder,
-    **{name: functools.partial(_trace_step, lowering) for name, lowering in STEPS.items()},
-    **ATTENTION,
-}
 
 
-@functools.cache
-def _traced(config: Config, name: str) -> ir.Model:
-    """Tracing takes seconds and `random_model` is the same for the same config: each graph is traced once a session.
-
-    `TXPORT_TEST_SHARED` names a folder of the session, where workers find what another one has traced.
-    """
-    words = hashlib.sha256(repr(config).encode()).hexdigest()[:16]
-    file = Path(os.environ["TXPORT_TEST_SHARED"]) / "traced" / f"{words}-{name}.onnx"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not file.exists():
-            graph = TRACERS[name](random_model(**dataclasses.asdict(config)), config.max_positions)
-            write_atomically(file, ir.to_proto(ir.external_data.load_to_model(graph)).SerializeToString())
-    return ir.load(file)
+def graphs_of(model: Transformer, lowering: str) -> tuple[ir.Model, ir.Model]:
+    """The encoder and one decoder step."""
+    length, tensors = model.config.max_positions, ModelTensors()
+    return write_encoder(model, length, tensors), write_step(model, STEPS[lowering], length, tensors)
 
 
-def traced(model: Transformer, lowering: str) -> tuple[ir.Model, ir.Model]:
-    """The encoder and one decoder step of a `random_model`. Copy them to change them."""
-    return _traced(model.config, "encoder"), _traced(model.config, lowering)
+def attention_graphs_of(model: Transformer) -> dict[str, ir.Model]:
+    """The optional graphs."""
+    return {name: write(model, model.config.max_positions, ModelTensors()) for name, write in ATTENTION.items()}
 
 
 def copied(model: ir.Model) -> ir.Model:
@@ -101,11 +76,6 @@ def open_session(model: ir.Model) -> onnxruntime.InferenceSession:
     options.log_severity_level = 3
     whole = ir.external_data.load_to_model(model)
     return onnxruntime.InferenceSession(ir.to_proto(whole).SerializeToString(), options)
-
-
-def traced_attention(model: Transformer) -> dict[str, ir.Model]:
-    """The optional graphs of a `random_model`. Copy them to change them."""
-    return {name: _traced(model.config, name) for name in ATTENTION}
 
 
 def run_graph(session: onnxruntime.InferenceSession, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

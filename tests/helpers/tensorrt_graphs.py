@@ -5,11 +5,10 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal
 
-from numpy_runner import copied, random_model, traced
+from numpy_runner import graphs_of, random_model
 from txport.exporter.bundle import graph_record, write_graphs
 from txport.exporter.engines.builder import BuildOptions, EngineBuilder
 from txport.exporter.graphs.float16 import to_float16
-from txport.exporter.graphs.trace import model_sizes
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Dimensions, Island, Precision, Range
 from txport.runtime.engines.tensorrt import find_tensorrt
@@ -32,8 +31,8 @@ def write_bundle(
         listed: whether the manifest says so.
     """
     model = random_model(**option)
-    graphs = {"encoder": copied(traced(model, "scatter")[0])}
-    graphs |= {f"decoder_step.{lowering}": copied(traced(model, lowering)[1]) for lowering in LOWERINGS}
+    graphs = {"encoder": graphs_of(model, "scatter")[0]}
+    graphs |= {f"decoder_step.{lowering}": graphs_of(model, lowering)[1] for lowering in LOWERINGS}
     found = []
     for name, graph in graphs.items():
         here = tuple(sorted(set(islands) & {node.name or "" for node in graph.graph}))
@@ -41,7 +40,7 @@ def write_bundle(
             to_float16(graph, here)
         if here and listed:
             found.append(Island(name, here, "loss"))
-    sizes = model_sizes(model.config)
+    sizes = model.config.sizes
     floating: Literal["float16", "float32"] = "float16" if precision == "float16" else "float32"
     write_graphs(directory / "onnx", graphs, "0")
     return dataclasses.replace(

@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx
 import pytest
-from numpy_runner import OPTIONS, copied, random_model, traced, traced_attention
+from numpy_runner import OPTIONS, attention_graphs_of, graphs_of, random_model
 from txport.exporter.bundle import graph_record, write_graphs
 from txport.exporter.engines.builder import add_profile, parse_graph
 from txport.exporter.engines.caches import write_caches_by_select
@@ -77,7 +77,7 @@ def test_every_graph_becomes_an_engine_of_its_layers_and_precision(option: str, 
 @pytest.mark.parametrize("option", ["post", "marian", "odd_heads", "copies"])
 def test_tensorrt_takes_the_optional_graphs(option: str, precision: str, tmp_path: Path) -> None:
     """They parse, are built, and compute in the types that they say: the ending in float32, all else in theirs."""
-    graphs = {name: copied(graph) for name, graph in traced_attention(random_model(**OPTIONS[option])).items()}
+    graphs = attention_graphs_of(random_model(**OPTIONS[option]))
     islands = {name: ending(graph) | mixture_nodes(graph) for name, graph in graphs.items()}
     manifest = write_bundle(tmp_path, OPTIONS[option], precision)
     for name, graph in graphs.items() if precision == "float16" else ():
@@ -203,7 +203,7 @@ def test_islands_compute_in_float32_and_only_where_the_manifest_says_so(tmp_path
 
 @pytest.mark.parametrize("lowering", ["scatter", "tensorscatter"])
 def test_a_mixture_is_computed_in_float32(lowering: str, tmp_path: Path) -> None:
-    islands = mixture_nodes(traced(random_model(**OPTIONS["copies"]), lowering)[1])
+    islands = mixture_nodes(graphs_of(random_model(**OPTIONS["copies"]), lowering)[1])
     manifest = write_bundle(tmp_path, OPTIONS["copies"], "float16", islands)
     counts = checked(tmp_path, manifest, lowering, islands)
     assert counts["float32"] > 20 and counts["float16"] > 20

@@ -7,11 +7,19 @@ import onnx
 import onnx_ir as ir
 import pytest
 import torch
-from numpy_runner import OPTIONS, NumpyRunner, copied, open_session, random_model, run_graph, traced, traced_attention
+from numpy_runner import (
+    OPTIONS,
+    NumpyRunner,
+    attention_graphs_of,
+    copied,
+    graphs_of,
+    open_session,
+    random_model,
+    run_graph,
+)
 from txport.exporter.bundle import graph_record, write_graphs
 from txport.exporter.graphs.float16 import ending, rounded, to_float16
 from txport.exporter.graphs.int8 import normalised, to_int8
-from txport.exporter.graphs.trace import model_sizes
 from txport.models.transformer import Transformer
 from txport.runtime.bundle import interface
 
@@ -56,7 +64,7 @@ def expected(model: Transformer, seed: int = 0) -> tuple[Outputs, Outputs]:
 
 def test_graphs_equal_pytorch(model: Transformer) -> None:
     """Ragged on both sides; attention within 1e-5, and exactly 0 for padding and the future."""
-    found = run(traced(model, "scatter")[0], traced_attention(model))
+    found = run(graphs_of(model, "scatter")[0], attention_graphs_of(model))
     for ours, theirs in zip(found, expected(model), strict=True):
         assert list(ours) == list(theirs)
         for name, values in ours.items():
@@ -75,7 +83,7 @@ def test_the_first_layer_is_a_softmax_written_in_numpy() -> None:
     model = random_model()
     config, layer = model.config, model.encoder[0].attention
     source, _ = ids(0)
-    _, found = run(traced(model, "scatter")[0], traced_attention(model))
+    _, found = run(graphs_of(model, "scatter")[0], attention_graphs_of(model))
 
     def linear(part: torch.nn.Linear, x: np.ndarray) -> np.ndarray:
         y = x @ part.weight.detach().double().numpy().T + part.bias.detach().double().numpy()
@@ -92,9 +100,9 @@ def test_the_first_layer_is_a_softmax_written_in_numpy() -> None:
 
 def test_scores_are_those_of_the_steps(model: Transformer) -> None:
     """The logits of each step, with their logarithm of a sum in NumPy."""
-    encoder, step = traced(model, "scatter")
+    encoder, step = graphs_of(model, "scatter")
     runner, (source, target) = NumpyRunner(model, encoder, step), ids(0)
-    (found, _), cross = run(encoder, traced_attention(model)), runner.encode(source, SOURCE)
+    (found, _), cross = run(encoder, attention_graphs_of(model)), runner.encode(source, SOURCE)
     caches = runner.empty_caches(3, 9)
     for position in range(9):
         tokens = target[:, position - 1] if position else np.full(3, model.config.bos_id)
@@ -105,8 +113,8 @@ def test_scores_are_those_of_the_steps(model: Transformer) -> None:
 
 
 def test_interface(model: Transformer) -> None:
-    sizes = model_sizes(model.config)
-    for name, graph in traced_attention(model).items():
+    sizes = model.config.sizes
+    for name, graph in attention_graphs_of(model).items():
         wanted = interface.interface(name, sizes, "float32")
         assert wanted is not None
         record = graph_record(name, graph, sizes)
@@ -120,8 +128,8 @@ def test_float16_keeps_scores_and_softmax_in_float32(option: str) -> None:
     """With every other value rounded as float16 hardware does; inputs are float16, outputs are not."""
     model = random_model(**OPTIONS[option])
     encoder, graphs = (
-        copied(traced(model, "scatter")[0]),
-        {n: copied(g) for n, g in traced_attention(model).items()},
+        graphs_of(model, "scatter")[0],
+        attention_graphs_of(model),
     )
     to_float16(encoder, ())
     rounded(encoder)
@@ -129,9 +137,9 @@ def test_float16_keeps_scores_and_softmax_in_float32(option: str) -> None:
         kinds = {node.op_type for node in graph.graph if node.name in ending(graph)}
         assert "Softmax" in kinds and not kinds & {"Gemm", "MatMul", "LayerNormalization"}
         to_float16(graph, ending(graph))
-        wanted = interface.interface(name, model_sizes(model.config), "float16")
+        wanted = interface.interface(name, model.config.sizes, "float16")
         assert wanted is not None
-        assert graph_record(name, graph, model_sizes(model.config)).outputs == wanted.outputs
+        assert graph_record(name, graph, model.config.sizes).outputs == wanted.outputs
         rounded(graph)
         onnx.checker.check_model(ir.to_proto(graph), full_check=True)
     for ours, theirs in zip(run(encoder, graphs), expected(model), strict=True):
@@ -145,8 +153,8 @@ def test_float16_keeps_scores_and_softmax_in_float32(option: str) -> None:
 def test_int8_scores_as_the_int8_step_does(option: str) -> None:
     """The same integers, scales and constants: only the order of float32 sums differs."""
     model = random_model(**OPTIONS[option])
-    encoder, step = (copied(graph) for graph in traced(model, "ort"))
-    graphs = {name: copied(graph) for name, graph in traced_attention(model).items()}
+    encoder, step = graphs_of(model, "ort")
+    graphs = attention_graphs_of(model)
     assert len(normalised(step)) == len(normalised(graphs["decoder"]))
     assert len(normalised(encoder)) == len(normalised(graphs["encoder_attention"]))
     for main, other in ((encoder, "encoder_attention"), (step, "decoder")):
@@ -172,8 +180,8 @@ def test_int8_scores_as_the_int8_step_does(option: str) -> None:
 def test_they_share_every_weight(option: str, precision: str, tmp_path: Path) -> None:
     """The weights file, and the other graphs' files, do not change by a byte."""
     model = random_model(**OPTIONS[option])
-    encoder, step = traced(model, "ort" if precision == "int8" else "scatter")
-    for name, more in (("without", {}), ("with", traced_attention(model))):
+    encoder, step = graphs_of(model, "ort" if precision == "int8" else "scatter")
+    for name, more in (("without", {}), ("with", attention_graphs_of(model))):
         graphs = {n: copied(g) for n, g in {"encoder": encoder, "decoder_step": step, **more}.items()}
         for graph in graphs.values():
             if precision == "float16":

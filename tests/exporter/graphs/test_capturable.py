@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from numpy_runner import OPTIONS, STEPS, copied, random_model, traced
+from numpy_runner import OPTIONS, STEPS, graphs_of, random_model
 from txport.exporter.graphs.capturable import CAPTURABLE, CPU_ONLY, not_capturable
 from txport.exporter.graphs.float16 import to_float16
 
@@ -39,13 +39,13 @@ def check(step: ir.Model, directory: Path) -> None:
 @pytest.mark.parametrize("lowering", STEPS)
 @pytest.mark.parametrize("option", OPTIONS)
 def test_optimised_steps_have_operators_that_may_be_captured(option: str, lowering: str, tmp_path: Path) -> None:
-    check(traced(random_model(**OPTIONS[option]), lowering)[1], tmp_path)
+    check(graphs_of(random_model(**OPTIONS[option]), lowering)[1], tmp_path)
 
 
 @pytest.mark.parametrize("islands", [False, True], ids=["float16", "islands"])
 @pytest.mark.parametrize("lowering", STEPS)
 def test_optimised_steps_in_float16_too(lowering: str, islands: bool, tmp_path: Path) -> None:
-    step = copied(traced(random_model(), lowering)[1])
+    step = graphs_of(random_model(), lowering)[1]
     single = {str(node.name) for node in step.graph if islands and (node.name or "").startswith(ISLAND)}
     assert bool(single) == islands
     to_float16(step, single)

@@ -11,11 +11,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy_runner import STEPS, NumpyRunner, copied, open_session, random_model, traced
+from numpy_runner import STEPS, NumpyRunner, graphs_of, open_session, random_model
 from txport.exporter.bundle import write_graphs
+from txport.exporter.graphs.decoder import write_step
+from txport.exporter.graphs.encoder import write_encoder
 from txport.exporter.graphs.float16 import rounded, to_float16
 from txport.exporter.graphs.lowerings import HALF_LOWERINGS, LOWERINGS
-from txport.exporter.graphs.trace import trace_encoder, trace_step
+from txport.exporter.graphs.tensors import ModelTensors
 from txport.exporter.precision.calibration import Calibration, Loss
 from txport.exporter.precision.islands import choose_islands, island_nodes, lossy_scopes
 from txport.exporter.reference import answers, sample_sources
@@ -28,9 +30,9 @@ FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 
 
 def graphs(model: Transformer, *lowerings: str) -> dict[str, ir.Model]:
-    length = model.config.max_positions
-    steps = {f"decoder_step.{name}": trace_step(model, HALF_LOWERINGS[name], length) for name in lowerings}
-    return {"encoder": trace_encoder(model, length), **steps}
+    length, tensors = model.config.max_positions, ModelTensors()
+    steps = {f"decoder_step.{name}": write_step(model, HALF_LOWERINGS[name], length, tensors) for name in lowerings}
+    return {"encoder": write_encoder(model, length, tensors), **steps}
 
 
 def calibration(model: Transformer) -> Calibration:
@@ -46,7 +48,7 @@ def silent(_: str) -> None:
 @pytest.mark.parametrize("lowering", STEPS)
 def test_only_islands_stay_single(lowering: str, biased: bool) -> None:
     """Attention without biases has other nodes: MatMul where there was Gemm."""
-    step = copied(traced(random_model(attention_bias=biased), lowering)[1])
+    step = graphs_of(random_model(attention_bias=biased), lowering)[1]
     islands = {node.name for node in step.graph if (node.name or "").startswith("layers.1.feed_forward.outer/")}
     assert islands
     to_float16(step, islands)

@@ -9,13 +9,13 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
-from numpy_runner import LAYER_NORM, random_model, traced
+from numpy_runner import LAYER_NORM, graphs_of, random_model
 from txport.exporter.bundle import write_graphs
 from txport.exporter.graphs.float16 import to_float16
 from txport.exporter.graphs.int8 import convertible, to_int8
 from txport.exporter.graphs.parameters import parameter_table
-from txport.exporter.graphs.trace import model_sizes, trace_all
 from txport.exporter.graphs.weights import INLINE
+from txport.exporter.graphs.write import write_all
 from txport.models.config import preset
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.parameter_rules import parameter_faults
@@ -59,8 +59,8 @@ FORMS: list[Callable[[dict[str, ir.Model]], None]] = [
 ]  # fmt: skip
 
 
-def written(model: Transformer, form: Callable[[dict[str, ir.Model]], None], directory: Path) -> Parameters:
-    encoder, step = copy_of(traced(model, "ort"))
+def table_of(model: Transformer, form: Callable[[dict[str, ir.Model]], None], directory: Path) -> Parameters:
+    encoder, step = graphs_of(model, "ort")
     graphs = {"encoder": encoder, "decoder_step.ort": step}
     form(graphs)
     write_graphs(directory, graphs, "0")
@@ -69,10 +69,6 @@ def written(model: Transformer, form: Callable[[dict[str, ir.Model]], None], dir
     added = (directory / "weights.bin").stat().st_size - before
     assert added <= 2 * INLINE * len(table.tensors), "small tensors and scales are added, and no others"
     return table
-
-
-def copy_of(models: tuple[ir.Model, ...]) -> list[ir.Model]:
-    return [ir.from_proto(ir.to_proto(model)) for model in models]
 
 
 def rebuilt(tensor: Parameter, data: bytes) -> np.ndarray:
@@ -101,7 +97,7 @@ def expected(model: Transformer) -> dict[str, np.ndarray]:
 def test_every_parameter_is_rebuilt(options: str, form: Callable[[dict[str, ir.Model]], None], tmp_path: Path) -> None:
     model = random_model(**LAYER_NORM[options], ffn=200)
     config = model.config
-    table = written(model, form, tmp_path)
+    table = table_of(model, form, tmp_path)
     data = (tmp_path / "weights.bin").read_bytes()
     tensors = {tensor.name: tensor for tensor in table.tensors}
     wanted = expected(model)
@@ -118,7 +114,7 @@ def test_every_parameter_is_rebuilt(options: str, form: Callable[[dict[str, ir.M
         else:
             np.testing.assert_array_equal(found, values.astype(tensor.dtype).astype(np.float32))
     assert set(tensors) <= set(wanted)
-    faults = list(parameter_faults(table, model_sizes(config), dimensions(), {WEIGHTS: FileEntry(len(data), "")}))
+    faults = list(parameter_faults(table, config.sizes, dimensions(), {WEIGHTS: FileEntry(len(data), "")}))
     assert faults == []
     assert dataclasses.astuple(table.architecture) == (
         config.norm,
@@ -132,10 +128,10 @@ def dimensions() -> Dimensions:
     return Dimensions(Range(1, 8, 64), Range(1, 8, LENGTH), Range(1, 8, LENGTH))
 
 
-def test_biases_of_zeros_which_the_tracer_drops(tmp_path: Path) -> None:
+def test_biases_of_zeros(tmp_path: Path) -> None:
     """As those of a model that was not trained yet."""
     model = Transformer(preset("tiny", source_vocabulary=64, target_vocabulary=64, max_positions=LENGTH)).eval()
-    graphs = trace_all(model, ("ort",), LENGTH, False, lambda: None)
+    graphs = write_all(model, ("ort",), LENGTH, False)
     write_graphs(tmp_path, graphs, "0")
     tensors = {t.name: t for t in parameter_table(model, graphs, tmp_path / "weights.bin", LENGTH).tensors}
     data = (tmp_path / "weights.bin").read_bytes()
@@ -148,7 +144,7 @@ def test_biases_of_zeros_which_the_tracer_drops(tmp_path: Path) -> None:
 
 def test_types_are_those_of_the_graphs(tmp_path: Path) -> None:
     """Matrices of products in int8, but for layers that the graphs keep in float32."""
-    tensors = {t.name: t.dtype for t in written(random_model(), int8_with_kept_layers, tmp_path).tensors}
+    tensors = {t.name: t.dtype for t in table_of(random_model(), int8_with_kept_layers, tmp_path).tensors}
     assert tensors["encoder.0.attention.query.weight"] == "float32", "its packed product was kept"
     assert tensors["encoder.1.attention.query.weight"] == "int8"
     assert tensors["decoder.0.cross_attention.output.weight"] == "float32"
@@ -159,7 +155,7 @@ def test_types_are_those_of_the_graphs(tmp_path: Path) -> None:
 
 def test_a_tensor_that_no_graph_has_is_our_bug(tmp_path: Path) -> None:
     model = random_model()
-    encoder, step = copy_of(traced(model, "ort"))
+    encoder, step = graphs_of(model, "ort")
     graphs = {"encoder": encoder, "decoder_step.ort": step}
     write_graphs(tmp_path, graphs, "0")
     with torch.no_grad():

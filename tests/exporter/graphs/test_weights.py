@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
-from numpy_runner import copied, random_model, traced
+from numpy_runner import copied, graphs_of, random_model
 from txport.exporter.bundle import write_graphs
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.exporter.graphs.lowerings import LOWERINGS
@@ -21,8 +21,8 @@ from txport.models.transformer import Transformer
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, ir.Model]]:
     """All graphs of a tied model, and what they were before they were written."""
     model = random_model()
-    before = {"encoder": traced(model, "ort")[0]}
-    before |= {f"decoder_step.{name}": traced(model, name)[1] for name in LOWERINGS}
+    before = {"encoder": graphs_of(model, "ort")[0]}
+    before |= {f"decoder_step.{name}": graphs_of(model, name)[1] for name in LOWERINGS}
     directory = tmp_path_factory.mktemp("weights")
     write_graphs(directory, {name: copied(graph) for name, graph in before.items()}, "0")
     return directory, before

@@ -1,0 +1,149 @@
+"""The decoder's graphs: one greedy step over caches, and teacher forcing over whole translations.
+
+Both have the same layers, over activations `[n, d]` with a row for each token, and differ in the lowering.
+Rearranged when they are written: Q, K and V become one matrix, 1/sqrt(head_dim) is folded into the query's part, norms
+that are affine are folded into the layers that read them (`txport.exporter.graphs.norms`), and positions are cut to
+the exported length. Shapes: b batch, h heads, k head_dim, d d_model, s source, t target, c cache length, v vocabulary.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import onnx_ir as ir
+from torch import nn
+from txport.exporter.graphs.copying import CrossAttention, write_mixture
+from txport.exporter.graphs.layers import write_embedding, write_feed_forward
+from txport.exporter.graphs.lowerings import KeyValue, Lowering
+from txport.exporter.graphs.norms import foldable, remaining, write_norm
+from txport.exporter.graphs.tensors import ModelTensors, query_scale
+from txport.exporter.graphs.writer import Writer
+from txport.models.norms import SharedNorm
+from txport.models.transformer import DecoderLayer, Transformer
+from txport.runtime.bundle import interface
+
+
+def write_step(
+    model: Transformer, lowering: type[Lowering], length: int, tensors: ModelTensors, *, fold: bool = True
+) -> ir.Model:
+    """One greedy token for each row, with the end of sentences decided inside the graph.
+
+    Args:
+        model: to take the tensors of.
+        lowering: how to write it.
+        length: positions to keep.
+        tensors: shared with the other graphs.
+        fold: whether affine norms disappear in what reads them; otherwise they stay, to measure what that saves.
+    """
+    sizes = model.config.sizes
+    w = Writer(interface.decoder_step(sizes, "float32"), lowering.opset, tensors)
+    positions, finished = w.inputs["positions"], w.inputs["finished"]
+    read = write_embedding(w, model.target_embedding, length, w.inputs["token_ids"], positions)
+    layers = Decoder(w, model, lowering(w, sizes), fold)
+    logits, caches = layers.write(read, layers.key_values("self"))
+    token = w.op("Where", finished, model.config.pad_id, layers.lowering.best(logits, sizes.target_vocabulary))
+    # Every output that a runtime binds over its input depends, by way of `token`, on all that reads the input.
+    ended = w.op("Or", finished, w.op("Equal", token, model.config.eos_id))
+    following = w.op("Add", positions, 1)
+    ended = w.op("Or", ended, w.op("GreaterOrEqual", following, w.inputs["target_limits"]))
+    position = w.op("Where", ended, positions, following)
+    written = w.model([token, position, ended, *(each for cache in caches for each in cache), logits])
+    layers.lowering.finish(written.graph)
+    return written
+
+
+class Decoder:
+    """The decoder's layers and projection.
+
+    Args:
+        w: of the graph.
+        model: to take the tensors of.
+        lowering: how to write them.
+        fold: see `write_step`.
+    """
+
+    def __init__(self, w: Writer, model: Transformer, lowering: Lowering, fold: bool = True) -> None:
+        self.lowering = lowering
+        self._w = w
+        self._model = model
+        self._sizes = model.config.sizes
+        self._pre_norm = model.config.norm == "pre"
+        self._fold = fold and self._pre_norm
+
+    def key_values(self, kind: str) -> list[KeyValue]:
+        """The inputs of a kind, "self" or "cross", of each layer."""
+        names = ([f"{kind}_key_{layer}", f"{kind}_value_{layer}"] for layer in range(self._sizes.decoder_layers))
+        return [(self._w.inputs[key], self._w.inputs[value]) for key, value in names]
+
+    def write(self, read: ir.Value, caches: Sequence[KeyValue]) -> tuple[ir.Value, list[KeyValue]]:
+        """Embeddings `[n, d]` -> logits `[n, v]`, logarithms for a model that copies, and the caches after them."""
+        w, model = self._w, self._model
+        x, written, attentions = self._layers(read, caches)
+        norm = foldable(model.decoder_norm) if self._folds_last else None
+        logits = w.linear(x, w.tensors.linear(model.projection, norm=norm), "projection")
+        if model.copying is not None:
+            logits = write_mixture(w, self.lowering, model.copying, self._sizes, logits, x, read, attentions)
+        return logits, written
+
+    @property
+    def _folds_last(self) -> bool:
+        """Whether the projection does the work of the last norm; what copies reads the same state as it does."""
+        config = self._model.config
+        return self._fold and not config.tie_projection and not config.copies
+
+    def _layers(
+        self, x: ir.Value, caches: Sequence[KeyValue]
+    ) -> tuple[ir.Value, list[KeyValue], dict[int, CrossAttention]]:
+        """x `[n, d]` -> `[n, d]`, the caches after it, and the cross-attention of each layer.
+
+        Pre-norm is written as post-norm is, a sublayer and then an addition with a norm, by pairing each addition
+        with the norm of the sublayer that follows; so both can use one fused operator.
+        """
+        w, lowering = self._w, self.lowering
+        layers: list[DecoderLayer] = list(self._model.decoder)  # type: ignore[arg-type]
+        norms = iter(self._norms(layers))
+        residual = y = x
+        if self._pre_norm:
+            y = write_norm(w, x, *next(norms))
+        caches_after = []
+        attentions = {}
+        for index, (layer, cross, cache) in enumerate(zip(layers, self.key_values("cross"), caches, strict=True)):
+            own, folded = layer.self_attention, self._folded(layer)
+            with w.module(f"layers.{index}"):
+                packed = w.tensors.linear(own.query, own.key, own.value, norm=folded[0], scale=query_scale(own))
+                context, cache = lowering.self_attention(w.linear(y, packed, "self_qkv"), cache)
+                caches_after.append(cache)
+                y = w.linear(context, w.tensors.linear(own.output), "self_output")
+                residual, y = self._add_norm(y, residual, *next(norms))
+                other = layer.cross_attention
+                packed = w.tensors.linear(other.query, norm=folded[1], scale=query_scale(other))
+                query = w.linear(y, packed, "cross_query")
+                context = lowering.cross_attention(query, *cross)
+                context = w.linear(context, w.tensors.linear(other.output), "cross_output")
+                attentions[index] = CrossAttention(query, cross[0], context)
+                residual, y = self._add_norm(context, residual, *next(norms))
+                activation = self._model.config.activation
+                y = write_feed_forward(w, y, layer.feed_forward, folded[2], activation, w.linear)
+                residual, y = self._add_norm(y, residual, *next(norms))
+        # Pre-norm has applied its final norm by then, with the last addition.
+        return y if self._pre_norm else write_norm(w, y, *next(norms)), caches_after, attentions
+
+    def _norms(self, layers: Sequence[DecoderLayer]) -> Iterator[tuple[nn.Module, str]]:
+        """Every norm that is left to write, in order, and its name."""
+        for index, layer in enumerate(layers):
+            for norm, kind in zip(_norms(layer), ("self", "cross", "feed_forward"), strict=True):
+                yield remaining(norm) if self._fold else norm, f"layers.{index}.{kind}_norm"
+        last = self._model.decoder_norm
+        yield remaining(last) if self._folds_last else last, "norm"
+
+    def _folded(self, layer: DecoderLayer) -> list[SharedNorm | None]:
+        """The norms of a layer whose work the linear layers after them do."""
+        return [foldable(norm) if self._fold else None for norm in _norms(layer)]
+
+    def _add_norm(self, x: ir.Value, residual: ir.Value, norm: nn.Module, name: str) -> tuple[ir.Value, ir.Value]:
+        """What the next sublayer adds to, and what it reads."""
+        total, normalised = self.lowering.add_norm(x, residual, norm, name)
+        return (total if self._pre_norm else normalised), normalised
+
+
+def _norms(layer: DecoderLayer) -> list[nn.Module]:
+    residuals = layer.self_attention_residual, layer.cross_attention_residual, layer.feed_forward_residual
+    return [residual.norm for residual in residuals]

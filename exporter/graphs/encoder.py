@@ -1,0 +1,132 @@
+"""The encoder's graphs: what every decoder step reads of a source, and what the encoder itself makes and attends to.
+
+Shapes: b batch, h heads, k head_dim, d d_model, s source.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import onnx_ir as ir
+from torch import nn
+from txport.exporter.graphs.layers import write_embedding, write_feed_forward, write_positions
+from txport.exporter.graphs.lowerings import attend
+from txport.exporter.graphs.norms import foldable, remaining, write_norm
+from txport.exporter.graphs.tensors import ModelTensors, query_scale
+from txport.exporter.graphs.writer import Writer
+from txport.models.config import Config
+from txport.models.norms import SharedNorm
+from txport.models.transformer import Attention, EncoderLayer, Transformer
+from txport.runtime.bundle import interface
+from txport.runtime.bundle.interface import MASKED
+
+OPSET = 18  # of the graphs that have no lowerings
+
+_HEADS_FIRST = [0, 2, 1, 3]  # [b, s, h, k] -> [b, h, s, k], and back
+
+
+def write_encoder(model: Transformer, length: int, tensors: ModelTensors) -> ir.Model:
+    """The encoder, for sources of up to `length` tokens: cross keys, cross values and the mask."""
+    sizes = model.config.sizes
+    w = Writer(interface.encoder(sizes, "float32"), OPSET, tensors)
+    states = _write_states(w, model, length)
+    norm = foldable(model.encoder_norm)
+    memory = write_norm(w, states.x, remaining(model.encoder_norm), "norm")
+    cross: list[ir.Value] = []
+    for index, layer in enumerate(model.decoder):
+        attention: Attention = layer.cross_attention  # type: ignore[assignment]
+        packed = tensors.linear(attention.key, attention.value, norm=norm)
+        # The keys and values of all layers are projections of the same memory.
+        projected = w.linear_of_rows(memory, packed, f"cross_key_value.{index}")
+        for part in w.ops("Split", 2, projected, axis=-1, num_outputs=2):
+            heads = w.op("Reshape", part, [0, 0, sizes.heads, sizes.head_dim])
+            cross.append(w.op("Transpose", heads, perm=_HEADS_FIRST))
+    ids = [w.op("Unsqueeze", w.inputs["input_ids"], [1, 3])] if model.config.copies else []
+    return w.model([*cross, states.bias, *ids])
+
+
+def write_encoder_attention(model: Transformer, length: int, tensors: ModelTensors) -> ir.Model:
+    """The encoder's output and the weights of its self-attention, for sources of up to `length` tokens."""
+    w = Writer(interface.encoder_attention(model.config.sizes, "float32"), OPSET, tensors)
+    states = _write_states(w, model, length)
+    memory = write_norm(w, states.x, model.encoder_norm, "norm")
+    memory = w.op("Where", w.op("Unsqueeze", states.tokens, [2]), memory, 0.0)
+    return w.model([memory, stack_maps(w, states.weights, states.tokens)])
+
+
+def stack_maps(w: Writer, weights: Sequence[ir.Value], tokens: ir.Value) -> ir.Value:
+    """Weights `[b, h, n, m]` of each layer -> `[layers, b, h, n, m]`, 0 in the rows that are no tokens `[b, n]`."""
+    stacked = w.op("Concat", *(w.op("Unsqueeze", each, [0]) for each in weights), axis=0)
+    return w.op("Where", w.op("Unsqueeze", tokens, [0, 2, 4]), stacked, 0.0)
+
+
+class _States(NamedTuple):
+    """The encoder's layers.
+
+    Attributes:
+        x: `[b, s, d]`, which become the memory by the last norm.
+        tokens: bool `[b, s]`, true where a token is not padding.
+        bias: `[b, 1, 1, s]`.
+        weights: of each layer's attention, `[b, h, s, s]`.
+    """
+
+    x: ir.Value
+    tokens: ir.Value
+    bias: ir.Value
+    weights: list[ir.Value]
+
+
+def _write_states(w: Writer, model: Transformer, length: int) -> _States:
+    ids, lengths = w.inputs.values()
+    positions = write_positions(w, ids, "source")
+    tokens = w.op("Less", w.op("Unsqueeze", positions, [0]), w.op("Unsqueeze", lengths, [1]))
+    bias = w.op("Unsqueeze", w.op("Where", tokens, 0.0, MASKED), [1, 2])
+    x = write_embedding(w, model.source_embedding, length, ids, positions)
+    weights = []
+    for index, layer in enumerate(model.encoder):
+        x, attention = _write_layer(w, f"layers.{index}", x, bias, layer, model.config)  # type: ignore[arg-type]
+        weights.append(attention)
+    return _States(x, tokens, bias, weights)
+
+
+def _write_layer(
+    w: Writer, name: str, x: ir.Value, bias: ir.Value, layer: EncoderLayer, config: Config
+) -> tuple[ir.Value, ir.Value]:
+    """x `[b, s, d]`, bias `[b, 1, 1, s]` -> `[b, s, d]` and the weights `[b, h, s, s]`."""
+    first, second = layer.attention_residual.norm, layer.feed_forward_residual.norm
+
+    def feed_forward(y: ir.Value, norm: SharedNorm | None) -> ir.Value:
+        return write_feed_forward(w, y, layer.feed_forward, norm, config.activation, w.linear_of_rows)
+
+    def normalise(y: ir.Value, norm: nn.Module, kind: str) -> ir.Value:
+        return write_norm(w, y, norm, f"{name}.{kind}_norm")
+
+    with w.module(name):
+        if config.norm == "pre":
+            y = normalise(x, remaining(first), "attention")
+            y, weights = _write_attention(w, y, bias, layer.attention, foldable(first))
+            x = w.op("Add", x, y)
+            y = normalise(x, remaining(second), "feed_forward")
+            return w.op("Add", x, feed_forward(y, foldable(second))), weights
+        y, weights = _write_attention(w, x, bias, layer.attention, None)
+        x = normalise(w.op("Add", x, y), first, "attention")
+        return normalise(w.op("Add", x, feed_forward(x, None)), second, "feed_forward"), weights
+
+
+def _write_attention(
+    w: Writer, x: ir.Value, bias: ir.Value, attention: Attention, norm: SharedNorm | None
+) -> tuple[ir.Value, ir.Value]:
+    """x `[b, s, d]`, not normalised yet if there is a norm -> `[b, s, d]` and the weights `[b, h, s, s]`."""
+    projections = attention.query, attention.key, attention.value
+    qkv = w.linear_of_rows(x, w.tensors.linear(*projections, norm=norm, scale=query_scale(attention)), "qkv")
+    head_dim = attention.query.out_features // attention.heads
+    heads = (
+        w.op("Reshape", part, [0, 0, attention.heads, head_dim])
+        for part in w.ops("Split", 3, qkv, axis=-1, num_outputs=3)
+    )
+    query, key, value = (
+        w.op("Transpose", part, perm=perm)
+        for part, perm in zip(heads, (_HEADS_FIRST, [0, 2, 3, 1], _HEADS_FIRST), strict=True)
+    )
+    context, weights = attend(w, query, key, value, bias)
+    merged = w.op("Reshape", w.op("Transpose", context, perm=_HEADS_FIRST), [0, 0, attention.query.out_features])
+    return w.linear_of_rows(merged, w.tensors.linear(attention.output), "output"), weights

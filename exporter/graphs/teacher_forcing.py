@@ -1,0 +1,103 @@
+"""The decoder over whole translations: what a model attends to, and how it scores a given translation.
+
+It reads whole sentences in parallel and has the weights of the step, so that the step stays as it is: that is fused and
+captured, and has no weights of attention to give. Shapes: b batch, h heads, k head_dim, d d_model, s source, t target,
+v vocabulary.
+"""
+
+import onnx_ir as ir
+from txport.exporter.graphs.copying import log_softmax_parts
+from txport.exporter.graphs.decoder import Decoder
+from txport.exporter.graphs.encoder import OPSET, stack_maps
+from txport.exporter.graphs.layers import write_embedding, write_positions
+from txport.exporter.graphs.lowerings import KeyValue, Lowering, attend
+from txport.exporter.graphs.tensors import ModelTensors
+from txport.exporter.graphs.writer import Writer
+from txport.models.transformer import Transformer
+from txport.runtime.bundle import interface
+from txport.runtime.bundle.interface import MASKED
+from txport.runtime.bundle.schema import ModelSizes
+
+
+def write_decoder(model: Transformer, length: int, tensors: ModelTensors) -> ir.Model:
+    """Teacher forcing: translations of up to `length` tokens, and their encoded sources, to scores and attention.
+
+    Activations are `[b * t, d]`, each token a row of its own: every layer is the step's, with its weights as they are
+    stored for it.
+    """
+    sizes = model.config.sizes
+    w = Writer(interface.decoder(sizes, "float32"), OPSET, tensors)
+    ids, lengths = w.inputs["target_ids"], w.inputs["target_lengths"]
+    positions = write_positions(w, ids, "target")
+    row = w.op("Unsqueeze", positions, [0])
+    # A step reads what the one before it made, and the first one bos.
+    read = w.op("Slice", w.op("Pad", ids, [0, 1, 0, 0], model.config.bos_id), [0], [-1], [1])
+    causal = w.op("Where", w.op("LessOrEqual", row, w.op("Unsqueeze", positions, [1])), 0.0, MASKED)
+    x = write_embedding(w, model.target_embedding, length, read, row)
+    lowering = Parallel(w, sizes, w.op("Unsqueeze", causal, [0, 1]))
+    layers = Decoder(w, model, lowering)
+    logits, _ = layers.write(w.op("Reshape", x, [-1, sizes.d_model]), layers.key_values("cross"))
+    shifted, log_sum = log_softmax_parts(w, logits)
+    chosen = w.op("GatherElements", shifted, w.op("Reshape", ids, [-1, 1]), axis=1)
+    scores = w.op("Reshape", w.op("Sub", chosen, log_sum), w.op("Shape", ids))
+    tokens = w.op("Less", row, w.op("Unsqueeze", lengths, [1]))
+    maps = [stack_maps(w, weights, tokens) for weights in (lowering.cross_weights, lowering.self_weights)]
+    return w.model([w.op("Where", tokens, scores, 0.0), *maps])
+
+
+class Parallel(Lowering):
+    """All positions of all rows at once, of tokens that are given: the caches are the tokens themselves.
+
+    Args:
+        writer: of the graph.
+        sizes: of the model.
+        causal: float `[1, 1, t, t]`, added to scores.
+
+    Attributes:
+        self_weights, cross_weights: weights of each layer so far, `[b, h, t, t]` and `[b, h, t, s]`.
+    """
+
+    def __init__(self, writer: Writer, sizes: ModelSizes, causal: ir.Value) -> None:
+        super().__init__(writer, sizes)
+        self.self_weights: list[ir.Value] = []
+        self.cross_weights: list[ir.Value] = []
+        self._causal = causal
+        self._length = writer.op("Shape", writer.inputs["target_ids"], start=1, end=2)
+
+    def self_attention(self, qkv: ir.Value, cache: KeyValue) -> tuple[ir.Value, KeyValue]:
+        """Packed projections [b * t, 3d] -> context [b * t, d]; the cache stays as it is."""
+        w = self._w
+        if self._head_dim % 8:
+            query, key, value = map(self._split_heads, w.ops("Split", 3, qkv, axis=1, num_outputs=3))
+        else:
+            # As one matrix, as int8 keeps it for ONNX Runtime's fused attention.
+            packed = w.op("Transpose", self._by_sentence(qkv, 3, self._heads, self._head_dim), perm=[2, 0, 3, 1, 4])
+            query, key, value = (w.op("Gather", packed, part, axis=0) for part in range(3))
+        context, weights = attend(w, query, w.op("Transpose", key, perm=[0, 1, 3, 2]), value, self._causal)
+        self.self_weights.append(weights)
+        return self._merge_heads(context), cache
+
+    def cross_attention(self, query: ir.Value, key: ir.Value, value: ir.Value) -> ir.Value:
+        """query [b * t, d], key and value [b, h, s, k] -> context [b * t, d]."""
+        keys = self._w.op("Transpose", key, perm=[0, 1, 3, 2])
+        context, weights = attend(self._w, self._split_heads(query), keys, value, self._w.inputs["cross_bias"])
+        self.cross_weights.append(weights)
+        return self._merge_heads(context)
+
+    def by_sentence(self, x: ir.Value, width: int) -> ir.Value:
+        return self._by_sentence(x, width)
+
+    def for_each_token(self, x: ir.Value) -> ir.Value:
+        return self._w.op("Expand", x, self._w.op("Concat", [1], self._length, [1], axis=0))
+
+    def _by_sentence(self, x: ir.Value, *sizes: int) -> ir.Value:
+        """[b * t, n] -> [b, t, *sizes]."""
+        return self._w.op("Reshape", x, self._w.op("Concat", [-1], self._length, list(sizes), axis=0))
+
+    def _split_heads(self, x: ir.Value) -> ir.Value:
+        """[b * t, d] -> [b, h, t, k]."""
+        return self._w.op("Transpose", self._by_sentence(x, self._heads, self._head_dim), perm=[0, 2, 1, 3])
+
+    def _merge_heads(self, context: ir.Value) -> ir.Value:
+        """[b, h, t, k] -> [b * t, d]."""
+        return self._w.op("Reshape", self._w.op("Transpose", context, perm=[0, 2, 1, 3]), [-1, self._width])

@@ -1,0 +1,103 @@
+"""The tensors of a model as its graphs store them: packed, folded, transposed, cut; computed when they are written.
+
+Graphs of one export share them, so that each is computed again when it is needed and none is kept: an export needs
+little more memory than the model.
+"""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+import torch
+from torch import Tensor, nn
+from txport.exporter.graphs.norms import folded_into
+from txport.models.norms import SharedNorm
+from txport.models.transformer import Attention
+
+Float32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A linear layer as graphs have it.
+
+    Attributes:
+        weight: `[outputs, inputs]`, as Gemm reads it.
+        transposed: the same `[inputs, outputs]`, as MatMul reads it.
+        bias: `[outputs]`, or None.
+    """
+
+    weight: ir.LazyTensor
+    transposed: ir.LazyTensor
+    bias: ir.LazyTensor | None
+
+    @property
+    def outputs(self) -> int:
+        return int(self.weight.shape[0])  # type: ignore[arg-type]
+
+
+class ModelTensors:
+    """The tensors that the graphs of one export have in common: each is one object, whichever graph asks for it."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[Hashable, ir.LazyTensor] = {}
+
+    def parameter(self, parameter: Tensor, rows: int | None = None) -> ir.LazyTensor:
+        """A parameter or buffer as it is, or its first `rows` rows."""
+        shape = parameter.shape if rows is None else (min(rows, len(parameter)), *parameter.shape[1:])
+        return self._tensor((id(parameter), rows), shape, lambda: _array(parameter[:rows]))
+
+    def affine(self, norm: SharedNorm) -> tuple[ir.LazyTensor, ir.LazyTensor]:
+        """Scale and shift `[d]` of a norm that is affine."""
+        shape = norm.weight.shape
+        scale = self._tensor((id(norm), "scale"), shape, lambda: _array(norm.affine()[0]))
+        return scale, self._tensor((id(norm), "shift"), shape, lambda: _array(norm.affine()[1]))
+
+    def linear(self, *layers: nn.Linear, norm: SharedNorm | None = None, scale: float = 1.0) -> Linear:
+        """Linear layers that read the same input, as one.
+
+        Args:
+            layers: all with a bias, or none.
+            norm: what they read has not been normalised by it yet.
+            scale: a factor of the first layer's output.
+        """
+        key: Hashable = (*map(id, layers), id(norm), scale)
+        shape = sum(layer.out_features for layer in layers), layers[0].in_features
+        if len(layers) == 1 and norm is None and scale == 1.0:
+            weight = self.parameter(layers[0].weight)
+        else:
+            weight = self._tensor((key, "weight"), shape, lambda: _packed(layers, norm, scale)[0])
+        transposed = self._tensor((key, "transposed"), shape[::-1], lambda: weight.numpy().T)
+        bias = None
+        if layers[0].bias is not None or norm is not None:
+            bias = self._tensor((key, "bias"), shape[:1], lambda: _packed(layers, norm, scale)[1])
+        return Linear(weight, transposed, bias)
+
+    def _tensor(self, key: Hashable, shape: tuple[int, ...], compute: Callable[[], Float32]) -> ir.LazyTensor:
+        if key not in self._tensors:
+            self._tensors[key] = ir.LazyTensor(
+                lambda: ir.tensor(np.ascontiguousarray(compute())), ir.DataType.FLOAT, ir.Shape(shape)
+            )
+        return self._tensors[key]
+
+
+def query_scale(attention: Attention) -> float:
+    """The factor of queries, 1/sqrt(head_dim), which is folded into their projection."""
+    return float((attention.query.out_features // attention.heads) ** -0.5)
+
+
+@torch.no_grad()
+def _packed(layers: tuple[nn.Linear, ...], norm: SharedNorm | None, scale: float) -> tuple[Float32, Float32]:
+    """Weights `[outputs, inputs]` and biases `[outputs]` of all layers; no biases `[0]`."""
+    parts = [folded_into(layer, norm) for layer in layers]
+    factors = [scale] + [1.0] * (len(layers) - 1)
+    weights = [weight * factor for (weight, _), factor in zip(parts, factors, strict=True)]
+    biases = [bias * factor for (_, bias), factor in zip(parts, factors, strict=True) if bias is not None]
+    return _array(torch.cat(weights)), _array(torch.cat(biases) if biases else torch.zeros(0))
+
+
+def _array(tensor: Tensor) -> Float32:
+    array: Float32 = tensor.detach().float().numpy()
+    return array

@@ -1,0 +1,41 @@
+"""All graphs of a model."""
+
+from collections.abc import Callable, Sequence
+
+import onnx_ir as ir
+from txport.exporter.graphs.decoder import write_step
+from txport.exporter.graphs.encoder import write_encoder, write_encoder_attention
+from txport.exporter.graphs.lowerings import HALF_LOWERINGS, LOWERINGS
+from txport.exporter.graphs.teacher_forcing import write_decoder
+from txport.exporter.graphs.tensors import ModelTensors
+from txport.models.transformer import Transformer
+
+# The optional graphs, by their names and roles.
+ATTENTION: dict[str, Callable[[Transformer, int, ModelTensors], ir.Model]] = {
+    "decoder": write_decoder,
+    "encoder_attention": write_encoder_attention,
+}
+
+
+def write_all(
+    model: Transformer, lowerings: Sequence[str], length: int, attention: bool, *, half: bool = False
+) -> dict[str, ir.Model]:
+    """The encoder and the decoder steps of `lowerings` by the names of their files.
+
+    Their weights are the model's, and computed when they are read: it must not change before.
+
+    Args:
+        model: in float32.
+        lowerings: one or more.
+        length: most tokens of a source and of an answer.
+        attention: whether the graphs of `ATTENTION` follow.
+        half: the graphs will be converted to float16.
+    """
+    tensors = ModelTensors()
+    models = {"encoder": write_encoder(model, length, tensors)}
+    for name in lowerings:
+        lowering = (HALF_LOWERINGS if half else LOWERINGS)[name]
+        models[f"decoder_step.{name}"] = write_step(model, lowering, length, tensors)
+    for name, write in ATTENTION.items() if attention else ():
+        models[name] = write(model, length, tensors)
+    return models

@@ -1,0 +1,165 @@
+"""A graph being written: nodes in order, each named by the module that it is of."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+
+import numpy as np
+import onnx_ir as ir
+import onnx_ir.passes.common as passes
+from onnx_ir.tape import Tape
+from txport.exporter.graphs.tensors import Linear, ModelTensors
+from txport.runtime.bundle.interface import Interface
+
+CONTRIB = "com.microsoft"
+# The IR version that came with an opset: a newer one would make old parsers refuse a file that they can read.
+IR_VERSIONS = {18: 8, 24: 12}
+
+BOOL, FLOAT, INT32, INT64 = ir.DataType.BOOL, ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.INT64
+_TYPES = {"float32": FLOAT, "int64": INT64, "bool": BOOL}
+# Operators whose output has another dtype than their first input.
+_OUTPUTS = {
+    **dict.fromkeys(("Equal", "GreaterOrEqual", "Less", "LessOrEqual"), BOOL),
+    **dict.fromkeys(("ArgMax", "Shape"), INT64),
+}
+
+# What an operator reads: a value of the graph, a weight, a constant, or nothing.
+Operand = ir.Value | ir.TensorProtocol | np.ndarray | int | float | Sequence[int] | None
+
+
+class Writer:
+    """Nodes, weights and names of one graph.
+
+    Args:
+        interface: names, dtypes and shapes of its inputs and outputs.
+        opset: version of the standard operators.
+        tensors: of the model.
+
+    Attributes:
+        inputs: values by name.
+    """
+
+    def __init__(self, interface: Interface, opset: int, tensors: ModelTensors) -> None:
+        self.inputs = {
+            tensor.name: ir.val(tensor.name, dtype=_TYPES[tensor.dtype], shape=tensor.shape)
+            for tensor in interface.inputs
+        }
+        self.tensors = tensors
+        self._interface = interface
+        self._opsets = {"": opset}
+        self._tape = Tape()
+        self._scope = ""
+        self._names: dict[str, int] = {}
+        self._weights: dict[object, ir.Value] = {}
+
+    @property
+    def opset(self) -> int:
+        return self._opsets[""]
+
+    @contextmanager
+    def module(self, name: str) -> Iterator[None]:
+        """Name nodes and weights by this module of the model."""
+        outer = self._scope
+        self._scope = name
+        yield
+        self._scope = outer
+
+    def part(self, name: str) -> AbstractContextManager[None]:
+        """Name nodes and weights by this part of the module around it."""
+        return self.module(f"{self._scope}.{name}".lstrip("."))
+
+    def op(self, kind: str, *inputs: Operand, domain: str = "", **attributes: int | float | Sequence[int]) -> ir.Value:
+        """Add a node with one output; return that."""
+        (output,) = self.ops(kind, 1, *inputs, domain=domain, **attributes)
+        return output
+
+    def ops(
+        self,
+        kind: str,
+        outputs: int,
+        *inputs: Operand,
+        domain: str = "",
+        **attributes: int | float | Sequence[int],
+    ) -> Sequence[ir.Value]:
+        """Add a node; return its outputs, which have the dtype of its first input unless the operator has another."""
+        operands = [self._value(each) for each in inputs]
+        if domain:
+            self._opsets[domain] = 1
+        name = self._name(f"{self._scope}/{kind}".lstrip("/"))
+        self._tape.op_multi_out(kind, operands, attributes, domain=domain, num_outputs=outputs, name=name)
+        node = self._tape.nodes[-1]
+        for index, output in enumerate(node.outputs):
+            output.name = name if outputs == 1 else f"{name}.{index}"
+            output.type = _type(node)
+        return node.outputs
+
+    def linear(self, x: ir.Value, layer: Linear, name: str) -> ir.Value:
+        """x `[n, inputs]` -> `[n, outputs]`, in one operator."""
+        with self.part(name):
+            bias = () if layer.bias is None else (self.weight("bias", layer.bias),)
+            return self.op("Gemm", x, self.weight("weight", layer.weight), *bias, transB=1)
+
+    def linear_of_rows(self, x: ir.Value, layer: Linear, name: str) -> ir.Value:
+        """x `[..., inputs]` -> `[..., outputs]`."""
+        with self.part(name):
+            y = self.op("MatMul", x, self.weight("weight", layer.transposed))
+            return y if layer.bias is None else self.op("Add", y, self.weight("bias", layer.bias))
+
+    def weight(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+        """A weight, under the name with which it was first asked for."""
+        if id(tensor) not in self._weights:
+            value = self._initializer(self._name(f"{self._scope}.{name}".lstrip(".")), tensor)
+            self._weights[id(tensor)] = value
+        return self._weights[id(tensor)]
+
+    def model(self, outputs: Sequence[ir.Value]) -> ir.Model:
+        """The graph, with its outputs in the order of the interface."""
+        for value, tensor in zip(outputs, self._interface.outputs, strict=True):
+            value.name = tensor.name
+            value.dtype = _TYPES[tensor.dtype]
+            value.shape = ir.Shape(tensor.shape)
+        inputs = [value for value in self.inputs.values() if value.uses()]
+        graph = ir.Graph(
+            inputs,
+            outputs,
+            nodes=self._tape.nodes,
+            initializers=self._tape.initializers,
+            opset_imports=self._opsets,
+            name="graph",
+        )
+        model = ir.Model(graph, ir_version=IR_VERSIONS[self.opset])
+        passes.CommonSubexpressionEliminationPass()(model)
+        passes.RemoveUnusedNodesPass()(model)
+        for node in model.graph:
+            for output in node.outputs:
+                if not output.uses() and not output.is_graph_output():
+                    output.name = ""  # an optional output that nothing reads
+        return model
+
+    def _name(self, name: str) -> str:
+        self._names[name] = self._names.get(name, 0) + 1
+        return name if self._names[name] == 1 else f"{name}_{self._names[name]}"
+
+    def _value(self, operand: Operand) -> ir.Value | None:
+        if operand is None or isinstance(operand, ir.Value):
+            return operand
+        if isinstance(operand, ir.TensorProtocol):
+            return self.weight("weight", operand)
+        array = np.asarray(operand)
+        array = array.astype(np.float32) if array.dtype == np.float64 else array
+        key = array.dtype.str, array.shape, array.tobytes()
+        if key not in self._weights:
+            name = "x".join(map(str, array.shape)) if array.size > 4 else ",".join(map(str, array.ravel().tolist()))
+            self._weights[key] = self._initializer(self._name(f"constant.{name}"), ir.tensor(array))
+        return self._weights[key]
+
+    def _initializer(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+        return self._tape.initializer(tensor, name=name)
+
+
+def _type(node: ir.Node) -> ir.TypeProtocol | None:
+    if node.op_type in _OUTPUTS:
+        return ir.TensorType(_OUTPUTS[node.op_type])
+    if node.op_type == "Cast":
+        return ir.TensorType(ir.DataType(node.attributes["to"].as_int()))
+    first = node.inputs[1 if node.op_type == "Where" else 0]
+    return None if first is None or first.dtype is None else ir.TensorType(first.dtype)
