@@ -169,23 +169,25 @@ def test_a_bias_is_in_the_product_where_all_rows_have_one_scale() -> None:
 
 
 def test_layers_that_int8_would_spoil_stay_in_float32(checkpoint: Path, tmp_path: Path) -> None:
-    """A value 2,000 times the others takes all levels of its row; what the next layer does with it is the same."""
+    """A value 200 times the others takes all levels of its row; what the next layer does with it is the same.
+
+    Without references: those of a model trained for a moment cannot tell a spoilt layer from a whole one everywhere.
+    """
     hostile = tmp_path / "hostile"
     loaded = load_checkpoint(checkpoint)
     with torch.no_grad():
         layer = loaded.model.encoder[0]
         norm, inner = layer.feed_forward_residual.norm, layer.feed_forward.inner
-        norm.weight[0] *= 2000
-        norm.bias[0] *= 2000
-        inner.weight[:, 0] /= 2000
-    sentences, references = loaded.sentences[:60], loaded.references[:60]
-    save_checkpoint(hostile, loaded.model, checkpoint / "tokenizer", sentences, {}, references=references)
+        norm.weight[0] *= 200
+        norm.bias[0] *= 200
+        inner.weight[:, 0] /= 200
+    save_checkpoint(hostile, loaded.model, checkpoint / "tokenizer", loaded.sentences[:60], {})
     arguments = [str(hostile), "-o", str(tmp_path / "bundle"), "--int8", "--singles", "4", "--json"]
     result = CliRunner().invoke(command, arguments, catch_exceptions=False)
     report = json.loads(result.stdout)["verification"]
     qualities = [lowering["quality"] for lowering in report["lowerings"]]
     assert report["passed"]
-    assert all(each["bleu_pytorch"] - each["bleu"] <= 0.1 or each["chance"] >= 0.05 for each in qualities)
+    assert all(each["changed"] <= 0.02 for each in qualities)
     islands = Manifest.load(tmp_path / "bundle").precision.islands
     kept = {(island.graph, node) for island in islands for node in island.nodes}
     assert ("encoder", "layers.0.feed_forward.inner/MatMul") in kept and len(kept) <= 4
