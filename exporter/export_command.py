@@ -9,7 +9,7 @@ import click
 from txport.exporter.verification.options import verification_options
 from txport.runtime.bundle.schema import LOWERINGS
 from txport.runtime.errors import CheckFailed
-from txport.runtime.libraries import needs, share_cores
+from txport.runtime.libraries import needs, share_cores, without_collection
 
 # The lowerings of `txport.exporter.graphs.lowerings`, which imports PyTorch, and which runtimes read each, in words.
 READ_BY = {
@@ -57,7 +57,7 @@ def main(checkpoint: Path, output: Path, lowering: str | None, no_verify: bool, 
 
     Exits with 1, and leaves no bundle, if the verification fails.
     """
-    with needs("export"):  # here, so that --help need not wait for PyTorch
+    with without_collection(), needs("export"):  # here, so that --help need not wait for PyTorch
         from txport.exporter.progress import Stages
 
         share_cores()

@@ -15,7 +15,7 @@ from txport.exporter.words import plural
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engines.choice import FUSED, choose, open_engine
 from txport.runtime.errors import CheckFailed, InputError
-from txport.runtime.libraries import needs, share_cores
+from txport.runtime.libraries import needs, share_cores, without_collection
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -91,7 +91,7 @@ def _verify_checkpoint(
     as_json: bool,
 ) -> None:
     """Compare with PyTorch, print the report and, with `write`, store it in the bundle."""
-    with needs("export"):
+    with without_collection(), needs("export"):
         from txport.exporter.progress import Stages
 
         share_cores()

@@ -21,8 +21,7 @@ def needs(extra: str) -> Iterator[None]:
         MissingLibrary: one of them is not installed or cannot be loaded.
     """
     try:
-        with without_collection():
-            yield
+        yield
     except ImportError as error:
         library = (error.name or "").partition(".")[0]
         if library in ("", "txport"):  # our own mistake, not the user's

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from txport.runtime.errors import InputError
 from txport.runtime.files import write_atomically
-from txport.runtime.libraries import needs
+from txport.runtime.libraries import needs, without_collection
 from txport.runtime.text.lines import as_line
 from txport.training.quality.evaluation_sets import EvaluationSet, evaluation_sets
 
@@ -129,7 +129,7 @@ class _Evaluation:
         return list(reports.values()), texts
 
     def _reports(self, model: Path) -> "Iterator[tuple[list[str], Report]]":
-        with needs("train"):
+        with without_collection(), needs("train"):
             from txport.training.evaluation import answers, open_model, score
             from txport.training.quality.sentence_scores import worst
         engine, tokenizer = open_model(model, self.device, self.threads)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from txport.runtime.libraries import keep_memory, needs, share_cores
+from txport.runtime.libraries import keep_memory, needs, share_cores, without_collection
 
 # The recipe's section of each option that sets one of its values; options that are not listed here set [training]'s.
 SECTIONS = {"preset": "model", "vocabulary": "tokenizer", "source_language": "corpus", "target_language": "corpus"}
@@ -90,7 +90,7 @@ def main(
     ]
     share_cores()
     keep_memory()
-    with needs("train"):
+    with without_collection(), needs("train"):
         from txport.training.recipe import read
         from txport.training.run.paths import RunPaths
 

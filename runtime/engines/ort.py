@@ -4,11 +4,9 @@ A state binds every buffer of its step once, by raw pointer; caches and ids are 
 is then one call, for which txport allocates nothing. Both sessions map the bundle's one weights file into memory.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +14,14 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 from txport.runtime.bundle.interface import CROSS_IDS, MASKED, cross_names
-from txport.runtime.bundle.manifest import WEIGHTS, Manifest
+from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Lowering, Tensor
 from txport.runtime.engine import FIRST_TARGET, Float32, Int64, StepOutput
-from txport.runtime.engines.host_memory import HostMemory
-from txport.runtime.engines.mapped import release
 from txport.runtime.engines.ort_session import CPU, open_session, open_step, run
 from txport.runtime.errors import ResourceError
 
 Array = npt.NDArray[Any]
 Buffers = dict[str, Array]
-
-# Bytes: buffers are aligned to lines of the processor's cache.
-ALIGNED = 64
 
 
 class OrtEngine:
@@ -61,8 +54,6 @@ class OrtEngine:
         session_of = partial(open_session, directory, threads=threads, providers=[CPU])
         self._encoder = session_of(manifest.encoder)
         self.step_graph, self.step_session = open_step(manifest, lowerings or manifest.lowerings, session_of)
-        release(directory / WEIGHTS)
-        self._memory = HostMemory()
         self.name = f"ONNX Runtime {onnxruntime.__version__} on cpu, lowering {self.step_graph.lowering}"
 
     def encode(self, input_ids: Int64, source_lengths: Int64) -> Buffers:
@@ -78,7 +69,7 @@ class OrtEngine:
         batch, source = input_ids.shape
         inputs = {"input_ids": np.ascontiguousarray(input_ids), "source_lengths": np.ascontiguousarray(source_lengths)}
         with _enough_memory(batch, source):
-            outputs, _ = _buffers(self._memory, self._cross, {"batch": batch, "source": source})
+            outputs = _zeros(self._cross, {"batch": batch, "source": source})
         binding = self._encoder.io_binding()
         for name, array in inputs.items():
             _bind(binding.bind_input, name, array)
@@ -108,25 +99,21 @@ class OrtEngine:
         """
         own = [tensor for tensor in self.step_graph.inputs if not is_cross(tensor.name)]
         with _enough_memory(rows, target):
-            buffers, zero = _buffers(self._memory, own, {"batch": rows, "source": source, "target": target})
+            buffers = _zeros(own, {"batch": rows, "source": source, "target": target})
             if logits:
                 vocabulary = self.manifest.model.target_vocabulary
                 buffers["logits"] = np.zeros((rows, vocabulary), self.manifest.precision.type)
-        for buffer in [] if zero else buffers.values():
-            buffer.fill(0)
-        buffers["finished"][:], buffers["target_limits"][:] = True, 1
+        buffers["finished"].fill(True)
+        buffers["target_limits"].fill(1)
         if "cache_positions" in buffers:
             buffers["cache_positions"][:] = np.arange(target)
         return OrtState(self, buffers, (rows, source, target))
 
     def allocate_cross(self, rows: int, source: int) -> Buffers:
-        """Cross keys, values and bias for `rows` sentences of up to `source` tokens, not initialised; ids are 0."""
+        """Cross keys, values, bias and ids for `rows` sentences of up to `source` tokens, all 0."""
         cross = [tensor for tensor in self.step_graph.inputs if is_cross(tensor.name)]
         with _enough_memory(rows, source):
-            buffers = _buffers(self._memory, cross, {"batch": rows, "source": source})[0]
-        if CROSS_IDS in buffers:
-            buffers[CROSS_IDS].fill(0)  # a step looks them up, also those of rows that never get a sentence
-        return buffers
+            return _zeros(cross, {"batch": rows, "source": source})
 
 
 class OrtState:
@@ -277,18 +264,9 @@ def is_cross(name: str) -> bool:
     return name.startswith("cross_")
 
 
-def _buffers(memory: HostMemory, tensors: Sequence[Tensor], sizes: dict[str, int]) -> tuple[Buffers, bool]:
-    """Buffers by name, in one allocation, and whether they are zeroed; see `HostMemory.allocate`."""
-    shapes = {tensor.name: tensor.sizes(sizes) for tensor in tensors}
-    dtypes = {tensor.name: np.dtype(tensor.dtype) for tensor in tensors}
-    lengths = {name: math.prod(shape) * dtypes[name].itemsize for name, shape in shapes.items()}
-    ends = dict(zip(lengths, accumulate(-(-length // ALIGNED) * ALIGNED for length in lengths.values()), strict=True))
-    allocation, zero = memory.allocate(max(ends.values()))
-    buffers = {}
-    for name, length in lengths.items():
-        start = ends[name] - -(-length // ALIGNED) * ALIGNED
-        buffers[name] = allocation[start : start + length].view(dtypes[name]).reshape(shapes[name])
-    return buffers, zero
+def _zeros(tensors: Sequence[Tensor], sizes: dict[str, int]) -> Buffers:
+    """Buffers by name."""
+    return {tensor.name: np.zeros(tensor.sizes(sizes), tensor.dtype) for tensor in tensors}
 
 
 @contextmanager
@@ -296,7 +274,7 @@ def _enough_memory(rows: int, length: int) -> Iterator[None]:
     """Turns a failed allocation into a `ResourceError`."""
     try:
         yield
-    except MemoryError as error:
+    except (MemoryError, ValueError) as error:  # ValueError: NumPy's, for more than can be addressed
         message = f"not enough memory for a batch of {rows} rows of {length} tokens: use a smaller batch"
         raise ResourceError(message) from error
 

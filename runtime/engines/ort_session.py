@@ -1,7 +1,6 @@
 """Opens ONNX Runtime sessions: chooses the provider and the decoder step, and reduces errors to one sentence."""
 
 import logging
-import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,11 +22,6 @@ _TYPES = {"float32": "float", "float16": "float16", "int64": "int64", "int32": "
 # Microseconds that threads wait actively for the next run or operator: longer than the host takes between steps.
 SPIN_US = "500"
 _log = logging.getLogger(__name__)
-
-# For one new token GroupQueryAttention without tiles, which pay for prompts only, takes 4 to 9% less of a whole step on
-# the CPU. ONNX Runtime has no option for it: it reads this variable whenever it makes an operator. It holds for the
-# whole process, so also for sessions that others open in it; a value that is already set stays.
-os.environ.setdefault("ORT_GQA_DISABLE_FLASH_ATTENTION", "1")
 
 
 def run(session: Any, binding: Any, options: Any = None) -> None:

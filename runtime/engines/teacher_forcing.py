@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
-from txport.runtime.bundle.manifest import WEIGHTS, Manifest
+from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, OptionalRole
 from txport.runtime.engine import Engine, Float32, Int64
-from txport.runtime.engines.mapped import release
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.engines.ort_session import CPU, Provider, open_session, providers_of, reason_of
 from txport.runtime.errors import BundleError, failure
@@ -179,9 +178,8 @@ class TeacherForcing:
         with self._lock:
             if graph.name not in self._sessions:
                 providers: Sequence[Provider] = [CPU] if self._on_cpu else providers_of("cuda")
-                session = open_session(self._directory, graph, threads=self._threads, providers=providers)
-                release(self._directory / WEIGHTS)
-                self._sessions[graph.name] = session
+                opened = open_session(self._directory, graph, threads=self._threads, providers=providers)
+                self._sessions[graph.name] = opened
             return self._sessions[graph.name]
 
 

@@ -14,7 +14,6 @@ from toy import BUNDLE
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.engines.choice import choose
-from txport.runtime.engines.host_memory import HostMemory
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.engines.ort_session import providers_of, run
 from txport.runtime.errors import (
@@ -92,8 +91,7 @@ def long_source(patch: Patch, path: Path) -> None:
 
 
 def no_host_memory(patch: Patch, path: Path) -> None:
-    patch.setattr(HostMemory, "allocate", lambda *_: (_ for _ in ()).throw(MemoryError()))
-    decode_all(OrtEngine(BUNDLE, MANIFEST, threads=1), [Request([5, 3])])
+    OrtEngine(BUNDLE, MANIFEST, threads=1).allocate(1 << 50, 5, 32)
 
 
 class Session:

@@ -29,7 +29,7 @@ def test_our_own_mistakes_stay_what_they_are() -> None:
 
 def test_garbage_is_collected_again_after_an_import() -> None:
     """Also after one that fails; and whoever has turned the collector off finds it so."""
-    with pytest.raises(MissingLibrary), needs("train"):
+    with pytest.raises(MissingLibrary), needs("train"), without_collection():
         assert not gc.isenabled()
         import nowhere_to_be_found  # noqa: F401
     assert gc.isenabled()

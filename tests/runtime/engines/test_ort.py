@@ -1,7 +1,5 @@
 """The ONNX Runtime engine: its state by the rules of the protocol, and graphs that it cannot load."""
 
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -54,26 +52,6 @@ def test_answers_are_those_of_arithmetic(
         ids, expected = answer(source, limit or LIMIT, minimum, prefix)
         assert result.ids == ids
         assert result.scores == (pytest.approx(expected, rel=1e-4, abs=1e-4) if scores else None)
-
-
-@pytest.mark.parametrize("value", [None, "0"])
-def test_attention_without_tiles_unless_the_environment_says_otherwise(
-    value: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = "ORT_GQA_DISABLE_FLASH_ATTENTION"
-    monkeypatch.delenv(name, raising=False)
-    if value is not None:
-        monkeypatch.setenv(name, value)
-    program = f"import os, txport.runtime.engines.ort_session; print(os.environ[{name!r}])"
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
-    assert done.stdout.strip() == (value or "1")
-
-
-def test_buffers_from_the_system_are_as_good(engine: OrtEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txport.runtime.engines.host_memory.LARGE", 1)
-    sources = [[5 + i, *range(7, 8 + i % 9), 3] for i in range(12)]
-    results = decode_all(engine, [Request(source) for source in sources], rows=3)
-    assert [result.ids for result in results] == [answer(source, LIMIT)[0] for source in sources]
 
 
 def test_encoder_output_is_used_where_it_lies(engine: OrtEngine) -> None:
@@ -187,20 +165,6 @@ def test_first_caches_have_room_for_answers_as_long_as_the_sources(engine: OrtEn
     assert [engine.first_target(source) for source in (1, 31, 32, 63, 64, 200)] == [32, 32, 64, 64, 128, 256]
     plain = OrtEngine(BUNDLE, MANIFEST, ["scatter"], threads=1)
     assert {plain.first_target(source) for source in (1, 32, 200)} == {32}
-
-
-def test_memory_is_used_again_and_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txport.runtime.engines.host_memory.LARGE", 1)
-    engine = OrtEngine(BUNDLE, MANIFEST, threads=1)
-    state = engine.allocate(3, SOURCE, LIMIT)
-    address = min(buffer.ctypes.data for buffer in state._buffers.values())
-    for name, buffer in state._buffers.items():
-        buffer.fill(np.nan if name.startswith("self") else 1)
-    del state, buffer
-    state = engine.allocate(2, SOURCE, LIMIT)
-    assert min(buffer.ctypes.data for buffer in state._buffers.values()) == address
-    assert all(not buffer.any() for name, buffer in state._buffers.items() if name.startswith("self"))
-    assert state._finished.all() and not state._positions.any()
 
 
 def test_override(engine: OrtEngine) -> None:

@@ -26,8 +26,6 @@ const OrtApiBase* load() {
   // ONNX Runtime has telemetry from 1.29 on, unless this variable is set before it starts. A library that translates
   // must not report anything; to allow it, set the variable to 0.
   ::setenv("ORT_DISABLE_TELEMETRY", "1", 0);  // NOLINT(concurrency-mt-unsafe): once, before the library is there
-  // For one new token its tiled attention is slower than the plain one, by 4 to 9% of a whole step.
-  ::setenv("ORT_GQA_DISABLE_FLASH_ATTENTION", "1", 0);  // NOLINT(concurrency-mt-unsafe): likewise
   const std::string name = library_name();
   // Never closed: sessions may live until the process ends.
   void* library = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);

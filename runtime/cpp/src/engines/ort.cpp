@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "engines/mapped.hpp"
 #include "engines/ort_cuda.hpp"
 #include "engines/ort_state.hpp"
 #include "errors.hpp"
@@ -18,13 +17,13 @@ namespace fs = std::filesystem;
 
 class OrtEngine : public Engine {
  public:
-  OrtEngine(const Manifest& manifest, std::unique_ptr<StartingSessions> sessions)
+  OrtEngine(const Manifest& manifest, OrtSessions sessions)
       : limits_(manifest.limits()),
         sessions_(std::move(sessions)),
-        buffers_(manifest.encoder(), sessions_->step_graph),
-        steps_{buffers_, *sessions_, manifest.tokens} {}
+        buffers_(manifest.encoder(), sessions_.step_graph),
+        steps_{buffers_, sessions_.step, manifest.tokens} {}
 
-  const std::string& name() const override { return sessions_->name; }
+  const std::string& name() const override { return sessions_.name; }
   const Limits& limits() const override { return limits_; }
   const SpecialTokens& tokens() const override { return steps_.tokens; }
   std::int64_t poll() const override { return 1; }  // polling costs nothing here
@@ -47,43 +46,25 @@ class OrtEngine : public Engine {
     auto memory = std::make_shared<OrtMemory>(buffers_.encoder_outputs(batch, source));
     std::copy(input_ids.begin(), input_ids.end(), inputs.at("input_ids").as<std::int64_t>());
     std::copy(source_lengths.begin(), source_lengths.end(), inputs.at("source_lengths").as<std::int64_t>());
-    const SharedSessions sessions = sessions_->for_sources(source_lengths.size());
-    Ort::IoBinding binding(sessions->encoder);
+    Ort::IoBinding binding(sessions_.encoder);
     for (const auto& [name, tensor] : inputs) binding.BindInput(name.c_str(), tensor.value());
     for (const auto& [name, tensor] : memory->tensors()) binding.BindOutput(name.c_str(), tensor.value());
-    run(sessions->encoder, Ort::RunOptions{nullptr}, binding);
+    run(sessions_.encoder, Ort::RunOptions{nullptr}, binding);
     return memory;
   }
 
   std::unique_ptr<DecoderState> allocate(std::size_t rows, std::int64_t source, std::int64_t target,
                                          bool logits) const override {
     HostTensors tensors = buffers_.state(rows, source, target, logits);
-    return std::make_unique<OrtState>(steps_, sessions_->for_state(rows), std::move(tensors), rows, source, target);
+    return std::make_unique<OrtState>(steps_, std::move(tensors), rows, source, target);
   }
 
  private:
   const Limits limits_;
-  const std::unique_ptr<StartingSessions> sessions_;
+  const OrtSessions sessions_;
   const OrtBuffers buffers_;
   const OrtSteps steps_;
 };
-
-std::unique_ptr<StartingSessions> start_sessions(const fs::path& directory, const Manifest& manifest,
-                                                 const Choice& choice, const CpuShare& share,
-                                                 const std::function<void(const std::string&)>& warn) {
-  // Products of other weights are slow, or widen them first, unless they are packed.
-  if (share.many || manifest.precision.weights != "float32") {
-    return std::make_unique<StartingSessions>(open_sessions(directory, manifest, choice, share.threads, nullptr));
-  }
-  OrtSessions mapped = open_sessions(directory, manifest, choice, share.threads, nullptr, Weights::mapped);
-  Choice same = choice;
-  same.lowerings = {mapped.step_graph.lowering};
-  const auto open = [directory, manifest, same, share] {
-    release(directory / kWeightsName);  // pages that the first sentence has read
-    return open_sessions(directory, manifest, same, share.threads, nullptr);
-  };
-  return std::make_unique<StartingSessions>(std::move(mapped), open, warn);
-}
 
 }  // namespace
 
@@ -93,11 +74,12 @@ std::unique_ptr<Engine> open_ort(const fs::path& directory, const Manifest& mani
 #ifdef TXPORT_WITH_CUDA
     return open_ort_cuda(directory, manifest, choice, warn);
 #else
+    (void)warn;
     throw MissingLibrary(
         "this build of txport has no CUDA: configure it with -DTXPORT_WITH_CUDA=ON, or use device cpu");
 #endif
   }
-  return std::make_unique<OrtEngine>(manifest, start_sessions(directory, manifest, choice, share, warn));
+  return std::make_unique<OrtEngine>(manifest, open_sessions(directory, manifest, choice, share.threads, nullptr));
 }
 
 std::shared_ptr<const OrtMemory> encode_on_host(const Engine& engine, const Ids& input_ids, const Ids& source_lengths) {

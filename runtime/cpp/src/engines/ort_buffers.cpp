@@ -1,6 +1,7 @@
 #include "engines/ort_buffers.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -12,35 +13,17 @@ namespace txport::core {
 
 namespace {
 
-// Each tensor begins at a multiple of this many bytes: a cache line of the processor.
-constexpr std::size_t kAligned = 64;
-
-// Tensors by name, in one block, and whether they hold zeros.
-struct Allocated {
-  HostTensors tensors;
-  bool zero = true;
-};
-
-Allocated allocate(const std::shared_ptr<HostMemory>& memory, const std::vector<Tensor>& tensors, const Sizes& sizes) {
-  Allocated result;
+// Tensors by name, all zeros.
+HostTensors zeros(const std::vector<Tensor>& tensors, const Sizes& sizes) {
   try {
-    std::size_t end = 0;
-    std::map<std::string, std::size_t> starts;
-    for (const Tensor& tensor : tensors) {
-      const HostTensor& made = result.tensors.emplace(tensor.name, HostTensor(tensor, sizes)).first->second;
-      starts[tensor.name] = end;
-      if (made.bytes() > PTRDIFF_MAX - kAligned - end) throw std::bad_alloc();
-      end += (made.bytes() + kAligned - 1) / kAligned * kAligned;
-    }
-    const SharedBlock block = share_block(memory, end);
-    for (auto& [name, tensor] : result.tensors) tensor.place_in(block.data, starts.at(name));
-    result.zero = block.zero;
+    HostTensors result;
+    for (const Tensor& tensor : tensors) result.emplace(tensor.name, HostTensor(tensor, sizes));
+    return result;
   } catch (const std::bad_alloc&) {
     const auto length = std::max(sizes.at("source"), sizes.count("target") == 1 ? sizes.at("target") : 0);
     throw ResourceError("not enough memory for a batch of " + std::to_string(sizes.at("batch")) + " rows of " +
                         std::to_string(length) + " tokens: use a smaller batch");
   }
-  return result;
 }
 
 template <typename Wanted>
@@ -62,6 +45,9 @@ HostTensor::HostTensor(const Tensor& tensor, const Sizes& sizes) : type_(type_of
     count *= extent;
   }
   bytes_ = count * type_.bytes;
+  data_ = {static_cast<std::byte*>(std::calloc(std::max<std::size_t>(bytes_, 1), 1)),
+           [](std::byte* data) { std::free(data); }};
+  if (data_ == nullptr) throw std::bad_alloc();
 }
 
 HostTensor HostTensor::front(std::size_t rows) const {
@@ -103,11 +89,11 @@ void HostTensor::copy_row(std::size_t row, const HostTensor& from, std::size_t f
 OrtBuffers::OrtBuffers(Graph encoder, Graph step) : encoder_(std::move(encoder)), step_(std::move(step)) {}
 
 HostTensors OrtBuffers::encoder_inputs(std::int64_t batch, std::int64_t source) const {
-  return allocate(memory_, encoder_.inputs, {{"batch", batch}, {"source", source}}).tensors;
+  return zeros(encoder_.inputs, {{"batch", batch}, {"source", source}});
 }
 
 HostTensors OrtBuffers::encoder_outputs(std::int64_t batch, std::int64_t source) const {
-  return allocate(memory_, those(encoder_.outputs, is_bound), {{"batch", batch}, {"source", source}}).tensors;
+  return zeros(those(encoder_.outputs, is_bound), {{"batch", batch}, {"source", source}});
 }
 
 HostTensors OrtBuffers::state(std::size_t rows, std::int64_t source, std::int64_t target, bool logits) const {
@@ -119,24 +105,18 @@ HostTensors OrtBuffers::state(std::size_t rows, std::int64_t source, std::int64_
       tensors.push_back(tensor);
     }
   }
-  Allocated allocated = allocate(memory_, tensors, sizes);
-  for (const auto& [name, tensor] : allocated.tensors) {
-    if (!allocated.zero) std::memset(tensor.data(), 0, tensor.bytes());
+  HostTensors result = zeros(tensors, sizes);
+  std::fill_n(result.at("finished").as<bool>(), rows, true);
+  std::fill_n(result.at("target_limits").as<std::int64_t>(), rows, 1);
+  if (const auto positions = result.find(kCachePositions); positions != result.end()) {
+    for (std::int64_t i = 0; i < target; ++i) positions->second.as<std::int64_t>()[i] = i;
   }
-  std::fill_n(allocated.tensors.at("finished").as<bool>(), rows, true);
-  std::fill_n(allocated.tensors.at("target_limits").as<std::int64_t>(), rows, 1);
-  if (const auto found = allocated.tensors.find(kCachePositions); found != allocated.tensors.end()) {
-    for (std::int64_t i = 0; i < target; ++i) found->second.as<std::int64_t>()[i] = i;
-  }
-  return std::move(allocated.tensors);
+  return result;
 }
 
 HostTensors OrtBuffers::cross(std::size_t rows, std::int64_t source) const {
   const auto tensors = those(step_.inputs, [](const Tensor& tensor) { return is_cross(tensor.name); });
-  auto made = allocate(memory_, tensors, {{"batch", static_cast<std::int64_t>(rows)}, {"source", source}}).tensors;
-  // A step looks them up, also those of rows that never get a sentence.
-  if (const auto ids = made.find(kCrossIds); ids != made.end()) std::memset(ids->second.data(), 0, ids->second.bytes());
-  return made;
+  return zeros(tensors, {{"batch", static_cast<std::int64_t>(rows)}, {"source", source}});
 }
 
 }  // namespace txport::core

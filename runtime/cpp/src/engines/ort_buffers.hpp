@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "bundle/manifest.hpp"
-#include "engines/host_memory.hpp"
 #include "engines/ort_session.hpp"
 
 namespace txport::core {
@@ -19,11 +18,8 @@ using Sizes = std::map<std::string, std::int64_t>;
 // One tensor in host memory. Copies share it.
 class HostTensor {
  public:
-  // Not allocated yet. Throws std::bad_alloc: no memory is that large.
+  // Zeros. Throws std::bad_alloc.
   HostTensor(const Tensor& tensor, const Sizes& sizes);
-
-  // Begin at byte `start` of a block of memory, which lives at least as long as this.
-  void place_in(const std::shared_ptr<std::byte>& block, std::size_t start) { data_ = {block, block.get() + start}; }
 
   // The same memory as a tensor of its first rows.
   HostTensor front(std::size_t rows) const;
@@ -78,18 +74,17 @@ class OrtBuffers {
 
   const Graph& step() const { return step_; }
 
-  // Inputs and outputs of the encoder; their contents are undefined.
+  // Inputs and outputs of the encoder, all zeros.
   HostTensors encoder_inputs(std::int64_t batch, std::int64_t source) const;
   HostTensors encoder_outputs(std::int64_t batch, std::int64_t source) const;
   // What a decoder state has beside cross-attention's tensors: all rows finished, caches zero.
   HostTensors state(std::size_t rows, std::int64_t source, std::int64_t target, bool logits) const;
-  // Cross-attention's keys, values and bias; their contents are undefined.
+  // Cross-attention's keys, values, bias and ids, all zeros.
   HostTensors cross(std::size_t rows, std::int64_t source) const;
 
  private:
   const Graph encoder_;
   const Graph step_;
-  const std::shared_ptr<HostMemory> memory_ = std::make_shared<HostMemory>();
 };
 
 }  // namespace txport::core

@@ -19,7 +19,6 @@
 
 #include "cores.hpp"
 #include "device/gpu.hpp"
-#include "engines/mapped.hpp"
 #include "engines/onnxruntime.hpp"
 #include "errors.hpp"
 
@@ -149,7 +148,6 @@ struct How {
   std::string device;
   int threads;
   void* stream;
-  Weights weights;
 };
 
 Ort::SessionOptions session_options(const How& how) {
@@ -174,7 +172,6 @@ Ort::SessionOptions session_options(const How& how) {
   // For int8: x86-64 adds pairs of products in 16 bits then, which overflow, unless told otherwise. Where there is VNNI
   // this would only cost the time that it and AMX save.
   if (!has_vnni()) options.AddConfigEntry("session.x64quantprecision", "1");
-  if (how.weights == Weights::mapped) options.AddConfigEntry("session.disable_prepacking", "1");
   if (how.device != "cpu") append_cuda(options, how.device, how.stream);
   return options;
 }
@@ -253,9 +250,9 @@ bool has_cuda_provider() {
 }
 
 OrtSessions open_sessions(const fs::path& directory, const Manifest& manifest, const Choice& choice, int threads,
-                          void* stream, Weights weights) {
+                          void* stream) {
   environment();
-  const How how{choice.device, threads, stream, weights};
+  const How how{choice.device, threads, stream};
   auto encoder =
       std::async(std::launch::async, open_session, std::cref(directory), std::cref(manifest.encoder()), std::cref(how));
   std::exception_ptr failure;
@@ -264,7 +261,6 @@ OrtSessions open_sessions(const fs::path& directory, const Manifest& manifest, c
     try {
       Ort::Session step = open_session(directory, graph, how);
       Ort::Session opened = encoder.get();
-      if (weights == Weights::packed) release(directory / kWeightsName);
       return {"ONNX Runtime " + onnxruntime_version() + " on " + choice.device + ", lowering " + lowering,
               std::move(opened), std::move(step), graph};
     } catch (const BundleError&) {
@@ -278,9 +274,7 @@ OrtSessions open_sessions(const fs::path& directory, const Manifest& manifest, c
 
 Ort::Session open_on_cpu(const fs::path& directory, const Graph& graph, int threads) {
   environment();
-  Ort::Session session = open_session(directory, graph, {"cpu", threads, nullptr, Weights::packed});
-  release(directory / kWeightsName);
-  return session;
+  return open_session(directory, graph, {"cpu", threads, nullptr});
 }
 
 void run(Ort::Session& session, const Ort::RunOptions& options, const Ort::IoBinding& binding) {

@@ -40,18 +40,14 @@ struct OrtSessions {
   Graph step_graph;
 };
 
-// Where a session on the CPU has its weights: packed for its matrix products as it opens, or as they stand in the file,
-// which opens in a fraction of the time and makes each step slower.
-enum class Weights { packed, mapped };
-
 // Open the encoder and the first of the chosen lowerings that ONNX Runtime loads. `stream` is the cudaStream_t that its
 // CUDA provider works on; of use for device cuda only.
 // Throws BundleError: ONNX Runtime does not load one, or it contradicts the manifest. ResourceError: for want of
 // memory. MissingLibrary: this ONNX Runtime has no CUDA provider, or one that does not start.
 OrtSessions open_sessions(const std::filesystem::path& directory, const Manifest& manifest, const Choice& choice,
-                          int threads, void* stream, Weights weights = Weights::packed);
+                          int threads, void* stream);
 
-// Open one more graph of a bundle on the CPU, its weights packed. Throws as `open_sessions`.
+// Open one more graph of a bundle on the CPU. Throws as `open_sessions`.
 Ort::Session open_on_cpu(const std::filesystem::path& directory, const Graph& graph, int threads);
 
 // Run a session over what is bound. Throws EngineError: ONNX Runtime failed. MissingLibrary: its CUDA provider does not

@@ -32,16 +32,26 @@ void copy_bias(const HostTensor& to, std::size_t to_row, const HostTensor& from,
 
 }  // namespace
 
-OrtState::OrtState(const OrtSteps& steps, SharedSessions sessions, HostTensors tensors, std::size_t rows,
-                   std::int64_t source, std::int64_t target)
-    : steps_(steps), tensors_(std::move(tensors)), rows_(rows), source_(source), target_(target) {
-  bind(std::move(sessions));
+OrtState::OrtState(const OrtSteps& steps, HostTensors tensors, std::size_t rows, std::int64_t source,
+                   std::int64_t target)
+    : steps_(steps),
+      tensors_(std::move(tensors)),
+      rows_(rows),
+      source_(source),
+      target_(target),
+      binding_(steps.session) {
+  const Graph& graph = steps_.buffers.step();
+  for (const Tensor& tensor : graph.inputs) {
+    const auto found = tensors_.find(tensor.name);
+    if (found != tensors_.end()) binding_.BindInput(tensor.name.c_str(), found->second.value());
+  }
+  for (const auto& [input, output] : graph.aliases) binding_.BindOutput(output.c_str(), tensors_.at(input).value());
+  if (has_logits()) binding_.BindOutput(kLogits, tensors_.at(kLogits).value());
 }
 
 // What earlier sentences left in a row is cleared: it is masked, but a NaN would come through the mask.
 void OrtState::place(const std::vector<std::size_t>& rows, const Memory& memory,
                      const std::vector<std::size_t>& memory_rows, const Ids& target_limits) {
-  if (std::exchange(placed_, true)) bind(steps_.sessions.for_state(rows_));
   const HostTensors& encoded = dynamic_cast<const OrtMemory&>(memory).tensors();
   const bool take = rows == memory_rows && is_all(rows) && fits(encoded.at(kCrossBias));
   if (take) {
@@ -63,7 +73,7 @@ void OrtState::place(const std::vector<std::size_t>& rows, const Memory& memory,
 void OrtState::step(std::int64_t count) {
   clean_ = false;
   for (std::int64_t i = 0; i < count; ++i) {
-    run(sessions_->step, Ort::RunOptions{nullptr}, binding_);
+    run(steps_.session, Ort::RunOptions{nullptr}, binding_);
     made_.insert(made_.end(), token_ids(), token_ids() + rows_);
   }
 }
@@ -103,23 +113,9 @@ std::unique_ptr<DecoderState> OrtState::moved(const std::vector<std::size_t>& ro
   return target == target_ ? std::move(next) : next->with_caches(target);
 }
 
-void OrtState::bind(SharedSessions sessions) {
-  if (sessions == sessions_) return;
-  sessions_ = std::move(sessions);
-  binding_ = Ort::IoBinding(sessions_->step);
-  const Graph& graph = steps_.buffers.step();
-  for (const Tensor& tensor : graph.inputs) {
-    const auto found = tensors_.find(tensor.name);
-    if (found != tensors_.end()) binding_.BindInput(tensor.name.c_str(), found->second.value());
-  }
-  for (const auto& [input, output] : graph.aliases) binding_.BindOutput(output.c_str(), tensors_.at(input).value());
-  if (has_logits()) binding_.BindOutput(kLogits, tensors_.at(kLogits).value());
-}
-
 // A state that goes on with this one's rows.
 std::unique_ptr<OrtState> OrtState::next(HostTensors tensors, std::size_t rows, std::int64_t target) const {
-  auto made = std::make_unique<OrtState>(steps_, sessions_, std::move(tensors), rows, source_, target);
-  made->placed_ = placed_;
+  auto made = std::make_unique<OrtState>(steps_, std::move(tensors), rows, source_, target);
   made->clean_ = clean_;
   return made;
 }

@@ -9,22 +9,21 @@
 #include <vector>
 
 #include "engines/ort_buffers.hpp"
-#include "engines/ort_start.hpp"
+#include "engines/ort_session.hpp"
 
 namespace txport::core {
 
 // What all states of an engine share; it must outlive them.
 struct OrtSteps {
   const OrtBuffers& buffers;
-  StartingSessions& sessions;
+  Ort::Session& session;
   SpecialTokens tokens;
 };
 
 class OrtState : public DecoderState {
  public:
   // `tensors` are those of OrtBuffers::state.
-  OrtState(const OrtSteps& steps, SharedSessions sessions, HostTensors tensors, std::size_t rows, std::int64_t source,
-           std::int64_t target);
+  OrtState(const OrtSteps& steps, HostTensors tensors, std::size_t rows, std::int64_t source, std::int64_t target);
 
   std::size_t rows() const override { return rows_; }
   std::int64_t source() const override { return source_; }
@@ -45,10 +44,8 @@ class OrtState : public DecoderState {
   std::size_t rows_;
   std::int64_t source_;
   std::int64_t target_;
-  SharedSessions sessions_;
-  Ort::IoBinding binding_{nullptr};
-  bool placed_ = false;  // a sentence was placed: later ones are not the first
-  bool clean_ = true;    // nothing was written into the caches yet
+  Ort::IoBinding binding_;
+  bool clean_ = true;  // nothing was written into the caches yet
   Ids made_;
 
   bool has_logits() const { return tensors_.count("logits") == 1; }
@@ -56,7 +53,6 @@ class OrtState : public DecoderState {
   std::int64_t* positions() const { return tensors_.at("positions").as<std::int64_t>(); }
   bool* finished() const { return tensors_.at("finished").as<bool>(); }
 
-  void bind(SharedSessions sessions);
   std::unique_ptr<OrtState> next(HostTensors tensors, std::size_t rows, std::int64_t target) const;
   bool is_all(const std::vector<std::size_t>& rows) const;
   bool fits(const HostTensor& bias) const;
