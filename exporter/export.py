@@ -216,7 +216,7 @@ def _dimensions(checkpoint: Checkpoint, options: ExportOptions) -> Dimensions:
     source, target = (default if each is None else each for each in (options.max_source, options.max_target))
     around = affixes(checkpoint.tokenizer)
     for name, value, least in (
-        ("--max-source", source, max(2, len(around.around([])) + 1)),
+        ("--max-source", source, max(2, len(around.wrap([])) + 1)),
         ("--max-target", target, len(around.target_prefix) + 2),
     ):
         if not least <= value <= most:

@@ -38,10 +38,10 @@ def sample_sources(config: Config, count: int, longest: int, around: Affixes) ->
     random = np.random.default_rng(0)
     special = {config.pad_id, config.unk_id, config.bos_id, config.eos_id}
     ordinary = np.array([token for token in range(config.source_vocabulary) if token not in special] or [0])
-    most = max(1, min(longest - len(around.around([])) + 1, MOST_SAMPLED))
-    least = 0 if around.around([]) else 1  # a source of no tokens at all is not a sentence
+    most = max(1, min(longest - len(around.wrap([])) + 1, MOST_SAMPLED))
+    least = 0 if around.wrap([]) else 1  # a source of no tokens at all is not a sentence
     lengths = random.integers(least, max(least + 1, most), size=count)
-    return [around.around(random.choice(ordinary, size=length).tolist()) for length in lengths]
+    return [around.wrap(random.choice(ordinary, size=length).tolist()) for length in lengths]
 
 
 def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Ids, Ids]:

@@ -88,7 +88,7 @@ def choose_trial(
     if not chosen:
         raise InputError(f"{checkpoint.directory} has no sentences to verify on: give a file of them with --text")
     encoded = [tokenizer.encode_source(line) for line in chosen]
-    sources = [around.around(ids, max_source) for ids, around in encoded]
+    sources = [around.wrap(ids, max_source) for ids, around in encoded]
     if not lines:
         limits, origin = random_limits(sources, max_target, around), "random texts, answers as long as these"
         return Trial(chosen, sources, limits, around.target_prefix, origin, tokenizer, [], False)

@@ -118,9 +118,9 @@ def _request(engine: Engine, tokenizer: Tokenizer, text: str, max_length: int | 
     ids, around = tokenizer.encode_source(text)
     if not ids or text.isspace():
         return greedy.Request([]), True
-    source, most = around.around(ids, engine.limits.source), engine.limits.target
+    source, most = around.wrap(ids, engine.limits.source), engine.limits.target
     length = max_length or min(most, greedy.PER_SOURCE * len(source) + greedy.MORE + len(around.target_prefix))
-    return greedy.Request(source, length, prefix=around.target_prefix), len(source) == len(around.around(ids))
+    return greedy.Request(source, length, prefix=around.target_prefix), len(source) == len(around.wrap(ids))
 
 
 def open_model(model: Path, device: str = "auto", threads: int = 0) -> tuple[Engine, Tokenizer]:

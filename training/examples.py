@@ -105,7 +105,7 @@ class Examples(Dataset[TrainingBatch]):
         sources, targets, points = [], [], []
         for source, target in pairs:
             ids, around = tokenizer.encode_source(source)
-            source_ids, target_ids = around.around(ids), [*around.target_prefix, *tokenizer.encode_prefix(target)]
+            source_ids, target_ids = around.wrap(ids), [*around.target_prefix, *tokenizer.encode_prefix(target)]
             if len(source_ids) <= max_length and len(target_ids) < max_length:
                 sources.append(source_ids)
                 targets.append([tokens.bos, *target_ids, tokens.eos])

@@ -27,7 +27,7 @@ def checkpoint_maps(
     model, config = checkpoint.model, checkpoint.config
     tokenizer = open_tokenizer(directory, checkpoint.tokenizer, config.vocabularies)
     ids, around = tokenizer.encode_source(text, options.source_language, options.target_language)
-    source = _within(around.around(ids), config.max_positions, "text")
+    source = _within(around.wrap(ids), config.max_positions, "text")
     if target is None:
         (result,) = greedy.decode_all(TorchEngine(model), [greedy.Request(source, prefix=around.target_prefix)])
         made = result.ids

@@ -94,10 +94,10 @@ def as_maps(maps: "AttentionMaps", tokenizer: "Tokenizer", bos: int, text: str, 
         text: the sentence.
         options: its languages.
     """
-    _, around = tokenizer.encode_source(text, options.source_language, options.target_language)
+    _, spans, around = tokenizer.locate_source(text, options.source_language, options.target_language)
     source = [(0, 0)] * len(maps.source_ids)
     first, after = len(around.source_prefix), len(source) - len(around.source_suffix)
-    source[first:after] = [stripped(span, text) for span in tokenizer.source_spans(text)]
+    source[first:after] = [stripped(span, text) for span in spans]
     made = tokenizer.decode(maps.target_ids)
     target = [stripped(span, made) for span in tokenizer.target_spans(maps.target_ids)]
     read = [*tokenizer.target_labels([bos]), *maps.target_labels[:-1]]

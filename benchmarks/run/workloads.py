@@ -84,4 +84,4 @@ def first_sentences(file: Path, lines: int) -> list[str]:
 def _encode(bundle: Path, manifest: Manifest, sentences: list[str]) -> list[list[int]]:
     tokenizer = open_tokenizer(bundle, manifest.tokenizer, manifest.vocabularies)
     pairs = map(tokenizer.encode_source, sentences)
-    return [around.around(ids, manifest.limits.source) for ids, around in pairs]
+    return [around.wrap(ids, manifest.limits.source) for ids, around in pairs]

@@ -77,14 +77,14 @@ def measure(checkpoint: Checkpoint, pairs: Sequence[Pair], exact: float, heads: 
 
 def _aligned(checkpoint: Checkpoint, tokenizer: TextTokenizer, pair: Pair, heads: Heads) -> Links:
     """Links of words that a model gives between a source and its reference."""
-    source, around = tokenizer.encode_source(pair[0])
-    target, ids = tokenizer.encode_prefix(pair[1]), around.around(source)
+    source, spans, around = tokenizer.locate_source(pair[0])
+    target, ids = tokenizer.encode_prefix(pair[1]), around.wrap(source)
     with torch.no_grad():
         lengths = torch.tensor([len(ids)]), torch.tensor([len(target)])
         maps = checkpoint.model.attention_maps(torch.tensor([ids]), lengths[0], torch.tensor([target]), lengths[1])
     weights = averaged(maps.cross[:, 0].numpy(), heads)
     tokens = align_tokens(weights, range(len(source)), range(len(target)))
-    spans = [stripped(span, pair[0]) for span in tokenizer.source_spans(pair[0])]
+    spans = [stripped(span, pair[0]) for span in spans]
     made = [stripped(span, pair[1]) for span in tokenizer.prefix_spans(pair[1])]
     return align_words(tokens, spans, made, words_of(pair[0]), words_of(pair[1]))
 

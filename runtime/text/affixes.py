@@ -23,10 +23,15 @@ class Affixes:
     source_suffix: list[int]
     target_prefix: list[int]
 
-    def around(self, ids: Sequence[int], most: int | None = None) -> list[int]:
+    def wrap(self, ids: Sequence[int], most: int | None = None) -> list[int]:
         """Prefix, ids and suffix of a source text; with `most`, ids are cut so that no more than that remain."""
-        room = len(ids) if most is None else max(0, most - len(self.source_prefix) - len(self.source_suffix))
+        room = len(ids) if most is None else max(0, most - self.count)
         return [*self.source_prefix, *ids[:room], *self.source_suffix]
+
+    @property
+    def count(self) -> int:
+        """The ids around a source text."""
+        return len(self.source_prefix) + len(self.source_suffix)
 
 
 def affixes(

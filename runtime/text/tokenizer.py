@@ -9,6 +9,7 @@ from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, Tokeniz
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.libraries import needs
 from txport.runtime.text.affixes import Affixes, affixes, split_marker, with_unknown_target
+from txport.runtime.text.alignment import Span
 from txport.runtime.text.vocabulary import Vocabulary, load_vocabulary
 
 
@@ -18,18 +19,23 @@ class Tokenizer(Protocol):
     def encode(self, text: str) -> list[int]:
         """All source ids of one line in the default languages: those of the text, with prefix and suffix (eos)."""
         ids, around = self.encode_source(text)
-        return around.around(ids)
+        return around.wrap(ids)
 
     def encode_source(
         self, text: str, source_language: str | None = None, target_language: str | None = None
     ) -> tuple[list[int], Affixes]:
         """The source ids of the text alone, and its affixes; None for the default languages."""
 
+    def locate_source(
+        self, text: str, source_language: str | None = None, target_language: str | None = None
+    ) -> tuple[list[int], list[Span], Affixes]:
+        """As `encode_source`, and the characters, first and after the last, that each of these ids stands for."""
+
+    def affixes(self, source_language: str | None = None, target_language: str | None = None) -> Affixes:
+        """The affixes of texts that choose no language by themselves; None for the default languages."""
+
     def encode_prefix(self, text: str) -> list[int]:
         """The target ids of a prefix that a translation must begin with, without bos and eos."""
-
-    def source_spans(self, text: str) -> list[tuple[int, int]]:
-        """The characters, first and after the last, that each id of `encode_source` stands for."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of target ids; special ids, and ids outside the vocabulary, leave no text."""
@@ -40,9 +46,9 @@ class Tokenizer(Protocol):
     def target_labels(self, ids: Sequence[int]) -> list[str]:
         """What a picture calls these target ids."""
 
-    def target_spans(self, ids: Sequence[int]) -> list[tuple[int, int]]:
+    def target_spans(self, ids: Sequence[int]) -> list[Span]:
         """The characters of `decode(ids)` that each id adds to those before; an unfinished one is the last id's."""
-        stream, spans, end = TextStream(self), list[tuple[int, int]](), 0
+        stream, spans, end = TextStream(self), list[Span](), 0
         for position, token in enumerate(ids):
             start, end = end, end + len(stream.add(token, position == len(ids) - 1))
             spans.append((start, end))
@@ -55,8 +61,8 @@ class Side(Protocol):
     def encode(self, text: str) -> list[int]:
         """The ids of a text alone. Unpaired surrogates count as unseen characters."""
 
-    def spans(self, text: str) -> list[tuple[int, int]]:
-        """The characters of the text that each of its ids stands for, also where normalisation changes them."""
+    def locate(self, text: str) -> tuple[list[int], list[Span]]:
+        """As `encode`, and the characters that each id stands for, also where normalisation changes them."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids."""
@@ -85,9 +91,12 @@ class Pieces(Side):
             return list(self._processor.encode(_valid(text), out_type=int))
         return self._vocabulary.ids(self._processor.encode(_valid(text), out_type=str))
 
-    def spans(self, text: str) -> list[tuple[int, int]]:
+    def locate(self, text: str) -> tuple[list[int], list[Span]]:
         pieces = self._processor.encode(_valid(text), out_type="immutable_proto").pieces
-        return [(piece.begin, piece.end) for piece in pieces]
+        spans = [(piece.begin, piece.end) for piece in pieces]
+        if self._vocabulary is None:
+            return [piece.id for piece in pieces], spans
+        return self._vocabulary.ids([piece.piece for piece in pieces]), spans
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids.
@@ -127,10 +136,11 @@ class FromTokenizers(Side):
         self.size = int(self._tokenizer.get_vocab_size())
 
     def encode(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(_valid(text), add_special_tokens=False).ids)
+        return self.locate(text)[0]
 
-    def spans(self, text: str) -> list[tuple[int, int]]:
-        return list(self._tokenizer.encode(_valid(text), add_special_tokens=False).offsets)
+    def locate(self, text: str) -> tuple[list[int], list[Span]]:
+        encoding = self._tokenizer.encode(_valid(text), add_special_tokens=False)
+        return list(encoding.ids), list(encoding.offsets)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, without special ones."""
@@ -168,26 +178,27 @@ class TextTokenizer(Tokenizer):
         Raises:
             InputError: as `txport.runtime.text.affixes.affixes`.
         """
-        description = self._description
-        name, text = split_marker(text, description)
-        if name is not None:
-            known = description.languages is not None and name in description.languages.target
-            target_language = name if known else None
-            description = description if known else with_unknown_target(description, self._unk)
-        return self._source.encode(text), affixes(description, source_language, target_language)
+        rest, around = self._split(text, source_language, target_language)
+        return self._source.encode(rest), around
+
+    def locate_source(
+        self, text: str, source_language: str | None = None, target_language: str | None = None
+    ) -> tuple[list[int], list[Span], Affixes]:
+        """As `encode_source`, and the characters of each of these ids, counted from the beginning of the whole text."""
+        rest, around = self._split(text, source_language, target_language)
+        ids, spans = self._source.locate(rest)
+        skipped = len(text) - len(rest)
+        return ids, [(start + skipped, end + skipped) for start, end in spans], around
+
+    def affixes(self, source_language: str | None = None, target_language: str | None = None) -> Affixes:
+        return affixes(self._description, source_language, target_language)
 
     def encode_prefix(self, text: str) -> list[int]:
         return self._target.encode(text)
 
-    def prefix_spans(self, text: str) -> list[tuple[int, int]]:
+    def prefix_spans(self, text: str) -> list[Span]:
         """The characters that each id of `encode_prefix` stands for."""
-        return self._target.spans(text)
-
-    def source_spans(self, text: str) -> list[tuple[int, int]]:
-        """The characters that each id of `encode_source` stands for, counted from the beginning of the whole text."""
-        rest = split_marker(text, self._description)[1]
-        skipped = len(text) - len(rest)
-        return [(start + skipped, end + skipped) for start, end in self._source.spans(rest)]
+        return self._target.locate(text)[1]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of target ids; ids without a piece leave no text."""
@@ -204,6 +215,16 @@ class TextTokenizer(Tokenizer):
     def source_text(self, ids: Sequence[int]) -> str:
         """The text of source ids: it turns random ids into sample texts for a model that came without any."""
         return self._source.decode(ids)
+
+    def _split(self, text: str, source_language: str | None, target_language: str | None) -> tuple[str, Affixes]:
+        """The text without its own choice of a language, and the affixes for that choice."""
+        description = self._description
+        name, text = split_marker(text, description)
+        if name is not None:
+            known = description.languages is not None and name in description.languages.target
+            target_language = name if known else None
+            description = description if known else with_unknown_target(description, self._unk)
+        return text, affixes(description, source_language, target_language)
 
 
 class SentencePieceTokenizer(TextTokenizer):
@@ -226,7 +247,14 @@ class SentencePieceTokenizer(TextTokenizer):
 
 
 class IdsOnly(Tokenizer):
-    """The tokenizer of a bundle that has none."""
+    """The tokenizer of a bundle that has none.
+
+    Args:
+        description: the affixes and languages, as in the manifest.
+    """
+
+    def __init__(self, description: TokenizerDescription) -> None:
+        self._description = description
 
     def encode_source(
         self, text: str, source_language: str | None = None, target_language: str | None = None
@@ -238,9 +266,14 @@ class IdsOnly(Tokenizer):
         """Raises InputError: there is nothing to encode with."""
         raise InputError("this bundle has no tokenizer: give it ids (Translator.translate_ids)")
 
-    def source_spans(self, text: str) -> list[tuple[int, int]]:
+    def locate_source(
+        self, text: str, source_language: str | None = None, target_language: str | None = None
+    ) -> tuple[list[int], list[Span], Affixes]:
         """Raises InputError: there is nothing to encode with."""
         raise InputError("this bundle has no tokenizer: give it ids (Translator.translate_ids)")
+
+    def affixes(self, source_language: str | None = None, target_language: str | None = None) -> Affixes:
+        return affixes(self._description, source_language, target_language)
 
     def decode(self, ids: Sequence[int]) -> str:
         """No text."""
@@ -270,7 +303,7 @@ def open_tokenizer(
         MissingLibrary: the library that it needs is not installed.
     """
     if description.source is None or description.target is None:
-        return IdsOnly()
+        return IdsOnly(description)
     unk = vocabularies.unk
     source = _side(directory, description.kind, description.source, unk, vocabularies.source)
     same = description.source == description.target and vocabularies.source == vocabularies.target

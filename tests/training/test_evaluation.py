@@ -18,7 +18,7 @@ class Letters:
 
     def encode(self, text: str) -> list[int]:
         ids, around = self.encode_source(text)
-        return around.around(ids)
+        return around.wrap(ids)
 
     def encode_source(
         self, text: str, source_language: str | None = None, target_language: str | None = None

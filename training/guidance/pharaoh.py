@@ -53,7 +53,7 @@ def read_links(text: str, source: str, target: str, where: str) -> Links:
 
 def piece_links(links: Links, source: str, target: str, tokenizer: TextTokenizer) -> Links:
     """The alignment of the pieces of a pair, counted from the first of each text, from that of its words."""
-    sides = (source, tokenizer.source_spans(source)), (target, tokenizer.prefix_spans(target))
+    sides = (source, tokenizer.locate_source(source)[1]), (target, tokenizer.prefix_spans(target))
     pieces_of_source, pieces_of_target = (_pieces(text, spans) for text, spans in sides)
     found = [
         (source_piece, target_piece)

@@ -207,7 +207,7 @@ def test_mbart_texts(tmp_path: Path, fifty: bool) -> None:
     assert config.bos_id == (EOS if fifty else romanian)
     for text in ("the cat sees a bird", "le chat"):
         ids, around = ours.encode_source(text, "de_DE")
-        assert around.around(ids) == list(theirs(text).input_ids)
+        assert around.wrap(ids) == list(theirs(text).input_ids)
         assert around.target_prefix == ([romanian] if fifty else [])
         assert ours.decode([romanian, *ids, EOS]) == text
     assert description.languages is not None and description.languages.source_default == "en_XX"

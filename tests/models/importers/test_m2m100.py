@@ -135,7 +135,7 @@ def test_m2m100_texts(m2m100: tuple[Path, Any], tmp_path: Path) -> None:
         theirs.src_lang = language
         for text in TEXTS:
             ids, around = ours.encode_source(text, language, "ast")
-            assert around.around(ids) == list(theirs(text).input_ids)
+            assert around.wrap(ids) == list(theirs(text).input_ids)
             assert around.target_prefix == [theirs.get_lang_id("ast")]
             expected = theirs.decode([token for token in ids if token != config.unk_id], skip_special_tokens=True)
             # Hugging Face strips blanks, which SentencePiece leaves where an unknown piece stood.
@@ -217,7 +217,7 @@ def test_nllb_texts(nllb: tuple[Path, bytes], tmp_path: Path, legacy: bool) -> N
         own = [token + 1 if token else 3 for token in processor.encode(text)]
         ids, around = ours.encode_source(text, "zul_Latn")
         zulu = first + 3
-        assert around.around(ids) == ([*own, EOS, zulu] if legacy else [zulu, *own, EOS])
+        assert around.wrap(ids) == ([*own, EOS, zulu] if legacy else [zulu, *own, EOS])
         assert around.target_prefix == [first + 2]
         assert ours.decode([*around.target_prefix, *ids, EOS]) == processor.decode(
             [t for t in processor.encode(text) if t]

@@ -86,8 +86,8 @@ def tokenizer() -> TextTokenizer:
 @given(st.text(max_size=30))
 def test_each_source_id_has_its_characters(tokenizer: TextTokenizer, text: str) -> None:
     """In order, inside the text, and none that can be seen is left out."""
-    spans = tokenizer.source_spans(text)
-    assert len(spans) == len(tokenizer.encode_source(text)[0])
+    ids, spans, around = tokenizer.locate_source(text)
+    assert (ids, around) == tokenizer.encode_source(text) and len(spans) == len(ids)
     assert all(0 <= start <= end <= len(text) for start, end in spans)
     assert spans == sorted(spans)
 

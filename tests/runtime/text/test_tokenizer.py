@@ -8,6 +8,7 @@ import pytest
 import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
+from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.text.tokenizer import IdsOnly, SentencePieceTokenizer, TextStream
 
@@ -125,8 +126,9 @@ def test_truncated_models(directory: Path, tmp_path: Path) -> None:
 
 
 def test_ids_only() -> None:
+    ids_only = IdsOnly(TokenizerDescription("none", None, None, (), (), (), None))
     with pytest.raises(InputError, match="translate_ids"):
-        IdsOnly().encode("x")
+        ids_only.encode("x")
     with pytest.raises(InputError, match="translate_ids"):
-        IdsOnly().encode_prefix("x")
-    assert IdsOnly().decode([5]) == ""
+        ids_only.encode_prefix("x")
+    assert ids_only.decode([5]) == ""

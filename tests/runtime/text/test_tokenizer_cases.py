@@ -37,7 +37,7 @@ def test_encode(tokenizers: dict[str, TextTokenizer]) -> None:
     for case in cases:
         languages = case["source_language"], case["target_language"]
         ids, around = tokenizers[case["tokenizer"]].encode_source(case["text"], *languages)
-        assert (around.around(ids), around.target_prefix) == (case["ids"], case["target_prefix"]), case
+        assert (around.wrap(ids), around.target_prefix) == (case["ids"], case["target_prefix"]), case
 
 
 @pytest.mark.parametrize("case", [case for case in INDEX["encode"] if "error" in case], ids=lambda case: case["error"])
@@ -64,11 +64,11 @@ def test_the_files_are_those_of_the_script(tmp_path: Path) -> None:
 @given(st.lists(st.integers(0, 9), max_size=4), st.lists(st.integers(), max_size=30), st.integers(0, 12))
 def test_cutting_keeps_what_stands_around(affix: list[int], ids: list[int], most: int) -> None:
     around = Affixes(affix, affix[::-1], [])
-    found = around.around(ids, most)
+    found = around.wrap(ids, most)
     inner = found[len(affix) : len(found) - len(affix)]
     assert found == [*affix, *inner, *affix[::-1]] and inner == ids[: len(inner)]
     assert len(inner) == min(len(ids), max(0, most - 2 * len(affix)))
-    assert around.around(ids) == [*affix, *ids, *affix[::-1]]
+    assert around.wrap(ids) == [*affix, *ids, *affix[::-1]]
 
 
 @given(st.lists(st.none() | st.text(max_size=3), max_size=20, unique_by=lambda piece: piece or object()))

@@ -1,0 +1,210 @@
+"""What a model says of given sentences and translations: scores, embeddings, attention and alignments."""
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from txport.runtime import greedy
+from txport.runtime.arguments import check_pairs, check_sentence, check_text, listed
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.engine import Engine, Float32
+from txport.runtime.errors import InputError
+from txport.runtime.libraries import needs
+from txport.runtime.options import Options
+from txport.runtime.results import AttentionMaps, Score, Translation
+from txport.runtime.text.alignment import Alignment, align_tokens, align_words, averaged, stripped, words_of
+from txport.runtime.text.requests import Call, Sentence
+
+if TYPE_CHECKING:
+    from txport.runtime.engines.teacher_forcing import TeacherForcing
+    from txport.runtime.text.tokenizer import Tokenizer
+
+# A given translation: text, which is tokenized and ended with eos, or ids as of `Translation`.
+Answer = str | Sequence[int]
+
+
+class Scorer:
+    """The graphs of tx-export --with-attention, asked about whole sentences. Threads may share one.
+
+    Args:
+        directory: the bundle.
+        manifest: its manifest, already checked.
+        tokenizer: its tokenizer.
+        engine: what runs it.
+        device: "cpu" or "cuda", as for `txport.runtime.engines.teacher_forcing.TeacherForcing`.
+        threads: threads of each operator on the CPU; 0 for as many as there are cores.
+    """
+
+    def __init__(
+        self, directory: Path, manifest: Manifest, tokenizer: "Tokenizer", engine: Engine, device: str, threads: int
+    ) -> None:
+        self._directory, self._device, self._threads = directory, device, threads
+        self._manifest, self._tokenizer = manifest, tokenizer
+        self.engine = engine
+        self._forcing: TeacherForcing | None = None
+        self._lock = threading.Lock()
+
+    def check(self, options: Options) -> None:
+        """Refuse options that the bundle has no graph for, before any work is done.
+
+        Raises:
+            BundleError: it has none.
+        """
+        if options.alignments or options.attention:
+            self._teacher.graph("decoder")
+
+    def source(self, ids: Iterable[int], what: str) -> list[int]:
+        """Whole source ids, checked; `what` names them in messages.
+
+        Raises:
+            InputError: there is none, there are too many, or one is outside the vocabulary.
+        """
+        model, most = self._manifest.model, self._manifest.limits.source
+        return check_sentence(ids, model.source_vocabulary, most, self._manifest.tokens.pad, what)
+
+    def score(self, call: Call, sources: Iterable[str], targets: Iterable[Answer]) -> list[Score]:
+        """How likely the model takes given translations for: to rank some, or to filter a corpus.
+
+        Args:
+            call: whose languages and `strict` have a meaning here.
+            sources: sentences.
+            targets: a translation of each.
+
+        Raises:
+            InputError: the two are not of one number, one is empty or too long, or an id is outside the vocabulary.
+            BundleError: the bundle was exported without the graph that scores need.
+        """
+        texts, answers = listed(sources), listed(targets)
+        check_pairs(texts, answers)
+        sentences = [call.needed(text, f"sentence {number}") for number, text in enumerate(texts, 1)]
+        pairs = enumerate(zip(sentences, answers, strict=True), 1)
+        ids = [self._answer(sentence, answer, f"translation {number}") for number, (sentence, answer) in pairs]
+        return self._scores([sentence.request.source_ids for sentence in sentences], ids)
+
+    def score_ids(self, sources: Iterable[Iterable[int]], targets: Iterable[Iterable[int]]) -> list[Score]:
+        """As `score`, from whole source ids and target ids as `Translator.translate_ids` takes and gives them."""
+        sentences, answers = listed(sources), listed(targets)
+        check_pairs(sentences, answers)
+        return self._scores(
+            [self.source(source, f"sentence {number}") for number, source in enumerate(sentences, 1)],
+            [self._target(answer, f"translation {number}") for number, answer in enumerate(answers, 1)],
+        )
+
+    def embed(self, call: Call, sentences: Iterable[str], pooled: bool) -> Float32 | list[Float32]:
+        """What the encoder makes of sentences.
+
+        Args:
+            call: whose languages and `strict` have a meaning here.
+            sentences: none of them empty.
+            pooled: the mean over all ids of a sentence, eos and language included, instead of each.
+
+        Returns:
+            float32 `[sentences, d_model]`; if not `pooled`, for each sentence `[source ids, d_model]`.
+
+        Raises:
+            InputError: a sentence is empty, or too long and `strict` is set.
+            BundleError: the bundle was exported without the graph that embeddings need.
+        """
+        texts = enumerate(listed(sentences), 1)
+        sources = [call.needed(text, f"sentence {number}").request.source_ids for number, text in texts]
+        memories = dict(self._teacher.memories(sources))
+        whole = [memories[index] for index in range(len(sources))]
+        if not pooled:
+            return whole
+        empty = np.empty((0, self._manifest.model.d_model), np.float32)
+        return np.stack([memory.mean(axis=0) for memory in whole]) if whole else empty
+
+    def attention_maps(self, call: Call, sentence: str | Sequence[int], target: Answer | None) -> AttentionMaps:
+        """Every layer's and head's attention for one sentence and its translation.
+
+        Args:
+            call: what decides the model's own translation.
+            sentence: text or, for a bundle without a tokenizer, whole source ids.
+            target: its translation, text or ids; None for the model's own.
+
+        Raises:
+            InputError: as `score`.
+            BundleError: the bundle was exported without the graphs that attention needs.
+        """
+        what = "the sentence"
+        asked = call.needed(sentence, what) if isinstance(sentence, str) else call.of_ids(self.source(sentence, what))
+        source = list(asked.request.source_ids)
+        if target is None:
+            (result,) = greedy.decode_all(self.engine, [asked.request])
+            ids = result.ids
+        else:
+            ids = self._answer(asked, target, "the translation")
+        ((_, reading),) = self._teacher.read([source], [ids], cross=True, own=True)
+        ((_, encoder),) = self._teacher.attentions([source])
+        assert reading.cross is not None and reading.own is not None
+        return AttentionMaps(
+            source_ids=source,
+            target_ids=ids,
+            source_labels=self._tokenizer.source_labels(source),
+            target_labels=self._tokenizer.target_labels(ids),
+            encoder=encoder,
+            decoder=reading.own,
+            cross=reading.cross,
+            scores=reading.log_probabilities.tolist(),
+        )
+
+    def align(
+        self, options: Options, sentences: Sequence[Sentence], translations: Sequence[Translation]
+    ) -> list[Translation]:
+        """The translations with alignment and attention, as far as the options ask for them."""
+        aligned = list(translations)
+        sources = [sentence.request.source_ids for sentence in sentences]
+        for index, reading in self._teacher.read(sources, [each.ids for each in translations], cross=True):
+            assert reading.cross is not None
+            weights = averaged(reading.cross, self._manifest.alignment_heads)
+            alignment = self._alignment(sentences[index], translations[index], weights) if options.alignments else None
+            attention = weights if options.attention else None
+            aligned[index] = replace(translations[index], alignment=alignment, attention=attention)
+        return aligned
+
+    def _alignment(self, sentence: Sentence, translation: Translation, weights: Float32) -> Alignment:
+        tokens, source = self._manifest.tokens, sentence.request.source_ids
+        special = (tokens.pad, tokens.bos, tokens.eos)
+        aligned = {i for i, token in enumerate(translation.ids) if i >= sentence.forced and token not in special}
+        spans, own = [(0, 0)] * len(source), [i for i, token in enumerate(source) if token not in special]
+        if sentence.text:
+            own = list(range(sentence.first, sentence.last))
+            spans[sentence.first : sentence.last] = sentence.spans
+        made = [stripped(span, translation.text) for span in self._tokenizer.target_spans(translation.ids)]
+        pairs = align_tokens(weights, own, aligned)
+        words = words_of(sentence.text), words_of(translation.text)
+        return Alignment(pairs, spans, made, *words, align_words(pairs, spans, made, *words))
+
+    def _answer(self, sentence: Sentence, answer: Answer, what: str) -> list[int]:
+        """The ids of a given translation, as long as the bundle takes at most."""
+        if isinstance(answer, str):
+            check_text(answer, what)
+            ids = self._tokenizer.encode_prefix(answer)
+            if not ids:
+                raise InputError(f"{what} is empty: there is nothing to score")
+            answer = [*sentence.request.prefix[: sentence.forced], *ids, self._manifest.tokens.eos]
+        return self._target(answer, what)
+
+    def _target(self, ids: Iterable[int], what: str) -> list[int]:
+        model, most = self._manifest.model, self._manifest.limits.target
+        return check_sentence(ids, model.target_vocabulary, most, self._manifest.tokens.pad, what)
+
+    def _scores(self, sources: Sequence[Sequence[int]], targets: Sequence[list[int]]) -> list[Score]:
+        readings = {index: reading.log_probabilities for index, reading in self._teacher.read(sources, targets)}
+        return [Score(list(target), readings[index].tolist()) for index, target in enumerate(targets)]
+
+    @property
+    def _teacher(self) -> "TeacherForcing":
+        """The graphs, by ONNX Runtime, which the engine may do without."""
+        with needs("ort"):
+            from txport.runtime.engines.teacher_forcing import TeacherForcing
+
+        with self._lock:
+            if self._forcing is None:
+                self._forcing = TeacherForcing(
+                    self._directory, self._manifest, self.engine, self._device, self._threads
+                )
+            return self._forcing

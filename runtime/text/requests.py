@@ -1,0 +1,141 @@
+"""From texts and ids to requests for the search: one way for all that translate, evaluate, verify and measure."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from txport.runtime.arguments import check_lengths, check_text
+from txport.runtime.engine import Limits
+from txport.runtime.errors import InputError
+from txport.runtime.greedy import Request
+from txport.runtime.options import DEFAULTS, Options
+from txport.runtime.text.affixes import Affixes
+from txport.runtime.text.alignment import Span, stripped
+
+if TYPE_CHECKING:  # it needs SentencePiece, which is not there where engines are only built
+    from txport.runtime.text.tokenizer import Tokenizer
+
+_log = logging.getLogger("txport")
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence as the search takes it, and what is remembered of its text.
+
+    Attributes:
+        request: for the search.
+        text: the sentence; empty if only its ids are known.
+        first, last: of the source ids, the first that is of the text, and the one after the last.
+        spans: the characters of each id from `first` to `last`, without white space, if alignments are asked for.
+        forced: how many ids of the request's prefix its languages put there.
+        truncated: whether the text was cut to fit.
+    """
+
+    request: Request
+    text: str
+    first: int
+    last: int
+    spans: Sequence[Span]
+    forced: int
+    truncated: bool
+
+
+@dataclass(frozen=True)
+class Call:
+    """The options of one call, checked, and the sentences that they are for.
+
+    Attributes:
+        options: of the call.
+        tokenizer: of the model.
+        limits: of the engine.
+        target_prefix: ids that all answers begin with in its languages.
+        prefix: ids of the option of this name, which follow these.
+        warn: takes one sentence about a text that is cut.
+    """
+
+    options: Options
+    tokenizer: "Tokenizer"
+    limits: Limits
+    target_prefix: Sequence[int]
+    prefix: Sequence[int]
+    warn: Callable[[str], object]
+
+    @classmethod
+    def of(
+        cls,
+        tokenizer: "Tokenizer",
+        limits: Limits,
+        options: Options = DEFAULTS,
+        warn: Callable[[str], object] = _log.warning,
+    ) -> "Call":
+        """Check the options, before any sentence is read.
+
+        Raises:
+            InputError: a language is unknown or must be chosen, or a length is not possible.
+        """
+        target_prefix = tokenizer.affixes(options.source_language, options.target_language).target_prefix
+        prefix: Sequence[int] = []
+        if isinstance(options.prefix, str):
+            check_text(options.prefix, "the prefix")
+            prefix = tokenizer.encode_prefix(options.prefix) if options.prefix else []
+        elif options.prefix is not None:
+            prefix = options.prefix
+        begun = len(target_prefix) + len(prefix)
+        check_lengths(options.max_length, options.min_length, begun, limits.target)
+        return cls(options, tokenizer, limits, target_prefix, prefix, warn)
+
+    def sentence(self, text: str, what: str) -> Sentence | None:
+        """The sentence of a text; None if there is nothing in it to translate.
+
+        Args:
+            text: any text; one that is too long is cut, or refused if the call is strict.
+            what: names it in messages.
+
+        Raises:
+            InputError: it is no text, or too long.
+        """
+        check_text(text, what)
+        if not text or text.isspace():
+            return None
+        ids, spans, around = self._encode(text)
+        if not ids:
+            return None
+        count, most = len(ids) + around.count, self.limits.source
+        if count > most:
+            message = f"{what} has {count} tokens, more than the {most} that this bundle takes"
+            if self.options.strict:
+                raise InputError(f"{message}: shorten it, or leave out the option strict to have it cut")
+            self.warn(f"{message}: it was cut")
+        source = around.wrap(ids, most)
+        request = self._request(source, around.target_prefix)
+        first, last = len(around.source_prefix), len(source) - len(around.source_suffix)
+        spans = [stripped(span, text) for span in spans[: last - first]]
+        return Sentence(request, text, first, last, spans, len(around.target_prefix), truncated=count > most)
+
+    def needed(self, text: str, what: str) -> Sentence:
+        """As `sentence`, of a text in which there must be something.
+
+        Raises:
+            InputError: it is empty.
+        """
+        sentence = self.sentence(text, what)
+        if sentence is None:
+            raise InputError(f"{what} is empty: give text")
+        return sentence
+
+    def of_ids(self, source: Sequence[int]) -> Sentence:
+        """The sentence of whole source ids, which must have been checked."""
+        request = self._request(source, self.target_prefix)
+        return Sentence(request, "", 0, 0, [], len(self.target_prefix), truncated=False)
+
+    def _encode(self, text: str) -> tuple[list[int], list[Span], Affixes]:
+        languages = self.options.source_language, self.options.target_language
+        if self.options.alignments:
+            return self.tokenizer.locate_source(text, *languages)
+        ids, around = self.tokenizer.encode_source(text, *languages)
+        return ids, [], around
+
+    def _request(self, source: Sequence[int], target_prefix: Sequence[int]) -> Request:
+        """A sentence may choose a target language, and with it a target prefix, of its own."""
+        return Request(source, self.options.max_length, self.options.min_length, prefix=[*target_prefix, *self.prefix])
