@@ -2,27 +2,22 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 #include "bundle/manifest.hpp"
 #include "engine.hpp"
-#include "engines/teacher_forcing.hpp"
 #include "greedy.hpp"
 #include "options.hpp"
 #include "results.hpp"
-#include "text/affixes.hpp"
+#include "scoring.hpp"
+#include "text/requests.hpp"
 #include "text/tokenizer.hpp"
 
 namespace txport::core {
-
-// Takes one sentence of warning.
-using Warn = std::function<void(const std::string&)>;
 
 // How to open a bundle.
 struct TranslatorOptions {
@@ -36,9 +31,6 @@ struct TranslatorOptions {
   int workers = 1;
   Warn warn;  // called in the thread of a call; may be empty
 };
-
-// A given translation: text, which is tokenized and ended with eos, or ids as of `Translation`.
-using Answer = std::variant<std::string_view, Ids>;
 
 class Translator;
 
@@ -62,6 +54,9 @@ class Translator {
   // compared here). InputError: an argument cannot be used. MissingLibrary, EngineError, ResourceError: the device
   // cannot be used.
   Translator(const std::filesystem::path& bundle, TranslatorOptions options);
+  ~Translator() = default;
+  Translator(const Translator&) = delete;
+  Translator& operator=(const Translator&) = delete;
 
   // Translate sentences in UTF-8; the results are in their order. `what` and `first` name a sentence in messages.
   // Throws InputError: an option cannot be used, or a sentence is not UTF-8, or too long while `strict` is set.
@@ -74,20 +69,12 @@ class Translator {
   // Alignments are of tokens then: a source has no characters.
   std::vector<Translation> translate_ids(const std::vector<Ids>& sources, const Options& options) const;
 
-  // How likely the model takes a given translation of each sentence for: to rank some, or to filter a corpus. Of the
-  // options the languages and `strict` have a meaning here.
-  // Throws InputError: the two are not of one number, one is empty or too long, or an id is outside the vocabulary.
-  // BundleError: the bundle was exported without the graph that scores need.
+  // How likely the model takes a given translation of each sentence for; see `Scorer`, as for the two that follow.
   std::vector<Score> score(const std::vector<std::string_view>& sentences, const std::vector<Answer>& answers,
                            const Options& options) const;
-
-  // The same of whole source ids and target ids, as `translate_ids` takes and gives them.
   std::vector<Score> score_ids(const std::vector<Ids>& sources, const std::vector<Ids>& answers) const;
 
-  // What the encoder makes of sentences: `[source ids, d_model]` of each or, if `pooled`, `[1, d_model]`, the mean over
-  // all ids, eos and language included. Options as for `score`.
-  // Throws InputError: a sentence is empty, or too long and `strict` is set. BundleError: the bundle was exported
-  // without the graph that embeddings need.
+  // What the encoder makes of sentences.
   std::vector<FloatMatrix> embed(const std::vector<std::string_view>& sentences, const Options& options,
                                  bool pooled) const;
 
@@ -108,41 +95,11 @@ class Translator {
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<Engine> engine_;
   std::string reason_;
-  std::unique_ptr<TeacherForcing> forcing_;  // uses the engine
-
-  // What the sentences of a call share.
-  struct Call {
-    Options options;
-    LanguageChoice languages;
-    Ids prefix;  // the option, as target ids
-  };
-
-  // Where a request comes from.
-  struct Origin {
-    std::string_view text;    // the sentence; empty if only its ids are known
-    std::size_t skipped = 0;  // bytes at its beginning that choose a language, and are not translated
-    std::size_t first = 0;    // of its source ids, the first that is of the text,
-    std::size_t last = 0;     // and the one after the last
-    bool truncated = false;   // it was cut to fit
-  };
+  std::unique_ptr<Scorer> scorer_;  // uses all of these
 
   // Throws InputError: an option cannot be used. BundleError: the bundle lacks the graph that it needs.
   Call call(const Options& options) const;
-  // The request for a text, or nothing if there is nothing in it to translate.
-  std::optional<Request> request(std::string_view text, const Call& call, const std::string& what,
-                                 Origin& origin) const;
-  static Request request(Ids source, const Call& call, const Ids& target_prefix);
-  // The request for a text in which there must be something. Throws InputError: it is empty.
-  Request needed(std::string_view text, const Call& call, const std::string& what) const;
-  Ids target_of(const Answer& answer, const Request& request, const Call& call, const std::string& what) const;
-  void check_given(const Ids& ids, std::int64_t vocabulary, std::int64_t most, const std::string& what) const;
-  void check_lengths(const Options& options, std::size_t prefix) const;
-  std::vector<Result> decode(const std::vector<Request>& requests, bool scores) const;
-  std::vector<Translation> translations(const std::vector<Request>& requests, const std::vector<Origin>& origins,
-                                        const Call& call) const;
-  Alignment alignment(const Request& request, const Origin& origin, const Translation& translation, const Call& call,
-                      const FloatMatrix& attention) const;
-  std::vector<Score> scores(const std::vector<Ids>& sources, std::vector<Ids> targets) const;
+  std::vector<Translation> translations(const std::vector<Sentence>& sentences, const Options& options) const;
 };
 
 }  // namespace txport::core

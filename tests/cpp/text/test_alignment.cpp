@@ -110,7 +110,8 @@ TEST_CASE("spans are of each piece, in bytes") {
   for (const std::string text :
        {"the cat sees a bird", "caf\u00e9 \u6f22\u5b57 \U0001F642", "  two  spaces ", "", "\uff53\uff45ven"}) {
     CAPTURE(text);
-    const std::vector<Span> spans = tokenizer->spans(text);
+    std::vector<Span> spans;
+    CHECK(tokenizer->locate(text, spans) == tokenizer->encode(text));
     CHECK(spans.size() == tokenizer->encode(text).size());
     std::size_t last = 0;
     for (const Span& span : spans) {
@@ -131,26 +132,29 @@ TEST_CASE("spans are of each piece, in bytes") {
 }
 
 TEST_CASE("the message of SentencePiece's pieces") {
-  // {1: "ab", 2: {1: "a", 4: 0, 5: 300}, 3: float, 9: double, 2: {5: 301, 4: 300}}
+  // {1: "ab", 2: {1: "a", 2: 7, 4: 0, 5: 300}, 3: float, 9: double, 2: {5: 301, 4: 300}}
   const std::string one =
       "\x0A\x01"
       "a"
-      "\x20" +
+      "\x10\x07\x20" +
       varint(0) + "\x28" + varint(300);
   const std::string two = "\x28" + varint(301) + "\x20" + varint(300);
   const std::string message = std::string("\x0A\x02") + "ab" + "\x12" + varint(one.size()) + one + "\x1D" + "1234" +
                               "\x49" + "12345678" + "\x12" + varint(two.size()) + two;
-  const std::vector<Span> spans = piece_spans(message);
+  const Pieces pieces = read_pieces(message);
+  const std::vector<Span>& spans = pieces.spans;
   REQUIRE(spans.size() == 2);
+  CHECK(pieces.texts == std::vector<std::string>{"a", ""});
+  CHECK(pieces.ids == Ids{7, 0});
   CHECK(spans[0].start == 0);
   CHECK(spans[0].end == 300);
   CHECK(spans[1].start == 300);
   CHECK(spans[1].end == 301);
   for (std::size_t size = 0; size < message.size(); ++size) {
-    const std::string fault = fault_of<BundleError>([&] { piece_spans(message.substr(0, size)); });
+    const std::string fault = fault_of<BundleError>([&] { read_pieces(message.substr(0, size)); });
     const bool known = fault == "accepted" || fault == "SentencePiece failed: its pieces cannot be read";
     CHECK(known);
   }
-  CHECK(fault_of<BundleError>([] { piece_spans("\x13"); }) != "accepted");
-  CHECK(fault_of<BundleError>([] { piece_spans(std::string(11, '\xFF')); }) != "accepted");
+  CHECK(fault_of<BundleError>([] { read_pieces("\x13"); }) != "accepted");
+  CHECK(fault_of<BundleError>([] { read_pieces(std::string(11, '\xFF')); }) != "accepted");
 }

@@ -75,6 +75,13 @@ Ids filled(const std::vector<Affix>& items, const Side& source, const Side& targ
 
 }  // namespace
 
+Ids Affixes::wrap(const Ids& ids) const {
+  Ids whole = source_prefix;
+  whole.insert(whole.end(), ids.begin(), ids.end());
+  whole.insert(whole.end(), source_suffix.begin(), source_suffix.end());
+  return whole;
+}
+
 Affixes affixes(const TokenizerDescription& description, const LanguageChoice& choice) {
   const auto& languages = description.languages;
   const Side source("source", languages ? &languages->source : nullptr,

@@ -20,6 +20,9 @@ struct Affixes {
   Ids source_prefix;  // before the source text's ids
   Ids source_suffix;  // after them
   Ids target_prefix;  // the forced beginning of the answer
+
+  // Prefix, ids and suffix of a source text.
+  Ids wrap(const Ids& ids) const;
 };
 
 // The affixes for chosen languages. Throws InputError: a language is unknown, or there is none to choose, or one must

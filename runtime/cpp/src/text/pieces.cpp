@@ -11,6 +11,8 @@ namespace {
 
 // Numbers of fields in sentencepiece.proto, and how the wire has them (protobuf.dev/programming-guides/encoding).
 constexpr std::uint64_t kPieces = 2;
+constexpr std::uint64_t kPiece = 1;
+constexpr std::uint64_t kId = 2;
 constexpr std::uint64_t kBegin = 4;
 constexpr std::uint64_t kEnd = 5;
 constexpr std::uint64_t kVarint = 0;
@@ -78,20 +80,23 @@ class Fields {
 
 }  // namespace
 
-std::vector<Span> piece_spans(std::string_view message) {
-  std::vector<Span> spans;
+Pieces read_pieces(std::string_view message) {
+  Pieces pieces;
   Fields fields(message);
   while (const auto field = fields.next()) {
     if (field->number != kPieces) continue;
-    Span span;
+    Span& span = pieces.spans.emplace_back();
+    std::string& text = pieces.texts.emplace_back();
+    std::int64_t& id = pieces.ids.emplace_back();
     Fields piece(field->bytes);
     while (const auto part = piece.next()) {
+      if (part->number == kPiece) text = part->bytes;
+      if (part->number == kId) id = static_cast<std::int64_t>(part->value);
       if (part->number == kBegin) span.start = part->value;
       if (part->number == kEnd) span.end = part->value;
     }
-    spans.push_back(span);
   }
-  return spans;
+  return pieces;
 }
 
 }  // namespace txport::core

@@ -54,7 +54,11 @@ class Side {
     return vocabulary_->ids(pieces);
   }
 
-  std::vector<Span> spans(std::string_view text) const { return piece_spans(model_->EncodeAsSerializedProto(text)); }
+  Ids locate(std::string_view text, std::vector<Span>& spans) const {
+    Pieces pieces = read_pieces(model_->EncodeAsSerializedProto(text));
+    spans = std::move(pieces.spans);
+    return vocabulary_ ? vocabulary_->ids(pieces.texts) : std::move(pieces.ids);
+  }
 
   std::string decode(const Ids& ids) const {
     std::string text;
@@ -94,7 +98,7 @@ class SentencePieceTokenizer : public Tokenizer {
   }
 
   Ids encode(std::string_view text) const override { return source_->encode(text); }
-  std::vector<Span> spans(std::string_view text) const override { return source_->spans(text); }
+  Ids locate(std::string_view text, std::vector<Span>& spans) const override { return source_->locate(text, spans); }
   Ids encode_prefix(std::string_view text) const override { return target_->encode(text); }
   std::string decode(const Ids& ids) const override { return target_->decode(ids); }
 
@@ -109,7 +113,7 @@ class IdsOnly : public Tokenizer {
   explicit IdsOnly(std::string reason) : reason_(std::move(reason)) {}
 
   Ids encode(std::string_view /*text*/) const override { throw InputError(reason_); }
-  std::vector<Span> spans(std::string_view /*text*/) const override { throw InputError(reason_); }
+  Ids locate(std::string_view /*text*/, std::vector<Span>& /*spans*/) const override { throw InputError(reason_); }
   Ids encode_prefix(std::string_view /*text*/) const override { throw InputError(reason_); }
   std::string decode(const Ids& /*ids*/) const override { return ""; }
 

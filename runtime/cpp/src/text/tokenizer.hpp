@@ -23,8 +23,8 @@ class Tokenizer {
 
   // The source ids of a text alone, without the affixes around them.
   virtual Ids encode(std::string_view text) const = 0;
-  // The bytes of the text that each of these ids stands for, also where normalisation changes them.
-  virtual std::vector<Span> spans(std::string_view text) const = 0;
+  // As `encode`, and the bytes of the text that each id stands for, also where normalisation changes them.
+  virtual Ids locate(std::string_view text, std::vector<Span>& spans) const = 0;
   // The target ids that a translation shall begin with, without bos and eos.
   virtual Ids encode_prefix(std::string_view text) const = 0;
   // The text of target ids; special ids and ids that are not in the model produce nothing.

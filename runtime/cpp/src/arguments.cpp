@@ -1,0 +1,56 @@
+#include "arguments.hpp"
+
+#include <algorithm>
+
+#include "errors.hpp"
+
+namespace txport::core {
+
+void check_pairs(std::size_t sentences, std::size_t answers) {
+  if (sentences != answers) {
+    throw InputError("there are " + std::to_string(sentences) + " sentences and " + std::to_string(answers) +
+                     " translations: give one for each");
+  }
+}
+
+void check_ids(const Ids& ids, std::int64_t vocabulary, const std::string& what) {
+  for (const std::int64_t token : ids) {
+    if (token < 0 || token >= vocabulary) {
+      throw InputError(what + " has the id " + std::to_string(token) + ", which is not between 0 and " +
+                       std::to_string(vocabulary - 1));
+    }
+  }
+}
+
+void check_sentence(const Ids& ids, std::int64_t vocabulary, std::int64_t most, std::int64_t pad,
+                    const std::string& what) {
+  check_ids(ids, vocabulary, what);
+  if (std::all_of(ids.begin(), ids.end(), [pad](std::int64_t id) { return id == pad; })) {
+    throw InputError(what + " has no id but padding: give at least one");
+  }
+  if (ids.size() > static_cast<std::size_t>(most)) {
+    throw InputError(what + " has " + std::to_string(ids.size()) + " tokens, more than the " + std::to_string(most) +
+                     " that this bundle takes: shorten it");
+  }
+}
+
+void check_between(const std::string& what, std::int64_t value, std::int64_t low, std::int64_t high,
+                   const std::string& why) {
+  if (value < low || value > high) {
+    throw InputError("the " + what + " " + std::to_string(value) + " is not between " + std::to_string(low) + " and " +
+                     std::to_string(high) + ", " + why);
+  }
+}
+
+void check_lengths(const std::optional<std::int64_t>& max_length, std::int64_t min_length, std::size_t begun,
+                   std::int64_t most) {
+  if (max_length) check_between("maximum length", *max_length, 1, most, "the most of this bundle");
+  most = max_length.value_or(most);
+  check_between("minimum length", min_length, 0, most, "the maximum length");
+  if (static_cast<std::int64_t>(begun) >= most) {
+    throw InputError("a prefix of " + std::to_string(begun) +
+                     " tokens leaves no room for more: the maximum length is " + std::to_string(most));
+  }
+}
+
+}  // namespace txport::core

@@ -1,0 +1,86 @@
+#include "text/requests.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "arguments.hpp"
+#include "errors.hpp"
+#include "text/utf8.hpp"
+
+namespace txport::core {
+
+namespace {
+
+void append(Ids& to, const Ids& more) { to.insert(to.end(), more.begin(), more.end()); }
+
+}  // namespace
+
+Call::Call(const Manifest& manifest, const Tokenizer& tokenizer, const Limits& limits, Options options, Warn warn)
+    : manifest_(manifest),
+      tokenizer_(tokenizer),
+      limits_(limits),
+      options_(std::move(options)),
+      warn_(std::move(warn)),
+      languages_{options_.source_language, options_.target_language},
+      target_prefix_(affixes(manifest.tokenizer, languages_).target_prefix) {
+  if (const auto* ids = std::get_if<Ids>(&options_.prefix)) {
+    check_ids(*ids, manifest.model.target_vocabulary, "the prefix");
+    prefix_ = *ids;
+  } else if (const auto& text = std::get<std::string>(options_.prefix); !text.empty()) {
+    check_utf8(text, "the prefix");
+    prefix_ = tokenizer.encode_prefix(text);
+  }
+  check_lengths(options_.max_length, options_.min_length, target_prefix_.size() + prefix_.size(), limits.target);
+}
+
+std::optional<Sentence> Call::sentence(std::string_view text, const std::string& what) const {
+  check_utf8(text, what);
+  if (is_blank(text)) return std::nullopt;
+  std::string_view rest = text;
+  const Affixes around = affixes_of(rest, manifest_.tokenizer, languages_, manifest_.tokens.unk);
+  Sentence result;
+  Ids ids = options_.alignments ? tokenizer_.locate(rest, result.spans) : tokenizer_.encode(rest);
+  if (ids.empty()) return std::nullopt;
+  const auto most = static_cast<std::size_t>(limits_.source);
+  const std::size_t fixed = around.source_prefix.size() + around.source_suffix.size();
+  const std::size_t count = fixed + ids.size();
+  result.truncated = count > most;
+  if (result.truncated) {
+    const std::string message = what + " has " + std::to_string(count) + " tokens, more than the " +
+                                std::to_string(most) + " that this bundle takes";
+    if (options_.strict) throw InputError(message + ": shorten it, or leave out the option strict to have it cut");
+    if (warn_) warn_(message + ": it was cut");
+    ids.resize(most > fixed ? most - fixed : 0);
+  }
+  result.text = text;
+  result.first = around.source_prefix.size();
+  result.last = result.first + ids.size();
+  result.spans.resize(std::min(result.spans.size(), ids.size()));
+  const std::size_t skipped = text.size() - rest.size();  // what chooses a language
+  for (Span& span : result.spans) span = stripped({span.start + skipped, span.end + skipped}, text);
+  result.forced = around.target_prefix.size();
+  result.request = request(around.wrap(ids), around.target_prefix);
+  return result;
+}
+
+Sentence Call::needed(std::string_view text, const std::string& what) const {
+  auto found = sentence(text, what);
+  if (!found) throw InputError(what + " is empty: give text");
+  return std::move(*found);
+}
+
+Sentence Call::of_ids(Ids source) const {
+  Sentence result;
+  result.forced = target_prefix_.size();
+  result.request = request(std::move(source), target_prefix_);
+  return result;
+}
+
+// A sentence may choose a target language, and with it a target prefix, of its own.
+Request Call::request(Ids source, const Ids& target_prefix) const {
+  Ids prefix = target_prefix;
+  append(prefix, prefix_);
+  return {std::move(source), options_.max_length, options_.min_length, std::move(prefix)};
+}
+
+}  // namespace txport::core

@@ -1,0 +1,66 @@
+// From texts and ids to requests for the search: one way for all that translate and measure.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bundle/manifest.hpp"
+#include "engine.hpp"
+#include "greedy.hpp"
+#include "options.hpp"
+#include "text/affixes.hpp"
+#include "text/alignment.hpp"
+#include "text/tokenizer.hpp"
+
+namespace txport::core {
+
+// Takes one sentence of warning; may be empty.
+using Warn = std::function<void(const std::string&)>;
+
+// A sentence as the search takes it, and what is remembered of its text.
+struct Sentence {
+  Request request;
+  std::string_view text;  // the sentence; empty if only its ids are known
+  std::size_t first = 0;  // of the source ids, the first that is of the text,
+  std::size_t last = 0;   // and the one after the last
+  // The bytes of each id from `first` to `last`, without white space, if alignments are asked for.
+  std::vector<Span> spans;
+  std::size_t forced = 0;  // how many ids of the request's prefix its languages put there
+  bool truncated = false;  // whether the text was cut to fit
+};
+
+// The options of one call, checked, and the sentences that they are for. All that it is made of must outlive it.
+class Call {
+ public:
+  // Throws InputError: an option cannot be used.
+  Call(const Manifest& manifest, const Tokenizer& tokenizer, const Limits& limits, Options options, Warn warn);
+
+  const Options& options() const { return options_; }
+
+  // The sentence of a text, or nothing if there is nothing in it to translate; `what` names it in messages.
+  // Throws InputError: it is not UTF-8, or too long and the call is strict.
+  std::optional<Sentence> sentence(std::string_view text, const std::string& what) const;
+
+  // As `sentence`, of a text in which there must be something. Throws InputError: it is empty.
+  Sentence needed(std::string_view text, const std::string& what) const;
+
+  // The sentence of whole source ids, which must have been checked.
+  Sentence of_ids(Ids source) const;
+
+ private:
+  const Manifest& manifest_;
+  const Tokenizer& tokenizer_;
+  Limits limits_;
+  Options options_;
+  Warn warn_;
+  LanguageChoice languages_;
+  Ids target_prefix_;  // what all answers begin with in these languages,
+  Ids prefix_;         // and the option of this name, which follows
+
+  Request request(Ids source, const Ids& target_prefix) const;
+};
+
+}  // namespace txport::core
