@@ -109,7 +109,7 @@ def main(
     json_only: bool,
     **others: Any,
 ) -> None:
-    """Measure BUNDLE on this machine: latency, throughput, start-up, memory, energy, and the roofline beside it.
+    """Measure BUNDLE on this machine: latency, throughput, start-up, memory, and the roofline beside it.
 
     Figures are written after each workload: those that were measured survive an interruption.
     """

@@ -5,15 +5,13 @@ from typing import NoReturn
 
 from txport.runtime.entry import run_command
 
-_COMMANDS = {"compare": "compare_command", "scale": "scale_command"}
-
 
 def bench() -> NoReturn:
-    """tx-bench BUNDLE, tx-bench compare, tx-bench scale"""
+    """tx-bench BUNDLE, tx-bench compare"""
     module = "bench_command"
-    if sys.argv[1:2] and sys.argv[1] in _COMMANDS:
-        word = sys.argv.pop(1)
-        sys.argv[0], module = f"{sys.argv[0]} {word}", _COMMANDS[word]
+    if sys.argv[1:2] == ["compare"]:
+        sys.argv[0] = f"{sys.argv[0]} {sys.argv.pop(1)}"
+        module = "compare_command"
     run_command(f"txport.benchmarks.{module}", extra="bench")
 
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 FOLDERS = ["benchmarks", "exporter", "models", "runtime", "training"]
 FOUND = [*ROOT.glob("*.md"), *(file for folder in [*FOLDERS, "tests"] for file in (ROOT / folder).rglob("README.md"))]
 DOCUMENTS = sorted(str(file.relative_to(ROOT)) for file in FOUND)
-SUBCOMMANDS = ("compare", "scale")  # of tx-bench
+SUBCOMMANDS = ("compare",)  # of tx-bench
 
 
 def blocks(document: str, *languages: str) -> list[str]:

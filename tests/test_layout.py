@@ -176,7 +176,7 @@ def test_the_commands_are_these() -> None:
 SLOW = "torch onnxruntime onnx onnx_ir lightning transformers matplotlib sacrebleu"
 
 
-@pytest.mark.parametrize("command", [*commands(), "tx-bench compare", "tx-bench scale"])
+@pytest.mark.parametrize("command", [*commands(), "tx-bench compare"])
 def test_every_command_shows_its_help_at_once(command: str) -> None:
     name, *word = command.split()
     if name not in ("tx-translate", "tx-inspect", "tx-build"):

@@ -1,4 +1,4 @@
-"""NVIDIA's management library through `nvidia-ml-py`: name, memory and energy of the GPU that CUDA uses.
+"""NVIDIA's management library through `nvidia-ml-py`: name and memory of the GPU that CUDA uses.
 
 Always optional. In a container, processes may have other numbers than the driver knows them by: their memory is then
 not known. Jetsons have no such library.
@@ -33,13 +33,6 @@ class Nvml:
         except pynvml.NVMLError:  # memory that is shared with the processor
             total = 0
         return GpuFacts(_text(name), _text(driver), total)
-
-    def joules(self) -> float | None:
-        """Energy since the driver was loaded; None where the GPU has no such counter."""
-        try:
-            return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1e3
-        except pynvml.NVMLError:
-            return None
 
     def process_bytes(self, pid: int) -> int | None:
         """GPU memory of a process; None if it has none or the driver does not say."""

@@ -9,7 +9,7 @@ from typing import Literal
 from txport.runtime.bundle.schema import MadeBy
 
 BENCH_FORMAT = "tx-bench"
-BENCH_FORMAT_VERSION = 1
+BENCH_FORMAT_VERSION = 2
 
 Kind = Literal["bundle", "cpp", "pytorch", "compile", "huggingface", "ctranslate2", "optimum"]
 
@@ -204,7 +204,6 @@ class Measurement:
         tokens_per_second, sentences_per_second: of all calls together.
         peak_resident_bytes: of its process during these calls.
         gpu_memory_bytes: of its process after them.
-        joules_per_sentence: of the whole machine (Jetson) or GPU during these calls, idle power included.
         roofline: null if the machine was not probed for it.
         agreement: with the ids of the reference; null if this is the reference.
         ratio: null for the first contestant.
@@ -226,7 +225,6 @@ class Measurement:
     sentences_per_second: float
     peak_resident_bytes: int | None
     gpu_memory_bytes: int | None
-    joules_per_sentence: float | None
     roofline: Roofline | None
     agreement: Agreement | None
     ratio: Ratio | None

@@ -52,7 +52,6 @@ COLUMNS: tuple[Column, ...] = (
     ("first token ms", lambda x: _middle(x.first_token_ms)),
     ("peak MB", lambda x: _optional(x.peak_resident_bytes, 1e-6)),
     ("GPU MB", lambda x: _optional(x.gpu_memory_bytes, 1e-6)),
-    ("J/sentence", lambda x: _optional(x.joules_per_sentence)),
     ("x roof", lambda x: _NONE if x.roofline is None else _number(x.roofline.ratio)),
     ("limit", lambda x: _NONE if x.roofline is None else x.roofline.limit),
     ("calls", lambda x: str(x.calls)),

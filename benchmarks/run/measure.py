@@ -55,7 +55,6 @@ def measurement(
         sentences_per_second=workload.sentences * calls / seconds,
         peak_resident_bytes=own.peak_resident_bytes,
         gpu_memory_bytes=gpu_memory_bytes,
-        joules_per_sentence=None if own.joules is None else own.joules / (calls * workload.sentences),
         roofline=roofline(shape, machine, contestant.precision, rows, workload.source, least_steps, call),
         agreement=agreement(own.ids, times[reference].ids) if contestant.name != reference else None,
         ratio=ratio(own.medians(), times[first].medians()) if contestant.name != first else None,

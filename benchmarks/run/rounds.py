@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from txport.benchmarks.contestants.backend import Task
-from txport.benchmarks.machine.energy import Meter
 from txport.benchmarks.report.statistics import percentile
 from txport.benchmarks.run.plans import Settings
 from txport.benchmarks.run.worker_process import ContestantFailed, WorkerProcess
@@ -55,7 +54,6 @@ class Times:
         warm_up_calls: with that setting.
         ids: of each sentence.
         rounds: milliseconds of each call of each round, by part; the whole is "call".
-        joules: of all turns, None without a meter.
         peak_resident_bytes: during the turns.
         failed: why it stopped early.
     """
@@ -64,7 +62,6 @@ class Times:
     warm_up_calls: int = 0
     ids: list[list[int]] = field(default_factory=list)
     rounds: list[dict[str, list[float]]] = field(default_factory=list)
-    joules: float | None = None
     peak_resident_bytes: int | None = None
     failed: str | None = None
 
@@ -82,7 +79,7 @@ class Times:
         return len(self.all()) >= budget.calls or spent >= 1e3 * budget.seconds
 
 
-def run_rounds(runners: Sequence[Runner], task: Task, meter: Meter | None, vocabulary: int) -> dict[str, Times]:
+def run_rounds(runners: Sequence[Runner], task: Task, vocabulary: int) -> dict[str, Times]:
     """Measure all on one task, in rounds; one whose few calls use up its time is done earlier.
 
     `Task.absent` is replaced by an id, of a target vocabulary of this size, that the first one does not make.
@@ -104,7 +101,7 @@ def run_rounds(runners: Sequence[Runner], task: Task, meter: Meter | None, vocab
     each(runners[1:], lambda runner, times: _start(runner, task, times))
     for _ in range(ROUNDS):
         unfinished = [runner for runner in runners if not results[runner.name].enough(runner.budget)]
-        each(unfinished, lambda runner, times: _turn(runner, times, meter))
+        each(unfinished, _turn)
     each(runners, _memory)
     return results
 
@@ -128,13 +125,10 @@ def _start(runner: Runner, task: Task, times: Times) -> None:
         runner.process.ask(WARM_LIMIT, do="warm", setting=dict(times.setting), seconds=most, best=None)
 
 
-def _turn(runner: Runner, times: Times, meter: Meter | None) -> None:
-    before = meter() if meter else 0.0
+def _turn(runner: Runner, times: Times) -> None:
     calls, seconds = math.ceil(runner.budget.calls / ROUNDS), runner.budget.seconds / ROUNDS
     reply = runner.process.ask(TURN_LIMIT + seconds, do="turn", calls=calls, seconds=seconds)
     times.rounds.append(reply["times"])
-    if meter:
-        times.joules = (times.joules or 0.0) + meter() - before
 
 
 def _memory(runner: Runner, times: Times) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from txport.benchmarks.machine.description import describe
-from txport.benchmarks.machine.energy import Meter, open_meter
 from txport.benchmarks.machine.nvml import open_nvml
 from txport.benchmarks.machine.probe import probe
 from txport.benchmarks.machine.roofline import read_shape
@@ -71,11 +70,10 @@ class Session:
             pytorch = [each.name for each in self.report.contestants if each.kind == "pytorch" and not each.skipped]
             reference = (pytorch or [self.report.contestants[0].name])[0]
             self._change(contestants=(*self.report.contestants, *self._job.skipped), reference=reference)
-            with open_meter(self._nvml if self.report.contestants[0].device != "cpu" else None) as meter:
-                for work in self._job.shared:
-                    self._measure(work, self._runners(), meter)
-                for work in self._job.alone:
-                    self._measure(work, self._runners(alone=True), meter)
+            for work in self._job.shared:
+                self._measure(work, self._runners())
+            for work in self._job.alone:
+                self._measure(work, self._runners(alone=True))
         finally:
             for process in self._processes.values():
                 process.close()
@@ -118,9 +116,9 @@ class Session:
                 raise InputError(f"{self._options.bundle} does not run here: {failure}") from None
             return replace(contestant, skipped=str(failure))
 
-    def _measure(self, work: Work, runners: Sequence[Runner], meter: Meter | None) -> None:
+    def _measure(self, work: Work, runners: Sequence[Runner]) -> None:
         self._stages.stage(f"measure {work.workload.name}")
-        times = run_rounds(runners, work.task, meter, self._manifest.model.target_vocabulary)
+        times = run_rounds(runners, work.task, self._manifest.model.target_vocabulary)
         first, rows = runners[0].name, self._manifest.limits.batch
         reference = self.report.reference or first
         reference = reference if reference in times else first

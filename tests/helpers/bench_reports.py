@@ -35,7 +35,6 @@ def measurement(rounds: list[float], workload: str = "1 x 8 -> 4") -> Measuremen
         sentences_per_second=1.0,
         peak_resident_bytes=1,
         gpu_memory_bytes=None,
-        joules_per_sentence=None,
         roofline=None,
         agreement=None,
         ratio=None,
