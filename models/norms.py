@@ -1,6 +1,6 @@
 """Norms: LayerNorm, RMSNorm, and the two that share one scale among all tokens, PowerNorm and BatchNorm.
 
-All have the signature of `NoNorm.forward`. Shapes: `...` are batch and length, d is d_model.
+Shapes: `...` are batch and length, d is d_model.
 """
 
 from abc import ABC, abstractmethod
@@ -19,17 +19,6 @@ MOMENTUM = 0.1
 class NoNorm(nn.Identity):
     """In the place of a norm."""
 
-    def forward(self, x: Tensor, tokens: Tensor | None = None) -> Tensor:
-        """x `[..., d]` -> `[..., d]`; tokens bool `[...]` are true where there is no padding, None if that is all."""
-        return x
-
-
-class LayerNorm(nn.LayerNorm):
-    """Ba et al. (2016): each token by its own mean and variance."""
-
-    def forward(self, x: Tensor, tokens: Tensor | None = None) -> Tensor:
-        return super().forward(x)
-
 
 class RMSNorm(nn.Module):
     """Zhang and Sennrich (2019): each token by the root of its own mean square, with a weight and no bias (as T5)."""
@@ -39,19 +28,28 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(width))
 
-    def forward(self, x: Tensor, tokens: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
+        """x `[..., d]` -> `[..., d]`."""
         x = x.float()
         return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + self.eps) * self.weight
 
 
 class SharedNorm(nn.Module, ABC):
-    """A norm by figures of many tokens, which a translation takes as they are: it is affine then."""
+    """A norm by figures of many tokens, which a translation takes as they are: it is affine then.
+
+    Attributes:
+        lengths: int64 `[b]`, how many tokens of each row of `[b, t, d]` to learn from, or None for all; set by
+            `txport.models.padding`.
+    """
+
+    lengths: Tensor | None
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(width))
         self.bias = nn.Parameter(torch.zeros(width))
+        self.lengths = None
 
     @abstractmethod
     def affine(self) -> tuple[Tensor, Tensor]:
@@ -59,14 +57,21 @@ class SharedNorm(nn.Module, ABC):
 
     @abstractmethod
     def learn(self, x: Tensor, tokens: Tensor | None) -> Tensor:
-        """The norm in training mode, of float32 `x`; the running means take the batch in."""
+        """The norm in training mode, of float32 `x`; running means take in `tokens`, bool `[b, t]`, None for all."""
 
-    def forward(self, x: Tensor, tokens: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
+        """x `[..., d]` -> `[..., d]`."""
         x = x.float()
         if self.training:
-            return self.learn(x, tokens)
+            return self.learn(x, self._tokens(x))
         scale, shift = self.affine()
         return x * scale + shift
+
+    def _tokens(self, x: Tensor) -> Tensor | None:
+        """bool `[b, t]`, false for padding."""
+        if self.lengths is None:
+            return None
+        return torch.arange(x.shape[1], device=x.device) < self.lengths[:, None]
 
 
 class PowerNorm(SharedNorm):
@@ -157,8 +162,8 @@ class BatchNorm(SharedNorm):
         return (x - mean) * torch.rsqrt(variance + self.eps) * self.weight + self.bias
 
 
-NORM_CLASSES: dict[str, type[LayerNorm | RMSNorm | SharedNorm]] = {
-    "layer": LayerNorm,
+NORM_CLASSES: dict[str, type[nn.LayerNorm | RMSNorm | SharedNorm]] = {
+    "layer": nn.LayerNorm,  # Ba et al. (2016): each token by its own mean and variance
     "rms": RMSNorm,
     "power": PowerNorm,
     "batch": BatchNorm,

@@ -72,10 +72,10 @@ class Embedding(nn.Module):
         else:
             self.register_buffer("positions", sinusoids(config.max_positions, config.d_model), persistent=False)
 
-    def forward(self, ids: Tensor, positions: Tensor, tokens: Tensor | None = None) -> Tensor:
-        """ids int64 `[...]` at positions int64 `[...]` (or broadcastable) -> `[..., d]`; tokens: see `Residual`."""
+    def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """ids int64 `[...]` at positions int64 `[...]` (or broadcastable) -> `[..., d]`."""
         x = self.tokens(ids) * self.scale + self.positions[positions]
-        return self.dropout(self.norm(x, tokens))  # type: ignore[no-any-return]
+        return self.dropout(self.norm(x))  # type: ignore[no-any-return]
 
     def lengthen(self, length: int) -> None:
         """Have at least `length` positions, which sinusoids give without end; learned ones stay as they are."""
@@ -147,11 +147,11 @@ class Residual(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.pre = config.norm == "pre"
 
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], tokens: Tensor | None = None) -> Tensor:
-        """`[..., d]` -> `[..., d]`; tokens bool `[...]`, true where none is padding, for norms that learn from all."""
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """`[..., d]` -> `[..., d]`."""
         if self.pre:
-            return x + self.dropout(sublayer(self.norm(x, tokens)))  # type: ignore[no-any-return]
-        return self.norm(x + self.dropout(sublayer(x)), tokens)  # type: ignore[no-any-return]
+            return x + self.dropout(sublayer(self.norm(x)))  # type: ignore[no-any-return]
+        return self.norm(x + self.dropout(sublayer(x)))  # type: ignore[no-any-return]
 
 
 class EncoderLayer(nn.Module):
@@ -166,9 +166,8 @@ class EncoderLayer(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """x `[b, s, d]`, mask bool `[b, 1, 1, s]` -> `[b, s, d]`."""
-        tokens = mask[:, 0, 0]
-        x = self.attention_residual(x, lambda y: self.attention(y, self.attention.key_value(y), mask), tokens)
-        return self.feed_forward_residual(x, self.feed_forward, tokens)  # type: ignore[no-any-return]
+        x = self.attention_residual(x, lambda y: self.attention(y, self.attention.key_value(y), mask))
+        return self.feed_forward_residual(x, self.feed_forward)  # type: ignore[no-any-return]
 
 
 class DecoderLayer(nn.Module):
@@ -183,11 +182,11 @@ class DecoderLayer(nn.Module):
         self.feed_forward = FeedForward(config)
         self.feed_forward_residual = Residual(config)
 
-    def forward(self, x: Tensor, cross: KeyValue, source_mask: Tensor, tokens: Tensor | None = None) -> Tensor:
-        """The whole target at once: x `[b, t, d]` -> `[b, t, d]`; tokens bool `[b, t]`: see `Residual`."""
+    def forward(self, x: Tensor, cross: KeyValue, source_mask: Tensor) -> Tensor:
+        """The whole target at once: x `[b, t, d]` -> `[b, t, d]`."""
         attend = self.self_attention
-        x = self.self_attention_residual(x, lambda y: attend(y, attend.key_value(y), causal=True), tokens)
-        return self._after_self_attention(x, cross, source_mask, tokens)
+        x = self.self_attention_residual(x, lambda y: attend(y, attend.key_value(y), causal=True))
+        return self._after_self_attention(x, cross, source_mask)
 
     def step(self, x: Tensor, cross: KeyValue, source_mask: Tensor, cache: KeyValue, positions: Tensor) -> Tensor:
         """One token for each row: x `[b, 1, d]`; the cache `[b, h, c, k]` is written in place at `positions` `[b]`."""
@@ -205,11 +204,9 @@ class DecoderLayer(nn.Module):
         x = self.self_attention_residual(x, attend)
         return self._after_self_attention(x, cross, source_mask)
 
-    def _after_self_attention(
-        self, x: Tensor, cross: KeyValue, source_mask: Tensor, tokens: Tensor | None = None
-    ) -> Tensor:
-        x = self.cross_attention_residual(x, lambda y: self.cross_attention(y, cross, source_mask), tokens)
-        return self.feed_forward_residual(x, self.feed_forward, tokens)  # type: ignore[no-any-return]
+    def _after_self_attention(self, x: Tensor, cross: KeyValue, source_mask: Tensor) -> Tensor:
+        x = self.cross_attention_residual(x, lambda y: self.cross_attention(y, cross, source_mask))
+        return self.feed_forward_residual(x, self.feed_forward)  # type: ignore[no-any-return]
 
 
 class Transformer(nn.Module):
@@ -266,42 +263,30 @@ class Transformer(nn.Module):
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> Tensor:
         """int64 `[b, s]` padded ids of int64 `[b]` lengths -> memory `[b, s, d]`."""
         mask = valid_mask(source_lengths, source_ids.shape[1])
-        tokens = mask[:, 0, 0]
-        x = self.source_embedding(source_ids, torch.arange(source_ids.shape[1], device=source_ids.device), tokens)
+        x = self.source_embedding(source_ids, torch.arange(source_ids.shape[1], device=source_ids.device))
         for layer in self.encoder:
             x = layer(x, mask)
-        return self.encoder_norm(x, tokens)  # type: ignore[no-any-return]
+        return self.encoder_norm(x)  # type: ignore[no-any-return]
 
     def decode(
-        self,
-        target_ids: Tensor,
-        memory: Tensor,
-        source_lengths: Tensor,
-        target_lengths: Tensor | None = None,
-        source_ids: Tensor | None = None,
+        self, target_ids: Tensor, memory: Tensor, source_lengths: Tensor, source_ids: Tensor | None = None
     ) -> Tensor:
         """Teacher forcing: int64 `[b, t]` ids that start with bos -> logits `[b, t, v]`; logits at i see ids 0..i.
 
-        Attention needs no mask of target padding: it is at the end, where no earlier position can see it. Norms that
-        learn from all tokens leave it out in training, if `target_lengths`, int64 `[b]`, says where it begins. A model
-        that copies needs `source_ids`, int64 `[b, s]`; its logits are logarithms of probabilities, in float32.
+        No mask of target padding is needed: it is at the end, where no earlier position can see it. A model that copies
+        needs `source_ids`, int64 `[b, s]`; its logits are logarithms of probabilities, in float32.
         """
         mask = valid_mask(source_lengths, memory.shape[1])
-        tokens = None if target_lengths is None else valid_mask(target_lengths, target_ids.shape[1])[:, 0, 0]
-        x = read = self.target_embedding(
-            target_ids, torch.arange(target_ids.shape[1], device=target_ids.device), tokens
-        )
+        x = read = self.target_embedding(target_ids, torch.arange(target_ids.shape[1], device=target_ids.device))
         with self._watching() as seen:
             for layer, cross in zip(self.decoder, self.cross_key_values(memory), strict=True):
-                x = layer(x, cross, mask, tokens)
-        return self._logits(self.decoder_norm(x, tokens), read, seen, source_ids)
+                x = layer(x, cross, mask)
+        return self._logits(self.decoder_norm(x), read, seen, source_ids)
 
-    def forward(
-        self, source_ids: Tensor, source_lengths: Tensor, target_ids: Tensor, target_lengths: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, source_ids: Tensor, source_lengths: Tensor, target_ids: Tensor) -> Tensor:
         """`encode` and `decode`: logits `[b, t, v]`."""
         memory = self.encode(source_ids, source_lengths)
-        return self.decode(target_ids, memory, source_lengths, target_lengths, source_ids)
+        return self.decode(target_ids, memory, source_lengths, source_ids)
 
     def _watching(self) -> AbstractContextManager[Seen]:
         """What copying needs of the layers that run meanwhile."""

@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 from txport.exporter.graphs.int8 import MARGIN
 from txport.exporter.reference import Batch, Logits, teacher_forcing
 from txport.models.config import Config
-from txport.models.norms import LayerNorm, RMSNorm
+from txport.models.norms import RMSNorm
 from txport.models.transformer import Transformer
 
 _HALF_MOST = torch.finfo(torch.float16).max
@@ -82,7 +82,7 @@ class _Arithmetic(TorchFunctionMode):
             if model.copying is not None:
                 stack.callback(model.copying.register_forward_pre_hook(lambda *_: self._switch(False)).remove)
                 stack.callback(model.copying.register_forward_hook(lambda *_: self._switch(True)).remove)
-            for norm in (module for module in model.modules() if isinstance(module, LayerNorm | RMSNorm)):
+            for norm in (module for module in model.modules() if isinstance(module, nn.LayerNorm | RMSNorm)):
                 stack.callback(norm.register_forward_hook(_mark_normalised).remove)
             stack.enter_context(self)
             yield

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from txport.models.checkpoint import load_checkpoint, save_checkpoint
 from txport.models.config import preset
+from txport.models.padding import padding_left_out
 from txport.models.transformer import Transformer
 from txport.training.spoken import corpus as spoken
 
@@ -93,7 +94,8 @@ def _train_here(pairs: list[list[Tensor]], steps: int, fields: dict[str, Any]) -
         target = pad_sequence([target for _, target in batch], batch_first=True)
         shifted = F.pad(target[:, :-1], (1, 0), value=2)
         lengths = [torch.tensor([len(side) for side in sides]) for sides in zip(*batch, strict=True)]
-        logits = model(source, lengths[0], shifted, lengths[1])
+        with padding_left_out(model, *lengths):
+            logits = model(source, lengths[0], shifted)
         loss = F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=0)
         optimizer.zero_grad()
         loss.backward()

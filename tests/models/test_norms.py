@@ -14,7 +14,8 @@ import torch
 from torch import nn
 from txport.models.checkpoint import load_checkpoint, save_checkpoint
 from txport.models.config import NORM_KINDS, Config, preset
-from txport.models.norms import MOMENTUM, NORM_CLASSES, BatchNorm, LayerNorm, PowerNorm, RMSNorm, SharedNorm
+from txport.models.norms import MOMENTUM, NORM_CLASSES, BatchNorm, PowerNorm, RMSNorm, SharedNorm
+from txport.models.padding import padding_left_out
 from txport.models.transformer import Transformer
 from txport.runtime.errors import CheckpointError, InputError
 
@@ -53,7 +54,8 @@ def test_batch_norm_is_pytorchs_of_the_tokens_packed_together() -> None:
     theirs.weight.data, theirs.bias.data = ours.weight.data.clone(), ours.bias.data.clone()
     for x, gradient, tokens in zip(*inputs(), strict=True):
         x, packed = x.requires_grad_(), x.detach()[tokens].requires_grad_()
-        y, expected = ours(x, tokens), theirs(packed)
+        ours.lengths = tokens.sum(-1)
+        y, expected = ours(x), theirs(packed)
         torch.testing.assert_close(y[tokens], expected, rtol=1e-4, atol=1e-5)
         (mine,) = torch.autograd.grad((y * gradient)[tokens].sum(), x)
         (other,) = torch.autograd.grad((expected * gradient[tokens]).sum(), packed)
@@ -91,7 +93,8 @@ def test_power_norm_is_algorithm_2_of_the_paper() -> None:
     paper = PowerNormOfThePaper(*(p.detach().double().numpy() for p in (ours.weight, ours.bias)), alpha=0.9)
     for x, gradient, tokens in zip(*inputs(), strict=True):
         x = x.requires_grad_()
-        y = ours(x, tokens)
+        ours.lengths = tokens.sum(-1)
+        y = ours(x)
         (mine,) = torch.autograd.grad((y * gradient)[tokens].sum(), x)
         expected, other = paper.step(x.detach()[tokens].double().numpy(), gradient[tokens].double().numpy())
         np.testing.assert_allclose(y.detach()[tokens], expected, rtol=1e-5, atol=1e-6)
@@ -101,7 +104,7 @@ def test_power_norm_is_algorithm_2_of_the_paper() -> None:
     np.testing.assert_allclose(ours.running_square, paper.psi_squared, rtol=1e-5)
     np.testing.assert_allclose(ours.running_gradient, paper.nu, rtol=1e-4, atol=1e-6)
     before = ours.eval().running_square.clone()
-    y = ours(x, tokens).detach()
+    y = ours(x).detach()
     expected = paper.gamma * x.detach().double().numpy() / np.sqrt(paper.psi_squared + EPS) + paper.beta
     np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
     assert torch.equal(ours.running_square, before)
@@ -127,7 +130,8 @@ def test_padding_changes_nothing(make_model: Callable[..., Transformer], kind: s
         wide = [nn.functional.pad(ids, (0, extra), value=7) for ids in (source, target)]
         for _ in range(2):
             model.zero_grad()
-            logits = model(wide[0], lengths, wide[1], lengths)[torch.arange(6 + extra) < lengths[:, None]]
+            with padding_left_out(model, lengths, lengths):
+                logits = model(wide[0], lengths, wide[1])[torch.arange(6 + extra) < lengths[:, None]]
             logits.logsumexp(-1).mean().backward()
         gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
         seen.append((logits, gradients, dict(model.named_buffers())))
@@ -144,7 +148,7 @@ def test_every_norm_of_a_model_is_of_its_kind(kind: str, tmp_path: Path) -> None
     """And comes back from a checkpoint with its running means."""
     config = preset("tiny", norm_kind=kind, norm="pre", embedding_norm=True, source_vocabulary=40, target_vocabulary=40)
     model = Transformer(config)
-    norms = [module for module in model.modules() if isinstance(module, (LayerNorm, RMSNorm, SharedNorm))]
+    norms = [module for module in model.modules() if isinstance(module, (nn.LayerNorm, RMSNorm, SharedNorm))]
     # For both stacks: embedding, end, and the sublayers of two layers.
     assert [type(norm) for norm in norms] == [NORM_CLASSES[kind]] * (2 * 2 + 2 * 2 + 2 * 3)
     source = torch.randint(4, 40, (2, 5))
@@ -187,7 +191,8 @@ torch.set_num_threads(1)
 if world > 1:
     torch.distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
 torch.manual_seed(0)
-tokens = torch.arange(7) < torch.tensor([7, 3, 5, 4])[:, None]
+lengths = torch.tensor([7, 3, 5, 4])
+tokens = torch.arange(7) < lengths[:, None]
 said = []
 for norm in (PowerNorm(6, 1e-5), BatchNorm(6, 1e-5)):
     for _ in range(3):
@@ -196,7 +201,8 @@ for norm in (PowerNorm(6, 1e-5), BatchNorm(6, 1e-5)):
         mine = slice(None) if world == 1 else (slice(0, 4, 2), slice(1, 4, 2))[rank]
         leaf = x[mine].requires_grad_()
         # The loss of all devices is the mean of theirs, as with DDP.
-        loss = world * (norm(leaf, tokens[mine]) * gradient[mine] * tokens[mine][..., None]).sum()
+        norm.lengths = lengths[mine]
+        loss = world * (norm(leaf) * gradient[mine] * tokens[mine][..., None]).sum()
         (found,) = torch.autograd.grad(loss, leaf)
     said.append([{name: buffer.tolist() for name, buffer in norm.named_buffers()}, (found / world).tolist()])
 print(json.dumps(said))

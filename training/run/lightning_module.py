@@ -9,6 +9,7 @@ import torch.distributed
 from lightning.pytorch import LightningModule
 from torch import Tensor
 from txport.models.importers.plan import BANNED
+from txport.models.padding import padding_left_out
 from txport.models.transformer import Transformer, recorded_weights
 from txport.runtime.text.tokenizer import Tokenizer
 from txport.training.corpora import Pair
@@ -148,15 +149,18 @@ class TranslationModule(LightningModule):
             smoothing: see `smoothed_cross_entropy`.
             true_token, seed: see `mixed_inputs`.
         """
-        memory = self.model.encode(batch.source_ids, batch.source_lengths)
         config = self.model.config
         # Marian's answers begin with padding: what is to be predicted tells how long they are.
         target_lengths = (batch.target_ids[:, 1:] != config.pad_id).sum(dim=1)
-        read = mixed_inputs(
-            self.model, batch.target_ids[:, :-1], memory, batch.source_lengths, true_token, seed, batch.source_ids
-        )
-        with recorded_weights(cross_attentions(self.model) if batch.guide is not None else ()) as weights:
-            logits = self.model.decode(read, memory, batch.source_lengths, target_lengths, batch.source_ids)
+        with (
+            padding_left_out(self.model, batch.source_lengths, target_lengths),
+            recorded_weights(cross_attentions(self.model) if batch.guide is not None else ()) as weights,
+        ):
+            memory = self.model.encode(batch.source_ids, batch.source_lengths)
+            read = mixed_inputs(
+                self.model, batch.target_ids[:, :-1], memory, batch.source_lengths, true_token, seed, batch.source_ids
+            )
+            logits = self.model.decode(read, memory, batch.source_lengths, batch.source_ids)
         # By the bias of the projection, so that it is the same for every token.
         banned = logits[0, 0].detach() < BANNED / 2 if config.projection_bias else None
         loss = smoothed_cross_entropy(logits, batch.target_ids[:, 1:], smoothing, config.pad_id, banned)

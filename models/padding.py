@@ -1,0 +1,25 @@
+"""Padding has no part in what norms learn from all tokens of a batch."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import Tensor
+from txport.models.norms import SharedNorm
+from txport.models.transformer import Transformer
+
+
+@contextmanager
+def padding_left_out(model: Transformer, source_lengths: Tensor, target_lengths: Tensor) -> Iterator[None]:
+    """Have PowerNorm and BatchNorm learn from tokens only, of sources and targets of int64 `[b]` lengths, meanwhile."""
+    encoder = (model.source_embedding, model.encoder, model.encoder_norm)
+    decoder = (model.target_embedding, model.decoder, model.decoder_norm)
+    norms = []
+    for modules, lengths in ((encoder, source_lengths), (decoder, target_lengths)):
+        for norm in (each for module in modules for each in module.modules() if isinstance(each, SharedNorm)):
+            norm.lengths = lengths
+            norms.append(norm)
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.lengths = None
