@@ -16,7 +16,7 @@ from txport.runtime.engine import Engine
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.errors import BundleError
 from txport.runtime.golden import Case, Golden
-from txport.runtime.greedy import decode_all
+from txport.runtime.search.greedy import decode_all
 
 MOST = 32
 _CANDIDATES = 2 * MOST

@@ -10,14 +10,14 @@ from txport.models.checkpoint import Checkpoint
 from txport.models.config import Config
 from txport.runtime.engine import FIRST_TARGET
 from txport.runtime.errors import InputError
-from txport.runtime.greedy import MORE, PER_SOURCE, Request
+from txport.runtime.search.requests import LENGTH_OFFSET, LENGTH_RATIO, Request
 from txport.runtime.text.affixes import Affixes, affixes
 from txport.runtime.text.lines import read_lines
 from txport.runtime.text.tokenizer import IdsOnly, TextTokenizer, Tokenizer, open_tokenizer
 
 # Most target tokens of a random text: more than the runtime's first caches hold, so that caches grow.
 MOST_MADE = FIRST_TARGET + 8
-CUT = f"{PER_SOURCE} times the tokens of the source plus {MORE}"
+CUT = f"{LENGTH_RATIO} times the tokens of the source plus {LENGTH_OFFSET}"
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,9 @@ def spread(lengths: Sequence[int]) -> list[int]:
 
 
 def answer_limits(sources: Sequence[Sequence[int]], max_target: int, around: Affixes) -> list[int]:
-    """The most tokens of the answer to each source: by `PER_SOURCE` and `MORE`, after a forced beginning."""
-    least = len(around.target_prefix) + MORE
-    return [min(max_target, PER_SOURCE * len(source) + least) for source in sources]
+    """The most tokens of the answer to each source: by `LENGTH_RATIO` and `LENGTH_OFFSET`, after a forced beginning."""
+    least = len(around.target_prefix) + LENGTH_OFFSET
+    return [min(max_target, LENGTH_RATIO * len(source) + least) for source in sources]
 
 
 def random_limits(sources: Sequence[Sequence[int]], max_target: int, around: Affixes) -> list[int]:

@@ -1,7 +1,7 @@
 """What may be asked of every sentence of a call: one definition for all calls of the `Translator` and the command.
 
 A new option is a field here, with its help, and its meaning where requests are made (`txport.runtime.translator`) or
-decoded (`txport.runtime.greedy`).
+decoded (`txport.runtime.search`).
 """
 
 from collections.abc import Mapping, Sequence

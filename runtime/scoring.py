@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from txport.runtime import greedy
 from txport.runtime.arguments import check_pairs, check_sentence, check_text, listed
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engine import Engine, Float32
@@ -15,6 +14,7 @@ from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
 from txport.runtime.options import Options
 from txport.runtime.results import AttentionMaps, Score, Translation
+from txport.runtime.search.greedy import decode_all
 from txport.runtime.text.alignment import Alignment, align_tokens, align_words, averaged, stripped, words_of
 from txport.runtime.text.requests import Call, Sentence
 
@@ -133,7 +133,7 @@ class Scorer:
         asked = call.needed(sentence, what) if isinstance(sentence, str) else call.of_ids(self.source(sentence, what))
         source = list(asked.request.source_ids)
         if target is None:
-            (result,) = greedy.decode_all(self.engine, [asked.request])
+            (result,) = decode_all(self.engine, [asked.request])
             ids = result.ids
         else:
             ids = self._answer(asked, target, "the translation")

@@ -14,9 +14,9 @@ from typing import Any, TextIO, TypeVar, get_type_hints
 import click
 from txport.runtime.errors import InputError
 from txport.runtime.files import new_file
-from txport.runtime.greedy import BATCH_TOKENS
 from txport.runtime.options import Options
 from txport.runtime.results import Translation
+from txport.runtime.search.scheduler import BATCH_TOKENS
 from txport.runtime.text.lines import (
     FIRST_LINES,
     ON_ERROR,

@@ -7,7 +7,6 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, NoReturn
 
-from txport.runtime import greedy
 from txport.runtime.arguments import check_ids, listed
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.engine import Engine, Float32
@@ -18,6 +17,8 @@ from txport.runtime.libraries import needs
 from txport.runtime.options import DEFAULTS, Options
 from txport.runtime.results import AttentionMaps, Piece, Score, Translation
 from txport.runtime.scoring import Answer, Scorer
+from txport.runtime.search.greedy import decode_all, stream
+from txport.runtime.search.scheduler import BATCH_TOKENS
 from txport.runtime.text.lines import as_line, open_lines, text_windows
 from txport.runtime.text.requests import Call, Sentence
 from txport.runtime.workers import cores, shares
@@ -59,7 +60,7 @@ class Translator:
         lowering: str | None = None,
         threads: int = 0,
         batch: int | None = None,
-        batch_tokens: int = greedy.BATCH_TOKENS,
+        batch_tokens: int = BATCH_TOKENS,
         workers: int = 1,
     ) -> None:
         if not isinstance(bundle, (str, os.PathLike)):
@@ -206,7 +207,7 @@ class Translator:
         if asked is None:
             return
         text = TextStream(self.tokenizer)
-        for token in greedy.stream(self.engine, asked.request, scores=call.options.scores):
+        for token in stream(self.engine, asked.request):
             yield Piece(token.id, text.add(token.id, token.last), token.score)
 
     def score(
@@ -238,12 +239,11 @@ class Translator:
         return [empty if sentence is None else next(translations) for sentence in asked]
 
     def _translations(self, sentences: Sequence[Sentence], options: Options) -> list[Translation]:
-        results = greedy.decode_all(
+        results = decode_all(
             self.engine,
             [sentence.request for sentence in sentences],
             rows=self._batch,
             batch_tokens=self._batch_tokens,
-            scores=options.scores,
             workers=self._workers,
         )
         eos = self.manifest.tokens.eos

@@ -9,9 +9,10 @@ import torch
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from txport.models.checkpoint import load_checkpoint
-from txport.runtime import greedy
 from txport.runtime.engine import Engine
 from txport.runtime.errors import CheckpointError, InputError
+from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.requests import LENGTH_OFFSET, LENGTH_RATIO, Request
 from txport.runtime.text.tokenizer import Tokenizer, open_tokenizer
 from txport.runtime.translator import Translator
 from txport.training.torch_engine import TorchEngine
@@ -82,7 +83,7 @@ def answers(
 ) -> list[Answer]:
     """Greedy translations, in order; empty sentences stay empty, and longer ones than the engine takes are cut.
 
-    Without `max_length` an answer has at most twice as many tokens as its source, and 20 (`greedy.PER_SOURCE`).
+    Without `max_length` an answer has at most `LENGTH_RATIO` x source + `LENGTH_OFFSET` tokens.
 
     Args:
         engine: runs the model.
@@ -104,7 +105,7 @@ def answers(
     for start in range(0, len(order), PART):
         part = order[start : start + PART]
         asked = [number for number in part if requests[number][0].source_ids]
-        made = greedy.decode_all(engine, [requests[number][0] for number in asked], rows=rows)
+        made = decode_all(engine, [requests[number][0] for number in asked], rows=rows)
         for number, result in zip(asked, made, strict=True):
             ended, whole = result.ids[-1] == engine.tokens.eos, requests[number][1]
             results[number] = Answer(tokenizer.decode(result.ids), ended, whole)
@@ -113,14 +114,14 @@ def answers(
     return results
 
 
-def _request(engine: Engine, tokenizer: Tokenizer, text: str, max_length: int | None) -> tuple[greedy.Request, bool]:
+def _request(engine: Engine, tokenizer: Tokenizer, text: str, max_length: int | None) -> tuple[Request, bool]:
     """What to ask for a text, without source ids if it is blank; and whether the text fits."""
     ids, around = tokenizer.encode_source(text)
     if not ids or text.isspace():
-        return greedy.Request([]), True
+        return Request([]), True
     source, most = around.wrap(ids, engine.limits.source), engine.limits.target
-    length = max_length or min(most, greedy.PER_SOURCE * len(source) + greedy.MORE + len(around.target_prefix))
-    return greedy.Request(source, length, prefix=around.target_prefix), len(source) == len(around.wrap(ids))
+    length = max_length or min(most, LENGTH_RATIO * len(source) + LENGTH_OFFSET + len(around.target_prefix))
+    return Request(source, length, prefix=around.target_prefix), len(source) == len(around.wrap(ids))
 
 
 def open_model(model: Path, device: str = "auto", threads: int = 0) -> tuple[Engine, Tokenizer]:

@@ -9,7 +9,8 @@ from txport.benchmarks.contestants.ignore_eos import encode_and_wait, fused_with
 from txport.runtime import Translator
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.engines.fused import FusedEngine
-from txport.runtime.greedy import Request, decode_all
+from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.requests import Request
 
 
 class BundleBackend(Backend):

@@ -19,7 +19,8 @@ from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.engine import DecoderState, Engine, Int64, StepOutput
 from txport.runtime.engines.fused import FusedEngine
-from txport.runtime.greedy import Request, decode_all
+from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.requests import Request
 
 _TRIES = 8
 

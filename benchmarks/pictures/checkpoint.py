@@ -4,10 +4,11 @@ from pathlib import Path
 
 import torch
 from txport.models.checkpoint import load_checkpoint
-from txport.runtime import greedy
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.options import Options
 from txport.runtime.results import AttentionMaps
+from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.requests import Request
 from txport.runtime.text.tokenizer import Tokenizer, open_tokenizer
 from txport.training.torch_engine import TorchEngine
 
@@ -29,7 +30,7 @@ def checkpoint_maps(
     ids, around = tokenizer.encode_source(text, options.source_language, options.target_language)
     source = _within(around.wrap(ids), config.max_positions, "text")
     if target is None:
-        (result,) = greedy.decode_all(TorchEngine(model), [greedy.Request(source, prefix=around.target_prefix)])
+        (result,) = decode_all(TorchEngine(model), [Request(source, prefix=around.target_prefix)])
         made = result.ids
     else:
         given = [*around.target_prefix, *tokenizer.encode_prefix(target), config.eos_id]

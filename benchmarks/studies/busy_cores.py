@@ -17,7 +17,8 @@ import click
 import numpy as np
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engines.fused import FusedEngine
-from txport.runtime.greedy import Request, decode_all
+from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.requests import Request
 
 
 def _spin() -> None:

@@ -17,8 +17,9 @@ from txport.runtime.engines.directories import misfit
 from txport.runtime.engines.tensorrt import TensorRt
 from txport.runtime.errors import CheckFailed, MissingLibrary
 from txport.runtime.golden import Case, load_golden
-from txport.runtime.greedy import Request, decode_all
 from txport.runtime.libraries import needs
+from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.requests import Request
 from txport.runtime.text.affixes import affixes
 
 _FEW_ROWS = 3  # so that every row is refilled again and again

@@ -7,6 +7,7 @@ in another order.
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engine import Float32
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.engines.teacher_forcing import TeacherForcing
-from txport.runtime.greedy import decode_all
+from txport.runtime.search.greedy import decode_all
 
 SAMPLE = 32
 # What the mean error of a weight and of a score may be, by precision: weights lie between 0 and 1. The largest ones are
@@ -99,7 +100,7 @@ class _Found:
 
     def add_own(self, trial: Trial, indices: Sequence[int], engine: OrtEngine) -> None:
         """Compare the scores of the bundle's own answers."""
-        made = decode_all(engine, trial.requests(indices), scores=True)
+        made = decode_all(engine, [replace(request, scores=True) for request in trial.requests(indices)])
         targets = [result.ids for result in made]
         for row, reading in self._graphs.read([trial.sources[index] for index in indices], targets):
             self.own.add(reading.log_probabilities, np.array(made[row].scores, np.float32))

@@ -7,7 +7,8 @@ from pathlib import Path
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engines.choice import against_fused
 from txport.runtime.golden import Golden, load_golden, run_golden
-from txport.runtime.greedy import Request, decode_all
+from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.requests import Request
 from txport.runtime.text.affixes import affixes
 from txport.runtime.translator import Translator
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from txport.runtime.arguments import check_lengths, check_text
 from txport.runtime.engine import Limits
 from txport.runtime.errors import InputError
-from txport.runtime.greedy import Request
 from txport.runtime.options import DEFAULTS, Options
+from txport.runtime.search.requests import Request
 from txport.runtime.text.affixes import Affixes
 from txport.runtime.text.alignment import Span, stripped
 
@@ -138,4 +138,5 @@ class Call:
 
     def _request(self, source: Sequence[int], target_prefix: Sequence[int]) -> Request:
         """A sentence may choose a target language, and with it a target prefix, of its own."""
-        return Request(source, self.options.max_length, self.options.min_length, prefix=[*target_prefix, *self.prefix])
+        options, prefix = self.options, [*target_prefix, *self.prefix]
+        return Request(source, options.max_length, options.min_length, prefix, options.scores)

@@ -32,7 +32,8 @@ from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.engines.ort_cuda import OrtProgram
 from txport.runtime.engines.teacher_forcing import TeacherForcing
 from txport.runtime.errors import BundleError
-from txport.runtime.greedy import Request, decode_all
+from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.requests import Request
 
 HEADS = ((1, 0), (1, 2))
 
@@ -134,7 +135,7 @@ def test_scores_are_of_the_mixture(bundle: Path, checkpoint: Path) -> None:
     manifest, model = Manifest.load(bundle), load_checkpoint(checkpoint).model
     engine = OrtEngine(bundle, manifest, ["scatter"])
     sources = [[9, 9, 40, 3], [100, 30, 3], [7, 8, 9, 10, 11, 12, 3]]
-    made = decode_all(engine, [Request(source, 20) for source in sources], rows=2, scores=True)
+    made = decode_all(engine, [Request(source, 20, scores=True) for source in sources], rows=2)
     readings = dict(TeacherForcing(bundle, manifest, engine, "cpu", 0).read(sources, [each.ids for each in made]))
     for answer in answers(model, sources, 20):
         for row, index in enumerate(answer.batch.indices):
@@ -216,9 +217,9 @@ def test_answers_do_not_depend_on_their_batch(engines: dict[str, Engine]) -> Non
 def test_beginnings_and_least_lengths_are_kept(engines: dict[str, Engine]) -> None:
     """They replace tokens by the logits that the mixture has."""
     engine = engines["ort"]
-    request = Request([5, 6, 7, 3], 12, min_length=6, prefix=[9, 9])
-    (result,) = decode_all(engine, [request], scores=True)
+    request = Request([5, 6, 7, 3], 12, min_length=6, prefix=[9, 9], scores=True)
+    (result,) = decode_all(engine, [request])
     assert result.ids[:2] == [9, 9] and 3 not in result.ids[:6]
-    (again,) = decode_all(engine, [dataclasses.replace(request, prefix=result.ids[:-1])], scores=True)
+    (again,) = decode_all(engine, [dataclasses.replace(request, prefix=result.ids[:-1])])
     assert again.ids == result.ids
     np.testing.assert_allclose(again.scores, result.scores, atol=1e-4)

@@ -21,7 +21,8 @@ from txport.exporter.reference import answers, pad
 from txport.models.transformer import Transformer
 from txport.runtime.engine import Engine
 from txport.runtime.engines.fused import FusedEngine, missing
-from txport.runtime.greedy import Request, decode_all
+from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.requests import Request
 from txport.training.torch_engine import TorchEngine
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=f"needs the fused engine's library: {missing()}")
@@ -161,11 +162,11 @@ def test_scores_and_constraints_are_those_of_pytorch(open_engine: Any) -> None:
     """Log-probabilities, a forced prefix, a minimum length: what the search does step by step."""
     model, rng = model_of("pre"), np.random.default_rng(3)
     requests = [
-        Request([*rng.integers(4, 64, 1 + n).tolist(), 3], 20, min_length=n, prefix=[9, 3, 11][: n % 4])
+        Request([*rng.integers(4, 64, 1 + n).tolist(), 3], 20, min_length=n, prefix=[9, 3, 11][: n % 4], scores=True)
         for n in range(12)
     ]
-    ours = list(decode_all(open_engine("pre"), requests, rows=4, scores=True))
-    theirs = list(decode_all(TorchEngine(model), requests, rows=4, scores=True))
+    ours = list(decode_all(open_engine("pre"), requests, rows=4))
+    theirs = list(decode_all(TorchEngine(model), requests, rows=4))
     for result, other in zip(ours, theirs, strict=True):
         assert result.ids == other.ids
         np.testing.assert_allclose(result.scores, other.scores, atol=2e-4)

@@ -17,8 +17,9 @@ from txport.runtime.bundle.schema import Lowering
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.engines.choice import choose
 from txport.runtime.golden import load_golden
-from txport.runtime.greedy import Request, decode_all
 from txport.runtime.libraries import cuda_provider
+from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.requests import Request
 from txport.runtime.text.affixes import affixes
 
 if TYPE_CHECKING:

@@ -1,5 +1,6 @@
 """ONNX Runtime's CPU provider, bound to the addresses of a device in host memory."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.engines.ort_cuda import OrtProgram
 from txport.runtime.errors import BundleError
 from txport.runtime.golden import load_golden
-from txport.runtime.greedy import Request, decode_all
+from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.requests import Request
 
 
 def over(device: Device, bundle: Path, lowering: Lowering | None = None, poll: int = 4) -> DeviceEngine:
@@ -33,9 +35,10 @@ def check_like_host(device: Device, bundle: Path, lowering: Lowering) -> DeviceE
     except BundleError as error:
         pytest.skip(f"needs a newer ONNX Runtime: {error}")
     engine, requests = over(device, bundle, lowering), golden_requests(bundle)
-    expected = decode_all(host, requests, scores=True)
+    scored = [replace(request, scores=True) for request in requests]
+    expected = decode_all(host, scored)
     assert [result.ids for result in decode_all(engine, requests)] == [result.ids for result in expected]
-    found = decode_all(engine, requests, rows=3, scores=True)
+    found = decode_all(engine, scored, rows=3)
     for result, right in zip(found, expected, strict=True):
         assert result.ids == right.ids
         assert result.scores == pytest.approx(right.scores, abs=1e-3)

@@ -26,8 +26,9 @@ from txport.runtime.errors import (
     failure,
 )
 from txport.runtime.files import new_directory, write_atomically
-from txport.runtime.greedy import Request, decode_all
 from txport.runtime.libraries import needs
+from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.requests import Request
 from txport.runtime.text.lines import open_lines, write_all
 
 MANIFEST = Manifest.load(BUNDLE)

@@ -17,7 +17,7 @@ from txport.runtime.device.gpu import Gpu
 from txport.runtime.errors import BundleError, CheckFailed, MissingLibrary
 from txport.runtime.files import sha256
 from txport.runtime.golden import Case, Golden
-from txport.runtime.greedy import Request
+from txport.runtime.search.requests import Request
 
 FITTING = Gpu("NVIDIA H200", "9.0", 132, "13.0")
 

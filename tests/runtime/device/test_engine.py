@@ -15,7 +15,8 @@ from memory_engine import TOKENS, MemoryEngine
 from txport.runtime.device.buffers import StepSizes, bytes_needed, stack_bytes
 from txport.runtime.engine import Limits
 from txport.runtime.errors import EngineError, ResourceError
-from txport.runtime.greedy import Request, decode_all, stream
+from txport.runtime.search.greedy import decode_all, stream
+from txport.runtime.search.requests import Request
 
 BUFFERS = ("caches", "cross", "bias", "masked", "cache_positions", "state", "logits")
 
@@ -51,8 +52,9 @@ def test_any_batch_gives_what_each_sentence_gives_alone(
 @given(st.lists(any_request(), min_size=1, max_size=6), st.booleans())
 def test_scores_are_those_of_the_step(requests: list[Request], lazy: bool) -> None:
     engine, _ = engine_on(MemoryDevice(lazy))
-    wanted = decode_all(MemoryEngine(BOUND), requests, scores=True)
-    for found, right in zip(decode_all(engine, requests, scores=True), wanted, strict=True):
+    requests = [dataclasses.replace(request, scores=True) for request in requests]
+    wanted = decode_all(MemoryEngine(BOUND), requests)
+    for found, right in zip(decode_all(engine, requests), wanted, strict=True):
         assert found.ids == right.ids
         assert found.scores == pytest.approx(right.scores, abs=1e-5)
 

@@ -24,7 +24,8 @@ from txport.runtime.engines.fused import MOST_STEPS, FusedEngine, find_library, 
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.errors import BundleError, EngineError, InputError, MissingLibrary
 from txport.runtime.golden import load_golden, run_golden
-from txport.runtime.greedy import Request, decode_all
+from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.requests import Request
 
 needs_library = pytest.mark.skipif(missing() is not None, reason=f"needs the fused engine's library: {missing()}")
 SOURCES = st.lists(st.lists(st.integers(4, 99), max_size=11).map(lambda ids: [*ids, 3]), min_size=1, max_size=4)

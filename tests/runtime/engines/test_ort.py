@@ -13,7 +13,8 @@ from txport.runtime.bundle.manifest import Manifest, list_files
 from txport.runtime.engines.ort import OrtEngine, OrtState
 from txport.runtime.engines.ort_session import providers_of
 from txport.runtime.errors import BundleError, InputError, MissingLibrary, ResourceError
-from txport.runtime.greedy import Request, decode_all, stream
+from txport.runtime.search.greedy import decode_all, stream
+from txport.runtime.search.requests import Request
 
 MANIFEST = Manifest.load(BUNDLE)
 SOURCES = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=SOURCE)
@@ -46,8 +47,8 @@ def placed(engine: OrtEngine, sources: Sequence[Sequence[int]], target: int = LI
 def test_answers_are_those_of_arithmetic(
     engine: OrtEngine, cases: list[tuple[list[int], int | None, int]], rows: int, prefix: list[int], scores: bool
 ) -> None:
-    requests = [Request(source, limit, minimum, prefix) for source, limit, minimum in cases]
-    results = decode_all(engine, requests, rows=rows, scores=scores)
+    requests = [Request(source, limit, minimum, prefix, scores) for source, limit, minimum in cases]
+    results = decode_all(engine, requests, rows=rows)
     for (source, limit, minimum), result in zip(cases, results, strict=True):
         ids, expected = answer(source, limit or LIMIT, minimum, prefix)
         assert result.ids == ids

@@ -21,7 +21,8 @@ from txport.runtime.engines.choice import _tried
 from txport.runtime.engines.cuda_libraries import load_cuda_libraries
 from txport.runtime.engines.ort_cuda import OrtProgram
 from txport.runtime.errors import EngineError, MissingLibrary, ResourceError
-from txport.runtime.greedy import Request, decode_all
+from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.requests import Request
 
 
 def test_the_toy_answers_what_arithmetic_says() -> None:

@@ -1,0 +1,130 @@
+"""Greedy search: each token is the most probable one, which the device chooses, unless a constraint overrides it."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import numpy as np
+from txport.runtime.engine import DecoderState, Engine, Float32, Int64, SpecialTokens
+from txport.runtime.search.constraints import best_but, forbidden_tokens, forced_token, has_constraint, may_forbid
+from txport.runtime.search.requests import Request, Result, Slot, Token
+from txport.runtime.search.scheduler import BATCH_TOKENS, Scheduler
+
+
+def decode_all(
+    engine: Engine,
+    requests: Sequence[Request],
+    *,
+    rows: int | None = None,
+    batch_tokens: int = BATCH_TOKENS,
+    workers: int = 1,
+) -> list[Result]:
+    """Answer all requests, the longest sources first.
+
+    Args:
+        engine: what runs the model.
+        requests: the sentences; pass a long text in windows of some hundred.
+        rows: the most rows of a batch; at most `Limits.batch`, which is also the meaning of None.
+        batch_tokens: the most source tokens, padding included, that the rows of a batch hold, but one row at least.
+        workers: threads that decode side by side, each a batch with a share of the rows and of the tokens; the engine
+            must allow it, as those of the CPU do.
+
+    Returns:
+        one result for each request, in their order.
+
+    Raises:
+        InputError: a source is empty or longer than the engine takes, or a length is not positive.
+    """
+    workers = max(1, min(workers, len(requests)))
+    scheduler = Scheduler(engine, Greedy(engine.tokens), rows=rows, batch_tokens=batch_tokens, workers=workers)
+    scheduler.submit(requests)
+
+    def answers() -> list[Result]:
+        with _stopped_by_errors(scheduler):
+            return list(scheduler.drain())
+
+    if workers == 1:
+        results = answers()
+    else:
+        # An error in a thread, or Ctrl-C in this one: nobody will take what the others would make.
+        with ThreadPoolExecutor(workers) as pool, _stopped_by_errors(scheduler):
+            shares = [pool.submit(answers) for _ in range(workers)]
+            results = [result for share in shares for result in share.result()]
+    return sorted(results, key=lambda result: result.index)
+
+
+def stream(engine: Engine, request: Request) -> Iterator[Token]:
+    """Answer one request and yield its tokens as they are made, eos too."""
+    scheduler = Scheduler(engine, Greedy(engine.tokens), rows=1, poll=1)
+    scheduler.submit([request])
+    count = 0
+    for (slot,) in scheduler.steps():
+        for position in range(count, len(slot.ids)):
+            last = slot.done and position == len(slot.ids) - 1
+            yield Token(slot.ids[position], slot.scores[position] if request.scores else None, last)
+        count = len(slot.ids)
+
+
+@contextmanager
+def _stopped_by_errors(scheduler: Scheduler) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        scheduler.stop()
+        raise
+
+
+class Greedy:
+    """The policy of greedy search; see `txport.runtime.search.scheduler.Policy`."""
+
+    def __init__(self, tokens: SpecialTokens) -> None:
+        self._tokens = tokens
+
+    def needs_logits(self, request: Request) -> bool:
+        """Whether the host reads the logits of some step."""
+        return request.scores or may_forbid(request)
+
+    def stepwise(self, slot: Slot) -> bool:
+        """Whether the host sees the next step before the one after it begins."""
+        return slot.request.scores or has_constraint(slot)
+
+    def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64) -> None:
+        """Take the tokens `[steps, rows]` that the device chose, or override them."""
+        eos = self._tokens.eos
+        if any(slot is not None and self.stepwise(slot) for slot in slots):
+            self._choose_one(state, slots, token_ids[0])
+            return
+        for row, slot in enumerate(slots):
+            if slot is None:
+                continue
+            for token in token_ids[:, row].tolist():
+                slot.add(token, eos)
+                if slot.done:
+                    break
+
+    def _choose_one(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64) -> None:
+        """One token for each row, with its score."""
+        logits: Float32 | None = None
+        overrides: list[tuple[int, int, bool]] = []
+        for row, slot in enumerate(slots):
+            if slot is None:
+                continue
+            token = forced_token(slot)
+            if token is None:
+                token = int(token_ids[row])
+                if token in (forbidden := forbidden_tokens(slot, self._tokens)):
+                    logits = state.logits() if logits is None else logits
+                    token = best_but(logits[row], forbidden)
+            slot.add(token, self._tokens.eos)
+            if token != token_ids[row]:
+                overrides.append((row, token, slot.done))
+            if slot.request.scores:
+                logits = state.logits() if logits is None else logits
+                slot.scores.append(_log_probability(logits[row], token))
+        if overrides:
+            state.override(*map(list, zip(*overrides, strict=True)))
+
+
+def _log_probability(logits: Float32, token: int) -> float:
+    shifted = logits.astype(np.float64) - float(logits.max())
+    return float(shifted[token] - np.log(np.exp(shifted).sum()))

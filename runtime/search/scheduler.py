@@ -1,0 +1,308 @@
+"""Continuous batching over any engine: rows, groups of steps, refills and moves; a policy chooses the tokens.
+
+Rows are independent: one that finishes takes the next waiting sentence while the others go on, so a batch never waits
+for its longest sentence. Sentences may be submitted while batches run. A batch takes more rows when more wait than it
+has room for; when none waits, the rows that work move together once they are half of the batch. Caches start short and
+double, so that a short answer does not pay for the longest cache.
+
+Threads that drain one scheduler share its queue; each runs a batch of its own.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, takewhile
+from threading import Lock
+from typing import Protocol
+
+import numpy as np
+from txport.runtime.engine import DecoderState, Engine, Int64, Memory
+from txport.runtime.search.requests import Request, Result, Slot
+
+# The most source tokens (padding included) that rows of one batch hold by default.
+BATCH_TOKENS = 4096
+
+
+class Policy(Protocol):
+    """How tokens are chosen."""
+
+    def needs_logits(self, request: Request) -> bool:
+        """Whether a state that answers this request must be allocated with logits."""
+
+    def stepwise(self, slot: Slot) -> bool:
+        """Whether `choose` must see the next step before the one after it begins."""
+
+    def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64) -> None:
+        """Append the tokens of a group of steps to the answers.
+
+        Args:
+            state: what made them; all of its steps have been read if a slot is stepwise.
+            slots: the slot of each row; None for a free row.
+            token_ids: int64 `[steps, rows]` that the device chose; one step if a slot is stepwise.
+        """
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A request that waits."""
+
+    index: int
+    request: Request
+
+    @property
+    def width(self) -> int:
+        return len(self.request.source_ids)
+
+
+class Scheduler:
+    """A queue of requests, and batches that answer them.
+
+    Args:
+        engine: what runs the model.
+        policy: what chooses the tokens.
+        rows: the most rows that run together; at most `Limits.batch`, which is also the meaning of None.
+        batch_tokens: the most source tokens, padding included, that run together, but one row at least.
+        workers: threads that will drain the queue at once: the batch of each has a share of `rows` and `batch_tokens`.
+        poll: the most steps that the host has not seen; None for the engine's own.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        policy: Policy,
+        *,
+        rows: int | None = None,
+        batch_tokens: int = BATCH_TOKENS,
+        workers: int = 1,
+        poll: int | None = None,
+    ) -> None:
+        self.engine = engine
+        self.policy = policy
+        self.poll = poll or engine.poll
+        self._rows = max(1, min(rows or engine.limits.batch, engine.limits.batch) // workers)
+        self._batch_tokens = max(1, batch_tokens // workers)
+        self._workers = workers
+        self._lock = Lock()  # of all that follows
+        self._queue: deque[_Entry] = deque()
+        self._submissions = 0
+        self._batches = 0
+        self._stopped = False
+
+    def submit(self, requests: Sequence[Request]) -> range:
+        """Queue requests behind those that wait, the longest sources first; any thread may do so at any time.
+
+        Returns:
+            the `Result.index` of each.
+
+        Raises:
+            InputError: a source is empty or longer than the engine takes, or a length is not positive.
+        """
+        for request in requests:
+            request.check(self.engine.limits)
+        with self._lock:
+            indices = range(self._submissions, self._submissions + len(requests))
+            self._submissions += len(requests)
+            entries = map(_Entry, indices, requests)
+            self._queue.extend(sorted(entries, key=lambda entry: -entry.width))
+        return indices
+
+    def drain(self) -> Iterator[Result]:
+        """Run batches until nothing waits, and yield each answer when it ends."""
+        for slots in self.steps():
+            for slot in slots:
+                if slot.done:
+                    yield slot.result()
+
+    def steps(self) -> Iterator[list[Slot]]:
+        """Run batches until nothing waits, and yield the slots that worked after each group of steps."""
+        while (sizes := self._open()) is not None:
+            try:
+                yield from _Batch(self, *sizes).steps()
+            finally:
+                with self._lock:
+                    self._batches -= 1
+
+    def stop(self) -> None:
+        """Let every thread that drains end after its step; answers that have not ended are lost."""
+        self._stopped = True
+
+    @property
+    def stopped(self) -> bool:
+        return self._stopped
+
+    def _open(self) -> tuple[int, int, int, bool] | None:
+        """Rows, source, target and logits for a batch of the head of the queue; None if nothing waits."""
+        with self._lock:
+            if not self._queue or self._stopped:
+                return None
+            source = max(entry.width for entry in self._head())
+            rows = min(self.most_rows(source), self._share(self._workers - self._batches))
+            longest = max(entry.request.limit(self.engine.limits) for entry in self._queue)
+            logits = any(self.policy.needs_logits(entry.request) for entry in self._queue)
+            self._batches += 1
+        return rows, source, min(self.engine.first_target(source), longest), logits
+
+    def most_rows(self, source: int) -> int:
+        """The most rows of a batch of sources of this width."""
+        return max(1, min(self._rows, self._batch_tokens // source))
+
+    def _head(self) -> Iterator[_Entry]:
+        """Those from whom a batch gets its width."""
+        return islice(self._queue, self._rows)
+
+    def _share(self, workers: int) -> int:
+        """As many of those that wait as one of so many workers may take, so that the others get some, too."""
+        return -(-len(self._queue) // max(1, workers))
+
+    def take(self, state: DecoderState, logits: bool) -> list[_Entry]:
+        """The next group for a running batch, at most as many as it has rows; empty if there is none for it."""
+        with self._lock:
+            return [self._queue.popleft() for _ in range(self._ready(state, logits, state.rows))]
+
+    def waiting(self, state: DecoderState, logits: bool, most: int) -> int:
+        """How many of those that wait a running batch may take now, as far as `most`."""
+        with self._lock:
+            return self._ready(state, logits, most)
+
+    def _ready(self, state: DecoderState, logits: bool, most: int) -> int:
+        """How many at the head of the queue belong in a running batch.
+
+        One that is too wide or needs logits lets the batch drain, so that it begins the next one. That is rare where
+        many wait, since the longest come first. Sentences of half the width get a batch of their own if they can fill
+        it, so that they do not pay for the padding.
+        """
+        narrow = all(2 * entry.width <= state.source for entry in self._head())
+        if narrow and len(self._queue) >= state.rows:
+            return 0
+        head = islice(self._queue, min(most, self._share(self._workers)))
+
+        def fits(entry: _Entry) -> bool:
+            return entry.width <= state.source and (logits or not self.policy.needs_logits(entry.request))
+
+        return sum(1 for _ in takewhile(fits, head))
+
+
+class _Batch:
+    """One decoder state and the slot of each row; `None` for a row that is free."""
+
+    def __init__(self, scheduler: Scheduler, rows: int, source: int, target: int, logits: bool) -> None:
+        self._scheduler = scheduler
+        self._engine = scheduler.engine
+        self._policy = scheduler.policy
+        self._state: DecoderState = self._engine.allocate(rows, source, target, logits=logits)
+        self._logits = logits
+        self._slots: list[Slot | None] = [None] * rows
+        self._encoded: deque[tuple[_Entry, Memory, int]] = deque()  # with the row of the memory
+        self._in_flight = 0  # steps of the group that the device began while the host read another
+        self._drained = False  # at this step no sentence waits for this batch; others may come
+
+    def steps(self) -> Iterator[list[Slot]]:
+        """Step, and yield the slots that worked; those that are done have left the batch already."""
+        while not self._scheduler.stopped:
+            if not self._in_flight:
+                self._add_rows()
+                self._refill()
+            self._drained = not self._waiting()
+            working = self._working()
+            if not working:
+                return
+            self._grow_or_shrink(working)
+            self._step(working)
+            self._slots = [None if slot is None or slot.done else slot for slot in self._slots]
+            yield working
+
+    def _working(self) -> list[Slot]:
+        return [slot for slot in self._slots if slot is not None]
+
+    def _waiting(self, most: int = 1) -> int:
+        """How many sentences may still be placed, as far as is known now, and as far as `most`."""
+        return len(self._encoded) + self._scheduler.waiting(self._state, self._logits, most)
+
+    def _add_rows(self) -> None:
+        """Take at least twice as many rows if more sentences wait than rows are free."""
+        count = len(self._slots)
+        most = self._scheduler.most_rows(self._state.source)
+        needed = len(self._working()) + self._waiting(most)
+        if count >= min(most, needed):
+            return
+        # The protocol makes no free rows: copies of the first become free by ending them.
+        rows = range(count, min(most, max(2 * count, needed)))
+        self._state = self._state.moved([*range(count), *[0] * len(rows)], self._state.target)
+        self._state.override(rows, [self._engine.tokens.eos] * len(rows), [True] * len(rows))
+        self._slots += [None] * len(rows)
+
+    def _refill(self) -> None:
+        """Place waiting sentences in the free rows, a group from one encoder run at a time."""
+        free = [row for row, slot in enumerate(self._slots) if slot is None]
+        while free and (self._encoded or self._encode_group()):
+            memory = self._encoded[0][1]
+            rows = []
+            memory_rows = []
+            limits = []
+            while free and self._encoded and self._encoded[0][1] is memory:
+                entry, _, memory_row = self._encoded.popleft()
+                slot = Slot(entry.index, entry.request, entry.request.limit(self._engine.limits))
+                rows.append(free.pop(0))
+                memory_rows.append(memory_row)
+                limits.append(slot.limit)
+                self._slots[rows[-1]] = slot
+            self._state.place(rows, memory, memory_rows, limits)
+
+    def _encode_group(self) -> bool:
+        """Encode as many sentences as there are rows, ahead of need; False if none is left for this batch."""
+        group = self._scheduler.take(self._state, self._logits)
+        if not group:
+            return False
+        lengths = np.array([entry.width for entry in group], np.int64)
+        ids = np.full((len(group), int(lengths.max())), self._engine.tokens.pad, np.int64)
+        for row, entry in enumerate(group):
+            ids[row, : lengths[row]] = entry.request.source_ids
+        memory = self._engine.encode(ids, lengths)
+        self._encoded.extend((entry, memory, row) for row, entry in enumerate(group))
+        return True
+
+    def _half_free(self, working: list[Slot]) -> bool:
+        return self._drained and 2 * len(working) <= len(self._slots)
+
+    def _grow_or_shrink(self, working: list[Slot]) -> None:
+        """Move to longer caches if a row has filled them, and to fewer rows if half are free and none waits."""
+        length = max(len(slot.ids) for slot in working)
+        if self._in_flight or (length < self._state.target and not self._half_free(working)):
+            return
+        rows = self._compacted_rows() if self._drained else list(range(len(self._slots)))
+        target = self._state.target
+        while target <= length:
+            target = min(2 * target, max(slot.limit for slot in working))
+        self._state = self._state.moved(rows, target)
+        self._slots = [self._slots[row] for row in rows]
+
+    def _compacted_rows(self) -> list[int]:
+        """The rows that work; those at the end fill the gaps at the front, so that few rows have to move."""
+        rows = [row for row, slot in enumerate(self._slots) if slot is not None]
+        behind = deque(row for row in rows if row >= len(rows))
+        return [row if self._slots[row] is not None else behind.popleft() for row in range(len(rows))]
+
+    def _step(self, working: list[Slot]) -> None:
+        stepwise = any(map(self._policy.stepwise, working))
+        # Where rows stay as they are, a device goes on while the host reads: with half as many steps in a group, since
+        # those of two groups are lost after the last row has finished. Finished rows are inert meanwhile.
+        ahead = self._engine.poll > 1 and not stepwise and self._drained and not self._half_free(working)
+        group = self._scheduler.poll
+        if stepwise:
+            group = 1
+        elif ahead:
+            group = max(group // 2, 1)
+        self._in_flight = self._in_flight or self._begin(group, working)
+        following = self._begin(group, working) if ahead else 0
+        token_ids = self._state.read().token_ids
+        self._in_flight = following
+        self._policy.choose(self._state, self._slots, token_ids)
+
+    def _begin(self, count: int, working: list[Slot]) -> int:
+        """Begin a group of up to `count` steps, behind the one that is in flight; return how many they are."""
+        room = self._state.target - max(len(slot.ids) for slot in working) - self._in_flight
+        most = max(slot.limit - len(slot.ids) for slot in working) - self._in_flight
+        steps = max(0, min(count, room, most))
+        if steps:
+            self._state.step(steps)
+        return steps

@@ -1,0 +1,58 @@
+"""Greedy search straight from its definition, over the model of `memory_engine`, and requests to try it on."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import strategies as st
+from memory_engine import TOKENS, logits_after
+from txport.runtime.engine import Limits
+from txport.runtime.search.requests import Request, Result
+
+
+def oracle(request: Request, limits: Limits, eos_weight: float) -> tuple[list[int], list[float]]:
+    """One sentence alone, straight from the definition."""
+    limit = min(request.max_length or limits.target, limits.target)
+    ids: list[int] = []
+    scores: list[float] = []
+    while len(ids) < limit and TOKENS.eos not in ids:
+        logits = logits_after(request.source_ids, [TOKENS.bos, *ids], eos_weight).astype(np.float64)
+        allowed = logits.copy()
+        if len(ids) < request.min_length:
+            allowed[TOKENS.eos] = -np.inf
+        token = request.prefix[len(ids)] if len(ids) < len(request.prefix) else int(allowed.argmax())
+        scores.append(float(np.log(np.exp(logits[token]) / np.exp(logits).sum())))
+        ids.append(token)
+    return ids, scores
+
+
+WORD = st.integers(4, 11)
+SOURCE = st.lists(WORD, max_size=11).map(lambda ids: [*ids, TOKENS.eos])
+REQUEST = st.builds(
+    Request,
+    SOURCE,
+    st.none() | st.integers(1, 110),
+    st.integers(0, 40),
+    st.lists(st.integers(3, 11), max_size=5),
+    st.booleans(),
+)
+PLAIN = st.builds(Request, SOURCE, st.none() | st.integers(1, 110))
+
+
+def sources(lengths: Sequence[int]) -> list[Request]:
+    """Distinct sources of these lengths that run to the maximum length of 40, since nothing ends them earlier."""
+    words = [([4 + i % 8, 4 + i // 8 % 8] * 6)[: length - 1] for i, length in enumerate(lengths)]
+    return [Request([*word, TOKENS.eos], 40) for word in words]
+
+
+def check_results(results: Sequence[Result], requests: Sequence[Request], limits: Limits, eos_weight: float) -> None:
+    """Each request has its result, which is that of the sentence alone."""
+    assert sorted(result.index for result in results) == list(range(len(requests)))
+    for result in results:
+        request = requests[result.index]
+        ids, scores = oracle(request, limits, eos_weight)
+        assert result.ids == ids
+        if request.scores:
+            assert result.scores is not None
+            np.testing.assert_allclose(result.scores, scores, rtol=0, atol=1e-5)
+        else:
+            assert result.scores is None
