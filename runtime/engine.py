@@ -1,7 +1,7 @@
 """The protocol of engines: encode, then step a fixed set of rows whose buffers the engine owns.
 
 Search (`txport.runtime.search`) is written once over these protocols and knows no library; an engine knows no search.
-Buffers may be anywhere: an engine on a GPU keeps them there, and `read` is the only point at which the host waits for it.
+Buffers may be anywhere: an engine on a GPU keeps them there, and only `read` lets the host wait for it.
 
 Every method may raise `EngineError` (the library or the device failed) and `ResourceError` (memory is exhausted).
 """
