@@ -30,9 +30,9 @@ def fed(scheduler: Scheduler, parts: Sequence[Sequence[Request]], pauses: Sequen
                 scheduler.submit(waiting.pop(0)[0])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
-    st.lists(st.tuples(st.lists(REQUEST, max_size=6), st.integers(0, 30)), max_size=6),
+    st.lists(st.tuples(st.lists(REQUEST, max_size=5), st.integers(0, 30)), max_size=4),
     st.sampled_from([-3.0, 0.0, 1.0]),
     st.sampled_from([1, 3, 8]),
     st.sampled_from([1, 2, 4, 8]),
