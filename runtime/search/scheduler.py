@@ -227,7 +227,7 @@ class _Batch:
             return
         # The protocol makes no free rows: copies of the first become free by ending them.
         rows = range(count, min(most, max(2 * count, needed)))
-        self._state = self._state.moved([*range(count), *[0] * len(rows)], self._state.target)
+        self._state = self._state.moved([*range(count), *[0] * len(rows)], self._target(self._working()))
         self._state.override(rows, [self._engine.tokens.eos] * len(rows), [True] * len(rows))
         self._slots += [None] * len(rows)
 
@@ -270,11 +270,16 @@ class _Batch:
         if self._in_flight or (length < self._state.target and not self._half_free(working)):
             return
         rows = self._compacted_rows() if self._drained else list(range(len(self._slots)))
+        self._state = self._state.moved(rows, self._target(working))
+        self._slots = [self._slots[row] for row in rows]
+
+    def _target(self, working: list[Slot]) -> int:
+        """A length of caches that leaves each row that works room for a token."""
+        length = max((len(slot.ids) for slot in working), default=0)
         target = self._state.target
         while target <= length:
             target = min(2 * target, max(slot.limit for slot in working))
-        self._state = self._state.moved(rows, target)
-        self._slots = [self._slots[row] for row in rows]
+        return target
 
     def _compacted_rows(self) -> list[int]:
         """The rows that work; those at the end fill the gaps at the front, so that few rows have to move."""

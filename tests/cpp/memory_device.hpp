@@ -18,7 +18,7 @@
 #include "bundle/manifest.hpp"
 #include "device/engine.hpp"
 #include "errors.hpp"
-#include "greedy.hpp"
+#include "search/greedy.hpp"
 #include "memory_engine.hpp"
 #include "repository.hpp"
 
@@ -465,9 +465,10 @@ inline std::vector<Request> requests(std::size_t count, std::uint32_t seed) {
 // The loop over an engine gives what it gives over one without a device.
 inline void check_same(const Engine& engine, float eos_weight, std::size_t count, std::uint32_t seed, bool scores) {
   const MemoryEngine expected(kLimits, 1, eos_weight);
-  const std::vector<Request> asked = requests(count, seed);
+  std::vector<Request> asked = requests(count, seed);
+  for (Request& request : asked) request.scores = scores;
   for (const std::int64_t rows : {1, 3, 8}) {
-    const SearchOptions options{rows, kBatchTokens, scores};
+    const SearchOptions options{rows};
     const auto first = decode_all(expected, asked, options);
     const auto second = decode_all(engine, asked, options);
     REQUIRE(first.size() == second.size());

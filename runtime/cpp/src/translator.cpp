@@ -8,7 +8,7 @@
 #include "cores.hpp"
 #include "engines/choice.hpp"
 #include "errors.hpp"
-#include "greedy.hpp"
+#include "search/greedy.hpp"
 #include "text/affixes.hpp"
 
 namespace txport::core {
@@ -141,7 +141,7 @@ std::vector<Translation> Translator::translations(const std::vector<Sentence>& s
   std::vector<Request> requests;
   requests.reserve(sentences.size());
   for (const Sentence& sentence : sentences) requests.push_back(sentence.request);
-  const SearchOptions search{options_.batch, options_.batch_tokens, options.scores, options_.workers};
+  const SearchOptions search{options_.batch, options_.batch_tokens, options_.workers};
   std::vector<Translation> made;
   for (Result& result : decode_all(*engine_, requests, search)) {
     Translation& added = made.emplace_back();
@@ -161,7 +161,7 @@ PieceStream::PieceStream(const Translator& translator, std::string_view sentence
     throw InputError("a stream has no alignments and no attention: use translate for these");
   }
   auto asked = translator.call(options).sentence(sentence, "the sentence");
-  if (asked) tokens_.emplace(*translator.engine_, std::move(asked->request), options.scores);
+  if (asked) tokens_.emplace(*translator.engine_, std::move(asked->request));
 }
 
 std::optional<Piece> PieceStream::next() {

@@ -10,10 +10,10 @@
 
 #include "bundle/manifest.hpp"
 #include "engine.hpp"
-#include "greedy.hpp"
 #include "options.hpp"
 #include "results.hpp"
 #include "scoring.hpp"
+#include "search/greedy.hpp"
 #include "text/requests.hpp"
 #include "text/tokenizer.hpp"
 

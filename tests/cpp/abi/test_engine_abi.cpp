@@ -11,7 +11,7 @@
 #include "abi/engine.hpp"
 #include "fused/engine.hpp"
 #include "fused/random_model.hpp"
-#include "greedy.hpp"
+#include "search/greedy.hpp"
 #include "txport/engine.h"
 
 namespace {

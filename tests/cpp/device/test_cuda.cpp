@@ -12,7 +12,7 @@
 #include "engines/ort.hpp"
 #include "engines/ort_cuda.hpp"
 #include "errors.hpp"
-#include "greedy.hpp"
+#include "search/greedy.hpp"
 #include "memory_device.hpp"
 #include "moved_rows.hpp"
 #include "repository.hpp"

@@ -11,7 +11,7 @@
 #include "engines/choice.hpp"
 #include "engines/ort_cuda.hpp"
 #include "errors.hpp"
-#include "greedy.hpp"
+#include "search/greedy.hpp"
 #include "memory_device.hpp"
 #include "moved_rows.hpp"
 #include "repository.hpp"
@@ -239,7 +239,8 @@ TEST_CASE("ONNX Runtime over a device's buffers answers as over its own") {
       const auto engine = open_ort_on(device, kToyBundle, manifest, choice, nullptr);
       CHECK(engine->name() == plain->name());
       for (const bool scores : {false, true}) {
-        const SearchOptions options{5, kBatchTokens, scores};
+        const SearchOptions options{5};
+        for (Request& request : asked) request.scores = scores;
         const auto expected = decode_all(*plain, asked, options);
         const auto found = decode_all(*engine, asked, options);
         for (std::size_t i = 0; i < asked.size(); ++i) {

@@ -9,7 +9,7 @@
 #include "cuda_stream.hpp"
 #include "engines/trt.hpp"
 #include "errors.hpp"
-#include "greedy.hpp"
+#include "search/greedy.hpp"
 #include "memory_device.hpp"
 #include "moved_rows.hpp"
 #include "nvinfer_stubs.hpp"

@@ -16,7 +16,7 @@
 #include "fused/random_model.hpp"
 #include "fused/targets.hpp"
 #include "fused/tuner.hpp"
-#include "greedy.hpp"
+#include "search/greedy.hpp"
 #include "moved_rows.hpp"
 
 using namespace txport::core;

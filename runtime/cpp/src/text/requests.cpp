@@ -80,7 +80,7 @@ Sentence Call::of_ids(Ids source) const {
 Request Call::request(Ids source, const Ids& target_prefix) const {
   Ids prefix = target_prefix;
   append(prefix, prefix_);
-  return {std::move(source), options_.max_length, options_.min_length, std::move(prefix)};
+  return {std::move(source), options_.max_length, options_.min_length, std::move(prefix), options_.scores};
 }
 
 }  // namespace txport::core

@@ -9,8 +9,8 @@
 
 #include "bundle/manifest.hpp"
 #include "engine.hpp"
-#include "greedy.hpp"
 #include "options.hpp"
+#include "search/requests.hpp"
 #include "text/affixes.hpp"
 #include "text/alignment.hpp"
 #include "text/tokenizer.hpp"

@@ -1,0 +1,335 @@
+#include "search/scheduler.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace txport::core {
+
+// One decoder state, and the slot of each of its rows.
+class Batch {
+ public:
+  Batch(Scheduler& scheduler, const Scheduler::BatchSizes& sizes)
+      : scheduler_(scheduler),
+        engine_(scheduler.engine_),
+        policy_(scheduler.policy_),
+        logits_(sizes.logits),
+        slots_(sizes.rows),
+        state_(engine_.allocate(sizes.rows, sizes.source, sizes.target, sizes.logits)) {}
+
+  // Step, and return the slots that worked; those that are done have left the batch already. Empty if no sentence is
+  // left for this batch.
+  Slots step() {
+    if (in_flight_ == 0) {
+      add_rows();
+      refill();
+    }
+    drained_ = waiting(1) == 0;
+    Slots working;
+    std::copy_if(slots_.begin(), slots_.end(), std::back_inserter(working), [](const auto& slot) { return slot; });
+    if (working.empty()) return working;
+    grow_or_shrink(working);
+    advance(working);
+    for (auto& slot : slots_) {
+      if (slot && slot->done) slot.reset();
+    }
+    return working;
+  }
+
+ private:
+  struct Encoded {
+    Scheduler::Entry entry;
+    std::shared_ptr<const Memory> memory;
+    std::size_t row;
+  };
+
+  Scheduler& scheduler_;
+  const Engine& engine_;
+  const Policy& policy_;
+  const bool logits_;
+  Slots slots_;
+  std::unique_ptr<DecoderState> state_;
+  std::deque<Encoded> encoded_;
+  std::int64_t in_flight_ = 0;  // steps of the group that the device began while the host read another
+  bool drained_ = false;        // at this step no sentence waits for this batch; others may come
+
+  // How many sentences may still be placed, as far as is known now, and as far as `most`.
+  std::size_t waiting(std::size_t most) { return encoded_.size() + scheduler_.waiting(*state_, logits_, most); }
+
+  std::size_t count_working() const {
+    return static_cast<std::size_t>(
+        std::count_if(slots_.begin(), slots_.end(), [](const auto& slot) { return slot != nullptr; }));
+  }
+
+  // Take at least twice as many rows if more sentences wait than rows are free.
+  void add_rows() {
+    const std::size_t count = slots_.size();
+    const std::size_t most = scheduler_.most_rows(state_->source());
+    if (count >= most) return;
+    const std::size_t needed = count_working() + waiting(most);
+    if (count >= needed) return;
+    const std::size_t total = std::min(most, std::max(2 * count, needed));
+    // The protocol makes no free rows: copies of the first become free by ending them.
+    std::vector<std::size_t> rows = all_rows();
+    rows.resize(total, 0);
+    state_ = state_->moved(rows, target(slots_));
+    std::iota(rows.begin(), rows.end(), std::size_t{0});
+    rows.erase(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(count));
+    state_->override_tokens(rows, Ids(rows.size(), engine_.tokens().eos), std::vector<bool>(rows.size(), true));
+    slots_.resize(total);
+  }
+
+  // Place waiting sentences in the free rows, a group from one encoder run at a time.
+  void refill() {
+    std::deque<std::size_t> free;
+    for (std::size_t row = 0; row < slots_.size(); ++row) {
+      if (!slots_[row]) free.push_back(row);
+    }
+    while (!free.empty() && (!encoded_.empty() || encode_group())) {
+      const std::shared_ptr<const Memory> memory = encoded_.front().memory;
+      std::vector<std::size_t> rows;
+      std::vector<std::size_t> memory_rows;
+      Ids limits;
+      while (!free.empty() && !encoded_.empty() && encoded_.front().memory == memory) {
+        Encoded next = std::move(encoded_.front());
+        encoded_.pop_front();
+        const std::int64_t limit = next.entry.request.limit(engine_.limits());
+        slots_[free.front()] = std::make_shared<Slot>(Slot{next.entry.index, std::move(next.entry.request), limit});
+        rows.push_back(free.front());
+        memory_rows.push_back(next.row);
+        limits.push_back(limit);
+        free.pop_front();
+      }
+      state_->place(rows, *memory, memory_rows, limits);
+    }
+  }
+
+  // Encode as many sentences as there are rows, ahead of need; false if none is left for this batch.
+  bool encode_group() {
+    std::vector<Scheduler::Entry> group = scheduler_.take(*state_, logits_);
+    if (group.empty()) return false;
+    Ids lengths;
+    lengths.reserve(group.size());
+    for (const Scheduler::Entry& entry : group) lengths.push_back(entry.request.width());
+    const auto width = static_cast<std::size_t>(*std::max_element(lengths.begin(), lengths.end()));
+    Ids ids(group.size() * width, engine_.tokens().pad);
+    for (std::size_t row = 0; row < group.size(); ++row) {
+      const Ids& source = group[row].request.source_ids;
+      std::copy(source.begin(), source.end(), ids.begin() + static_cast<std::ptrdiff_t>(row * width));
+    }
+    const auto memory = engine_.encode(ids, lengths);
+    for (std::size_t row = 0; row < group.size(); ++row) encoded_.push_back({std::move(group[row]), memory, row});
+    return true;
+  }
+
+  bool half_free(const Slots& working) const { return drained_ && 2 * working.size() <= slots_.size(); }
+
+  // Move to longer caches if a row has filled them, and to fewer rows if half are free and none waits.
+  void grow_or_shrink(const Slots& working) {
+    if (in_flight_ > 0 || (longest(working) < state_->target() && !half_free(working))) return;
+    const std::vector<std::size_t> rows = drained_ ? compacted_rows() : all_rows();
+    state_ = state_->moved(rows, target(working));
+    Slots slots;
+    slots.reserve(rows.size());
+    for (const std::size_t row : rows) slots.push_back(slots_[row]);
+    slots_ = std::move(slots);
+  }
+
+  // A length of caches that leaves each row that works room for a token.
+  std::int64_t target(const Slots& slots) const {
+    std::int64_t limit = 0;
+    for (const auto& slot : slots) limit = slot ? std::max(limit, slot->limit) : limit;
+    std::int64_t target = state_->target();
+    while (target <= longest(slots)) target = std::min(2 * target, limit);
+    return target;
+  }
+
+  // The rows that work; those at the end fill the gaps at the front, so that few rows have to move.
+  std::vector<std::size_t> compacted_rows() const {
+    const std::size_t count = count_working();
+    std::vector<std::size_t> rows;
+    std::deque<std::size_t> behind;
+    for (std::size_t row = count; row < slots_.size(); ++row) {
+      if (slots_[row]) behind.push_back(row);
+    }
+    for (std::size_t row = 0; row < count; ++row) {
+      if (slots_[row]) {
+        rows.push_back(row);
+      } else {
+        rows.push_back(behind.front());
+        behind.pop_front();
+      }
+    }
+    return rows;
+  }
+
+  std::vector<std::size_t> all_rows() const {
+    std::vector<std::size_t> rows(slots_.size());
+    std::iota(rows.begin(), rows.end(), std::size_t{0});
+    return rows;
+  }
+
+  static std::int64_t longest(const Slots& slots) {
+    std::int64_t most = 0;
+    for (const auto& slot : slots) most = slot ? std::max(most, slot->length()) : most;
+    return most;
+  }
+
+  void advance(const Slots& working) {
+    const bool stepwise =
+        std::any_of(working.begin(), working.end(), [this](const auto& slot) { return policy_.stepwise(*slot); });
+    // Where rows stay as they are, a device goes on while the host reads: with half as many steps in a group, since
+    // those of two groups are lost after the last row has finished. Finished rows are inert meanwhile.
+    const bool ahead = engine_.poll() > 1 && !stepwise && drained_ && !half_free(working);
+    const std::int64_t poll = scheduler_.poll_;
+    const std::int64_t group = stepwise ? 1 : ahead ? std::max<std::int64_t>(poll / 2, 1) : poll;
+    if (in_flight_ == 0) in_flight_ = begin(group, working);
+    const std::int64_t following = ahead ? begin(group, working) : 0;
+    const Ids token_ids = state_->read().token_ids;
+    in_flight_ = following;
+    policy_.choose(*state_, slots_, token_ids);
+  }
+
+  // Begin a group of up to `count` steps, behind the one that is in flight; return how many they are.
+  std::int64_t begin(std::int64_t count, const Slots& working) {
+    const std::int64_t room = state_->target() - longest(working) - in_flight_;
+    std::int64_t most = 0;
+    for (const auto& slot : working) most = std::max(most, slot->limit - slot->length() - in_flight_);
+    const std::int64_t steps = std::max<std::int64_t>(std::min({count, room, most}), 0);
+    if (steps > 0) state_->step(steps);
+    return steps;
+  }
+};
+
+Scheduler::Scheduler(const Engine& engine, const Policy& policy, const SearchOptions& options,
+                     std::optional<std::int64_t> poll)
+    : engine_(engine),
+      policy_(policy),
+      poll_(poll.value_or(engine.poll())),
+      workers_(std::max<std::int64_t>(options.workers, 1)),
+      rows_(std::max<std::int64_t>(
+          1, std::min(options.rows.value_or(engine.limits().batch), engine.limits().batch) / workers_)),
+      batch_tokens_(std::max<std::int64_t>(1, options.batch_tokens / workers_)) {}
+
+std::size_t Scheduler::submit(std::vector<Request> requests) {
+  for (const Request& request : requests) request.check(engine_.limits());
+  std::vector<std::size_t> order(requests.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t first, std::size_t second) {
+    return requests[first].width() > requests[second].width();
+  });
+  const std::lock_guard lock(mutex_);
+  const std::size_t first = submissions_;
+  submissions_ += requests.size();
+  for (const std::size_t i : order) queue_.push_back({first + i, std::move(requests[i])});
+  return first;
+}
+
+void Scheduler::drain(const std::function<void(Result)>& give) {
+  Worker worker(*this);
+  for (Slots working = worker.step(); !working.empty(); working = worker.step()) {
+    for (const auto& slot : working) {
+      if (slot->done) give(slot->result());
+    }
+  }
+}
+
+// Sizes of a batch for the head of the queue; nothing if nothing waits.
+std::optional<Scheduler::BatchSizes> Scheduler::open() {
+  const std::lock_guard lock(mutex_);
+  if (queue_.empty()) return std::nullopt;
+  const std::int64_t source = head_width();
+  std::int64_t longest = 1;
+  bool logits = false;
+  for (const Entry& entry : queue_) {
+    longest = std::max(longest, entry.request.limit(engine_.limits()));
+    logits = logits || policy_.needs_logits(entry.request);
+  }
+  const std::size_t rows = std::min(most_rows(source), share(workers_ - batches_));
+  ++batches_;
+  return BatchSizes{rows, source, std::min(engine_.first_target(source), longest), logits};
+}
+
+void Scheduler::close() {
+  const std::lock_guard lock(mutex_);
+  --batches_;
+}
+
+// The most rows of a batch of sources of this width.
+std::size_t Scheduler::most_rows(std::int64_t source) const {
+  return static_cast<std::size_t>(std::max<std::int64_t>(1, std::min(rows_, batch_tokens_ / source)));
+}
+
+// The next group for a running batch, at most as many as it has rows; empty if there is none for it.
+std::vector<Scheduler::Entry> Scheduler::take(const DecoderState& state, bool logits) {
+  const std::lock_guard lock(mutex_);
+  std::vector<Entry> group;
+  for (std::size_t count = ready(state, logits, state.rows()); count > 0; --count) {
+    group.push_back(std::move(queue_.front()));
+    queue_.pop_front();
+  }
+  return group;
+}
+
+// How many of those that wait a running batch may take now, as far as `most`.
+std::size_t Scheduler::waiting(const DecoderState& state, bool logits, std::size_t most) {
+  const std::lock_guard lock(mutex_);
+  return ready(state, logits, most);
+}
+
+// The widest of those from whom a batch gets its width.
+std::int64_t Scheduler::head_width() const {
+  std::int64_t width = 0;
+  const std::size_t count = std::min(queue_.size(), static_cast<std::size_t>(rows_));
+  for (std::size_t i = 0; i < count; ++i) width = std::max(width, queue_[i].request.width());
+  return width;
+}
+
+// As many of those that wait as one of so many workers may take, so that the others get some, too.
+std::size_t Scheduler::share(std::int64_t workers) const {
+  const auto parts = static_cast<std::size_t>(std::max<std::int64_t>(workers, 1));
+  return (queue_.size() + parts - 1) / parts;
+}
+
+// How many at the head of the queue belong in a running batch.
+//
+// One that is too wide or needs logits lets the batch drain, so that it begins the next one. That is rare where many
+// wait, since the longest come first. Sentences of half the width get a batch of their own if they can fill it, so that
+// they do not pay for the padding.
+std::size_t Scheduler::ready(const DecoderState& state, bool logits, std::size_t most) const {
+  if (2 * head_width() <= state.source() && queue_.size() >= state.rows()) return 0;
+  std::size_t count = 0;
+  for (most = std::min(most, share(workers_)); count < most; ++count) {
+    const Request& request = queue_[count].request;
+    if (request.width() > state.source() || (policy_.needs_logits(request) && !logits)) break;
+  }
+  return count;
+}
+
+Worker::Worker(Scheduler& scheduler) : scheduler_(scheduler) {}
+
+Worker::~Worker() {
+  if (batch_) scheduler_.close();
+}
+
+Slots Worker::step() {
+  while (!scheduler_.stopped_) {
+    if (!batch_) {
+      const auto sizes = scheduler_.open();
+      if (!sizes) break;
+      try {
+        batch_ = std::make_unique<Batch>(scheduler_, *sizes);
+      } catch (...) {
+        scheduler_.close();
+        throw;
+      }
+    }
+    Slots working = batch_->step();
+    if (!working.empty()) return working;
+    batch_.reset();
+    scheduler_.close();
+  }
+  return {};
+}
+
+}  // namespace txport::core
