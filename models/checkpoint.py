@@ -12,8 +12,9 @@ checkpoint/
 """
 
 import json
+import math
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch.overrides import TorchFunctionMode
 from txport.models.config import Config
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.strict_json import encode, load
@@ -118,7 +120,8 @@ def load_checkpoint(directory: Path) -> Checkpoint:
     config = read_config(directory)
     # Before the model itself: a damaged config may ask for more than there is memory.
     tensors = _read_tensors(directory / "model.safetensors", parameter_shapes(config))
-    model = Transformer(config)
+    with _NoRandomWeights():
+        model = Transformer(config)
     for name, tensor in named_tensors(model).items():
         tensor.data = tensors[name]
     tokenizer = read_tokenizer(directory, config)
@@ -130,6 +133,19 @@ def load_checkpoint(directory: Path) -> Checkpoint:
     return Checkpoint(directory, config, model.eval(), tokenizer, sentences, references)
 
 
+class _NoRandomWeights(TorchFunctionMode):
+    """Leave weights as they are allocated: drawing random ones takes longer than reading those of a checkpoint."""
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        options = kwargs or {}
+        initialises = getattr(function, "__module__", None) == "torch.nn.init"
+        if initialises or function in (torch.Tensor.uniform_, torch.Tensor.normal_):
+            return args[0] if args else options["tensor"]
+        return function(*args, **options)
+
+
 def named_tensors(model: Transformer) -> dict[str, torch.Tensor]:
     """All that a checkpoint keeps of a model: parameters, tied ones once, and running means."""
     kept = model.state_dict().keys()
@@ -138,7 +154,7 @@ def named_tensors(model: Transformer) -> dict[str, torch.Tensor]:
 
 def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:
     """The shape of each tensor by its name, tied ones once; nothing is allocated."""
-    with torch.device("meta"):
+    with torch.device("meta"), _NoRandomWeights():
         return {name: tuple(tensor.shape) for name, tensor in named_tensors(Transformer(config)).items()}
 
 
@@ -179,7 +195,7 @@ def _read_tensors(file: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, t
     for name, tensor in tensors.items():
         if not tensor.is_floating_point():
             raise CheckpointError(f"{file}: {name} has dtype {tensor.dtype}, which is not floating point")
-        if not bool(torch.isfinite(tensor).all()):
+        if tensor.numel() and not all(map(math.isfinite, torch.stack(torch.aminmax(tensor)).tolist())):
             raise CheckpointError(f"{file}: {name} holds NaN or infinity: the training diverged")
         if name.endswith(("running_square", "running_variance")) and bool((tensor < 0).any()):
             raise CheckpointError(f"{file}: {name} has values below 0, which no mean of squares has: copy it again")

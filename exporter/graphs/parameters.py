@@ -5,6 +5,7 @@ float16, or in int8 with scales. All of these are views with strides, so an engi
 What a graph has inline, since it is small, is added to the end of the file.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -39,9 +40,8 @@ def parameter_table(model: Transformer, graphs: Mapping[str, ir.Model], file: Pa
         file: what it lacks is appended to it.
         longest: the positions that were exported.
     """
-    weights = np.fromfile(file, np.uint8)
-    encoder = _Weights(weights, [graphs["encoder"]])
-    steps = _Weights(weights, [graph for name, graph in graphs.items() if name.startswith("decoder_step.")])
+    encoder = _Weights(file, [graphs["encoder"]])
+    steps = _Weights(file, [graph for name, graph in graphs.items() if name.startswith("decoder_step.")])
     found: dict[str, Parameter] = {}
     with file.open("ab") as output:
         added = _Added(output)
@@ -91,24 +91,24 @@ class _Place(NamedTuple):
 
 
 class _Weights:
-    """The weights of some graphs, by dtype and size.
+    """The weights of some graphs, by dtype and size; read when they are compared, so that few are in memory at a time.
 
     Args:
-        data: uint8, the whole file.
+        file: of the weights.
         graphs: with their weights in it.
     """
 
-    def __init__(self, data: npt.NDArray[np.uint8], graphs: Sequence[ir.Model]) -> None:
-        self._stored: dict[tuple[str, int], dict[int, Array]] = {}
+    def __init__(self, file: Path, graphs: Sequence[ir.Model]) -> None:
+        self._file = file
+        self._stored: dict[tuple[str, int], dict[int, tuple[int, ...]]] = {}
         for graph in graphs:
             for value in graph.graph.initializers.values():
                 tensor = value.const_value
                 if isinstance(tensor, ir.ExternalTensor) and tensor.dtype in _DTYPES:
                     assert tensor.offset is not None and tensor.length is not None
-                    dtype = _DTYPES[tensor.dtype]
-                    view = data[tensor.offset : tensor.offset + tensor.length].view(dtype).reshape(tensor.shape.numpy())
-                    view = view[:, 0] if view.shape[1:] == (1,) else view  # scales that are a column
-                    self._stored.setdefault((dtype, view.size), {})[tensor.offset] = view
+                    shape = tensor.shape.numpy()
+                    shape = shape[:1] if shape[1:] == (1,) else shape  # scales that are a column
+                    self._stored.setdefault((_DTYPES[tensor.dtype], math.prod(shape)), {})[tensor.offset] = shape
 
     def find(self, name: str, values: Float32, added: "_Added") -> Parameter:
         """The most exact form in which these graphs have a tensor; what they lack is added."""
@@ -129,13 +129,14 @@ class _Weights:
     def _place(self, values: Array) -> _Place | None:
         """A view of what is stored that equals `values`."""
         for parts in range(1, _PACKED + 1):
-            for offset, stored in self._stored.get((values.dtype.name, parts * values.size), {}).items():
+            for offset, shape in self._stored.get((values.dtype.name, parts * values.size), {}).items():
+                stored: Array = np.memmap(self._file, values.dtype, "r", offset, shape)
                 for whole in (stored, stored.T):
                     if whole.shape[1:] != values.shape[1:]:
                         continue
                     for part, view in enumerate(np.split(whole, parts)):
-                        # The first row decides nearly always.
-                        if np.array_equal(view[0], values[0]) and np.array_equal(view, values):
+                        # The first numbers decide nearly always.
+                        if np.array_equal(view[:1].flat[:4], values[:1].flat[:4]) and np.array_equal(view, values):
                             start = part * len(values) * whole.strides[0]
                             return _Place(offset + start, tuple(stride // whole.itemsize for stride in whole.strides))
         return None

@@ -12,7 +12,6 @@ does, by PyTorch's own operators:
 The mixture of a model that copies is float32 in every format.
 """
 
-import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -31,6 +30,7 @@ from txport.models.transformer import Transformer
 _HALF_MOST = torch.finfo(torch.float16).max
 # What only `Attention.weights` calls, whose weights the mixture reads.
 _MIXTURE = {torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.div, torch.Tensor.__truediv__, torch.softmax}
+_LOOKUPS = {F.embedding, torch.Tensor.__getitem__}
 _LEVELS = 127
 
 Function = Callable[..., Any]
@@ -45,7 +45,7 @@ class Yardstick:
     """
 
     def __init__(self, model: Transformer, weights: str) -> None:
-        self._model = copy.deepcopy(model).double() if weights == "float32" else model
+        self._model = model
         self._arithmetic = {"float32": _Double, "float16": _Half, "int8": _Int8}[weights]()
 
     @torch.inference_mode()
@@ -106,13 +106,21 @@ class _Arithmetic(TorchFunctionMode):
 
 
 class _Double(_Arithmetic):
-    """float64, also where the model asks for float32 at least."""
+    """float64, also where the model asks for float32 at least; weights one at a time, when they are used."""
 
     def _switch(self, on: bool) -> None:
         """The mixture is float64, too."""
 
     def call(self, function: Function, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-        return args[0] if function is torch.Tensor.float else super().call(function, args, options)
+        if function is torch.Tensor.float:
+            return args[0]
+        if function in _LOOKUPS:  # exact, and of a whole table
+            return function(*args, **options)
+        return function(*map(_wide, args), **{name: _wide(value) for name, value in options.items()})
+
+
+def _wide(value: Any) -> Any:
+    return value.double() if isinstance(value, Tensor) and value.dtype == torch.float32 else value
 
 
 class _Half(_Arithmetic):
