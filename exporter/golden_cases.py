@@ -1,5 +1,6 @@
 """The sentences of golden.json, by which a bundle checks itself where there is no PyTorch."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -38,12 +39,15 @@ def golden_cases(
         trial: the sentences.
         directory: of the bundle, which has no golden.json yet.
         manifest: of the bundle.
-        quick: few sentences and, in float32, by PyTorch alone: for a bundle that is not verified.
+        quick: few and short sentences and, in float32, by PyTorch alone: for a bundle that is not verified.
     """
-    count = QUICK if quick else 2 * MOST
-    sources, limits = trial.sources[:count], trial.limits[:count]
+    numbers = list(range(min(2 * MOST, len(trial.sources))))
+    if quick:
+        numbers = sorted(numbers, key=lambda number: len(trial.sources[number]))[:QUICK]
+    sources = [trial.sources[number] for number in numbers]
+    limits = [trial.limits[number] for number in numbers]
     exact = manifest.precision.weights == "float32"
-    results = [] if quick and exact else _results(trial, len(sources), directory, manifest)
+    results = [] if quick and exact else _results(trial, numbers, directory, manifest)
     expected: dict[int, list[int]] = {}
     leads: dict[int, float] = {}
     precision = manifest.precision.type
@@ -59,17 +63,17 @@ def golden_cases(
     if not exact:
         kept = [i for i in kept if all(ids[i] == expected[i] for ids in results)]
     kept = [i for i in kept if leads[i] > bound] or kept
-    cases = [Case(trial.texts[i], tuple(sources[i]), tuple(expected[i])) for i in kept[:MOST]]
+    cases = [Case(trial.texts[numbers[i]], tuple(sources[i]), tuple(expected[i])) for i in kept[:MOST]]
     return Golden(1, tuple(cases))
 
 
-def _results(trial: Trial, count: int, directory: Path, manifest: Manifest) -> list[list[list[int]]]:
-    """The ids of the first sentences, by each engine that can run the bundle here."""
+def _results(trial: Trial, numbers: Sequence[int], directory: Path, manifest: Manifest) -> list[list[list[int]]]:
+    """The ids of these sentences, by each engine that can run the bundle here."""
     engines: list[Engine] = [OrtEngine(directory, manifest)]
     with suppress(BundleError):  # its refusal is for the verification to report
         if (fused := fused_engine(directory, manifest, lambda reason: None)) is not None:
             engines.append(fused)
-    requests = trial.requests(range(count))
+    requests = trial.requests(numbers)
     return [[result.ids for result in decode_all(engine, requests)] for engine in engines]
 
 

@@ -21,9 +21,7 @@ from txport.models.transformer import DecoderLayer, Transformer
 from txport.runtime.bundle import interface
 
 
-def write_step(
-    model: Transformer, lowering: type[Lowering], length: int, tensors: ModelTensors, *, fold: bool = True
-) -> ir.Model:
+def write_step(model: Transformer, lowering: type[Lowering], length: int, tensors: ModelTensors) -> ir.Model:
     """One greedy token for each row, with the end of sentences decided inside the graph.
 
     Args:
@@ -31,13 +29,12 @@ def write_step(
         lowering: how to write it.
         length: positions to keep.
         tensors: shared with the other graphs.
-        fold: whether affine norms disappear in what reads them; otherwise they stay, to measure what that saves.
     """
     sizes = model.config.sizes
     w = Writer(interface.decoder_step(sizes, "float32"), lowering.opset, tensors)
     positions, finished = w.inputs["positions"], w.inputs["finished"]
     read = write_embedding(w, model.target_embedding, length, w.inputs["token_ids"], positions)
-    layers = Decoder(w, model, lowering(w, sizes), fold)
+    layers = Decoder(w, model, lowering(w, sizes))
     logits, caches = layers.write(read, layers.key_values("self"))
     token = w.op("Where", finished, model.config.pad_id, layers.lowering.best(logits, sizes.target_vocabulary))
     # Every output that a runtime binds over its input depends, by way of `token`, on all that reads the input.
@@ -57,16 +54,14 @@ class Decoder:
         w: of the graph.
         model: to take the tensors of.
         lowering: how to write them.
-        fold: see `write_step`.
     """
 
-    def __init__(self, w: Writer, model: Transformer, lowering: Lowering, fold: bool = True) -> None:
+    def __init__(self, w: Writer, model: Transformer, lowering: Lowering) -> None:
         self.lowering = lowering
         self._w = w
         self._model = model
         self._sizes = model.config.sizes
         self._pre_norm = model.config.norm == "pre"
-        self._fold = fold and self._pre_norm
 
     def key_values(self, kind: str) -> list[KeyValue]:
         """The inputs of a kind, "self" or "cross", of each layer."""
@@ -87,7 +82,7 @@ class Decoder:
     def _folds_last(self) -> bool:
         """Whether the projection does the work of the last norm; what copies reads the same state as it does."""
         config = self._model.config
-        return self._fold and not config.tie_projection and not config.copies
+        return self._pre_norm and not config.tie_projection and not config.copies
 
     def _layers(
         self, x: ir.Value, caches: Sequence[KeyValue]
@@ -130,13 +125,13 @@ class Decoder:
         """Every norm that is left to write, in order, and its name."""
         for index, layer in enumerate(layers):
             for norm, kind in zip(_norms(layer), ("self", "cross", "feed_forward"), strict=True):
-                yield remaining(norm) if self._fold else norm, f"layers.{index}.{kind}_norm"
+                yield remaining(norm) if self._pre_norm else norm, f"layers.{index}.{kind}_norm"
         last = self._model.decoder_norm
         yield remaining(last) if self._folds_last else last, "norm"
 
     def _folded(self, layer: DecoderLayer) -> list[SharedNorm | None]:
         """The norms of a layer whose work the linear layers after them do."""
-        return [foldable(norm) if self._fold else None for norm in _norms(layer)]
+        return [foldable(norm) if self._pre_norm else None for norm in _norms(layer)]
 
     def _add_norm(self, x: ir.Value, residual: ir.Value, norm: nn.Module, name: str) -> tuple[ir.Value, ir.Value]:
         """What the next sublayer adds to, and what it reads."""

@@ -112,12 +112,12 @@ class _Weights:
 
     def find(self, name: str, values: Float32, added: "_Added") -> Parameter:
         """The most exact form in which these graphs have a tensor; what they lack is added."""
-        forms: list[tuple[ParameterType, Array]] = [("float32", values)]
+        if (place := self._place(values)) is not None:
+            return Parameter(name, "float32", place.offset, values.shape, place.strides, None)
         with np.errstate(over="ignore"):  # what overflows is in float32
-            forms.append(("float16", values.astype(np.float16)))
-        for dtype, form in forms:
-            if (place := self._place(form)) is not None:
-                return Parameter(name, dtype, place.offset, values.shape, place.strides, None)
+            half = values.astype(np.float16)
+        if (place := self._place(half)) is not None:
+            return Parameter(name, "float16", place.offset, values.shape, place.strides, None)
         if values.ndim == 2:
             ints, scales = quantised(values)
             if (place := self._place(ints)) is not None:

@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 
 PAGE = 4096
@@ -37,7 +38,7 @@ def share_weights(models: Iterable[ir.Model], file: Path) -> int:
                     continue
                 key = keys.get(tensor) if isinstance(tensor, ir.LazyTensor) else None
                 if key is None:
-                    data = tensor.tobytes()
+                    data = np.ascontiguousarray(tensor.numpy()).data.cast("B")  # not a copy
                     key = hashlib.sha256(data).digest()
                     if key not in stored:
                         alignment = PAGE if len(data) >= LARGE else ALIGNMENT

@@ -12,11 +12,9 @@ from checkpoints import make_tiny_checkpoint
 from numpy_runner import NumpyRunner, attention_graphs_of, graphs_of, random_model
 from parity import by_cpp, by_python
 from txport.exporter.export import ExportOptions, export_bundle
-from txport.exporter.graphs.decoder import write_step
 from txport.exporter.graphs.float16 import ending, rounded, to_float16
 from txport.exporter.graphs.lowerings import LOWERINGS
 from txport.exporter.graphs.norms import folded_into
-from txport.exporter.graphs.tensors import ModelTensors
 from txport.models.norms import BatchNorm, PowerNorm, SharedNorm
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.manifest import Manifest
@@ -113,23 +111,6 @@ def test_folding_is_exact(kind: str, biased: bool) -> None:
     expected = linear(norm.eval()(x))
     found = torch.nn.functional.linear(x, *folded_into(linear, norm))
     assert float((found - expected).abs().max()) < 1e-5 * float(expected.abs().max())
-
-
-@pytest.mark.parametrize("kind", ["power", "batch"])
-def test_without_folding_the_step_is_the_same_but_slower(kind: str) -> None:
-    """`fold=False`, to measure by: nothing but Mul and Add of each norm is more."""
-    model = random_model(norm_kind=kind, norm="pre", tie_projection=False)
-    encoder, folded = graphs_of(model, "ort")
-    whole = write_step(model, LOWERINGS["ort"], model.config.max_positions, ModelTensors(), fold=False)
-    counts = [Counter(node.op_type for node in step.graph) for step in (folded, whole)]
-    norms = 3 * model.config.decoder_layers + 1
-    assert counts[1]["Mul"] - counts[0]["Mul"] == counts[1]["Add"] - counts[0]["Add"] == norms
-    found = []
-    for step in (folded, whole):
-        runner = NumpyRunner(model, encoder, step)
-        cross = runner.encode(np.array([[5, 9, 3]]), np.array([3]))
-        found.append(runner.step(cross, runner.empty_caches(1, 4), token_ids=np.array([2]), positions=np.array([0])))
-    np.testing.assert_allclose(found[0]["logits"], found[1]["logits"], atol=1e-4, rtol=1e-4)
 
 
 def logits(model: Transformer, graphs: tuple[object, object]) -> np.ndarray:
