@@ -26,7 +26,7 @@ from txport.exporter.precision.islands import (
 )
 from txport.exporter.progress import Stages
 from txport.exporter.reference import answers
-from txport.exporter.trial import choose_trial
+from txport.exporter.sample import choose_sample
 from txport.exporter.verification.coverage import Coverage
 from txport.exporter.verification.options import MINUTES, SENTENCES, SINGLES
 from txport.exporter.verification.report import VerificationReport
@@ -117,7 +117,7 @@ class _Export:
         self._dimensions = _dimensions(checkpoint, options)
         longest = self._dimensions.source.max, self._dimensions.target.max
         checkpoint.model.lengthen(max(longest))
-        self._trial = choose_trial(checkpoint, options.sentences, *longest, options.text, options.references)
+        self._sample = choose_sample(checkpoint, options.sentences, *longest, options.text, options.references)
 
     @property
     def _longest(self) -> int:
@@ -139,7 +139,7 @@ class _Export:
         _copy_tokenizer(self._checkpoint, directory)
         manifest = dataclasses.replace(manifest, files=list_files(directory)).write(directory)
         self._stages.stage("self-check cases")
-        cases = golden_cases(self._checkpoint, self._trial, directory, manifest, quick=not options.verify)
+        cases = golden_cases(self._checkpoint, self._sample, directory, manifest, quick=not options.verify)
         write_json(directory / GOLDEN, encode(cases))
         golden = FileEntry((directory / GOLDEN).stat().st_size, sha256(directory / GOLDEN))
         files = dict(sorted({**manifest.files, GOLDEN: golden}.items()))
@@ -157,27 +157,27 @@ class _Export:
 
     def verify(self, directory: Path) -> VerificationReport:
         """Compare what was written with the checkpoint."""
-        verifier = Verifier(self._checkpoint, self._trial, self._options.singles, self._stages, self._options.minutes)
+        verifier = Verifier(self._checkpoint, self._sample, self._options.singles, self._stages, self._options.minutes)
         return verifier.verify_bundle(directory)
 
     def _convert(self, scratch: Path, models: dict[str, ir.Model]) -> list[Island]:
         """Convert the models in place to the precision of the options; return the nodes that stay in float32."""
         if not self._options.float16 and not self._options.int8:
             return []
-        trial, coverage = self._trial, Coverage(self._trial)
-        sources, limits = trial.sources[:CALIBRATION_SENTENCES], trial.limits[:CALIBRATION_SENTENCES]
+        sample, coverage = self._sample, Coverage(self._sample)
+        sources, limits = sample.sources[:CALIBRATION_SENTENCES], sample.limits[:CALIBRATION_SENTENCES]
         self._stages.stage("calibration: what PyTorch answers", len(sources))
-        sample = []
-        for answer in answers(self._checkpoint.model, sources, limits, trial.prefix):
-            sample.append(answer)
+        calibrating = []
+        for answer in answers(self._checkpoint.model, sources, limits, sample.prefix):
+            calibrating.append(answer)
             coverage.add(answer.batch.targets, self._checkpoint.config.eos_id)
             self._stages.advance(len(answer.batch.targets))
         if warning := coverage.endless(str(self._checkpoint.directory)):
             self._stages.say(warning)
-        calibration = Calibration(sample, self._checkpoint.config.bos_id)
+        calibration = Calibration(calibrating, self._checkpoint.config.bos_id)
         measured = {name: model for name, model in models.items() if name not in ATTENTION}
         if self._options.int8:
-            search = Int8Search(scratch, measured, self._manifest(measured, []), trial, calibration)
+            search = Int8Search(scratch, measured, self._manifest(measured, []), sample, calibration)
             islands = search.choose(self._stages.stage) if self._options.verify else []
             islands += islands_of_attention(islands, models, convertible)
             search.convert(models, islands)

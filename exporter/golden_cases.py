@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from txport.exporter.reference import Logits, answers
-from txport.exporter.trial import Trial
+from txport.exporter.sample import Sample
 from txport.exporter.verification.errors import LogitErrors
 from txport.exporter.verification.fused import fused_engine
 from txport.exporter.verification.report import Rounding
@@ -26,7 +26,7 @@ QUICK = 8
 
 
 def golden_cases(
-    checkpoint: Checkpoint, trial: Trial, directory: Path, manifest: Manifest, *, quick: bool = False
+    checkpoint: Checkpoint, sample: Sample, directory: Path, manifest: Manifest, *, quick: bool = False
 ) -> Golden:
     """Up to `MOST` sentences with the ids that PyTorch chooses, ties apart.
 
@@ -36,44 +36,44 @@ def golden_cases(
 
     Args:
         checkpoint: the reference.
-        trial: the sentences.
+        sample: the sentences.
         directory: of the bundle, which has no golden.json yet.
         manifest: of the bundle.
         quick: few and short sentences and, in float32, by PyTorch alone: for a bundle that is not verified.
     """
-    numbers = list(range(min(2 * MOST, len(trial.sources))))
+    numbers = list(range(min(2 * MOST, len(sample.sources))))
     if quick:
-        numbers = sorted(numbers, key=lambda number: len(trial.sources[number]))[:QUICK]
-    sources = [trial.sources[number] for number in numbers]
-    limits = [trial.limits[number] for number in numbers]
+        numbers = sorted(numbers, key=lambda number: len(sample.sources[number]))[:QUICK]
+    sources = [sample.sources[number] for number in numbers]
+    limits = [sample.limits[number] for number in numbers]
     exact = manifest.precision.weights == "float32"
-    results = [] if quick and exact else _results(trial, numbers, directory, manifest)
+    results = [] if quick and exact else _results(sample, numbers, directory, manifest)
     expected: dict[int, list[int]] = {}
     leads: dict[int, float] = {}
     precision = manifest.precision.type
     errors, yardstick = LogitErrors(), Yardstick(checkpoint.model, precision)
-    for answer in answers(checkpoint.model, sources, limits, trial.prefix, results[0] if results else None):
+    for answer in answers(checkpoint.model, sources, limits, sample.prefix, results[0] if results else None):
         rounded = yardstick.logits(answer.batch)
         for row, (index, target) in enumerate(zip(answer.batch.indices, answer.batch.targets, strict=True)):
             logits = answer.logits[row, : len(target)]
             errors.add(rounded[row, : len(target)], logits)
-            expected[index], leads[index] = target, _smallest_lead(logits[len(trial.prefix) :])
+            expected[index], leads[index] = target, _smallest_lead(logits[len(sample.prefix) :])
     bound = Rounding(precision, errors.sizes, allowance(precision, checkpoint.config)).bound
     kept = list(range(len(sources)))
     if not exact:
         kept = [i for i in kept if all(ids[i] == expected[i] for ids in results)]
     kept = [i for i in kept if leads[i] > bound] or kept
-    cases = [Case(trial.texts[numbers[i]], tuple(sources[i]), tuple(expected[i])) for i in kept[:MOST]]
+    cases = [Case(sample.texts[numbers[i]], tuple(sources[i]), tuple(expected[i])) for i in kept[:MOST]]
     return Golden(1, tuple(cases))
 
 
-def _results(trial: Trial, numbers: Sequence[int], directory: Path, manifest: Manifest) -> list[list[list[int]]]:
+def _results(sample: Sample, numbers: Sequence[int], directory: Path, manifest: Manifest) -> list[list[list[int]]]:
     """The ids of these sentences, by each engine that can run the bundle here."""
     engines: list[Engine] = [OrtEngine(directory, manifest)]
     with suppress(BundleError):  # its refusal is for the verification to report
         if (fused := fused_engine(directory, manifest, lambda reason: None)) is not None:
             engines.append(fused)
-    requests = trial.requests(numbers)
+    requests = sample.requests(numbers)
     return [[result.ids for result in decode_all(engine, requests)] for engine in engines]
 
 

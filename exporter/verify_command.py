@@ -34,7 +34,7 @@ from txport.runtime.libraries import needs, share_cores, without_collection
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def main(
-    bundle: Path, checkpoint: Path | None, device: str, no_write: bool, layers: bool, as_json: bool, **trial: Any
+    bundle: Path, checkpoint: Path | None, device: str, no_write: bool, layers: bool, as_json: bool, **sentences: Any
 ) -> None:
     """Compare BUNDLE with CHECKPOINT in PyTorch float32, token by token; exits with 1 if they differ.
 
@@ -45,7 +45,7 @@ def main(
     """
     manifest = Manifest.load(bundle)
     manifest.check_files(bundle, hashes=lambda name: True)
-    texts = trial["text"] is not None or trial["references"] is not None
+    texts = sentences["text"] is not None or sentences["references"] is not None
     if layers:
         if checkpoint is not None or texts:
             raise InputError("--layers compares the bundle with itself in float32: leave the checkpoint and texts out")
@@ -59,7 +59,7 @@ def main(
         _verify_golden(bundle, manifest, device, write=not no_write, as_json=as_json)
         return
     write = not no_write and device == "cpu"
-    _verify_checkpoint(bundle, checkpoint, manifest, device, write=write, as_json=as_json, **trial)
+    _verify_checkpoint(bundle, checkpoint, manifest, device, write=write, as_json=as_json, **sentences)
 
 
 def _verify_golden(bundle: Path, manifest: Manifest, device: str, *, write: bool, as_json: bool) -> None:
@@ -96,15 +96,15 @@ def _verify_checkpoint(
 
         share_cores()
         from rich.console import Console
-        from txport.exporter.trial import choose_trial
+        from txport.exporter.sample import choose_sample
         from txport.exporter.verification.table import print_report
         from txport.exporter.verification.verify import Verifier, store_report
         from txport.models.checkpoint import load_checkpoint
 
     loaded = load_checkpoint(checkpoint)
-    trial = choose_trial(loaded, sentences, manifest.limits.source, manifest.limits.target, text, references)
+    sample = choose_sample(loaded, sentences, manifest.limits.source, manifest.limits.target, text, references)
     with Stages() as stages:
-        verifier = Verifier(loaded, trial, singles, stages, minutes)
+        verifier = Verifier(loaded, sample, singles, stages, minutes)
         if device == "cpu":
             report = verifier.verify_bundle(bundle)
         else:

@@ -143,8 +143,8 @@ class Scorer:
         return AttentionMaps(
             source_ids=source,
             target_ids=ids,
-            source_labels=self._tokenizer.source_labels(source),
-            target_labels=self._tokenizer.target_labels(ids),
+            source_labels=self._tokenizer.source_pieces(source),
+            target_labels=self._tokenizer.target_pieces(ids),
             encoder=encoder,
             decoder=reading.own,
             cross=reading.cross,

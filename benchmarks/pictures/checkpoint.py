@@ -41,8 +41,8 @@ def checkpoint_maps(
     maps = AttentionMaps(
         source_ids=source,
         target_ids=made,
-        source_labels=tokenizer.source_labels(source),
-        target_labels=tokenizer.target_labels(made),
+        source_labels=tokenizer.source_pieces(source),
+        target_labels=tokenizer.target_pieces(made),
         encoder=found.encoder[:, 0].numpy(),
         decoder=found.decoder[:, 0].numpy(),
         cross=found.cross[:, 0].numpy(),

@@ -100,7 +100,7 @@ def as_maps(maps: "AttentionMaps", tokenizer: "Tokenizer", bos: int, text: str, 
     source[first:after] = [stripped(span, text) for span in spans]
     made = tokenizer.decode(maps.target_ids)
     target = [stripped(span, made) for span in tokenizer.target_spans(maps.target_ids)]
-    read = [*tokenizer.target_labels([bos]), *maps.target_labels[:-1]]
+    read = [*tokenizer.target_pieces([bos]), *maps.target_labels[:-1]]
     return [
         Map("encoder", maps.encoder, maps.source_labels, maps.source_labels, text, source),
         Map("decoder", maps.decoder, maps.target_labels, read, made, target),

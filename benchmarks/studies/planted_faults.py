@@ -16,7 +16,7 @@ import onnx_ir as ir
 from txport.benchmarks.report.tables import markdown_table
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.exporter.reference import Answer, answers
-from txport.exporter.trial import Trial, choose_trial
+from txport.exporter.sample import Sample, choose_sample
 from txport.exporter.verification.errors import Errors, LogitErrors
 from txport.exporter.verification.evidence import LoweringCheck
 from txport.exporter.verification.report import LoweringReport, Rounding
@@ -54,9 +54,9 @@ class Planted:
         limits = self._manifest.limits
         weights = self._manifest.precision.weights
         loaded.model.lengthen(max(limits.source, limits.target))
-        self._trial: Trial = choose_trial(loaded, sentences, limits.source, limits.target)
+        self._sample: Sample = choose_sample(loaded, sentences, limits.source, limits.target)
         self._answers: list[Answer] = list(
-            answers(loaded.model, self._trial.sources, self._trial.limits, self._trial.prefix)
+            answers(loaded.model, self._sample.sources, self._sample.limits, self._sample.prefix)
         )
         yardstick, errors = Yardstick(loaded.model, weights), LogitErrors()
         for answer in self._answers:
@@ -69,8 +69,8 @@ class Planted:
     def report(self) -> LoweringReport:
         """Verify the graphs as they are."""
         engine = OrtEngine(self._directory, self._manifest, ["ort"])
-        check = LoweringCheck(engine, "ort", self._trial)
-        check.loop(range(len(self._trial.sources)))
+        check = LoweringCheck(engine, "ort", self._sample)
+        check.loop(range(len(self._sample.sources)))
         with np.errstate(all="ignore"):
             for answer in self._answers:
                 check.add(answer, engine.encode(answer.batch.source_ids, answer.batch.source_lengths))

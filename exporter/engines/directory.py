@@ -13,9 +13,9 @@ from pathlib import Path
 from time import monotonic
 
 from txport.exporter.engines.builder import BuildOptions, EngineBuilder
+from txport.exporter.engines.check import try_engines
 from txport.exporter.engines.process import run_apart
 from txport.exporter.engines.profiles import Buckets, encoder_profiles, step_profiles
-from txport.exporter.engines.trial import try_engines
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.schema import Lowering, MadeBy
 from txport.runtime.bundle.strict_json import encode

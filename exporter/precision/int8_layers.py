@@ -15,7 +15,7 @@ from txport.exporter.graphs.norms import module_of
 from txport.exporter.graphs.sessions import TeacherForced, session
 from txport.exporter.precision.calibration import Calibration, Loss
 from txport.exporter.precision.islands import island_nodes
-from txport.exporter.trial import Trial
+from txport.exporter.sample import Sample
 from txport.exporter.verification.quality import Quality, References
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Island
@@ -37,15 +37,15 @@ class Int8Search:
         directory: scratch space.
         models: the encoder and the `ort` step; not changed.
         manifest: of the bundle to be, for its sizes.
-        trial: the sentences.
+        sample: the sentences.
         calibration: the first of them.
     """
 
     def __init__(
-        self, directory: Path, models: dict[str, ir.Model], manifest: Manifest, trial: Trial, calibration: Calibration
+        self, directory: Path, models: dict[str, ir.Model], manifest: Manifest, sample: Sample, calibration: Calibration
     ) -> None:
         self._directory, self._manifest = directory, manifest
-        self._trial, self._calibration = trial, calibration
+        self._sample, self._calibration = sample, calibration
         self._files = write_graphs(directory / "onnx", models, VERSION)
         self._modules = {
             name: [(node.name or "", (name, module_of(node))) for node in convertible(model)]
@@ -53,8 +53,8 @@ class Int8Search:
         }
         ranges = calibration.ranges(self._files[ENCODER], self._files[STEP])
         self._largest = dict(zip((ENCODER, STEP), ranges, strict=True))
-        pytorch = self._translations(directory) if trial.references else []
-        self._references = References(trial.tokenizer, trial.references, pytorch)
+        pytorch = self._translations(directory) if sample.references else []
+        self._references = References(sample.tokenizer, sample.references, pytorch)
 
     def choose(self, progress: Callable[[str], None]) -> list[Island]:
         """The layers to keep in float32.
@@ -88,7 +88,7 @@ class Int8Search:
         """What int8 costs with these modules in float32."""
         kept_nodes = {name: self._nodes(name, kept) for name in self._files}
         changed = self._loss(self._calibration, kept_nodes).changed
-        translations = self._translations(self._directory / "int8") if self._trial.references else self._trial.sources
+        translations = self._translations(self._directory / "int8") if self._sample.references else self._sample.sources
         return self._references.quality(translations, changed)
 
     def _ranked(self) -> list[Module]:
@@ -122,5 +122,5 @@ class Int8Search:
 
     def _translations(self, directory: Path) -> list[list[int]]:
         """Target ids of all sentences by the graphs in a directory."""
-        results = decode_all(OrtEngine(directory, self._manifest, ["ort"]), self._trial.requests())
+        results = decode_all(OrtEngine(directory, self._manifest, ["ort"]), self._sample.requests())
         return [result.ids for result in results]

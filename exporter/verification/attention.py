@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from txport.exporter.reference import Batch, answers
-from txport.exporter.trial import Trial, spread
+from txport.exporter.sample import Sample, spread
 from txport.exporter.verification.errors import Errors
 from txport.exporter.verification.report import AttentionReport
 from txport.models.transformer import AttentionMaps, Transformer
@@ -34,23 +34,23 @@ _SUM = 1e-4  # of a row of weights, from 1
 
 
 def check_attention(
-    model: Transformer, trial: Trial, directory: Path, manifest: Manifest, engine: OrtEngine
+    model: Transformer, sample: Sample, directory: Path, manifest: Manifest, engine: OrtEngine
 ) -> AttentionReport:
     """Run the graphs on up to `SAMPLE` sentences.
 
     Args:
         model: the reference.
-        trial: the sentences.
+        sample: the sentences.
         directory: of the graphs.
         manifest: of the bundle, which has the graphs.
         engine: that runs the other graphs.
     """
-    indices = list(itertools.islice(spread([len(source) for source in trial.sources]), SAMPLE))
+    indices = list(itertools.islice(spread([len(source) for source in sample.sources]), SAMPLE))
     found = _Found(TeacherForcing(directory, manifest, engine, "cpu", 0))
-    sources, limits = [trial.sources[index] for index in indices], [trial.limits[index] for index in indices]
-    for answer in answers(model, sources, limits, trial.prefix):
+    sources, limits = [sample.sources[index] for index in indices], [sample.limits[index] for index in indices]
+    for answer in answers(model, sources, limits, sample.prefix):
         found.add(answer.batch, *_maps(model, answer.batch))
-    found.add_own(trial, indices, engine)
+    found.add_own(sample, indices, engine)
     return found.report(len(indices), manifest.precision.weights)
 
 
@@ -98,11 +98,11 @@ class _Found:
         sums = ours.sum(axis=-1)
         self.sums.add(sums, np.ones_like(sums))
 
-    def add_own(self, trial: Trial, indices: Sequence[int], engine: OrtEngine) -> None:
+    def add_own(self, sample: Sample, indices: Sequence[int], engine: OrtEngine) -> None:
         """Compare the scores of the bundle's own answers."""
-        made = decode_all(engine, [replace(request, scores=True) for request in trial.requests(indices)])
+        made = decode_all(engine, [replace(request, scores=True) for request in sample.requests(indices)])
         targets = [result.ids for result in made]
-        for row, reading in self._graphs.read([trial.sources[index] for index in indices], targets):
+        for row, reading in self._graphs.read([sample.sources[index] for index in indices], targets):
             self.own.add(reading.log_probabilities, np.array(made[row].scores, np.float32))
 
     def report(self, sentences: int, precision: str) -> AttentionReport:

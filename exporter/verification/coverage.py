@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
-from txport.exporter.trial import CUT, Trial
+from txport.exporter.sample import CUT, Sample
 from txport.exporter.words import plural
 
 
 class Coverage:
     """Counts of the sentences that were compared and of PyTorch's answers to them that were cut."""
 
-    def __init__(self, trial: Trial) -> None:
-        self._real = trial.real
+    def __init__(self, sample: Sample) -> None:
+        self._real = sample.real
         self.sentences = self.cut = 0
 
     def add(self, targets: Sequence[Sequence[int]], eos: int) -> None:

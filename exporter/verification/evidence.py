@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from txport.exporter.reference import BATCH, Answer, Logits, pad
-from txport.exporter.trial import Trial
+from txport.exporter.sample import Sample
 from txport.exporter.verification.errors import Errors, LogitErrors
 from txport.exporter.verification.quality import Quality, References
 from txport.exporter.verification.report import LISTED, LoweringReport, Parting, Rounding, Run, judge
@@ -24,13 +24,13 @@ class LoweringCheck:
     Args:
         engine: runs one lowering of the bundle.
         lowering: its name.
-        trial: the sentences.
+        sample: the sentences.
         encodes: it runs its own encoder, the outputs of which cannot be read.
     """
 
-    def __init__(self, engine: Engine, lowering: str, trial: Trial, *, encodes: bool = False) -> None:
+    def __init__(self, engine: Engine, lowering: str, sample: Sample, *, encodes: bool = False) -> None:
         self._engine = engine
-        self._trial = trial
+        self._sample = sample
         self.encodes = encodes
         self._report = LoweringReport(lowering)
         self._logits = LogitErrors()
@@ -42,7 +42,7 @@ class LoweringCheck:
     def loop(self, indices: Sequence[int]) -> None:
         """Run the runtime's loop over these sentences, with half as many rows, so that rows are refilled."""
         rows = min(self._engine.limits.batch, -(-len(indices) // 2))
-        results = [result.ids for result in decode_all(self._engine, self._trial.requests(indices), rows=rows)]
+        results = [result.ids for result in decode_all(self._engine, self._sample.requests(indices), rows=rows)]
         self._runs["loop"] = dict(zip(indices, results, strict=True))
 
     @property
@@ -87,7 +87,7 @@ class LoweringCheck:
     def _lockstep(self, answer: Answer, memory: Memory) -> list[list[int]]:
         """The ids of each row of a batch, up to its end or the first one that is not PyTorch's."""
         targets, logits = answer.batch.targets, answer.logits
-        prefix = self._trial.prefix
+        prefix = self._sample.prefix
         rows = range(len(targets))
         longest = max(map(len, targets))
         ids: list[list[int]] = [[] for _ in rows]
@@ -134,10 +134,10 @@ class LoweringCheck:
         """Measure the loop's translations, or, where it ran some only, the tokens alone."""
         loop = self._runs["loop"]
         indices = sorted(loop)
-        references = self._trial.references if len(loop) == len(self._trial.sources) else []
+        references = self._sample.references if len(loop) == len(self._sample.sources) else []
         changed = sum(parting.run == "batch" for parting in self._partings) / max(1, sum(map(len, self._ids.values())))
         pytorch = [self._expected[index] for index in indices]
-        return References(self._trial.tokenizer, references, pytorch).quality([loop[i] for i in indices], changed)
+        return References(self._sample.tokenizer, references, pytorch).quality([loop[i] for i in indices], changed)
 
     def _count_as_loop(self, run: Run) -> int:
         """Count the sentences of a run that have the loop's ids."""
@@ -145,15 +145,15 @@ class LoweringCheck:
 
     def _plainly(self, indices: Sequence[int], padding: int) -> dict[int, list[int]]:
         """The ids of these sentences in one plain batch, each with at least `padding` padding."""
-        engine, trial = self._engine, self._trial
-        ids, lengths = pad([trial.sources[index] for index in indices], engine.tokens.pad)
+        engine, sample = self._engine, self._sample
+        ids, lengths = pad([sample.sources[index] for index in indices], engine.tokens.pad)
         width = min(ids.shape[1] + padding, engine.limits.source)
         ids = np.pad(ids, ((0, 0), (0, width - ids.shape[1])), constant_values=engine.tokens.pad)
-        limits = [trial.limits[index] for index in indices]
+        limits = [sample.limits[index] for index in indices]
         # The longest caches: slots beyond a row's positions must not matter.
         state = engine.allocate(len(indices), width, engine.limits.target)
         state.place(range(len(limits)), engine.encode(ids, lengths), range(len(limits)), limits)
-        return dict(zip(indices, _until_finished(state, trial.prefix), strict=True))
+        return dict(zip(indices, _until_finished(state, sample.prefix), strict=True))
 
 
 def _parting(run: Run, sentence: int, expected: Sequence[int], ids: Sequence[int], logits: Logits) -> Parting | None:

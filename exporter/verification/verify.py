@@ -12,12 +12,12 @@ from typing import get_args
 import numpy as np
 import onnx_ir as ir
 from txport.exporter.bundle import write_graphs, write_json
-from txport.exporter.card import CARD, card
 from txport.exporter.graphs.float16 import rounded
 from txport.exporter.progress import Stages
 from txport.exporter.reference import BATCH, Answer, answers
-from txport.exporter.trial import Trial, spread
+from txport.exporter.sample import Sample, spread
 from txport.exporter.verification.attention import check_attention
+from txport.exporter.verification.card import CARD, card
 from txport.exporter.verification.coverage import Coverage
 from txport.exporter.verification.errors import Errors, LogitErrors
 from txport.exporter.verification.evidence import LOOP_SAMPLE, LoweringCheck
@@ -48,14 +48,14 @@ class Verifier:
 
     Attributes:
         checkpoint: what the bundles were exported from.
-        trial: the sentences.
+        sample: the sentences.
         singles: how many of them are also run alone and with padding.
         stages: shows progress.
         minutes: how long the sentences may take; None for any time.
     """
 
     checkpoint: Checkpoint
-    trial: Trial
+    sample: Sample
     singles: int
     stages: Stages
     minutes: float | None = None
@@ -88,7 +88,7 @@ class Verifier:
                 return report
             self.stages.stage("verify: attention")
             engine = OrtEngine(graphs, manifest, manifest.lowerings[:1])
-            return report.with_attention(check_attention(self.checkpoint.model, self.trial, graphs, manifest, engine))
+            return report.with_attention(check_attention(self.checkpoint.model, self.sample, graphs, manifest, engine))
 
     def verify_engine(self, directory: Path, manifest: Manifest, engine: Engine) -> VerificationReport:
         """Compare the one engine that a device runs, in its own arithmetic.
@@ -120,15 +120,17 @@ class Verifier:
             arithmetic: in words.
             on_device: it may sum in the bundle's precision, and its encoder's outputs cannot be read.
         """
-        checks = [LoweringCheck(engine, name, self.trial, encodes=name == FUSED) for name, engine in engines.items()]
+        checks = [LoweringCheck(engine, name, self.sample, encodes=name == FUSED) for name, engine in engines.items()]
         guesses = self._run_alone(checks)
         model = self.checkpoint.model
-        coverage = Coverage(self.trial)
+        coverage = Coverage(self.sample)
         encoder = Errors()
         errors = LogitErrors()
         yardstick, engine = Yardstick(model, precision), next(iter(engines.values()))
         self.stages.stage("verify", len(guesses))
-        for answer in self._in_time(answers(model, self.trial.sources, self.trial.limits, self.trial.prefix, guesses)):
+        for answer in self._in_time(
+            answers(model, self.sample.sources, self.sample.limits, self.sample.prefix, guesses)
+        ):
             batch = answer.batch
             memory = engine.encode(batch.source_ids, batch.source_lengths)
             if not on_device:
@@ -145,16 +147,16 @@ class Verifier:
         most = allowance(precision, self.checkpoint.config, sums_in_format=on_device)
         rounding = Rounding(precision, errors.sizes, most)
         reports = [check.finish(encoder, rounding) for check in checks]
-        return summarise(reports, rounding, arithmetic, self.trial.origin, coverage)
+        return summarise(reports, rounding, arithmetic, self.sample.origin, coverage)
 
     def _run_alone(self, checks: Sequence[LoweringCheck]) -> list[list[int]]:
         """Run all that needs no answer of PyTorch; return what the first lowering's loop gives for all sentences."""
-        sample = spread([len(source) for source in self.trial.sources])
-        singles = sample[: self.singles]
+        order = spread([len(source) for source in self.sample.sources])
+        singles = order[: self.singles]
         self.stages.stage("verify: by the loop, alone, with padding", len(checks) * len(singles))
         for number, check in enumerate(checks):
             every = number == 0 or check.encodes
-            check.loop(range(len(sample)) if every else sample[: max(LOOP_SAMPLE, self.singles)])
+            check.loop(range(len(order)) if every else order[: max(LOOP_SAMPLE, self.singles)])
             check.sample(singles, self.stages.advance)
         return checks[0].loop_ids
 
@@ -169,9 +171,9 @@ class Verifier:
             yield answer
             sentences += len(answer.batch.targets)
             if self.minutes is not None and time.monotonic() - started > 60 * self.minutes:
-                if sentences < len(self.trial.sources):
+                if sentences < len(self.sample.sources):
                     raise CheckFailed(
-                        f"verification has compared {sentences} of {plural(len(self.trial.sources), 'sentence')} in "
+                        f"verification has compared {sentences} of {plural(len(self.sample.sources), 'sentence')} in "
                         f"{self.minutes:g} minutes: give more by --verify-minutes, or fewer --sentences"
                     )
 

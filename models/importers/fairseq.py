@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from txport.models.config import Config
+from txport.models.config import BANNED, Config
 from txport.models.importers.imported import Imported, ImportOptions, TokenizerParts
 from txport.models.importers.layers import FAIRSEQ, OFFSET, map_layers, offset_sinusoids
-from txport.models.importers.plan import BANNED, ImportPlan
+from txport.models.importers.plan import ImportPlan
 from txport.models.importers.settings import Settings, flat_settings, one_file
 from txport.models.importers.tokenizers.languages import refuse_languages
 from txport.models.importers.tokenizers.sentencepiece_models import dictionary_tokenizer, find_sentencepiece

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from txport.models.config import Config
+from txport.models.config import BANNED, Config
 from txport.models.importers.layers import FAIRSEQ, map_layers
-from txport.models.importers.plan import BANNED, ImportPlan
+from txport.models.importers.plan import ImportPlan
 from txport.models.importers.settings import Settings, read_json
 from txport.models.importers.weights import read_directory
 from txport.runtime.errors import CheckpointError

@@ -15,8 +15,6 @@ from txport.models.config import Config
 from txport.models.importers.weights import Stored, equal
 from txport.runtime.errors import CheckpointError
 
-# A logit that never wins: finite in float16, and far below what any model says of an id that it may choose.
-BANNED = -30000.0
 _NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 _AT_ONCE = 1 << 20  # values that are held at once
 

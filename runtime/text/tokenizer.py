@@ -40,10 +40,10 @@ class Tokenizer(Protocol):
     def decode(self, ids: Sequence[int]) -> str:
         """The text of target ids; special ids, and ids outside the vocabulary, leave no text."""
 
-    def source_labels(self, ids: Sequence[int]) -> list[str]:
+    def source_pieces(self, ids: Sequence[int]) -> list[str]:
         """What a picture calls these source ids."""
 
-    def target_labels(self, ids: Sequence[int]) -> list[str]:
+    def target_pieces(self, ids: Sequence[int]) -> list[str]:
         """What a picture calls these target ids."""
 
     def target_spans(self, ids: Sequence[int]) -> list[Span]:
@@ -204,11 +204,11 @@ class TextTokenizer(Tokenizer):
         """The text of target ids; ids without a piece leave no text."""
         return self._target.decode(ids)
 
-    def source_labels(self, ids: Sequence[int]) -> list[str]:
+    def source_pieces(self, ids: Sequence[int]) -> list[str]:
         """The pieces of source ids; an id without one is its number."""
         return [self._source.piece(token) or f"<{token}>" for token in ids]
 
-    def target_labels(self, ids: Sequence[int]) -> list[str]:
+    def target_pieces(self, ids: Sequence[int]) -> list[str]:
         """The pieces of target ids, likewise."""
         return [self._target.piece(token) or f"<{token}>" for token in ids]
 
@@ -279,11 +279,11 @@ class IdsOnly(Tokenizer):
         """No text."""
         return ""
 
-    def source_labels(self, ids: Sequence[int]) -> list[str]:
+    def source_pieces(self, ids: Sequence[int]) -> list[str]:
         """Their numbers."""
         return [f"<{token}>" for token in ids]
 
-    def target_labels(self, ids: Sequence[int]) -> list[str]:
+    def target_pieces(self, ids: Sequence[int]) -> list[str]:
         """Their numbers."""
         return [f"<{token}>" for token in ids]
 

@@ -8,7 +8,7 @@ import torch
 import torch.distributed
 from lightning.pytorch import LightningModule
 from torch import Tensor
-from txport.models.importers.plan import BANNED
+from txport.models.config import BANNED
 from txport.models.padding import padding_left_out
 from txport.models.transformer import Transformer, recorded_weights
 from txport.runtime.text.tokenizer import Tokenizer

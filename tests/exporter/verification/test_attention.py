@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from txport.exporter.trial import choose_trial
+from txport.exporter.sample import choose_sample
 from txport.exporter.verification.attention import check_attention
 from txport.exporter.verification.report import AttentionReport
 from txport.models.checkpoint import Checkpoint, load_checkpoint
@@ -23,8 +23,8 @@ def model(checkpoint: Path) -> Checkpoint:
 
 def checked(model: Checkpoint, bundle: Path) -> AttentionReport:
     manifest = Manifest.load(bundle)
-    trial = choose_trial(model, 6, manifest.limits.source, manifest.limits.target)
-    return check_attention(model.model, trial, bundle, manifest, OrtEngine(bundle, manifest, ["scatter"], 1))
+    sample = choose_sample(model, 6, manifest.limits.source, manifest.limits.target)
+    return check_attention(model.model, sample, bundle, manifest, OrtEngine(bundle, manifest, ["scatter"], 1))
 
 
 def test_a_right_one_passes(model: Checkpoint, attention_bundle: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_wrong_one_is_seen(
     fault(proto.graph)
     onnx.save(proto, file)
     manifest = Manifest.load(attention_bundle)
-    trial = choose_trial(model, 6, manifest.limits.source, manifest.limits.target)
+    sample = choose_sample(model, 6, manifest.limits.source, manifest.limits.target)
     engine = OrtEngine(bundle, manifest, ["scatter"], 1)
-    failures = check_attention(model.model, trial, bundle, manifest, engine).failures
+    failures = check_attention(model.model, sample, bundle, manifest, engine).failures
     assert any(failure.startswith(words) for failure in failures), failures

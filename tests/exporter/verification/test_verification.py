@@ -12,7 +12,7 @@ import pytest
 import torch
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.exporter.progress import Stages
-from txport.exporter.trial import choose_trial
+from txport.exporter.sample import choose_sample
 from txport.exporter.verification.errors import Errors
 from txport.exporter.verification.evidence import LOOP_SAMPLE
 from txport.exporter.verification.verify import Verifier, store_report
@@ -42,8 +42,8 @@ class Said(Stages):
 def verify(bundle: Path, checkpoint: Path, sentences: int = 40) -> Any:
     loaded = load_checkpoint(checkpoint)
     limits = Manifest.load(bundle).limits
-    trial = choose_trial(loaded, sentences, limits.source, limits.target)
-    return Verifier(loaded, trial, 5, SILENT).verify_bundle(bundle)
+    sample = choose_sample(loaded, sentences, limits.source, limits.target)
+    return Verifier(loaded, sample, 5, SILENT).verify_bundle(bundle)
 
 
 @pytest.fixture
@@ -96,9 +96,9 @@ def test_answers_that_do_not_end_are_cut_and_said(checkpoint: Path, tmp_path: Pa
 def test_no_time_left_is_a_failure(bundle: Path, checkpoint: Path, tmp_path: Path) -> None:
     """And not a report on fewer sentences: what is compared is the same on every machine."""
     loaded, limits = load_checkpoint(checkpoint), Manifest.load(bundle).limits
-    trial = choose_trial(loaded, 40, limits.source, limits.target)
+    sample = choose_sample(loaded, 40, limits.source, limits.target)
     with pytest.raises(CheckFailed, match="has compared 32 of 40 sentences in 1e-09 minutes: give more by --verify"):
-        Verifier(loaded, trial, 1, SILENT, minutes=1e-9).verify_bundle(bundle)
+        Verifier(loaded, sample, 1, SILENT, minutes=1e-9).verify_bundle(bundle)
     options = ExportOptions(lowerings=("ort",), minutes=1e-9, sentences=40, singles=1, force=True)
     with pytest.raises(CheckFailed, match="give more by --verify-minutes"):
         export_bundle(checkpoint, tmp_path / "bundle", options)

@@ -29,14 +29,14 @@ def engine_of(bundle: Path, manifest: Manifest) -> DeviceEngine:
 
 def test_an_engine_over_device_memory_says_what_pytorch_says(bundle: Path, checkpoint: Path) -> None:
     from txport.exporter.progress import Stages
-    from txport.exporter.trial import choose_trial
+    from txport.exporter.sample import choose_sample
     from txport.exporter.verification.verify import Verifier
     from txport.models.checkpoint import load_checkpoint
 
     manifest, loaded = Manifest.load(bundle), load_checkpoint(checkpoint)
-    trial = choose_trial(loaded, 48, manifest.limits.source, manifest.limits.target, None, None)
+    sample = choose_sample(loaded, 48, manifest.limits.source, manifest.limits.target, None, None)
     engine = engine_of(bundle, manifest)
-    verifier = Verifier(loaded, trial, 5, Stages(enabled=False))
+    verifier = Verifier(loaded, sample, 5, Stages(enabled=False))
     report = verifier.verify_engine(bundle, manifest, engine)
     assert report.passed and report.token_identical == report.sentences == 48
     assert 0 < report.max_logit_error < 1e-3

@@ -25,7 +25,7 @@ from foreign_models import (
     until_end,
     write_json,
 )
-from txport.exporter.trial import choose_trial
+from txport.exporter.sample import choose_sample
 from txport.models.importers.tokenizers.languages import CODES
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.text.tokenizer import open_tokenizer
@@ -140,9 +140,9 @@ def test_m2m100_texts(m2m100: tuple[Path, Any], tmp_path: Path) -> None:
             expected = theirs.decode([token for token in ids if token != config.unk_id], skip_special_tokens=True)
             # Hugging Face strips blanks, which SentencePiece leaves where an unknown piece stood.
             assert ours.decode([*around.target_prefix, *ids, EOS]).strip() == expected
-    trial = choose_trial(checkpoint, 5, 20, 20)
-    assert trial.prefix == [theirs.get_lang_id("fr")]
-    assert all(source[0] == theirs.get_lang_id("en") and source[-1] == EOS for source in trial.sources)
+    sample = choose_sample(checkpoint, 5, 20, 20)
+    assert sample.prefix == [theirs.get_lang_id("fr")]
+    assert all(source[0] == theirs.get_lang_id("en") and source[-1] == EOS for source in sample.sources)
 
 
 def test_an_exported_import_forces_languages_as_hugging_face_does(m2m100: tuple[Path, Any], tmp_path: Path) -> None:

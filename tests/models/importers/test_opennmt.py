@@ -26,7 +26,7 @@ from foreign_models import (
 )
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from txport.exporter.trial import choose_trial
+from txport.exporter.sample import choose_sample
 from txport.models.importers.choice import import_model
 from txport.models.importers.imported import ImportOptions
 from txport.runtime.errors import CheckpointError
@@ -211,9 +211,9 @@ def test_random_sources_for_verification_are_never_empty(tmp_path: Path) -> None
     """Source texts have no eos here, so a sentence of no tokens would be nothing at all."""
     make(tmp_path / "onmt" / "model.pt")
     checkpoint = import_here(tmp_path / "onmt", tmp_path / "checkpoint", tokenizer=False)
-    trial = choose_trial(checkpoint, 300, 20, 20)
-    assert {len(source) for source in trial.sources} >= set(range(1, 15))
-    assert all(1 <= len(source) <= 20 and EOS not in source for source in trial.sources)
+    sample = choose_sample(checkpoint, 300, 20, 20)
+    assert {len(source) for source in sample.sources} >= set(range(1, 15))
+    assert all(1 <= len(source) <= 20 and EOS not in source for source in sample.sources)
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,8 @@ def test_each_piece_of_a_word_is_aligned_to_each_of_the_other(
     def words(labels: list[str]) -> list[int]:
         return ["".join(labels[: number + 1]).count("▁") - 1 for number in range(len(labels))]
 
-    of_source = words(tokenizer.source_labels(tokenizer.encode_source(source)[0]))
-    of_target = words(tokenizer.target_labels(tokenizer.encode_prefix(target)))
+    of_source = words(tokenizer.source_pieces(tokenizer.encode_source(source)[0]))
+    of_target = words(tokenizer.target_pieces(tokenizer.encode_prefix(target)))
     aligned = [[len(source.split()) - 1, 0], [0, len(target.split()) - 1], [0, 0]]
     links = read_links(" ".join(f"{i}-{j}" for i, j in aligned), source, target, "")
     expected = {
@@ -55,7 +55,7 @@ def test_words_are_parted_as_opennmt_does(tokenizer: TextTokenizer) -> None:
     alignment = opennmt("utils.alignment")
 
     def labels(text: str) -> list[str]:
-        return tokenizer.source_labels(tokenizer.encode_source(text)[0])
+        return tokenizer.source_pieces(tokenizer.encode_source(text)[0])
 
     # OpenNMT-py counts the last lone space to the word before it.
     words = [word for word in "seven at of eleven the trains street street. five".split() if "▁" not in labels(word)]

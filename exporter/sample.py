@@ -21,7 +21,7 @@ CUT = f"{LENGTH_RATIO} times the tokens of the source plus {LENGTH_OFFSET}"
 
 
 @dataclass(frozen=True)
-class Trial:
+class Sample:
     """Sentences to calibrate, verify and self-check a model on.
 
     Attributes:
@@ -50,14 +50,14 @@ class Trial:
         return [Request(self.sources[i], max_length=self.limits[i], prefix=self.prefix) for i in chosen]
 
 
-def choose_trial(
+def choose_sample(
     checkpoint: Checkpoint,
     count: int,
     max_source: int,
     max_target: int,
     text: Path | None = None,
     references: Path | None = None,
-) -> Trial:
+) -> Sample:
     """Up to `count` sentences: from `text`, else the checkpoint's own, else random texts, or ids without a tokenizer.
 
     Args:
@@ -83,7 +83,7 @@ def choose_trial(
     if isinstance(tokenizer, IdsOnly):
         sources = sample_sources(config, count, max_source, around)
         limits, origin = random_limits(sources, max_target, around), "random ids, answers as long as these"
-        return Trial([""] * count, sources, limits, around.target_prefix, origin, tokenizer, [], False)
+        return Sample([""] * count, sources, limits, around.target_prefix, origin, tokenizer, [], False)
     chosen = lines[:count] or _random_texts(tokenizer, config, count, max_source)
     if not chosen:
         raise InputError(f"{checkpoint.directory} has no sentences to verify on: give a file of them with --text")
@@ -91,11 +91,11 @@ def choose_trial(
     sources = [around.wrap(ids, max_source) for ids, around in encoded]
     if not lines:
         limits, origin = random_limits(sources, max_target, around), "random texts, answers as long as these"
-        return Trial(chosen, sources, limits, around.target_prefix, origin, tokenizer, [], False)
+        return Sample(chosen, sources, limits, around.target_prefix, origin, tokenizer, [], False)
     origin = str(text) if text else "held-out sentences of the checkpoint"
     translations = [reference for _, reference in pairs[:count] if reference is not None]
     limits = answer_limits(sources, max_target, around)
-    return Trial(chosen, sources, limits, around.target_prefix, origin, tokenizer, translations, True)
+    return Sample(chosen, sources, limits, around.target_prefix, origin, tokenizer, translations, True)
 
 
 def spread(lengths: Sequence[int]) -> list[int]:

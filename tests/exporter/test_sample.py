@@ -2,7 +2,7 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from txport.exporter.trial import spread
+from txport.exporter.sample import spread
 
 
 @settings(deadline=None)

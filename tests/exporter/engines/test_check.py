@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from device_engines import expected, sources
 from tensorrt_programs import open_program, trt_engine
-from txport.exporter.engines import trial
-from txport.exporter.engines.trial import check_cases, try_engines
+from txport.exporter.engines import check
+from txport.exporter.engines.check import check_cases, try_engines
 from txport.runtime.bundle.manifest import GOLDEN
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.device.engine import DeviceEngine
@@ -88,8 +88,8 @@ def test_engines_are_tried_where_they_fit_and_else_it_is_said(
             return engine
 
         caplog.clear()
-        monkeypatch.setattr(trial, "find_gpu", lambda: gpu)
-        monkeypatch.setattr(trial, "_opened", opened)
+        monkeypatch.setattr(check, "find_gpu", lambda: gpu)
+        monkeypatch.setattr(check, "_opened", opened)
         return try_engines(tmp_path, tmp_path, record, manifest, library)
 
     assert tried(FITTING) and caplog.text == ""
