@@ -169,7 +169,7 @@ def _prepare(
     if (kept := run.start_of(recipe)) is not None:
         return _Prepared(recipe, corpus, kept.tokenizer(), kept.config, weights, outlook)
     tokenizer = load_tokenizer(run.tokenizer)
-    wanted, pieces = recipe.tokenizer.vocabulary, min(tokenizer.source_pieces, tokenizer.target_pieces)
+    wanted, pieces = recipe.tokenizer.vocabulary, min(tokenizer.source_size, tokenizer.target_size)
     if first and recipe.tokenizer.algorithm in ("bpe", "unigram") and pieces < chosen(wanted):
         _log.warning("tokenizer.vocabulary is %d, but the corpus gives %d pieces only: these are taken", wanted, pieces)
     return _Prepared(recipe, corpus, tokenizer, model_config(recipe, tokenizer), None, outlook)
@@ -243,8 +243,8 @@ def model_config(recipe: Recipe, tokenizer: SentencePieceTokenizer) -> Config:
     """The recipe's model with the tokenizer's vocabularies."""
     fields = {key: value for key, value in recipe.model.items() if key != "preset"}
     sizes = {
-        "source_vocabulary": padded_vocabulary(tokenizer.source_pieces),
-        "target_vocabulary": padded_vocabulary(tokenizer.target_pieces),
+        "source_vocabulary": padded_vocabulary(tokenizer.source_size),
+        "target_vocabulary": padded_vocabulary(tokenizer.target_size),
     }
     config = preset(recipe.model["preset"], **fields, **sizes)
     _check_positions(recipe, config)

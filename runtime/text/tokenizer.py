@@ -243,7 +243,7 @@ class SentencePieceTokenizer(TextTokenizer):
         pieces = Pieces(source)
         target_pieces = pieces if target is None or target == source else Pieces(target)
         super().__init__(pieces, target_pieces, plain(source.name, (target or source).name, eos), 0)
-        self.source_pieces, self.target_pieces = pieces.size, target_pieces.size
+        self.source_size, self.target_size = pieces.size, target_pieces.size
 
 
 class IdsOnly(Tokenizer):

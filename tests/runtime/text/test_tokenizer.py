@@ -58,7 +58,7 @@ def test_there_and_back(words: SentencePieceTokenizer) -> None:
 
 def test_two_sides(directory: Path) -> None:
     both = SentencePieceTokenizer(directory / "words.model", directory / "bytes.model", eos=EOS)
-    assert (both.source_pieces, both.target_pieces) == (120, 360)
+    assert (both.source_size, both.target_size) == (120, 360)
     assert both.decode(both.encode_prefix("the café")) == "the café"
     assert both.encode("the café")[:-1] != both.encode_prefix("the café")
 
