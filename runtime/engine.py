@@ -16,6 +16,7 @@ import numpy.typing as npt
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
 
 # The shortest caches that a batch begins with, in tokens: enough for most sentences.
 FIRST_TARGET = 32
@@ -97,6 +98,22 @@ class DecoderState(Protocol):
         Only for a state that was allocated with `logits=True`.
         """
 
+    def log_probabilities(self, rows: Sequence[int], token_ids: Sequence[int]) -> Float64:
+        """float64 `[len(rows)]`: the natural logarithm of the probability of one token in each of these rows.
+
+        By the logits of the last step; only for a state that was allocated with them.
+        """
+
+    def reorder(self, rows: Sequence[int]) -> None:
+        """Rearrange the rows in place: row i continues what row `rows[i]` was.
+
+        A row may be named more than once; its copies are independent from then on. All steps must have been read;
+        `logits` are undefined until the next one.
+
+        Args:
+            rows: as many as there are.
+        """
+
     def moved(self, rows: Sequence[int], target: int) -> "DecoderState":
         """A new state of `len(rows)` rows in this order: row i continues what row `rows[i]` of this state was.
 
@@ -108,6 +125,16 @@ class DecoderState(Protocol):
             target: the length of the new caches, at least the tokens that each of these rows has made, and more than
                 those for a row that is not finished.
         """
+
+
+def log_probabilities(logits: Float32, token_ids: Sequence[int]) -> Float64:
+    """float64 `[rows]`, of one token for each row of float32 `[rows, vocabulary]`: for engines that compute none."""
+
+    def of_row(row: Float32, token: int) -> float:  # row by row, whose float64 values stay in the processor's cache
+        shifted = row.astype(np.float64) - float(row.max())
+        return float(shifted[token] - np.log(np.exp(shifted).sum()))
+
+    return np.array([of_row(row, token) for row, token in zip(logits, token_ids, strict=True)], np.float64)
 
 
 class Engine(Protocol):

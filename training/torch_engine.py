@@ -8,7 +8,17 @@ import torch
 from torch import Tensor
 from txport.models.config import Config
 from txport.models.transformer import KeyValue, Transformer
-from txport.runtime.engine import FIRST_TARGET, Float32, Int64, Limits, Memory, SpecialTokens, StepOutput
+from txport.runtime.engine import (
+    FIRST_TARGET,
+    Float32,
+    Float64,
+    Int64,
+    Limits,
+    Memory,
+    SpecialTokens,
+    StepOutput,
+    log_probabilities,
+)
 
 
 class TorchEngine:
@@ -121,6 +131,16 @@ class TorchState:
     def logits(self) -> Float32:
         assert self._logits is not None, "no step was computed"
         return cast(Float32, self._logits.float().cpu().numpy())
+
+    def log_probabilities(self, rows: Sequence[int], token_ids: Sequence[int]) -> Float64:
+        return log_probabilities(self.logits()[list(rows)], token_ids)
+
+    def reorder(self, rows: Sequence[int]) -> None:
+        keep = list(rows)
+        for name in ("_token_ids", "_positions", "_finished", "_limits", "_lengths", "_source_ids"):
+            setattr(self, name, getattr(self, name)[keep])
+        self._cross = [(key[keep], value[keep]) for key, value in self._cross]
+        self._caches = [(key[keep], value[keep]) for key, value in self._caches]
 
     def moved(self, rows: Sequence[int], target: int) -> "TorchState":
         """Indexing by a list copies, so that the copies of a repeated row are independent."""

@@ -11,7 +11,7 @@ import numpy as np
 from txport.runtime.device.buffers import RING, StepBuffers
 from txport.runtime.device.device import Buffer
 from txport.runtime.device.pool import Encoded, Lease, Pool, PreparedStep
-from txport.runtime.engine import Float32, StepOutput
+from txport.runtime.engine import Float32, Float64, StepOutput, log_probabilities
 
 
 class DeviceState:
@@ -96,6 +96,17 @@ class DeviceState:
             buffers.device.synchronize()
         return logits[self._rows].astype(np.float32)
 
+    def log_probabilities(self, rows: Sequence[int], token_ids: Sequence[int]) -> Float64:
+        """Of one token for each of these rows, by the last step; see `DecoderState.log_probabilities`."""
+        return log_probabilities(self.logits()[list(rows)], token_ids)
+
+    def reorder(self, rows: Sequence[int]) -> None:
+        """Row i continues what row `rows[i]` was: only the copies of a repeated row are copied on the device."""
+        assert self._read == self._groups, "rows are reordered after the steps before have been read"
+        here = [self._rows[row] for row in rows]
+        self._rows = _without_repeats(here, self._buffers.sizes.rows)
+        self._copy_from(self._buffers, here)
+
     def moved(self, rows: Sequence[int], target: int) -> "DeviceState":
         """A new state of these rows, as often as each is named; see `DecoderState.moved`.
 
@@ -108,15 +119,18 @@ class DeviceState:
             new = DeviceState(self._pool, self._step, _without_repeats(here, sizes.rows), self.source)
         else:
             new = DeviceState(self._pool, self._pool.step(sizes), range(len(here)), self.source)
-        with self._pool.working():
-            pairs = [
-                pair for pair in zip(new._rows, here, strict=True) if new._buffers is not old or pair[0] != pair[1]
-            ]
-            for to, row, count in _runs([to for to, _ in pairs], [row for _, row in pairs]):
-                _copy_run(old, new._buffers, row, to, count)
-            new._take_over(old, here)
+        new._copy_from(old, here)
         del self._step
         return new
+
+    def _copy_from(self, old: StepBuffers, here: list[int]) -> None:
+        """These rows of the old buffers, which may be ours, become our rows."""
+        buffers = self._buffers
+        with self._pool.working():
+            pairs = [pair for pair in zip(self._rows, here, strict=True) if buffers is not old or pair[0] != pair[1]]
+            for to, row, count in _runs([to for to, _ in pairs], [row for _, row in pairs]):
+                _copy_run(old, buffers, row, to, count)
+            self._take_over(old, here)
 
     def _take_over(self, old: StepBuffers, here: list[int]) -> None:
         """Ids, positions, limits and flags of these rows of the old buffers; rows of ours besides are finished."""

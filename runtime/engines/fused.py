@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from txport.runtime.engine import Float32, Int64, Limits, SpecialTokens, StepOutput
+from txport.runtime.engine import Float32, Float64, Int64, Limits, SpecialTokens, StepOutput
 from txport.runtime.errors import BundleError, EngineError, InputError, MissingLibrary, ResourceError, TxportError
 from txport.runtime.system import library_name
 from txport.runtime.version import VERSION
@@ -43,6 +43,8 @@ _CHECKED: dict[str, tuple[Any, ...]] = {
     "txport_state_read": (c_void_p, c_void_p, c_int64, c_void_p, c_void_p),
     "txport_state_override": (c_void_p, c_int64, c_void_p, c_void_p, c_void_p),
     "txport_state_logits": (c_void_p, c_void_p),
+    "txport_state_log_probabilities": (c_void_p, c_int64, c_void_p, c_void_p, c_void_p),
+    "txport_state_reorder": (c_void_p, c_int64, c_void_p),
     "txport_state_moved": (c_void_p, c_int64, c_void_p, c_int64, c_void_p),
 }
 # The others: what they return, and their arguments.
@@ -246,6 +248,20 @@ class FusedState:
         logits = np.empty((self.rows, self._vocabulary), np.float32)
         _check(self._library, self._library.txport_state_logits(self._handle.value, _address(logits)))
         return logits
+
+    def log_probabilities(self, rows: Sequence[int], token_ids: Sequence[int]) -> Float64:
+        """Of one token for each of these rows, by the last step; see `DecoderState.log_probabilities`."""
+        here, tokens = _int64(rows), _int64(token_ids)
+        count = _same_length(rows=here, token_ids=tokens)
+        found = np.empty(count, np.float64)
+        arguments = count, _address(here), _address(tokens), _address(found)
+        _check(self._library, self._library.txport_state_log_probabilities(self._handle.value, *arguments))
+        return found
+
+    def reorder(self, rows: Sequence[int]) -> None:
+        """Row i continues what row `rows[i]` was; see `DecoderState.reorder`."""
+        here = _int64(rows)
+        _check(self._library, self._library.txport_state_reorder(self._handle.value, len(here), _address(here)))
 
     def moved(self, rows: Sequence[int], target: int) -> "FusedState":
         """A new state of these rows, as often as each is named; see `DecoderState.moved`."""

@@ -16,7 +16,7 @@ import onnxruntime
 from txport.runtime.bundle.interface import CROSS_IDS, MASKED, cross_names
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Lowering, Tensor
-from txport.runtime.engine import FIRST_TARGET, Float32, Int64, StepOutput
+from txport.runtime.engine import FIRST_TARGET, Float32, Float64, Int64, StepOutput, log_probabilities
 from txport.runtime.engines.ort_session import CPU, open_session, open_step, run
 from txport.runtime.errors import ResourceError
 
@@ -199,6 +199,14 @@ class OrtState:
         """float32 `[rows, target_vocabulary]` of the last step."""
         return self._buffers["logits"].astype(np.float32, copy=False)
 
+    def log_probabilities(self, rows: Sequence[int], token_ids: Sequence[int]) -> Float64:
+        """Of one token for each of these rows, by the last step; see `DecoderState.log_probabilities`."""
+        return log_probabilities(self.logits()[list(rows)], token_ids)
+
+    def reorder(self, rows: Sequence[int]) -> None:
+        """Row i continues what row `rows[i]` was; see `DecoderState.reorder`."""
+        self._gather(list(rows))
+
     def moved(self, rows: Sequence[int], target: int) -> "OrtState":
         """A new state of these rows, as often as each is named; see `DecoderState.moved`."""
         here = list(rows)
@@ -211,29 +219,30 @@ class OrtState:
 
     def _in_front(self, here: list[int]) -> "OrtState":
         """These rows, no more than there are, moved to the front of the same buffers: nothing is allocated."""
+        self._gather(here)
         count = len(here)
         front = {name: buffer[:count] for name, buffer in self._buffers.items() if name != "cache_positions"}
-        if all(row >= index for index, row in enumerate(here)):
-            for index, row in enumerate(here):  # no row is overwritten before it has been copied
-                if index != row:
-                    self._copy_row(row, index)
-        else:
-            for name, buffer in front.items():
-                buffer[:] = self._buffers[name][here]
         if "cache_positions" in self._buffers:
             front["cache_positions"] = self._buffers["cache_positions"]
         new = OrtState(self._engine, front, (count, self.source, self.target))
         new._clean = self._clean
         return new
 
-    def _copy_row(self, row: int, to: int) -> None:
-        """Also what an earlier sentence left behind the end of the one that moves in is overwritten: see `place`."""
-        used = int(self._positions[[row, to]].max()) + 1
+    def _gather(self, here: list[int]) -> None:
+        """Copy these rows to the first rows of the same buffers.
+
+        What an earlier sentence left behind the end of the one that moves in is overwritten, too: see `place`.
+        """
+        to = [index for index, row in enumerate(here) if index != row]
+        of = [here[index] for index in to]
+        if not to:
+            return
+        used = int(self._positions[[*to, *of]].max()) + 1
         for name, buffer in self._buffers.items():
             if is_cache(name):
-                buffer[to, :, :used] = buffer[row, :, :used]
+                buffer[to, :, :used] = buffer[of, :, :used]
             elif name not in ("cache_positions", "logits"):
-                buffer[to] = buffer[row]
+                buffer[to] = buffer[of]
 
     def _copied(self, here: list[int], target: int) -> "OrtState":
         """These rows in new buffers; cross-attention stays where it is if they are all rows in order."""

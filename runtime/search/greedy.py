@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-import numpy as np
 from txport.runtime.engine import DecoderState, Engine, Float32, Int64, SpecialTokens
 from txport.runtime.search.constraints import best_but, forbidden_tokens, forced_token, has_constraint, may_forbid
 from txport.runtime.search.requests import Request, Result, Slot, Token
@@ -106,6 +105,7 @@ class Greedy:
         """One token for each row, with its score."""
         logits: Float32 | None = None
         overrides: list[tuple[int, int, bool]] = []
+        scored: list[tuple[int, Slot]] = []
         for row, slot in enumerate(slots):
             if slot is None:
                 continue
@@ -119,12 +119,10 @@ class Greedy:
             if token != token_ids[row]:
                 overrides.append((row, token, slot.done))
             if slot.request.scores:
-                logits = state.logits() if logits is None else logits
-                slot.scores.append(_log_probability(logits[row], token))
+                scored.append((row, slot))
         if overrides:
             state.override(*map(list, zip(*overrides, strict=True)))
-
-
-def _log_probability(logits: Float32, token: int) -> float:
-    shifted = logits.astype(np.float64) - float(logits.max())
-    return float(shifted[token] - np.log(np.exp(shifted).sum()))
+        if scored:
+            scores = state.log_probabilities([row for row, _ in scored], [slot.ids[-1] for _, slot in scored])
+            for (_, slot), score in zip(scored, scores.tolist(), strict=True):
+                slot.scores.append(score)

@@ -228,7 +228,7 @@ class _Batch:
         # The protocol makes no free rows: copies of the first become free by ending them.
         rows = range(count, min(most, max(2 * count, needed)))
         self._state = self._state.moved([*range(count), *[0] * len(rows)], self._target(self._working()))
-        self._state.override(rows, [self._engine.tokens.eos] * len(rows), [True] * len(rows))
+        self._state.override(rows, [self._engine.tokens.pad] * len(rows), [True] * len(rows))
         self._slots += [None] * len(rows)
 
     def _refill(self) -> None:

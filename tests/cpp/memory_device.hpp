@@ -18,9 +18,9 @@
 #include "bundle/manifest.hpp"
 #include "device/engine.hpp"
 #include "errors.hpp"
-#include "search/greedy.hpp"
 #include "memory_engine.hpp"
 #include "repository.hpp"
+#include "search/greedy.hpp"
 
 namespace memory {
 

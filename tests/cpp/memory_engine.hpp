@@ -183,6 +183,13 @@ class State : public DecoderState {
     return rows_.at(row).logits;
   }
 
+  void reorder(const std::vector<std::size_t>& rows) override {
+    require(valid_ && unread_.empty() && rows.size() == rows_.size(), "reordered before the steps were read");
+    std::vector<Row> next;
+    for (const std::size_t row : rows) next.push_back(rows_.at(row));
+    rows_ = std::move(next);
+  }
+
   std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) override {
     require(valid_ && unread_.empty(), "moved before the steps were read");
     valid_ = false;

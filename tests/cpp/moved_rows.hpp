@@ -61,7 +61,12 @@ inline void check_moved_rows(const Engine& engine, std::uint32_t seed, std::int6
     std::vector<std::size_t> taken(static_cast<std::size_t>(number(1, most)));
     for (std::size_t& row : taken)
       row = static_cast<std::size_t>(number(0, static_cast<std::int64_t>(rows.size()) - 1));
-    state = state->moved(taken, target);
+    if (number(0, 1) == 1 && state->target() >= target) {
+      taken.resize(rows.size(), 0);
+      state->reorder(taken);
+    } else {
+      state = state->moved(taken, target);
+    }
     REQUIRE(state->rows() == taken.size());
     CHECK(state->target() >= target);
     target = state->target();

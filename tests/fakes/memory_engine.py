@@ -10,7 +10,17 @@ from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
-from txport.runtime.engine import FIRST_TARGET, Float32, Int64, Limits, Memory, SpecialTokens, StepOutput
+from txport.runtime.engine import (
+    FIRST_TARGET,
+    Float32,
+    Float64,
+    Int64,
+    Limits,
+    Memory,
+    SpecialTokens,
+    StepOutput,
+    log_probabilities,
+)
 
 TOKENS = SpecialTokens(pad=0, unk=1, bos=2, eos=3)
 LIMITS = Limits(4, 12, 100)
@@ -120,13 +130,25 @@ class MemoryState:
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
         assert self.valid and not self.unread and len(rows) == len(token_ids) == len(finished) > 0
         for row, token, done in zip(rows, token_ids, finished, strict=True):
-            assert done == (token == TOKENS.eos or self.positions[row] + self.finished[row] >= self.limits[row])
+            ends = token == TOKENS.eos or self.positions[row] + self.finished[row] >= self.limits[row]
+            assert done == ends or (done and token == TOKENS.pad), "a row ends with eos, at its limit, or is given up"
             self.positions[row] += bool(self.finished[row]) and not done
             self.token_ids[row], self.finished[row] = token, done
 
     def logits(self) -> Float32:
         assert self.valid and self.want_logits and self.last_logits is not None
         return self.last_logits
+
+    def log_probabilities(self, rows: Sequence[int], token_ids: Sequence[int]) -> Float64:
+        return log_probabilities(self.logits()[list(rows)], token_ids)
+
+    def reorder(self, rows: Sequence[int]) -> None:
+        assert self.valid and not self.unread and len(rows) == self.rows
+        keep = list(rows)
+        for name in ("token_ids", "positions", "finished", "limits", "cache"):
+            setattr(self, name, getattr(self, name)[keep])
+        self.sources = [self.sources[row] for row in keep]
+        self.last_logits = None
 
     def moved(self, rows: Sequence[int], target: int) -> "MemoryState":
         assert self.valid and not self.unread and 1 <= len(rows) <= self.engine.limits.batch

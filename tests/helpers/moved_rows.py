@@ -1,4 +1,4 @@
-"""What `DecoderState.moved` must do: each row, copied or not, goes on as if it had been decoded alone.
+"""What `DecoderState.moved` and `reorder` must do: each row, copied or not, goes on as if it had been decoded alone.
 
 Copies that share their buffers would go unnoticed, since they make the same tokens. So rows are also given other tokens
 (`override`) and new sentences (`place`) on the way, after which only independent copies are right.
@@ -26,6 +26,7 @@ class Turn:
         rows: rows to take, each modulo the number of rows; empty to stay.
         longer: tokens by which the new caches are longer than needed.
         refill: whether finished rows get the first source again.
+        order: rows to take in place, each modulo the number of rows, repeated as often as it takes; empty to stay.
     """
 
     steps: int
@@ -33,13 +34,14 @@ class Turn:
     rows: list[int]
     longer: int
     refill: bool
+    order: Sequence[int] = ()
 
 
 def turns(words: st.SearchStrategy[int], most_rows: int) -> st.SearchStrategy[list[Turn]]:
     """Random walks of a state; `words` are ids that end nothing."""
     tokens = st.lists(st.none() | words, max_size=most_rows)
     rows = st.lists(st.integers(0, most_rows - 1), max_size=most_rows)
-    turn = st.builds(Turn, st.integers(1, 3), tokens, rows, st.integers(0, 40), st.booleans())
+    turn = st.builds(Turn, st.integers(1, 3), tokens, rows, st.integers(0, 40), st.booleans(), rows)
     return st.lists(turn, min_size=1, max_size=8)
 
 
@@ -78,9 +80,13 @@ def check_moves(
         state = _with_room(engine, state, rows)
         _step(engine, state, rows, turn.steps, next_token)
         _override(state, rows, turn.tokens)
+        if turn.order:
+            taken = [turn.order[index % len(turn.order)] % len(rows) for index in range(len(rows))]
+            rows = _taken(rows, taken)
+            state.reorder(taken)
         if turn.rows:
             taken = [index % len(rows) for index in turn.rows]
-            rows = [replace(rows[index], made=list(rows[index].made)) for index in taken]
+            rows = _taken(rows, taken)
             target = min(max(len(row.made) for row in rows) + 1 + turn.longer, engine.limits.target)
             state = state.moved(taken, target)
             assert state.rows == len(rows) and state.target >= target
@@ -88,6 +94,10 @@ def check_moves(
             for index in free:
                 rows[index] = _Row(sources[0], limits[0], [])
             _place(engine, state, rows, free)
+
+
+def _taken(rows: list[_Row], indices: Sequence[int]) -> list[_Row]:
+    return [replace(rows[index], made=list(rows[index].made)) for index in indices]
 
 
 def _place(engine: Engine, state: DecoderState, rows: list[_Row], indices: Sequence[int]) -> None:

@@ -92,6 +92,9 @@ class DecoderState {
   virtual std::vector<float> logits(std::size_t row) = 0;
   // The natural logarithm of a token's probability by these logits.
   virtual double log_probability(std::size_t row, std::int64_t token);
+  // Rearrange the rows in place: row i continues what row `rows[i]` was. A row may be taken more than once, and its
+  // copies are independent from then on. All steps must have been read; logits are undefined until the next one.
+  virtual void reorder(const std::vector<std::size_t>& rows) = 0;
   // A new state of rows.size() rows, from 1 to Limits::batch and possibly more than now, with caches of `target`
   // tokens. Row i continues row `rows[i]` of this state; a row may be taken more than once, and its copies are
   // independent from then on. This state is invalid afterwards, and all of its steps must have been read.

@@ -78,6 +78,17 @@ TXPORT_API txport_code txport_state_override(txport_engine_state* state, int64_t
 /* `logits` [rows, vocabulary] of the last step of this state, which was allocated with logits. */
 TXPORT_API txport_code txport_state_logits(txport_engine_state* state, float* logits) TXPORT_NOEXCEPT;
 
+/* The natural logarithm of the probability of `token_ids[i]` in row `rows[i]`, by the last step of this state, which
+ * was allocated with logits; `log_probabilities` has room for `count`. */
+TXPORT_API txport_code txport_state_log_probabilities(txport_engine_state* state, int64_t count, const int64_t* rows,
+                                                      const int64_t* token_ids,
+                                                      double* log_probabilities) TXPORT_NOEXCEPT;
+
+/* Rearrange the rows in place: row i goes on with what row `rows[i]` was, which may be named more than once; `count` is
+ * the number of rows. All steps must have been read; logits are undefined until the next one. */
+TXPORT_API txport_code txport_state_reorder(txport_engine_state* state, int64_t count,
+                                            const int64_t* rows) TXPORT_NOEXCEPT;
+
 /* A new state of `count` rows with caches of `target` tokens: row i goes on with row `rows[i]`, which may be named
  * more than once. All steps must have been read. The old state is invalid afterwards, and still to be freed. */
 TXPORT_API txport_code txport_state_moved(txport_engine_state* state, int64_t count, const int64_t* rows,

@@ -236,6 +236,31 @@ txport_code txport_state_logits(txport_engine_state* state, float* logits) noexc
   });
 }
 
+txport_code txport_state_log_probabilities(txport_engine_state* state, std::int64_t count, const std::int64_t* rows,
+                                           const std::int64_t* token_ids, double* log_probabilities) noexcept {
+  return guarded([&] {
+    const txport_engine_state& from = read_out(state);
+    if (!from.has_logits) throw InputError("the state was allocated without logits: allocate it with them");
+    within(count, 0, from.rows(), "count");
+    const auto of_rows = indices(rows, count, from.rows(), "rows");
+    indices(token_ids, count, from.handle.sizes.target_vocabulary, "token_ids");
+    if (count > 0) given(log_probabilities, "log_probabilities");
+    for (std::size_t i = 0; i < of_rows.size(); ++i) {
+      log_probabilities[i] = from.state->log_probability(of_rows[i], token_ids[i]);
+    }
+    return TXPORT_OK;
+  });
+}
+
+txport_code txport_state_reorder(txport_engine_state* state, std::int64_t count, const std::int64_t* rows) noexcept {
+  return guarded([&] {
+    const txport_engine_state& changed = read_out(state);
+    within(count, changed.rows(), changed.rows(), "count");
+    changed.state->reorder(indices(rows, count, changed.rows(), "rows"));
+    return TXPORT_OK;
+  });
+}
+
 txport_code txport_state_moved(txport_engine_state* state, std::int64_t count, const std::int64_t* rows,
                                std::int64_t target, txport_engine_state** moved) noexcept {
   return guarded([&] {

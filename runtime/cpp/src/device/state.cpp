@@ -184,6 +184,14 @@ std::vector<float> DeviceState::logits(std::size_t row) {
   return result;
 }
 
+// Only the copies of a repeated row are copied on the device.
+void DeviceState::reorder(const std::vector<std::size_t>& rows) {
+  assert(read_ == groups_);
+  const Places here = places_of(rows);
+  places_ = without_repeats(here, buffers_->layout().rows);
+  steps_.latch.guard([&] { copy_from(*buffers_, here); });
+}
+
 // Where the same buffers serve, rows stay where they are, and only the copies of a repeated row take other places.
 std::unique_ptr<DecoderState> DeviceState::moved(const std::vector<std::size_t>& rows, std::int64_t target) {
   assert(read_ == groups_);
@@ -195,17 +203,22 @@ std::unique_ptr<DecoderState> DeviceState::moved(const std::vector<std::size_t>&
     auto buffers = same ? std::move(buffers_) : steps_.pool.step(sizes);
     Places places = same ? without_repeats(here, old.layout().rows) : first_places(here.size());
     std::unique_ptr<DeviceState> next(new DeviceState(steps_, std::move(buffers), std::move(places), source_));
-    Places to;
-    Places from;
-    for (std::size_t i = 0; i < here.size(); ++i) {
-      if (same && next->places_[i] == here[i]) continue;
-      to.push_back(next->places_[i]);
-      from.push_back(here[i]);
-    }
-    for (const Run& run : runs_of(to, from)) copy_run(old, *next->buffers_, run);
-    next->take_over(old, here);
+    next->copy_from(old, here);
     return next;
   });
+}
+
+// These places of the old buffers, which may be ours, become our rows.
+void DeviceState::copy_from(const DeviceBuffers& old, const Places& here) const {
+  Places to;
+  Places from;
+  for (std::size_t i = 0; i < here.size(); ++i) {
+    if (&*buffers_ == &old && places_[i] == here[i]) continue;
+    to.push_back(places_[i]);
+    from.push_back(here[i]);
+  }
+  for (const Run& run : runs_of(to, from)) copy_run(old, *buffers_, run);
+  take_over(old, here);
 }
 
 // Ids, positions, limits and flags of these places of the old buffers. Rows of ours besides are finished, so that their

@@ -53,6 +53,7 @@ class DeviceState : public DecoderState {
   void override_tokens(const std::vector<std::size_t>& rows, const Ids& token_ids,
                        const std::vector<bool>& finished) override;
   std::vector<float> logits(std::size_t row) override;
+  void reorder(const std::vector<std::size_t>& rows) override;
   std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) override;
 
  private:
@@ -69,6 +70,7 @@ class DeviceState : public DecoderState {
 
   Places places_of(const std::vector<std::size_t>& rows) const;
   void place_run(std::size_t place, const DeviceMemory& memory, std::size_t memory_row, std::size_t count) const;
+  void copy_from(const DeviceBuffers& old, const Places& here) const;
   void take_over(const DeviceBuffers& old, const Places& here) const;
 };
 

@@ -45,15 +45,24 @@ HostTensor::HostTensor(const Tensor& tensor, const Sizes& sizes) : type_(type_of
     count *= extent;
   }
   bytes_ = count * type_.bytes;
-  data_ = {static_cast<std::byte*>(std::calloc(std::max<std::size_t>(bytes_, 1), 1)),
-           [](std::byte* data) { std::free(data); }};
-  if (data_ == nullptr) throw std::bad_alloc();
+  own(std::calloc(std::max<std::size_t>(bytes_, 1), 1));
+}
+
+void HostTensor::own(void* data) {
+  if (data == nullptr) throw std::bad_alloc();
+  data_ = {static_cast<std::byte*>(data), [](std::byte* owned) { std::free(owned); }};
 }
 
 HostTensor HostTensor::front(std::size_t rows) const {
   HostTensor result = *this;
   result.bytes_ = rows * row_bytes();
   result.shape_[0] = static_cast<std::int64_t>(rows);
+  return result;
+}
+
+HostTensor HostTensor::like(std::size_t rows) const {
+  HostTensor result = front(rows);
+  result.own(std::malloc(std::max<std::size_t>(result.bytes_, 1)));
   return result;
 }
 

@@ -23,6 +23,8 @@ class HostTensor {
 
   // The same memory as a tensor of its first rows.
   HostTensor front(std::size_t rows) const;
+  // Another tensor of this shape but for the number of its rows, not initialised. Throws std::bad_alloc.
+  HostTensor like(std::size_t rows) const;
 
   // A view of the whole tensor for ONNX Runtime.
   Ort::Value value() const;
@@ -52,6 +54,8 @@ class HostTensor {
   std::vector<std::int64_t> shape_;
   std::size_t bytes_ = 0;
   std::shared_ptr<std::byte> data_;
+
+  void own(void* data);
 };
 
 using HostTensors = std::map<std::string, HostTensor>;

@@ -30,6 +30,16 @@ void copy_bias(const HostTensor& to, std::size_t to_row, const HostTensor& from,
   }
 }
 
+// A row, or the first tokens of a row of a cache.
+void copy_part(const HostTensor& to, std::size_t to_row, const HostTensor& from, std::size_t from_row,
+               std::int64_t tokens) {
+  if (tokens > 0) {
+    to.copy_tokens(to_row, from, from_row, tokens);
+  } else {
+    to.copy_row(to_row, from, from_row);
+  }
+}
+
 }  // namespace
 
 OrtState::OrtState(const OrtSteps& steps, HostTensors tensors, std::size_t rows, std::int64_t source,
@@ -107,6 +117,8 @@ std::vector<float> OrtState::logits(std::size_t row) {
   return result;
 }
 
+void OrtState::reorder(const std::vector<std::size_t>& rows) { gather(rows); }
+
 std::unique_ptr<DecoderState> OrtState::moved(const std::vector<std::size_t>& rows, std::int64_t target) {
   if (rows.size() > rows_) return widened(rows, target);
   std::unique_ptr<OrtState> next = narrowed(rows);
@@ -159,13 +171,7 @@ void OrtState::copy_memory_row(const HostTensors& encoded, std::size_t from_row,
 
 // The front of the same buffers, with these rows, no more than there are: nothing is allocated or zeroed.
 std::unique_ptr<OrtState> OrtState::narrowed(const std::vector<std::size_t>& rows) const {
-  bool from_behind = true;  // then no row is overwritten before it is copied
-  for (std::size_t i = 0; i < rows.size(); ++i) from_behind = from_behind && rows[i] >= i;
-  if (from_behind) {
-    for (std::size_t i = 0; i < rows.size(); ++i) copy_row_to(rows[i], i);
-  } else {
-    reorder(rows);
-  }
+  gather(rows);
   HostTensors front;
   for (const auto& [name, tensor] : tensors_) {
     front.emplace(name, name == kCachePositions ? tensor : tensor.front(rows.size()));
@@ -189,27 +195,27 @@ std::unique_ptr<OrtState> OrtState::with_caches(std::int64_t target) const {
   return made;
 }
 
-// Overwrites what an earlier sentence left beyond the end of this one, too: see `place`.
-void OrtState::copy_row_to(std::size_t row, std::size_t to) const {
-  if (row == to) return;
-  const std::int64_t used = std::min(std::max(positions()[row], positions()[to]) + 1, target_);
-  for (const auto& [name, tensor] : tensors_) {
-    if (is_cache(name)) {
-      tensor.copy_tokens(to, tensor, row, used);
-    } else if (moves(name)) {
-      tensor.copy_row(to, tensor, row);
-    }
+// Copy these rows to the first rows of the same buffers. What an earlier sentence left beyond the end of the one that
+// moves in is overwritten, too: see `place`. Where a row would be overwritten before it is copied, all go by way of
+// others.
+void OrtState::gather(const std::vector<std::size_t>& rows) const {
+  std::int64_t used = 0;
+  std::vector<std::size_t> changed;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i] == i) continue;
+    changed.push_back(i);
+    used = std::max({used, positions()[i] + 1, positions()[rows[i]] + 1});
   }
-}
-
-void OrtState::reorder(const std::vector<std::size_t>& rows) const {
+  used = std::min(used, target_);
+  const bool from_behind = std::all_of(changed.begin(), changed.end(), [&](std::size_t i) { return rows[i] > i; });
   for (const auto& [name, tensor] : tensors_) {
     if (!moves(name)) continue;
-    const std::vector<std::byte> before(tensor.data(), tensor.data() + tensor.bytes());
-    const std::size_t bytes = tensor.row_bytes();
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      std::memcpy(tensor.data() + i * bytes, before.data() + rows[i] * bytes, bytes);
+    const std::int64_t tokens = is_cache(name) ? used : 0;
+    const HostTensor aside = from_behind ? tensor : tensor.like(changed.size());
+    for (std::size_t k = 0; k < changed.size(); ++k) {
+      copy_part(aside, from_behind ? changed[k] : k, tensor, rows[changed[k]], tokens);
     }
+    for (std::size_t k = 0; !from_behind && k < changed.size(); ++k) copy_part(tensor, changed[k], aside, k, tokens);
   }
 }
 

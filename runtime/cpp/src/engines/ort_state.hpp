@@ -36,6 +36,7 @@ class OrtState : public DecoderState {
   void override_tokens(const std::vector<std::size_t>& rows, const Ids& token_ids,
                        const std::vector<bool>& finished) override;
   std::vector<float> logits(std::size_t row) override;
+  void reorder(const std::vector<std::size_t>& rows) override;
   std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) override;
 
  private:
@@ -63,8 +64,7 @@ class OrtState : public DecoderState {
   std::unique_ptr<OrtState> narrowed(const std::vector<std::size_t>& rows) const;
   std::unique_ptr<OrtState> widened(const std::vector<std::size_t>& rows, std::int64_t target) const;
   std::unique_ptr<OrtState> with_caches(std::int64_t target) const;
-  void copy_row_to(std::size_t row, std::size_t to) const;
-  void reorder(const std::vector<std::size_t>& rows) const;
+  void gather(const std::vector<std::size_t>& rows) const;
   void copy_state_row(const OrtState& from, std::size_t from_row, std::size_t row) const;
 };
 

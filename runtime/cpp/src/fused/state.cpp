@@ -90,6 +90,31 @@ class FusedState : public DecoderState {
            instruction_set().log_sum_exp(first, shared_->model.projection.outputs());
   }
 
+  // Rows keep their caches; copies of a row take those of rows that are not named.
+  void reorder(const std::vector<std::size_t>& rows) override {
+    std::vector<bool> named(rows_.size());
+    for (const std::size_t row : rows) named.at(row) = true;
+    std::vector<std::shared_ptr<std::byte>> free;
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      if (!named[i]) free.push_back(rows_[i].self);
+    }
+    std::vector<bool> seen(rows_.size());
+    std::vector<Row> next;
+    next.reserve(rows.size());
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      Row row = rows_[rows[i]];
+      if (seen[rows[i]]) {
+        copy_cache(row, shape_, free.back().get());
+        row.self = free.back();
+        free.pop_back();
+      }
+      seen[rows[i]] = true;
+      row.logits = i;
+      next.push_back(std::move(row));
+    }
+    rows_ = std::move(next);
+  }
+
   // Rows keep their caches if these have the right length; copies of a row get new ones.
   std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) override {
     auto next = std::make_unique<FusedState>(shared_, rows.size(), source_, target, logits_.has_value());

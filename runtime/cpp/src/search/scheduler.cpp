@@ -75,7 +75,7 @@ class Batch {
     state_ = state_->moved(rows, target(slots_));
     std::iota(rows.begin(), rows.end(), std::size_t{0});
     rows.erase(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(count));
-    state_->override_tokens(rows, Ids(rows.size(), engine_.tokens().eos), std::vector<bool>(rows.size(), true));
+    state_->override_tokens(rows, Ids(rows.size(), engine_.tokens().pad), std::vector<bool>(rows.size(), true));
     slots_.resize(total);
   }
 
