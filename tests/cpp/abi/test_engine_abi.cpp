@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -95,6 +96,35 @@ TEST_CASE("the C ABI of an engine makes the ids of the greedy search, rows moved
     CHECK(txport_engine_first_target(&engine, source) == 128);  // of the longest source, 80
   }
   CHECK(txport_engine_first_target(&engine, INT64_MIN) == 32);
+}
+
+TEST_CASE("the C ABI of an engine scores tokens of any row") {
+  const random_model::RandomModel model({}, 11);
+  const txport_engine_handle engine = handle_of(model);
+  const MemoryPointer memory = encoded(engine);
+  const StatePointer state = allocated(engine, 8, true);
+  const Ids limits{8, 8};
+  REQUIRE(txport_state_place(state.get(), 2, kBoth.data(), memory.get(), kBoth.data(), limits.data()) == TXPORT_OK);
+  REQUIRE(txport_state_step(state.get(), 1) == TXPORT_OK);
+  Ids tokens(2);
+  std::array<std::uint8_t, 2> finished{};
+  std::int64_t steps = 0;
+  REQUIRE(txport_state_read(state.get(), tokens.data(), 1, &steps, finished.data()) == TXPORT_OK);
+  std::vector<float> logits(80);
+  REQUIRE(txport_state_logits(state.get(), logits.data()) == TXPORT_OK);
+  const Ids rows{1, 0};
+  const Ids ids{tokens[1], 39};
+  std::array<double, 2> found{};
+  REQUIRE(txport_state_log_probabilities(state.get(), 2, rows.data(), ids.data(), found.data()) == TXPORT_OK);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const float* row = logits.data() + 40 * rows[i];
+    double sum = 0;
+    for (int id = 0; id < 40; ++id) sum += std::exp(static_cast<double>(row[id]));
+    CHECK(found[i] == doctest::Approx(static_cast<double>(row[ids[i]]) - std::log(sum)).epsilon(1e-5));
+  }
+  const Ids wrong{40, 0};
+  CHECK(refused(txport_state_log_probabilities(state.get(), 2, rows.data(), wrong.data(), found.data()), "is 40"));
+  CHECK(refused(txport_state_log_probabilities(state.get(), 1, rows.data(), ids.data(), nullptr), "is NULL"));
 }
 
 TEST_CASE("no calls of the C ABI of an engine lead a row beyond its cache") {
@@ -202,6 +232,9 @@ TEST_CASE("arguments of the C ABI of an engine that cannot be") {
   const Ids wrong{0, 40};
   CHECK(refused(txport_state_override(state.get(), 2, kBoth.data(), wrong.data(), finished.data()), "token_ids is 40"));
   CHECK(refused(txport_state_override(state.get(), 1, wrong.data() + 1, kBoth.data(), finished.data()), "rows is 40"));
+  CHECK(refused(txport_state_log_probabilities(state.get(), 0, nullptr, nullptr, nullptr), "without logits"));
+  CHECK(refused(txport_state_reorder(state.get(), 1, kBoth.data()), "count is 1, which is not between 2 and 2"));
+  CHECK(refused(txport_state_reorder(state.get(), 2, wrong.data()), "rows is 40"));
   CHECK(refused(txport_state_moved(state.get(), 17, kBoth.data(), 8, &made), "count is 17"));
   CHECK(refused(txport_state_moved(state.get(), 2, wrong.data(), 8, &made), "rows is 40"));
   CHECK(refused(txport_state_step(nullptr, 1), "state is NULL"));

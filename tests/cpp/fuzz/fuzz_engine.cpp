@@ -108,6 +108,21 @@ bool move(Session& session, Choices& choices, std::size_t slot) {
   return true;
 }
 
+bool reorder(Session& session, Choices& choices, std::size_t slot) {
+  const std::int64_t count = session.rows.at(slot) + (choices.below(8) == 0 ? 1 : 0);
+  const Ids rows = numbers(choices, few(count), 0);
+  return done(txport_state_reorder(session.states.at(slot), count, rows.data()));
+}
+
+bool score(const Session& session, Choices& choices, std::size_t slot) {
+  const std::int64_t count = choices.number(1);
+  const Ids rows = numbers(choices, few(count), 0);
+  const Ids ids = numbers(choices, few(count), 0);
+  std::vector<double> found(rows.size());
+  txport_engine_state* state = session.states.at(slot);
+  return done(txport_state_log_probabilities(state, count, rows.data(), ids.data(), found.data()));
+}
+
 bool change(Session& session, Choices& choices, std::size_t slot, bool place) {
   txport_engine_state* state = session.states.at(slot);
   const std::int64_t count = choices.number(1);
@@ -128,7 +143,7 @@ bool call(Session& session, Choices& choices) {
   const std::size_t slot = choices.below(8) == 0 ? 1 : 0;
   txport_engine_state* state = session.states.at(slot);
   const std::int64_t rows = session.rows.at(slot);
-  switch (choices.below(12)) {
+  switch (choices.below(14)) {
     case 0:
       return encode(session, choices, slot);
     case 1:
@@ -150,6 +165,10 @@ bool call(Session& session, Choices& choices) {
     }
     case 9:
       return txport_engine_first_target(&engine(slot), choices.number(8)) >= 32;
+    case 10:
+      return reorder(session, choices, slot);
+    case 11:
+      return score(session, choices, slot);
     default:
       return done(txport_state_step(state, choices.number(1))) && read(state, rows, choices);
   }

@@ -18,6 +18,7 @@ from moved_rows import LIMITS, WALK, Turn, check_moves
 from toy import BUNDLE
 from txport.runtime import Translator
 from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.engine import log_probabilities
 from txport.runtime.engines import fused
 from txport.runtime.engines.choice import choose, open_engine
 from txport.runtime.engines.fused import MOST_STEPS, FusedEngine, find_library, missing
@@ -122,6 +123,18 @@ def test_arrays_of_any_form_are_taken(engine: FusedEngine) -> None:
         found.append(state.logits())
     for logits in found[1:]:
         np.testing.assert_array_equal(logits, found[0])
+
+
+@needs_library
+def test_tokens_are_scored_by_the_library(engine: FusedEngine) -> None:
+    state = engine.allocate(2, 4, 16, logits=True)
+    state.place([0, 1], engine.encode(np.array([[17, 30, 25, 3], [40, 3, 0, 0]]), np.array([4, 2])), [0, 1], [16, 16])
+    state.step(1)
+    state.read()
+    rows, token_ids = [1, 0, 1], [3, 17, 90]
+    expected = log_probabilities(state.logits()[rows], token_ids)
+    np.testing.assert_allclose(state.log_probabilities(rows[:2], token_ids[:2]), expected[:2], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(state.log_probabilities(rows[2:], token_ids[2:]), expected[2:], rtol=0, atol=1e-6)
 
 
 @needs_library
