@@ -185,10 +185,6 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@echo '== Set up $(VENV) (once; PyTorch makes it 1 GB or, where pip chooses the CUDA build, several)'
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	@$(VENV)/bin/python $(INSTALL) -c constraints.txt -e '.[dev]'
-	@# Oracles of the tests of importers. They ask for a PyTorch of years ago, and run with today's. fairseq's setup.py
-	@# compiles nothing where documentation is built, and what it would compile is not for its Transformer.
-	@$(VENV)/bin/python $(INSTALL) -q --no-deps -c constraints.txt OpenNMT-py
-	@READTHEDOCS=1 $(VENV)/bin/python $(INSTALL) -q --no-deps --no-build-isolation -c constraints.txt fairseq
 	@touch $@
 
 # A second environment that finds its libraries in the first one, by a .pth file, so that nothing is installed twice.

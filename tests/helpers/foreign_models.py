@@ -1,19 +1,14 @@
 """Tiny models of other toolkits with random weights, saved by those toolkits' own code, and how ours is compared."""
 
 import copy
-import importlib.util
 import io
 import json
 import random
-import sys
-import types
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import sentencepiece
 import torch
 from txport.exporter.reference import answers, pad
@@ -135,8 +130,8 @@ def _assert_same_attention(
 def assert_varied(rows: Sequence[Sequence[int]], eos: int) -> None:
     """The comparison of greedy ids means something: answers differ, and many end, at different lengths, but not all."""
     ended = [row for row in rows if eos in row]
-    assert len({tuple(row) for row in rows}) > INPUTS / 12 and len({token for row in rows for token in row}) > 6
-    assert INPUTS / 4 <= len(ended) < INPUTS and len({len(row) for row in ended}) > 3
+    assert len({tuple(row) for row in rows}) > len(rows) / 12 and len({token for row in rows for token in row}) > 6
+    assert len(rows) / 4 <= len(ended) < len(rows) and len({len(row) for row in ended}) > 3
 
 
 def sentencepiece_model(vocabulary: int = 60, kind: str = "unigram") -> bytes:
@@ -176,18 +171,3 @@ def changed_json(file: Path, **fields: Any) -> None:
 def identical(first: Sequence[Sequence[int]], second: Sequence[Sequence[int]]) -> int:
     """How many rows are the same."""
     return int(np.sum([list(a) == list(b) for a, b in zip(first, second, strict=True)]))
-
-
-def opennmt(module: str) -> Any:
-    """A module of OpenNMT-py, without what its packages import beside it; skips the test where it is not installed."""
-    if "onmt" not in sys.modules:
-        spec = importlib.util.find_spec("onmt")
-        if spec is None or not spec.submodule_search_locations:
-            pytest.skip("needs OpenNMT-py: pip install --no-deps OpenNMT-py==3.5.1")
-        for name in ("onmt", "onmt.utils", "onmt.encoders", "onmt.decoders"):
-            package = types.ModuleType(name)
-            package.__path__ = ["/".join([spec.submodule_search_locations[0], *name.split(".")[1:]])]
-            sys.modules[name] = package
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return importlib.import_module(f"onmt.{module}")

@@ -1,7 +1,4 @@
-"""OpenNMT-py imports, against OpenNMT-py's own encoder and decoder.
-
-Of the package only the model's modules are imported: the rest of it wants libraries that these tests have no use for.
-"""
+"""OpenNMT-py imports, against what OpenNMT-py's own encoder and decoder have made of sentences."""
 
 import argparse
 from pathlib import Path
@@ -9,23 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from foreign_models import (
-    INPUTS,
-    MADE,
-    assert_varied,
-    greedy,
-    identical,
-    import_here,
-    opennmt,
-    padded,
-    pieces,
-    random_sources,
-    sentencepiece_model,
-    shake,
-    until_end,
-)
+from foreign_models import import_here, pieces, sentencepiece_model
+from recorded_models import Recorded, assert_as_recorded, recorded
 from safetensors.torch import save_file
-from torch import Tensor, nn
 from txport.exporter.sample import choose_sample
 from txport.models.importers.choice import import_model
 from txport.models.importers.imported import ImportOptions
@@ -34,177 +17,57 @@ from txport.runtime.text.tokenizer import open_tokenizer
 
 UNK, PAD, BOS, EOS = 0, 1, 2, 3
 SPECIAL = ["<unk>", "<blank>", "<s>", "</s>"]
-OPTIONS = {
-    "model_type": "text",
-    "model_task": "seq2seq",
-    "encoder_type": "transformer",
-    "decoder_type": "transformer",
-    "enc_layers": 2,
-    "dec_layers": 2,
-    "enc_hid_size": 16,
-    "dec_hid_size": 16,
-    "heads": 2,
-    "transformer_ff": 24,
-    "dropout": [0.1],
-    "attention_dropout": [0.1],
-    "position_encoding": True,
-    "position_encoding_type": "SinusoidalInterleaved",
-    "max_relative_positions": 0,
-    "relative_positions_buckets": 0,
-    "self_attn_type": "scaled-dot",
-    "pos_ffn_activation_fn": "relu",
-    "add_qkvbias": False,
-    "add_ffnbias": True,
-    "norm_eps": 1e-6,
-    "layer_norm": "standard",
-    "copy_attn": False,
-    "generator_function": "softmax",
-    "share_embeddings": False,
-    "share_decoder_embeddings": False,
-}
-GRID: dict[str, dict[str, Any]] = {
-    "two_vocabularies": {},
-    "shared": {"share_embeddings": True, "share_decoder_embeddings": True, "add_qkvbias": True},
-    "copies": {"share_embeddings": True, "share_decoder_embeddings": True, "copy_attn": True},
-    "copies_untied": {"share_embeddings": True, "copy_attn": True, "heads": 4, "dec_layers": 1},
-    "three_heads": {
-        "heads": 3,
-        "enc_hid_size": 30,
-        "dec_hid_size": 30,
-        "pos_ffn_activation_fn": "gelu",
-        "dec_layers": 1,
-    },
-    "concatenated": {
-        "position_encoding_type": "SinusoidalConcat",
-        "add_ffnbias": False,
-        "norm_eps": 1e-3,
-        "eos_bias": 2.5,
-    },
-}
-
-
-class Theirs(nn.Module):
-    """Encoder, decoder and generator as OpenNMT-py's model builder puts them together."""
-
-    def __init__(self, source: int, target: int, given: dict[str, Any]) -> None:
-        super().__init__()
-        embeddings = opennmt("modules.embeddings").Embeddings
-        positions = {"position_encoding": True, "position_encoding_type": given["position_encoding_type"]}
-        sizes = given["enc_hid_size"], given["heads"], given["transformer_ff"], 0.0, 0.0
-        common = {
-            "max_relative_positions": 0,
-            "relative_positions_buckets": 0,
-            "pos_ffn_activation_fn": given["pos_ffn_activation_fn"],
-            "add_qkvbias": given["add_qkvbias"],
-            "add_ffnbias": given["add_ffnbias"],
-            "norm_eps": given["norm_eps"],
-        }
-        width = given["enc_hid_size"]
-        self.encoder = opennmt("encoders.transformer").TransformerEncoder(
-            given["enc_layers"], *sizes, embeddings(width, source, PAD, **positions), **common
-        )
-        self.decoder = opennmt("decoders.transformer").TransformerDecoder(
-            given["dec_layers"],
-            given["dec_hid_size"],
-            given["heads"],
-            given["transformer_ff"],
-            given["copy_attn"],
-            "scaled-dot",
-            0.0,
-            0.0,
-            embeddings(width, target, PAD, **positions),
-            aan_useffn=False,
-            full_context_alignment=False,
-            alignment_layer=-1,
-            alignment_heads=0,
-            **common,
-        )
-        self.copies = given["copy_attn"]
-        if self.copies:
-            self.generator = opennmt("modules.copy_generator").CopyGenerator(width, target, PAD)
-        else:
-            self.generator = nn.Linear(width, target)
-        if given["share_embeddings"]:
-            self.decoder.embeddings.word_lut.weight = self.encoder.embeddings.word_lut.weight
-        if given["share_decoder_embeddings"]:
-            projection = self.generator.linear if self.copies else self.generator
-            projection.weight = self.decoder.embeddings.word_lut.weight
-
-    @torch.inference_mode()
-    def logits(self, ids: Tensor, lengths: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        memory, _, _ = self.encoder(ids[..., None], lengths)
-        self.decoder.init_state(ids[..., None], memory, None)
-        states, attentions = self.decoder(targets[..., None], memory, src_len=lengths, step=None)
-        if self.copies:
-            return memory, self._mixture(states, attentions["copy"], ids)
-        return memory, self.generator(states)
-
-    def _mixture(self, states: Tensor, attention: Tensor, ids: Tensor) -> Tensor:
-        """Its generator's probabilities, those of the source's words added to the same words of the vocabulary."""
-        batch, steps, width = states.shape
-        vocabulary = self.generator.linear.out_features
-        # Time comes before rows, and the source's words are those of the vocabulary.
-        words = nn.functional.one_hot(ids, vocabulary).float()
-        both = self.generator(
-            states.transpose(0, 1).reshape(-1, width), attention.transpose(0, 1).reshape(steps * batch, -1), words
-        )
-        said, copied = both.split(vocabulary, dim=1)
-        # What it copies has rows before time.
-        said = said.reshape(steps, batch, vocabulary).transpose(0, 1)
-        return (said + copied.reshape(batch, steps, vocabulary)).log()
+MODELS = ["two_vocabularies", "shared", "copies", "copies_untied", "three_heads", "concatenated"]
 
 
 def make(
-    file: Path, vocabularies: tuple[list[str], list[str]] | None = None, *, split: bool = False, **changes: Any
-) -> Theirs:
-    """A model with random weights, saved as OpenNMT-py's ModelSaver does, in one file or in two."""
-    given = {**OPTIONS, **changes}
-    eos_bias = given.pop("eos_bias", 4.0)
+    file: Path,
+    vocabularies: tuple[list[str], list[str]] | None = None,
+    *,
+    name: str = "two_vocabularies",
+    split: bool = False,
+    **changes: Any,
+) -> Recorded:
+    """A recorded model, saved as OpenNMT-py's ModelSaver does, in one file or in two.
+
+    With `vocabularies`, its tables are of their lengths, and random; `changes` are of the options alone.
+    """
+    theirs = recorded(f"opennmt_{name}")
     names = [*SPECIAL, *(f"w{i}" for i in range(52))]
-    source, target = vocabularies or (names, names if given["share_embeddings"] else [*names, "x", "y"])
-    model = Theirs(len(source), len(target), given).eval()
-    shake(model, seed=5, scale=1.5)
-    (model.generator.linear if given["copy_attn"] else model.generator).bias.data[EOS] = eos_bias
+    source, target = vocabularies or (names, names if theirs.config["share_embeddings"] else [*names, "x", "y"])
+    state = dict(theirs.weights)
+    if vocabularies is not None:
+        for key, value in state.items():
+            if "emb_luts" in key or key.startswith("generator."):
+                state[key] = torch.randn(len(source), *value.shape[1:])
+        for key in ("decoder.embeddings.make_embedding.emb_luts.0.weight", "generator.weight"):
+            state[key] = state["encoder.embeddings.make_embedding.emb_luts.0.weight"]
     file.parent.mkdir(exist_ok=True)
-    state = model.state_dict()
-    weights = {name: tensor for name, tensor in state.items() if not name.startswith("generator.")}
-    generator = {name.removeprefix("generator."): tensor for name, tensor in state.items() if name not in weights}
+    weights = {key: tensor for key, tensor in state.items() if not key.startswith("generator.")}
+    generator = {key.removeprefix("generator."): tensor for key, tensor in state.items() if key not in weights}
     vocab = {"src": source, "tgt": target, "data_task": "seq2seq", "decoder_start_token": "<s>"}
-    value: dict[str, Any] = {"vocab": vocab, "opt": argparse.Namespace(**given), "optim": {"training_step": 5}}
+    options = argparse.Namespace(**{**theirs.config, **changes})
+    value: dict[str, Any] = {"vocab": vocab, "opt": options, "optim": {"training_step": 5}}
     if split:
-        save_file({name: tensor.clone() for name, tensor in state.items()}, file.with_suffix(".safetensors"))
+        save_file({key: tensor.clone() for key, tensor in state.items()}, file.with_suffix(".safetensors"))
     else:
         value |= {"model": weights, "generator": generator}
     torch.save(value, file)
-    return model
+    return theirs
 
 
-@pytest.mark.parametrize("name", GRID)
+@pytest.mark.parametrize("name", MODELS)
 def test_same_numbers_and_ids_as_opennmt(name: str, tmp_path: Path) -> None:
-    model = make(tmp_path / "onmt" / "model_step_10.pt", split=name == "shared", **GRID[name])
+    theirs = make(tmp_path / "onmt" / "model_step_10.pt", name=name, split=name == "shared")
     checkpoint = import_here(tmp_path / "onmt" / "model_step_10.pt", tmp_path / "checkpoint", tokenizer=False)
     assert checkpoint.config.norm == "pre" and checkpoint.tokenizer.source_suffix == ()
-    shared = [GRID[name].get(side, False) for side in ("share_embeddings", "share_decoder_embeddings")]
+    shared = [theirs.config[side] for side in ("share_embeddings", "share_decoder_embeddings")]
     assert [checkpoint.config.share_embeddings, checkpoint.config.tie_projection] == shared
     assert checkpoint.config.copy_heads == ({"copies": ((1, 0),), "copies_untied": ((0, 0),)}.get(name, ()))
-    sources = random_sources(range(4, 56), [])
-    ids, lengths = padded(sources, PAD)
-    targets = torch.randint(4, 56, (24, 9), generator=torch.Generator().manual_seed(2))
-    expected_memory, expected = model.logits(ids[:24], lengths[:24], targets)
-    with torch.inference_mode():
-        memory = checkpoint.model.encode(ids[:24], lengths[:24])
-        logits = checkpoint.model.decode(targets, memory, lengths[:24], source_ids=ids[:24])
-    valid = torch.arange(ids.shape[1])[None] < lengths[:24, None]
-    assert (memory - expected_memory)[valid].abs().max() < 1e-4
+    logits = assert_as_recorded(checkpoint, theirs)
     # What a copying model must never say, padding, has a probability of 0.
-    assert (logits - expected)[expected.isfinite()].abs().max() < 1e-4 and logits.std() > 0.1
-    assert (logits[expected.isneginf()] < -15000).all() and expected.isneginf().any() == ("copies" in name)
-    made = torch.full((len(ids), 1), BOS)
-    for _ in range(MADE):
-        made = torch.cat([made, model.logits(ids, lengths, made)[1][:, -1].argmax(-1, keepdim=True)], dim=1)
-    rows = until_end(made.tolist(), EOS)
-    assert_varied(rows, EOS)
-    assert identical(greedy(checkpoint, sources), rows) == INPUTS
+    never = theirs.logits.isneginf()
+    assert (logits[never] < -15000).all() and never.any() == ("copies" in name)
 
 
 def test_random_sources_for_verification_are_never_empty(tmp_path: Path) -> None:
@@ -244,7 +107,10 @@ def test_options_that_make_another_model(tmp_path: Path, changes: dict[str, Any]
 
 
 def test_a_model_that_copies_has_one_vocabulary(tmp_path: Path) -> None:
-    make(tmp_path / "onmt" / "model.pt", copy_attn=True)
+    make(tmp_path / "onmt" / "model.pt", name="copies")
+    value = torch.load(tmp_path / "onmt" / "model.pt", weights_only=False)
+    value["vocab"]["tgt"] = [*SPECIAL, *(f"t{i}" for i in range(52))]
+    torch.save(value, tmp_path / "onmt" / "model.pt")
     with pytest.raises(CheckpointError, match=r"copies \(copy_attn = True\) from a source vocabulary that is not"):
         import_model(str(tmp_path / "onmt"), None, ImportOptions(tokenizer=False))
 
@@ -291,7 +157,7 @@ def test_texts(tmp_path: Path, named: bool) -> None:
     spm = sentencepiece_model()
     tokens = [*SPECIAL, *sorted(pieces(spm)), "averyunlikelytoken0"]
     stated = {"src_subword_model": "somewhere/joint.spm", "tgt_subword_model": "joint.spm"} if named else {}
-    make(tmp_path / "onmt" / "model.pt", (tokens, tokens), share_embeddings=True, **stated)
+    make(tmp_path / "onmt" / "model.pt", (tokens, tokens), name="shared", **stated)
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / ("joint.spm" if named else "shared.model")).write_bytes(spm)
     checkpoint = import_here(tmp_path / "onmt", tmp_path / "checkpoint", vocabulary=tmp_path / "models")

@@ -1,10 +1,10 @@
 """Alignments in Pharaoh form: what is read, which pieces they align, and what is refused."""
 
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
-from foreign_models import opennmt
 from txport.models.checkpoint import load_checkpoint
 from txport.runtime.errors import InputError
 from txport.runtime.text.tokenizer import TextTokenizer, open_tokenizer
@@ -51,16 +51,15 @@ def test_each_piece_of_a_word_is_aligned_to_each_of_the_other(
     assert {(i, j) for i, j in piece_links(links, source, target, tokenizer).tolist()} == expected
 
 
-def test_words_are_parted_as_opennmt_does(tokenizer: TextTokenizer) -> None:
-    alignment = opennmt("utils.alignment")
+def test_a_word_has_the_pieces_from_its_space_to_the_next(tokenizer: TextTokenizer) -> None:
+    """As OpenNMT-py has it (`subword_map_by_spacer`)."""
 
     def labels(text: str) -> list[str]:
         return tokenizer.source_pieces(tokenizer.encode_source(text)[0])
 
-    # OpenNMT-py counts the last lone space to the word before it.
     words = [word for word in "seven at of eleven the trains street street. five".split() if "▁" not in labels(word)]
     source = " ".join(words)
-    owners = [int(word) for word in alignment.subword_map_by_spacer(labels(source))]
+    owners = [count - 1 for count in accumulate(label.startswith("▁") for label in labels(source))]
     assert len(set(owners)) == len(words) > 4 and len(owners) > len(words)
     for word in range(len(words)):
         links = piece_links(read_links(f"{word}-0", source, "x", ""), source, "x", tokenizer)

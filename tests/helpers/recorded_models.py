@@ -1,0 +1,74 @@
+"""Models of tests/data/foreign, recorded by tests/data/make_foreign_models.py, and the check that ours equal them."""
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from foreign_models import assert_varied, greedy, identical, padded
+from safetensors import safe_open
+from torch import Tensor
+from txport.models.checkpoint import Checkpoint
+
+FOLDER = Path(__file__).parents[1] / "data" / "foreign"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A random model of another toolkit, and what the toolkit made of some sources.
+
+    Attributes:
+        config: as the toolkit stores it.
+        weights: its state, float32.
+        sources, answers: ids, the answers by its greedy search.
+        targets: int64 `[b, t]`, what its decoder read after the first sources.
+        memory: float32 `[b, s, d]`, padded on the right.
+        logits: float32 `[b, t, v]`.
+    """
+
+    config: Any
+    weights: dict[str, Tensor]
+    sources: list[list[int]]
+    answers: list[list[int]]
+    targets: Tensor
+    memory: Tensor
+    logits: Tensor
+
+
+def recorded(name: str) -> Recorded:
+    """Read FOLDER/NAME.safetensors."""
+
+    def namespaces(value: dict[str, Any]) -> Any:
+        return argparse.Namespace(**value["Namespace"]) if value.keys() == {"Namespace"} else value
+
+    with safe_open(FOLDER / f"{name}.safetensors", "pt") as file:
+        tensors = {key: file.get_tensor(key) for key in file.keys()}
+        config = json.loads(file.metadata()["config"], object_hook=namespaces)
+    weights = {
+        key.removeprefix("weights."): value.float() for key, value in tensors.items() if key.startswith("weights.")
+    }
+    rows = zip(tensors["sources"].tolist(), tensors["lengths"].tolist(), strict=True)
+    sources = [row[:length] for row, length in rows]
+    answers = [[token for token in row if token >= 0] for row in tensors["answers"].tolist()]
+    targets = tensors["targets"].long()
+    return Recorded(config, weights, sources, answers, targets, tensors["memory"], tensors["logits"])
+
+
+def assert_as_recorded(checkpoint: Checkpoint, theirs: Recorded, banned: tuple[int, ...] = ()) -> Tensor:
+    """Compare encoder outputs and logits, within 1e-4, and greedy ids; return our logits of the recorded ones."""
+    config = checkpoint.config
+    ids, lengths = padded(theirs.sources[: len(theirs.targets)], config.pad_id)
+    with torch.inference_mode():
+        memory = checkpoint.model.encode(ids, lengths)
+        logits = checkpoint.model.decode(theirs.targets, memory, lengths, ids)
+    valid = torch.arange(ids.shape[1]) < lengths[:, None]
+    assert (memory - theirs.memory)[valid].abs().max() < 1e-4
+    likely = theirs.logits.isfinite()
+    likely[..., list(banned)] = False
+    assert (logits - theirs.logits)[likely].abs().max() < 1e-4
+    assert logits.std() > 0.1, "a model that says nothing proves nothing"
+    assert_varied(theirs.answers, config.eos_id)
+    assert identical(greedy(checkpoint, theirs.sources), theirs.answers) == len(theirs.sources)
+    return logits
