@@ -43,7 +43,8 @@ FUZZ_SECONDS ?= 60
 FUSED := $(CPP)/engine
 FUSED_LIBRARY ?= $(shell ls $(CURDIR)/$(FUSED)/libtxport_engine.so 2> /dev/null)
 
-.PHONY: help venv demo bench fused test test-cuda-provider test-gpu gpu-bundles gpu-kit lint types unit unit-runtime wheel clean
+.PHONY: help venv constraints demo bench fused test test-cuda-provider test-gpu gpu-bundles gpu-kit lint types unit unit-runtime
+.PHONY: wheel clean
 .PHONY: arm64 arm64-cpp test-processors
 .PHONY: cpp cpp-build cpp-ctest cpp-dependencies cpp-clang cpp-sanitize cpp-sanitize-build cpp-fuzz cpp-tidy
 .NOTPARALLEL:
@@ -91,7 +92,8 @@ lint: $(VENV)/.ready
 	@echo '== Style (ruff) and import layers (import-linter)'
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
-	@$(VENV)/bin/lint-imports
+	@if test -x $(VENV)/bin/lint-imports; then $(VENV)/bin/lint-imports; \
+	  else echo 'import-linter needs Python 3.11: layers are not checked'; fi
 
 types: wheel
 	@echo '== Types (mypy --strict), against the installed wheel'
@@ -187,6 +189,11 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(VENV)/bin/python $(INSTALL) -c constraints.txt -e '.[dev]'
 	@touch $@
 
+# After a green run: pin what it had, as $(VENV) has it now.
+constraints: $(VENV)/.ready
+	@$(VENV)/bin/python .ci/constraints.py
+	@touch $(VENV)/.ready  # it is older than what it has just written
+
 # A second environment that finds its libraries in the first one, by a .pth file, so that nothing is installed twice.
 $(WHEEL_VENV)/.ready: $(VENV)/.ready
 	@rm -rf $(WHEEL_VENV)
@@ -200,7 +207,7 @@ $(RUNTIME_VENV)/.ready: $(VENV)/.ready | wheel
 	@test -n '$(OLDEST)' || echo 'There is no Python 3.10 here: the tests of the runtime run on $(PYTHON) instead.'
 	@rm -rf $(RUNTIME_VENV)
 	@$(or $(OLDEST),$(PYTHON)) -m venv $(RUNTIME_VENV)
-	@$(RUNTIME_VENV)/bin/python $(INSTALL) -q "$$(echo build/dist/txport-*.whl)[ort,trt,test]"
+	@$(RUNTIME_VENV)/bin/python $(INSTALL) -q -c constraints.txt "$$(echo build/dist/txport-*.whl)[ort,trt,test]"
 	@touch $@
 
 # Seconds if nothing was changed, a minute the first time.
