@@ -34,9 +34,17 @@ from txport.exporter.verification.verify import Verifier, write_report
 from txport.models.checkpoint import Checkpoint, load_checkpoint
 from txport.runtime.bundle.manifest import FORMAT_VERSION, GOLDEN, NAME, WEIGHTS, Manifest, list_files
 from txport.runtime.bundle.parameters import Parameters
-from txport.runtime.bundle.schema import Dimensions, FileEntry, Generation, Island, MadeBy, Precision, Range
+from txport.runtime.bundle.schema import (
+    Dimensions,
+    FileEntry,
+    Generation,
+    Island,
+    MadeBy,
+    Precision,
+    Range,
+    SpecialTokens,
+)
 from txport.runtime.bundle.strict_json import encode
-from txport.runtime.engine import SpecialTokens
 from txport.runtime.errors import CheckFailed, InputError
 from txport.runtime.files import new_directory, scratch_directory, sha256
 from txport.runtime.text.affixes import affixes

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from txport.runtime.bundle.schema import Limits, SpecialTokens
 
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
@@ -23,25 +24,6 @@ FIRST_TARGET = 32
 
 # What `Engine.encode` returned; only the engine that made it knows its form.
 Memory = Any
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The largest sizes that an engine takes: rows of a batch, source tokens and tokens made (both with eos)."""
-
-    batch: int
-    source: int
-    target: int
-
-
-@dataclass(frozen=True)
-class SpecialTokens:
-    """Ids with a meaning: padding, unknown, decoder start (`bos`) and end of sequence."""
-
-    pad: int
-    unk: int
-    bos: int
-    eos: int
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
-from txport.runtime.engine import SpecialTokens
+from txport.runtime.bundle.schema import SpecialTokens
 from txport.runtime.errors import InputError
 from txport.runtime.text.tokenizer import Tokenizer
 from txport.training.corpora import Pair

@@ -10,7 +10,7 @@ from pathlib import Path
 import sentencepiece
 from txport.models.importers.tokenizers.pieces import without_rule_file
 from txport.models.normalisation import rule_file, spaced
-from txport.runtime.engine import SpecialTokens
+from txport.runtime.bundle.schema import SpecialTokens
 from txport.runtime.errors import InputError
 from txport.runtime.files import new_directory
 from txport.runtime.text.tokenizer import SentencePieceTokenizer

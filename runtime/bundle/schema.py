@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 from txport.runtime.bundle.parameters import Parameters
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, Vocabularies
-from txport.runtime.engine import Limits, SpecialTokens
 from txport.runtime.errors import BundleError, InputError
 
 DType = Literal["float32", "float16", "int64", "int32", "bool"]
@@ -22,6 +21,25 @@ LOWERINGS: tuple[Lowering, ...] = ("ort", "scatter", "tensorscatter")
 def added(default: Any) -> Any:
     """A field that older files lack: they mean its default, and where it has that it is not written."""
     return field(default=default, metadata={"added": True})
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The largest sizes that an engine takes: rows of a batch, source tokens and tokens made (both with eos)."""
+
+    batch: int
+    source: int
+    target: int
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """Ids with a meaning: padding, unknown, decoder start (`bos`) and end of sequence."""
+
+    pad: int
+    unk: int
+    bos: int
+    eos: int
 
 
 @dataclass(frozen=True)

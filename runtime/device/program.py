@@ -3,9 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from txport.runtime.bundle.schema import Graph
+from txport.runtime.bundle.schema import Graph, Limits
 from txport.runtime.device.buffers import StepSizes
-from txport.runtime.engine import Limits
 
 
 class Program(Protocol):

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from txport.runtime.engine import Float32, Float64, Int64, Limits, SpecialTokens, StepOutput
+from txport.runtime.bundle.schema import Limits, SpecialTokens
+from txport.runtime.engine import Float32, Float64, Int64, StepOutput
 from txport.runtime.errors import BundleError, EngineError, InputError, MissingLibrary, ResourceError, TxportError
 from txport.runtime.system import library_name
 from txport.runtime.version import VERSION

@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 import onnxruntime
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.bundle.schema import Graph, Lowering
+from txport.runtime.bundle.schema import Graph, Limits, Lowering
 from txport.runtime.device.buffers import StepSizes
 from txport.runtime.device.device import Device
-from txport.runtime.engine import Limits
 from txport.runtime.engines.ort_session import open_session, open_step, providers_of, run
 
 _SHORTEST_TARGET = 32

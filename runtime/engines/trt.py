@@ -17,10 +17,9 @@ from typing import Any
 
 from txport.runtime.bundle.interface import OPTIONAL_OUTPUTS, STATE
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.bundle.schema import Graph
+from txport.runtime.bundle.schema import Graph, Limits
 from txport.runtime.device.buffers import ALIGNMENT, StepSizes, state_offsets
 from txport.runtime.device.device import Buffer, Device
-from txport.runtime.engine import Limits
 from txport.runtime.engines.build_record import BuildRecord, EngineFile
 from txport.runtime.engines.tensorrt import TensorRt
 from txport.runtime.errors import BundleError, EngineError, ResourceError, TxportError, failure

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 import numpy as np
-from txport.runtime.engine import Float32, SpecialTokens
+from txport.runtime.bundle.schema import SpecialTokens
+from txport.runtime.engine import Float32
 from txport.runtime.search.requests import Request, Slot
 
 

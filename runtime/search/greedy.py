@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from txport.runtime.engine import DecoderState, Engine, Float32, Int64, SpecialTokens
+from txport.runtime.bundle.schema import SpecialTokens
+from txport.runtime.engine import DecoderState, Engine, Float32, Int64
 from txport.runtime.search.constraints import best_but, forbidden_tokens, forced_token, has_constraint, may_forbid
 from txport.runtime.search.requests import Request, Result, Slot, Token
 from txport.runtime.search.scheduler import BATCH_TOKENS, Scheduler

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from txport.runtime.engine import Limits
+from txport.runtime.bundle.schema import Limits
 from txport.runtime.errors import InputError
 
 # Default length limit of an answer: LENGTH_RATIO x source tokens + LENGTH_OFFSET. A model that has learnt little does

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from txport.runtime.arguments import check_lengths, check_text
-from txport.runtime.engine import Limits
+from txport.runtime.bundle.schema import Limits
 from txport.runtime.errors import InputError
 from txport.runtime.options import DEFAULTS, Options
 from txport.runtime.search.requests import Request

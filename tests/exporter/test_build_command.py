@@ -19,8 +19,8 @@ from txport.exporter.engines.builder import BuildOptions
 from txport.exporter.engines.process import run_apart
 from txport.exporter.engines.profiles import choose_buckets
 from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.schema import Limits
 from txport.runtime.device.gpu import Gpu, find_gpu
-from txport.runtime.engine import Limits
 from txport.runtime.engines.build_record import BuildRecord, LibraryVersion
 from txport.runtime.engines.directories import best, directories
 from txport.runtime.engines.ort import OrtEngine

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import strategies as st
 from memory_engine import TOKENS, logits_after
-from txport.runtime.engine import Limits
+from txport.runtime.bundle.schema import Limits
 from txport.runtime.search.requests import Request, Result
 
 

@@ -14,10 +14,9 @@ import numpy.typing as npt
 from memory_engine import TOKENS, VOCABULARY, logits_after
 from txport.runtime.bundle.interface import STATE
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.bundle.schema import Graph, Tensor
+from txport.runtime.bundle.schema import Graph, Limits, Tensor
 from txport.runtime.device.buffers import ALIGNMENT, StepSizes
 from txport.runtime.device.device import Buffer, Event
-from txport.runtime.engine import Limits
 from txport.runtime.errors import EngineError, ResourceError
 
 POISON = 0xAB

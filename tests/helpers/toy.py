@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from txport.runtime.engine import SpecialTokens
+from txport.runtime.bundle.schema import SpecialTokens
 
 BUNDLE = Path(__file__).parents[1] / "data" / "toy_bundle"
 TOKENS = SpecialTokens(pad=0, unk=1, bos=2, eos=3)

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_device import BOUND, MemoryDevice
 from memory_engine import TOKENS, MemoryEngine
+from txport.runtime.bundle.schema import Limits
 from txport.runtime.device.buffers import StepSizes, bytes_needed, stack_bytes
-from txport.runtime.engine import Limits
 from txport.runtime.errors import EngineError, ResourceError
 from txport.runtime.search.greedy import decode_all, stream
 from txport.runtime.search.requests import Request

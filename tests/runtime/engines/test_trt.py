@@ -16,9 +16,9 @@ from memory_tensorrt import Context, Context10, Engine, Engine10
 from patches import records
 from tensorrt_programs import open_program, trt_engine
 from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.schema import Limits
 from txport.runtime.device.buffers import StepBuffers, StepSizes
 from txport.runtime.device.engine import DeviceEngine
-from txport.runtime.engine import Limits
 from txport.runtime.engines.build_record import BuildRecord, LibraryName, LibraryVersion
 from txport.runtime.engines.tensorrt import TensorRt
 from txport.runtime.engines.trt import TrtProgram, limits_of, smallest_bucket, step_buckets

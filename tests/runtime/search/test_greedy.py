@@ -5,7 +5,8 @@ from greedy_oracle import PLAIN, REQUEST, check_results, oracle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_engine import LIMITS, TOKENS, MemoryEngine
-from txport.runtime.engine import Int64, Limits
+from txport.runtime.bundle.schema import Limits
+from txport.runtime.engine import Int64
 from txport.runtime.errors import EngineError, InputError
 from txport.runtime.search.greedy import decode_all, stream
 from txport.runtime.search.requests import Request
