@@ -140,3 +140,16 @@ def test_what_the_readme_translates_is_what_the_demo_checks() -> None:
     code = "".join(blocks("README.md", "bash", "python"))
     examples = set(re.findall(r'"([A-Z][^"]*\.)"', code))
     assert len(examples) == 4 and examples <= checked
+
+
+def test_the_tour_is_as_long_as_it_says() -> None:
+    """Its files, and together at most the lines that it promises."""
+    tour = re.search(
+        r"^## A tour in (\d+) files\n.*?^## ", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert tour is not None
+    listed = tour[0].partition("\nThen read")[0]
+    files = re.findall(r"\]\((\S+\.py)\)", listed)
+    lines = re.search(r"under ([\d,]+) lines", listed)
+    assert lines is not None and len(files) == int(tour[1])
+    assert sum(len((ROOT / file).read_text().splitlines()) for file in files) < int(lines[1].replace(",", ""))
