@@ -8,17 +8,8 @@ import torch
 from torch import Tensor
 from txport.models.config import Config
 from txport.models.transformer import KeyValue, Transformer
-from txport.runtime.engine import (
-    FIRST_TARGET,
-    Float32,
-    Float64,
-    Int64,
-    Limits,
-    Memory,
-    SpecialTokens,
-    StepOutput,
-    log_probabilities,
-)
+from txport.runtime.bundle.schema import Limits, SpecialTokens
+from txport.runtime.engine import FIRST_TARGET, Float32, Float64, Int64, Memory, StepOutput, log_probabilities
 
 
 class TorchEngine:

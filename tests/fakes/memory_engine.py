@@ -10,17 +10,8 @@ from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
-from txport.runtime.engine import (
-    FIRST_TARGET,
-    Float32,
-    Float64,
-    Int64,
-    Limits,
-    Memory,
-    SpecialTokens,
-    StepOutput,
-    log_probabilities,
-)
+from txport.runtime.bundle.schema import Limits, SpecialTokens
+from txport.runtime.engine import FIRST_TARGET, Float32, Float64, Int64, Memory, StepOutput, log_probabilities
 
 TOKENS = SpecialTokens(pad=0, unk=1, bos=2, eos=3)
 LIMITS = Limits(4, 12, 100)
