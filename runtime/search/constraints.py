@@ -8,11 +8,6 @@ from txport.runtime.engine import Float32
 from txport.runtime.search.requests import Request, Slot
 
 
-def has_constraint(slot: Slot) -> bool:
-    """Whether the next token must be chosen on the host, before the one after it is made."""
-    return len(slot.ids) < max(len(slot.request.prefix), slot.request.min_length)
-
-
 def may_forbid(request: Request) -> bool:
     """Whether the device's choice may be forbidden at some step, so that the next best is needed."""
     return request.min_length > 0

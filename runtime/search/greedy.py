@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from txport.runtime.bundle.schema import SpecialTokens
 from txport.runtime.engine import DecoderState, Engine, Float32, Int64
-from txport.runtime.search.constraints import best_but, forbidden_tokens, forced_token, has_constraint, may_forbid
+from txport.runtime.search.constraints import best_but, forbidden_tokens, forced_token, may_forbid
 from txport.runtime.search.requests import Request, Result, Slot, Token
 from txport.runtime.search.scheduler import BATCH_TOKENS, Scheduler
 
@@ -84,23 +84,20 @@ class Greedy:
         """Whether the host reads the logits of some step."""
         return request.scores or may_forbid(request)
 
-    def stepwise(self, slot: Slot) -> bool:
+    def stepwise(self, slots: Sequence[Slot]) -> bool:
         """Whether the host sees the next step before the one after it begins."""
-        return slot.request.scores or has_constraint(slot)
+        return any(slot.request.scores or len(slot.ids) < slot.constraints for slot in slots)
 
-    def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64) -> None:
+    def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64, stepwise: bool) -> None:
         """Take the tokens `[steps, rows]` that the device chose, or override them."""
         eos = self._tokens.eos
-        if any(slot is not None and self.stepwise(slot) for slot in slots):
+        if stepwise:
             self._choose_one(state, slots, token_ids[0])
             return
-        for row, slot in enumerate(slots):
+        for slot, column in zip(slots, token_ids.T.tolist(), strict=True):
             if slot is None:
                 continue
-            for token in token_ids[:, row].tolist():
-                slot.add(token, eos)
-                if slot.done:
-                    break
+            slot.extend(column, eos)
 
     def _choose_one(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64) -> None:
         """One token for each row, with its score."""
@@ -116,7 +113,7 @@ class Greedy:
                 if token in (forbidden := forbidden_tokens(slot, self._tokens)):
                     logits = state.logits() if logits is None else logits
                     token = best_but(logits[row], forbidden)
-            slot.add(token, self._tokens.eos)
+            slot.extend([token], self._tokens.eos)
             if token != token_ids[row]:
                 overrides.append((row, token, slot.done))
             if slot.request.scores:

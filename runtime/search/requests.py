@@ -87,10 +87,16 @@ class Slot:
     scores: list[float] = field(default_factory=list)
     done: bool = False
 
-    def add(self, token: int, eos: int) -> None:
-        """Append a token, which may be the last."""
-        self.ids.append(token)
-        self.done = token == eos or len(self.ids) >= self.limit
+    def __post_init__(self) -> None:
+        self.constraints = max(len(self.request.prefix), self.request.min_length)  # tokens that may have constraints
+
+    def extend(self, token_ids: Sequence[int], eos: int) -> None:
+        """Append tokens as far as the end of the answer."""
+        for token in token_ids:
+            self.ids.append(token)
+            if token == eos or len(self.ids) >= self.limit:
+                self.done = True
+                return
 
     def result(self) -> Result:
         """The answer so far."""

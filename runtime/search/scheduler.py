@@ -10,10 +10,9 @@ Threads that drain one scheduler share its queue; each runs a batch of its own.
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice, takewhile
 from threading import Lock
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from txport.runtime.engine import DecoderState, Engine, Int64, Memory
@@ -29,29 +28,26 @@ class Policy(Protocol):
     def needs_logits(self, request: Request) -> bool:
         """Whether a state that answers this request must be allocated with logits."""
 
-    def stepwise(self, slot: Slot) -> bool:
-        """Whether `choose` must see the next step before the one after it begins."""
+    def stepwise(self, slots: Sequence[Slot]) -> bool:
+        """Whether `choose` must see the next step of these slots before the one after it begins."""
 
-    def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64) -> None:
+    def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64, stepwise: bool) -> None:
         """Append the tokens of a group of steps to the answers.
 
         Args:
-            state: what made them; all of its steps have been read if a slot is stepwise.
+            state: what made them.
             slots: the slot of each row; None for a free row.
-            token_ids: int64 `[steps, rows]` that the device chose; one step if a slot is stepwise.
+            token_ids: int64 `[steps, rows]` that the device chose.
+            stepwise: what `stepwise` said; if true, this is one step, and all steps of the state have been read.
         """
 
 
-@dataclass(frozen=True)
-class _Entry:
+class _Entry(NamedTuple):
     """A request that waits."""
 
-    index: int
+    number: int
     request: Request
-
-    @property
-    def width(self) -> int:
-        return len(self.request.source_ids)
+    width: int  # tokens of its source
 
 
 class Scheduler:
@@ -102,7 +98,7 @@ class Scheduler:
         with self._lock:
             indices = range(self._submissions, self._submissions + len(requests))
             self._submissions += len(requests)
-            entries = map(_Entry, indices, requests)
+            entries = map(_Entry, indices, requests, (len(request.source_ids) for request in requests))
             self._queue.extend(sorted(entries, key=lambda entry: -entry.width))
         return indices
 
@@ -161,6 +157,8 @@ class Scheduler:
 
     def waiting(self, state: DecoderState, logits: bool, most: int) -> int:
         """How many of those that wait a running batch may take now, as far as `most`."""
+        if not self._queue:
+            return 0
         with self._lock:
             return self._ready(state, logits, most)
 
@@ -171,6 +169,8 @@ class Scheduler:
         many wait, since the longest come first. Sentences of half the width get a batch of their own if they can fill
         it, so that they do not pay for the padding.
         """
+        if not self._queue:
+            return 0
         narrow = all(2 * entry.width <= state.source for entry in self._head())
         if narrow and len(self._queue) >= state.rows:
             return 0
@@ -222,8 +222,8 @@ class _Batch:
         """Take at least twice as many rows if more sentences wait than rows are free."""
         count = len(self._slots)
         most = self._scheduler.most_rows(self._state.source)
-        needed = len(self._working()) + self._waiting(most)
-        if count >= min(most, needed):
+        waiting = self._waiting(most) if count < most else 0
+        if not waiting or (needed := len(self._working()) + waiting) <= count:
             return
         # The protocol makes no free rows: copies of the first become free by ending them.
         rows = range(count, min(most, max(2 * count, needed)))
@@ -241,7 +241,7 @@ class _Batch:
             limits = []
             while free and self._encoded and self._encoded[0][1] is memory:
                 entry, _, memory_row = self._encoded.popleft()
-                slot = Slot(entry.index, entry.request, entry.request.limit(self._engine.limits))
+                slot = Slot(entry.number, entry.request, entry.request.limit(self._engine.limits))
                 rows.append(free.pop(0))
                 memory_rows.append(memory_row)
                 limits.append(slot.limit)
@@ -266,8 +266,7 @@ class _Batch:
 
     def _grow_or_shrink(self, working: list[Slot]) -> None:
         """Move to longer caches if a row has filled them, and to fewer rows if half are free and none waits."""
-        length = max(len(slot.ids) for slot in working)
-        if self._in_flight or (length < self._state.target and not self._half_free(working)):
+        if self._in_flight or (_longest(working) < self._state.target and not self._half_free(working)):
             return
         rows = self._compacted_rows() if self._drained else list(range(len(self._slots)))
         self._state = self._state.moved(rows, self._target(working))
@@ -275,7 +274,7 @@ class _Batch:
 
     def _target(self, working: list[Slot]) -> int:
         """A length of caches that leaves each row that works room for a token."""
-        length = max((len(slot.ids) for slot in working), default=0)
+        length = _longest(working)
         target = self._state.target
         while target <= length:
             target = min(2 * target, max(slot.limit for slot in working))
@@ -288,7 +287,7 @@ class _Batch:
         return [row if self._slots[row] is not None else behind.popleft() for row in range(len(rows))]
 
     def _step(self, working: list[Slot]) -> None:
-        stepwise = any(map(self._policy.stepwise, working))
+        stepwise = self._policy.stepwise(working)
         # Where rows stay as they are, a device goes on while the host reads: with half as many steps in a group, since
         # those of two groups are lost after the last row has finished. Finished rows are inert meanwhile.
         ahead = self._engine.poll > 1 and not stepwise and self._drained and not self._half_free(working)
@@ -297,17 +296,20 @@ class _Batch:
             group = 1
         elif ahead:
             group = max(group // 2, 1)
-        self._in_flight = self._in_flight or self._begin(group, working)
-        following = self._begin(group, working) if ahead else 0
+        room = self._state.target - _longest(working)
+        most = min(room, max([slot.limit - len(slot.ids) for slot in working]))
+        self._in_flight = self._in_flight or self._begin(min(group, most))
+        following = self._begin(min(group, most - self._in_flight)) if ahead else 0
         token_ids = self._state.read().token_ids
         self._in_flight = following
-        self._policy.choose(self._state, self._slots, token_ids)
+        self._policy.choose(self._state, self._slots, token_ids, stepwise)
 
-    def _begin(self, count: int, working: list[Slot]) -> int:
-        """Begin a group of up to `count` steps, behind the one that is in flight; return how many they are."""
-        room = self._state.target - max(len(slot.ids) for slot in working) - self._in_flight
-        most = max(slot.limit - len(slot.ids) for slot in working) - self._in_flight
-        steps = max(0, min(count, room, most))
-        if steps:
+    def _begin(self, steps: int) -> int:
+        """Begin a group of so many steps, behind the one that is in flight."""
+        if steps > 0:
             self._state.step(steps)
-        return steps
+        return max(steps, 0)
+
+
+def _longest(slots: Sequence[Slot]) -> int:
+    return max([len(slot.ids) for slot in slots], default=0)

@@ -60,10 +60,13 @@ std::optional<Token> TokenStream::next() {
 
 bool Greedy::needs_logits(const Request& request) const { return request.scores || may_forbid(request); }
 
-bool Greedy::stepwise(const Slot& slot) const { return slot.request.scores || has_constraint(slot); }
+bool Greedy::stepwise(const Slots& slots) const {
+  return std::any_of(slots.begin(), slots.end(),
+                     [](const auto& slot) { return slot->request.scores || has_constraint(*slot); });
+}
 
-void Greedy::choose(DecoderState& state, const Slots& slots, const Ids& token_ids) const {
-  if (std::any_of(slots.begin(), slots.end(), [this](const auto& slot) { return slot && stepwise(*slot); })) {
+void Greedy::choose(DecoderState& state, const Slots& slots, const Ids& token_ids, bool stepwise) const {
+  if (stepwise) {
     choose_one(state, slots, token_ids);
     return;
   }

@@ -40,8 +40,8 @@ class Greedy : public Policy {
   explicit Greedy(const SpecialTokens& tokens) : tokens_(tokens) {}
 
   bool needs_logits(const Request& request) const override;
-  bool stepwise(const Slot& slot) const override;
-  void choose(DecoderState& state, const Slots& slots, const Ids& token_ids) const override;
+  bool stepwise(const Slots& slots) const override;
+  void choose(DecoderState& state, const Slots& slots, const Ids& token_ids, bool stepwise) const override;
 
  private:
   const SpecialTokens tokens_;

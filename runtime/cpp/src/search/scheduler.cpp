@@ -176,8 +176,7 @@ class Batch {
   }
 
   void advance(const Slots& working) {
-    const bool stepwise =
-        std::any_of(working.begin(), working.end(), [this](const auto& slot) { return policy_.stepwise(*slot); });
+    const bool stepwise = policy_.stepwise(working);
     // Where rows stay as they are, a device goes on while the host reads: with half as many steps in a group, since
     // those of two groups are lost after the last row has finished. Finished rows are inert meanwhile.
     const bool ahead = engine_.poll() > 1 && !stepwise && drained_ && !half_free(working);
@@ -187,7 +186,7 @@ class Batch {
     const std::int64_t following = ahead ? begin(group, working) : 0;
     const Ids token_ids = state_->read().token_ids;
     in_flight_ = following;
-    policy_.choose(*state_, slots_, token_ids);
+    policy_.choose(*state_, slots_, token_ids, stepwise);
   }
 
   // Begin a group of up to `count` steps, behind the one that is in flight; return how many they are.

@@ -43,11 +43,11 @@ class Policy {
 
   // Whether a state that answers this request must be allocated with logits.
   virtual bool needs_logits(const Request& request) const = 0;
-  // Whether `choose` must see the next step before the one after it begins.
-  virtual bool stepwise(const Slot& slot) const = 0;
-  // Append the tokens `[steps, rows]` that the device chose to the answers, or others. If a slot is stepwise it is one
+  // Whether `choose` must see the next step of these slots, none of them null, before the one after it begins.
+  virtual bool stepwise(const Slots& slots) const = 0;
+  // Append the tokens `[steps, rows]` that the device chose to the answers, or others. If `stepwise` said so it is one
   // step, and all steps of the state have been read.
-  virtual void choose(DecoderState& state, const Slots& slots, const Ids& token_ids) const = 0;
+  virtual void choose(DecoderState& state, const Slots& slots, const Ids& token_ids, bool stepwise) const = 0;
 };
 
 class Batch;
