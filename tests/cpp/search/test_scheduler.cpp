@@ -101,7 +101,8 @@ TEST_CASE("other threads feed batches while they run") {
 TEST_CASE("a batch takes more rows when more sentences wait, and again after it has shrunk") {
   const MemoryEngine engine({8, 12, 100}, 1, -99);
   std::vector<Part> parts;
-  for (const std::size_t count : {1, 1, 1, 5}) parts.push_back({sources(std::vector<std::size_t>(count, 12), 40), 3});
+  for (const std::size_t count : std::vector<std::size_t>{1, 1, 1, 5})
+    parts.push_back({sources(std::vector<std::size_t>(count, 12), 40), 3});
   check_fed(engine, parts);
   std::vector<std::size_t> sizes = engine.steps;
   sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
