@@ -91,6 +91,7 @@ def _pythons(context: click.Context, option: click.Parameter, values: tuple[str,
     "--max-ratio", type=POSITIVE, help="Exit with 1 if BUNDLE takes more than this times a bundle of --against."
 )
 @click.option("--device", default="auto", help="As for tx-translate.")
+@click.option("--engine", default="auto", help="As for tx-translate.")
 @click.option("--lowering", help="As for tx-translate.")
 @click.option(
     "--threads", type=click.IntRange(0), default=0, help="Threads, of peers too; 0 for the libraries' choice."

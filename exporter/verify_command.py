@@ -13,7 +13,7 @@ from txport.exporter.verification.golden import GoldenReport, admit_fused, await
 from txport.exporter.verification.options import verification_options
 from txport.exporter.words import plural
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.engines.choice import FUSED, choose, open_engine
+from txport.runtime.engines.choice import FUSED, TRT, choose, open_engine
 from txport.runtime.errors import CheckFailed, InputError
 from txport.runtime.libraries import needs, share_cores, without_collection
 
@@ -23,10 +23,9 @@ from txport.runtime.libraries import needs, share_cores, without_collection
 @click.argument("checkpoint", type=click.Path(path_type=Path), required=False)
 @click.option(
     "--device",
-    default="cpu",
-    show_default=True,
-    help="What to verify: cpu (every lowering, and the fused engine), cuda or trt.",
+    help="Where to verify: cpu (in every lowering, and by the fused engine) or cuda. [default: the engine's, or cpu]",
 )
+@click.option("--engine", default="auto", show_default=True, help="What runs it there: auto, fused, ort or trt.")
 @verification_options
 @click.option("--no-write", is_flag=True, help="Leave the bundle as it is.")
 @click.option(
@@ -34,41 +33,51 @@ from txport.runtime.libraries import needs, share_cores, without_collection
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def main(
-    bundle: Path, checkpoint: Path | None, device: str, no_write: bool, layers: bool, as_json: bool, **sentences: Any
+    bundle: Path,
+    checkpoint: Path | None,
+    device: str | None,
+    engine: str,
+    no_write: bool,
+    layers: bool,
+    as_json: bool,
+    **sentences: Any,
 ) -> None:
     """Compare BUNDLE with CHECKPOINT in PyTorch float32, token by token; exits with 1 if they differ.
 
-    On the CPU every lowering is compared, and the report becomes the bundle's verification.json. With --device cuda or
-    trt the engine of that device is compared. Without CHECKPOINT it is compared with the bundle's golden.json; a bundle
+    On the CPU every lowering is compared, and the report becomes the bundle's verification.json. With --device cuda one
+    engine is compared, there. Without CHECKPOINT an engine is compared with the bundle's golden.json; a bundle
     that was exported without the fused engine for CPUs is then run by it, if it passes. With --layers it shows where in
     the graphs accuracy is lost, and exits with 1 if a value is not finite.
     """
     manifest = Manifest.load(bundle)
     manifest.check_files(bundle, hashes=lambda name: True)
+    device = device or ("cuda" if engine == TRT else "cpu")
     texts = sentences["text"] is not None or sentences["references"] is not None
     if layers:
         if checkpoint is not None or texts:
             raise InputError("--layers compares the bundle with itself in float32: leave the checkpoint and texts out")
         with needs("export"):
             from txport.exporter.verification.layers import verify_layers
-        verify_layers(bundle, manifest, device, as_json=as_json)
+        verify_layers(bundle, manifest, device, engine, as_json=as_json)
         return
     if checkpoint is None:
         if texts:
             raise InputError("--text and --references need a CHECKPOINT to compare with: name it after the bundle")
-        _verify_golden(bundle, manifest, device, write=not no_write, as_json=as_json)
+        _verify_golden(bundle, manifest, device, engine, write=not no_write, as_json=as_json)
         return
+    if device == "cpu" and engine != "auto":
+        raise InputError("with a CHECKPOINT all engines of the CPU are verified: leave out --engine")
     write = not no_write and device == "cpu"
-    _verify_checkpoint(bundle, checkpoint, manifest, device, write=write, as_json=as_json, **sentences)
+    _verify_checkpoint(bundle, checkpoint, manifest, device, engine, write=write, as_json=as_json, **sentences)
 
 
-def _verify_golden(bundle: Path, manifest: Manifest, device: str, *, write: bool, as_json: bool) -> None:
+def _verify_golden(bundle: Path, manifest: Manifest, device: str, engine: str, *, write: bool, as_json: bool) -> None:
     """Compare with golden.json, on the CPU by the fused engine if that has not been verified yet; print the result.
 
     With `write`, the manifest then says that it has been.
     """
-    fused = device == "cpu" and awaits_fused(manifest)
-    report = verify_golden(bundle, device, FUSED if fused else None)
+    fused = device == "cpu" and engine in ("auto", FUSED) and awaits_fused(manifest)
+    report = verify_golden(bundle, device, FUSED if fused else engine)
     click.echo(json.dumps(dataclasses.asdict(report), indent=1) if as_json else _words(report))
     if not report.passed:
         raise CheckFailed(f"{bundle}: {report.differences[0]}")
@@ -81,6 +90,7 @@ def _verify_checkpoint(
     checkpoint: Path,
     manifest: Manifest,
     device: str,
+    engine: str,
     *,
     sentences: int,
     minutes: float,
@@ -108,8 +118,8 @@ def _verify_checkpoint(
         if device == "cpu":
             report = verifier.verify_bundle(bundle)
         else:
-            engine = open_engine(bundle, manifest, choose(manifest, device, None, bundle))
-            report = verifier.verify_engine(bundle, manifest, engine)
+            opened = open_engine(bundle, manifest, choose(manifest, device, engine, bundle=bundle))
+            report = verifier.verify_engine(bundle, manifest, opened)
     if write:
         store_report(bundle, report)
     if as_json:

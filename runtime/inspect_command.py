@@ -22,22 +22,21 @@ from txport.runtime.version import VERSION
     "--check", is_flag=True, help="Compare every file with its hash and run golden.json; exit with 1 if any differs."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--device", default="auto", show_default=True, help="The device to choose for: auto, cpu, cuda or trt.")
-@click.option(
-    "--lowering", help="The decoder step to check: fused, ort, scatter or tensorscatter. [default: all of them]"
-)
-def main(bundle: Path, check: bool, as_json: bool, device: str, lowering: str | None) -> None:
+@click.option("--device", default="auto", show_default=True, help="The device to choose for: auto, cpu or cuda.")
+@click.option("--engine", default="auto", show_default=True, help="The engine to choose: auto, fused, ort or trt.")
+@click.option("--lowering", help="The decoder step to check: ort, scatter or tensorscatter. [default: all of them]")
+def main(bundle: Path, check: bool, as_json: bool, device: str, engine: str, lowering: str | None) -> None:
     """Print the manifest of BUNDLE and which engine would run it; with --check, verify its files and its answers."""
     if not bundle.is_dir():
         raise InputError(f"{bundle} is not a directory: give the directory that tx-export wrote")
     try:
         manifest = Manifest.load(bundle)
-        checks = _check(bundle, manifest, device, lowering) if check else []
+        checks = _check(bundle, manifest, device, engine, lowering) if check else []
     except (BundleError, EngineError) as error:
         if check:
             raise CheckFailed(str(error)) from error
         raise
-    choice = choose(manifest, device, lowering, bundle)
+    choice = choose(manifest, device, engine, lowering, bundle)
     if as_json:
         value: dict[str, Any] = {"manifest": encode(manifest), "choice": encode(choice), "installed": installed()}
         click.echo(json.dumps(value | ({"checks": checks} if check else {}), ensure_ascii=False, indent=1))
@@ -47,12 +46,14 @@ def main(bundle: Path, check: bool, as_json: bool, device: str, lowering: str | 
             library = str(BuildRecord.load(Path(choice.directory)).library)
         if choice.engine == FUSED:
             library = f"txport {VERSION}"
-        runs = f"{library}, device {choice.device}, lowering {choice.names[0]}: {choice.reason}"
+        name, step = choice.ways[0]
+        words = [library, f"device {choice.device}", f"engine {name}", *([f"lowering {step}"] if step else [])]
+        runs = f"{', '.join(words)}: {choice.reason}"
         rows = [*_rows(manifest), *_engine_rows(bundle), ("runs on", runs)]
         click.echo(_table([*rows, *(("checked", line) for line in checks)]))
 
 
-def _check(bundle: Path, manifest: Manifest, device: str, lowering: str | None) -> list[str]:
+def _check(bundle: Path, manifest: Manifest, device: str, engine: str, lowering: str | None) -> list[str]:
     """Run all checks; one line for each that passed.
 
     Raises:
@@ -66,15 +67,15 @@ def _check(bundle: Path, manifest: Manifest, device: str, lowering: str | None) 
     from txport.runtime.translator import Translator
 
     golden, passed_over = load_golden(bundle), list[TxportError]()
-    names = choose(manifest, device, lowering, bundle).names
-    for name in names:
+    ways = choose(manifest, device, engine, lowering, bundle).ways
+    for name, step in ways:
         try:
-            translator = Translator(bundle, device, name)
+            translator = Translator(bundle, device, name, step)
         except (BundleError, MissingLibrary) as error:
             # The files are as they were exported, so this is a lowering that the installed version is too old for, or a
             # library that is not here.
             passed_over.append(error)
-            found.append(f"{name} was not run: {error}")
+            found.append(f"{f'lowering {step}' if step else f'engine {name}'} was not run: {error}")
             continue
         if differences := run_golden(translator, golden):
             first, count = differences[0], len({difference.case for difference in differences})
@@ -83,7 +84,7 @@ def _check(bundle: Path, manifest: Manifest, device: str, lowering: str | None) 
                 f"case {first.case} in the {first.what}: expected {first.expected}, found {first.found}"
             )
         found.append(f"{len(golden.cases)} cases of {GOLDEN} give the same ids with {translator.engine.name}")
-    if len(passed_over) == len(names):
+    if len(passed_over) == len(ways):
         raise passed_over[0]
     return found
 
@@ -121,8 +122,7 @@ def _rows(manifest: Manifest) -> Iterator[tuple[str, str]]:
             "verified",
             f"{'passed' if verification.passed else 'FAILED'}: {verification.token_identical} of "
             f"{verification.sentences} sentences identical to PyTorch, {verification.batch_identical} in any batch, "
-            f"largest logit error {verification.max_logit_error:.2g}"
-            + (", the fused engine included" if verification.fused else ""),
+            f"largest logit error {verification.max_logit_error:.2g}" + f"; engines {', '.join(verification.engines)}",
         )
 
 

@@ -67,11 +67,11 @@ def _of_options(command: F) -> F:
 )
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON object a line: text, ids, truncated, finished.")
 @_of_options
-@click.option("--device", default="auto", show_default=True, help="Where to run: auto, cpu, cuda or trt.")
+@click.option("--device", default="auto", show_default=True, help="Where to run: auto, cpu or cuda.")
+@click.option("--engine", default="auto", show_default=True, help="What runs it there: auto, fused, ort or trt.")
 @click.option(
     "--lowering",
-    help="What runs the decoder step: fused (the engine for CPUs), or a graph: ort, scatter or tensorscatter. "
-    "[default: the best here]",
+    help="For experts: the graph of the decoder step: ort, scatter or tensorscatter. [default: the best here]",
 )
 @click.option(
     "--threads", type=click.IntRange(0), default=0, help="Threads per batch. [default: the cores divided by --workers]"
@@ -100,6 +100,7 @@ def main(
     errors: str,
     as_json: bool,
     device: str,
+    engine: str,
     lowering: str | None,
     threads: int,
     workers: int,
@@ -117,7 +118,7 @@ def main(
     _check(files, output, [name for name in NEED_JSON if options[name] and not as_json])
     progress = _Progress(shown=_is_watched(files, output))
     logging.basicConfig(format=f"{progress.clear}tx-translate: %(message)s", level=logging.WARNING)
-    translator = Translator(bundle, device, lowering, threads, batch, batch_tokens, workers)
+    translator = Translator(bundle, device, engine, lowering, threads, batch, batch_tokens, workers)
     first = FIRST_LINES if output is None else window
     line_of = as_json_line if as_json else _with_alignment if options["alignments"] else _as_line
     with _writer(output) as target, progress:

@@ -34,9 +34,10 @@ class Translator:
 
     Args:
         bundle: the directory that tx-export wrote.
-        device: "auto", "cpu", "cuda" (ONNX Runtime) or "trt" (TensorRT engines of tx-build).
-        lowering: what runs the decoder step: "fused", the engine for CPUs, or a graph of the bundle by ONNX Runtime or
-            TensorRT, "ort", "scatter" or "tensorscatter"; None for the best one here.
+        device: "auto", "cpu" or "cuda".
+        engine: what runs it there: "auto", "fused" (our own for CPUs), "ort" (ONNX Runtime) or "trt" (TensorRT, with
+            engines of tx-build).
+        lowering: for experts: the decoder step's graph, "ort", "scatter" or "tensorscatter"; None for the best one.
         threads: threads of each operator; 0 for as many as there are cores.
         batch: the most sentences that run together, up to what the bundle takes; None for that.
         batch_tokens: the most source tokens, padding included, that run together.
@@ -57,6 +58,7 @@ class Translator:
         self,
         bundle: str | os.PathLike[str],
         device: str = "auto",
+        engine: str = "auto",
         lowering: str | None = None,
         threads: int = 0,
         batch: int | None = None,
@@ -72,16 +74,16 @@ class Translator:
         self.manifest = Manifest.load(directory)
         self.manifest.check_files(directory, hashes=lambda name: name != WEIGHTS)
         self.tokenizer = open_tokenizer(directory, self.manifest.tokenizer, self.manifest.vocabularies)
-        choice = choose(self.manifest, device, lowering, directory)
+        choice = choose(self.manifest, device, engine, lowering, directory)
         self._workers, threads = shares(workers, threads, cores()) if choice.device == "cpu" else (1, threads)
         many = self._workers > 1
-        engine = open_engine(directory, self.manifest, choice, threads, many=many)
-        most = engine.limits.batch
+        opened = open_engine(directory, self.manifest, choice, threads, many=many)
+        most = opened.limits.batch
         if batch is not None and batch > most:
             raise InputError(f"the batch {batch} is not between 1 and {most}, the most of this bundle")
         self._batch, self._batch_tokens = batch, batch_tokens
         self._directory = directory
-        self._opened: Scorer | None = Scorer(directory, self.manifest, self.tokenizer, engine, choice.device, threads)
+        self._opened: Scorer | None = Scorer(directory, self.manifest, self.tokenizer, opened, choice.device, threads)
 
     @property
     def engine(self) -> Engine:

@@ -80,7 +80,8 @@ class Filter:
 @click.option("--max-length", type=click.IntRange(1), help="Most tokens to make, eos included. [default: the bundle's]")
 @click.option("--errors", type=click.Choice(ON_ERROR), default=ON_ERROR[0], show_default=True,
               help="For a line that is not UTF-8: stop, put U+FFFD where it is wrong, or leave it out.")  # fmt: skip
-@click.option("--device", default="auto", show_default=True, help="Where to run: auto, cpu, cuda or trt.")
+@click.option("--device", default="auto", show_default=True, help="Where to run: auto, cpu or cuda.")
+@click.option("--engine", default="auto", show_default=True, help="What runs it there: auto, fused, ort or trt.")
 @click.option("--threads", type=click.IntRange(0), default=0, help="Threads of each operator. [default: the cores]")
 @click.option(
     "--workers", type=click.IntRange(0), default=0,
@@ -89,7 +90,7 @@ class Filter:
 @click.option("--batch", type=click.IntRange(1), help="Most sentences that run together. [default: the bundle's]")
 def main(
     bundle: Path, source: Path, output: Path, most_ratio: float, least_score: float, errors: str, device: str,
-    threads: int, workers: int, batch: int | None, **options: Any,
+    engine: str, threads: int, workers: int, batch: int | None, **options: Any,
 ) -> None:  # fmt: skip
     """Translate a text with BUNDLE and write the pairs that are good enough to train another model on.
 
@@ -97,7 +98,7 @@ def main(
     """
     logging.basicConfig(format="tx-distill: %(message)s", level=logging.WARNING)
     _log.setLevel(logging.INFO)
-    translator = Translator(bundle, device, threads=threads, batch=batch, workers=workers)
+    translator = Translator(bundle, device, engine, threads=threads, batch=batch, workers=workers)
     allowed = Filter(most_ratio, least_score)
     found: Counter[str | None] = Counter()
     with open_lines(source) as raw, new_file(output) as file:

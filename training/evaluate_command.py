@@ -49,9 +49,8 @@ EVERY = 30.0
     type=click.IntRange(1),
     help="Most tokens to make, eos included. [default: twice the source's and 20]",
 )
-@click.option(
-    "--device", default="auto", show_default=True, help="Where to run: auto, cpu or cuda; a bundle also: trt."
-)
+@click.option("--device", default="auto", show_default=True, help="Where to run: auto, cpu or cuda.")
+@click.option("--engine", default="auto", show_default=True, help="What runs a bundle there: auto, fused, ort or trt.")
 @click.option("--threads", type=click.IntRange(0), default=0, help="Threads of each operator. [default: the cores]")
 @click.option(
     "--batch", type=click.IntRange(1), help="Most sentences that run together. [default: 64, or the bundle's]"
@@ -69,8 +68,8 @@ EVERY = 30.0
 @click.option("--json", "as_json", is_flag=True, help="Write the figures as JSON.")
 def main(
     models: tuple[Path, ...], sources: tuple[Path, ...], references: tuple[Path, ...], recipes: tuple[str, ...],
-    data: Path | None, lines: int | None, max_length: int | None, device: str, threads: int, batch: int | None,
-    show: int, bleu_order: int, output: Path | None, as_json: bool,
+    data: Path | None, lines: int | None, max_length: int | None, device: str, engine: str, threads: int,
+    batch: int | None, show: int, bleu_order: int, output: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Translate test sets greedily, with the loop that ships, and compare: BLEU and chrF by sacreBLEU, exact match.
 
@@ -84,7 +83,7 @@ def main(
     sets = evaluation_sets(models[0], sources, references, recipes, data or Path(os.environ.get("TXPORT_DATA", ".")))
     if output is not None and len(models) * len(sets) > 1:
         raise InputError("--output takes the translations of one model on one test set: evaluate them one by one")
-    evaluation = _Evaluation(sets, lines, max_length, device, threads, batch, show, bleu_order)
+    evaluation = _Evaluation(sets, lines, max_length, device, engine, threads, batch, show, bleu_order)
     reports, texts = evaluation.run(models)
     if output is not None:
         write_atomically(output, b"".join(map(as_line, texts[models[0], sets[0].name])))
@@ -103,6 +102,7 @@ class _Evaluation:
     lines: int | None
     max_length: int | None
     device: str
+    engine: str
     threads: int
     batch: int | None
     show: int
@@ -132,7 +132,7 @@ class _Evaluation:
         with without_collection(), needs("train"):
             from txport.training.evaluation import answers, open_model, score
             from txport.training.quality.sentence_scores import worst
-        engine, tokenizer = open_model(model, self.device, self.threads)
+        engine, tokenizer = open_model(model, self.device, self.engine, self.threads)
         for each in self.sets:
             shown = each.pairs[: self.lines]
             sentences = [text for text, _ in shown]

@@ -124,12 +124,13 @@ def _request(engine: Engine, tokenizer: Tokenizer, text: str, max_length: int | 
     return Request(source, length, prefix=around.target_prefix), len(source) == len(around.wrap(ids))
 
 
-def open_model(model: Path, device: str = "auto", threads: int = 0) -> tuple[Engine, Tokenizer]:
+def open_model(model: Path, device: str = "auto", engine: str = "auto", threads: int = 0) -> tuple[Engine, Tokenizer]:
     """What runs a directory, and its tokenizer: a bundle in txport's runtime, a checkpoint in PyTorch.
 
     Args:
         model: the directory.
-        device: "auto", "cpu" or "cuda", for a bundle also "trt".
+        device: "auto", "cpu" or "cuda".
+        engine: what runs a bundle, as for `Translator`; "auto" for a checkpoint.
         threads: of each operator; 0 for as many as there are cores.
 
     Raises:
@@ -138,10 +139,12 @@ def open_model(model: Path, device: str = "auto", threads: int = 0) -> tuple[Eng
         MissingLibrary: a library of the device is missing.
     """
     if (model / "manifest.json").exists():
-        translator = Translator(model, device, threads=threads)
+        translator = Translator(model, device, engine, threads=threads)
         return translator.engine, translator.tokenizer
     if not (model / "config.json").exists():
         raise InputError(f"{model} is neither a bundle (manifest.json) nor a checkpoint (config.json)")
+    if engine != "auto":
+        raise InputError(f"a checkpoint has no engine {engine!r}, PyTorch runs it: leave out the engine")
     checkpoint = load_checkpoint(model)
     if checkpoint.tokenizer.kind == "none":
         raise CheckpointError(f"{model} has no tokenizer: it can only be evaluated on ids")

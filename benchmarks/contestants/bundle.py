@@ -17,12 +17,13 @@ class BundleBackend(Backend):
     """A bundle.
 
     Args:
-        bundle, device, lowering, threads: as for `txport.runtime.translator.Translator`.
+        bundle, device, engine, lowering, threads: as for `txport.runtime.translator.Translator`.
     """
 
-    def __init__(self, bundle: str, device: str, lowering: str | None, threads: int) -> None:
+    def __init__(self, bundle: str, device: str, engine: str, lowering: str | None, threads: int) -> None:
         self._bundle = bundle
         self._device = device
+        self._engine = engine
         self._lowering = lowering
         self._threads = threads
         self._translator: Translator | None = None
@@ -36,7 +37,9 @@ class BundleBackend(Backend):
         """One at a time: the memory of a second one would be measured, too."""
         if self._translator is None or self._opened != (threads, workers):
             self._translator = None
-            self._translator = Translator(self._bundle, self._device, self._lowering, threads, workers=workers)
+            self._translator = Translator(
+                self._bundle, self._device, self._engine, self._lowering, threads, workers=workers
+            )
         self._opened = threads, workers
         engine = self._translator.engine
         self.engine, self.device = engine.name, "cuda" if isinstance(engine, DeviceEngine) else "cpu"

@@ -18,11 +18,12 @@ class CppBackend(Backend):
 
     Args:
         tool: the program.
-        bundle, device, lowering, threads: as for `txport.runtime.translator.Translator`.
+        bundle, device, engine, lowering, threads: as for `txport.runtime.translator.Translator`.
     """
 
-    def __init__(self, tool: str, bundle: str, device: str, lowering: str | None, threads: int) -> None:
-        self._command, self._threads = [tool, bundle, "--device", device], str(threads)
+    def __init__(self, tool: str, bundle: str, device: str, engine: str, lowering: str | None, threads: int) -> None:
+        self._command = [tool, bundle, "--device", device, "--engine", engine]
+        self._threads = str(threads)
         if lowering is not None:
             self._command += ["--lowering", lowering]
         self._task: Task | None = None

@@ -28,6 +28,7 @@ class BenchOptions:
     bundle: Path
     output: Path
     device: str
+    engine: str
     lowering: str | None
     threads: int
     batches: Sequence[int]
@@ -50,7 +51,7 @@ class BenchOptions:
 
     @property
     def place(self) -> Place:
-        return Place(self.device, self.lowering, self.threads)
+        return Place(self.device, self.engine, self.lowering, self.threads)
 
 
 @dataclass(frozen=True)
@@ -144,11 +145,11 @@ def _bundle_plans(options: BenchOptions, bundle: Path, manifest: Manifest, name:
     """A bundle and, where the fused engine is chosen for it, what ONNX Runtime runs best of it."""
     plans = [bundle_plan(bundle, manifest, options.place, name)]
     try:
-        choice = choose(manifest, options.device, options.lowering, bundle)
+        choice = choose(manifest, options.device, options.engine, options.lowering, bundle)
     except TxportError:  # the bundle's own process says it
         return plans
     if choice.engine == FUSED and choice.fallback is not None:
-        beside = replace(options.place, lowering=choice.fallback.lowerings[0])
+        beside = replace(options.place, engine=choice.fallback.engine)
         plans.append(bundle_plan(bundle, manifest, beside, f"{name}, ONNX Runtime"))
     return plans
 

@@ -32,6 +32,7 @@ class Place:
     """Where contestants run: options of tx-bench, and keywords of the backends that run a bundle."""
 
     device: str
+    engine: str
     lowering: str | None
     threads: int
 

@@ -13,11 +13,11 @@ from txport.runtime.bundle.manifest import GOLDEN, Manifest
 from txport.runtime.device.gpu import find_gpu
 from txport.runtime.engine import Engine
 from txport.runtime.engines.build_record import BuildRecord
+from txport.runtime.engines.choice import built_choice, open_engine
 from txport.runtime.engines.directories import misfit
 from txport.runtime.engines.tensorrt import TensorRt
 from txport.runtime.errors import CheckFailed, MissingLibrary
 from txport.runtime.golden import Case, load_golden
-from txport.runtime.libraries import needs
 from txport.runtime.search.greedy import decode_all
 from txport.runtime.search.requests import Request
 from txport.runtime.text.affixes import affixes
@@ -45,25 +45,15 @@ def try_engines(bundle: Path, directory: Path, record: BuildRecord, manifest: Ma
     why = gpu if isinstance(gpu, str) else misfit(record, manifest, gpu, tensorrt.library)
     if why is None:
         try:
-            engine = _opened(directory, record, manifest, tensorrt)
+            engine = open_engine(bundle, manifest, built_choice(directory, record, "it was just built"))
         except MissingLibrary as error:
             why = str(error)
     if why is not None:
-        _log.warning("the engines have not been tried (%s): run tx-verify --device trt where they will be used", why)
+        _log.warning("the engines have not been tried (%s): run tx-verify --engine trt where they will be used", why)
         return False
     manifest.check_file(bundle, GOLDEN, contents=True)
     check_cases(engine, load_golden(bundle).cases, affixes(manifest.tokenizer).target_prefix, record)
     return True
-
-
-def _opened(directory: Path, record: BuildRecord, manifest: Manifest, tensorrt: TensorRt) -> Engine:
-    with needs("trt"):
-        from txport.runtime.device.cuda import CudaDevice
-        from txport.runtime.device.engine import DeviceEngine
-    from txport.runtime.engines.trt import TrtProgram
-
-    device = CudaDevice()
-    return DeviceEngine(device, manifest, TrtProgram(directory, record, manifest, tensorrt, device))
 
 
 def check_cases(engine: Engine, cases: Sequence[Case], prefix: list[int], record: BuildRecord) -> None:

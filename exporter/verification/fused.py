@@ -7,9 +7,6 @@ from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engines.fused import FusedEngine, missing
 from txport.runtime.errors import EngineError, MissingLibrary
 
-# Among the lowerings of a report it is one of its own.
-FUSED = "fused"
-
 
 def fused_engine(directory: Path, manifest: Manifest, say: Callable[[str], None]) -> FusedEngine | None:
     """Open it, or say why a bundle that has parameters for it is verified without it.

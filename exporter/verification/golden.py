@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.engines.choice import against_fused
+from txport.runtime.bundle.schema import Verification
+from txport.runtime.engines.choice import FUSED, against_fused
 from txport.runtime.golden import Golden, load_golden, run_golden
 from txport.runtime.search.greedy import decode_all
 from txport.runtime.search.requests import Request
@@ -35,18 +36,17 @@ class GoldenReport:
     differences: list[str]
 
 
-def verify_golden(bundle: Path, device: str, lowering: str | None = None) -> GoldenReport:
-    """Run the cases that the export verified with PyTorch on the engine that `device` chooses.
+def verify_golden(bundle: Path, device: str, engine: str = "auto") -> GoldenReport:
+    """Run the cases that the export verified with PyTorch.
 
     Args:
         bundle: the bundle, already checked.
-        device: "cpu", "cuda", "trt" or "auto".
-        lowering: as in `txport.runtime.engines.choice.choose`.
+        device, engine: as for `txport.runtime.engines.choice.choose`.
 
     Raises:
         TxportError: the device or the bundle cannot be used.
     """
-    translator, golden = Translator(bundle, device, lowering=lowering), load_golden(bundle)
+    translator, golden = Translator(bundle, device, engine), load_golden(bundle)
     alone = run_golden(translator, golden)
     refilled = _refilled(translator, golden)
     words = [f"case {each.case}, {each.what}: expected {each.expected}, found {each.found}" for each in alone]
@@ -65,15 +65,19 @@ def verify_golden(bundle: Path, device: str, lowering: str | None = None) -> Gol
 def awaits_fused(manifest: Manifest) -> bool:
     """Whether the fused engine, which is here, could run the bundle, had it been verified with it."""
     verification = manifest.verification
-    if verification is None or verification.fused:
+    if verification is None or FUSED in verification.engines:
         return False
-    return against_fused(replace(manifest, verification=replace(verification, fused=True))) is None
+    return against_fused(_with_fused(manifest, verification)) is None
 
 
 def admit_fused(bundle: Path, manifest: Manifest) -> None:
     """Write into the manifest, atomically, that the bundle was verified with the fused engine, which then runs it."""
     assert manifest.verification is not None
-    replace(manifest, verification=replace(manifest.verification, fused=True)).write(bundle)
+    _with_fused(manifest, manifest.verification).write(bundle)
+
+
+def _with_fused(manifest: Manifest, verification: Verification) -> Manifest:
+    return replace(manifest, verification=replace(verification, engines=(*verification.engines, FUSED)))
 
 
 def _refilled(translator: Translator, golden: Golden) -> list[tuple[int, list[int]]]:

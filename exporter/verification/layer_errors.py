@@ -55,13 +55,15 @@ class LayerError:
         return math.isfinite(self.error)
 
 
-def layer_errors(bundle: Path, manifest: Manifest, device: str, lowering: Lowering, scratch: Path) -> list[LayerError]:
+def layer_errors(
+    bundle: Path, manifest: Manifest, where: tuple[str, str], lowering: Lowering, scratch: Path
+) -> list[LayerError]:
     """Compare every floating-point value of the encoder and of one decoder step, in the order of their nodes.
 
     Args:
         bundle: already checked.
         manifest: its manifest.
-        device: "cpu" (a float16 bundle rounds every value there), "cuda" (ONNX Runtime) or "trt" (TensorRT).
+        where: device and engine: "cpu" (a float16 bundle rounds every value there) or "cuda", "ort" or "trt".
         lowering: which decoder step.
         scratch: an empty directory.
 
@@ -77,14 +79,14 @@ def layer_errors(bundle: Path, manifest: Manifest, device: str, lowering: Loweri
     graphs = manifest.encoder, manifest.step(lowering)
     wide = _copies(bundle, manifest, graphs, scratch / "exact", widened)
     exact = TeacherForced(*(session(file, fused=False) for file in wide))
-    if device == "cpu" and manifest.precision.type == "float16":
+    if where[0] == "cpu" and manifest.precision.type == "float16":
         files = _copies(bundle, manifest, graphs, scratch / "rounded", rounded)
     else:
         files = _copies(bundle, manifest, graphs, scratch / "bundle")
     errors = []
     for graph, file, pairs in zip(graphs, files, _expected(exact, cases, manifest.tokens.bos), strict=True):
         shapes = [{name: array.shape for name, array in feed.items()} for feed, _ in pairs]
-        infer = runner_on(device, file, graph, manifest, shapes)
+        infer = runner_on(where, file, graph, manifest, shapes)
         errors += _compare(graph, bundle / graph.file, infer, pairs)
     return errors
 

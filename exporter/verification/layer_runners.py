@@ -21,17 +21,18 @@ Runner = Callable[[Values], Values]
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def runner_on(device: str, file: Path, graph: Graph, manifest: Manifest, shapes: Sequence[Shapes]) -> Runner:
+def runner_on(where: tuple[str, str], file: Path, graph: Graph, manifest: Manifest, shapes: Sequence[Shapes]) -> Runner:
     """A function that runs `file` on a device; float inputs are rounded to the types that it takes.
 
     Args:
-        device: "cpu", "cuda" or "trt".
+        where: device and engine: "cpu" or "cuda", "ort" or "trt".
         file: `graph` with all its values as outputs.
         graph: the manifest's record.
         manifest: the bundle's.
         shapes: of the inputs of every run, by name.
     """
-    if device == "trt":
+    device, engine = where
+    if engine == "trt":
         return _tensorrt(find_tensorrt(), file, graph, manifest, shapes)
     opened = session(file, providers_of(device))
     types = {value.name: np.float16 if "float16" in value.type else None for value in opened.get_inputs()}

@@ -13,24 +13,26 @@ from txport.runtime.errors import CheckFailed, InputError
 from txport.runtime.files import scratch_directory
 
 _SHOWN = 20
-_DEVICES = ("cpu", "cuda", "trt")
+_WHERE = (("cpu", "ort"), ("cuda", "ort"), ("cuda", "trt"))
 
 
-def verify_layers(bundle: Path, manifest: Manifest, device: str, *, as_json: bool) -> None:
+def verify_layers(bundle: Path, manifest: Manifest, device: str, engine: str, *, as_json: bool) -> None:
     """Compare and print; see `txport.exporter.verification.layer_errors`.
 
     Raises:
-        InputError: the device is not one of cpu, cuda and trt, or the bundle cannot be compared on it.
+        InputError: there are no layers to compare on this device with this engine.
         CheckFailed: a value is not finite.
     """
-    if device not in _DEVICES:
-        raise InputError(f"--layers cannot run on {device!r}: choose {', '.join(_DEVICES[:-1])} or {_DEVICES[-1]}")
+    where = (device, "ort" if engine == "auto" else engine)
+    if where not in _WHERE:
+        choices = ", ".join(f"device {device} with engine {engine}" for device, engine in _WHERE)
+        raise InputError(f"--layers cannot run on device {device} with engine {engine}: choose {choices}")
     lowering = manifest.lowerings[0]
-    if device == "trt":
-        usable_gpu("device trt")
+    if where[1] == "trt":
+        usable_gpu("engine trt")
         lowering = find_tensorrt().lowering
     with scratch_directory() as scratch:
-        errors = layer_errors(bundle, manifest, device, lowering, scratch)
+        errors = layer_errors(bundle, manifest, where, lowering, scratch)
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(each) for each in errors], indent=1))
     else:

@@ -40,9 +40,9 @@ import onnxruntime
 import torch
 from txport.exporter.verification.coverage import Coverage
 from txport.exporter.verification.errors import ErrorSizes
-from txport.exporter.verification.fused import FUSED
 from txport.exporter.verification.quality import Quality
 from txport.exporter.words import plural
+from txport.runtime.engines.choice import FUSED, ORT
 
 # Share of an int8 bundle's sentences whose ids must not depend on their batch.
 STABLE = 0.995
@@ -178,9 +178,9 @@ class VerificationReport:
         return replace(self, passed=False, lowerings=[*self.lowerings, LoweringReport(lowering, failures=[reason])])
 
     @property
-    def fused(self) -> bool:
-        """Whether the fused engine was among what was compared."""
-        return any(each.lowering == FUSED for each in self.lowerings)
+    def engines(self) -> tuple[str, ...]:
+        """Those that were compared, for the manifest."""
+        return (ORT, *(each.lowering for each in self.lowerings if each.lowering == FUSED))
 
     @property
     def failure(self) -> str:

@@ -21,7 +21,7 @@ from txport.exporter.verification.card import CARD, card
 from txport.exporter.verification.coverage import Coverage
 from txport.exporter.verification.errors import Errors, LogitErrors
 from txport.exporter.verification.evidence import LOOP_SAMPLE, LoweringCheck
-from txport.exporter.verification.fused import FUSED, fused_engine
+from txport.exporter.verification.fused import fused_engine
 from txport.exporter.verification.report import Rounding, VerificationReport, summarise
 from txport.exporter.verification.yardstick import Yardstick, allowance
 from txport.exporter.words import plural
@@ -30,6 +30,7 @@ from txport.runtime.bundle.interface import cross_names
 from txport.runtime.bundle.manifest import NAME, Manifest
 from txport.runtime.bundle.schema import FileEntry, OptionalRole, Role, Verification
 from txport.runtime.engine import Engine, Memory
+from txport.runtime.engines.choice import FUSED
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.errors import BundleError, CheckFailed, InputError
 from txport.runtime.files import new_directory, scratch_directory, sha256

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from txport.runtime.bundle.parameters import WEIGHTS as WEIGHTS
 from txport.runtime.bundle.rules import HEX, UNLISTED, faults
@@ -65,6 +66,7 @@ class Manifest(ManifestFields):
         value = parse(data, file)
         check_version(value, FORMAT_VERSION, file, "the manifest of a bundle", "export the bundle")
         _check_own_hash(data, value.get("sha256"), file)
+        _rename(value)
         manifest = decode(Manifest, value, file)
         for fault in faults(manifest):
             raise BundleError(f"{file}: {fault}")
@@ -133,6 +135,15 @@ def list_files(directory: Path) -> dict[str, FileEntry]:
     names = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
     listed = [name for name in names if name.split("/")[0] not in UNLISTED]
     return {name: FileEntry((directory / name).stat().st_size, sha256(directory / name)) for name in listed}
+
+
+def _rename(value: dict[str, Any]) -> None:
+    """Put `verification.engines` in the place of `verification.fused`, a flag in bundles of older versions."""
+    verification = value.get("verification")
+    if isinstance(verification, dict) and "engines" not in verification:
+        if isinstance(fused := verification.get("fused"), bool):
+            del verification["fused"]
+            verification["engines"] = ["ort", "fused"] if fused else ["ort"]
 
 
 def _check_own_hash(data: bytes, stated: object, file: str) -> None:

@@ -165,7 +165,7 @@ class Verification:
     """The result of comparing the bundle with PyTorch at export; `verification.json` has the details.
 
     Attributes:
-        fused: whether the fused engine was among what was compared.
+        engines: what was compared: "ort" in each lowering, and "fused" where that can run the bundle.
     """
 
     passed: bool
@@ -173,7 +173,7 @@ class Verification:
     token_identical: int
     batch_identical: int
     max_logit_error: float
-    fused: bool = added(False)
+    engines: tuple[str, ...] = added(("ort",))
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ class ManifestFields:
             return self.lowerings
         known = next((name for name in LOWERINGS if name == asked), None)
         if known is None:
-            raise InputError(f"lowering {asked!r} is unknown: use fused, {', '.join(LOWERINGS)}")
+            raise InputError(f"lowering {asked!r} is unknown: use {', '.join(LOWERINGS)}")
         if known not in self.lowerings:
             has = ", ".join(self.lowerings)
             raise BundleError(f"the bundle has no lowering {asked!r}, only {has}: choose one of these")

@@ -23,13 +23,14 @@ from txport.runtime.libraries import cuda_provider, needs
 if TYPE_CHECKING:
     from txport.runtime.device.engine import DeviceEngine
 
-DEVICES = ("auto", "cpu", "cuda", "trt")
-# Asked for as a lowering, since it stands for what runs the decoder step; it runs none of the bundle's graphs.
-FUSED = "fused"
+DEVICES = ("auto", "cpu", "cuda")
+ORT, FUSED, TRT = "ort", "fused", "trt"
+ENGINES = ("auto", FUSED, ORT, TRT)
 _TENSORRTS: tuple[LibraryName, ...] = ("tensorrt", "tensorrt_rtx")
 _NO_TABLE = "the bundle has no parameters for the fused engine"
 _NO_COPIES = "the fused engine has no copy mechanism"
 _NO_FLOAT32 = "lowering ort has no float32 kernels on a GPU"
+_NO_ENGINES = "the bundle has no TensorRT engines"
 _log = logging.getLogger("txport")
 
 
@@ -38,11 +39,11 @@ class Choice:
     """What will run a bundle.
 
     Attributes:
-        engine: the library: "ort" is ONNX Runtime, "trt" is TensorRT, "fused" is our own for CPUs.
+        engine: "ort" is ONNX Runtime, "trt" is TensorRT, "fused" is our own for CPUs.
         device: "cpu" or "cuda".
         lowerings: the decoder steps to try, in this order; none for the fused engine, which needs no graph.
         reason: why this choice, in words.
-        directory: of TensorRT's engines; None for ONNX Runtime.
+        directory: of TensorRT's engines; None for others.
         fallback: what takes its place if it cannot be opened; None if that is an error.
     """
 
@@ -54,69 +55,93 @@ class Choice:
     fallback: "Choice | None" = None
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """What to ask for as a lowering, to run each of the ways that are to be tried."""
+    def ways(self) -> list[tuple[str, Lowering | None]]:
+        """Engine and lowering of each way to run the bundle on this device."""
         if self.engine != FUSED:
-            return self.lowerings
-        return (FUSED, *(self.fallback.lowerings if self.fallback is not None else ()))
+            return [(self.engine, lowering) for lowering in self.lowerings]
+        return [(FUSED, None), *(self.fallback.ways if self.fallback is not None else ())]
 
 
-def choose(manifest: Manifest, device: str = "auto", lowering: str | None = None, bundle: Path | None = None) -> Choice:
+def choose(
+    manifest: Manifest,
+    device: str = "auto",
+    engine: str = "auto",
+    lowering: str | None = None,
+    bundle: Path | None = None,
+) -> Choice:
     """Choose; TensorRT is loaded if the bundle has engines and there is a GPU, no other library is.
 
-    "auto" is TensorRT where engines fit, else ONNX Runtime's CUDA provider where it is installed and there is a GPU,
-    else the CPU. On a CPU the fused engine runs a bundle that has parameters for it and was verified with it, if its
-    library is here; else ONNX Runtime does. Of the lowerings ONNX Runtime runs `ort` best: its fused attention reads
-    only the used part of a cache. `scatter` needs nothing special; `tensorscatter` needs opset 24, which ONNX Runtime
-    has from 1.24 on.
+    On a GPU, "auto" is TensorRT where engines fit, else ONNX Runtime's CUDA provider; the device "auto" is a GPU where
+    one of them can be used, else the CPU. On a CPU the fused engine runs a bundle that has parameters for it and was
+    verified with it, if its library is here; else ONNX Runtime does. Of the lowerings ONNX Runtime runs `ort` best: its
+    fused attention reads only the used part of a cache. `scatter` needs nothing special; `tensorscatter` needs opset
+    24, which ONNX Runtime has from 1.24 on.
 
     Args:
         manifest: the bundle's.
-        device: "auto", "cpu", "cuda" (ONNX Runtime) or "trt".
-        lowering: a decoder step, if it must be this one, by ONNX Runtime or TensorRT; "fused" for the fused engine.
+        device: "auto", "cpu" or "cuda".
+        engine: "auto", "fused", "ort" (ONNX Runtime) or "trt" (TensorRT).
+        lowering: a decoder step, if it must be this one; by ONNX Runtime, unless TensorRT's engines have it.
         bundle: where the bundle is; without it no TensorRT engine can be found.
 
     Raises:
-        InputError: the device or the lowering is not one that this version knows.
+        InputError: a word is not one that this version knows, or they contradict each other.
         BundleError: the bundle lacks the lowering, parameters for the fused engine, or a TensorRT engine that fits.
         MissingLibrary: for "trt" there is no GPU, no driver or no TensorRT; for "fused" there is no library.
     """
-    if device not in DEVICES:
-        raise InputError(f"device {device!r} is not supported by this version of txport: use {', '.join(DEVICES)}")
-    if lowering == FUSED:
-        return _forced(manifest, device)
-    if device == "auto":
-        return _fastest(manifest, bundle, lowering)
-    if device == "trt":
+    _check_words(device, engine, lowering)
+    if engine == FUSED:
+        return _forced(manifest, device, lowering)
+    if engine == TRT:
+        if device == "cpu":
+            raise InputError("engine trt is for a GPU: leave out the device cpu")
         manifest.usable_lowerings(lowering)  # refuses one that the bundle lacks
         return _tensorrt(manifest, bundle, lowering)
-    on_device = _on_cpu if device == "cpu" else _on_ort
-    return on_device(manifest, device, lowering, f"device {device} was requested")
+    if device == "auto":
+        return _fastest(manifest, bundle, engine, lowering)
+    reason = f"device {device} was requested"
+    if device == "cpu":
+        return _on_cpu(manifest, engine, lowering, reason)
+    found = _fitting_engines(manifest, bundle, engine, lowering)
+    return found if isinstance(found, Choice) else _on_ort(manifest, "cuda", lowering, f"{reason}; {found}")
 
 
-def _forced(manifest: Manifest, device: str) -> Choice:
+def _check_words(device: str, engine: str, lowering: str | None) -> None:
+    for name, value in (("device", device), ("lowering", lowering)):
+        if value in (FUSED, TRT):
+            raise InputError(f"{name} {value!r} is an engine: give engine {value} instead")
+    for name, value, known in (("device", device, DEVICES), ("engine", engine, ENGINES)):
+        if value not in known:
+            raise InputError(f"{name} {value!r} is not supported by this version of txport: use {', '.join(known)}")
+
+
+def _forced(manifest: Manifest, device: str, lowering: str | None) -> Choice:
     """The fused engine, whether the bundle was verified with it or not."""
-    if device not in ("auto", "cpu"):
-        raise InputError(f"lowering {FUSED} is for the CPU: leave out the device {device}")
+    if device == "cuda":
+        raise InputError("engine fused is for the CPU: leave out the device cuda")
+    if lowering is not None:
+        raise InputError(f"engine fused runs no graph of the bundle: leave out the lowering {lowering}")
     if manifest.model.copies:
-        raise BundleError(f"{_NO_COPIES}, which this model needs: leave out the lowering {FUSED}")
+        raise BundleError(f"{_NO_COPIES}, which this model needs: leave out the engine fused")
     if manifest.parameters is None:
         raise BundleError(
             f"{_NO_TABLE}: export it again with this version of txport, which writes them for models with LayerNorm"
         )
     if (reason := fused.missing()) is not None:
         raise MissingLibrary(f"the fused engine cannot be used: {reason}")
-    return Choice(FUSED, "cpu", (), f"lowering {FUSED} was requested")
+    return Choice(FUSED, "cpu", (), "engine fused was requested")
 
 
-def _on_cpu(manifest: Manifest, device: str, lowering: str | None, reason: str) -> Choice:
+def _on_cpu(manifest: Manifest, engine: str, lowering: str | None, reason: str) -> Choice:
     """The fused engine if it can run the bundle; if not, or if a lowering is asked for, ONNX Runtime."""
+    if engine == ORT:
+        return _on_ort(manifest, "cpu", lowering, f"{reason}; engine ort was requested")
     if lowering is not None:
-        return _on_ort(manifest, device, lowering, reason)
+        return _on_ort(manifest, "cpu", lowering, reason)
     if (against := against_fused(manifest)) is not None:
-        return _on_ort(manifest, device, None, f"{reason}; {against}")
-    instead = _on_ort(manifest, device, None, f"{reason}; the fused engine cannot run the bundle")
-    return Choice(FUSED, device, (), f"{reason}; the fused engine is the fastest there", fallback=instead)
+        return _on_ort(manifest, "cpu", None, f"{reason}; {against}")
+    instead = _on_ort(manifest, "cpu", None, f"{reason}; the fused engine cannot run the bundle")
+    return Choice(FUSED, "cpu", (), f"{reason}; the fused engine is the fastest there", fallback=instead)
 
 
 def against_fused(manifest: Manifest) -> str | None:
@@ -125,7 +150,7 @@ def against_fused(manifest: Manifest) -> str | None:
         return _NO_COPIES
     if manifest.parameters is None:
         return _NO_TABLE
-    if manifest.verification is not None and not manifest.verification.fused:
+    if manifest.verification is not None and FUSED not in manifest.verification.engines:
         return "the bundle was not verified with the fused engine, as tx-verify BUNDLE does"
     return fused.missing()
 
@@ -140,36 +165,45 @@ def _on_ort(manifest: Manifest, device: str, lowering: str | None, reason: str) 
         kind = BundleError if lowering is None else InputError
         raise kind(f"{_NO_FLOAT32}: leave it out, export the bundle with --fp16, or use device cpu")
     why = f"ONNX Runtime runs {lowerings[0]} best of the bundle's lowerings"
-    return Choice("ort", device, lowerings, f"{reason}; {f'lowering {lowering} was requested' if lowering else why}")
+    return Choice(ORT, device, lowerings, f"{reason}; {f'lowering {lowering} was requested' if lowering else why}")
 
 
-def _fastest(manifest: Manifest, bundle: Path | None, lowering: str | None) -> Choice:
+def _fastest(manifest: Manifest, bundle: Path | None, engine: str, lowering: str | None) -> Choice:
     """TensorRT, ONNX Runtime on the GPU, or the CPU; the reason names what rules out those before it."""
 
     def on_cpu(reason: str) -> Choice:
-        return _on_cpu(manifest, "cpu", lowering, f"auto is the CPU: {reason}")
+        return _on_cpu(manifest, engine, lowering, f"auto is the CPU: {reason}")
 
     if manifest.precision.weights == "int8":
         return on_cpu("int8 weights are for it")
     if isinstance(gpu := find_gpu(), str):
         return on_cpu(gpu)
-    against = "the bundle has no TensorRT engines"
-    if bundle is not None and directories(bundle):
-        try:
-            return replace(_tensorrt(manifest, bundle, lowering), fallback=on_cpu("TensorRT cannot be used"))
-        except TxportError as error:
-            against = str(error)
+    found = _fitting_engines(manifest, bundle, engine, lowering)
+    if isinstance(found, Choice):
+        return replace(found, fallback=on_cpu("TensorRT cannot be used"))
     if cuda_provider() is None:
-        return on_cpu(f"{against}, and onnxruntime-gpu is not installed for {gpu}")
+        return on_cpu(f"{found}, and onnxruntime-gpu is not installed for {gpu}")
     if manifest.precision.type == "float32" and manifest.usable_lowerings(lowering) == ("ort",):
-        return on_cpu(f"{against}, and {_NO_FLOAT32}")
-    on_gpu = _on_ort(manifest, "cuda", lowering, f"auto is ONNX Runtime on {gpu}: {against}")
+        return on_cpu(f"{found}, and {_NO_FLOAT32}")
+    on_gpu = _on_ort(manifest, "cuda", lowering, f"auto is ONNX Runtime on {gpu}: {found}")
     return replace(on_gpu, fallback=on_cpu("ONNX Runtime cannot use the GPU"))
+
+
+def _fitting_engines(manifest: Manifest, bundle: Path | None, engine: str, lowering: str | None) -> Choice | str:
+    """TensorRT for the engine "auto", or why not."""
+    if engine == ORT:
+        return "engine ort was requested"
+    if bundle is None or not directories(bundle):
+        return _NO_ENGINES
+    try:
+        return _tensorrt(manifest, bundle, lowering)
+    except TxportError as error:
+        return str(error)
 
 
 def _tensorrt(manifest: Manifest, bundle: Path | None, lowering: str | None) -> Choice:
     """The engines that fit, of whichever TensorRT is installed."""
-    gpu = usable_gpu("device trt")
+    gpu = usable_gpu("engine trt")
     assert bundle is not None, "only a bundle's directory has engines"
     built, tensorrt = _fitting(manifest, bundle, gpu)
     if lowering not in (None, built.record.lowering):
@@ -178,7 +212,12 @@ def _tensorrt(manifest: Manifest, bundle: Path | None, lowering: str | None) -> 
             f"run tx-build {bundle} --lowering {lowering}"
         )
     reason = f"engines/{built.directory.name} fits {gpu} and {tensorrt.library}"
-    return Choice("trt", "cuda", (built.record.lowering,), reason, str(built.directory))
+    return built_choice(built.directory, built.record, reason)
+
+
+def built_choice(directory: Path, record: BuildRecord, reason: str) -> Choice:
+    """TensorRT with the engines of a directory."""
+    return Choice(TRT, "cuda", (record.lowering,), reason, str(directory))
 
 
 def _fitting(manifest: Manifest, bundle: Path, gpu: Gpu) -> tuple[Built, TensorRt]:
@@ -255,7 +294,7 @@ def _say_once(sentence: str) -> None:
 
 
 def _open_on_gpu(directory: Path, manifest: Manifest, choice: Choice) -> Engine:
-    with needs("trt" if choice.engine == "trt" else "ort-gpu"):
+    with needs("trt" if choice.engine == TRT else "ort-gpu"):
         from txport.runtime.device.cuda import CudaDevice
         from txport.runtime.device.engine import DeviceEngine
     device = CudaDevice()

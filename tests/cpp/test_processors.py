@@ -46,25 +46,25 @@ def test_a_difference_is_where_answers_part() -> None:
 @pytest.mark.skipif("TXPORT_ARM64" not in os.environ, reason="needs the C++ build for arm64: make arm64")
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("kind", TIES)
-@pytest.mark.parametrize("lowering", ["ort", "fused"])
+@pytest.mark.parametrize("engine", ["ort", "fused"])
 def test_arm64_gives_the_ids_of_x86(
     request: pytest.FixtureRequest,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    lowering: str,
+    engine: str,
     kind: str,
     cpu: str,
 ) -> None:
-    if lowering == "fused" and (reason := missing()) is not None:
+    if engine == "fused" and (reason := missing()) is not None:
         pytest.skip(reason)
     bundle: Path = request.getfixturevalue(kind)
     lines = [written for written, _ in itertools.islice(spoken.sentences(3, "test"), LINES)]
-    expected = by_python(bundle, lines, lowering, 32)
+    expected = by_python(bundle, lines, {"engine": engine}, 32)
     monkeypatch.setenv("QEMU_CPU", cpu)
     tool = Path(os.environ["TXPORT_ARM64"]) / "txport-translate"
-    result = compare(expected, by_cpp(tool, bundle, lines, lowering, 32))
+    result = compare(expected, by_cpp(tool, bundle, lines, {"engine": engine}, 32))
     with capsys.disabled():
-        print(f"\n{bundle.name} by {lowering}, arm64 ({cpu}) and x86: {result}")
+        print(f"\n{bundle.name} by {engine}, arm64 ({cpu}) and x86: {result}")
     assert result.beyond(TIES[kind]) == []
     assert len(result.differences) <= (0 if kind == "bundle" else 0.02 * LINES)
 

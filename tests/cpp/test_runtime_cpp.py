@@ -63,7 +63,8 @@ def lines() -> list[str]:
 @pytest.mark.parametrize(("lowering", "batch"), [("ort", 1), ("ort", 32), ("scatter", 32), ("tensorscatter", 32)])
 def test_python_and_cpp_give_the_same_bytes(bundle: Path, lines: list[str], lowering: str, batch: int) -> None:
     chosen = lines if batch > 1 else lines[:300]
-    found, expected = by_cpp(TOOL, bundle, chosen, lowering, batch), by_python(bundle, chosen, lowering, batch)
+    where = {"lowering": lowering}
+    found, expected = by_cpp(TOOL, bundle, chosen, where, batch), by_python(bundle, chosen, where, batch)
     assert found == expected
 
 
@@ -104,6 +105,9 @@ def test_the_tools_write_the_same_bytes(options: list[str]) -> None:
         ([TOY, TOY / "onnx" / "weights.bin", "--max-length", "2"], b""),
         ([TOY, "--max-length", "1000"], b"one\n"),
         ([TOY, "--device", "tpu"], b""),
+        ([TOY, "--device", "trt"], b""),
+        ([TOY, "--engine", "fused"], b""),
+        ([TOY, "--engine", "swift"], b""),
         ([TOY, "--lowering", "fused"], b""),
         ([TOY, "--lowering", "swift"], b""),
         ([TOY, "--target-language", "fra"], b"one\n"),

@@ -56,7 +56,7 @@ std::vector<Ids> sources() {
 
 TranslatorOptions with_lowering(const std::string& lowering) {
   TranslatorOptions options;
-  options.lowering = lowering;
+  options.where.lowering = lowering;
   return options;
 }
 
@@ -177,7 +177,7 @@ TEST_CASE("bad arguments") {
   CHECK(fault_of<InputError>([&] { Translator(kToyBundle, with_lowering("fusion")); }).find("'fusion' is unknown") !=
         std::string::npos);
   TranslatorOptions how;
-  how.device = "tpu";
+  how.where.device = "tpu";
   CHECK(fault_of<InputError>([&] { Translator(kToyBundle, how); }).find("'tpu'") != std::string::npos);
   how = {};
   how.batch = 0;
@@ -215,7 +215,7 @@ TEST_CASE("a bundle that is deleted before its weights are packed goes on transl
   const std::vector<std::string_view> texts{"the cat sees a bird", "one", "a big red dog"};
   std::vector<std::string> warnings;
   TranslatorOptions options;
-  options.device = "cpu";
+  options.where.device = "cpu";
   options.warn = [&](const std::string& warning) { warnings.push_back(warning); };
   const Translator translator(bundle, options);
   std::filesystem::remove_all(bundle);

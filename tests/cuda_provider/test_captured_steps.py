@@ -157,7 +157,7 @@ def test_a_group_of_steps_is_three_calls_of_the_driver(bundle_and_lowering: tupl
     manifest = Manifest.load(directory)
     calls = ctypes.CDLL("libcuda.so.1").txport_test_cuda_calls
     calls.restype = ctypes.c_ulonglong
-    state = open_engine(directory, manifest, choose(manifest, "cuda", lowering)).allocate(2, 8, 32)
+    state = open_engine(directory, manifest, choose(manifest, "cuda", lowering=lowering)).allocate(2, 8, 32)
     made = []
     for _ in range(2):  # the first group of a size is captured
         before = calls()

@@ -78,7 +78,7 @@ def test_a_directory_is_not_built_over_unless_forced(target: Path, built: BuildR
     assert forced.returncode == 0 and "TensorRT-RTX" in forced.stdout
     gpu = find_gpu()
     if isinstance(gpu, str) or gpu.compute_capability != "8.9":
-        assert "the engines have not been tried (" in forced.stderr and "run tx-verify --device trt" in forced.stderr
+        assert "the engines have not been tried (" in forced.stderr and "run tx-verify --engine trt" in forced.stderr
     assert len(directories(target)) == 1
 
 

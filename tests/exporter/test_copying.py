@@ -127,7 +127,8 @@ def test_cpp_gives_the_same_bytes(bundle: Path, int8_bundle: Path) -> None:
     lines = ["the cat sees a bird", "twenty-one", "", "it is ten past nine", "page 17", "a a a a b"]
     for directory in (bundle, int8_bundle):
         for lowering in Manifest.load(directory).lowerings:
-            assert by_cpp(tool, directory, lines, lowering, 2) == by_python(directory, lines, lowering, 2)
+            where = {"lowering": lowering}
+            assert by_cpp(tool, directory, lines, where, 2) == by_python(directory, lines, where, 2)
 
 
 def test_scores_are_of_the_mixture(bundle: Path, checkpoint: Path) -> None:

@@ -94,7 +94,8 @@ def test_cpp_gives_the_same_bytes(bundle: Path, int8_bundle: Path) -> None:
     lines = ["the cat sees a bird", "twenty-one", "", "it is ten past nine", "page 17"]
     for directory in (bundle, int8_bundle):
         for lowering in Manifest.load(directory).lowerings:
-            assert by_cpp(tool, directory, lines, lowering, 2) == by_python(directory, lines, lowering, 2)
+            where = {"lowering": lowering}
+            assert by_cpp(tool, directory, lines, where, 2) == by_python(directory, lines, where, 2)
 
 
 @pytest.mark.parametrize("kind", ["power", "batch"])

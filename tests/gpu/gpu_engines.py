@@ -45,7 +45,7 @@ def on_onnxruntime(bundle: Path, lowering: Lowering | None = None, *, captured: 
     from txport.runtime.engines.ort_cuda import OrtProgram
 
     manifest, device = Manifest.load(bundle), CudaDevice()
-    lowerings = choose(manifest, "cuda", lowering).lowerings
+    lowerings = choose(manifest, "cuda", "ort", lowering).lowerings
     program = OrtProgram(bundle, manifest, lowerings, device, where=WHERE)
     program.captures = program.captured = captured and program.captured
     return DeviceEngine(device, manifest, program)

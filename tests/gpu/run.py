@@ -84,8 +84,11 @@ def bench_commands(bundles: list[Path], results: Path, programs: Path | None, re
         return
     here = find_spec("onnxruntime") is not None and (device == "cpu" or cuda_provider() is not None)
     lowerings = manifests[first].lowerings if here else ()
-    runs = [(f"{device}-{lowering}", ["--device", device, "--lowering", lowering]) for lowering in lowerings]
-    runs += [("trt", ["--device", "trt"])] if directories(first) else []
+    runs = [
+        (f"{device}-{lowering}", ["--device", device, "--engine", "ort", "--lowering", lowering])
+        for lowering in lowerings
+    ]
+    runs += [("trt", ["--engine", "trt"])] if directories(first) else []
     tools = ["--cpp", str(programs / "txport-bench")] if programs else []
     alike = [bundle for bundle in bundles if manifests[bundle].precision == manifests[first].precision]
     texts = [(bundle, runs[0]) for bundle in alike[::-1] if runs and manifests[bundle].tokenizer.kind != "none"]

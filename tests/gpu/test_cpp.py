@@ -16,15 +16,15 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("where", ["cuda", "trt"])
-def test_golden_cases(plain: Path, where: str) -> None:
-    if where == "trt" and not directories(plain):
+@pytest.mark.parametrize("engine", ["ort", "trt"])
+def test_golden_cases(plain: Path, engine: str) -> None:
+    if engine == "trt" and not directories(plain):
         pytest.skip("needs TensorRT engines: test_tensorrt.py builds them")
     cases = [case for case in load_golden(plain).cases if case.source]
     if not cases:
         pytest.skip("its golden cases have no text")
     tool = Path(os.environ["TXPORT_CPP_BUILD"], "txport-translate")
-    command = [tool, plain, "--device", WHERE if REHEARSAL else where, "--json"]
+    command = [tool, plain, "--device", WHERE, *([] if REHEARSAL else ["--engine", engine]), "--json"]
     text = "".join(f"{case.source}\n" for case in cases)
     done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

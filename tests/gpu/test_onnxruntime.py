@@ -75,4 +75,4 @@ def test_ort_in_float32_is_refused_by_name(plain: Path) -> None:
     if manifest.precision.type != "float32" or "ort" not in manifest.lowerings:
         pytest.skip("needs a bundle in float32 with the lowering ort")
     with pytest.raises(InputError, match="lowering ort has no float32 kernels on a GPU"):
-        choose(manifest, "cuda", "ort")
+        choose(manifest, "cuda", lowering="ort")

@@ -63,7 +63,7 @@ def small_built(build: Callable[[Path], Path], small: Path) -> Path:
 def opened(bundle: Path) -> DeviceEngine:
     """Neither a tokenizer nor a fallback is needed."""
     manifest = Manifest.load(bundle)
-    choice = dataclasses.replace(choose(manifest, "trt", bundle=bundle), fallback=None)
+    choice = dataclasses.replace(choose(manifest, engine="trt", bundle=bundle), fallback=None)
     engine = open_engine(bundle, manifest, choice)
     assert isinstance(engine, DeviceEngine), "the state is on the device"
     return engine

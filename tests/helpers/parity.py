@@ -14,7 +14,7 @@ import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,18 +26,19 @@ from txport.runtime.translate_command import as_json_line
 from txport.runtime.translator import Translator
 
 
-def by_python(bundle: Path, lines: Sequence[str], lowering: str, batch: int) -> list[bytes]:
-    """What `tx-translate --json --scores` writes, a line each."""
-    translator = Translator(bundle, "cpu", lowering, batch=batch, workers=0)  # as the tools
+def by_python(bundle: Path, lines: Sequence[str], where: Mapping[str, str], batch: int) -> list[bytes]:
+    """What `tx-translate --json --scores` writes, a line each, with this engine or lowering."""
+    translator = Translator(bundle, "cpu", **where, batch=batch, workers=0)  # as the tools
     with tempfile.NamedTemporaryFile() as file, open_lines(_filled(file, lines), first=FIRST_LINES) as windows:
         results = translator.translate_windows(text_windows(windows), Options(scores=True))
         return [as_json_line(result) for window in results for result in window]
 
 
-def by_cpp(tool: Path, bundle: Path, lines: Sequence[str], lowering: str, batch: int) -> list[bytes]:
+def by_cpp(tool: Path, bundle: Path, lines: Sequence[str], where: Mapping[str, str], batch: int) -> list[bytes]:
     """What `txport-translate --json --scores` writes, a line each."""
     with tempfile.NamedTemporaryFile() as file:  # not a pipe: its windows would depend on who is faster
-        arguments = [tool, bundle, _filled(file, lines), "--json", "--scores", "--lowering", lowering]
+        options = [f"--{name}={value}" for name, value in where.items()]
+        arguments = [tool, bundle, _filled(file, lines), "--json", "--scores", *options]
         done = subprocess.run([*arguments, "--batch", str(batch)], capture_output=True, check=True)
     return done.stdout.splitlines(keepends=True)
 
@@ -117,12 +118,13 @@ def main() -> int:
     differing = 0
     for lowering in ("ort", "scatter", "tensorscatter"):
         try:
-            Translator(bundle, "cpu", lowering)
+            Translator(bundle, "cpu", lowering=lowering)
         except BundleError as error:
             print(f"{lowering}: not compared: {error}")
             continue
         for batch in (1, 32):
-            expected, found = by_python(bundle, lines, lowering, batch), by_cpp(tool, bundle, lines, lowering, batch)
+            where = {"lowering": lowering}
+            expected, found = by_python(bundle, lines, where, batch), by_cpp(tool, bundle, lines, where, batch)
             same = sum(a == b for a, b in zip(expected, found, strict=True))
             differing += len(lines) - same
             print(f"{lowering}, batch {batch}: {same} of {len(lines)} lines have the same text, ids and scores")

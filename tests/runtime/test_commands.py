@@ -109,8 +109,11 @@ def test_long_lines() -> None:
     ("arguments", "words"),
     [
         ([BUNDLE, "--device", "tpu"], ["'tpu'", "auto, cpu, cuda"]),
-        ([BUNDLE, "--lowering", "swift"], ["'swift'", "fused, ort, scatter, tensorscatter"]),
-        ([BUNDLE, "--lowering", "fused"], ["the bundle has no parameters for the fused engine", "export it again"]),
+        ([BUNDLE, "--device", "trt"], ["device 'trt' is an engine: give engine trt instead"]),
+        ([BUNDLE, "--lowering", "swift"], ["'swift'", "ort, scatter, tensorscatter"]),
+        ([BUNDLE, "--lowering", "fused"], ["lowering 'fused' is an engine: give engine fused instead"]),
+        ([BUNDLE, "--engine", "swift"], ["'swift'", "auto, fused, ort, trt"]),
+        ([BUNDLE, "--engine", "fused"], ["the bundle has no parameters for the fused engine", "export it again"]),
         ([BUNDLE, "--max-length", 73], ["73", "72"]),
         ([BUNDLE, "--batch", 9], ["the batch 9 is not between 1 and 8, the most of this bundle"]),
         ([BUNDLE, "--scores"], ["--scores needs --json"]),

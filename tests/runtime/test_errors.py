@@ -139,7 +139,7 @@ def broken_gpu(patch: Patch, path: Path) -> None:
 
 def no_driver(patch: Patch, path: Path) -> None:
     patch.setattr("ctypes.CDLL", refuse(errno.ENOENT))
-    choose(MANIFEST, "trt", bundle=BUNDLE)
+    choose(MANIFEST, engine="trt", bundle=BUNDLE)
 
 
 def no_provider(patch: Patch, path: Path) -> None:

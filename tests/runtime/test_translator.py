@@ -95,7 +95,7 @@ def test_a_bundle_that_is_no_path() -> None:
 
 
 def test_its_name_says_what_runs() -> None:
-    with Translator(BUNDLE, "cpu", "scatter") as translator:
+    with Translator(BUNDLE, "cpu", lowering="scatter") as translator:
         assert repr(translator) == f"<Translator of {BUNDLE}: {translator.engine.name}>"
     assert repr(translator) == f"<Translator of {BUNDLE}: closed>"
 

@@ -166,7 +166,8 @@ def test_evaluate_says_how_far_it_is_where_there_is_no_terminal(
 
 def test_evaluate_refuses_a_device_and_a_length_that_are_not_there(checkpoint: Path) -> None:
     for arguments, message in (
-        (["--device", "trt"], "a checkpoint cannot run on 'trt': give auto or cpu"),
+        (["--device", "tpu"], "a checkpoint cannot run on 'tpu': give auto or cpu"),
+        (["--engine", "trt"], "a checkpoint has no engine 'trt', PyTorch runs it: leave out the engine"),
         (["--max-length", "9999"], "the maximum length 9999 is above 64"),
     ):
         refused = CliRunner().invoke(evaluate, [str(checkpoint), "--recipe", "tiny", *arguments])

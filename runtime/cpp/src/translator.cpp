@@ -39,7 +39,7 @@ Translator::Translator(const std::filesystem::path& bundle, TranslatorOptions op
     throw InputError("threads and workers must be 0 or more, batch and batch_tokens 1 or more");
   }
   manifest_ = Manifest::load(bundle);
-  Choice choice = choose(bundle, manifest_, options_.device, options_.lowering);
+  Choice choice = choose(bundle, manifest_, options_.where);
   manifest_.check_files(bundle, [](const std::string& name) { return name != kWeightsName; });
   tokenizer_ = open_tokenizer(bundle, manifest_);
   const bool many = options_.workers != 1;

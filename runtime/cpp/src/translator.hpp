@@ -10,6 +10,7 @@
 
 #include "bundle/manifest.hpp"
 #include "engine.hpp"
+#include "engines/choice.hpp"
 #include "options.hpp"
 #include "results.hpp"
 #include "scoring.hpp"
@@ -21,8 +22,7 @@ namespace txport::core {
 
 // How to open a bundle.
 struct TranslatorOptions {
-  std::string device = "auto";               // auto, cpu, cuda or trt
-  std::string lowering;                      // ort, scatter or tensorscatter; empty for the best one here
+  Asked where;                               // device, engine and lowering
   int threads = 0;                           // threads of each operator; 0 for as many as there are cores
   std::optional<std::int64_t> batch;         // the most sentences that run together; without a value: the bundle's most
   std::int64_t batch_tokens = kBatchTokens;  // the most source tokens, padding included, that run together

@@ -202,8 +202,10 @@ void declare(CLI::App& app, Arguments& arguments) {
   app.add_option("--seconds", arguments.seconds, "Stop timing after this long.")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--device", arguments.opening.device, "Where to run: auto, cpu, cuda or trt. [default: auto]");
-  app.add_option("--lowering", arguments.opening.lowering, "What runs the decoder step. [default: the best here]");
+  Asked& where = arguments.opening.where;
+  app.add_option("--device", where.device, "Where to run: auto, cpu or cuda. [default: auto]");
+  app.add_option("--engine", where.engine, "What runs it there: auto, fused, ort or trt. [default: auto]");
+  app.add_option("--lowering", where.lowering, "The graph of the decoder step. [default: the best here]");
   at_least(app.add_option("--threads", arguments.opening.threads, "Threads to use. [default: one for each core]"), 0);
   app.set_version_flag("--version", TXPORT_VERSION);
 }

@@ -283,10 +283,10 @@ void declare(CLI::App& app, Arguments& arguments) {
 #define TXPORT_OPTION(kind, name, help) add(app, flag_of(#name), arguments.options.name, help);
 #include "options.inc"
 #undef TXPORT_OPTION
-  app.add_option("--device", opening.device, "Where to run: auto, cpu, cuda or trt. [default: auto]");
-  app.add_option("--lowering", opening.lowering,
-                 "What runs the decoder step: fused (the engine for CPUs), or a graph: ort, scatter or tensorscatter. "
-                 "[default: the best here]");
+  app.add_option("--device", opening.where.device, "Where to run: auto, cpu or cuda. [default: auto]");
+  app.add_option("--engine", opening.where.engine, "What runs it there: auto, fused, ort or trt. [default: auto]");
+  app.add_option("--lowering", opening.where.lowering,
+                 "For experts: the graph of the decoder step: ort, scatter or tensorscatter. [default: the best here]");
   at_least(app.add_option("--threads", opening.threads, "Threads of a batch. [default: the cores, shared]"), 0);
   opening.workers = 0;
   at_least(app.add_option("--workers", opening.workers, "Batches side by side on the CPU. [default: by the cores]"), 0);

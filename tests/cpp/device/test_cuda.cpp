@@ -406,7 +406,7 @@ TEST_CASE("CUDA: ONNX Runtime over the device's buffers answers as over its own"
   }
   const auto before = left();
   for (const std::string lowering : {"ort", "scatter", "tensorscatter"}) {
-    const Choice choice = choose(kToyBundle, manifest, "cpu", lowering);
+    const Choice choice = choose(kToyBundle, manifest, {"cpu", "auto", lowering});
     const auto plain = open_ort(kToyBundle, manifest, choice, {1}, nullptr);
     const auto engine = open_ort_on(cuda_device(), kToyBundle, manifest, choice, nullptr);
     const auto expected = decode_all(*plain, asked, {5});

@@ -231,7 +231,7 @@ TEST_CASE("ONNX Runtime over a device's buffers answers as over its own") {
     if (random() % 3 == 0) request.min_length = 3;
   }
   for (const std::string lowering : {"ort", "scatter", "tensorscatter"}) {
-    Choice choice = choose(kToyBundle, manifest, "cpu", lowering);
+    Choice choice = choose(kToyBundle, manifest, {"cpu", "auto", lowering});
     const auto plain = open_engine(kToyBundle, manifest, choice, {1}, nullptr);
     Heap heap;
     {
@@ -259,18 +259,20 @@ TEST_CASE("ONNX Runtime over a device's buffers answers as over its own") {
 TEST_CASE("devices that are not here" * doctest::skip(std::holds_alternative<Gpu>(find_gpu())) *
           doctest::description("needs a machine without a GPU")) {
   const Manifest manifest = Manifest::load(kToyBundle);
-  CHECK(choose(kToyBundle, manifest, "auto", "").device == "cpu");
-  CHECK(fault_of<MissingLibrary>([&] { choose(kToyBundle, manifest, "trt", ""); }).find("use") != std::string::npos);
+  CHECK(choose(kToyBundle, manifest, {}).device == "cpu");
+  CHECK(fault_of<MissingLibrary>([&] {
+          choose(kToyBundle, manifest, {"auto", "trt", ""});
+        }).find("use") != std::string::npos);
   const std::string fault = fault_of<MissingLibrary>([] { cuda_device(); });
   CHECK(fault.find("CUDA cannot be used here") == 0);
-  Choice asked = choose(kToyBundle, manifest, "cuda", "");
+  Choice asked = choose(kToyBundle, manifest, {"cuda", "auto", ""});
   CHECK(fault_of<MissingLibrary>([&] { open_engine(kToyBundle, manifest, asked, {}, nullptr); }).find("CUDA") !=
         std::string::npos);
   // A GPU that is gone when it is needed: the CPU takes its place, and the choice says so.
   Machine machine;
   machine.gpu = [] { return Gpu{"NVIDIA H200", "9.0"}; };
   machine.cuda_provider = [] { return true; };
-  Choice automatic = choose(kToyBundle, manifest, "auto", "", machine);
+  Choice automatic = choose(kToyBundle, manifest, {}, machine);
   CHECK(automatic.reason.find("auto is ONNX Runtime on NVIDIA H200 (9.0): ") == 0);
   std::vector<std::string> warnings;
   open_engine(kToyBundle, manifest, automatic, {1}, [&](const std::string& warning) { warnings.push_back(warning); });

@@ -116,11 +116,13 @@ TEST_CASE("the choice of an engine and a device") {
     manifest.precision.weights = item.value("weights", manifest.precision.type);
     if (item.value("parameters", false)) manifest.parameters = Parameters();
     if (const auto verified = item.value("verified", Patches::Json()); verified.is_boolean()) {
-      manifest.verification = Verification{true, 1, 1, 1, 0, verified.get<bool>()};
+      manifest.verification = Verification{true, 1, 1, 1, 0, {"ort"}};
+      if (verified.get<bool>()) manifest.verification->engines.emplace_back("fused");
     }
     const std::string device = item["device"];
     const auto chosen = [&] {
-      return choose(kToyBundle, manifest, device, item.value("lowering", ""), machine_of(item));
+      const Asked asked{device, item.value("asked", "auto"), item.value("lowering", "")};
+      return choose(kToyBundle, manifest, asked, machine_of(item));
     };
     if (item.contains("refused")) {
       CHECK(fault_of<Error>(chosen) == item["refused"].get<std::string>());
@@ -143,7 +145,8 @@ TEST_CASE("the choice of an engine and a device") {
 TEST_CASE("on a GPU ONNX Runtime computes float32 in full, grows its arena by default and needs one thread") {
   const Manifest manifest = Manifest::load(kToyBundle);
   const RecordedCuda cuda(true);
-  const auto opened = open_sessions(kToyBundle, manifest, choose(kToyBundle, manifest, "cuda", ""), 0, nullptr);
+  const auto opened =
+      open_sessions(kToyBundle, manifest, choose(kToyBundle, manifest, {"cuda", "auto", ""}), 0, nullptr);
   CHECK(opened.step_graph.lowering == "scatter");
   CHECK(RecordedCuda::threads() == 1);
   CHECK(RecordedCuda::options() ==
@@ -153,8 +156,9 @@ TEST_CASE("on a GPU ONNX Runtime computes float32 in full, grows its arena by de
 TEST_CASE("a CUDA provider that does not start is named with what it lacks") {
   const Manifest manifest = Manifest::load(kToyBundle);
   const RecordedCuda cuda(false);
-  const std::string fault = fault_of<MissingLibrary>(
-      [&] { open_sessions(kToyBundle, manifest, choose(kToyBundle, manifest, "cuda", ""), 0, nullptr); });
+  const std::string fault = fault_of<MissingLibrary>([&] {
+    open_sessions(kToyBundle, manifest, choose(kToyBundle, manifest, {"cuda", "auto", ""}), 0, nullptr);
+  });
   CHECK(fault == "ONNX Runtime cannot start its CUDA provider: " +
                      why_no_cuda(cuda_provider(), "Failed to load shared library") + "; or use device cpu");
   CHECK(cuda_provider().filename() == "libonnxruntime_providers_cuda.so");

@@ -89,12 +89,12 @@ def test_engines_are_tried_where_they_fit_and_else_it_is_said(
 
         caplog.clear()
         monkeypatch.setattr(check, "find_gpu", lambda: gpu)
-        monkeypatch.setattr(check, "_opened", opened)
+        monkeypatch.setattr(check, "open_engine", opened)
         return try_engines(tmp_path, tmp_path, record, manifest, library)
 
     assert tried(FITTING) and caplog.text == ""
     assert not tried("there is no NVIDIA GPU")
-    assert "the engines have not been tried (there is no NVIDIA GPU): run tx-verify --device trt where" in caplog.text
+    assert "the engines have not been tried (there is no NVIDIA GPU): run tx-verify --engine trt where" in caplog.text
     assert not tried(dataclasses.replace(FITTING, name="NVIDIA L4", compute_capability="8.9"))
     assert "have not been tried (is for NVIDIA H200 (9.0), but this machine has NVIDIA L4 (8.9))" in caplog.text
     assert not tried(FITTING, missing="cuda is not installed: pip install 'txport[trt]'")

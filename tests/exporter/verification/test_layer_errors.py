@@ -172,7 +172,10 @@ def test_the_command(bundle: Path, checkpoint: Path, tmp_path: Path) -> None:
     assert len(rows) == 20
     for arguments, words in (
         ((bundle, checkpoint, "--layers"), "leave the checkpoint and texts out"),
-        ((bundle, "--layers", "--device", "xpu"), "choose cpu, cuda or trt"),
+        (
+            (bundle, "--layers", "--device", "xpu"),
+            "choose device cpu with engine ort, device cuda",
+        ),
         ((bundle, "--layers", "--device", "cuda"), "cuda"),
     ):
         done = run(entry, "tx-verify", *arguments)

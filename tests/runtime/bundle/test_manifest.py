@@ -23,7 +23,10 @@ TOY = (BUNDLE / "manifest.json").read_bytes()
 def test_good_manifests_are_accepted(name: str) -> None:
     data = manifests().data(name)
     manifest = Manifest.parse(data)
-    assert encode(manifest) == json.loads(data), "nothing is lost or made up"
+    value = json.loads(data)
+    if (value["verification"] or {}).pop("fused", False):  # as it was once written
+        value["verification"]["engines"] = ["ort", "fused"]
+    assert encode(manifest) == value, "nothing is lost or made up"
 
 
 @pytest.mark.parametrize("name", manifests().bad)

@@ -27,8 +27,8 @@ def test_without_a_gpu_auto_is_the_cpu_and_the_rest_says_why() -> None:
     assert (choice.engine, choice.device, choice.directory) == ("ort", "cpu", None)
     assert choice.reason.startswith("auto is the CPU: there is no NVIDIA")
     assert "on cpu" in open_engine(BUNDLE, manifest, choice).name
-    with pytest.raises(MissingLibrary, match="device trt cannot be used here: there is no NVIDIA"):
-        choose(manifest, "trt", bundle=BUNDLE)
+    with pytest.raises(MissingLibrary, match="engine trt cannot be used here: there is no NVIDIA"):
+        choose(manifest, engine="trt", bundle=BUNDLE)
     with pytest.raises(MissingLibrary, match="CUDA"):
         open_engine(BUNDLE, manifest, choose(manifest, "cuda", bundle=BUNDLE))
 
@@ -51,7 +51,7 @@ def test_the_choice_of_an_engine_and_a_device(monkeypatch: pytest.MonkeyPatch, c
         manifest,
         precision=precision,
         parameters=NO_PARAMETERS if case.get("parameters") else None,
-        verification=None if verified is None else Verification(True, 1, 1, 1, 0.0, verified),
+        verification=None if verified is None else Verification(True, 1, 1, 1, 0.0, ("ort", "fused")[: 1 + verified]),
     )
     gpu, provider = case.get("gpu"), Path("a file") if case.get("cuda_provider") else None
     if isinstance(gpu, dict):
@@ -59,7 +59,7 @@ def test_the_choice_of_an_engine_and_a_device(monkeypatch: pytest.MonkeyPatch, c
     monkeypatch.setattr(MODULE + ".find_gpu", lambda: gpu)
     monkeypatch.setattr(MODULE + ".cuda_provider", lambda: provider)
     monkeypatch.setattr(MODULE + ".fused.missing", lambda: case.get("against_fused"))
-    asked = manifest, case["device"], case.get("lowering"), BUNDLE
+    asked = manifest, case["device"], case.get("asked", "auto"), case.get("lowering"), BUNDLE
     if "refused" in case:
         with pytest.raises(TxportError) as caught:
             choose(*asked)

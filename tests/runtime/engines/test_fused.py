@@ -204,13 +204,13 @@ def test_a_bundle_that_it_cannot_run_falls_to_onnx_runtime(
 
     manifest = dataclasses.replace(Manifest.load(bundle), verification=None)
     monkeypatch.setattr(fused, "FusedEngine", refuse)
-    choice = choose(manifest, "cpu", None, bundle)
-    assert (choice.engine, choice.names) == ("fused", ("fused", *manifest.lowerings))
+    choice = choose(manifest, "cpu", bundle=bundle)
+    assert choice.ways == [("fused", None), *(("ort", lowering) for lowering in manifest.lowerings)]
     with caplog.at_level(logging.WARNING, "txport"):
         assert "ONNX Runtime" in open_engine(bundle, manifest, choice, 1).name
     assert caplog.messages == ["the fused engine cannot run it: its heads are of 7; ONNX Runtime is used instead"]
     with pytest.raises(EngineError, match="heads are of 7"):
-        open_engine(bundle, manifest, choose(manifest, "cpu", "fused", bundle))
+        open_engine(bundle, manifest, choose(manifest, "cpu", "fused", bundle=bundle))
 
 
 # --- where there is no library ---------------------------------------------------------------------------------------

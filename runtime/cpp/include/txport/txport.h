@@ -57,15 +57,16 @@ typedef int (*txport_token)(void* user, int64_t id, const char* text, size_t len
 /* How to open a bundle. Begin with TXPORT_TRANSLATOR_OPTIONS_INIT: every zero is the default. New fields come at the
  * end, and `struct_size` says which ones the application knows. */
 typedef struct txport_translator_options {
-  size_t struct_size;     /* sizeof(txport_translator_options) */
-  const char* device;     /* "auto", "cpu", "cuda" or "trt"; NULL: auto */
-  const char* lowering;   /* "fused", or a decoder step: "ort", "scatter", "tensorscatter"; NULL: the best here */
-  int32_t threads;        /* threads of each operator; 0: as many as there are cores */
-  int32_t batch;          /* the most sentences that run together; 0: the most that the bundle takes */
-  int32_t batch_tokens;   /* the most source tokens, padding included, that run together; 0: 4096 */
+  size_t struct_size;   /* sizeof(txport_translator_options) */
+  const char* device;   /* "auto", "cpu" or "cuda"; NULL: auto */
+  const char* lowering; /* for experts: the decoder step's graph, "ort", "scatter" or "tensorscatter"; NULL: the best */
+  int32_t threads;      /* threads of each operator; 0: as many as there are cores */
+  int32_t batch;        /* the most sentences that run together; 0: the most that the bundle takes */
+  int32_t batch_tokens; /* the most source tokens, padding included, that run together; 0: 4096 */
   txport_warning warning; /* NULL: warnings go nowhere */
   void* warning_user;     /* passed to `warning` */
-  int32_t workers; /* batches side by side on the CPU, each with a share of the cores; 0: one, -1: by the cores */
+  int32_t workers;    /* batches side by side on the CPU, each with a share of the cores; 0: one, -1: by the cores */
+  const char* engine; /* "auto", "fused" (our own for CPUs), "ort" (ONNX Runtime) or "trt" (TensorRT); NULL: auto */
 } txport_translator_options;
 
 /* Options for every sentence of a call. Begin with TXPORT_OPTIONS_INIT: every zero is the default. New fields come at
@@ -87,7 +88,7 @@ typedef struct txport_options {
 } txport_options;
 
 #define TXPORT_TRANSLATOR_OPTIONS_INIT \
-  { sizeof(txport_translator_options), 0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(txport_translator_options), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define TXPORT_OPTIONS_INIT \
   { sizeof(txport_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 

@@ -74,8 +74,9 @@ class InternalError : public Error {
 
 // How to open a bundle.
 struct TranslatorOptions {
-  std::string device = "auto";    // auto, cpu, cuda (ONNX Runtime) or trt
-  std::string lowering;           // fused, or a decoder step: ort, scatter, tensorscatter; empty: the best here
+  std::string device = "auto";    // auto, cpu or cuda
+  std::string engine = "auto";    // auto, fused (our own for CPUs), ort (ONNX Runtime) or trt (TensorRT)
+  std::string lowering;           // for experts: ort, scatter or tensorscatter; empty: the best here
   std::int32_t threads = 0;       // threads of each operator; 0: as many as there are cores
   std::int32_t batch = 0;         // the most sentences that run together; 0: the most that the bundle takes
   std::int32_t batch_tokens = 0;  // the most source tokens, padding included, that run together; 0: 4096
@@ -328,6 +329,7 @@ class Translator {
       : warning_(std::make_unique<Warning>(options.warning)) {
     txport_translator_options asked = TXPORT_TRANSLATOR_OPTIONS_INIT;
     asked.device = options.device.c_str();
+    asked.engine = options.engine.c_str();
     asked.lowering = detail::null_if_empty(options.lowering);
     asked.threads = options.threads;
     asked.batch = options.batch;

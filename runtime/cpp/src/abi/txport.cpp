@@ -103,11 +103,12 @@ Options options_of(const txport_options* options) {
 }
 
 txport::core::TranslatorOptions options_of(const txport_translator_options* options) {
-  constexpr std::size_t kFirst = sizeof(txport_translator_options);  // the size of the first version of the struct
+  constexpr std::size_t kFirst = offsetof(txport_translator_options, engine);  // the first version of the struct
   const auto fields = read_options(options, kFirst, "txport_translator_options");
   txport::core::TranslatorOptions result;
-  result.device = unless_null(fields.device).value_or("auto");
-  result.lowering = unless_null(fields.lowering).value_or("");
+  result.where.device = unless_null(fields.device).value_or("auto");
+  result.where.engine = unless_null(fields.engine).value_or("auto");
+  result.where.lowering = unless_null(fields.lowering).value_or("");
   result.threads = fields.threads;
   result.batch = unless_zero(fields.batch);
   if (fields.batch_tokens != 0) result.batch_tokens = fields.batch_tokens;

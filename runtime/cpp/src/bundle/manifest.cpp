@@ -140,10 +140,20 @@ TokenizerDescription decode_tokenizer(const Value& value) {
 
 std::optional<Verification> decode_verification(const Value& value) {
   if (value.is_null()) return std::nullopt;
-  value.fields({"passed", "sentences", "token_identical", "batch_identical", "max_logit_error"}, {"fused"});
-  return Verification{value["passed"].boolean(),          value["sentences"].integer(),
+  // In the place of `engines`, bundles of older versions have a flag.
+  const bool has_flag = value.has("fused") && value["fused"].is_boolean() && !value.has("engines");
+  value.fields({"passed", "sentences", "token_identical", "batch_identical", "max_logit_error"},
+               {has_flag ? "fused" : "engines"});
+  Verification result{value["passed"].boolean(),          value["sentences"].integer(),
                       value["token_identical"].integer(), value["batch_identical"].integer(),
-                      value["max_logit_error"].number(),  value.has("fused") && value["fused"].boolean()};
+                      value["max_logit_error"].number(),  {}};
+  if (value.has("engines")) {
+    for (const Value& engine : value["engines"].items()) result.engines.push_back(engine.text());
+  } else {
+    result.engines.emplace_back("ort");
+    if (has_flag && value["fused"].boolean()) result.engines.emplace_back("fused");
+  }
+  return result;
 }
 
 std::vector<std::pair<std::int64_t, std::int64_t>> decode_heads(const Value& value) {
@@ -297,7 +307,7 @@ std::vector<std::string> Manifest::usable_lowerings(const std::string& asked) co
   std::vector<std::string> here = lowerings();
   if (asked.empty()) return here;
   if (std::find(kLowerings.begin(), kLowerings.end(), asked) == kLowerings.end()) {
-    throw InputError("lowering " + quote(asked) + " is unknown: use fused, " + joined(kLowerings));
+    throw InputError("lowering " + quote(asked) + " is unknown: use " + joined(kLowerings));
   }
   if (std::find(here.begin(), here.end(), asked) == here.end()) {
     throw BundleError("the bundle has no lowering " + quote(asked) + ", only " + joined(here) +

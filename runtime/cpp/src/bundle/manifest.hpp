@@ -143,7 +143,7 @@ struct Verification {
   std::int64_t token_identical = 0;
   std::int64_t batch_identical = 0;
   double max_logit_error = 0;
-  bool fused = false;  // whether the fused engine was among what was compared
+  std::vector<std::string> engines;  // what was compared: "ort" in each lowering, and "fused" where that can run it
 };
 
 // Defaults of the search that a model brings along; none exist yet.

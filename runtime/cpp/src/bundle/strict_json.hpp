@@ -47,6 +47,7 @@ class Value {
   std::string text() const;
   std::string literal(std::initializer_list<const char*> allowed) const;
 
+  bool is_boolean() const { return json_->is_boolean(); }
   bool is_null() const { return json_->is_null(); }
   bool is_integer() const { return json_->is_number_integer(); }
   bool is_text() const { return json_->is_string(); }

@@ -24,9 +24,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array kDevices{"auto", "cpu", "cuda", "trt"};
-// Asked for as a lowering, since it stands for what runs the decoder step; it runs none of the bundle's graphs.
 constexpr const char* kFused = "fused";
+constexpr const char* kOrt = "ort";
+constexpr const char* kTrt = "trt";
+constexpr std::array kDevices{"auto", "cpu", "cuda"};
+constexpr std::array kEngines{"auto", kFused, kOrt, kTrt};
 constexpr const char* kNoTable = "the bundle has no parameters for the fused engine";
 constexpr const char* kNoCopies = "the fused engine has no copy mechanism";
 constexpr const char* kNoFloat32 = "lowering ort has no float32 kernels on a GPU";
@@ -47,16 +49,33 @@ Choice on_ort(const Manifest& manifest, const std::string& device, const std::st
   }
   const std::string why = lowering.empty() ? "ONNX Runtime runs " + lowerings[0] + " best of the bundle's lowerings"
                                            : "lowering " + lowering + " was requested";
-  return {"ort", device, lowerings, reason + "; " + why, std::nullopt, nullptr};
+  return {kOrt, device, lowerings, reason + "; " + why, std::nullopt, nullptr};
+}
+
+template <typename Names>
+void check_word(const std::string& name, const std::string& value, const Names& known) {
+  if (std::find(known.begin(), known.end(), value) != known.end()) return;
+  throw InputError(name + " " + quote(value) + " is not supported by this version of txport: use " + joined(known));
+}
+
+void check_words(const Asked& asked) {
+  for (const auto& [name, value] : {std::pair("device", asked.device), std::pair("lowering", asked.lowering)}) {
+    if (value == kFused || value == kTrt) {
+      throw InputError(std::string(name) + " " + quote(value) + " is an engine: give engine " + value + " instead");
+    }
+  }
+  check_word("device", asked.device, kDevices);
+  check_word("engine", asked.engine, kEngines);
 }
 
 // The fused engine, whether the bundle was verified with it or not.
-Choice forced(const Manifest& manifest, const std::string& device, const Machine& machine) {
-  if (device != "auto" && device != "cpu") {
-    throw InputError("lowering " + std::string(kFused) + " is for the CPU: leave out the device " + device);
+Choice forced(const Manifest& manifest, const Asked& asked, const Machine& machine) {
+  if (asked.device == "cuda") throw InputError("engine fused is for the CPU: leave out the device cuda");
+  if (!asked.lowering.empty()) {
+    throw InputError("engine fused runs no graph of the bundle: leave out the lowering " + asked.lowering);
   }
   if (manifest.model.copies) {
-    throw BundleError(kNoCopies + std::string(", which this model needs: leave out the lowering ") + kFused);
+    throw BundleError(kNoCopies + std::string(", which this model needs: leave out the engine fused"));
   }
   if (!manifest.parameters) {
     throw BundleError(kNoTable + std::string(": export it again with this version of txport, which writes them for "
@@ -64,23 +83,26 @@ Choice forced(const Manifest& manifest, const std::string& device, const Machine
   }
   const std::string against = machine.against_fused(manifest);
   if (!against.empty()) throw MissingLibrary("the fused engine cannot be used: " + against);
-  return {kFused, "cpu", {}, "lowering " + std::string(kFused) + " was requested", std::nullopt, nullptr};
+  return {kFused, "cpu", {}, "engine fused was requested", std::nullopt, nullptr};
 }
 
 // Why the fused engine is not chosen for a bundle; empty if it is.
 std::string against_fused(const Manifest& manifest, const Machine& machine) {
   if (manifest.model.copies) return kNoCopies;
   if (!manifest.parameters) return kNoTable;
-  if (manifest.verification && !manifest.verification->fused) {
-    return "the bundle was not verified with the fused engine, as tx-verify BUNDLE does";
+  if (manifest.verification) {
+    const std::vector<std::string>& engines = manifest.verification->engines;
+    if (std::find(engines.begin(), engines.end(), kFused) == engines.end()) {
+      return "the bundle was not verified with the fused engine, as tx-verify BUNDLE does";
+    }
   }
   return machine.against_fused(manifest);
 }
 
 // The fused engine if it can run the bundle; if not, or if a lowering is asked for, ONNX Runtime.
-Choice on_cpu(const Manifest& manifest, const std::string& lowering, const std::string& reason,
-              const Machine& machine) {
-  if (!lowering.empty()) return on_ort(manifest, "cpu", lowering, reason);
+Choice on_cpu(const Manifest& manifest, const Asked& asked, const std::string& reason, const Machine& machine) {
+  if (asked.engine == kOrt) return on_ort(manifest, "cpu", asked.lowering, reason + "; engine ort was requested");
+  if (!asked.lowering.empty()) return on_ort(manifest, "cpu", asked.lowering, reason);
   const std::string against = against_fused(manifest, machine);
   if (!against.empty()) return on_ort(manifest, "cpu", "", reason + "; " + against);
   Choice instead = on_ort(manifest, "cpu", "", reason + "; the fused engine cannot run the bundle");
@@ -100,38 +122,46 @@ Choice tensorrt(const fs::path& directory, const Manifest& manifest, const std::
   }
   const std::string reason = "engines/" + built.directory.filename().string() + " fits " +
                              std::get<Gpu>(find_gpu()).title() + " and " + built.record.library.title();
-  return {"trt", "cuda", {has}, reason, std::move(built), nullptr};
+  return {kTrt, "cuda", {has}, reason, std::move(built), nullptr};
 #else
   (void)directory, (void)manifest, (void)lowering;
   throw MissingLibrary("this build of txport has no TensorRT: configure it with -DTXPORT_WITH_TENSORRT=ON, or use cpu");
 #endif
 }
 
+// TensorRT for the engine "auto", or why not.
+std::variant<Choice, std::string> fitting_engines(const fs::path& directory, const Manifest& manifest,
+                                                  const Asked& asked) {
+  if (asked.engine == kOrt) return "engine ort was requested";
+  if (engine_directories(directory).empty()) return "the bundle has no TensorRT engines";
+  try {
+    return tensorrt(directory, manifest, asked.lowering);
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
 // TensorRT, ONNX Runtime on the GPU, or the CPU; the reason names what rules out those before it.
-Choice fastest(const fs::path& directory, const Manifest& manifest, const std::string& lowering,
-               const Machine& machine) {
+Choice fastest(const fs::path& directory, const Manifest& manifest, const Asked& asked, const Machine& machine) {
   const auto cpu = [&](const std::string& reason) {
-    return on_cpu(manifest, lowering, "auto is the CPU: " + reason, machine);
+    return on_cpu(manifest, asked, "auto is the CPU: " + reason, machine);
   };
   if (manifest.precision.weights == "int8") return cpu("int8 weights are for it");
   const auto gpu = machine.gpu();
   if (const auto* why = std::get_if<std::string>(&gpu)) return cpu(*why);
   const std::string title = std::get<Gpu>(gpu).title();
-  std::string against = "the bundle has no TensorRT engines";
-  if (!engine_directories(directory).empty()) {
-    try {
-      Choice found = tensorrt(directory, manifest, lowering);
-      found.fallback = std::make_shared<Choice>(cpu("TensorRT cannot be used"));
-      return found;
-    } catch (const Error& error) {
-      against = error.what();
-    }
+  auto found = fitting_engines(directory, manifest, asked);
+  if (auto* choice = std::get_if<Choice>(&found)) {
+    choice->fallback = std::make_shared<Choice>(cpu("TensorRT cannot be used"));
+    return std::move(*choice);
   }
+  const std::string& against = std::get<std::string>(found);
   if (!machine.cuda_provider()) return cpu(against + ", and onnxruntime-gpu is not installed for " + title);
-  if (manifest.precision.type == "float32" && manifest.usable_lowerings(lowering) == std::vector<std::string>{"ort"}) {
+  if (manifest.precision.type == "float32" &&
+      manifest.usable_lowerings(asked.lowering) == std::vector<std::string>{"ort"}) {
     return cpu(against + ", and " + kNoFloat32);
   }
-  Choice on_gpu = on_ort(manifest, "cuda", lowering, "auto is ONNX Runtime on " + title + ": " + against);
+  Choice on_gpu = on_ort(manifest, "cuda", asked.lowering, "auto is ONNX Runtime on " + title + ": " + against);
   on_gpu.fallback = std::make_shared<Choice>(cpu("ONNX Runtime cannot use the GPU"));
   return on_gpu;
 }
@@ -150,7 +180,7 @@ std::unique_ptr<Engine> open_untried(const fs::path& directory, const Manifest& 
   if (choice.engine == kFused) return open_fused(directory, manifest, share);
 #endif
 #ifdef TXPORT_WITH_TENSORRT
-  if (choice.engine == "trt") return open_trt(manifest, *choice.built, warn);
+  if (choice.engine == kTrt) return open_trt(manifest, *choice.built, warn);
 #endif
 #ifdef TXPORT_WITH_ORT
   return open_ort(directory, manifest, choice, share, warn);
@@ -186,20 +216,20 @@ bool cuda_provider_is_here() {
 #endif
 }
 
-Choice choose(const fs::path& directory, const Manifest& manifest, const std::string& device,
-              const std::string& lowering, const Machine& machine) {
-  if (std::find(kDevices.begin(), kDevices.end(), device) == kDevices.end()) {
-    throw InputError("device " + quote(device) + " is not supported by this version of txport: use " +
-                     joined(kDevices));
+Choice choose(const fs::path& directory, const Manifest& manifest, const Asked& asked, const Machine& machine) {
+  check_words(asked);
+  if (asked.engine == kFused) return forced(manifest, asked, machine);
+  if (asked.engine == kTrt) {
+    if (asked.device == "cpu") throw InputError("engine trt is for a GPU: leave out the device cpu");
+    manifest.usable_lowerings(asked.lowering);  // refuses one that the bundle lacks
+    return tensorrt(directory, manifest, asked.lowering);
   }
-  if (lowering == kFused) return forced(manifest, device, machine);
-  if (device == "auto") return fastest(directory, manifest, lowering, machine);
-  if (device == "trt") {
-    manifest.usable_lowerings(lowering);  // refuses one that the bundle lacks
-    return tensorrt(directory, manifest, lowering);
-  }
-  const std::string reason = "device " + device + " was requested";
-  return device == "cpu" ? on_cpu(manifest, lowering, reason, machine) : on_ort(manifest, device, lowering, reason);
+  if (asked.device == "auto") return fastest(directory, manifest, asked, machine);
+  const std::string reason = "device " + asked.device + " was requested";
+  if (asked.device == "cpu") return on_cpu(manifest, asked, reason, machine);
+  auto found = fitting_engines(directory, manifest, asked);
+  if (auto* choice = std::get_if<Choice>(&found)) return std::move(*choice);
+  return on_ort(manifest, "cuda", asked.lowering, reason + "; " + std::get<std::string>(found));
 }
 
 std::unique_ptr<Engine> open_engine(const fs::path& directory, const Manifest& manifest, Choice& choice,

@@ -17,9 +17,16 @@
 
 namespace txport::core {
 
+// What an application asks for.
+struct Asked {
+  std::string device = "auto";  // auto, cpu or cuda
+  std::string engine = "auto";  // auto, fused (our own for CPUs), ort (ONNX Runtime) or trt (TensorRT)
+  std::string lowering;         // of the decoder step; empty for the best one
+};
+
 // What will run a bundle.
 struct Choice {
-  std::string engine;                  // the library: "ort" is ONNX Runtime, "trt" is TensorRT, "fused" is our own
+  std::string engine;                  // "ort" is ONNX Runtime, "trt" is TensorRT, "fused" is our own
   std::string device;                  // "cpu" or "cuda"
   std::vector<std::string> lowerings;  // the decoder steps to try, in this order; none for the fused engine
   std::string reason;                  // why this choice, in words; those of txport.runtime.engines.choice
@@ -41,18 +48,17 @@ struct Machine {
   std::function<std::string(const Manifest&)> against_fused = against_fused_here;
 };
 
-// Choose. This loads TensorRT if `device` is trt or the bundle has engines, and ONNX Runtime if there is a GPU. An
-// empty `lowering` is the best one, "fused" is the fused engine.
+// Choose. This loads TensorRT if it is asked for or the bundle has engines, and ONNX Runtime if there is a GPU.
 //
-// "auto" is TensorRT where engines fit, else ONNX Runtime's CUDA provider where it is installed and there is a GPU,
-// else the CPU. On a CPU the fused engine runs a bundle that has parameters for it and was verified with it, if this
-// build has it; else ONNX Runtime does. ONNX Runtime runs `ort` best: its fused attention reads only the used part of a
-// cache. On a GPU it has that attention for 16 bits only. `scatter` needs nothing special; `tensorscatter` needs opset
-// 24, which ONNX Runtime has from 1.24 on. Throws InputError: the device or the lowering is unknown. BundleError: the
-// bundle lacks the lowering, or a TensorRT engine that fits. MissingLibrary: the device needs a GPU or a library that
-// is not here.
-Choice choose(const std::filesystem::path& directory, const Manifest& manifest, const std::string& device,
-              const std::string& lowering, const Machine& machine = {});
+// On a GPU, "auto" is TensorRT where engines fit, else ONNX Runtime's CUDA provider; the device "auto" is a GPU where
+// one of them can be used, else the CPU. On a CPU the fused engine runs a bundle that has parameters for it and was
+// verified with it, if this build has it; else ONNX Runtime does. ONNX Runtime runs `ort` best: its fused attention
+// reads only the used part of a cache. On a GPU it has that attention for 16 bits only. `scatter` needs nothing
+// special; `tensorscatter` needs opset 24, which ONNX Runtime has from 1.24 on. Throws InputError: a word is unknown,
+// or they contradict each other. BundleError: the bundle lacks the lowering, or a TensorRT engine that fits.
+// MissingLibrary: the device needs a GPU or a library that is not here.
+Choice choose(const std::filesystem::path& directory, const Manifest& manifest, const Asked& asked,
+              const Machine& machine = {});
 
 // Load the bundle's graphs, its engines or its parameters. If a GPU that "auto" chose, or the fused engine, cannot be
 // used, `warn` is called and what comes after it takes its place, in `choice` too; later `warn` is called, in the
