@@ -8,16 +8,16 @@ from pathlib import Path
 from txport.exporter.reference import sample_sources
 from txport.models.checkpoint import Checkpoint
 from txport.models.config import Config
-from txport.runtime.engine import FIRST_TARGET
+from txport.runtime.engine import FIRST_TARGET, Limits
 from txport.runtime.errors import InputError
-from txport.runtime.search.requests import LENGTH_OFFSET, LENGTH_RATIO, Request
+from txport.runtime.search.requests import Request
 from txport.runtime.text.affixes import Affixes, affixes
 from txport.runtime.text.lines import read_lines
+from txport.runtime.text.requests import Call, quiet
 from txport.runtime.text.tokenizer import IdsOnly, TextTokenizer, Tokenizer, open_tokenizer
 
 # Most target tokens of a random text: more than the runtime's first caches hold, so that caches grow.
 MOST_MADE = FIRST_TARGET + 8
-CUT = f"{LENGTH_RATIO} times the tokens of the source plus {LENGTH_OFFSET}"
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Sample:
     Attributes:
         texts: empty where ids were drawn at random.
         sources: their source ids with affixes, cut to the longest source, in the default languages.
-        limits: the most target tokens of each.
+        limits: the most target tokens of each: as `Translator` has them, or `random_limits`.
         prefix: the forced beginning of every target.
         origin: where they come from, for reports.
         tokenizer: that made the ids.
@@ -64,7 +64,7 @@ def choose_sample(
         checkpoint: the model, and its own sentences and references.
         count: the most sentences.
         max_source: the most source tokens of a sentence, eos included.
-        max_target: the most target tokens; see also `answer_limits` and, for random texts, `random_limits`.
+        max_target: the most target tokens of an answer.
         text: a file of sentences, one a line.
         references: a file of their translations, line by line.
 
@@ -87,14 +87,15 @@ def choose_sample(
     chosen = lines[:count] or _random_texts(tokenizer, config, count, max_source)
     if not chosen:
         raise InputError(f"{checkpoint.directory} has no sentences to verify on: give a file of them with --text")
-    encoded = [tokenizer.encode_source(line) for line in chosen]
-    sources = [around.wrap(ids, max_source) for ids, around in encoded]
+    call = Call.of(tokenizer, Limits(1, max_source, max_target), warn=quiet)
+    requests = [call.needed(line, f"sentence {number}").request for number, line in enumerate(chosen, 1)]
+    sources = [list(request.source_ids) for request in requests]
     if not lines:
         limits, origin = random_limits(sources, max_target, around), "random texts, answers as long as these"
         return Sample(chosen, sources, limits, around.target_prefix, origin, tokenizer, [], False)
     origin = str(text) if text else "held-out sentences of the checkpoint"
     translations = [reference for _, reference in pairs[:count] if reference is not None]
-    limits = answer_limits(sources, max_target, around)
+    limits = [request.max_length or max_target for request in requests]
     return Sample(chosen, sources, limits, around.target_prefix, origin, tokenizer, translations, True)
 
 
@@ -108,12 +109,6 @@ def spread(lengths: Sequence[int]) -> list[int]:
     bits = max(1, (len(lengths) - 1).bit_length())
     ranks = (int(f"{number:0{bits}b}"[::-1], 2) for number in range(1 << bits))
     return [by_length[rank] for rank in ranks if rank < len(by_length)]
-
-
-def answer_limits(sources: Sequence[Sequence[int]], max_target: int, around: Affixes) -> list[int]:
-    """The most tokens of the answer to each source: by `LENGTH_RATIO` and `LENGTH_OFFSET`, after a forced beginning."""
-    least = len(around.target_prefix) + LENGTH_OFFSET
-    return [min(max_target, LENGTH_RATIO * len(source) + least) for source in sources]
 
 
 def random_limits(sources: Sequence[Sequence[int]], max_target: int, around: Affixes) -> list[int]:

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 from txport.runtime.bundle.manifest import GOLDEN
 from txport.runtime.bundle.strict_json import load
+from txport.runtime.engine import Engine
+from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.requests import Request
 
 if TYPE_CHECKING:  # it needs SentencePiece, which is not there where engines are only built
     from txport.runtime.translator import Translator
@@ -52,31 +55,51 @@ def load_golden(directory: Path) -> Golden:
     return load(Golden, directory / GOLDEN, 1)
 
 
-def run_golden(translator: "Translator", golden: Golden) -> list[Difference]:
+def check(
+    engine: Engine,
+    golden: Golden,
+    prefix: Sequence[int],
+    *,
+    rows: int | None = None,
+    order: Sequence[int] | None = None,
+    least: int = 0,
+) -> list[Difference]:
+    """Answer the cases, in batches whose rows are refilled, and compare.
+
+    Args:
+        engine: what answers. Answers longer than it makes are compared as far as it goes.
+        golden: the cases.
+        prefix: what every answer is forced to begin with.
+        rows: the most rows of a batch; None for as many as the engine takes.
+        order: the numbers of the cases, some perhaps more than once; None for each once.
+        least: tokens to make of answers that do not end before, though no more than the engine makes.
+
+    Returns:
+        what differs.
+    """
+    numbers = range(len(golden.cases)) if order is None else order
+    cases = [golden.cases[number] for number in numbers]
+    most = engine.limits.target
+    requests = [Request(c.source_ids, min(most, max(1, least, len(c.target_ids))), prefix=prefix) for c in cases]
+    what = f"ids in batches of {rows or engine.limits.batch}" if len(cases) > 1 else "ids of the sentence alone"
+    return [
+        Difference(number, what, list(expected), result.ids)
+        for number, case, result in zip(numbers, cases, decode_all(engine, requests, rows=rows), strict=True)
+        if result.ids[: len(expected := case.target_ids[:most])] != list(expected)
+    ]
+
+
+def check_translator(translator: "Translator", golden: Golden) -> list[Difference]:
     """Tokenize and translate every case, in batches and then each alone.
 
     Returns:
         what differs; nothing if the bundle gives the same ids here as where it was exported.
     """
-    sources = [case.source_ids for case in golden.cases]
-    # No more than is compared; None, for all that the bundle makes, if there is no case at all.
-    longest = min(max((len(case.target_ids) for case in golden.cases), default=0), translator.engine.limits.target)
-
-    def translate(sources: Sequence[Sequence[int]]) -> list[list[int]]:
-        return [result.ids for result in translator.translate_ids(sources, max_length=longest or None)]
-
-    found = [
-        ("ids of a batch", translate(sources)),
-        ("ids of the sentence alone", [translate([source])[0] for source in sources]),
-    ]
-    differences = [
-        Difference(number, what, list(case.target_ids), ids)
-        for what, results in found
-        for number, (case, ids) in enumerate(zip(golden.cases, results, strict=True))
-        if list(case.target_ids) != ids[: len(case.target_ids)]
-    ]
-    if translator.manifest.tokenizer.kind != "none":
-        for number, case in enumerate(golden.cases):
+    engine, prefix = translator.engine, translator.tokenizer.affixes().target_prefix
+    differences = check(engine, golden, prefix)
+    for number, case in enumerate(golden.cases):
+        differences += check(engine, golden, prefix, order=[number])
+        if translator.manifest.tokenizer.kind != "none":
             ids = translator.tokenizer.encode(case.source)
             if list(case.source_ids) != ids:
                 differences.append(Difference(number, "source ids", list(case.source_ids), ids))

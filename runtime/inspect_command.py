@@ -63,7 +63,7 @@ def _check(bundle: Path, manifest: Manifest, device: str, engine: str, lowering:
     total = sum(entry.bytes for entry in manifest.files.values())
     found = [f"{len(manifest.files)} files of {total:,} bytes have the sizes and hashes of the manifest"]
     # Imported here, so that tx-inspect without --check needs neither ONNX Runtime nor SentencePiece.
-    from txport.runtime.golden import load_golden, run_golden
+    from txport.runtime.golden import check_translator, load_golden
     from txport.runtime.translator import Translator
 
     golden, passed_over = load_golden(bundle), list[TxportError]()
@@ -77,7 +77,7 @@ def _check(bundle: Path, manifest: Manifest, device: str, engine: str, lowering:
             passed_over.append(error)
             found.append(f"{f'lowering {step}' if step else f'engine {name}'} was not run: {error}")
             continue
-        if differences := run_golden(translator, golden):
+        if differences := check_translator(translator, golden):
             first, count = differences[0], len({difference.case for difference in differences})
             raise CheckFailed(
                 f"{count} of {len(golden.cases)} cases of {bundle / GOLDEN} differ with {translator.engine.name}; "

@@ -1,6 +1,6 @@
 """What may be asked of every sentence of a call: one definition for all calls of the `Translator` and the command.
 
-A new option is a field here, with its help, and its meaning where requests are made (`txport.runtime.translator`) or
+A new option is a field here, with its help, and its meaning where requests are made (`txport.runtime.text.requests`) or
 decoded (`txport.runtime.search`).
 """
 
@@ -22,7 +22,9 @@ class Options:
     """Choices for every sentence of a call.
 
     Attributes:
-        max_length: the most tokens to make, eos included; None for as many as the bundle makes.
+        max_length: the most tokens to make, eos included; None for the limit that follows from the length of the source
+            (`txport.runtime.text.requests.length_limit`).
+        full_length: without `max_length`, make as many tokens as the bundle makes at most.
         min_length: tokens to make before eos may be.
         prefix: what each translation must begin with: text, or target ids.
         scores: compute `Translation.scores`.
@@ -37,7 +39,10 @@ class Options:
         InputError: a length is not a whole number.
     """
 
-    max_length: int | None = _option(None, "Most tokens to make, eos included. [default: the bundle's]", least=1)
+    max_length: int | None = _option(
+        None, "Most tokens to make, eos included. [default: 2 for each of the source's and 20 more]", least=1
+    )
+    full_length: bool = _option(False, "Let a translation be as long as the bundle makes any.")
     min_length: int = _option(0, "Tokens to make before a translation may end.", least=0)
     prefix: str | Sequence[int] | None = _option(None, "Text that every translation must begin with.")
     scores: bool = _option(False, "The log-probability of each id; needs --json.")

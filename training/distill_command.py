@@ -77,7 +77,11 @@ class Filter:
 )  # fmt: skip
 @click.option("--source-language", help="Language of the text, for a bundle of many. [default: the bundle's]")
 @click.option("--target-language", help="Language of the translations. [default: the bundle's]")
-@click.option("--max-length", type=click.IntRange(1), help="Most tokens to make, eos included. [default: the bundle's]")
+@click.option(
+    "--max-length",
+    type=click.IntRange(1),
+    help="Most tokens to make, eos included. [default: 2 for each of the source's and 20 more]",
+)
 @click.option("--errors", type=click.Choice(ON_ERROR), default=ON_ERROR[0], show_default=True,
               help="For a line that is not UTF-8: stop, put U+FFFD where it is wrong, or leave it out.")  # fmt: skip
 @click.option("--device", default="auto", show_default=True, help="Where to run: auto, cpu or cuda.")

@@ -47,7 +47,7 @@ EVERY = 30.0
 @click.option(
     "--max-length",
     type=click.IntRange(1),
-    help="Most tokens to make, eos included. [default: twice the source's and 20]",
+    help="Most tokens to make, eos included. [default: 2 for each of the source's and 20 more]",
 )
 @click.option("--device", default="auto", show_default=True, help="Where to run: auto, cpu or cuda.")
 @click.option("--engine", default="auto", show_default=True, help="What runs a bundle there: auto, fused, ort or trt.")
@@ -192,7 +192,7 @@ class Report:
 
     def table(self, max_length: int | None) -> str:
         """For people; what is as it should be is not mentioned."""
-        scores, most = self.scores, max_length or "twice the source's and 20"
+        scores, most = self.scores, max_length or "2 for each of the source's and 20 more"
         of = f", the first of {self.lines}" if self.lines > scores.sentences else ""
         rows = [
             f"{self.model} on {self.test_set}: {_sentences(scores.sentences)}{of}",

@@ -11,8 +11,9 @@ from sacrebleu.metrics.chrf import CHRF
 from txport.models.checkpoint import load_checkpoint
 from txport.runtime.engine import Engine
 from txport.runtime.errors import CheckpointError, InputError
+from txport.runtime.options import Options
 from txport.runtime.search.greedy import decode_all
-from txport.runtime.search.requests import LENGTH_OFFSET, LENGTH_RATIO, Request
+from txport.runtime.text.requests import Call, quiet
 from txport.runtime.text.tokenizer import Tokenizer, open_tokenizer
 from txport.runtime.translator import Translator
 from txport.training.torch_engine import TorchEngine
@@ -83,45 +84,33 @@ def answers(
 ) -> list[Answer]:
     """Greedy translations, in order; empty sentences stay empty, and longer ones than the engine takes are cut.
 
-    Without `max_length` an answer has at most `LENGTH_RATIO` x source + `LENGTH_OFFSET` tokens.
+    Requests are those of the shipped `Translator`, and so is the limit of an answer's length.
 
     Args:
         engine: runs the model.
         tokenizer: its tokenizer.
         sentences: any number.
-        max_length: the most tokens to make, eos included; None for as many as a translation may have.
+        max_length: the most tokens to make, eos included; None for the default limit, by the source.
         rows: the most sentences that run together; None for as many as the engine takes.
         watch: told how many more sentences are done, every now and then.
 
     Raises:
         InputError: the engine does not make so many tokens.
     """
-    most = engine.limits
-    if max_length is not None and max_length > most.target:
-        raise InputError(f"the maximum length {max_length} is above {most.target}, the most of this model")
-    requests = [_request(engine, tokenizer, text, max_length) for text in sentences]
-    results = [Answer("")] * len(requests)
-    order = sorted(range(len(requests)), key=lambda number: -len(requests[number][0].source_ids))
-    for start in range(0, len(order), PART):
-        part = order[start : start + PART]
-        asked = [number for number in part if requests[number][0].source_ids]
-        made = decode_all(engine, [requests[number][0] for number in asked], rows=rows)
-        for number, result in zip(asked, made, strict=True):
-            ended, whole = result.ids[-1] == engine.tokens.eos, requests[number][1]
-            results[number] = Answer(tokenizer.decode(result.ids), ended, whole)
+    call = Call.of(tokenizer, engine.limits, Options(max_length=max_length), warn=quiet)
+    asked = [(call.sentence(text, f"sentence {number + 1}"), number) for number, text in enumerate(sentences)]
+    asked.sort(key=lambda each: 0 if each[0] is None else -len(each[0].request.source_ids))
+    results = [Answer("")] * len(asked)
+    for start in range(0, len(asked), PART):
+        part = asked[start : start + PART]
+        work = [(sentence, number) for sentence, number in part if sentence is not None]
+        made = decode_all(engine, [sentence.request for sentence, _ in work], rows=rows)
+        for (sentence, number), result in zip(work, made, strict=True):
+            ended = result.ids[-1] == engine.tokens.eos
+            results[number] = Answer(tokenizer.decode(result.ids), ended, whole=not sentence.truncated)
         if watch is not None:
             watch(len(part))
     return results
-
-
-def _request(engine: Engine, tokenizer: Tokenizer, text: str, max_length: int | None) -> tuple[Request, bool]:
-    """What to ask for a text, without source ids if it is blank; and whether the text fits."""
-    ids, around = tokenizer.encode_source(text)
-    if not ids or text.isspace():
-        return Request([]), True
-    source, most = around.wrap(ids, engine.limits.source), engine.limits.target
-    length = max_length or min(most, LENGTH_RATIO * len(source) + LENGTH_OFFSET + len(around.target_prefix))
-    return Request(source, length, prefix=around.target_prefix), len(source) == len(around.wrap(ids))
 
 
 def open_model(model: Path, device: str = "auto", engine: str = "auto", threads: int = 0) -> tuple[Engine, Tokenizer]:

@@ -54,8 +54,8 @@ class BundleBackend(Backend):
         threads = int(setting.get("threads", str(self._threads)).replace(DEFAULT, "0"))
         translator = self._open(threads, int(setting.get("workers", "1").replace(DEFAULT, "0")))
         if not task.fixed:
-            translate, most = translator.translate_ids, task.target
-            self._call = lambda: [x.ids for x in translate(task.sources, max_length=most)]
+            translate = translator.translate_ids
+            self._call = lambda: [x.ids for x in translate(task.sources)]
             return
         if isinstance(translator.engine, FusedEngine):
             del translator

@@ -8,7 +8,7 @@ from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.options import Options
 from txport.runtime.results import AttentionMaps
 from txport.runtime.search.greedy import decode_all
-from txport.runtime.search.requests import Request
+from txport.runtime.text.requests import Call
 from txport.runtime.text.tokenizer import Tokenizer, open_tokenizer
 from txport.training.torch_engine import TorchEngine
 
@@ -27,14 +27,19 @@ def checkpoint_maps(
         raise CheckpointError(f"{directory} has no tokenizer: there is no text to draw")
     model, config = checkpoint.model, checkpoint.config
     tokenizer = open_tokenizer(directory, checkpoint.tokenizer, config.vocabularies)
-    ids, around = tokenizer.encode_source(text, options.source_language, options.target_language)
-    source = _within(around.wrap(ids), config.max_positions, "text")
+    engine = TorchEngine(model)
+    asked = Call.of(tokenizer, engine.limits, options.changed({"strict": True})).needed(text, "the text")
+    source = list(asked.request.source_ids)
     if target is None:
-        (result,) = decode_all(TorchEngine(model), [Request(source, prefix=around.target_prefix)])
+        (result,) = decode_all(engine, [asked.request])
         made = result.ids
     else:
-        given = [*around.target_prefix, *tokenizer.encode_prefix(target), config.eos_id]
-        made = _within(given, config.max_positions, "translation")
+        made = [*asked.request.prefix[: asked.forced], *tokenizer.encode_prefix(target), config.eos_id]
+        if len(made) > config.max_positions:
+            raise InputError(
+                f"the translation has {len(made)} tokens, more than the {config.max_positions} that this model "
+                "takes: shorten it"
+            )
     lengths = torch.tensor([len(source)]), torch.tensor([len(made)])
     with torch.no_grad():
         found = model.attention_maps(torch.tensor([source]), lengths[0], torch.tensor([made]), lengths[1])
@@ -49,11 +54,3 @@ def checkpoint_maps(
         scores=found.log_probabilities[0].tolist(),
     )
     return maps, tokenizer, config.bos_id
-
-
-def _within(ids: list[int], most: int, what: str) -> list[int]:
-    if len(ids) > most:
-        raise InputError(
-            f"the {what} has {len(ids)} tokens, more than the {most} that this checkpoint takes: shorten it"
-        )
-    return ids

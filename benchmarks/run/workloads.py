@@ -11,6 +11,7 @@ from txport.runtime.errors import InputError
 from txport.runtime.golden import load_golden
 from txport.runtime.text.affixes import affixes
 from txport.runtime.text.lines import read_lines
+from txport.runtime.text.requests import Call, length_limit, quiet
 from txport.runtime.text.tokenizer import open_tokenizer
 
 
@@ -63,9 +64,11 @@ def text_work(bundle: Path, manifest: Manifest, file: Path | None, lines: int) -
         sources = [list(case.source_ids) for case in load_golden(bundle).cases if case.source][:lines]
     if not sources:
         return []
-    mean, target = float(np.mean([len(source) for source in sources])), manifest.limits.target
-    workload = Workload(f"text: {name}", "text", None, mean, target, len(sources))
+    mean = float(np.mean([len(source) for source in sources]))
     prefix = list(affixes(manifest.tokenizer).target_prefix)
+    # The bundle has this limit for each sentence; peers have one for all.
+    target = max(length_limit(len(source), len(prefix), manifest.limits.target) for source in sources)
+    workload = Workload(f"text: {name}", "text", None, mean, target, len(sources))
     return [Work(workload, Task(sources, target, False, prefix, manifest.tokens.pad))]
 
 
@@ -83,5 +86,6 @@ def first_sentences(file: Path, lines: int) -> list[str]:
 
 def _encode(bundle: Path, manifest: Manifest, sentences: list[str]) -> list[list[int]]:
     tokenizer = open_tokenizer(bundle, manifest.tokenizer, manifest.vocabularies)
-    pairs = map(tokenizer.encode_source, sentences)
-    return [around.wrap(ids, manifest.limits.source) for ids, around in pairs]
+    call = Call.of(tokenizer, manifest.limits, warn=quiet)
+    found = [call.sentence(text, f"sentence {number}") for number, text in enumerate(sentences, 1)]
+    return [list(sentence.request.source_ids) for sentence in found if sentence is not None]

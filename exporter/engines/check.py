@@ -4,7 +4,6 @@ No look at the layers shows what a wrong fusion, an overflow or a row that is re
 """
 
 import logging
-from collections.abc import Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,7 @@ from txport.runtime.engines.choice import built_choice, open_engine
 from txport.runtime.engines.directories import misfit
 from txport.runtime.engines.tensorrt import TensorRt
 from txport.runtime.errors import CheckFailed, MissingLibrary
-from txport.runtime.golden import Case, load_golden
-from txport.runtime.search.greedy import decode_all
-from txport.runtime.search.requests import Request
+from txport.runtime.golden import Golden, check, load_golden
 from txport.runtime.text.affixes import affixes
 
 _FEW_ROWS = 3  # so that every row is refilled again and again
@@ -52,16 +49,16 @@ def try_engines(bundle: Path, directory: Path, record: BuildRecord, manifest: Ma
         _log.warning("the engines have not been tried (%s): run tx-verify --engine trt where they will be used", why)
         return False
     manifest.check_file(bundle, GOLDEN, contents=True)
-    check_cases(engine, load_golden(bundle).cases, affixes(manifest.tokenizer).target_prefix, record)
+    check_buckets(engine, load_golden(bundle), affixes(manifest.tokenizer).target_prefix, record)
     return True
 
 
-def check_cases(engine: Engine, cases: Sequence[Case], prefix: list[int], record: BuildRecord) -> None:
+def check_buckets(engine: Engine, golden: Golden, prefix: list[int], record: BuildRecord) -> None:
     """Answer the cases in every bucket, always with more sentences than rows, so that rows refill.
 
     Args:
         engine: what answers.
-        cases: sources and the ids that must come out; answers longer than the engine's are compared as far as it goes.
+        golden: sources and the ids that must come out.
         prefix: what every answer is forced to begin with.
         record: of the engines' buckets.
 
@@ -74,18 +71,10 @@ def check_cases(engine: Engine, cases: Sequence[Case], prefix: list[int], record
         started: Any = copy(engine)
         started.first_target = lambda _source, length=target: length
         for rows in sorted(sizes):
-            _check_bucket(started, cases, prefix, rows, target)
-
-
-def _check_bucket(engine: Engine, cases: Sequence[Case], prefix: list[int], rows: int, target: int) -> None:
-    """In batches of these rows, which begin with caches of this length."""
-    most = engine.limits.target
-    chosen = [cases[index % len(cases)] for index in range(rows + len(cases))] if cases else []
-    requests = [Request(c.source_ids, min(max(len(c.target_ids), target), most), prefix=prefix) for c in chosen]
-    for number, result in enumerate(decode_all(engine, requests, rows=rows)):
-        expected = list(chosen[number].target_ids[:most])
-        if result.ids[: len(expected)] != expected:
-            raise CheckFailed(
-                f"the engines do not give what the bundle's golden.json says: case {number % len(cases)} in a batch of "
-                f"{rows} with caches of {target} came out as {result.ids[:20]} instead of {expected[:20]}"
-            )
+            count = len(golden.cases)
+            order = [index % count for index in range(rows + count)] if count else []
+            for wrong in check(started, golden, prefix, rows=rows, order=order, least=target):
+                raise CheckFailed(
+                    f"the engines do not give what the bundle's golden.json says: case {wrong.case} in a batch of "
+                    f"{rows} with caches of {target} came out as {wrong.found[:20]} instead of {wrong.expected[:20]}"
+                )

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from txport.exporter.sample import CUT, Sample
+from txport.exporter.sample import Sample
 from txport.exporter.words import plural
+from txport.runtime.text.requests import LIMIT
 
 
 class Coverage:
@@ -31,5 +32,5 @@ class Coverage:
         if not self.cut:
             return []
         answers = plural(self.cut, "answer")
-        notes = [f"{answers} of {plural(self.sentences, 'sentence')} did not end and were cut at {CUT}"]
+        notes = [f"{answers} of {plural(self.sentences, 'sentence')} did not end and were cut at {LIMIT}"]
         return notes + [warning for warning in [self.endless("the model")] if warning]

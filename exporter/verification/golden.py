@@ -7,10 +7,7 @@ from pathlib import Path
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Verification
 from txport.runtime.engines.choice import FUSED, against_fused
-from txport.runtime.golden import Golden, load_golden, run_golden
-from txport.runtime.search.greedy import decode_all
-from txport.runtime.search.requests import Request
-from txport.runtime.text.affixes import affixes
+from txport.runtime.golden import Difference, Golden, check, check_translator, load_golden
 from txport.runtime.translator import Translator
 
 _FEW_ROWS = 3  # so that every row is refilled again and again
@@ -47,17 +44,18 @@ def verify_golden(bundle: Path, device: str, engine: str = "auto") -> GoldenRepo
         TxportError: the device or the bundle cannot be used.
     """
     translator, golden = Translator(bundle, device, engine), load_golden(bundle)
-    alone = run_golden(translator, golden)
+    alone = check_translator(translator, golden)
     refilled = _refilled(translator, golden)
-    words = [f"case {each.case}, {each.what}: expected {each.expected}, found {each.found}" for each in alone]
-    words += [f"case {number}, after a refill: found {ids}" for number, ids in refilled]
+    words = [
+        f"case {each.case}, {each.what}: expected {each.expected}, found {each.found}" for each in (*alone, *refilled)
+    ]
     count = len(golden.cases)
     return GoldenReport(
         passed=not words,
         engine=translator.engine.name,
         cases=count,
         batch_identical=count - len({each.case for each in alone}),
-        refill_identical=count - len({number for number, _ in refilled}),
+        refill_identical=count - len({each.case for each in refilled}),
         differences=words[:20],
     )
 
@@ -80,16 +78,11 @@ def _with_fused(manifest: Manifest, verification: Verification) -> Manifest:
     return replace(manifest, verification=replace(verification, engines=(*verification.engines, FUSED)))
 
 
-def _refilled(translator: Translator, golden: Golden) -> list[tuple[int, list[int]]]:
-    """(case, wrong ids) with few rows, so that each takes many sentences, in shuffled orders."""
-    wrong, prefix = [], affixes(translator.manifest.tokenizer).target_prefix
-    order = list(range(len(golden.cases)))
+def _refilled(translator: Translator, golden: Golden) -> list[Difference]:
+    """With few rows, so that each takes many sentences, in shuffled orders."""
+    prefix, order = translator.tokenizer.affixes().target_prefix, list(range(len(golden.cases)))
+    differences = []
     for seed in range(_ORDERS):
         random.Random(seed).shuffle(order)
-        cases = [golden.cases[number] for number in order]
-        requests = [Request(c.source_ids, max_length=max(1, len(c.target_ids)), prefix=prefix) for c in cases]
-        results = decode_all(translator.engine, requests, rows=_FEW_ROWS)
-        for number, case, result in zip(order, cases, results, strict=True):
-            if result.ids != list(case.target_ids):
-                wrong.append((number, result.ids))
-    return wrong
+        differences += check(translator.engine, golden, prefix, rows=_FEW_ROWS, order=order)
+    return differences

@@ -20,8 +20,8 @@ Checked in the same way, with the same bound:
 Checked on a sample, where the bundle has them: its optional graphs (`txport.exporter.verification.attention`).
 
 Sentences are the checkpoint's own or the user's, to the end of their answers, which are cut only where they are longer
-than `sample.answer_limits` allows. Where there are none, they are random, and their answers are cut as
-`sample.random_limits` says: an answer to a random text need not end by itself.
+than `txport.runtime.text.requests.length_limit` allows. Where there are none, they are random, and their answers are
+cut as `sample.random_limits` says: an answer to a random text need not end by itself.
 
 The fused engine for CPUs (`fused`) is verified as a lowering, with its own encoder, where its library is here.
 

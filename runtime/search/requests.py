@@ -1,15 +1,10 @@
-"""What a search is asked for and what it answers; the default limit of an answer's length."""
+"""What a search is asked for and what it answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from txport.runtime.bundle.schema import Limits
 from txport.runtime.errors import InputError
-
-# Default length limit of an answer: LENGTH_RATIO x source tokens + LENGTH_OFFSET. A model that has learnt little does
-# not end its answers, and few real answers are longer.
-LENGTH_RATIO = 2
-LENGTH_OFFSET = 20
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,27 @@ from txport.runtime.text.alignment import Span, stripped
 if TYPE_CHECKING:  # it needs SentencePiece, which is not there where engines are only built
     from txport.runtime.text.tokenizer import Tokenizer
 
+# Default length limit of an answer: LENGTH_RATIO x source tokens + LENGTH_OFFSET. A model that has learnt little does
+# not end its answers, and few real answers are longer.
+LENGTH_RATIO = 2
+LENGTH_OFFSET = 20
+LIMIT = f"{LENGTH_RATIO} times the tokens of the source plus {LENGTH_OFFSET}"
 _log = logging.getLogger("txport")
+
+
+def length_limit(source: int, begun: int, most: int) -> int:
+    """The most tokens of an answer, unless a call says otherwise.
+
+    Args:
+        source: the tokens of the source, eos and languages included.
+        begun: the tokens that the answer must have, by a prefix or a minimum.
+        most: the most that the engine makes.
+    """
+    return min(most, LENGTH_RATIO * source + LENGTH_OFFSET + begun)
+
+
+def quiet(_message: str) -> None:
+    """Takes warnings of a `Call` where what is cut is counted instead."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +123,7 @@ class Call:
             return None
         count, most = len(ids) + around.count, self.limits.source
         if count > most:
-            message = f"{what} has {count} tokens, more than the {most} that this bundle takes"
+            message = f"{what} has {count} tokens, more than the {most} that this model takes"
             if self.options.strict:
                 raise InputError(f"{message}: shorten it, or leave out the option strict to have it cut")
             self.warn(f"{message}: it was cut")
@@ -139,4 +159,9 @@ class Call:
     def _request(self, source: Sequence[int], target_prefix: Sequence[int]) -> Request:
         """A sentence may choose a target language, and with it a target prefix, of its own."""
         options, prefix = self.options, [*target_prefix, *self.prefix]
-        return Request(source, options.max_length, options.min_length, prefix, options.scores)
+        limit = options.max_length
+        if limit is None and options.full_length:
+            limit = self.limits.target
+        elif limit is None:
+            limit = length_limit(len(source), max(len(prefix), options.min_length), self.limits.target)
+        return Request(source, limit, options.min_length, prefix, options.scores)

@@ -16,10 +16,8 @@ from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Lowering
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.engines.choice import choose
-from txport.runtime.golden import load_golden
+from txport.runtime.golden import check, load_golden
 from txport.runtime.libraries import cuda_provider
-from txport.runtime.search.greedy import decode_all
-from txport.runtime.search.requests import Request
 from txport.runtime.text.affixes import affixes
 
 if TYPE_CHECKING:
@@ -53,13 +51,9 @@ def on_onnxruntime(bundle: Path, lowering: Lowering | None = None, *, captured: 
 
 def wrong_cases(engine: DeviceEngine, bundle: Path, rows: int | None = None) -> list[str]:
     """Golden cases whose answers differ, in so many rows, which are refilled; none where nothing is computed."""
-    cases, most = load_golden(bundle).cases, engine.limits.target
     prefix = affixes(Manifest.load(bundle).tokenizer).target_prefix
-    expected = [list(case.target_ids[:most]) for case in cases]
-    requests = [Request(c.source_ids, max(1, len(ids)), prefix=prefix) for c, ids in zip(cases, expected, strict=True)]
-    found = [result.ids for result in decode_all(engine, requests, rows=rows and min(rows, engine.limits.batch))]
-    pairs = enumerate(zip(expected, found, strict=True))
-    return [f"case {i}: {a[:12]} became {b[:12]}" for i, (a, b) in pairs if COMPUTES and a != b]
+    wrong = check(engine, load_golden(bundle), prefix, rows=rows and min(rows, engine.limits.batch))
+    return [f"case {each.case}: {each.expected[:12]} became {each.found[:12]}" for each in wrong if COMPUTES]
 
 
 def check_golden(engine: DeviceEngine, bundle: Path) -> None:

@@ -35,6 +35,7 @@ class Case:
 
 CASES = (
     Case("max_length", 5),
+    Case("full_length", True),
     Case("min_length", 20),
     Case("prefix", "a dog"),
     Case("prefix", [5, 9, 11], ids=True),
@@ -154,6 +155,7 @@ class COptions(ctypes.Structure):
         ("target_language", ctypes.c_char_p),
         ("alignments", ctypes.c_int32),
         ("attention", ctypes.c_int32),
+        ("full_length", ctypes.c_int32),
     ]
 
 

@@ -19,6 +19,11 @@ def logits(source: Sequence[int], fed: Sequence[int]) -> np.ndarray:
     return 0.25 * ids - (ids - total % MADE) ** 2.0
 
 
+def default_limit(source: Sequence[int]) -> int:
+    """The most ids of an answer, where nobody asks for another limit."""
+    return min(LIMIT, 2 * len(source) + 20)
+
+
 def answer(
     source: Sequence[int], limit: int = LIMIT, minimum: int = 0, prefix: Sequence[int] = ()
 ) -> tuple[list[int], list[float]]:

@@ -17,7 +17,7 @@ import patches
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy import BUNDLE, LIMIT, SOURCE, TOKENS, answer
+from toy import BUNDLE, LIMIT, SOURCE, TOKENS, answer, default_limit
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.tokenizer_schema import ids_only
 from txport.runtime.errors import BundleError, InputError
@@ -29,14 +29,14 @@ from txport.runtime.workers import shares
 TEXTS = ["the cat sees a bird", "one", "a big red dog", "not two or three", "zebra crossing", "a a a a a a a"]
 
 
-def expected(toy: Translator, text: str, limit: int = LIMIT) -> Translation:
+def expected(toy: Translator, text: str, limit: int | None = None) -> Translation:
     """By arithmetic; the tokenizer is checked elsewhere."""
     if not text.strip():
         return Translation("", [], None, truncated=False, finished=True)
     ids = toy.tokenizer.encode(text)
     cut = [*ids[: SOURCE - 1], TOKENS.eos] if len(ids) > SOURCE else ids
-    made = answer(cut, limit)[0]
-    finished = len(made) < limit or made[-1] == TOKENS.eos
+    made = answer(cut, limit or default_limit(cut))[0]
+    finished = made[-1] == TOKENS.eos
     return Translation(toy.tokenizer.decode(made), made, None, len(ids) > SOURCE, finished)
 
 
@@ -100,9 +100,22 @@ def test_its_name_says_what_runs() -> None:
     assert repr(translator) == f"<Translator of {BUNDLE}: closed>"
 
 
+def test_an_answer_is_as_long_as_its_source_allows(toy: Translator) -> None:
+    """Twice the source and 20, beyond what it must have; more only if that is asked for."""
+    sources = ([token, TOKENS.eos] for token in range(4, 96))
+    source = next(source for source in sources if TOKENS.eos not in answer(source)[0])
+    lengths = [({}, 24), ({"prefix": [9, 8]}, 26), ({"min_length": 7, "prefix": [9, 8]}, 31), ({"max_length": 30}, 30)]
+    for options, length in [*lengths, ({"full_length": True}, LIMIT), ({"full_length": True, "max_length": 5}, 5)]:
+        (result,) = toy.translate_ids([source], **options)
+        ids, _ = answer(source, length, options.get("min_length", 0), options.get("prefix", ()))
+        assert result.ids == ids and (len(ids) == length or ids[-1] == TOKENS.eos), options
+    (whole,) = toy.translate_ids([source], full_length=True)
+    assert len(whole.ids) == LIMIT
+
+
 def test_a_translation_says_how_it_ended(toy: Translator) -> None:
     sources = [[token, TOKENS.eos] for token in range(4, 96)]
-    ended = [source for source in sources if answer(source)[0][-1] == TOKENS.eos]
+    ended = [source for source in sources if answer(source, default_limit(source))[0][-1] == TOKENS.eos]
     assert ended and len(ended) < len(sources)
     for source, result in zip(sources, toy.translate_ids(sources), strict=True):
         assert result.finished == (source in ended) and not result.truncated
@@ -152,7 +165,7 @@ def test_options_that_cannot_be(toy: Translator, options: dict[str, object], wor
 
 
 @pytest.mark.parametrize(
-    ("name", "advice"), [("max_lenght", "did you mean max_length?"), ("beams", "there are max_length, min_length, ")]
+    ("name", "advice"), [("max_lenght", "did you mean max_length?"), ("beams", "there are max_length, full_length, ")]
 )
 def test_unknown_options(toy: Translator, name: str, advice: str) -> None:
     for call in (toy.translate, toy.translate_ids):
@@ -206,7 +219,9 @@ def test_very_long_lines(toy: Translator, text: str) -> None:
 
 def test_ids(toy: Translator) -> None:
     sources = [[5, 7, 3], [11, 3], [5, 7, 3]]
-    assert [result.ids for result in toy.translate_ids(sources)] == [answer(source)[0] for source in sources]
+    assert [result.ids for result in toy.translate_ids(sources)] == [
+        answer(source, default_limit(source))[0] for source in sources
+    ]
     (result,) = toy.translate_ids([[5, 7, 3]], max_length=7, min_length=2, prefix=[9, 8], scores=True)
     ids, scores = answer([5, 7, 3], 7, 2, [9, 8])
     assert result.ids == ids and result.scores == pytest.approx(scores, rel=1e-4)
@@ -407,7 +422,7 @@ def test_a_bundle_without_tokenizer(damaged: Path) -> None:
     without.write(damaged)
     translator = Translator(damaged)
     (result,) = translator.translate_ids([[5, 7, 3]])
-    ids = answer([5, 7, 3])[0]
+    ids = answer([5, 7, 3], 26)[0]
     assert result == Translation("", ids, None, truncated=False, finished=ids[-1] == TOKENS.eos)
     with pytest.raises(InputError, match="translate_ids"):
         translator.translate(["one"])

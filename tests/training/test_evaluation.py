@@ -25,6 +25,9 @@ class Letters:
     ) -> tuple[list[int], Affixes]:
         return self.encode_prefix(text), Affixes([], [3], [])
 
+    def affixes(self, source_language: str | None = None, target_language: str | None = None) -> Affixes:
+        return Affixes([], [3], [])
+
     def encode_prefix(self, text: str) -> list[int]:
         return [ord(letter) - 93 for letter in text]
 
@@ -72,7 +75,7 @@ def test_answers_without_an_end_are_limited_by_their_source(copying_model: Trans
     # Twice the source with its end, and 20; the model has 40 positions.
     assert tokens == [Answer("28", ended=False), Answer("24", ended=False), Answer("40", ended=False)]
     assert answers(engine, letters, ["abc"], max_length=5) == [Answer("5", ended=False)]
-    with pytest.raises(InputError, match="the maximum length 41 is above 40, the most of this model"):
+    with pytest.raises(InputError, match="the maximum length 41 is not between 1 and 40, the most of this model"):
         answers(engine, letters, ["abc"], max_length=41)
 
 

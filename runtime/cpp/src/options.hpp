@@ -11,7 +11,7 @@
 namespace txport::core {
 
 struct Options {
-  using Limit = std::optional<std::int64_t>;      // 1 or more; without a value: the bundle's
+  using Limit = std::optional<std::int64_t>;      // 1 or more; without a value: `length_limit` of text/requests.hpp
   using Count = std::int64_t;                     // 0 or more
   using Flag = bool;                              // off or on
   using Text = std::optional<std::string>;        // without a value: the bundle's default

@@ -100,28 +100,28 @@ std::vector<FloatMatrix> Translator::embed(const std::vector<std::string_view>& 
 std::string Translator::self_check() const {
   const std::filesystem::path path = directory_ / kGoldenName;
   const std::vector<Case> cases = parse_golden(read_bundle_file(path), path.string());
-  std::vector<Ids> sources;
-  sources.reserve(cases.size());
-  std::size_t longest = 0;
-  for (const Case& item : cases) {
-    sources.push_back(item.source_ids);
-    longest = std::max(longest, item.target_ids.size());
+  const Ids prefix = affixes(manifest_.tokenizer, {}).target_prefix;
+  const std::int64_t most = engine_->limits().target;
+  std::vector<Request> requests;
+  for (const Case& item : cases) {  // no more is made than is compared
+    const auto length = static_cast<std::int64_t>(item.target_ids.size());
+    requests.push_back({item.source_ids, std::min(most, std::max<std::int64_t>(1, length)), 0, prefix, false});
   }
-  Options options;  // to make no more than is compared
-  if (longest > 0) options.max_length = std::min(static_cast<std::int64_t>(longest), engine_->limits().target);
-  const auto begins = [](const Ids& found, const Ids& expected) {
-    return found.size() >= expected.size() && std::equal(expected.begin(), expected.end(), found.begin());
-  };
-  const std::vector<Translation> batch = translate_ids(sources, options);
+  const SearchOptions search{options_.batch, options_.batch_tokens, options_.workers};
+  const std::vector<Result> batch = decode_all(*engine_, requests, search);
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const auto differs = [&](const std::string& what, const Ids& expected, const Ids& found) {
       return "case " + std::to_string(i) + " of " + path.string() + " differs in the " + what + " with " +
              engine_->name() + ": expected " + show(expected) + ", found " + show(found);
     };
-    const Ids& expected = cases[i].target_ids;
-    if (!begins(batch[i].ids, expected)) return differs("ids of a batch", expected, batch[i].ids);
-    const Ids alone = translate_ids({sources[i]}, options)[0].ids;
-    if (!begins(alone, expected)) return differs("ids of the sentence alone", expected, alone);
+    Ids expected = cases[i].target_ids;
+    expected.resize(std::min(expected.size(), static_cast<std::size_t>(most)));
+    const auto begins = [&](const Ids& found) {
+      return found.size() >= expected.size() && std::equal(expected.begin(), expected.end(), found.begin());
+    };
+    if (!begins(batch[i].ids)) return differs("ids of a batch", expected, batch[i].ids);
+    const Ids alone = decode_all(*engine_, {requests[i]}, search)[0].ids;
+    if (!begins(alone)) return differs("ids of the sentence alone", expected, alone);
     if (manifest_.tokenizer.kind != "sentencepiece") continue;
     std::string_view text = cases[i].source;
     const Affixes around = affixes_of(text, manifest_.tokenizer, {}, manifest_.tokens.unk);

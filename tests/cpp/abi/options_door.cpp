@@ -21,6 +21,7 @@ std::vector<std::int64_t> ids_of(const std::string& text) {
 
 const std::map<std::string, Setter> kSetters{
     {"max_length", [](auto& options, const auto& value) { options.max_length = std::stoi(value); }},
+    {"full_length", [](auto& options, const auto& /*value*/) { options.full_length = true; }},
     {"min_length", [](auto& options, const auto& value) { options.min_length = std::stoi(value); }},
     {"prefix", [](auto& options, const auto& value) { options.prefix = value; }},
     {"prefix_ids", [](auto& options, const auto& value) { options.prefix = ids_of(value); }},

@@ -9,7 +9,7 @@ import pytest
 from device_engines import expected, sources
 from tensorrt_programs import open_program, trt_engine
 from txport.exporter.engines import check
-from txport.exporter.engines.check import check_cases, try_engines
+from txport.exporter.engines.check import check_buckets, try_engines
 from txport.runtime.bundle.manifest import GOLDEN
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.device.engine import DeviceEngine
@@ -37,12 +37,12 @@ def test_cases_are_answered_in_every_bucket_and_in_rows_that_refill(tmp_path: Pa
     engine, library = engine_in(tmp_path)
     (built,) = library.record.of_role("decoder_step")
     short = [Case("", (4, 5, 6, 3), tuple(expected([Request([4, 5, 6, 3], 7)])[0]))] * 9
-    check_cases(engine, short, [], library.record)
+    check_buckets(engine, Golden(1, tuple(short)), [], library.record)
     contexts = [context for opened in library.opened for context in opened.contexts if opened.file == built]
     assert {context.profile for context in contexts} == set(range(len(built.profiles))), "short answers reach them all"
     assert {1, 4} <= set(library.model.launched)
-    check_cases(engine, golden(), [], library.record)
-    check_cases(engine, [], [], library.record)
+    check_buckets(engine, Golden(1, tuple(golden())), [], library.record)
+    check_buckets(engine, Golden(1, ()), [], library.record)
 
 
 def test_an_engine_that_is_wrong_once_a_row_is_refilled_is_refused(tmp_path: Path) -> None:
@@ -58,16 +58,16 @@ def test_an_engine_that_is_wrong_once_a_row_is_refilled_is_refused(tmp_path: Pat
 
     library.model.step = stale
     with pytest.raises(CheckFailed, match=r"golden.json says: case \d in a batch of [34] with caches of "):
-        check_cases(engine, golden(), [], library.record)
+        check_buckets(engine, Golden(1, tuple(golden())), [], library.record)
 
 
 def test_answers_begin_as_they_are_forced_to(tmp_path: Path) -> None:
     engine, library = engine_in(tmp_path)
     requests = [Request([4, 5, 6, 3], 12, prefix=[8, 9])]
     case = Case("", (4, 5, 6, 3), tuple(expected(requests)[0]))
-    check_cases(engine, [case], [8, 9], library.record)
+    check_buckets(engine, Golden(1, (case,)), [8, 9], library.record)
     with pytest.raises(CheckFailed):
-        check_cases(engine, [case], [], library.record)
+        check_buckets(engine, Golden(1, (case,)), [], library.record)
 
 
 def test_engines_are_tried_where_they_fit_and_else_it_is_said(

@@ -24,7 +24,7 @@ from txport.models.checkpoint import load_checkpoint, save_checkpoint
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.errors import InputError
-from txport.runtime.golden import load_golden, run_golden
+from txport.runtime.golden import check_translator, load_golden
 from txport.runtime.translator import Translator
 
 WEIGHTS = arrays.arrays(
@@ -209,7 +209,7 @@ def test_a_bundle_of_int8(int8_bundle: Path, bundle: Path) -> None:
         name = lowering["lowering"]
         where = {"engine" if name == "fused" else "lowering": name}
         translator = Translator(int8_bundle, **where)
-        assert run_golden(translator, load_golden(int8_bundle)) == []
+        assert check_translator(translator, load_golden(int8_bundle)) == []
 
 
 def test_quality_is_measured_on_text(int8_bundle: Path, checkpoint: Path) -> None:

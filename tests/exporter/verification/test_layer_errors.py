@@ -46,7 +46,7 @@ def by_value(errors: list[LayerError], graph: str) -> dict[str, LayerError]:
 @pytest.mark.parametrize("lowering", ["scatter", "tensorscatter"])
 def test_float16_is_as_far_away_as_its_roundings(lowering: str, tmp_path: Path) -> None:
     manifest = bundle_of(tmp_path, "float16")
-    errors = layer_errors(tmp_path, manifest, "cpu", lowering, tmp_path / "scratch")
+    errors = layer_errors(tmp_path, manifest, ("cpu", "ort"), lowering, tmp_path / "scratch")
     assert {each.graph for each in errors} == {"encoder", f"decoder_step.{lowering}"}
     assert all(each.finite for each in errors)
     step = by_value(errors, f"decoder_step.{lowering}")
@@ -61,7 +61,7 @@ def test_float16_is_as_far_away_as_its_roundings(lowering: str, tmp_path: Path) 
 
 def test_float32_is_its_own_reference(tmp_path: Path) -> None:
     manifest = bundle_of(tmp_path, "float32")
-    errors = layer_errors(tmp_path, manifest, "cpu", "scatter", tmp_path / "scratch")
+    errors = layer_errors(tmp_path, manifest, ("cpu", "ort"), "scatter", tmp_path / "scratch")
     assert len(errors) > 50 and max(each.relative for each in errors) < 1e-5
     model = onnx.load(tmp_path / "onnx/encoder.onnx", load_external_data=False)
     made = [value for node in model.graph.node for value in node.output]
@@ -81,7 +81,7 @@ def test_the_first_value_that_is_not_finite_is_named(tmp_path: Path) -> None:
     changed = tmp_path / "changed"
     write_graphs(changed / "onnx", models, "0")
     shutil.copy(tmp_path / "golden.json", changed)
-    errors = layer_errors(changed, manifest, "cpu", "scatter", tmp_path / "scratch")
+    errors = layer_errors(changed, manifest, ("cpu", "ort"), "scatter", tmp_path / "scratch")
     broken = [each for each in errors if not each.finite]
     assert broken and broken[0].node == node.name and math.isnan(broken[0].error)
     assert broken[0] in worst(errors, 3)
@@ -108,7 +108,7 @@ def test_the_reference_is_as_near_to_pytorch_as_the_rounding_of_its_weights_allo
 def test_int8_has_no_float32_in_it(tmp_path: Path) -> None:
     manifest = dataclasses.replace(Manifest.load(TOY), precision=Precision("float32", "int8", ()))
     with pytest.raises(InputError, match="is int8, and float32 is not in it"):
-        layer_errors(tmp_path, manifest, "cpu", "ort", tmp_path)
+        layer_errors(tmp_path, manifest, ("cpu", "ort"), "ort", tmp_path)
 
 
 @given(

@@ -69,7 +69,7 @@ def test_golden_cases_admit_the_fused_engine(bundle: Path, tmp_path: Path) -> No
     copy = Path(shutil.copytree(bundle, tmp_path / "bundle"))
     manifest = Manifest.load(copy)
     assert manifest.verification is not None
-    unverified = dataclasses.replace(manifest.verification, fused=False)
+    unverified = dataclasses.replace(manifest.verification, engines=("ort",))
     dataclasses.replace(manifest, verification=unverified).write(copy)
     assert Translator(copy).engine.name != "fused" and "tx-verify BUNDLE" in choose(Manifest.load(copy), "cpu").reason
     before = (copy / "manifest.json").read_bytes()
@@ -89,7 +89,7 @@ def test_a_wrong_case_does_not_admit_it(bundle: Path, tmp_path: Path) -> None:
     (copy / "golden.json").write_text(json.dumps(golden))
     manifest = Manifest.load(bundle)
     assert manifest.verification is not None
-    unverified = dataclasses.replace(manifest.verification, fused=False)
+    unverified = dataclasses.replace(manifest.verification, engines=("ort",))
     dataclasses.replace(manifest, verification=unverified, files=list_files(copy)).write(copy)
     before = (copy / "manifest.json").read_bytes()
     with pytest.raises(CheckFailed, match="case 3, ids of a batch"):

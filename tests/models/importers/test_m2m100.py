@@ -148,7 +148,7 @@ def test_m2m100_texts(m2m100: tuple[Path, Any], tmp_path: Path) -> None:
 def test_an_exported_import_forces_languages_as_hugging_face_does(m2m100: tuple[Path, Any], tmp_path: Path) -> None:
     """Through the graphs, the runtime's loop, verification and the self-check, in two languages."""
     from txport.exporter.export import ExportOptions, export_bundle
-    from txport.runtime.golden import load_golden, run_golden
+    from txport.runtime.golden import check_translator, load_golden
     from txport.runtime.translator import Translator
 
     directory, theirs = m2m100
@@ -158,7 +158,7 @@ def test_an_exported_import_forces_languages_as_hugging_face_does(m2m100: tuple[
     assert report is not None and report.passed and report.token_identical == 32
     translator = Translator(tmp_path / "bundle", threads=1)
     golden = load_golden(tmp_path / "bundle")
-    assert len(golden.cases) == 32 and run_golden(translator, golden) == []
+    assert len(golden.cases) == 32 and check_translator(translator, golden) == []
     assert {case.target_ids[0] for case in golden.cases} == {theirs.get_lang_id("fr")}
     model = transformers.M2M100ForConditionalGeneration.from_pretrained(str(directory)).eval()
     for source, target in (("en", "fr"), ("zu", "de")):

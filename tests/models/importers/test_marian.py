@@ -155,7 +155,7 @@ def test_attention_and_scores_of_an_exported_import_agree_with_ctranslate2(
 
 
 def test_text_in_text_out_as_hugging_face_has_it(marian: tuple[Path, Any], exported: Path) -> None:
-    from txport.runtime.golden import load_golden, run_golden
+    from txport.runtime.golden import check_translator, load_golden
     from txport.runtime.translator import Translator
 
     tokenizer = transformers.MarianTokenizer.from_pretrained(str(marian[0]))
@@ -169,7 +169,7 @@ def test_text_in_text_out_as_hugging_face_has_it(marian: tuple[Path, Any], expor
     assert [translator.tokenizer.encode(text) for text in texts] == encoded
     assert [result.text for result in translator.translate(texts, max_length=MADE)] == expected
     golden = load_golden(exported)
-    assert len({case.source for case in golden.cases}) == 32 and run_golden(translator, golden) == []
+    assert len({case.source for case in golden.cases}) == 32 and check_translator(translator, golden) == []
     (chosen,) = translator.translate(["a dog and a cat"], target_language="fra", max_length=MADE)
     assert chosen.text == expected[2]
 

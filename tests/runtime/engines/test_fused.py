@@ -24,7 +24,7 @@ from txport.runtime.engines.choice import choose, open_engine
 from txport.runtime.engines.fused import MOST_STEPS, FusedEngine, find_library, missing
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.errors import BundleError, EngineError, InputError, MissingLibrary
-from txport.runtime.golden import load_golden, run_golden
+from txport.runtime.golden import check_translator, load_golden
 from txport.runtime.search.greedy import decode_all
 from txport.runtime.search.requests import Request
 
@@ -54,7 +54,7 @@ def test_it_is_what_the_manifest_says(bundle: Path, engine: FusedEngine) -> None
 def test_a_bundle_gives_the_ids_that_it_was_exported_with(bundle: Path) -> None:
     with Translator(bundle, "cpu", "fused") as translator:
         assert translator.engine.name.startswith("fused")
-        assert run_golden(translator, load_golden(bundle)) == []
+        assert check_translator(translator, load_golden(bundle)) == []
         texts = ["See you at 5 pm.", "", "It cost $12.50."]
         ours = translator.translate(texts, scores=True)
         pieces = [piece.id for piece in translator.stream(texts[0])]

@@ -247,7 +247,7 @@ def test_too_little_memory_is_one_sentence(engine: OrtEngine) -> None:
 
 
 def test_the_real_bundle_gives_its_golden_answers(bundle: Path) -> None:
-    """Through states of one row, where `run_golden` uses batches."""
+    """Through states of one row, where `check_translator` uses batches."""
     from txport.runtime.golden import load_golden
 
     manifest = Manifest.load(bundle)

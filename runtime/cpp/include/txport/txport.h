@@ -73,7 +73,7 @@ typedef struct txport_translator_options {
  * the end, and `struct_size` says which ones the application knows. */
 typedef struct txport_options {
   size_t struct_size;          /* sizeof(txport_options) */
-  int32_t max_length;          /* the most tokens to make, eos included; 0: as many as the bundle makes */
+  int32_t max_length;          /* the most tokens to make, eos included; 0: 2 for each of the source's and 20 more */
   int32_t min_length;          /* tokens to make before a translation may end */
   const char* prefix;          /* text that every translation must begin with; NULL: none */
   const int64_t* prefix_ids;   /* the same as target ids, in place of `prefix`; NULL: none */
@@ -83,14 +83,15 @@ typedef struct txport_options {
   const char* source_language; /* for bundles that have languages to choose; NULL: the bundle's default */
   const char* target_language;
   /* For bundles of tx-export --with-attention; streams refuse both. */
-  int32_t alignments; /* not 0: compute which tokens and words of the source each translation's come from */
-  int32_t attention;  /* not 0: compute how much each token attended to each token of the source */
+  int32_t alignments;  /* not 0: compute which tokens and words of the source each translation's come from */
+  int32_t attention;   /* not 0: compute how much each token attended to each token of the source */
+  int32_t full_length; /* not 0: without max_length, make as many tokens as the bundle makes at most */
 } txport_options;
 
 #define TXPORT_TRANSLATOR_OPTIONS_INIT \
   { sizeof(txport_translator_options), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define TXPORT_OPTIONS_INIT \
-  { sizeof(txport_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(txport_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* Bytes of a text: the first, and the one after the last. */
 typedef struct txport_span {

@@ -86,7 +86,8 @@ struct TranslatorOptions {
 
 // Options for every sentence of a call.
 struct Options {
-  std::int32_t max_length = 0;  // the most tokens to make, eos included; 0: as many as the bundle makes
+  std::int32_t max_length = 0;  // the most tokens to make, eos included; 0: 2 for each of the source's and 20 more
+  bool full_length = false;     // without max_length, make as many tokens as the bundle makes at most
   std::int32_t min_length = 0;  // tokens to make before a translation may end
   std::variant<std::string, std::vector<std::int64_t>> prefix;  // text or target ids that every translation begins with
   bool scores = false;                                          // compute Translation::scores
@@ -191,6 +192,7 @@ inline void set(std::int32_t& field, std::int32_t value) { field = value; }
 inline txport_options to_c(const Options& options) {
   txport_options result = TXPORT_OPTIONS_INIT;
   set(result.max_length, options.max_length);
+  set(result.full_length, options.full_length ? 1 : 0);
   set(result.min_length, options.min_length);
   if (const auto* text = std::get_if<std::string>(&options.prefix)) set(result.prefix, *text);
   if (const auto* ids = std::get_if<std::vector<std::int64_t>>(&options.prefix)) {

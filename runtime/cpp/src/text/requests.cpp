@@ -15,6 +15,11 @@ void append(Ids& to, const Ids& more) { to.insert(to.end(), more.begin(), more.e
 
 }  // namespace
 
+std::int64_t length_limit(std::size_t source, std::size_t begun, std::int64_t most) {
+  const auto tokens = static_cast<std::int64_t>(source);
+  return std::min(most, kLengthRatio * tokens + kLengthOffset + static_cast<std::int64_t>(begun));
+}
+
 Call::Call(const Manifest& manifest, const Tokenizer& tokenizer, const Limits& limits, Options options, Warn warn)
     : manifest_(manifest),
       tokenizer_(tokenizer),
@@ -47,7 +52,7 @@ std::optional<Sentence> Call::sentence(std::string_view text, const std::string&
   result.truncated = count > most;
   if (result.truncated) {
     const std::string message = what + " has " + std::to_string(count) + " tokens, more than the " +
-                                std::to_string(most) + " that this bundle takes";
+                                std::to_string(most) + " that this model takes";
     if (options_.strict) throw InputError(message + ": shorten it, or leave out the option strict to have it cut");
     if (warn_) warn_(message + ": it was cut");
     ids.resize(most > fixed ? most - fixed : 0);
@@ -80,7 +85,13 @@ Sentence Call::of_ids(Ids source) const {
 Request Call::request(Ids source, const Ids& target_prefix) const {
   Ids prefix = target_prefix;
   append(prefix, prefix_);
-  return {std::move(source), options_.max_length, options_.min_length, std::move(prefix), options_.scores};
+  std::optional<std::int64_t> limit = options_.max_length;
+  if (!limit && options_.full_length) limit = limits_.target;
+  if (!limit) {
+    const std::size_t begun = std::max(prefix.size(), static_cast<std::size_t>(options_.min_length));
+    limit = length_limit(source.size(), begun, limits_.target);
+  }
+  return {std::move(source), limit, options_.min_length, std::move(prefix), options_.scores};
 }
 
 }  // namespace txport::core

@@ -17,6 +17,15 @@
 
 namespace txport::core {
 
+// Default length limit of an answer: kLengthRatio x source tokens + kLengthOffset. A model that has learnt little does
+// not end its answers, and few real answers are longer.
+inline constexpr std::int64_t kLengthRatio = 2;
+inline constexpr std::int64_t kLengthOffset = 20;
+
+// This limit for `source` tokens, eos and languages included, and an answer that must have `begun` tokens, by a prefix
+// or a minimum; at most what the engine makes.
+std::int64_t length_limit(std::size_t source, std::size_t begun, std::int64_t most);
+
 // Takes one sentence of warning; may be empty.
 using Warn = std::function<void(const std::string&)>;
 
