@@ -95,10 +95,10 @@ def test_the_wheel_holds_neither_tests_nor_sources_of_other_languages(built: tup
 TRY = """
 import sys
 from pathlib import Path
-from txport.runtime.engines import fused
-assert Path(fused.find_library()).parent == Path(fused.__file__).parent, fused.find_library()
+from txport.runtime.engines import native
+assert Path(native.find_library()).parent == Path(native.__file__).parent, native.find_library()
 try:
-    fused.FusedEngine(Path(sys.argv[1]))
+    native.NativeEngine(Path(sys.argv[1]))
 except fused.EngineError as error:  # the toy bundle has no parameters: the library was loaded, and says so
     print(error)
 """
@@ -106,7 +106,7 @@ except fused.EngineError as error:  # the toy bundle has no parameters: the libr
 
 def test_the_wheel_with_the_fused_engine_runs_where_nothing_else_is(tmp_path: Path) -> None:
     """Built with the library, it is for one platform; in an empty place it finds the library beside itself."""
-    from txport.runtime.engines.fused import LIBRARY, find_library
+    from txport.runtime.engines.native import LIBRARY, find_library
 
     library = find_library()
     if library is None:

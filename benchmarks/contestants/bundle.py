@@ -8,7 +8,7 @@ from txport.benchmarks.contestants.backend import DEFAULT, Backend, Setting, Tas
 from txport.benchmarks.contestants.ignore_eos import encode_and_wait, fused_without_eos, ignore_eos
 from txport.runtime import Translator
 from txport.runtime.device.engine import DeviceEngine
-from txport.runtime.engines.fused import FusedEngine
+from txport.runtime.engines.native import NativeEngine
 from txport.runtime.search.greedy import decode_all
 from txport.runtime.search.requests import Request
 
@@ -57,7 +57,7 @@ class BundleBackend(Backend):
             translate = translator.translate_ids
             self._call = lambda: [x.ids for x in translate(task.sources)]
             return
-        if isinstance(translator.engine, FusedEngine):
+        if isinstance(translator.engine, NativeEngine):  # the fused one
             del translator
             self._translator = None
             plain = engine = fused_without_eos(Path(self._bundle), threads, task.sources, task.target)

@@ -18,7 +18,7 @@ import numpy as np
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.engine import DecoderState, Engine, Int64, StepOutput
-from txport.runtime.engines.fused import FusedEngine
+from txport.runtime.engines.native import NativeEngine
 from txport.runtime.search.greedy import decode_all
 from txport.runtime.search.requests import Request
 
@@ -56,7 +56,7 @@ def fused_without_eos(bundle: Path, threads: int, sources: Sequence[Sequence[int
             copy = Path(scratch) / "bundle"
             shutil.copytree(bundle, copy, ignore=shutil.ignore_patterns("engines"))
             replace(manifest, tokens=replace(manifest.tokens, eos=stand_in)).write(copy)
-            engine = FusedEngine(copy, threads)  # its weights are in memory when the file is gone
+            engine = NativeEngine(copy, threads)  # its weights are in memory when the file is gone
         answers = [result.ids for result in decode_all(engine, requests)]
         if all(stand_in not in ids for ids in answers):
             return engine

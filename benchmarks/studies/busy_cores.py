@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 import numpy as np
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.engines.fused import FusedEngine
+from txport.runtime.engines.native import NativeEngine
 from txport.runtime.search.greedy import decode_all
 from txport.runtime.search.requests import Request
 
@@ -44,11 +44,11 @@ def compare(bundle: Path, *, batch: int, tokens: int, rounds: int, warm_up: int)
     """Milliseconds a token of each round: one thread, and the default."""
     model = Manifest.load(bundle).model
     random = np.random.default_rng(0)
-    engines = [FusedEngine(bundle, threads) for threads in (1, 0)]
+    engines = [NativeEngine(bundle, threads) for threads in (1, 0)]
     eos = engines[0].tokens.eos
     requests = [Request([*random.integers(4, model.source_vocabulary, 31).tolist(), eos], tokens) for _ in range(batch)]
 
-    def timed(engine: FusedEngine) -> float:
+    def timed(engine: NativeEngine) -> float:
         start = time.perf_counter()
         made = decode_all(engine, requests, rows=batch)
         return (time.perf_counter() - start) * 1e3 / max(len(result.ids) for result in made)

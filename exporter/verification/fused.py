@@ -4,11 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.engines.fused import FusedEngine, missing
+from txport.runtime.engines.native import NativeEngine, missing
 from txport.runtime.errors import EngineError, MissingLibrary
 
 
-def fused_engine(directory: Path, manifest: Manifest, say: Callable[[str], None]) -> FusedEngine | None:
+def fused_engine(directory: Path, manifest: Manifest, say: Callable[[str], None]) -> NativeEngine | None:
     """Open it, or say why a bundle that has parameters for it is verified without it.
 
     Raises:
@@ -19,7 +19,7 @@ def fused_engine(directory: Path, manifest: Manifest, say: Callable[[str], None]
         return None
     if (reason := missing()) is None:
         try:
-            return FusedEngine(directory)
+            return NativeEngine(directory)
         except (EngineError, MissingLibrary) as error:
             reason = str(error)
     say(f"without the fused engine for CPUs: {reason}")

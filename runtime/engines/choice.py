@@ -13,7 +13,7 @@ from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Lowering
 from txport.runtime.device.gpu import Gpu, find_gpu, usable_gpu
 from txport.runtime.engine import Engine
-from txport.runtime.engines import fused
+from txport.runtime.engines import native
 from txport.runtime.engines.build_record import BuildRecord, LibraryName
 from txport.runtime.engines.directories import Built, best, candidates, directories
 from txport.runtime.engines.tensorrt import TensorRt, find_tensorrt
@@ -127,7 +127,7 @@ def _forced(manifest: Manifest, device: str, lowering: str | None) -> Choice:
         raise BundleError(
             f"{_NO_TABLE}: export it again with this version of txport, which writes them for models with LayerNorm"
         )
-    if (reason := fused.missing()) is not None:
+    if (reason := native.missing()) is not None:
         raise MissingLibrary(f"the fused engine cannot be used: {reason}")
     return Choice(FUSED, "cpu", (), "engine fused was requested")
 
@@ -152,7 +152,7 @@ def against_fused(manifest: Manifest) -> str | None:
         return _NO_TABLE
     if manifest.verification is not None and FUSED not in manifest.verification.engines:
         return "the bundle was not verified with the fused engine, as tx-verify BUNDLE does"
-    return fused.missing()
+    return native.missing()
 
 
 def _on_ort(manifest: Manifest, device: str, lowering: str | None, reason: str) -> Choice:
@@ -278,7 +278,7 @@ def open_engine(directory: Path, manifest: Manifest, choice: Choice, threads: in
 
 def _open(directory: Path, manifest: Manifest, choice: Choice, threads: int, many: bool) -> Engine:
     if choice.engine == FUSED:
-        return fused.FusedEngine(directory, threads, many)
+        return native.NativeEngine(directory, threads, many)
     if choice.device == "cuda":
         return _open_on_gpu(directory, manifest, choice)
     if manifest.parameters is not None and (reason := against_fused(manifest)) is not None and reason in choice.reason:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from parity import Difference, by_cpp, by_python, compare
-from txport.runtime.engines.fused import missing
+from txport.runtime.engines.native import missing
 from txport.training.spoken import corpus as spoken
 
 SOURCE = Path(__file__).parents[2] / "runtime" / "cpp"

@@ -20,7 +20,7 @@ from numpy_runner import LAYER_NORM, random_model
 from txport.exporter.reference import answers, pad
 from txport.models.transformer import Transformer
 from txport.runtime.engine import Engine
-from txport.runtime.engines.fused import FusedEngine, missing
+from txport.runtime.engines.native import NativeEngine, missing
 from txport.runtime.search.greedy import decode_all
 from txport.runtime.search.requests import Request
 from txport.training.torch_engine import TorchEngine
@@ -65,8 +65,8 @@ def open_engine(tmp_path_factory: pytest.TempPathFactory) -> Any:
         return directory
 
     @functools.cache
-    def opened(name: str, form: Form = "float32", threads: int = 1) -> FusedEngine:
-        return FusedEngine(bundle(name, form), threads)
+    def opened(name: str, form: Form = "float32", threads: int = 1) -> NativeEngine:
+        return NativeEngine(bundle(name, form), threads)
 
     return opened
 
@@ -130,7 +130,7 @@ def test_ids_depend_neither_on_the_batch_nor_on_threads(open_engine: Any, name: 
         np.testing.assert_array_equal(whole[: len(alone[row]), row], single[: len(alone[row]), 0])
 
 
-def logits_of(engine: FusedEngine, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> np.ndarray:
+def logits_of(engine: NativeEngine, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> np.ndarray:
     """float32 `[steps, rows, vocabulary]` along these targets."""
     ids, lengths = pad(sources, engine.tokens.pad)
     rows, steps, made = range(len(sources)), max(map(len, targets)), []

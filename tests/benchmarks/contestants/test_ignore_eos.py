@@ -8,7 +8,7 @@ from device_engines import engine_on
 from memory_device import MemoryDevice
 from memory_engine import TOKENS
 from txport.benchmarks.contestants.ignore_eos import encode_and_wait, fused_without_eos, ignore_eos
-from txport.runtime.engines.fused import FusedEngine, missing
+from txport.runtime.engines.native import NativeEngine, missing
 from txport.runtime.search.greedy import decode_all
 from txport.runtime.search.requests import Request
 
@@ -45,7 +45,7 @@ def test_the_fused_engine_goes_on_after_eos(bundle: Path) -> None:
     rng = np.random.default_rng(0)
     sources = [[*rng.integers(4, 200, 9).tolist(), TOKENS.eos] for _ in range(8)]
     requests = [Request(source, 60) for source in sources]
-    plain = [result.ids for result in decode_all(FusedEngine(bundle, 1), requests)]
+    plain = [result.ids for result in decode_all(NativeEngine(bundle, 1), requests)]
     endless = [result.ids for result in decode_all(fused_without_eos(bundle, 1, sources, 60), requests)]
     assert [len(ids) for ids in endless] == [60] * 8
     assert all(after[: len(before)] == before for before, after in zip(plain, endless, strict=True))

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from make_fused_bundle import write_fused_bundle
 from numpy_runner import random_model
 from txport.benchmarks.studies.busy_cores import main
-from txport.runtime.engines.fused import missing
+from txport.runtime.engines.native import missing
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=f"needs the fused engine's library: {missing()}")
 

@@ -169,15 +169,68 @@ TEST_CASE("no calls of the C ABI of an engine lead a row beyond its cache") {
   }
 }
 
+TEST_CASE("the C ABI opens any engine, by the words of the translator") {
+  const txport::core::Manifest manifest = txport::core::Manifest::load(kToyBundle);
+  for (const char* lowering : {"ort", "scatter"}) {
+    txport_engine_options how = TXPORT_ENGINE_OPTIONS_INIT;
+    how.device = "cpu";
+    how.engine = "ort";
+    how.lowering = lowering;
+    how.threads = 1;
+    txport_engine_handle* engine = nullptr;
+    REQUIRE(txport_engine_open(kToyBundle.c_str(), &how, &engine) == TXPORT_OK);
+    const char* name = nullptr;
+    REQUIRE(txport_engine_name(engine, &name) == TXPORT_OK);
+    CHECK(std::string(name).find("ONNX Runtime") == 0);
+    CHECK(std::string(name).find(std::string("lowering ") + lowering) != std::string::npos);
+    txport_engine_facts facts = TXPORT_ENGINE_FACTS_INIT;
+    REQUIRE(txport_engine_get_facts(engine, &facts) == TXPORT_OK);
+    CHECK(facts.batch == manifest.limits().batch);
+    CHECK(facts.vocabulary == manifest.model.target_vocabulary);
+    CHECK(facts.poll == 1);
+    const MemoryPointer memory = encoded(*engine);
+    const StatePointer state = allocated(*engine, 16);
+    const Ids limits{5, 3};
+    REQUIRE(txport_state_place(state.get(), 2, kBoth.data(), memory.get(), kBoth.data(), limits.data()) == TXPORT_OK);
+    std::array<Ids, 2> made;
+    std::array<std::uint8_t, 2> finished{};
+    for (int i = 0; i < 5; ++i) {
+      Ids tokens(2);
+      std::int64_t steps = 0;
+      REQUIRE(txport_state_step(state.get(), 1) == TXPORT_OK);
+      REQUIRE(txport_state_read(state.get(), tokens.data(), 1, &steps, finished.data()) == TXPORT_OK);
+      for (std::size_t row = 0; row < 2; ++row) {
+        if (made.at(row).size() < static_cast<std::size_t>(limits[row])) made.at(row).push_back(tokens[row]);
+      }
+    }
+    CHECK(finished == std::array<std::uint8_t, 2>{1, 1});
+    const auto expected = txport::core::decode_all(*engine->engine, {{{4, 5, 6, 7}, 5}, {{8, 9}, 3}}, {});
+    for (std::size_t row = 0; row < 2; ++row) {
+      made.at(row).resize(expected[row].ids.size());
+      CHECK(made.at(row) == expected[row].ids);
+    }
+    txport_engine_close(engine);
+  }
+}
+
 TEST_CASE("arguments of the C ABI of an engine that cannot be") {
   const random_model::RandomModel model({}, 11);
   const txport_engine_handle engine = handle_of(model);
   const txport_engine_handle other = handle_of(model);
   txport_engine_handle* none = nullptr;
-  CHECK(refused(txport_engine_open(nullptr, 1, 0, &none), "bundle is NULL"));
-  CHECK(refused(txport_engine_open("/nowhere", -1, 0, &none), "threads is -1"));
-  CHECK(txport_engine_open("/nowhere", 1, 0, &none) == TXPORT_BUNDLE_ERROR);
-  CHECK(txport_engine_open(kToyBundle.c_str(), 1, 0, &none) == TXPORT_ENGINE_ERROR);  // of an older version
+  txport_engine_options how = TXPORT_ENGINE_OPTIONS_INIT;
+  CHECK(refused(txport_engine_open(nullptr, &how, &none), "bundle is NULL"));
+  CHECK(txport_engine_open("/nowhere", &how, &none) == TXPORT_BUNDLE_ERROR);
+  how.engine = "fused";
+  CHECK(txport_engine_open(kToyBundle.c_str(), &how, &none) == TXPORT_BUNDLE_ERROR);  // of an older version
+  how.engine = "swift";
+  CHECK(refused(txport_engine_open(kToyBundle.c_str(), &how, &none), "engine 'swift' is not supported"));
+  how.threads = -1;
+  CHECK(refused(txport_engine_open("/nowhere", &how, &none), "threads is -1"));
+  how.struct_size = 8;
+  CHECK(refused(txport_engine_open("/nowhere", &how, &none), "txport_engine_options.struct_size is 8"));
+  txport_engine_facts facts{};
+  CHECK(refused(txport_engine_get_facts(&engine, &facts), "txport_engine_facts.struct_size is 0"));
   CHECK(none == nullptr);
   CHECK(refused(txport_engine_name(nullptr, nullptr), "NULL"));
   CHECK(refused(txport_engine_get_facts(&engine, nullptr), "facts is NULL"));

@@ -19,7 +19,7 @@ from txport.exporter.verification.verify import Verifier, store_report
 from txport.models.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.manifest import Manifest, list_files
-from txport.runtime.engines.fused import missing
+from txport.runtime.engines.native import missing
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.errors import BundleError, CheckFailed
 from txport.runtime.golden import load_golden

@@ -16,7 +16,7 @@ from txport.exporter.verify_command import main as command
 from txport.runtime.bundle.manifest import Manifest, list_files
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.engines.choice import choose
-from txport.runtime.engines.fused import missing
+from txport.runtime.engines.native import missing
 from txport.runtime.engines.ort_cuda import OrtProgram
 from txport.runtime.errors import CheckFailed, InputError
 from txport.runtime.translator import Translator

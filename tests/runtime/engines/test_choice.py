@@ -58,7 +58,7 @@ def test_the_choice_of_an_engine_and_a_device(monkeypatch: pytest.MonkeyPatch, c
         gpu = Gpu(**{each.name: gpu.get(each.name, "13.0") for each in dataclasses.fields(Gpu)})
     monkeypatch.setattr(MODULE + ".find_gpu", lambda: gpu)
     monkeypatch.setattr(MODULE + ".cuda_provider", lambda: provider)
-    monkeypatch.setattr(MODULE + ".fused.missing", lambda: case.get("against_fused"))
+    monkeypatch.setattr(MODULE + ".native.missing", lambda: case.get("against_fused"))
     asked = manifest, case["device"], case.get("asked", "auto"), case.get("lowering"), BUNDLE
     if "refused" in case:
         with pytest.raises(TxportError) as caught:

@@ -1,7 +1,7 @@
 /* txport: one engine of a bundle, for programs that bring their own search. The C ABI.
  *
  * Encode sentences, then step a fixed set of rows whose buffers the engine owns: ids in, ids out, no text. Python's
- * runtime drives the fused CPU engine through this. Applications that translate want txport.h.
+ * runtime drives native engines through this. Applications that translate want txport.h.
  *
  * Result codes, txport_message() and lifetimes are as in txport.h. Threads: any number may use an engine at once; a
  * state belongs to one thread at a time. States and memories may outlive their engine's handle.
@@ -19,17 +19,37 @@ typedef struct txport_engine_handle txport_engine_handle;
 typedef struct txport_engine_memory txport_engine_memory; /* what the encoder made of some sentences */
 typedef struct txport_engine_state txport_engine_state;   /* the rows of a batch, and their buffers */
 
-/* How large a batch may be, and ids with a meaning. */
+/* How to open an engine. Begin with TXPORT_ENGINE_OPTIONS_INIT: every zero is the default. New fields come at the end,
+ * and `struct_size` says which ones the application knows. libtxport has every engine, libtxport_engine the fused one.
+ */
+typedef struct txport_engine_options {
+  size_t struct_size; /* sizeof(txport_engine_options) */
+  const char* device; /* these three as in txport_translator_options */
+  const char* engine;
+  const char* lowering;
+  int32_t threads;        /* of each operator on the CPU; 0: as many as there are cores */
+  int32_t many;           /* not 0: several threads will call at once; each then works for itself */
+  txport_warning warning; /* NULL: warnings go nowhere */
+  void* warning_user;     /* passed to `warning` */
+} txport_engine_options;
+
+#define TXPORT_ENGINE_OPTIONS_INIT \
+  { sizeof(txport_engine_options), 0, 0, 0, 0, 0, 0, 0 }
+
+/* How large a batch may be, and ids with a meaning. Begin with TXPORT_ENGINE_FACTS_INIT. */
 typedef struct txport_engine_facts {
+  size_t struct_size;            /* sizeof(txport_engine_facts) */
   int64_t batch, source, target; /* most rows; most source and target tokens of a row, eos included */
   int64_t pad, unk, bos, eos;    /* padding, unknown, decoder start, end of sequence */
   int64_t vocabulary;            /* target ids, and logits of a row */
   int64_t poll;                  /* steps that are worth making in one call before the host looks */
 } txport_engine_facts;
 
-/* Open a bundle on `threads` threads, or as many as there are cores if that is 0. Not 0 in `many` says that several
- * threads will call at once: each then works for itself. */
-TXPORT_API txport_code txport_engine_open(const char* bundle, int32_t threads, int32_t many,
+#define TXPORT_ENGINE_FACTS_INIT \
+  { sizeof(txport_engine_facts), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/* Open a bundle. `options` may be NULL. On success, close *engine at the end. */
+TXPORT_API txport_code txport_engine_open(const char* bundle, const txport_engine_options* options,
                                           txport_engine_handle** engine) TXPORT_NOEXCEPT;
 TXPORT_API void txport_engine_close(txport_engine_handle* engine) TXPORT_NOEXCEPT;
 

@@ -12,9 +12,10 @@
 
 #include "abi/engine.hpp"
 #include "abi/guard.hpp"
+#include "abi/open.hpp"
+#include "abi/options.hpp"
 #include "bundle/manifest.hpp"
 #include "errors.hpp"
-#include "fused/engine.hpp"
 
 struct txport_engine_memory {
   std::shared_ptr<const txport::core::Engine> engine;
@@ -36,6 +37,7 @@ namespace {
 
 using txport::abi::given;
 using txport::abi::guarded;
+using txport::abi::unless_null;
 using txport::core::Ids;
 using txport::core::InputError;
 using txport::core::StepOutput;
@@ -72,14 +74,20 @@ txport_engine_state& read_out(txport_engine_state* state) {
 
 }  // namespace
 
-txport_code txport_engine_open(const char* bundle, std::int32_t threads, std::int32_t many,
+txport_code txport_engine_open(const char* bundle, const txport_engine_options* options,
                                txport_engine_handle** engine) noexcept {
   return guarded([&] {
     given(engine, "engine") = nullptr;
     given(bundle, "bundle");
-    within(threads, 0, 4096, "threads");
+    const auto fields = txport::abi::read_options(options, sizeof(txport_engine_options), "txport_engine_options");
+    within(fields.threads, 0, 4096, "threads");
     const auto manifest = txport::core::Manifest::load(bundle);
-    auto opened = txport::core::open_fused(bundle, manifest, {threads, many != 0});
+    auto opened = txport::abi::open_asked(bundle, manifest,
+                                          {unless_null(fields.device).value_or("auto"),
+                                           unless_null(fields.engine).value_or("auto"),
+                                           unless_null(fields.lowering).value_or(""),
+                                           {fields.threads, fields.many != 0},
+                                           txport::abi::listener(fields.warning, fields.warning_user)});
     *engine = std::make_unique<txport_engine_handle>(txport_engine_handle{std::move(opened), manifest.model}).release();
     return TXPORT_OK;
   });
@@ -99,8 +107,14 @@ txport_code txport_engine_get_facts(const txport_engine_handle* engine, txport_e
     const auto& [opened, sizes] = given(engine, "engine");
     const auto& limits = opened->limits();
     const auto& tokens = opened->tokens();
-    given(facts, "facts") = {limits.batch, limits.source, limits.target,           tokens.pad,    tokens.unk,
-                             tokens.bos,   tokens.eos,    sizes.target_vocabulary, opened->poll()};
+    const std::size_t size = given(facts, "facts").struct_size;
+    constexpr std::size_t kFirst = sizeof(txport_engine_facts);  // the size of the first version of the struct
+    if (size < kFirst)
+      throw InputError("txport_engine_facts.struct_size is " + std::to_string(size) +
+                       ": set it to sizeof(txport_engine_facts)");
+    // Of a newer header, fields that we do not know stay as they are.
+    *facts = {size,       limits.batch, limits.source, limits.target,           tokens.pad,
+              tokens.unk, tokens.bos,   tokens.eos,    sizes.target_vocabulary, opened->poll()};
     return TXPORT_OK;
   });
 }

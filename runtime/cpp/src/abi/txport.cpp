@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "abi/guard.hpp"
+#include "abi/options.hpp"
 #include "errors.hpp"
 #include "translator.hpp"
 
@@ -43,6 +44,8 @@ namespace {
 using txport::abi::fail;
 using txport::abi::given;
 using txport::abi::guarded;
+using txport::abi::read_options;
+using txport::abi::unless_null;
 using txport::core::CheckFailed;
 using txport::core::Ids;
 using txport::core::InputError;
@@ -53,27 +56,8 @@ using txport::core::Translator;
 
 const Translator& given(const txport_translator* translator) { return *given(translator, "translator").translator; }
 
-// A copy of options that may be null, or of an older header; a newer header may have fields that we do not know.
-template <typename T>
-T read_options(const T* options, std::size_t smallest, const char* name) {
-  T result{};
-  if (options == nullptr) return result;
-  const std::string start = std::string(name) + ".struct_size is " + std::to_string(options->struct_size);
-  if (options->struct_size > sizeof(T)) {
-    throw InputError(start + ", but txport " + txport_version() + " knows " + std::to_string(sizeof(T)) +
-                     ": the application was compiled for a newer txport, install that");
-  }
-  if (options->struct_size < smallest) throw InputError(start + ": set it to sizeof(" + name + ")");
-  std::memcpy(&result, options, options->struct_size);
-  return result;
-}
-
 std::optional<std::int64_t> unless_zero(std::int32_t value) {
   return value == 0 ? std::nullopt : std::optional<std::int64_t>(value);
-}
-
-std::optional<std::string> unless_null(const char* text) {
-  return text == nullptr ? std::nullopt : std::optional<std::string>(text);
 }
 
 // One field of txport_options, by the kind of its option.
@@ -113,11 +97,7 @@ txport::core::TranslatorOptions options_of(const txport_translator_options* opti
   result.batch = unless_zero(fields.batch);
   if (fields.batch_tokens != 0) result.batch_tokens = fields.batch_tokens;
   if (fields.workers != 0) result.workers = fields.workers == -1 ? 0 : fields.workers;
-  if (fields.warning != nullptr) {
-    result.warn = [warning = fields.warning, user = fields.warning_user](const std::string& words) {
-      warning(user, words.c_str());
-    };
-  }
+  result.warn = txport::abi::listener(fields.warning, fields.warning_user);
   return result;
 }
 

@@ -1,4 +1,4 @@
-"""The fused engine from Python: a real bundle, the library's place, its errors, and what takes its place.
+"""Native engines from Python, the fused one above all: a real bundle, the library's place, errors, what takes its place.
 
 Its arithmetic is compared with PyTorch in tests/exporter/test_fused.py.
 """
@@ -6,6 +6,7 @@ Its arithmetic is compared with PyTorch in tests/exporter/test_fused.py.
 import dataclasses
 import functools
 import logging
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,22 +20,23 @@ from toy import BUNDLE
 from txport.runtime import Translator
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engine import log_probabilities
-from txport.runtime.engines import fused
+from txport.runtime.engines import native
 from txport.runtime.engines.choice import choose, open_engine
-from txport.runtime.engines.fused import MOST_STEPS, FusedEngine, find_library, missing
+from txport.runtime.engines.native import MOST_STEPS, NativeEngine, find_library, missing
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.errors import BundleError, EngineError, InputError, MissingLibrary
 from txport.runtime.golden import check_translator, load_golden
 from txport.runtime.search.greedy import decode_all
 from txport.runtime.search.requests import Request
+from txport.runtime.system import library_name
 
 needs_library = pytest.mark.skipif(missing() is not None, reason=f"needs the fused engine's library: {missing()}")
 SOURCES = st.lists(st.lists(st.integers(4, 99), max_size=11).map(lambda ids: [*ids, 3]), min_size=1, max_size=4)
 
 
 @pytest.fixture(scope="module")
-def engine(bundle: Path) -> FusedEngine:
-    return FusedEngine(bundle, threads=1)
+def engine(bundle: Path) -> NativeEngine:
+    return NativeEngine(bundle, threads=1)
 
 
 @functools.cache
@@ -43,7 +45,7 @@ def _ort(bundle: Path) -> OrtEngine:
 
 
 @needs_library
-def test_it_is_what_the_manifest_says(bundle: Path, engine: FusedEngine) -> None:
+def test_it_is_what_the_manifest_says(bundle: Path, engine: NativeEngine) -> None:
     manifest = Manifest.load(bundle)
     assert engine.name.startswith("fused cpu (") and "float32 weights" in engine.name
     assert (engine.limits, engine.tokens) == (manifest.limits, manifest.tokens)
@@ -77,7 +79,7 @@ def test_workers_share_one_engine(bundle: Path) -> None:
 @settings(max_examples=25, deadline=None)
 @given(sources=SOURCES, limits=LIMITS, walk=WALK)
 def test_rows_move_repeat_and_are_refilled(
-    bundle: Path, engine: FusedEngine, sources: list[list[int]], limits: list[int], walk: list[Turn]
+    bundle: Path, engine: NativeEngine, sources: list[list[int]], limits: list[int], walk: list[Turn]
 ) -> None:
     def after(source: Sequence[int], made: Sequence[int]) -> int:
         return decode_all(_ort(bundle), [Request(source, len(made) + 1, prefix=made)])[0].ids[-1]
@@ -86,7 +88,7 @@ def test_rows_move_repeat_and_are_refilled(
 
 
 @needs_library
-def test_many_steps_are_one_call_or_few(engine: FusedEngine) -> None:
+def test_many_steps_are_one_call_or_few(engine: NativeEngine) -> None:
     """As one by one, and groups that were not read yet come in order."""
     source = np.array([[17, 30, 25, 3], [40, 3, 0, 0]])
     memory = engine.encode(source, np.array([4, 2]))
@@ -106,7 +108,7 @@ def test_many_steps_are_one_call_or_few(engine: FusedEngine) -> None:
 
 
 @needs_library
-def test_arrays_of_any_form_are_taken(engine: FusedEngine) -> None:
+def test_arrays_of_any_form_are_taken(engine: NativeEngine) -> None:
     """Ids of 32 bits, columns of a larger array, Fortran's order."""
     ids = np.array([[17, 30, 25, 3], [40, 41, 42, 3]])
     lengths = np.array([4, 4])
@@ -126,7 +128,7 @@ def test_arrays_of_any_form_are_taken(engine: FusedEngine) -> None:
 
 
 @needs_library
-def test_tokens_are_scored_by_the_library(engine: FusedEngine) -> None:
+def test_tokens_are_scored_by_the_library(engine: NativeEngine) -> None:
     state = engine.allocate(2, 4, 16, logits=True)
     state.place([0, 1], engine.encode(np.array([[17, 30, 25, 3], [40, 3, 0, 0]]), np.array([4, 2])), [0, 1], [16, 16])
     state.step(1)
@@ -138,7 +140,7 @@ def test_tokens_are_scored_by_the_library(engine: FusedEngine) -> None:
 
 
 @needs_library
-def test_misuse_is_one_sentence(engine: FusedEngine) -> None:
+def test_misuse_is_one_sentence(engine: NativeEngine) -> None:
     state = engine.allocate(1, 4, 16)
     state.place([0], engine.encode(np.array([[17, 3]]), np.array([2])), [0], [40])
     with pytest.raises(InputError, match="end of its cache"):
@@ -150,7 +152,7 @@ def test_misuse_is_one_sentence(engine: FusedEngine) -> None:
 
 
 @needs_library
-def test_a_step_that_is_refused_makes_nothing_and_those_before_it_are_read(engine: FusedEngine) -> None:
+def test_a_step_that_is_refused_makes_nothing_and_those_before_it_are_read(engine: NativeEngine) -> None:
     state = engine.allocate(1, 4, MOST_STEPS)
     with pytest.raises(InputError, match="nothing to read: step first"):
         state.read()
@@ -168,7 +170,7 @@ def test_a_step_that_is_refused_makes_nothing_and_those_before_it_are_read(engin
 
 
 @needs_library
-def test_arrays_of_different_lengths_are_refused(engine: FusedEngine) -> None:
+def test_arrays_of_different_lengths_are_refused(engine: NativeEngine) -> None:
     source, lengths = np.array([[17, 3], [30, 3]]), np.array([2, 2])
     with pytest.raises(InputError, match="source_lengths has 1 elements and input_ids 2: each needs one for the other"):
         engine.encode(source, lengths[:1])
@@ -190,9 +192,9 @@ def test_a_damaged_bundle_is_refused_in_the_words_of_the_manifest(bundle: Path, 
     with (copy / "onnx" / "weights.bin").open("ab") as file:
         file.write(b"x")
     with pytest.raises(BundleError, match=r"weights\.bin has \d+ bytes instead of \d+"):
-        FusedEngine(copy)
+        NativeEngine(copy)
     with pytest.raises(BundleError, match=r"no manifest\.json"):
-        FusedEngine(tmp_path)
+        NativeEngine(tmp_path)
 
 
 @needs_library
@@ -203,7 +205,7 @@ def test_a_bundle_that_it_cannot_run_falls_to_onnx_runtime(
         raise EngineError("the fused engine cannot run it: its heads are of 7")
 
     manifest = dataclasses.replace(Manifest.load(bundle), verification=None)
-    monkeypatch.setattr(fused, "FusedEngine", refuse)
+    monkeypatch.setattr(native, "NativeEngine", refuse)
     choice = choose(manifest, "cpu", bundle=bundle)
     assert choice.ways == [("fused", None), *(("ort", lowering) for lowering in manifest.lowerings)]
     with caplog.at_level(logging.WARNING, "txport"):
@@ -213,13 +215,35 @@ def test_a_bundle_that_it_cannot_run_falls_to_onnx_runtime(
         open_engine(bundle, manifest, choose(manifest, "cpu", "fused", bundle=bundle))
 
 
+@pytest.mark.skipif("TXPORT_CPP_BUILD" not in os.environ, reason="needs the C++ build: make cpp")
+@pytest.mark.parametrize("lowering", ["ort", "scatter"])
+def test_any_engine_of_the_cpp_runtime_is_driven(lowering: str) -> None:
+    """ONNX Runtime through libtxport.so makes the ids that it makes here."""
+    library, manifest = Path(os.environ["TXPORT_CPP_BUILD"]) / library_name("txport"), Manifest.load(BUNDLE)
+    native = NativeEngine(BUNDLE, threads=1, engine="ort", lowering=lowering, file=library)
+    assert native.name.startswith("ONNX Runtime") and native.name.endswith(f"lowering {lowering}")
+    assert (native.limits, native.tokens, native.poll) == (manifest.limits, manifest.tokens, 1)
+    requests = [Request([*range(4, 4 + length), manifest.tokens.eos], max_length=9 + length) for length in range(1, 20)]
+    scored = [dataclasses.replace(request, scores=True, min_length=3) for request in requests]
+    ours = decode_all(OrtEngine(BUNDLE, manifest, ["scatter"], threads=1), [*requests, *scored])
+    for result, expected in zip(decode_all(native, [*requests, *scored]), ours, strict=True):
+        assert result.ids == expected.ids
+        assert result.scores == (None if expected.scores is None else pytest.approx(expected.scores, rel=1e-4))
+
+
+@needs_library
+def test_the_small_library_has_the_fused_engine_alone(bundle: Path) -> None:
+    with pytest.raises(InputError, match="libtxport_engine has the fused engine alone, for the CPU: leave device"):
+        NativeEngine(bundle, engine="ort")
+
+
 # --- where there is no library ---------------------------------------------------------------------------------------
 
 
 def test_without_the_library_everything_runs_on_onnx_runtime(
     bundle: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv(fused.VARIABLE, "")
+    monkeypatch.setenv(native.VARIABLE, "")
     assert find_library() is None
     manifest = dataclasses.replace(Manifest.load(bundle), verification=None)
     with caplog.at_level(logging.INFO, "txport"):
@@ -232,17 +256,17 @@ def test_without_the_library_everything_runs_on_onnx_runtime(
     with pytest.raises(MissingLibrary, match="the fused engine cannot be used: .* make fused"):
         choose(Manifest.load(bundle), "cpu", "fused")
     with pytest.raises(MissingLibrary, match="make fused"):
-        FusedEngine(bundle)
+        NativeEngine(bundle)
 
 
 def test_a_library_that_is_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(fused.VARIABLE, str(tmp_path / "nowhere.so"))
+    monkeypatch.setenv(native.VARIABLE, str(tmp_path / "nowhere.so"))
     with pytest.raises(MissingLibrary, match=r"nowhere\.so cannot be loaded .*make fused"):
-        FusedEngine(BUNDLE)
+        NativeEngine(BUNDLE)
     (tmp_path / "text.so").write_text("no library")
-    monkeypatch.setenv(fused.VARIABLE, str(tmp_path / "text.so"))
+    monkeypatch.setenv(native.VARIABLE, str(tmp_path / "text.so"))
     with pytest.raises(MissingLibrary, match=r"text\.so cannot be loaded"):
-        FusedEngine(BUNDLE)
+        NativeEngine(BUNDLE)
 
 
 @needs_library
@@ -251,13 +275,13 @@ def test_a_library_of_another_version_is_refused(tmp_path: Path, monkeypatch: py
     assert library is not None
     copy = tmp_path / "old.so"
     shutil.copyfile(library, copy)
-    monkeypatch.setenv(fused.VARIABLE, str(copy))
-    monkeypatch.setattr(fused, "VERSION", "99.0.0")
+    monkeypatch.setenv(native.VARIABLE, str(copy))
+    monkeypatch.setattr(native, "VERSION", "99.0.0")
     with pytest.raises(MissingLibrary, match=r"old\.so is of txport \S+, and this is 99\.0\.0"):
-        FusedEngine(BUNDLE)
+        NativeEngine(BUNDLE)
 
 
 @needs_library
 def test_a_bundle_without_parameters_is_refused_by_the_library_too() -> None:
     with pytest.raises(EngineError, match="fused engine cannot run"):
-        FusedEngine(BUNDLE)
+        NativeEngine(BUNDLE)

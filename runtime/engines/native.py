@@ -1,14 +1,15 @@
-"""The fused CPU engine: encoder and decoder steps as single calls of a small library, `libtxport_engine.so`.
+"""Engines of the C++ runtime, driven through their C ABI (`txport/engine.h`).
 
-The library is C++ (`runtime/cpp/src/fused`), driven through its C ABI (`txport/engine.h`) by ctypes, which lets go of
-Python's global lock for the length of each call. Arrays of int64 go in as they are.
+The small library `libtxport_engine.so` has the fused engine for CPUs (`runtime/cpp/src/fused`), encoder and groups of
+steps as single calls; `libtxport.so` has every engine. ctypes lets go of Python's global lock for the length of each
+call. Arrays of int64 go in as they are.
 """
 
 import ctypes
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from ctypes import byref, c_char_p, c_int32, c_int64, c_void_p
+from ctypes import byref, c_char_p, c_int32, c_int64, c_size_t, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ _HOW = f"run make fused in a clone, or name it by {VARIABLE}"
 _ERRORS: dict[int, type[TxportError]] = {1: InputError, 2: BundleError, 5: ResourceError, 9: MissingLibrary}
 # The functions of engine.h that return a code, and their arguments.
 _CHECKED: dict[str, tuple[Any, ...]] = {
-    "txport_engine_open": (c_char_p, c_int32, c_int32, c_void_p),
+    "txport_engine_open": (c_char_p, c_void_p, c_void_p),
     "txport_engine_name": (c_void_p, c_void_p),
     "txport_engine_get_facts": (c_void_p, c_void_p),
     "txport_engine_encode": (c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_void_p),
@@ -59,11 +60,27 @@ _PLAIN: dict[str, tuple[Any, tuple[Any, ...]]] = {
 }
 
 
+class _Options(ctypes.Structure):
+    """`txport_engine_options`."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("device", c_char_p),
+        ("engine", c_char_p),
+        ("lowering", c_char_p),
+        ("threads", c_int32),
+        ("many", c_int32),
+        ("warning", c_void_p),
+        ("warning_user", c_void_p),
+    ]
+
+
 class _Facts(ctypes.Structure):
     """`txport_engine_facts`."""
 
     _fields_ = [
-        (name, c_int64) for name in ("batch", "source", "target", "pad", "unk", "bos", "eos", "vocabulary", "poll")
+        ("struct_size", c_size_t),
+        *((name, c_int64) for name in ("batch", "source", "target", "pad", "unk", "bos", "eos", "vocabulary", "poll")),
     ]
 
 
@@ -135,31 +152,52 @@ class _Handle:
         self._free(self.value)
 
 
-class FusedEngine:
-    """A bundle on the fused engine.
+class NativeEngine:
+    """A bundle on an engine of the C++ runtime.
 
     Args:
         directory: the bundle.
         threads: threads that share the work of a batch; 0 for as many as there are cores.
         many: several threads will run batches at once: each then works for itself.
+        device, engine, lowering: as for `txport.runtime.engines.choice.choose`.
+        file: the library; None for that of the fused engine.
 
     Raises:
         MissingLibrary: the library is not here, or it is not of this version.
         BundleError: the bundle is damaged.
+        InputError: the library does not have that engine.
         EngineError: this engine cannot run the bundle; the message says why.
         ResourceError: there is not enough memory.
     """
 
-    def __init__(self, directory: Path, threads: int = 0, many: bool = False) -> None:
-        file = find_library()
+    def __init__(
+        self,
+        directory: Path,
+        threads: int = 0,
+        many: bool = False,
+        *,
+        device: str = "cpu",
+        engine: str = "fused",
+        lowering: str | None = None,
+        file: Path | None = None,
+    ) -> None:
+        file = file or find_library()
         if file is None:
             raise MissingLibrary(f"the fused engine cannot be used: {missing()}")
         self._library = library = _load(file)
-        engine, facts, name = c_void_p(), _Facts(), c_char_p()
-        _check(library, library.txport_engine_open(os.fsencode(directory), threads, many, byref(engine)))
-        self._handle = _Handle(engine, library.txport_engine_close)
-        _check(library, library.txport_engine_get_facts(engine, byref(facts)))
-        _check(library, library.txport_engine_name(engine, byref(name)))
+        options = _Options(
+            struct_size=ctypes.sizeof(_Options),
+            device=device.encode(),
+            engine=engine.encode(),
+            lowering=None if lowering is None else lowering.encode(),
+            threads=threads,
+            many=many,
+        )
+        opened, facts, name = c_void_p(), _Facts(struct_size=ctypes.sizeof(_Facts)), c_char_p()
+        _check(library, library.txport_engine_open(os.fsencode(directory), byref(options), byref(opened)))
+        self._handle = _Handle(opened, library.txport_engine_close)
+        _check(library, library.txport_engine_get_facts(opened, byref(facts)))
+        _check(library, library.txport_engine_name(opened, byref(name)))
         self.name = (name.value or b"").decode()
         self.limits = Limits(facts.batch, facts.source, facts.target)
         self.tokens = SpecialTokens(facts.pad, facts.unk, facts.bos, facts.eos)
@@ -180,16 +218,16 @@ class FusedEngine:
         target: int = self._library.txport_engine_first_target(self._handle.value, source)
         return target
 
-    def allocate(self, rows: int, source: int, target: int, *, logits: bool = False) -> "FusedState":
+    def allocate(self, rows: int, source: int, target: int, *, logits: bool = False) -> "NativeState":
         """Buffers for `rows` sentences of up to `source` tokens that make up to `target` tokens, all rows finished."""
         state, library = c_void_p(), self._library
         code = library.txport_engine_allocate(self._handle.value, rows, source, target, logits, byref(state))
         _check(library, code)
         handle = _Handle(state, library.txport_state_free)
-        return FusedState(library, handle, (rows, source, target), self.vocabulary)
+        return NativeState(library, handle, (rows, source, target), self.vocabulary)
 
 
-class FusedState:
+class NativeState:
     """One running batch in the library's memory; see `txport.runtime.engine.DecoderState`.
 
     Args:
@@ -264,10 +302,10 @@ class FusedState:
         here = _int64(rows)
         _check(self._library, self._library.txport_state_reorder(self._handle.value, len(here), _address(here)))
 
-    def moved(self, rows: Sequence[int], target: int) -> "FusedState":
+    def moved(self, rows: Sequence[int], target: int) -> "NativeState":
         """A new state of these rows, as often as each is named; see `DecoderState.moved`."""
         here, state, library = _int64(rows), c_void_p(), self._library
         arguments = len(here), _address(here), target, byref(state)
         _check(library, library.txport_state_moved(self._handle.value, *arguments))
         handle = _Handle(state, library.txport_state_free)
-        return FusedState(library, handle, (len(here), self.source, target), self._vocabulary)
+        return NativeState(library, handle, (len(here), self.source, target), self._vocabulary)
