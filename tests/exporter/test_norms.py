@@ -79,7 +79,8 @@ def test_on_a_cpu_onnx_runtime_runs_them_and_says_why_once(bundle: Path) -> None
     assert choice.reason.count("the bundle has no parameters for the fused engine") == 1
     with pytest.raises(BundleError, match="no parameters for the fused engine: .* for models with LayerNorm"):
         choose(manifest, "cpu", "fused")
-    found = [Translator(bundle, "cpu", each, workers=0).translate(["a cat sees it"]) for each in (None, *LOWERINGS)]
+    translators = [Translator(bundle, "cpu", lowering=each, workers=0) for each in (None, *LOWERINGS)]
+    found = [translator.translate(["a cat sees it"]) for translator in translators]
     assert all(other == found[0] for other in found)
 
 

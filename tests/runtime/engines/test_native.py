@@ -1,4 +1,4 @@
-"""Native engines from Python, the fused one above all: a real bundle, the library's place, errors, what takes its place.
+"""Native engines from Python, the fused one above all: a bundle, the library's place, errors, what takes its place.
 
 Its arithmetic is compared with PyTorch in tests/exporter/test_fused.py.
 """
