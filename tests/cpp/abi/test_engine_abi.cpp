@@ -204,7 +204,8 @@ TEST_CASE("the C ABI opens any engine, by the words of the translator") {
       }
     }
     CHECK(finished == std::array<std::uint8_t, 2>{1, 1});
-    const auto expected = txport::core::decode_all(*engine->engine, {{{4, 5, 6, 7}, 5}, {{8, 9}, 3}}, {});
+    const auto expected =
+        txport::core::decode_all(*engine->engine, {{{4, 5, 6, 7}, 5, 0, {}, false}, {{8, 9}, 3, 0, {}, false}}, {});
     for (std::size_t row = 0; row < 2; ++row) {
       made.at(row).resize(expected[row].ids.size());
       CHECK(made.at(row) == expected[row].ids);
