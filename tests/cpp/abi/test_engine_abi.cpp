@@ -86,7 +86,7 @@ TEST_CASE("the C ABI of an engine makes the ids of the greedy search, rows moved
   const auto expected = decode_all(*engine.engine, {{{4, 5, 6, 7}, kLimit, 0, {}}, {{8, 9}, kLimit, 0, {}}}, {});
   CHECK(made[0] == expected[0].ids);
   CHECK(made[1] == expected[1].ids);
-  txport_engine_facts facts{};
+  txport_engine_facts facts = TXPORT_ENGINE_FACTS_INIT;
   REQUIRE(txport_engine_get_facts(&engine, &facts) == TXPORT_OK);
   CHECK(facts.batch == 16);
   CHECK(facts.vocabulary == 40);
