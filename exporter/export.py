@@ -9,6 +9,7 @@ from typing import Literal
 
 import onnx_ir as ir
 from txport.exporter.bundle import graph_record, write_graphs, write_json
+from txport.exporter.coverage import Coverage
 from txport.exporter.golden_cases import golden_cases
 from txport.exporter.graphs.float16 import to_float16
 from txport.exporter.graphs.int8 import convertible
@@ -27,7 +28,6 @@ from txport.exporter.precision.islands import (
 from txport.exporter.progress import Stages
 from txport.exporter.reference import answers
 from txport.exporter.sample import choose_sample
-from txport.exporter.verification.coverage import Coverage
 from txport.exporter.verification.options import MINUTES, SENTENCES, SINGLES
 from txport.exporter.verification.report import VerificationReport
 from txport.exporter.verification.verify import Verifier, write_report

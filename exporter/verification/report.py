@@ -38,7 +38,7 @@ from typing import Literal
 import numpy as np
 import onnxruntime
 import torch
-from txport.exporter.verification.coverage import Coverage
+from txport.exporter.coverage import Coverage
 from txport.exporter.verification.errors import ErrorSizes
 from txport.exporter.verification.quality import Quality
 from txport.exporter.words import plural

@@ -3,36 +3,31 @@
 import dataclasses
 import os
 import shutil
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-import numpy as np
 import onnx_ir as ir
 from txport.exporter.bundle import write_graphs, write_json
 from txport.exporter.graphs.float16 import rounded
 from txport.exporter.progress import Stages
-from txport.exporter.reference import BATCH, Answer, answers
-from txport.exporter.sample import Sample, spread
+from txport.exporter.reference import BATCH
+from txport.exporter.sample import Sample
 from txport.exporter.verification.attention import check_attention
 from txport.exporter.verification.card import CARD, card
-from txport.exporter.verification.coverage import Coverage
-from txport.exporter.verification.errors import Errors, LogitErrors
-from txport.exporter.verification.evidence import LOOP_SAMPLE, LoweringCheck
+from txport.exporter.verification.comparison import compare
+from txport.exporter.verification.evidence import LoweringCheck
 from txport.exporter.verification.fused import fused_engine
 from txport.exporter.verification.report import Rounding, VerificationReport, summarise
 from txport.exporter.verification.yardstick import Yardstick, allowance
-from txport.exporter.words import plural
 from txport.models.checkpoint import Checkpoint
-from txport.runtime.bundle.interface import cross_names
 from txport.runtime.bundle.manifest import NAME, Manifest
 from txport.runtime.bundle.schema import FileEntry, OptionalRole, Role, Verification
-from txport.runtime.engine import Engine, Memory
+from txport.runtime.engine import Engine
 from txport.runtime.engines.choice import FUSED
 from txport.runtime.engines.ort import OrtEngine
-from txport.runtime.errors import BundleError, CheckFailed, InputError
+from txport.runtime.errors import BundleError, InputError
 from txport.runtime.files import new_directory, scratch_directory, sha256
 
 REPORT = "verification.json"
@@ -122,61 +117,23 @@ class Verifier:
             on_device: it may sum in the bundle's precision, and its encoder's outputs cannot be read.
         """
         checks = [LoweringCheck(engine, name, self.sample, encodes=name == FUSED) for name, engine in engines.items()]
-        guesses = self._run_alone(checks)
-        model = self.checkpoint.model
-        coverage = Coverage(self.sample)
-        encoder = Errors()
-        errors = LogitErrors()
-        yardstick, engine = Yardstick(model, precision), next(iter(engines.values()))
-        self.stages.stage("verify", len(guesses))
-        for answer in self._in_time(
-            answers(model, self.sample.sources, self.sample.limits, self.sample.prefix, guesses)
-        ):
-            batch = answer.batch
-            memory = engine.encode(batch.source_ids, batch.source_lengths)
-            if not on_device:
-                _add_encoder(encoder, answer, memory)
-            for row, logits in enumerate(yardstick.logits(batch)):
-                length = len(batch.targets[row])
-                errors.add(logits[:length], answer.logits[row, :length])
-            for check in checks:
-                check.add(answer, memory)
-            coverage.add(batch.targets, engine.tokens.eos)
-            self.stages.advance(len(batch.targets))
-        if warning := coverage.endless(str(self.checkpoint.directory)):
+        comparison = compare(
+            self.checkpoint.model,
+            self.sample,
+            checks,
+            next(iter(engines.values())),
+            Yardstick(self.checkpoint.model, precision),
+            self.stages,
+            singles=self.singles,
+            minutes=self.minutes,
+            on_device=on_device,
+        )
+        if warning := comparison.coverage.endless(str(self.checkpoint.directory)):
             self.stages.say(warning)
         most = allowance(precision, self.checkpoint.config, sums_in_format=on_device)
-        rounding = Rounding(precision, errors.sizes, most)
-        reports = [check.finish(encoder, rounding) for check in checks]
-        return summarise(reports, rounding, arithmetic, self.sample.origin, coverage)
-
-    def _run_alone(self, checks: Sequence[LoweringCheck]) -> list[list[int]]:
-        """Run all that needs no answer of PyTorch; return what the first lowering's loop gives for all sentences."""
-        order = spread([len(source) for source in self.sample.sources])
-        singles = order[: self.singles]
-        self.stages.stage("verify: by the loop, alone, with padding", len(checks) * len(singles))
-        for number, check in enumerate(checks):
-            every = number == 0 or check.encodes
-            check.loop(range(len(order)) if every else order[: max(LOOP_SAMPLE, self.singles)])
-            check.sample(singles, self.stages.advance)
-        return checks[0].loop_ids
-
-    def _in_time(self, batches: Iterable[Answer]) -> Iterator[Answer]:
-        """These batches, while there is time.
-
-        Raises:
-            CheckFailed: there is none left.
-        """
-        started, sentences = time.monotonic(), 0
-        for answer in batches:
-            yield answer
-            sentences += len(answer.batch.targets)
-            if self.minutes is not None and time.monotonic() - started > 60 * self.minutes:
-                if sentences < len(self.sample.sources):
-                    raise CheckFailed(
-                        f"verification has compared {sentences} of {plural(len(self.sample.sources), 'sentence')} in "
-                        f"{self.minutes:g} minutes: give more by --verify-minutes, or fewer --sentences"
-                    )
+        rounding = Rounding(precision, comparison.rounding.sizes, most)
+        reports = [check.finish(comparison.encoder, rounding) for check in checks]
+        return summarise(reports, rounding, arithmetic, self.sample.origin, comparison.coverage)
 
     def _match_model(self, directory: Path, manifest: Manifest) -> None:
         """See that the checkpoint's model has the bundle's sizes, and give it positions for the bundle's lengths."""
@@ -189,13 +146,6 @@ class Verifier:
                     f"not {theirs}; name the checkpoint that it came from"
                 )
         self.checkpoint.model.lengthen(max(manifest.limits.source, manifest.limits.target))
-
-
-def _add_encoder(errors: Errors, answer: Answer, memory: Memory) -> None:
-    """Compare cross-attention keys and values, but not those of padding, with PyTorch's."""
-    for name, expected in zip(cross_names(len(answer.cross) // 2), answer.cross, strict=True):
-        for row, length in enumerate(answer.batch.source_lengths):
-            errors.add(memory[name][row, :, :length].astype(np.float32), expected[row, :, :length])
 
 
 def verifiable_graphs(directory: Path, manifest: Manifest, scratch: Path, *, copy: bool = False) -> Path:

@@ -1,0 +1,116 @@
+"""Comparison of engines with PyTorch over one sample of sentences, batch by batch."""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from txport.exporter.coverage import Coverage
+from txport.exporter.progress import Stages
+from txport.exporter.reference import Answer, answers
+from txport.exporter.sample import Sample, spread
+from txport.exporter.verification.errors import Errors, LogitErrors
+from txport.exporter.verification.evidence import LOOP_SAMPLE, LoweringCheck
+from txport.exporter.verification.yardstick import Yardstick
+from txport.exporter.words import plural
+from txport.models.transformer import Transformer
+from txport.runtime.bundle.interface import cross_names
+from txport.runtime.engine import Engine, Memory
+from txport.runtime.errors import CheckFailed
+
+
+class Comparison(NamedTuple):
+    """Results that all checks share.
+
+    Attributes:
+        encoder: errors of the encoder's outputs.
+        rounding: errors that rounding makes in PyTorch itself.
+        coverage: what was compared.
+    """
+
+    encoder: Errors
+    rounding: LogitErrors
+    coverage: Coverage
+
+
+def compare(
+    model: Transformer,
+    sample: Sample,
+    checks: Sequence[LoweringCheck],
+    encoder: Engine,
+    yardstick: Yardstick,
+    stages: Stages,
+    *,
+    singles: int,
+    minutes: float | None,
+    on_device: bool = False,
+) -> Comparison:
+    """Feed every check with PyTorch's answers to all sentences.
+
+    Args:
+        model: PyTorch's, float32.
+        sample: the sentences.
+        checks: one for each engine; the first one runs all sentences by the loop.
+        encoder: stands for the encoders of all engines that read its memory.
+        yardstick: the model in the bundle's arithmetic.
+        stages: shows progress.
+        singles: how many sentences are also run alone and with padding.
+        minutes: how long the sentences may take; None for any time.
+        on_device: the encoder's outputs stay on a device, and cannot be read.
+
+    Raises:
+        CheckFailed: it takes longer than `minutes`.
+    """
+    guesses = _run_alone(sample, checks, singles, stages)
+    comparison = Comparison(Errors(), LogitErrors(), Coverage(sample))
+    stages.stage("verify", len(guesses))
+    batches = answers(model, sample.sources, sample.limits, sample.prefix, guesses)
+    for answer in _in_time(batches, len(sample.sources), minutes):
+        batch = answer.batch
+        memory = encoder.encode(batch.source_ids, batch.source_lengths)
+        if not on_device:
+            _add_encoder(comparison.encoder, answer, memory)
+        for row, logits in enumerate(yardstick.logits(batch)):
+            length = len(batch.targets[row])
+            comparison.rounding.add(logits[:length], answer.logits[row, :length])
+        for check in checks:
+            check.add(answer, memory)
+        comparison.coverage.add(batch.targets, encoder.tokens.eos)
+        stages.advance(len(batch.targets))
+    return comparison
+
+
+def _run_alone(sample: Sample, checks: Sequence[LoweringCheck], singles: int, stages: Stages) -> list[list[int]]:
+    """Run all that needs no answer of PyTorch; return what the first check's loop gives for all sentences."""
+    order = spread([len(source) for source in sample.sources])
+    stages.stage("verify: by the loop, alone, with padding", len(checks) * len(order[:singles]))
+    for number, check in enumerate(checks):
+        every = number == 0 or check.encodes
+        check.loop(range(len(order)) if every else order[: max(LOOP_SAMPLE, singles)])
+        check.sample(order[:singles], stages.advance)
+    return checks[0].loop_ids
+
+
+def _in_time(batches: Iterable[Answer], count: int, minutes: float | None) -> Iterator[Answer]:
+    """Batches of `count` sentences, while there is time.
+
+    Raises:
+        CheckFailed: there is none left.
+    """
+    begin = time.monotonic()
+    sentences = 0
+    for answer in batches:
+        yield answer
+        sentences += len(answer.batch.targets)
+        if minutes is not None and time.monotonic() - begin > 60 * minutes and sentences < count:
+            raise CheckFailed(
+                f"verification has compared {sentences} of {plural(count, 'sentence')} in {minutes:g} minutes: give "
+                f"more by --verify-minutes, or fewer --sentences"
+            )
+
+
+def _add_encoder(errors: Errors, answer: Answer, memory: Memory) -> None:
+    """Compare cross-attention keys and values, but not those of padding, with PyTorch's."""
+    for name, expected in zip(cross_names(len(answer.cross) // 2), answer.cross, strict=True):
+        for row, length in enumerate(answer.batch.source_lengths):
+            errors.add(memory[name][row, :, :length].astype(np.float32), expected[row, :, :length])
