@@ -52,7 +52,7 @@ class DemoFigures:
 
     @property
     def right(self) -> int:
-        """How many of the translations are what they must be."""
+        """Number of translations that are what they must be."""
         return sum(each.target == each.expected for each in self.translations)
 
 

@@ -1,4 +1,4 @@
-"""To what end PyTorch's answers come, and what a reader of a report must know of that."""
+"""Ends of PyTorch's answers, and notes on them for the reader of a report."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ class Coverage:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader of the report must know, a sentence each."""
+        """Notes for a reader of the report, a sentence each."""
         if not self.cut:
             return []
         answers = plural(self.cut, "answer")

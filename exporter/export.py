@@ -1,4 +1,4 @@
-"""From a checkpoint to a bundle: graphs, precision, weights, verification, and only then rename into place."""
+"""Export of a checkpoint: graphs, precision, weights, verification, and only then rename into place."""
 
 import dataclasses
 import shutil
@@ -129,7 +129,7 @@ class _Export:
 
     @property
     def _longest(self) -> int:
-        """With one length for both sides, equal tables of positions are stored once."""
+        """Positions of both sides: with one length, equal tables are stored once."""
         return max(self._dimensions.source.max, self._dimensions.target.max)
 
     def write(self, directory: Path) -> Manifest:
@@ -154,7 +154,7 @@ class _Export:
         return dataclasses.replace(manifest, files=files).write(directory)
 
     def _table(self, directory: Path, models: dict[str, ir.Model]) -> Parameters | None:
-        """Where the fused engine finds its parameters; None for a model that it cannot compute."""
+        """Table by which the fused engine finds its parameters; None for a model that it cannot compute."""
         if self._checkpoint.config.copies:
             self._stages.say("without the fused engine for CPUs: it has no copy mechanism, and the model copies")
             return None

@@ -59,7 +59,7 @@ class Stages:
         self._task = self._bars.add_task(description, total=total, left="")
 
     def advance(self, count: int = 1) -> None:
-        """So many parts of the stage are done."""
+        """Count so many parts of the stage as done."""
         self._done += count
         self._show()
 
@@ -69,7 +69,7 @@ class Stages:
         self._show()
 
     def say(self, text: str) -> None:
-        """A sentence for whoever waits: once, however often it is said."""
+        """Print a message for the user, at most once."""
         if self._enabled and text not in self._warned:
             self._warned.add(text)
             console = self._bars.console

@@ -17,10 +17,10 @@ Ids = npt.NDArray[np.int64]
 Logits = npt.NDArray[np.float32]
 
 BATCH = 32
-SEARCHED = 128  # most rows of a search: a step of so many takes hardly longer than one of a few
-MOST_SAMPLED = 64  # tokens of a random sentence: about as long as real ones get
+SEARCH_BATCH = 128  # most rows of a search: a step of so many takes hardly longer than one of a few
+MAX_RANDOM_LENGTH = 64  # tokens of a random sentence: about as long as real ones get
 # The lowest logit that counts: those of ids that a model must never choose are far below, by how much does not matter.
-LEAST = -10000.0
+MIN_COMPARED_LOGIT = -10000.0
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def sample_sources(config: Config, count: int, longest: int, around: Affixes) ->
     random = np.random.default_rng(0)
     special = {config.pad_id, config.unk_id, config.bos_id, config.eos_id}
     ordinary = np.array([token for token in range(config.source_vocabulary) if token not in special] or [0])
-    most = max(1, min(longest - len(around.wrap([])) + 1, MOST_SAMPLED))
+    most = max(1, min(longest - len(around.wrap([])) + 1, MAX_RANDOM_LENGTH))
     least = 0 if around.wrap([]) else 1  # a source of no tokens at all is not a sentence
     lengths = random.integers(least, max(least + 1, most), size=count)
     return [around.wrap(random.choice(ordinary, size=length).tolist()) for length in lengths]
@@ -55,7 +55,7 @@ def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Ids, Ids]:
 
 @dataclass(frozen=True)
 class Answer:
-    """What PyTorch computes for a batch.
+    """PyTorch's results for a batch.
 
     Attributes:
         batch: the sentences, with PyTorch's greedy targets.
@@ -103,7 +103,7 @@ def answers(
             if any(right):
                 yield answer if all(right) else _rows(answer, [row for row, good in enumerate(right) if good])
     found: dict[int, list[int]] = {}
-    for indices in batches([sources[index] for index in searched], SEARCHED):
+    for indices in batches([sources[index] for index in searched], SEARCH_BATCH):
         chosen = [searched[index] for index in indices]
         targets = _greedy(model, [sources[index] for index in chosen], [most[index] for index in chosen], prefix)
         found.update(zip(chosen, targets, strict=True))
@@ -119,7 +119,7 @@ def batches(rows: Sequence[Sequence[int]], most: int = BATCH) -> list[list[int]]
 
 
 def _read(model: Transformer, sources: Sequence[Sequence[int]], indices: list[int], targets: list[list[int]]) -> Answer:
-    """What PyTorch computes when it reads these targets of the sources `indices`, whole."""
+    """PyTorch's answer when it reads these targets of the sources `indices`, whole."""
     ids, lengths = pad([sources[index] for index in indices], model.config.pad_id)
     batch = Batch(indices, ids, lengths, targets)
     memory, logits = teacher_forcing(model, batch)

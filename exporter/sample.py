@@ -45,7 +45,7 @@ class Sample:
     real: bool
 
     def requests(self, indices: Sequence[int] | None = None) -> list[Request]:
-        """What the runtime's loop is to decode: all of the sentences, or those of these indices."""
+        """Requests for the runtime's loop: of all sentences, or those of these indices."""
         chosen = range(len(self.sources)) if indices is None else indices
         return [Request(self.sources[i], max_length=self.limits[i], prefix=self.prefix) for i in chosen]
 
@@ -112,7 +112,7 @@ def spread(lengths: Sequence[int]) -> list[int]:
 
 
 def random_limits(sources: Sequence[Sequence[int]], max_target: int, around: Affixes) -> list[int]:
-    """As many tokens as the source has, at most `MOST_MADE`, at least two after a forced beginning.
+    """Limit of a random source's answer: its own length, at most `MOST_MADE`, at least two after a forced beginning.
 
     Few answers to random texts end by themselves: most would run to the model's last position and prove little.
     """

@@ -2,5 +2,5 @@
 
 
 def plural(count: int, noun: str) -> str:
-    """For example "1 sentence", "1,000 sentences"."""
+    """A count with its noun, as in "1 sentence", "1,000 sentences"."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

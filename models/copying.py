@@ -82,7 +82,7 @@ class CopyMechanism(nn.Module):
             return torch.where(pointed > 0, both, said)
 
     def _attention(self, attentions: Sequence[nn.Module], weights: Mapping[nn.Module, Tensor]) -> Tensor:
-        """What the heads give together: float32 `[b, t, s]`; rows sum to 1."""
+        """Mean of the heads' weights: float32 `[b, t, s]`; rows sum to 1."""
         return torch.stack([weights[attentions[layer]][:, head].float() for layer, head in self.heads]).mean(dim=0)
 
 

@@ -17,7 +17,7 @@ MOMENTUM = 0.1
 
 
 class NoNorm(nn.Identity):
-    """In the place of a norm."""
+    """Identity in the place of a norm."""
 
 
 class RMSNorm(nn.Module):
@@ -176,7 +176,7 @@ def new_norm(config: Config) -> nn.Module:
 
 
 def _devices() -> int:
-    """How many train together."""
+    """Number of devices that train together."""
     ready = torch.distributed.is_available() and torch.distributed.is_initialized()
     return torch.distributed.get_world_size() if ready else 1
 

@@ -39,7 +39,7 @@ def valid_mask(lengths: Tensor, size: int) -> Tensor:
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """What a model attended to, and how likely it took a given translation for.
+    """Attention of a model, and the probabilities that it gives to a translation.
 
     Row i of a decoder's map is of the step that makes target token i; it reads bos, then the target tokens before i,
     which are the columns of `decoder`. A token's row sums to 1. The future, and every row and column of padding, is 0.
@@ -113,7 +113,7 @@ class Attention(nn.Module):
         return self.output(context.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def weights(self, x: Tensor, key_value: KeyValue, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-        """What `forward` weighs the values by: softmax over keys, `[b, h, t, s]`, without dropout; float32 at least."""
+        """Weights of the values in `forward`: softmax over keys, `[b, h, t, s]`, without dropout; float32 at least."""
         query, key = self.split_heads(self.query(x)), key_value[0]
         scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
         if causal:
@@ -256,7 +256,7 @@ class Transformer(nn.Module):
                     nn.init.normal_(embedding.positions, std=self.config.d_model**-0.5)
 
     def lengthen(self, length: int) -> None:
-        """See `Embedding.lengthen`: sources and targets of at least `length` tokens, where positions are sinusoids."""
+        """Take sources and targets of at least `length` tokens, where positions are sinusoids."""
         for embedding in (self.source_embedding, self.target_embedding):
             embedding.lengthen(length)
 
@@ -289,7 +289,7 @@ class Transformer(nn.Module):
         return self.decode(target_ids, memory, source_lengths, source_ids)
 
     def _watching(self) -> AbstractContextManager[Seen]:
-        """What copying needs of the layers that run meanwhile."""
+        """Collect what copying needs of the layers that run meanwhile."""
         return nullcontext({}) if self.copying is None else self.copying.watching(list(self.decoder))
 
     def _logits(self, state: Tensor, read: Tensor, seen: Seen, source_ids: Tensor | None) -> Tensor:

@@ -16,7 +16,9 @@ def check_text(text: object, what: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise InputError(f"{what} is not valid text ({error.reason} at {error.start}): decode it anew") from None
+        raise InputError(
+            f"{what} is not valid text ({error.reason} at {error.start}): decode the bytes again"
+        ) from None
 
 
 def check_pairs(sources: Sequence[object], targets: Sequence[object]) -> None:
@@ -48,7 +50,7 @@ def check_ids(ids: Iterable[int], vocabulary: int, what: str) -> list[int]:
 
 
 def check_sentence(ids: Iterable[int], vocabulary: int, most: int, pad: int, what: str) -> list[int]:
-    """As `check_ids`, of a whole sentence: at least one id that is not padding, at most `most` ids."""
+    """Check the ids of a whole sentence as `check_ids` does: at least one that is not padding, at most `most`."""
     found = check_ids(ids, vocabulary, what)
     if all(token == pad for token in found):
         raise InputError(f"{what} has no id but padding: give at least one")

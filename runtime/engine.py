@@ -28,7 +28,7 @@ Memory = Any
 
 @dataclass(frozen=True)
 class StepOutput:
-    """What the host reads from a state.
+    """Output of a group of steps, as the host reads it.
 
     Attributes:
         token_ids: int64 `[steps, rows]`, the tokens of each step; pad for rows that had finished.

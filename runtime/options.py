@@ -1,4 +1,4 @@
-"""What may be asked of every sentence of a call: one definition for all calls of the `Translator` and the command.
+"""Per-call decoding options: one definition for all calls of the `Translator` and the command.
 
 A new option is a field here, with its help, and its meaning where requests are made (`txport.runtime.text.requests`) or
 decoded (`txport.runtime.search`).

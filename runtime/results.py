@@ -1,4 +1,4 @@
-"""What a `Translator` gives."""
+"""Results of a `Translator`."""
 
 from dataclasses import dataclass, field
 
@@ -32,7 +32,7 @@ class Translation:
 
 @dataclass(frozen=True)
 class Score:
-    """How likely a model takes a given translation for.
+    """Score of a given translation.
 
     Attributes:
         ids: target ids without bos, the end included.

@@ -1,4 +1,4 @@
-"""What a model says of given sentences and translations: scores, embeddings, attention and alignments."""
+"""Scores, embeddings, attention and alignments of given sentences and translations."""
 
 import threading
 from collections.abc import Iterable, Sequence
@@ -66,7 +66,7 @@ class Scorer:
         return check_sentence(ids, model.source_vocabulary, most, self._manifest.tokens.pad, what)
 
     def score(self, call: Call, sources: Iterable[str], targets: Iterable[Answer]) -> list[Score]:
-        """How likely the model takes given translations for: to rank some, or to filter a corpus.
+        """Score given translations: to rank some, or to filter a corpus.
 
         Args:
             call: whose languages and `strict` have a meaning here.
@@ -85,7 +85,7 @@ class Scorer:
         return self._scores([sentence.request.source_ids for sentence in sentences], ids)
 
     def score_ids(self, sources: Iterable[Iterable[int]], targets: Iterable[Iterable[int]]) -> list[Score]:
-        """As `score`, from whole source ids and target ids as `Translator.translate_ids` takes and gives them."""
+        """Score from whole source ids and target ids, as `Translator.translate_ids` takes and gives them."""
         sentences, answers = listed(sources), listed(targets)
         check_pairs(sentences, answers)
         return self._scores(
@@ -94,7 +94,7 @@ class Scorer:
         )
 
     def embed(self, call: Call, sentences: Iterable[str], pooled: bool) -> Float32 | list[Float32]:
-        """What the encoder makes of sentences.
+        """Encoder's output of sentences.
 
         Args:
             call: whose languages and `strict` have a meaning here.

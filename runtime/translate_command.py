@@ -171,7 +171,7 @@ def _descriptor(stream: TextIO | None, name: str) -> int:
 
 
 def _is_watched(files: Sequence[str], output: Path | None) -> bool:
-    """Whether somebody sits before standard error who sees no lines come or go."""
+    """Whether standard error is a terminal while input and output are not."""
     seen = [0] if STANDARD_INPUT in files else []
     seen += [1] if output is None else []
     return os.isatty(2) and not any(map(os.isatty, seen))
@@ -199,7 +199,7 @@ class _Progress:
             print(file=sys.stderr, flush=True)
 
     def add(self, lines: int) -> None:
-        """So many more are done."""
+        """Count so many more as done."""
         self._lines += lines
         if self.clear:
             rate = self._lines / max(time.monotonic() - self._start, 1e-3)

@@ -87,7 +87,7 @@ class Translator:
 
     @property
     def engine(self) -> Engine:
-        """What runs the bundle; raises InputError once the translator was closed."""
+        """Engine that runs the bundle; raises InputError once the translator was closed."""
         return self._scorer.engine
 
     def close(self) -> None:
@@ -182,7 +182,7 @@ class Translator:
     def translate_ids(
         self, sources: Iterable[Iterable[int]], options: Options = DEFAULTS, **changes: Any
     ) -> list[Translation]:
-        """As `translate`, from source ids, without a tokenizer unless `prefix` is text.
+        """Translate as `translate` does, from source ids, without a tokenizer unless `prefix` is text.
 
         Source ids are whole: eos and language tokens included. What the model's answers are forced to begin with
         stands before `prefix` by itself. Alignments are of tokens then: a source has no characters.
@@ -215,17 +215,17 @@ class Translator:
     def score(
         self, sources: Iterable[str], targets: Iterable[Answer], options: Options = DEFAULTS, **changes: Any
     ) -> list[Score]:
-        """How likely the model takes given translations for; see `txport.runtime.scoring.Scorer.score`."""
+        """Score given translations; see `txport.runtime.scoring.Scorer.score`."""
         return self._scorer.score(self._call(options, changes), sources, targets)
 
     def score_ids(self, sources: Iterable[Iterable[int]], targets: Iterable[Iterable[int]]) -> list[Score]:
-        """As `score`, from whole source ids and target ids as `translate_ids` takes and gives them."""
+        """Score as `score` does, from whole source ids and target ids as `translate_ids` takes and gives them."""
         return self._scorer.score_ids(sources, targets)
 
     def embed(
         self, sentences: Iterable[str], options: Options = DEFAULTS, *, pooled: bool = True, **changes: Any
     ) -> Float32 | list[Float32]:
-        """What the encoder makes of sentences; see `txport.runtime.scoring.Scorer.embed`."""
+        """Embed sentences by the encoder; see `txport.runtime.scoring.Scorer.embed`."""
         return self._scorer.embed(self._call(options, changes), sentences, pooled)
 
     def attention_maps(

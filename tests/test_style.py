@@ -51,6 +51,31 @@ def entries(docstring: str) -> Iterator[str]:
         yield text if colon else entry
 
 
+# A docstring's first line has a noun or a verb as its head: none of these begins one.
+NO_HEADS = set(
+    "Also And As At By From How In Likewise Of See Same So That Those To What Where Which With Without".split()
+)
+
+
+def heads(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and first word of each docstring."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
+            yield getattr(node, "lineno", 1), text.split()[0].strip("`,.:")
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_docstrings_begin_with_a_noun_or_a_verb(folder: str) -> None:
+    headless = [
+        f"{path.relative_to(ROOT)}:{line}: {word}"
+        for path in SOURCES
+        if path.relative_to(ROOT).parts[0] == folder
+        for line, word in heads(ast.parse(path.read_text()))
+        if word in NO_HEADS
+    ]
+    assert headless == []
+
+
 def test_there_is_something_to_look_at() -> None:
     assert len(SOURCES) > 100
     assert sum(len(list(messages(ast.parse(path.read_text())))) for path in SOURCES) > 200

@@ -1,4 +1,4 @@
-"""Where sentence pairs come from: built in, parallel text files, tables, or the Hugging Face Hub."""
+"""Sources of sentence pairs: built in, parallel text files, tables, or the Hugging Face Hub."""
 
 import hashlib
 import heapq
@@ -88,7 +88,7 @@ def _as_answered_all(
 
 
 def _as_answered(pairs: list[Pair], tokenizer: TokenizerOptions | None) -> list[Pair]:
-    """With targets as a model with this tokenizer writes them; those of other texts could never be right."""
+    """Pairs with targets as a model with this tokenizer writes them; those of other texts could never be right."""
     if tokenizer is None or not tokenizer.space_punctuation:
         return pairs
     return [(source, spaced(target, lower_case=tokenizer.lower_case)) for source, target in pairs]
@@ -112,7 +112,7 @@ def _read_whole(options: ParallelOptions | TableOptions | DatasetsOptions, data:
 
 
 def _alignments(options: ParallelOptions | TableOptions | DatasetsOptions, data: Path) -> dict[Pair, Links]:
-    """Of the words of the training pairs, by pair: as pairs move between splits, theirs need not be moved along."""
+    """Alignments of the training pairs, by pair: as pairs move between splits, theirs need not be moved along."""
     if isinstance(options, ParallelOptions) and options.alignments is not None:
         endings = options.source_language, options.target_language, options.alignments
         files = [_existing(data / f"{options.train}.{ending}") for ending in endings]
@@ -261,5 +261,5 @@ def hold_out(pairs: Sequence[Pair], count: int, salt: str) -> tuple[list[Pair], 
         if len(held) < count:
             held += kept.pop(source)
     if not kept:
-        raise InputError(f"{len(pairs)} pairs with so many equal sources cannot be parted: give separate files")
+        raise InputError(f"{len(pairs)} pairs cannot be split: too many share a source; give separate files")
     return [pair for pair in pairs if pair[0] in kept], held[:count]

@@ -28,15 +28,15 @@ _SPACES = str.maketrans("\t\n\r", "   ")
 
 @dataclass(frozen=True)
 class Filter:
-    """What a pair must be to be learned from.
+    """Conditions of a pair to be learned from.
 
     Attributes:
-        most_ratio: the longer side has at most so many times the tokens of the shorter one.
-        least_score: the least mean log-probability of an answer's tokens, in nats.
+        max_ratio: the longer side has at most so many times the tokens of the shorter one.
+        min_score: the least mean log-probability of an answer's tokens, in nats.
     """
 
-    most_ratio: float
-    least_score: float
+    max_ratio: float
+    min_score: float
 
     def fault(self, source: int, prefix: int, result: Translation) -> str | None:
         """Why a pair is left out; None if it is kept.
@@ -54,10 +54,10 @@ class Filter:
         target = len(result.ids) - prefix - 1
         if not target or not result.text.strip():
             return "empty"
-        if max(source, target) > self.most_ratio * min(source, target):
-            return f"above --most-ratio {self.most_ratio:g}"
+        if max(source, target) > self.max_ratio * min(source, target):
+            return f"above --max-ratio {self.max_ratio:g}"
         scores = result.scores[prefix:]
-        return f"below --least-score {self.least_score:g}" if sum(scores) / len(scores) < self.least_score else None
+        return f"below --min-score {self.min_score:g}" if sum(scores) / len(scores) < self.min_score else None
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -68,11 +68,11 @@ class Filter:
     help="File of pairs to write, whole or not at all: source, tab, translation.",
 )  # fmt: skip
 @click.option(
-    "--most-ratio", type=click.FloatRange(1), default=3.0, show_default=True,
+    "--max-ratio", type=click.FloatRange(1), default=3.0, show_default=True,
     help="Leave out pairs of which one side has more than so many times the tokens of the other.",
 )  # fmt: skip
 @click.option(
-    "--least-score", type=click.FloatRange(max=0), default=-1.0, show_default=True,
+    "--min-score", type=click.FloatRange(max=0), default=-1.0, show_default=True,
     help="Leave out translations whose tokens have a lower mean log-probability.",
 )  # fmt: skip
 @click.option("--source-language", help="Language of the text, for a bundle of many. [default: the bundle's]")
@@ -93,7 +93,7 @@ class Filter:
 )  # fmt: skip
 @click.option("--batch", type=click.IntRange(1), help="Most sentences that run together. [default: the bundle's]")
 def main(
-    bundle: Path, source: Path, output: Path, most_ratio: float, least_score: float, errors: str, device: str,
+    bundle: Path, source: Path, output: Path, max_ratio: float, min_score: float, errors: str, device: str,
     engine: str, threads: int, workers: int, batch: int | None, **options: Any,
 ) -> None:  # fmt: skip
     """Translate a text with BUNDLE and write the pairs that are good enough to train another model on.
@@ -103,7 +103,7 @@ def main(
     logging.basicConfig(format="tx-distill: %(message)s", level=logging.WARNING)
     _log.setLevel(logging.INFO)
     translator = Translator(bundle, device, engine, threads=threads, batch=batch, workers=workers)
-    allowed = Filter(most_ratio, least_score)
+    allowed = Filter(max_ratio, min_score)
     found: Counter[str | None] = Counter()
     with open_lines(source) as raw, new_file(output) as file:
         windows = text_windows(raw, errors, f"{source}, line")
@@ -148,7 +148,7 @@ def _kept(
 
 
 def _summary(found: "Counter[str | None]") -> str:
-    """How many were kept, and why others were not."""
+    """Count of the pairs that were kept, and why others were not."""
     faults = ", ".join(f"{count:,} {fault}" for fault, count in sorted(found.items(), key=str) if fault is not None)
     return f"{found[None]:,} of {found.total():,} sentences kept{f' ({faults})' if faults else ''}"
 

@@ -158,7 +158,7 @@ class _Evaluation:
 
 @dataclass(frozen=True)
 class Report:
-    """What is shown.
+    """Report of an evaluation.
 
     Attributes:
         model: the directory.
@@ -191,7 +191,7 @@ class Report:
         return {**names, **self.scores.to_json(), **counts, **standing, **shown}
 
     def table(self, max_length: int | None) -> str:
-        """For people; what is as it should be is not mentioned."""
+        """Result for people; what is as it should be is not mentioned."""
         scores, most = self.scores, max_length or "2 for each of the source's and 20 more"
         of = f", the first of {self.lines}" if self.lines > scores.sentences else ""
         rows = [

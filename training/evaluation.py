@@ -1,4 +1,4 @@
-"""How good translations are: BLEU and chrF from sacreBLEU, and the share that is exactly right."""
+"""Quality of translations: BLEU and chrF from sacreBLEU, and the share that is exactly right."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -114,7 +114,7 @@ def answers(
 
 
 def open_model(model: Path, device: str = "auto", engine: str = "auto", threads: int = 0) -> tuple[Engine, Tokenizer]:
-    """What runs a directory, and its tokenizer: a bundle in txport's runtime, a checkpoint in PyTorch.
+    """Engine of a directory, and its tokenizer: a bundle in txport's runtime, a checkpoint in PyTorch.
 
     Args:
         model: the directory.

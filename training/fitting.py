@@ -1,4 +1,4 @@
-"""What a recipe leaves open, chosen to fit the corpus, the time that is given, and the speed of the machine.
+"""Choice of what a recipe leaves open, to fit the corpus, the time that is given, and the speed of the machine.
 
 The rules reproduce what worked on corpora of 3,000 to 150,000 pairs (see README.md); for larger ones they lead to the
 values of Vaswani et al. (2017).
@@ -48,7 +48,7 @@ CHARACTERS = 3.5
 
 @dataclass(frozen=True)
 class Size:
-    """Of the training pairs.
+    """Sizes of the training pairs.
 
     Attributes:
         pairs: how many.
@@ -69,7 +69,7 @@ class Size:
 
     @property
     def tokens(self) -> float:
-        """Of the longer sides, about, eos included."""
+        """Tokens of the longer sides, about, eos included."""
         return self.characters / CHARACTERS + self.pairs
 
 
@@ -191,7 +191,7 @@ def _sampling_steps(options: TrainingOptions, steps: float) -> float | None:
 
 
 class _Speed:
-    """How many steps a run will make, by the limit that ends it; time is measured only if that may matter."""
+    """Number of steps of a run, by the limit that ends it; time is measured only if that may matter."""
 
     def __init__(self, options: TrainingOptions, vocabulary: int, size: Size, outlook: Outlook) -> None:
         self._options = options
@@ -218,7 +218,7 @@ class _Speed:
 
 
 def _flops(config: Config, vocabulary: int, batch: int) -> float:
-    """Of a step: six for each weight and token (Kaplan et al. 2020, section 2.1), the output projection included."""
+    """Operations of a step: six a weight and token (Kaplan et al. 2020, section 2.1), the projection included."""
     width, inner = config.d_model, config.ffn
     encoder = config.encoder_layers * (4 * width**2 + 2 * width * inner)
     decoder = config.decoder_layers * (8 * width**2 + 2 * width * inner)
@@ -226,7 +226,7 @@ def _flops(config: Config, vocabulary: int, batch: int) -> float:
 
 
 def _efficiency(width: int) -> float:
-    """Of small products, compared with those of the model that is measured (on two cores)."""
+    """Speed of small products, compared with those of the model that is measured (on two cores)."""
     return float(min(1.0, (width / 256) ** 0.65))
 
 

@@ -111,7 +111,7 @@ def train(
 
 @dataclass(frozen=True)
 class _Prepared:
-    """What a run starts from: nothing in the recipe is open.
+    """Start of a run: nothing in the recipe is open.
 
     Attributes:
         weights: the checkpoint to take them from; None for random ones, and for a run that is resumed.
@@ -176,7 +176,7 @@ def _prepare(
 
 
 def _checkpoint(recipe: Recipe, resume: bool) -> Path | None:
-    """Where the first weights are, unless they are random or those of a run that is resumed."""
+    """Checkpoint of the first weights, unless they are random or those of a run that is resumed."""
     name = recipe.training.from_checkpoint
     return None if name is None or resume else Path(name)
 
@@ -377,7 +377,7 @@ def _fit(
 
 
 def _announce(options: TrainingOptions, batches: int, sentences: int) -> None:
-    """What the run will do."""
+    """Log the outlook of the run."""
     steps = math.ceil(batches / options.accumulate)
     ends = {
         "minute": options.max_minutes,

@@ -65,13 +65,13 @@ class NamesOptions:
 
     seed: int = option(1, "another seed gives other sentences of the same names", least=0)
     train: int = option(4_000, "training sentences", least=1)
-    validation: int = option(200, "validation sentences, of names that training has not", least=1)
+    validation: int = option(200, "validation sentences, with names that do not occur in training", least=1)
     test: int = option(500, "test sentences, of yet other names", least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Splits:
-    """What all corpora from outside say alike."""
+    """Settings of all corpora from outside."""
 
     validation: str | None = option(None, "as `train`, for validation; none: held out of the training pairs")
     test: str | None = option(None, "as `train`, for the test; none: held out of the training pairs")
@@ -199,7 +199,7 @@ class TrainingOptions:
     )
     guided_attention: Literal["none", "diagonal", "alignments"] = option(
         "none",
-        "what model.alignment_heads learn to point to: what is as far in the source, or the corpus' alignments",
+        "target of the alignment heads: the diagonal, or the corpus' alignments",
     )
     guided_weight: float = option(0.1, "of the loss that teaches them, beside cross-entropy; 0 for none", least=0)
     guided_width: float = option(0.2, "of the diagonal, in parts of a sentence (Tachibana et al. 2017: g)", above=0)
@@ -236,7 +236,7 @@ class Recipe:
     training: TrainingOptions
 
     def to_json(self) -> dict[str, Any]:
-        """What `from_table` reads."""
+        """Table that `from_table` reads."""
         kind = next(name for name, options in CORPORA.items() if isinstance(self.corpus, options))
         return {
             "corpus": {"kind": kind, **_present(self.corpus)},
@@ -386,11 +386,13 @@ def _model(table: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _check_together(recipe: Recipe, where: str) -> None:
-    """What no single value can say."""
+    """Check what no single value can say."""
     for name, other in SIDES:
         side = getattr(recipe.corpus, name, None)
         if side is not None and side == getattr(recipe.corpus, other):
-            raise InputError(f"{where}: corpus.{name} and corpus.{other} are both {side!r}: a side would learn itself")
+            raise InputError(
+                f"{where}: corpus.{name} and corpus.{other} are both {side!r}: source and target must differ"
+            )
     training, tokenizer = recipe.training, recipe.tokenizer
     if tokenizer.minimum_count > 1 and tokenizer.algorithm != "word":
         raise InputError(

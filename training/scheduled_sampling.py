@@ -17,7 +17,7 @@ Kind = Literal["none", "linear", "exponential", "inverse_sigmoid"]
 
 @dataclass(frozen=True)
 class Schedule:
-    """How often the decoder reads the true token: the epsilon of Bengio et al. (2015), section 2.4.
+    """Probability that the decoder reads the true token: the epsilon of Bengio et al. (2015), section 2.4.
 
     Attributes:
         kind: the family; "none" is always 1.
@@ -70,7 +70,7 @@ def mixed_inputs(
     seed: int,
     source_ids: Tensor | None = None,
 ) -> Tensor:
-    """What the decoder reads: each token but the first is the true one, or the one that the model would have said.
+    """Tokens that the decoder reads: each but the first is the true one, or the one that the model would have said.
 
     That is its most probable token after the true tokens before it, without dropout, as in a translation; no gradient
     flows through the choice. (Bengio et al. 2015 draw it or take the most probable one.)

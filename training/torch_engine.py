@@ -55,7 +55,7 @@ def special_tokens(config: Config) -> SpecialTokens:
 
 
 class TorchState:
-    """See `txport.runtime.engine.DecoderState`."""
+    """State of a batch; see `txport.runtime.engine.DecoderState`."""
 
     def __init__(self, engine: TorchEngine, rows: int, source: int, target: int) -> None:
         self.rows, self.source, self.target = rows, source, target
@@ -94,7 +94,7 @@ class TorchState:
             self._step()
 
     def _step(self) -> None:
-        """What the exported decoder_step computes: finished rows make pad and stay where they are."""
+        """Compute what the exported decoder_step does: finished rows make pad and stay where they are."""
         model = self._engine.model
         with _exactly(model):
             logits = model.decode_step(

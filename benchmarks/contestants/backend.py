@@ -1,4 +1,4 @@
-"""What a contestant offers to the process that runs it, and the task that it receives."""
+"""Protocol between a contestant and the process that runs it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

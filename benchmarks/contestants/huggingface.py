@@ -28,7 +28,7 @@ class Generator(TorchBackend):
         self._model.generation_config = generation_config(self.config, None if task.fixed else self.config.eos_id)
 
     def decode(self, ids: Tensor, lengths: Tensor, task: Task) -> Tensor:
-        """By `generate`, whose output begins with bos."""
+        """Translation by `generate`, whose output begins with bos."""
         mask = (torch.arange(ids.shape[1], device=self.device) < lengths[:, None]).long()
         output: Tensor = self._model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=task.target)
         return output[:, 1:]

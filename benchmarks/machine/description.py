@@ -1,4 +1,4 @@
-"""What a report says of the machine."""
+"""Description of the machine for a report."""
 
 import os
 import platform

@@ -147,5 +147,5 @@ def _escape(text: str) -> str:
 
 
 def _number(value: float) -> str:
-    """With at most four decimals, and no more characters than that needs."""
+    """A number with at most four decimals, and no more characters than that needs."""
     return f"{value:.4f}".rstrip("0").rstrip(".")

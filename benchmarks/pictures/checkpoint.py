@@ -16,7 +16,7 @@ from txport.training.torch_engine import TorchEngine
 def checkpoint_maps(
     directory: Path, text: str, target: str | None, options: Options
 ) -> tuple[AttentionMaps, Tokenizer, int]:
-    """What `Translator.attention_maps` gives for a bundle, the tokenizer, and the id of bos.
+    """Attention maps as `Translator.attention_maps` gives them for a bundle, the tokenizer, and the id of bos.
 
     Raises:
         CheckpointError: the checkpoint is damaged or has no tokenizer.

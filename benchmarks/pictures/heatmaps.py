@@ -41,7 +41,7 @@ def panel_title(layer: int, head: int) -> str:
 
 
 def weight_title(query: str, key: str, weight: float) -> str:
-    """What the mouse shows."""
+    """Text that the mouse shows."""
     return f"{query} → {key}: {weight:.4f}"
 
 

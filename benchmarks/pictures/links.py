@@ -1,4 +1,4 @@
-"""What one word attends to: lines from it to the tokens, the darker the more, as in lecture notes on "it"."""
+"""Links from one word to the tokens that it attends to, the darker the more, as in lecture notes on "it"."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What is drawn: the attention of one sentence and its translation, whether a bundle or a checkpoint computed it."""
+"""Maps to draw: the attention of one sentence and its translation, whether a bundle or a checkpoint computed it."""
 
 import re
 from collections.abc import Sequence

@@ -1,1 +1,1 @@
-"""What is said of a run: JSON, tables, plots, comparisons."""
+"""Reports of a run: JSON, tables, plots, comparisons."""

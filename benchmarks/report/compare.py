@@ -120,7 +120,7 @@ def compare(first: FileFigures, second: FileFigures) -> list[Comparison]:
 
 
 def check_against(report: BenchReport, most: float) -> None:
-    """For continuous integration: compare the first bundle with the others, by ratios within one run.
+    """Compare the first bundle with the others, by ratios within one run, for continuous integration.
 
     Raises:
         CheckFailed: on some workload its time was more than `most` times that of another one, median over rounds.

@@ -61,7 +61,7 @@ def _new_figure(title: str, x: str, y: str, width: float = 7.0, height: float = 
 
 
 def _colours(report: BenchReport) -> dict[str, str]:
-    """By the name of the contestant."""
+    """Colours by the name of the contestant."""
     return {each.name: COLOURS[index % len(COLOURS)] for index, each in enumerate(report.contestants)}
 
 
@@ -147,7 +147,7 @@ def _bars(report: BenchReport) -> Figure | None:
 
 
 def _bar(axes: Axes, each: Measurement, y: float, height: float, colour: str, label: str | None) -> None:
-    """From 1 on: to the right is slower than the bundle, to the left is faster."""
+    """Draw a bar from 1 on: to the right is slower than the bundle, to the left is faster."""
     low, middle, high = (each.ratio.p10, each.ratio.p50, each.ratio.p90) if each.ratio else (1.0, 1.0, 1.0)
     spread = [[middle - low], [high - middle]] if each.ratio else None
     axes.barh(y, middle - 1, height, 1, color=colour, label=label, xerr=spread, error_kw={"lw": 0.8})

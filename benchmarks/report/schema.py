@@ -25,7 +25,7 @@ class GpuFacts:
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """How fast an array of `bytes` is read, the best of some passes over it."""
+    """Speed of reading an array of `bytes`, the best of some passes over it."""
 
     bytes: int
     bytes_per_second: float
@@ -33,7 +33,7 @@ class Bandwidth:
 
 @dataclass(frozen=True)
 class Peak:
-    """How fast large matrices are multiplied by `library` in `type`, best of some; operations are 2 m n k."""
+    """Speed of multiplying large matrices by `library` in `type`, best of some; operations are 2 m n k."""
 
     library: str
     type: str
@@ -73,7 +73,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Percentiles:
-    """Of some calls, by nearest rank. p99 is null for fewer than 100."""
+    """Percentiles of some calls, by nearest rank. p99 is null for fewer than 100."""
 
     p50: float
     p90: float
@@ -125,7 +125,7 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Workload:
-    """What all contestants do.
+    """Work of all contestants.
 
     Attributes:
         name: unique in the file.
@@ -171,7 +171,7 @@ class Roofline:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How many sentences of a call have exactly the ids of the reference."""
+    """Number of sentences of a call that have exactly the ids of the reference."""
 
     identical: int
     sentences: int
@@ -233,7 +233,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class ReportHeader:
-    """What every report begins with; `txport.benchmarks.report.report.header` makes it.
+    """Fields that every report begins with; `txport.benchmarks.report.report.header` makes them.
 
     Attributes:
         format, format_version: of the file; any other is refused.

@@ -17,7 +17,7 @@ LEFT = ("", "workload", "settings")  # columns of text; the others are numbers
 
 
 def _number(value: float) -> str:
-    """At least three significant digits."""
+    """A number with at least three significant digits."""
     if value >= 1000:
         return f"{value:,.0f}"
     decimals = next((digits for digits, least in ((0, 100), (1, 10), (2, 1)) if value >= least), 3)
@@ -98,7 +98,7 @@ def _section(title: str, rows: Sequence[Measurement], columns: Sequence[Column])
 
 
 def facts(report: BenchReport) -> list[tuple[str, str]]:
-    """What stands above the tables: the machine and the contestants."""
+    """Heading of the tables: the machine and the contestants."""
     machine = report.machine
     load = f"load average before the run {machine.load_average:.2f}"
     lines = [

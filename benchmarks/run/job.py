@@ -56,7 +56,7 @@ class BenchOptions:
 
 @dataclass(frozen=True)
 class Job:
-    """What a session does.
+    """Plan of a session.
 
     Attributes:
         options: budgets, places and files.
@@ -99,7 +99,7 @@ def _grid(options: BenchOptions, manifest: Manifest) -> list[tuple[int, int, int
 
 
 def _curves(options: BenchOptions, manifest: Manifest) -> list[tuple[int, int, int]]:
-    """Those for the bundle alone: over batches, and over target lengths."""
+    """Sweeps of the bundle alone: over batches, and over target lengths."""
     if options.quick or options.batches or options.sources or options.targets:
         return []
     limits = manifest.limits
@@ -161,7 +161,7 @@ def _name(other: Path, plans: Sequence[ContestantPlan]) -> str:
 
 
 def _checkpoint(options: BenchOptions) -> Path | None:
-    """That of the options, else the one beside the bundle, as `make demo` leaves it, if there is one."""
+    """Checkpoint of the options, else the one beside the bundle, as `make demo` leaves it, if there is one."""
     if options.checkpoint is not None:
         return options.checkpoint
     beside = options.bundle.resolve().parent / "checkpoint"

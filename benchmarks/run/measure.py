@@ -1,4 +1,4 @@
-"""From the times of the rounds to the measurements of a report."""
+"""Measurements of a report, from the times of the rounds."""
 
 from collections.abc import Mapping, Sequence
 
@@ -71,7 +71,7 @@ def _tokens(work: Work, times: Times) -> tuple[int, int | None]:
 
 
 def agreement(ids: Sequence[Sequence[int]], reference: Sequence[Sequence[int]]) -> Agreement | None:
-    """How many sentences have exactly the ids of the reference; None if either does not report its ids."""
+    """Number of sentences with exactly the ids of the reference; None if either does not report its ids."""
     if not ids or not reference:
         return None
     return Agreement(sum(a == b for a, b in zip(ids, reference, strict=True)), len(reference))

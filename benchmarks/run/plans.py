@@ -29,7 +29,7 @@ ANY: Settings = {"fixed": ({},), "text": ({},)}
 
 @dataclass(frozen=True)
 class Place:
-    """Where contestants run: options of tx-bench, and keywords of the backends that run a bundle."""
+    """Placement of contestants: options of tx-bench, and keywords of the backends that run a bundle."""
 
     device: str
     engine: str
@@ -81,7 +81,7 @@ def bundle_plan(bundle: Path, manifest: Manifest, place: Place, name: str) -> Co
 
 
 def _bundle_settings(place: Place) -> Settings:
-    """As for peers: the default; one thread, faster where cores are shared; and for a text a worker for each core."""
+    """Threads as for peers: the default; one, faster where cores are shared; for a text a worker a core."""
     if place.threads or cores() == 1:
         return ANY
     each = [{"threads": DEFAULT}, {"threads": "1"}]

@@ -22,7 +22,7 @@ TURN_LIMIT = 120.0
 
 @dataclass(frozen=True)
 class Budget:
-    """How long a contestant is measured: until it made `calls` calls, or for `seconds`, and at least one turn."""
+    """Length of a measurement: until `calls` calls were made, or for `seconds`, and at least one turn."""
 
     calls: int
     seconds: float

@@ -1,4 +1,4 @@
-"""What the greedy loop costs over the bare ONNX Runtime step.
+"""Cost of the greedy loop over the bare ONNX Runtime step.
 
 `python -m txport.benchmarks.studies.loop_overhead BUNDLE`
 

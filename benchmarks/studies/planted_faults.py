@@ -1,4 +1,4 @@
-"""Which faults verification finds, by kind and size: `python -m txport.benchmarks.studies.planted_faults CHECKPOINT`.
+"""Faults that verification finds, by kind and size: `python -m txport.benchmarks.studies.planted_faults CHECKPOINT`.
 
 A bundle of the checkpoint is exported and verified. Then one fault after the other is planted in its weights, the
 lowering `ort` is judged again against what PyTorch gave, and the fault is taken out. The table counts those refused.

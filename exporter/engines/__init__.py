@@ -1,1 +1,1 @@
-"""From a bundle's graphs to TensorRT engines; in this package an engine is a built TensorRT plan."""
+"""TensorRT engines of a bundle's graphs; in this package an engine is a built TensorRT plan."""

@@ -44,7 +44,7 @@ _log = logging.getLogger("txport")
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """What is built, from what and for which GPU; pickled for the process that builds."""
+    """Job of the process that builds: graphs, options and GPU; pickled for it."""
 
     bundle: Path
     library: LibraryName
@@ -155,7 +155,7 @@ def _only_one(target: Path) -> Iterator[None]:
 
 
 def _build(plan: BuildPlan, directory: Path, known: bytes, progress: Callable[[str, float], None]) -> bytes:
-    """In the process that builds: write all engines and the record, try them, and return the timing cache."""
+    """Write all engines and the record, try them, and return the timing cache; in the process that builds."""
     tensorrt, manifest = find_tensorrt(plan.library), Manifest.load(plan.bundle)
     builder = EngineBuilder(tensorrt, plan.bundle, manifest, plan.options, directory, known, progress)
     record = _written(plan, builder)

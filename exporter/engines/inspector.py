@@ -1,4 +1,4 @@
-"""What a finished engine computes in, by the layers that the engine inspector lists.
+"""Precision of a finished engine, by the layers that the engine inspector lists.
 
 For a strongly typed network (10 and later) this is evidence: the proof is the network, which `network.py` checks before
 the build. 8.6 chooses types itself, so that there it is all that is known, and no reason to refuse an engine: float32
@@ -48,7 +48,7 @@ def parse_layers(text: str, library: str) -> list[dict[str, Any]]:
 
 
 def count_types(layers: list[dict[str, Any]]) -> dict[str, int]:
-    """How many layers compute in each floating type.
+    """Number of layers that compute in each floating type.
 
     A layer computes in a type if its outputs and at least one input have that type: a layer that reads float16 and
     writes float32 (or the reverse) converts.

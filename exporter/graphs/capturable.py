@@ -1,4 +1,4 @@
-"""Which operators ONNX Runtime may run in a captured decoder step.
+"""Operators that ONNX Runtime may run in a captured decoder step.
 
 A replayed CUDA graph reads what it read when it was captured. Operators whose CUDA kernels take their arguments by
 value are safe. Others copy sizes or pointers from memory of the host that is freed or reused after the run: GatherND
@@ -23,7 +23,7 @@ CPU_ONLY = frozenset({"FusedGemm"})
 
 
 def not_capturable(operators: Iterable[str], *, on_cpu: bool = False) -> list[str]:
-    """Those of a step's operators that nobody has found safe in a captured step, sorted.
+    """Operators of a step that are not known to be safe in a captured step, sorted.
 
     Args:
         operators: of the graph as ONNX Runtime runs it, after its own optimisations.

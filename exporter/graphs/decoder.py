@@ -134,7 +134,7 @@ class Decoder:
         return [foldable(norm) if self._pre_norm else None for norm in _norms(layer)]
 
     def _add_norm(self, x: ir.Value, residual: ir.Value, norm: nn.Module, name: str) -> tuple[ir.Value, ir.Value]:
-        """What the next sublayer adds to, and what it reads."""
+        """Residual of the next sublayer, and its input."""
         total, normalised = self.lowering.add_norm(x, residual, norm, name)
         return (total if self._pre_norm else normalised), normalised
 

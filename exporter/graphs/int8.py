@@ -71,17 +71,17 @@ def _is_matrix(value: ir.Value | None) -> bool:
 
 
 def _is_gate(node: ir.Node) -> bool:
-    """Of one number, as whether to copy: rounding its inputs would cost more than the product."""
+    """Whether a product gives one number, as the gate of copying: rounding its inputs would cost more."""
     return (node.name or "").startswith("copying.")
 
 
 def _is_lookup(node: ir.Node) -> bool:
-    """Of tokens, which an embedding looks up first; positions stay as they are."""
+    """Whether a node looks up tokens, which an embedding does first; positions stay as they are."""
     return node.name == "embedding/Gather" and _is_matrix(node.inputs[0])
 
 
 def normalised(model: ir.Model) -> list[str]:
-    """What each LayerNorm or RMSNorm gives, in order: the graphs of one decoder, or encoder, have the same ones."""
+    """Outputs of each LayerNorm or RMSNorm, in order: the graphs of one decoder, or encoder, have the same ones."""
     return [node.outputs[0].name or "" for node in model.graph if _normalises(node)]
 
 
@@ -180,7 +180,7 @@ class _Conversion:
         return _Rows(rounded, scale, zero, None)
 
     def _positive(self, x: ir.Value, node: ir.Node) -> _Rows:
-        """Of Relu(x), without Relu: what is below 0 becomes 0 by saturation, and all 256 levels serve the rest."""
+        """Rows of Relu(x), without Relu: what is below 0 becomes 0 by saturation, and all 256 levels serve the rest."""
         least = self._constant("int8.least", np.float32(np.finfo(np.float32).tiny))  # of a row without a positive one
         largest = self._node(node, "", "Max", [self._largest_of_row(x, node), least])
         return self._by_row(x, largest, 2 * _LEVELS + 1, 0, node)
@@ -297,7 +297,7 @@ def _is_read(value: ir.Value) -> bool:
 
 
 def _bias(node: ir.Node) -> tuple[ir.Value | None, ir.Node]:
-    """What is added to each row of a product, and the node that adds it."""
+    """Bias of each row of a product, and the node that adds it."""
     if len(node.inputs) > 2:
         return node.inputs[2], node
     reader = _only_reader(node)

@@ -1,4 +1,4 @@
-"""What encoder and decoder have in common: embeddings and feed-forward networks."""
+"""Parts of both encoder and decoder: positions, embeddings and feed-forward networks."""
 
 import math
 from collections.abc import Callable
@@ -61,7 +61,7 @@ def _relu(w: Writer, x: ir.Value) -> ir.Value:
 
 
 def _gelu(w: Writer, x: ir.Value) -> ir.Value:
-    """By erf (Hendrycks and Gimpel, 2016)."""
+    """GELU by erf (Hendrycks and Gimpel, 2016)."""
     if w.opset >= GELU_OPSET:
         return w.op("Gelu", x)
     # ONNX Runtime makes one operator of these parts.

@@ -32,7 +32,7 @@ def attend(w: Writer, query: ir.Value, key: ir.Value, value: ir.Value, bias: ir.
 
 
 class Lowering(ABC):
-    """How the decoder's layers are written for one family of runtimes.
+    """Way to write the decoder's layers for one family of runtimes.
 
     Args:
         writer: of the graph.
@@ -203,7 +203,7 @@ class Ort(Scatter):
         return outputs[3], outputs[0]
 
     def best(self, logits: ir.Value, vocabulary: int) -> ir.Value:
-        """In two steps, the best block of ids and then the best of the block.
+        """Best id in two steps, the best block of ids and then the best of the block.
 
         ONNX Runtime's ArgMax compares one number at a time, its ReduceMax a vector. The block is taken by
         GatherElements: GatherND copies its offsets from the host's stack, which a captured step would read again when

@@ -154,7 +154,7 @@ class _Added:
         self._offsets: dict[bytes, int] = {}
 
     def place(self, name: str, values: Float32) -> _Place:
-        """Where a tensor is from now on; a large matrix would be a second copy, and our mistake."""
+        """Place of a tensor from now on; a large matrix would be a second copy, and our mistake."""
         missing = f"no graph has {name}, of {values.size} elements, in the file of weights"
         assert values.ndim == 1 or values.size < INLINE, missing
         data = values.tobytes()

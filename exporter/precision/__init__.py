@@ -1,1 +1,1 @@
-"""Which parts of a graph must stay in float32, found by calibration on real sentences."""
+"""Choice of what must stay in float32, by calibration on real sentences."""

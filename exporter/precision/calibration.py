@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 from txport.exporter.graphs.sessions import TeacherForced, Values, session, with_all_outputs
-from txport.exporter.reference import LEAST, Answer, Logits
+from txport.exporter.reference import MIN_COMPARED_LOGIT, Answer, Logits
 
 
 @dataclass(frozen=True)
 class Loss:
-    """How far a graph's logits are from the reference's, over the tokens of the reference's targets.
+    """Distance of a graph's logits from the reference's, over the tokens of the reference's targets.
 
     Attributes:
         rms: root mean square difference of logits; infinite where NaN or infinity appears.
@@ -61,7 +61,7 @@ class Calibration:
                 ours, expected = logits[row, : len(target)], answer.logits[row, : len(target)]
                 if not np.isfinite(ours).all():
                     return Loss(math.inf, 1.0, math.inf)
-                differences = (ours - expected)[expected > LEAST]
+                differences = (ours - expected)[expected > MIN_COMPARED_LOGIT]
                 squares += float(np.square(differences).sum())
                 values += differences.size
                 steps = np.arange(len(target))

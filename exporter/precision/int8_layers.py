@@ -1,4 +1,4 @@
-"""Which layers of an int8 bundle must stay in float32, measured on real sentences.
+"""Layers of an int8 bundle that must stay in float32, measured on real sentences.
 
 For most models there are none. Where int8 costs too much quality (`txport.exporter.verification.quality`), the modules
 whose rounding alone changes the logits most stay in float32; their number is doubled until the quality suffices.
@@ -85,7 +85,7 @@ class Int8Search:
             to_int8(model, largest, island_nodes(islands, name))
 
     def quality(self, kept: Sequence[Module]) -> Quality:
-        """What int8 costs with these modules in float32."""
+        """Quality of int8 with these modules in float32."""
         kept_nodes = {name: self._nodes(name, kept) for name in self._files}
         changed = self._loss(self._calibration, kept_nodes).changed
         translations = self._translations(self._directory / "int8") if self._sample.references else self._sample.sources

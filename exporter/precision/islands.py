@@ -1,4 +1,4 @@
-"""Which nodes of a float16 graph must stay in float32, measured on real sentences.
+"""Nodes of a float16 graph that must stay in float32, measured on real sentences.
 
 A node becomes an island for one of two reasons. Overflow: it reads or writes a value near the largest of float16
 (65504). Loss: with every value rounded to float16 the graph would choose other tokens; then the modules whose rounding
@@ -84,7 +84,7 @@ def choose_islands(
 def islands_of_attention(
     islands: Sequence[Island], models: Mapping[str, ir.Model], nodes_of: Callable[[ir.Model], Iterable[ir.Node]]
 ) -> list[Island]:
-    """Those of the optional graphs among `models`: what is in the modules where the encoder, or a step, has some.
+    """Islands of the optional graphs among `models`: nodes of the modules in which the encoder, or a step, has islands.
 
     Args:
         islands: of the other graphs.
@@ -104,7 +104,7 @@ def islands_of_attention(
 
 
 def mixture_nodes(model: ir.Model) -> set[str]:
-    """What copies is computed in float32, but for the choice of a head: whole keys would be converted for it."""
+    """Nodes that copy, which compute in float32, but for the choice of a head: whole keys would be converted for it."""
     copying = [node for node in model.graph if module_of(node).split(".")[0] == MIXTURE]
     return {node.name or "" for node in copying if not any(map(_is_float_input, node.inputs))}
 
@@ -114,13 +114,13 @@ def _is_float_input(value: ir.Value | None) -> bool:
 
 
 def islands_of_mixtures(models: Mapping[str, ir.Model]) -> list[Island]:
-    """See `mixture_nodes`."""
+    """Islands of `mixture_nodes`."""
     found = [Island(name, tuple(sorted(mixture_nodes(model))), "mixture") for name, model in models.items()]
     return [island for island in found if island.nodes]
 
 
 def islands_of_outputs(models: Mapping[str, ir.Model]) -> list[Island]:
-    """What is computed in float32 because it stays in float32; see `txport.exporter.graphs.float16.ending`."""
+    """Islands of the nodes whose outputs stay in float32; see `txport.exporter.graphs.float16.ending`."""
     found = [Island(name, tuple(sorted(ending(model))), "output") for name, model in models.items()]
     return [island for island in found if island.nodes]
 

@@ -63,7 +63,7 @@ def _maps(model: Transformer, batch: Batch) -> tuple[AttentionMaps, torch.Tensor
 
 
 class _Found:
-    """What the graphs give, compared.
+    """Comparison of the graphs' outputs with PyTorch's.
 
     Attributes:
         weights, scores, memory: errors of attention, of log-probabilities and of the encoder's output.

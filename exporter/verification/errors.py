@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from txport.exporter.reference import LEAST, Logits
+from txport.exporter.reference import MIN_COMPARED_LOGIT, Logits
 
 # An id whose logit is so far below the best has no probability in float32. What bans it is large, and its rounding too.
 IMPOSSIBLE = -math.log(np.finfo(np.float32).smallest_subnormal)
@@ -21,14 +21,14 @@ class Errors:
         self._count = 0
 
     def add(self, ours: Logits, expected: Logits) -> None:
-        """Compare two arrays of one shape; where `expected` is at most `LEAST` they only need to be finite."""
+        """Compare two arrays of one shape; where `expected` is at most `MIN_COMPARED_LOGIT` they only need to be finite."""
         difference = np.abs(ours - expected)
         total = float(difference.sum(dtype=np.float64))
         if not math.isfinite(total):
             self.finite = False
             return
-        if float(expected.min(initial=0.0)) <= LEAST:
-            difference = difference[expected > LEAST]
+        if float(expected.min(initial=0.0)) <= MIN_COMPARED_LOGIT:
+            difference = difference[expected > MIN_COMPARED_LOGIT]
             total = float(difference.sum(dtype=np.float64))
         self.largest = max(self.largest, float(difference.max(initial=0.0)))
         self._total += total

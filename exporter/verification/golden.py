@@ -79,7 +79,7 @@ def _with_fused(manifest: Manifest, verification: Verification) -> Manifest:
 
 
 def _refilled(translator: Translator, golden: Golden) -> list[Difference]:
-    """With few rows, so that each takes many sentences, in shuffled orders."""
+    """Run the cases with few rows, so that each takes many sentences, in shuffled orders."""
     prefix, order = translator.tokenizer.affixes().target_prefix, list(range(len(golden.cases)))
     differences = []
     for seed in range(_ORDERS):

@@ -1,4 +1,4 @@
-"""How far a graph's values are from float32, node by node: what `tx-verify --layers` measures.
+"""Errors of a graph's values against float32, node by node: what `tx-verify --layers` measures.
 
 The reference is the same graph with the same weights, computed in float32 by ONNX Runtime's plain kernels on the CPU.
 Both see the same inputs: each case of golden.json alone, and for a step the caches that the reference has filled, so
@@ -30,7 +30,7 @@ Pair = tuple[Values, Values]  # inputs of a run, and the reference's outputs
 
 @dataclass(frozen=True)
 class LayerError:
-    """How far one value is from float32, over all cases and steps.
+    """Error of one value against float32, over all cases and steps.
 
     Attributes:
         graph: name of the graph.
@@ -120,7 +120,7 @@ def _expected(exact: TeacherForced, cases: Sequence[Case], bos: int) -> tuple[li
 
 
 class _Sums:
-    """Of one value, over all runs."""
+    """Errors of one value, over all runs."""
 
     def __init__(self) -> None:
         self.largest = self.error = self._squares = self._differences = 0.0

@@ -44,7 +44,7 @@ def runner_on(where: tuple[str, str], file: Path, graph: Graph, manifest: Manife
 
 
 def _tensorrt(tensorrt: TensorRt, file: Path, graph: Graph, manifest: Manifest, shapes: Sequence[Shapes]) -> Runner:
-    """By Polygraphy's runner, which allocates the many outputs."""
+    """Run an engine by Polygraphy's runner, which allocates the many outputs."""
     os.environ["POLYGRAPHY_USE_TENSORRT_RTX"] = str(int(tensorrt.is_rtx))  # it reads this when it is imported
     with needs("trt"):
         from polygraphy.backend.trt import EngineFromNetwork, TrtRunner

@@ -1,4 +1,4 @@
-"""What rounding costs in translation quality, measured on the translations.
+"""Cost of rounding in translation quality, measured on the translations.
 
 Every format chooses other tokens where PyTorch is nearly undecided, int8 in one sentence of six, most of them as good.
 With references the loss in BLEU (Papineni et al. 2002, in sacreBLEU) decides, where it is more than chance by
@@ -58,7 +58,7 @@ class Quality:
 
     @property
     def failure(self) -> str | None:
-        """What is wrong, as a sentence; None if nothing is."""
+        """Fault as a sentence; None if there is none."""
         if self.lost is not None:
             if self.chance is None or self.chance >= CHANCE:
                 return None

@@ -179,12 +179,12 @@ class VerificationReport:
 
     @property
     def engines(self) -> tuple[str, ...]:
-        """Those that were compared, for the manifest."""
+        """Engines that were compared, for the manifest."""
         return (ORT, *(each.lowering for each in self.lowerings if each.lowering == FUSED))
 
     @property
     def failure(self) -> str:
-        """What failed, in one line."""
+        """Failures in one line."""
         failures = [f"{each.lowering}: {failure}" for each in self.lowerings for failure in each.failures]
         failures += self.attention.failures if self.attention is not None else []
         if 2 * self.cut > self.sentences:

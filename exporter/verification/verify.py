@@ -136,7 +136,7 @@ class Verifier:
         return summarise(reports, rounding, arithmetic, self.sample.origin, comparison.coverage)
 
     def _match_model(self, directory: Path, manifest: Manifest) -> None:
-        """See that the checkpoint's model has the bundle's sizes, and give it positions for the bundle's lengths."""
+        """Check that the checkpoint's model has the bundle's sizes, and give it positions for the bundle's lengths."""
         sizes = ("encoder_layers", "decoder_layers", "d_model", "heads", "source_vocabulary", "target_vocabulary")
         for name in (*sizes, "copies"):
             ours, theirs = getattr(manifest.model, name), getattr(self.checkpoint.config, name)
@@ -149,7 +149,7 @@ class Verifier:
 
 
 def verifiable_graphs(directory: Path, manifest: Manifest, scratch: Path, *, copy: bool = False) -> Path:
-    """Where a bundle's graphs can be run as their precision says: float16 ones are rewritten in `scratch`.
+    """Directory where a bundle's graphs can be run as their precision says: float16 ones are rewritten in `scratch`.
 
     There they round on the CPU as float16 hardware does. With `copy` those of other precisions are written there, too.
     """

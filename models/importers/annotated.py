@@ -110,7 +110,7 @@ def _positions(plan: ImportPlan, ours: Config) -> None:
 
 
 def prefix_of(stored: dict[str, Stored], mark: str, file: Path, what: str) -> str:
-    """What precedes all names, by the name of a tensor that must be there.
+    """Prefix of all names, by the name of a tensor that must be there.
 
     Raises:
         CheckpointError: it is not there.
@@ -133,7 +133,7 @@ def needed_heads(file: Path, options: ImportOptions) -> int:
 
 
 def notes(ours: Config, lists: WordLists | None) -> list[str]:
-    """What a user should know."""
+    """Notes for the user."""
     said = [
         f"inputs and outputs of up to {ours.max_positions} tokens are taken; its sinusoids have no end, so that "
         "tx-export takes more (--max-source, --max-target)"

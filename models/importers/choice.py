@@ -1,4 +1,4 @@
-"""Which importer understands a source, and how a hub id becomes a directory."""
+"""Choice of the importer for a source, and the directory of a hub id."""
 
 import re
 from collections.abc import Callable

@@ -112,7 +112,7 @@ def _refuse_norms_over_time(plan: ImportPlan) -> None:
 
 
 def _special(lists: WordLists) -> dict[str, int]:
-    """Those of the target side, but the source's <unk>, with which `_with_one_unknown` makes the target's equal."""
+    """Ids of the target side, but the source's <unk>, with which `_with_one_unknown` makes the target's equal."""
     found, unknown = lists.special(), lists.token("unk_id", "source")
     assert unknown is not None
     places = {found["unk_id"]: unknown, unknown: found["unk_id"]}

@@ -1,4 +1,4 @@
-"""What Hugging Face's encoder-decoder models that descend from BART share: config.json, names, generation."""
+"""Common parts of Hugging Face's models that descend from BART: config.json, names, generation."""
 
 from pathlib import Path
 from typing import Any

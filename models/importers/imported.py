@@ -1,4 +1,4 @@
-"""What an importer hands over, and how it becomes a checkpoint."""
+"""Result of an importer, and how it becomes a checkpoint."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

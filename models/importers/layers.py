@@ -1,4 +1,4 @@
-"""What importers share: layers by the names that other toolkits give their parts, and fairseq's positions."""
+"""Common parts of importers: layers by the names that other toolkits give their parts, and fairseq's positions."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ OFFSET = 2
 
 @dataclass(frozen=True)
 class LayerNames:
-    """What a toolkit calls its layers and their parts.
+    """Names of a toolkit's layers and their parts.
 
     Attributes:
         stacks: the prefix of the number of an encoder layer, and of a decoder layer.
@@ -64,7 +64,7 @@ def map_layers(plan: ImportPlan, config: Config, names: LayerNames, prefix: str 
 
 
 def _attention(plan: ImportPlan, ours: str, theirs: str, config: Config, names: LayerNames) -> None:
-    """With four matrices, or with query, key and value packed in one, in this order."""
+    """Map attention with four matrices, or with query, key and value packed in one, in this order."""
     d_model = config.d_model
     parts = ("query", "key", "value", "output")
     packed = plan.has(f"{theirs}.in_proj_weight")

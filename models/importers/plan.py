@@ -47,7 +47,7 @@ class ImportPlan:
         return name in self.theirs
 
     def count(self, prefix: str, advice: str) -> int:
-        """How many numbers follow this prefix of names.
+        """Count of numbers that follow this prefix of names.
 
         Raises:
             CheckpointError: none; the message ends with `advice`.
@@ -142,7 +142,7 @@ class ImportPlan:
         return alike
 
     def check(self, config: Config) -> None:
-        """See that all of the model is there, in the shapes that `config` says, and that nothing is left over.
+        """Check that all of the model is there, in the shapes that `config` says, and that nothing is left over.
 
         Raises:
             CheckpointError: it is not so; the message lists what is wrong.

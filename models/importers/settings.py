@@ -1,4 +1,4 @@
-"""What other toolkits say of a model by the names of fields: a config.json, or options that a checkpoint keeps."""
+"""Settings of other toolkits by the names of fields: a config.json, or options that a checkpoint keeps."""
 
 import argparse
 import json
@@ -67,7 +67,7 @@ class Settings:
         return names[value]
 
     def refuse(self, neutral: Mapping[str, tuple[Any, ...]]) -> None:
-        """See that options which our model does not have are missing, or have a value that makes no difference.
+        """Check that options which our model does not have are missing, or have a value that makes no difference.
 
         Raises:
             CheckpointError: one has another value.

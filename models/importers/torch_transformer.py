@@ -39,7 +39,7 @@ _LAYERS = LayerNames(
 
 @dataclass(frozen=True)
 class Names:
-    """Where things are in the state dict."""
+    """Names in the state dict."""
 
     transformer: str
     source_embedding: str

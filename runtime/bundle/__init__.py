@@ -1,1 +1,1 @@
-"""What a bundle is, and every way in which a directory is not one. Needs numpy at most."""
+"""The bundle, and every way in which a directory is not one. Needs numpy at most."""

@@ -66,13 +66,13 @@ def cache_names(layers: int) -> list[str]:
 
 
 def encoder(sizes: ModelSizes, floating: DType) -> Interface:
-    """Of the encoder of a model of these sizes; `floating` is the dtype of keys, values and bias."""
+    """Interface of the encoder for these sizes; `floating` is the dtype of keys, values and bias."""
     inputs = [*_tensors("int64", ("batch", "source"), "input_ids"), *_tensors("int64", ("batch",), "source_lengths")]
     return Interface(tuple(inputs), (*_cross(sizes, floating), *_bias(floating), *_ids(sizes)))
 
 
 def decoder_step(sizes: ModelSizes, floating: DType) -> Interface:
-    """Of one decoder step of a model of these sizes; `floating` is the dtype of caches, bias and logits."""
+    """Interface of one decoder step for these sizes; `floating` is the dtype of caches, bias and logits."""
     caches = cache_names(sizes.decoder_layers)
     shape: tuple[Dimension | int, ...] = ("batch", sizes.heads, "target", sizes.head_dim)
     aliases = tuple((name, f"next_{name}") for name in (*STATE, *caches))
@@ -92,7 +92,7 @@ def decoder_step(sizes: ModelSizes, floating: DType) -> Interface:
 
 
 def decoder(sizes: ModelSizes, floating: DType) -> Interface:
-    """Of the decoder over whole translations; `floating` is the dtype of keys, values and bias."""
+    """Interface of the decoder over whole translations; `floating` is the dtype of keys, values and bias."""
     maps: tuple[Dimension | int, ...] = (sizes.decoder_layers, "batch", sizes.heads, "target")
     inputs = [
         *_tensors("int64", ("batch", "target"), "target_ids"),
@@ -110,7 +110,7 @@ def decoder(sizes: ModelSizes, floating: DType) -> Interface:
 
 
 def encoder_attention(sizes: ModelSizes, floating: DType) -> Interface:
-    """Of the encoder whose own output and attention are read, both float32 whatever `floating` is."""
+    """Interface of the encoder whose own output and attention are read, both float32 whatever `floating` is."""
     outputs = [
         *_tensors("float32", ("batch", "source", sizes.d_model), "memory"),
         *_tensors("float32", (sizes.encoder_layers, "batch", sizes.heads, "source", "source"), "self_attention"),
@@ -119,7 +119,7 @@ def encoder_attention(sizes: ModelSizes, floating: DType) -> Interface:
 
 
 def interface(role: str, sizes: ModelSizes, floating: DType) -> Interface | None:
-    """Of the graphs of a role; None for a role that this version does not know."""
+    """Interface of the graphs of a role; None for a role that this version does not know."""
     of_role = {
         "encoder": encoder,
         "decoder_step": decoder_step,
@@ -139,7 +139,7 @@ def _bias(floating: DType) -> list[Tensor]:
 
 
 def _ids(sizes: ModelSizes) -> list[Tensor]:
-    """As wide as keys are, of one head and one number a token, so that whatever moves keys moves these."""
+    """Source ids as wide as keys, of one head and one number a token, so that whatever moves keys moves these."""
     return _tensors("int64", ("batch", 1, "source", 1), CROSS_IDS) if sizes.copies else []
 
 

@@ -148,7 +148,7 @@ def _rename(value: dict[str, Any]) -> None:
 
 def _check_own_hash(data: bytes, stated: object, file: str) -> None:
     if not isinstance(stated, str) or not HEX.fullmatch(stated):
-        raise BundleError(f"{file} misses the field 'sha256' (64 lower-case hexadecimal digits): it is incomplete")
+        raise BundleError(f"{file} lacks the field 'sha256' (64 lower-case hexadecimal digits): it is incomplete")
     start = data.rindex(stated.encode()) if stated.encode() in data else 0
     if hashlib.sha256(data[:start] + _ZEROS.encode() + data[start + 64 :]).hexdigest() != stated:
         raise BundleError(f"{file} was changed after it was written (its own sha256 differs): get the bundle again")

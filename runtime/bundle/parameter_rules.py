@@ -1,4 +1,4 @@
-"""What must hold for the table of parameters: it is complete, its shapes are the model's, its views are in the file.
+"""Rules of the table of parameters: it is complete, its shapes are the model's, its views are in the file.
 
 An engine reads raw memory by this table, so nothing of it is believed. The C++ runtime checks the same.
 """
@@ -40,7 +40,7 @@ class Expected:
 def parameter_faults(
     parameters: Parameters, model: ModelSizes, dimensions: Dimensions, files: Mapping[str, FileEntry]
 ) -> Iterator[str]:
-    """What is wrong with the table, the most basic first. Only the first one counts: the next may follow from it."""
+    """Faults of the table, the most basic first. Only the first one counts: the next may follow from it."""
     architecture = parameters.architecture
     if not architecture.embedding_scale > 0:
         yield "parameters.architecture.embedding_scale must be greater than 0"

@@ -16,7 +16,7 @@ ParameterType = Literal["float32", "float16", "int8"]
 
 @dataclass(frozen=True)
 class Architecture:
-    """What the sizes and the tensors do not say about the model's arithmetic.
+    """Arithmetic of the model that sizes and tensors do not say.
 
     Attributes:
         norm: LayerNorm after each sublayer ("post"; "post_final" with one more at the end) or before it ("pre").

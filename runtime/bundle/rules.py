@@ -1,4 +1,4 @@
-"""What must hold between the fields of a manifest, beyond their types. The C++ runtime checks the same."""
+"""Rules between the fields of a manifest, beyond their types. The C++ runtime checks the same."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ UNLISTED = ("manifest.json", "engines")
 
 
 def faults(manifest: ManifestFields) -> Iterator[str]:
-    """What the fields contradict, the most basic first."""
+    """Contradictions between the fields, the most basic first."""
     yield from _size_faults(manifest)
     yield from _file_faults(manifest)
     yield from _graph_set_faults(manifest)

@@ -52,7 +52,7 @@ class MadeBy:
 
 @dataclass(frozen=True)
 class ModelSizes:
-    """What a runtime needs to size its buffers; `copies` says that a step reads the source's ids as well."""
+    """Sizes of a runtime's buffers; `copies` says that a step reads the source's ids as well."""
 
     encoder_layers: int
     decoder_layers: int
@@ -93,7 +93,7 @@ class Island:
 
 @dataclass(frozen=True)
 class Precision:
-    """What the graphs compute in, and the exceptions to it.
+    """Precision of the graphs, and the exceptions to it.
 
     Attributes:
         type: of inputs, outputs, caches and activations.
@@ -107,7 +107,7 @@ class Precision:
 
     @property
     def summary(self) -> str:
-        """For people: "float32", or "float32, weights int8"."""
+        """Precision for people: "float32", or "float32, weights int8"."""
         return self.type if self.weights == self.type else f"{self.type}, weights {self.weights}"
 
 
@@ -224,7 +224,7 @@ class ManifestFields:
 
     @property
     def lowerings(self) -> tuple[Lowering, ...]:
-        """Those of the decoder steps, in the order in which ONNX Runtime should try them."""
+        """Lowerings of the decoder steps, in the order in which ONNX Runtime should try them."""
         steps = {graph.lowering for graph in self.graphs if graph.role == "decoder_step"}
         return tuple(name for name in LOWERINGS if name in steps)
 

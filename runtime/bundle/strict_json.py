@@ -166,7 +166,7 @@ class _Decoder:
             may_lack = self.by_hand or field.metadata.get("added", False)
             optional = may_lack and field.default is not dataclasses.MISSING
             if name not in value and not optional:
-                raise _MismatchError(f"{where} misses the field {name!r}: the file is incomplete or was edited by hand")
+                raise _MismatchError(f"{where} lacks the field {name!r}: the file is incomplete or was edited by hand")
         for name in value:
             if name not in fields:
                 unknown = "this txport does not know what it means"
@@ -222,7 +222,7 @@ def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for key, value in pairs:
         if key in result:
-            raise ValueError(f"the field {key!r} stands twice in one object")
+            raise ValueError(f"the field {key!r} occurs twice in one object")
         result[key] = value
     return result
 

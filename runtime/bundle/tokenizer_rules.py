@@ -1,4 +1,4 @@
-"""What must hold inside the field `tokenizer` of a manifest, beyond types. The C++ runtime checks the same."""
+"""Rules inside the field `tokenizer` of a manifest, beyond types. The C++ runtime checks the same."""
 
 from collections.abc import Collection, Iterator
 
@@ -10,7 +10,7 @@ _LISTS = ("source_prefix", "source_suffix", "target_prefix")
 def tokenizer_faults(
     tokenizer: TokenizerDescription, files: Collection[str], vocabularies: Vocabularies
 ) -> Iterator[str]:
-    """What the fields contradict.
+    """Contradictions between the fields.
 
     Args:
         tokenizer: the field.

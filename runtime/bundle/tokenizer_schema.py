@@ -78,7 +78,7 @@ class TokenizerDescription:
 
 
 def ids_only(eos: int) -> TokenizerDescription:
-    """That of a model without a tokenizer. (Source ids are then given whole; the suffix serves random samples.)"""
+    """Description without a tokenizer. (Source ids are then given whole; the suffix serves random samples.)"""
     return TokenizerDescription("none", None, None, (), (eos,), (), None)
 
 

@@ -1,4 +1,4 @@
-"""What one running batch holds in device memory, and where.
+"""Device memory of one running batch.
 
 Tensors of a kind (all self-attention caches, all cross keys and values) share one allocation, one plane each, so that
 one copy or one fill reaches a row in all of them. The state that the host reads is one block, so that one copy

@@ -187,7 +187,7 @@ class _Replay:
 
 
 def _kinds(graph: Any) -> Iterator[str]:
-    """What each node of a captured graph is: "kernel", "memcpy", "memset", "host" and so on, of graphs within it too.
+    """Kind of each node of a captured graph: "kernel", "memcpy", "memset", "host" and so on, of graphs within it too.
 
     A copy from or to memory of the host that is not page-locked is "pageable memcpy": every replay reads or writes it,
     whatever it is by then.

@@ -1,4 +1,4 @@
-"""What the decoder's buffers need of a device: memory, copies in the order of one stream, capture and waiting.
+"""Protocol of a device: memory, copies in the order of one stream, capture and waiting.
 
 `txport.runtime.device.cuda` is the real one. Addresses are plain numbers, since that is what libraries bind.
 """

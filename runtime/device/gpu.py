@@ -67,7 +67,7 @@ def find_gpu() -> Gpu | str:
 
 
 def pci_bus_id() -> str | None:
-    """Where device 0 is on the bus, as "0000:3b:00.0", by which other libraries know it; None if there is none.
+    """Address of device 0 on the bus, as "0000:3b:00.0", by which other libraries know it; None if there is none.
 
     Their own numbers follow the bus. CUDA's follow CUDA_VISIBLE_DEVICES and, by default, speed.
     """

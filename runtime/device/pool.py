@@ -39,7 +39,7 @@ class PreparedStep:
     groups: StepGroups
 
     def __del__(self) -> None:
-        """What a batch left under way is done before the library's part of it goes."""
+        """Wait for what a batch left under way, before the library's part of it goes."""
         self.buffers.settle()
 
 

@@ -1,4 +1,4 @@
-"""What a library adds to the device layer: two graphs that run on a device's stream."""
+"""Protocol of a library on a device: two graphs that run on its stream."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol

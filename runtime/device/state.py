@@ -45,7 +45,7 @@ class DeviceState:
             self._buffers.upload_state()
 
     def _place_run(self, row: int, memory: Encoded, memory_row: int, count: int) -> None:
-        """What earlier sentences left is zeroed: it is masked, but a NaN would come through the mask."""
+        """Zero what earlier sentences left: it is masked, but a NaN would come through the mask."""
         buffers, device = self._buffers, self._buffers.device
         buffers.caches.clear(device, row, count)
         bias = Buffer(buffers.bias + row * buffers.bias_row, buffers.bias_row)
@@ -97,7 +97,7 @@ class DeviceState:
         return logits[self._rows].astype(np.float32)
 
     def log_probabilities(self, rows: Sequence[int], token_ids: Sequence[int]) -> Float64:
-        """Of one token for each of these rows, by the last step; see `DecoderState.log_probabilities`."""
+        """Log-probabilities by the last step; see `DecoderState.log_probabilities`."""
         return log_probabilities(self.logits()[list(rows)], token_ids)
 
     def reorder(self, rows: Sequence[int]) -> None:

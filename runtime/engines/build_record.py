@@ -203,7 +203,7 @@ class BuildRecord:
 
 
 def _faults(record: BuildRecord) -> Iterator[str]:
-    """How the fields contradict themselves or each other."""
+    """Contradictions of the fields, in themselves or between them."""
     if not _VERSION.fullmatch(record.library.version):
         yield f"library.version is {record.library.version!r}, which is not two to four numbers with dots between"
     yield from _gpu_faults(record.gpu)

@@ -1,4 +1,4 @@
-"""Which library runs a bundle, on which device, and why."""
+"""Choice of the library that runs a bundle, and of the device."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ _log = logging.getLogger("txport")
 
 @dataclass(frozen=True)
 class Choice:
-    """What will run a bundle.
+    """Choice of what runs a bundle.
 
     Attributes:
         engine: "ort" is ONNX Runtime, "trt" is TensorRT, "fused" is our own for CPUs.

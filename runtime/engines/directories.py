@@ -1,4 +1,4 @@
-"""Which of a bundle's TensorRT engines fit this machine, and why the others do not."""
+"""Choice of the TensorRT engines of a bundle that fit this machine, and why the others do not."""
 
 from dataclasses import dataclass
 from pathlib import Path

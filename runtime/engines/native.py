@@ -124,7 +124,7 @@ def _check(library: ctypes.CDLL, code: int) -> None:
 
 
 def _address(array: npt.NDArray[Any]) -> int:
-    """Of the first element; faster than `array.ctypes.data`."""
+    """Address of the first element; faster than `array.ctypes.data`."""
     address: int = array.__array_interface__["data"][0]
     return address
 
@@ -214,7 +214,7 @@ class NativeEngine:
         return _Handle(memory, library.txport_engine_memory_free)
 
     def first_target(self, source: int) -> int:
-        """See `txport.runtime.engine.Engine.first_target`."""
+        """Length of the first caches; see `txport.runtime.engine.Engine.first_target`."""
         target: int = self._library.txport_engine_first_target(self._handle.value, source)
         return target
 
@@ -289,7 +289,7 @@ class NativeState:
         return logits
 
     def log_probabilities(self, rows: Sequence[int], token_ids: Sequence[int]) -> Float64:
-        """Of one token for each of these rows, by the last step; see `DecoderState.log_probabilities`."""
+        """Log-probabilities by the last step; see `DecoderState.log_probabilities`."""
         here, tokens = _int64(rows), _int64(token_ids)
         count = _same_length(rows=here, token_ids=tokens)
         found = np.empty(count, np.float64)

@@ -79,7 +79,7 @@ class OrtEngine:
         return outputs
 
     def first_target(self, source: int) -> int:
-        """See `txport.runtime.engine.Engine.first_target`.
+        """Length of the first caches; see `txport.runtime.engine.Engine.first_target`.
 
         The lowering `ort` reads only the used part of a cache. Longer caches cost it only memory, and where they are as
         long as the sources, they rarely have to grow.
@@ -200,7 +200,7 @@ class OrtState:
         return self._buffers["logits"].astype(np.float32, copy=False)
 
     def log_probabilities(self, rows: Sequence[int], token_ids: Sequence[int]) -> Float64:
-        """Of one token for each of these rows, by the last step; see `DecoderState.log_probabilities`."""
+        """Log-probabilities by the last step; see `DecoderState.log_probabilities`."""
         return log_probabilities(self.logits()[list(rows)], token_ids)
 
     def reorder(self, rows: Sequence[int]) -> None:

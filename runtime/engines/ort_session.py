@@ -41,7 +41,7 @@ def run(session: Any, binding: Any, options: Any = None) -> None:
 
 
 def providers_of(device: str, **cuda: str) -> list[Provider]:
-    """What runs the graphs, in ONNX Runtime's terms, the device's own provider first; its libraries are loaded.
+    """Providers in ONNX Runtime's terms, the device's own first; its libraries are loaded.
 
     Args:
         device: "cpu" or "cuda".

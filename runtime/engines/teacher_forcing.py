@@ -35,7 +35,7 @@ _NEEDED = {
 
 @dataclass(frozen=True)
 class Reading:
-    """What the decoder made of one translation: t target ids of s source ids.
+    """The decoder's reading of one translation: t target ids of s source ids.
 
     Attributes:
         log_probabilities: float32 `[t]`, of each id of the translation.
@@ -71,7 +71,7 @@ class TeacherForcing:
     def read(
         self, sources: Sequence[Ids], targets: Sequence[Ids], *, cross: bool = False, own: bool = False
     ) -> Iterator[tuple[int, Reading]]:
-        """What the decoder makes of translations, each with its index, in the order in which they are computed.
+        """Readings of translations, each with its index, in the order in which they are computed.
 
         Args:
             sources: source ids, as an engine takes them: each 1 to `Limits.source`.

@@ -1,4 +1,4 @@
-"""What a search is asked for and what it answers."""
+"""Requests and results of a search."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -23,7 +23,7 @@ BATCH_TOKENS = 4096
 
 
 class Policy(Protocol):
-    """How tokens are chosen."""
+    """Choice of tokens."""
 
     def needs_logits(self, request: Request) -> bool:
         """Whether a state that answers this request must be allocated with logits."""
@@ -143,11 +143,11 @@ class Scheduler:
         return max(1, min(self._rows, self._batch_tokens // source))
 
     def _head(self) -> Iterator[_Entry]:
-        """Those from whom a batch gets its width."""
+        """Entries from which a batch gets its width."""
         return islice(self._queue, self._rows)
 
     def _share(self, workers: int) -> int:
-        """As many of those that wait as one of so many workers may take, so that the others get some, too."""
+        """Share of the waiting entries for one of so many workers, so that the others get some, too."""
         return -(-len(self._queue) // max(1, workers))
 
     def take(self, state: DecoderState, logits: bool) -> list[_Entry]:
@@ -156,14 +156,14 @@ class Scheduler:
             return [self._queue.popleft() for _ in range(self._ready(state, logits, state.rows))]
 
     def waiting(self, state: DecoderState, logits: bool, most: int) -> int:
-        """How many of those that wait a running batch may take now, as far as `most`."""
+        """Number of waiting entries that a running batch may take now, at most `most`."""
         if not self._queue:
             return 0
         with self._lock:
             return self._ready(state, logits, most)
 
     def _ready(self, state: DecoderState, logits: bool, most: int) -> int:
-        """How many at the head of the queue belong in a running batch.
+        """Number of entries at the head of the queue that belong in a running batch.
 
         One that is too wide or needs logits lets the batch drain, so that it begins the next one. That is rare where
         many wait, since the longest come first. Sentences of half the width get a batch of their own if they can fill
@@ -215,7 +215,7 @@ class _Batch:
         return [slot for slot in self._slots if slot is not None]
 
     def _waiting(self, most: int = 1) -> int:
-        """How many sentences may still be placed, as far as is known now, and as far as `most`."""
+        """Number of sentences that may still be placed, as far as is known now, at most `most`."""
         return len(self._encoded) + self._scheduler.waiting(self._state, self._logits, most)
 
     def _add_rows(self) -> None:

@@ -1,4 +1,4 @@
-"""Which words of a source a translation's words come from, read off cross-attention.
+"""Alignment of a translation's words with those of its source, read off cross-attention.
 
 The weights of the heads that are known to align (`alignment_heads` of the manifest) are averaged, or of all heads of
 the last `LAST_LAYERS` layers: the last but one is what aligns best where nobody has trained a head for it (Garg et al.
@@ -20,7 +20,7 @@ Span = tuple[int, int]  # of characters: the first, and the one after the last
 
 @dataclass(frozen=True)
 class Alignment:
-    """Where a translation comes from.
+    """Alignment of a translation.
 
     Attributes:
         tokens: for each id of the translation, the position in the source ids that it comes from; None for ids that
@@ -64,7 +64,7 @@ def averaged(cross: Float32, heads: Sequence[tuple[int, int]]) -> Float32:
 
 
 def align_tokens(attention: Float32, candidates: Sequence[int], aligned: Collection[int]) -> list[int | None]:
-    """For each row of `attention` `[t, s]` the candidate with the most, the first of equal ones.
+    """Candidate with the most attention for each row of `[t, s]`, the first of equal ones.
 
     Args:
         attention: see `averaged`.

@@ -61,7 +61,7 @@ def windows(descriptor: int, most: int = WINDOW_LINES, first: int = WINDOW_LINES
 
 
 def check_file(path: Path) -> None:
-    """See that a file can be read, without opening it: a pipe of that name could be opened once only.
+    """Check that a file can be read, without opening it: a pipe of that name could be opened once only.
 
     Raises:
         InputError: it cannot.

@@ -1,4 +1,4 @@
-"""From texts and ids to requests for the search: one way for all that translate, evaluate, verify and measure."""
+"""Requests for the search, from texts and ids: one way for all that translate, evaluate, verify and measure."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -134,7 +134,7 @@ class Call:
         return Sentence(request, text, first, last, spans, len(around.target_prefix), truncated=count > most)
 
     def needed(self, text: str, what: str) -> Sentence:
-        """As `sentence`, of a text in which there must be something.
+        """Request as `sentence` makes it, of a text that must not be blank.
 
         Raises:
             InputError: it is empty.

@@ -14,7 +14,7 @@ from txport.runtime.text.vocabulary import Vocabulary, load_vocabulary
 
 
 class Tokenizer(Protocol):
-    """What the translator needs of a tokenizer."""
+    """Protocol of tokenizers."""
 
     def encode(self, text: str) -> list[int]:
         """All source ids of one line in the default languages: those of the text, with prefix and suffix (eos)."""
@@ -29,7 +29,7 @@ class Tokenizer(Protocol):
     def locate_source(
         self, text: str, source_language: str | None = None, target_language: str | None = None
     ) -> tuple[list[int], list[Span], Affixes]:
-        """As `encode_source`, and the characters, first and after the last, that each of these ids stands for."""
+        """Encode as `encode_source` does, with the characters, first and after the last, that each id stands for."""
 
     def affixes(self, source_language: str | None = None, target_language: str | None = None) -> Affixes:
         """The affixes of texts that choose no language by themselves; None for the default languages."""
@@ -41,10 +41,10 @@ class Tokenizer(Protocol):
         """The text of target ids; special ids, and ids outside the vocabulary, leave no text."""
 
     def source_pieces(self, ids: Sequence[int]) -> list[str]:
-        """What a picture calls these source ids."""
+        """Pieces of these source ids, for people."""
 
     def target_pieces(self, ids: Sequence[int]) -> list[str]:
-        """What a picture calls these target ids."""
+        """Pieces of these target ids, for people."""
 
     def target_spans(self, ids: Sequence[int]) -> list[Span]:
         """The characters of `decode(ids)` that each id adds to those before; an unfinished one is the last id's."""
@@ -62,7 +62,7 @@ class Side(Protocol):
         """The ids of a text alone. Unpaired surrogates count as unseen characters."""
 
     def locate(self, text: str) -> tuple[list[int], list[Span]]:
-        """As `encode`, and the characters that each id stands for, also where normalisation changes them."""
+        """Encode, with the characters that each id stands for, also where normalisation changes them."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids."""
@@ -184,7 +184,7 @@ class TextTokenizer(Tokenizer):
     def locate_source(
         self, text: str, source_language: str | None = None, target_language: str | None = None
     ) -> tuple[list[int], list[Span], Affixes]:
-        """As `encode_source`, and the characters of each of these ids, counted from the beginning of the whole text."""
+        """Encode with the characters of each id, counted from the beginning of the whole text; see `encode_source`."""
         rest, around = self._split(text, source_language, target_language)
         ids, spans = self._source.locate(rest)
         skipped = len(text) - len(rest)

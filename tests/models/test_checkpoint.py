@@ -214,8 +214,8 @@ def test_no_checkpoint_at_all(tmp_path: Path, place: str) -> None:
             b'{"format_version": 2}',
             "format_version 2, but this txport reads 1: give a whole checkpoint of this version",
         ),
-        (b'{"format_version": 1}', "misses the field 'config'"),
-        (b'{"format_version": 1, "config": {}}', "config misses the field 'source_vocabulary'"),
+        (b'{"format_version": 1}', "lacks the field 'config'"),
+        (b'{"format_version": 1, "config": {}}', "config lacks the field 'source_vocabulary'"),
     ],
 )
 def test_a_config_file_that_cannot_be_read(saved: Path, content: bytes, message: str) -> None:

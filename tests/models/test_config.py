@@ -125,7 +125,7 @@ def test_a_missing_or_mistyped_field_is_refused_by_name(tmp_path: Path, field: s
         assert field not in Config().to_json(), "files without it stay as they were"
         assert getattr(written(tmp_path, value), field) == getattr(Config(), field)
         return
-    with pytest.raises(CheckpointError, match=f"misses the field '{field}'"):
+    with pytest.raises(CheckpointError, match=f"lacks the field '{field}'"):
         written(tmp_path, value)
 
 

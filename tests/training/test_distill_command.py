@@ -22,7 +22,7 @@ from txport.training.recipe import read
 
 WORDS = "one two three four five six seven eight nine ten eleven twelve".split()
 TEXTS = [" ".join(WORDS[(i * step) % 12] for i in range(1, 2 + step % 5)) for step in range(1, 90)]
-ALL = ("--most-ratio", "1000", "--least-score", "-1000")
+ALL = ("--max-ratio", "1000", "--min-score", "-1000")
 
 
 def distill(source: Path, output: Path, *arguments: str) -> Result:
@@ -50,7 +50,7 @@ def test_the_pairs_are_what_the_translator_says(source: Path, tmp_path: Path) ->
 def test_what_is_left_out_is_counted(source: Path, tmp_path: Path) -> None:
     """The filter by hand, in NumPy, on every line."""
     source.write_bytes(source.read_bytes() + b"\n   \n" + b"five " * 80 + b"\n\xff\xfe\n")
-    limits = ("--most-ratio", "5", "--least-score", "-0.5875", "--errors", "skip")
+    limits = ("--max-ratio", "5", "--min-score", "-0.5875", "--errors", "skip")
     done = distill(source, tmp_path / "pairs.tsv", *limits)
     kept = 0
     with Translator(BUNDLE, threads=1) as translator:
@@ -62,7 +62,7 @@ def test_what_is_left_out_is_counted(source: Path, tmp_path: Path) -> None:
             kept += bool(good and sizes.max() / sizes.min() <= 5 and np.mean(result.scores) >= -0.5875)
     assert f"{kept} of {len(TEXTS) + 4} sentences kept (" in done.output and 0 < kept < len(TEXTS)
     assert all(
-        fault in done.output for fault in ("3 blank", "above --most-ratio 5", "below --least-score -0.5875", " cut")
+        fault in done.output for fault in ("3 blank", "above --max-ratio 5", "below --min-score -0.5875", " cut")
     )
 
 
@@ -73,10 +73,10 @@ def test_what_is_left_out_is_counted(source: Path, tmp_path: Path) -> None:
         (2, 0, [7, 8], [-0.1, -0.1], "cut"),
         (0, 0, [], [], "blank"),
         (2, 0, [3], [-0.1], "empty"),
-        (2, 0, [7, 8, 9, 9, 9, 9, 9, 3], [-0.1] * 8, "above --most-ratio 3"),
-        (7, 0, [7, 8, 3], [-0.1] * 3, "above --most-ratio 3"),
+        (2, 0, [7, 8, 9, 9, 9, 9, 9, 3], [-0.1] * 8, "above --max-ratio 3"),
+        (7, 0, [7, 8, 3], [-0.1] * 3, "above --max-ratio 3"),
         (6, 0, [7, 8, 3], [-0.1] * 3, None),
-        (2, 0, [7, 8, 3], [-0.1, -2.9, -0.1], "below --least-score -1"),
+        (2, 0, [7, 8, 3], [-0.1, -2.9, -0.1], "below --min-score -1"),
         (2, 1, [5, 7, 8, 3], [-99.0, -0.1, -0.1, -0.1], None),  # a language token is nobody's choice
     ],
 )
@@ -93,8 +93,8 @@ def test_tabs_and_line_ends_do_not_make_columns(tmp_path: Path) -> None:
 
 
 def test_nothing_left_and_bad_files_are_one_sentence_and_no_file(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"gives no pair: 0 of 89 sentences kept \(8 above --most-ratio 3, "):
-        distill(source, tmp_path / "pairs.tsv", "--least-score", "0")
+    with pytest.raises(InputError, match=r"gives no pair: 0 of 89 sentences kept \(8 above --max-ratio 3, "):
+        distill(source, tmp_path / "pairs.tsv", "--min-score", "0")
     with pytest.raises(InputError, match="nowhere cannot be read"):
         distill(tmp_path / "nowhere", tmp_path / "pairs.tsv")
     source.write_bytes(b"one\n\xff\n")

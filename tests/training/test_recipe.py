@@ -56,7 +56,10 @@ def test_defaults(write: Callable[..., Path]) -> None:
         (BASE + 'precision = "8"\n', "training.precision is '8', not one of 32-true, bf16-mixed, 16-mixed"),
         (BASE + "batch_tokens = 100\n", r"batch_tokens \(100\) must be at least training.max_length \(256\)"),
         (BASE.replace("max_steps = 5", ""), "nothing ends the run"),
-        (TABLE + "target_column = 1\n", "source_column and corpus.target_column are both 1: a side would learn itself"),
+        (
+            TABLE + "target_column = 1\n",
+            "source_column and corpus.target_column are both 1: source and target must differ",
+        ),
         (TABLE.replace("table", "parallel") + 'target_language = "en"\n', "corpus.target_language are both 'en'"),
         (BASE + "[tokenizer]\nminimum_count = 2\n", "minimum_count is for algorithm word, not for bpe: leave it out"),
         (BASE + '[tokenizer]\nalgorithm = "words"\n', "algorithm is 'words', not one of bpe, unigram, word, char"),

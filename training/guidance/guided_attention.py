@@ -27,7 +27,7 @@ Pair = tuple[str, str]
 
 
 class Guide(Protocol):
-    """What the attention of each pair is compared with."""
+    """Targets of each pair's attention."""
 
     def points(self, pair: Pair, source: range, target: range) -> Sequence[int]:
         """Numbers to keep of a pair, from which `fill` makes its matrix.
@@ -114,7 +114,7 @@ def cross_attentions(model: Transformer) -> list[torch.nn.Module]:
 
 
 def average_of_heads(model: Transformer, weights: Mapping[torch.nn.Module, Tensor]) -> Tensor:
-    """What the heads of `alignment_heads` give together: float32 `[b, t, s]`; rows sum to 1.
+    """Mean weights of `alignment_heads`: float32 `[b, t, s]`; rows sum to 1.
 
     Args:
         model: whose decoder has run.

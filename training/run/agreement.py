@@ -1,4 +1,4 @@
-"""Processes of one run that read their corpus each for itself, perhaps on machines of their own, must read the same."""
+"""Checks that all processes of a distributed run read the same corpus."""
 
 import hashlib
 import re
@@ -43,7 +43,7 @@ class Agreement(Callback):
 
 
 def said_once(trainer: Trainer, error: TxportError) -> BaseException:
-    """What to raise for an error that all processes of a run have: only the first says it."""
+    """Exception for an error that all processes of a run have: only the first says it."""
     return error if trainer.is_global_zero else SystemExit(error.exit_code)
 
 

@@ -1,4 +1,4 @@
-"""Where a run keeps what it needs to be resumed: `NAME.run` next to the checkpoint `NAME` that it will write.
+"""Directory by which a run is resumed: `NAME.run` next to the checkpoint `NAME` that it will write.
 
 NAME.run/
   recipe.json     the recipe, with all overrides
@@ -96,7 +96,7 @@ class RunDirectory(RunPaths):
         return from_table(json.loads(self.recipe.read_bytes()), str(self.recipe))
 
     def start_of(self, recipe: Recipe) -> Start | None:
-        """What the run went on from, as it keeps it; None for one that began with random weights."""
+        """Checkpoint that the run went on from, as it keeps it; None for one that began with random weights."""
         return Start.read(recipe, self.path) if self.config.exists() else None
 
     def _write(self, recipe: Recipe) -> None:
@@ -114,5 +114,5 @@ class RunDirectory(RunPaths):
 
 
 def _task(recipe: Recipe) -> dict[str, Any]:
-    """What must stay the same when a run is resumed."""
+    """Settings that must stay the same when a run is resumed."""
     return {key: value for key, value in asdict(recipe.training).items() if key not in FREE}

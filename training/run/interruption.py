@@ -21,7 +21,7 @@ class Interrupted(TxportError):
 
 
 class Interruption:
-    """As a context: takes the signals over, in the main thread (elsewhere Python leaves them alone).
+    """Take the signals over as a context, in the main thread (elsewhere Python leaves them alone).
 
     Outside of the steps a signal raises `Interrupted` at once. While `deferred`, the first is only noted, until the
     state can be saved; the second raises.
@@ -58,7 +58,7 @@ class Interruption:
             signal.signal(number, self._note)
 
     def error(self) -> Interrupted:
-        """What to raise."""
+        """Exception to raise."""
         number = self.received or signal.SIGINT
         if self.saved is None:
             return Interrupted("interrupted before the first step was saved: start again with the same command", number)
@@ -70,4 +70,4 @@ class Interruption:
         again, self.received = self.received is not None, number
         if again or not self.deferred:
             raise self.error()
-        _log.info("interrupted: the state is saved after this step; once more to stop without")
+        _log.info("interrupted: saving after this step; press Ctrl-C again to stop now")

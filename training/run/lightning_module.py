@@ -138,7 +138,7 @@ class TranslationModule(LightningModule):
         self.clock.before = float(checkpoint["txport_seconds"])
 
     def _seed(self, batch_idx: int) -> int:
-        """Of all that is random in a step, the same when it is repeated after an interruption."""
+        """Seed of all that is random in a step, the same when it is repeated after an interruption."""
         return hash((self.options.seed, self.trainer.current_epoch, batch_idx, self.global_rank))
 
     def loss(self, batch: TrainingBatch, smoothing: float, true_token: float = 1.0, seed: int = 0) -> Tensor:

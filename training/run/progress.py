@@ -1,4 +1,4 @@
-"""What people see of a run: one bar for all of it on a terminal, a line every half minute in a pipe."""
+"""Progress of a run for people: one bar for all of it on a terminal, a line every half minute in a pipe."""
 
 import logging
 import sys
@@ -24,7 +24,7 @@ NEWEST = 0.05
 
 
 class RunProgress(Callback):
-    """As a context, on standard error. Lines that are logged meanwhile stand above the bar.
+    """Show progress as a context, on standard error. Lines that are logged meanwhile stand above the bar.
 
     Args:
         shown: whether this process is the one that people see.
@@ -57,7 +57,7 @@ class RunProgress(Callback):
         self._bar.stop()
 
     def phase(self, name: str, done: int = 0, total: int = 0) -> None:
-        """What is going on, and how far it is where that is known."""
+        """Phase of the run, and how far it is where that is known."""
         self._phase = f"{name} {done}/{total}" if total else name
         progress = self._module.own_progress() if self._module is not None else None
         self._bar.update(self._task, description=self._phase, completed=progress or 0.0, total=progress and 1.0)
@@ -89,7 +89,7 @@ class RunProgress(Callback):
         return f", {minutes}:{seconds:02d} left"
 
     def _line(self) -> None:
-        """Where there is no terminal: a line, if the last is long ago."""
+        """Print a line, if the last is long ago, where there is no terminal."""
         now = time.monotonic()
         if self._shown and not self._terminal and now - self._lined >= LINE_EVERY:
             self._lined = now
@@ -133,7 +133,7 @@ class RunProgress(Callback):
 
 
 def _beginning(text: str) -> str:
-    """What fits a line: a model that knows little does not end."""
+    """Text cut to fit a line: a model that knows little does not end."""
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]} ..."
 
 

@@ -132,7 +132,7 @@ def freeze(model: Transformer, patterns: Sequence[str]) -> None:
 
 
 def _check_model(model: dict[str, Any], config: Config, directory: Path) -> None:
-    """What a recipe says of the model must be so."""
+    """Check that the model is as the recipe says."""
     said = {**PRESETS.get(model.get("preset", ""), {}), **model}
     for name, value in said.items():
         has = encode(getattr(config, name, None))
@@ -144,7 +144,7 @@ def _check_model(model: dict[str, Any], config: Config, directory: Path) -> None
 
 
 def _chosen(recipe: Recipe, config: Config) -> Config:
-    """With what a recipe may change of a model: dropout, and the heads that align."""
+    """Config with what a recipe may change of a model: dropout, and the heads that align."""
     chosen = {name: value for name, value in recipe.model.items() if name.endswith("dropout")}
     heads = tuple((layer, head) for layer, head in recipe.model.get("alignment_heads", ())) or config.alignment_heads
     if recipe.training.guided_attention != "none" and not heads:
@@ -153,7 +153,7 @@ def _chosen(recipe: Recipe, config: Config) -> Config:
 
 
 def _in_languages(description: TokenizerDescription, corpus: Any) -> TokenizerDescription:
-    """With the corpus' languages as defaults, if the tokenizer has languages of these names."""
+    """Tokenizer with the corpus' languages as defaults, if it has languages of these names."""
     languages = description.languages
     if languages is None:
         return description

@@ -107,8 +107,9 @@ def say(words: str) -> str:
 
 
 def finish(written: str, rng: random.Random) -> str:
-    """As people type: most with a capital and a full stop, some all in lower case, some without an end, and a few with
-    a picture behind; apostrophes straight or curly.
+    """A sentence as people type it: most with a capital and a full stop, some all in lower case, some without an end.
+
+    A few have a picture behind; apostrophes are straight or curly.
     """
     style = weighted(rng, [(6, "sentence"), (2, "bare"), (2, "lower")])
     if style == "lower":

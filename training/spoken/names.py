@@ -49,7 +49,7 @@ def _all_names() -> Iterator[str]:
 
 
 def pairs(seed: int, split: Split, count: int) -> list[Pair]:
-    """So many pairs of a split, the same for the same seed; behind those for training is the list of other names."""
+    """Pairs of a split, the same for the same seed; behind those for training is the list of other names."""
     rng, known = random.Random(f"{seed} {split}"), names(split)
     made = [_sentence(rng, known) for _ in range(count)]
     if split == "train":

@@ -97,7 +97,7 @@ def chosen_language(
 
 
 def refuse_languages(options: ImportOptions, source: Path) -> None:
-    """See that no language is chosen, for a model that has none to choose.
+    """Check that no language is chosen, for a model that has none to choose.
 
     Raises:
         InputError: one is.

@@ -98,7 +98,7 @@ struct Arguments {
   Options options;
 };
 
-// Whether somebody sits before standard error who sees no lines come or go.
+// Whether standard error is a terminal while input and output are not.
 bool is_watched(const Arguments& arguments) {
   const bool reads = std::count(arguments.files.begin(), arguments.files.end(), kStandardInput) > 0;
   return ::isatty(STDERR_FILENO) != 0 && !(reads && ::isatty(STDIN_FILENO) != 0) &&

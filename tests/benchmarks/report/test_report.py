@@ -27,7 +27,7 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         f"format_version {BENCH_FORMAT_VERSION + 1}",
     ),
     "version as text": (lambda x: x.update(format_version="1"), "format_version '1'"),
-    "missing field": (lambda x: x["machine"].pop("cores"), "misses the field 'cores'"),
+    "missing field": (lambda x: x["machine"].pop("cores"), "lacks the field 'cores'"),
     "unknown field": (lambda x: x.update(extra=1), "unknown field 'extra'"),
     "text for a number": (lambda x: x["measurements"][0].update(calls="many"), "must be an integer"),
     "unknown kind": (lambda x: x["workloads"][0].update(kind="video"), "'video'"),

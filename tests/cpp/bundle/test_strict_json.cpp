@@ -27,8 +27,8 @@ bool refused(const std::string& data, const std::string& words) {
 TEST_CASE("what is not JSON by our rules") {
   CHECK(refused("", "not valid JSON"));
   CHECK(refused("[]", "must hold a JSON object, not an array"));
-  CHECK(refused("{\"a\": 1, \"a\": 2}", "'a' stands twice"));
-  CHECK(refused("{\"a\": {\"b\": 1, \"b\": 1}}", "'b' stands twice"));
+  CHECK(refused("{\"a\": 1, \"a\": 2}", "'a' occurs twice"));
+  CHECK(refused("{\"a\": {\"b\": 1, \"b\": 1}}", "'b' occurs twice"));
   CHECK(refused("{\"a\": NaN}", "not valid JSON"));
   CHECK(refused("{\"a\": 1e999}", "not valid JSON"));
   CHECK(refused("{\"a\": 9223372036854775808}", "does not fit 64 bits"));
@@ -61,6 +61,6 @@ TEST_CASE("values of the wrong type name their path") {
   CHECK(fault([&] { value["e"].integer(); }) == "file.json: e must be an integer, not a number");
   CHECK(fault([&] { value["a"].items(2); }) == "file.json: a must be an array of 2, not of 1");
   CHECK(fault([&] { value.fields({"a", "n", "x"}); }).find("unknown field 'e'") != std::string::npos);
-  CHECK(fault([&] { value.fields({"a", "n", "x", "e", "z"}); }).find("misses the field 'z'") != std::string::npos);
+  CHECK(fault([&] { value.fields({"a", "n", "x", "e", "z"}); }).find("lacks the field 'z'") != std::string::npos);
   CHECK(fault([&] { value["x"].literal({"p", "q"}); }) == "file.json: x is 1, not one of p, q");
 }

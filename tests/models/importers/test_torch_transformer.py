@@ -179,7 +179,7 @@ def test_other_names_learned_positions_and_safetensors(tmp_path: Path) -> None:
     ("fields", "words"),
     [
         ({"heads": 3}, "divisible"),
-        ({"heads": None}, "misses the field 'heads'"),
+        ({"heads": None}, "lacks the field 'heads'"),
         ({"activation": "tanh"}, "not one of"),
         ({"weights": "other.pt"}, "other.pt is missing"),
         ({"eos_id": 50}, "eos_id"),

@@ -71,7 +71,7 @@ def test_there_and_back() -> None:
         ("many", [{"kind": "a", "pair": [1]}], "many[0].pair must be an array of 2, not of 1"),
         ("many", [{"kind": "a", "pair": [1, 2]}], "many[0].pair[1] must be a string"),
         ("table", {"k": None}, "x.json: table['k'] must be an object, not null"),
-        ("table", {"k": {"kind": "a"}}, "misses the field 'pair'"),
+        ("table", {"k": {"kind": "a"}}, "lacks the field 'pair'"),
     ],
 )
 def test_faults_are_named(field: str, bad: object, words: str) -> None:
@@ -90,10 +90,10 @@ class ByHand:
 
 def test_files_that_people_write_may_leave_out_defaults() -> None:
     assert decode(ByHand, {"name": "n"}, "x", InputError, by_hand=True) == ByHand("n", 3)
-    for value, words in (({}, "x misses the field 'name'"), ({"name": "n", "sise": 1}, "did you mean size?")):
+    for value, words in (({}, "x lacks the field 'name'"), ({"name": "n", "sise": 1}, "did you mean size?")):
         with pytest.raises(InputError, match=words):
             decode(ByHand, value, "x", InputError, by_hand=True)
-    with pytest.raises(BundleError, match="misses the field 'size'"):
+    with pytest.raises(BundleError, match="lacks the field 'size'"):
         decode(ByHand, {"name": "n"}, "x")
 
 

@@ -209,7 +209,7 @@ void check_version(const Json& value, const std::string& file) {
 void check_own_hash(std::string_view data, const Json& value, const std::string& file) {
   const auto found = value.find("sha256");
   if (found == value.end() || !found->is_string() || !is_hash(found->get<std::string>())) {
-    throw BundleError(file + " misses the field 'sha256' (64 lower-case hexadecimal digits): it is incomplete");
+    throw BundleError(file + " lacks the field 'sha256' (64 lower-case hexadecimal digits): it is incomplete");
   }
   const auto stated = found->get<std::string>();
   std::string zeroed(data);

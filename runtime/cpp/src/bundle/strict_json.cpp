@@ -47,7 +47,7 @@ class Strict : public nlohmann::json_sax<Json> {
   bool end_array() override { return leave(); }
   bool key(string_t& value) override {
     if (keys_.back().insert(value).second) return true;
-    return refuse("the field " + quote(value) + " stands twice in one object");
+    return refuse("the field " + quote(value) + " occurs twice in one object");
   }
   bool parse_error(std::size_t position, const std::string& /*token*/,
                    const nlohmann::detail::exception& error) override {
@@ -107,7 +107,7 @@ const Value& Value::fields(std::initializer_list<const char*> names, std::initia
   if (!json_->is_object()) refuse("an object");
   for (const char* name : names) {
     if (!json_->contains(name)) {
-      throw BundleError(where_ + " misses the field '" + name + "': the file is incomplete or was edited by hand");
+      throw BundleError(where_ + " lacks the field '" + name + "': the file is incomplete or was edited by hand");
     }
   }
   for (const auto& item : json_->items()) {
