@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 
 from txport.runtime.bundle.schema import SpecialTokens
 from txport.runtime.engine import DecoderState, Engine, Float32, Int64
@@ -26,8 +27,8 @@ def decode_all(
         requests: the sentences; pass a long text in windows of some hundred.
         rows: the most rows of a batch; at most `Limits.batch`, which is also the meaning of None.
         batch_tokens: the most source tokens, padding included, that the rows of a batch hold, but one row at least.
-        workers: threads that decode side by side, each a batch with a share of the rows and of the tokens; the engine
-            must allow it, as those of the CPU do.
+        workers: threads that decode side by side. Each takes a share of the sentences, of the rows and of the tokens of
+            a batch; the engine must allow it, as those of the CPU do.
 
     Returns:
         one result for each request, in their order.
@@ -36,20 +37,27 @@ def decode_all(
         InputError: a source is empty or longer than the engine takes, or a length is not positive.
     """
     workers = max(1, min(workers, len(requests)))
-    scheduler = Scheduler(engine, Greedy(engine.tokens), rows=rows, batch_tokens=batch_tokens, workers=workers)
-    scheduler.submit(requests)
+    rows = max(1, (rows or engine.limits.batch) // workers)
+    # Who shares a batch may change the last digits of a score. So each worker has a queue of its own: with one for all,
+    # batches would depend on who is faster.
+    order = sorted(range(len(requests)), key=lambda index: -len(requests[index].source_ids))
+    shares = [order[first::workers] for first in range(workers)]
+    policy = Greedy(engine.tokens)
+    schedulers = [Scheduler(engine, policy, rows=rows, batch_tokens=batch_tokens // workers) for _ in shares]
+    for scheduler, share in zip(schedulers, shares, strict=True):
+        scheduler.submit([requests[index] for index in share])
 
-    def answers() -> list[Result]:
-        with _stopped_by_errors(scheduler):
-            return list(scheduler.drain())
+    def answers(scheduler: Scheduler, share: Sequence[int]) -> list[Result]:
+        with _stopped_by_errors(schedulers):
+            return [replace(result, index=share[result.index]) for result in scheduler.drain()]
 
     if workers == 1:
-        results = answers()
+        results = answers(schedulers[0], shares[0])
     else:
         # An error in a thread, or Ctrl-C in this one: nobody will take what the others would make.
-        with ThreadPoolExecutor(workers) as pool, _stopped_by_errors(scheduler):
-            shares = [pool.submit(answers) for _ in range(workers)]
-            results = [result for share in shares for result in share.result()]
+        with ThreadPoolExecutor(workers) as pool, _stopped_by_errors(schedulers):
+            futures = [pool.submit(answers, *each) for each in zip(schedulers, shares, strict=True)]
+            results = [result for future in futures for result in future.result()]
     return sorted(results, key=lambda result: result.index)
 
 
@@ -66,11 +74,12 @@ def stream(engine: Engine, request: Request) -> Iterator[Token]:
 
 
 @contextmanager
-def _stopped_by_errors(scheduler: Scheduler) -> Iterator[None]:
+def _stopped_by_errors(schedulers: Sequence[Scheduler]) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        scheduler.stop()
+        for scheduler in schedulers:
+            scheduler.stop()
         raise
 
 

@@ -1,31 +1,53 @@
 #include "search/greedy.hpp"
 
 #include <algorithm>
+#include <deque>
 #include <future>
+#include <numeric>
 #include <utility>
 
 #include "search/constraints.hpp"
 
 namespace txport::core {
 
+// Who shares a batch may change the last digits of a score. So each worker has a queue of its own: with one for all,
+// batches would depend on who is faster.
 std::vector<Result> decode_all(const Engine& engine, std::vector<Request> requests, const SearchOptions& options) {
-  std::vector<Result> results(requests.size());
-  SearchOptions shared = options;
-  shared.workers = std::max<std::int64_t>(1, std::min(options.workers, static_cast<std::int64_t>(requests.size())));
+  std::vector<std::size_t> order(requests.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t first, std::size_t second) {
+    return requests[first].width() > requests[second].width();
+  });
+  const auto most = static_cast<std::size_t>(std::max<std::int64_t>(options.workers, 1));
+  const std::size_t workers = std::max<std::size_t>(1, std::min(most, requests.size()));
+  const auto parts = static_cast<std::int64_t>(workers);
+  SearchOptions each;
+  each.rows = std::max<std::int64_t>(1, options.rows.value_or(engine.limits().batch) / parts);
+  each.batch_tokens = options.batch_tokens / parts;
   const Greedy greedy(engine.tokens());
-  Scheduler scheduler(engine, greedy, shared);
-  scheduler.submit(std::move(requests));
-  const auto answer = [&] {
+  std::deque<Scheduler> schedulers;
+  for (std::size_t worker = 0; worker < workers; ++worker) {
+    std::vector<Request> share;
+    for (std::size_t i = worker; i < order.size(); i += workers) share.push_back(std::move(requests[order[i]]));
+    schedulers.emplace_back(engine, greedy, each).submit(std::move(share));
+  }
+  std::vector<Result> results(order.size());
+  const auto answer = [&](std::size_t worker) {
     try {
-      scheduler.drain([&](Result result) { results[result.index] = std::move(result); });
+      schedulers[worker].drain([&](Result result) {
+        result.index = order[worker + workers * result.index];
+        results[result.index] = std::move(result);
+      });
     } catch (...) {
-      scheduler.stop();  // nobody will take what the other threads would make
+      for (Scheduler& scheduler : schedulers) scheduler.stop();  // nobody will take what the others would make
       throw;
     }
   };
   std::vector<std::future<void>> others;
-  for (std::int64_t i = 1; i < shared.workers; ++i) others.push_back(std::async(std::launch::async, answer));
-  answer();
+  for (std::size_t worker = 1; worker < workers; ++worker) {
+    others.push_back(std::async(std::launch::async, answer, worker));
+  }
+  answer(0);
   for (auto& other : others) other.get();
   return results;
 }
