@@ -8,7 +8,8 @@ from pathlib import Path
 from txport.exporter.reference import sample_sources
 from txport.models.checkpoint import Checkpoint
 from txport.models.config import Config
-from txport.runtime.engine import FIRST_TARGET, Limits
+from txport.runtime.bundle.schema import Limits
+from txport.runtime.engine import FIRST_TARGET
 from txport.runtime.errors import InputError
 from txport.runtime.search.requests import Request
 from txport.runtime.text.affixes import Affixes, affixes

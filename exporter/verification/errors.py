@@ -21,7 +21,7 @@ class Errors:
         self._count = 0
 
     def add(self, ours: Logits, expected: Logits) -> None:
-        """Compare two arrays of one shape; where `expected` is below `MIN_COMPARED_LOGIT` they only need to be finite."""
+        """Compare two arrays of one shape; where `expected` is below `MIN_COMPARED_LOGIT` any finite number will do."""
         difference = np.abs(ours - expected)
         total = float(difference.sum(dtype=np.float64))
         if not math.isfinite(total):

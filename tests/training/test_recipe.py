@@ -58,7 +58,7 @@ def test_defaults(write: Callable[..., Path]) -> None:
         (BASE.replace("max_steps = 5", ""), "nothing ends the run"),
         (
             TABLE + "target_column = 1\n",
-            "source_column and corpus.target_column are both 1: source and target must differ",
+            "corpus.target_column are both 1: source and target must differ",
         ),
         (TABLE.replace("table", "parallel") + 'target_language = "en"\n', "corpus.target_language are both 'en'"),
         (BASE + "[tokenizer]\nminimum_count = 2\n", "minimum_count is for algorithm word, not for bpe: leave it out"),
