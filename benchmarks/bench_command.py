@@ -47,7 +47,7 @@ def _pythons(context: click.Context, option: click.Parameter, values: tuple[str,
 
 @click.command(
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
-    epilog="See also: tx-bench compare A.json B.json; tx-bench scale -o DIRECTORY; each has a --help of its own.",
+    epilog="See also: tx-bench compare A.json B.json, which has a --help of its own.",
 )
 @click.argument("bundle", type=PATH)
 @click.option(
