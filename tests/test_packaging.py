@@ -99,7 +99,7 @@ from txport.runtime.engines import native
 assert Path(native.find_library()).parent == Path(native.__file__).parent, native.find_library()
 try:
     native.NativeEngine(Path(sys.argv[1]))
-except fused.EngineError as error:  # the toy bundle has no parameters: the library was loaded, and says so
+except native.EngineError as error:  # the toy bundle has no parameters: the library was loaded, and says so
     print(error)
 """
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from memory_engine import MemoryEngine
-from txport.exporter.engines import directory, trial
+from txport.exporter.engines import check, directory
 from txport.exporter.engines.builder import BuildOptions
 from txport.exporter.engines.process import run_apart
 from txport.exporter.engines.profiles import choose_buckets
@@ -211,13 +211,13 @@ def test_engines_that_answer_wrongly_do_not_appear(
         )
 
     monkeypatch.setattr(directory, "run_apart", lambda work, timeout, progress: work(progress))
-    monkeypatch.setattr(trial, "find_gpu", lambda: L4)
-    monkeypatch.setattr(trial, "_opened", lambda *arguments: MemoryEngine(Limits(2, 512, 100)))
+    monkeypatch.setattr(check, "find_gpu", lambda: L4)
+    monkeypatch.setattr(check, "open_engine", lambda *arguments: MemoryEngine(Limits(2, 512, 100)))
     with pytest.raises(CheckFailed, match=r"do not give what the bundle's golden.json says: case \d+ in a batch of 1"):
         build()
     assert directories(target) == before and not list((target / "engines").glob(".sm*"))
     right = OrtEngine(target, manifest, ["scatter"])
-    monkeypatch.setattr(trial, "_opened", lambda *arguments: right)
+    monkeypatch.setattr(check, "open_engine", lambda *arguments: right)
     made = build()
     assert BuildRecord.load(made).lowering == "scatter"
     shutil.rmtree(made)

@@ -211,18 +211,18 @@ import resource
 import numpy as np
 from toy import BUNDLE
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.engines.ort import OrtEngine
-engine = OrtEngine(BUNDLE, Manifest.load(BUNDLE), threads=1)
-allocate = engine._memory.allocate
+from txport.runtime.engines import ort
+engine = ort.OrtEngine(BUNDLE, Manifest.load(BUNDLE), threads=1)
+zeros = ort._zeros
 
-def allocate_and_limit(size):
+def zeros_and_limit(tensors, sizes):
     # Nothing is left for buffers of ONNX Runtime itself.
-    found = allocate(size)
+    buffers = zeros(tensors, sizes)
     used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20),) * 2)
-    return found
+    return buffers
 
-engine._memory.allocate = allocate_and_limit
+ort._zeros = zeros_and_limit
 rows = 200_000
 try:
     engine.encode(np.full((rows, 24), 5), np.full(rows, 24))

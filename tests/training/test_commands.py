@@ -168,7 +168,7 @@ def test_evaluate_refuses_a_device_and_a_length_that_are_not_there(checkpoint: P
     for arguments, message in (
         (["--device", "tpu"], "a checkpoint cannot run on 'tpu': give auto or cpu"),
         (["--engine", "trt"], "a checkpoint has no engine 'trt', PyTorch runs it: leave out the engine"),
-        (["--max-length", "9999"], "the maximum length 9999 is above 64"),
+        (["--max-length", "9999"], "the maximum length 9999 is not between 1 and 64"),
     ):
         refused = CliRunner().invoke(evaluate, [str(checkpoint), "--recipe", "tiny", *arguments])
         assert isinstance(refused.exception, InputError) and message in str(refused.exception)

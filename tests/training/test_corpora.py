@@ -115,7 +115,7 @@ def test_hold_out_does_not_depend_on_order() -> None:
 def test_hold_out_of_too_few() -> None:
     with pytest.raises(InputError, match="10 pairs are too few to hold out 6"):
         hold_out([("a", "b")] * 10, 6, "test")
-    with pytest.raises(InputError, match="equal sources"):
+    with pytest.raises(InputError, match="too many share a source"):
         hold_out([("a", "b")] * 10, 2, "test")
 
 

@@ -79,7 +79,7 @@ def test_fixed_tasks_make_all_tokens_and_texts_end(checkpoint: Path) -> None:
 def test_a_bundle_by_the_greedy_loop_agrees(checkpoint: Path, bundle: Path) -> None:
     from txport.benchmarks.contestants.bundle import BundleBackend
 
-    backend = BundleBackend(str(bundle), "cpu", None, 1)
+    backend = BundleBackend(str(bundle), "cpu", "auto", None, 1)
     assert answers(backend, {}, vocabulary_of(checkpoint)) == reference(checkpoint)
     assert backend.parts() == {}, "a text has none"
 

@@ -33,7 +33,7 @@ def runners(bundle: Path, request: pytest.FixtureRequest) -> Iterator[list[Runne
     loaded = []
     for name, kind in (("first", WorkerProcess), ("second", getattr(request, "param", WorkerProcess))):
         process = kind(None, {})
-        description = {"bundle": str(bundle), "device": "cpu", "lowering": None, "threads": 1}
+        description = {"bundle": str(bundle), "device": "cpu", "engine": "auto", "lowering": None, "threads": 1}
         process.ask(60, do="load", kind="bundle", description=description)
         loaded.append(Runner(name, process, SETTINGS, Budget(calls=10**6, seconds=0.3)))
     yield loaded

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from txport.benchmarks.run.worker_process import ContestantFailed, WorkerProcess, prepare
 
-DESCRIPTION = {"device": "cpu", "lowering": None, "threads": 1}
+DESCRIPTION = {"device": "cpu", "engine": "auto", "lowering": None, "threads": 1}
 TASK = {"sources": [[4, 5, 3], [6, 7, 3]], "target": 5, "fixed": True, "prefix": [], "absent": 0}
 
 

@@ -57,10 +57,10 @@ def test_golden_cases_are_enough_where_there_is_no_pytorch(bundle: Path, tmp_pat
     dataclasses.replace(Manifest.load(bundle), files=list_files(wrong)).write(wrong)
     report = verify_golden(wrong, "cpu")
     assert not report.passed and report.batch_identical == report.refill_identical == report.cases - 1
-    assert report.differences[0].startswith("case 3, ids of a batch")
+    assert report.differences[0].startswith("case 3, ids in batches of 64")
     command = "import sys; sys.argv[0] = 'tx-verify'; from txport.exporter.entry import verify; verify()"
     done = subprocess.run([sys.executable, "-I", "-c", command, wrong], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1 and "case 3, ids of a batch" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 1 and "case 3, ids in batches of 64" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.skipif(missing() is not None, reason=f"needs the fused engine's library: {missing()}")
@@ -92,7 +92,7 @@ def test_a_wrong_case_does_not_admit_it(bundle: Path, tmp_path: Path) -> None:
     unverified = dataclasses.replace(manifest.verification, engines=("ort",))
     dataclasses.replace(manifest, verification=unverified, files=list_files(copy)).write(copy)
     before = (copy / "manifest.json").read_bytes()
-    with pytest.raises(CheckFailed, match="case 3, ids of a batch"):
+    with pytest.raises(CheckFailed, match="case 3, ids in batches of 64"):
         CliRunner().invoke(command, [str(copy)], catch_exceptions=False)
     assert (copy / "manifest.json").read_bytes() == before
 
