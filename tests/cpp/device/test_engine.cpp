@@ -11,10 +11,10 @@
 #include "engines/choice.hpp"
 #include "engines/ort_cuda.hpp"
 #include "errors.hpp"
-#include "search/greedy.hpp"
 #include "memory_device.hpp"
 #include "moved_rows.hpp"
 #include "repository.hpp"
+#include "search/greedy.hpp"
 
 using namespace memory;
 

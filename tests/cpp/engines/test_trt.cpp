@@ -9,11 +9,11 @@
 #include "cuda_stream.hpp"
 #include "engines/trt.hpp"
 #include "errors.hpp"
-#include "search/greedy.hpp"
 #include "memory_device.hpp"
 #include "moved_rows.hpp"
 #include "nvinfer_stubs.hpp"
 #include "repository.hpp"
+#include "search/greedy.hpp"
 
 using namespace memory;
 

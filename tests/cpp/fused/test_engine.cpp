@@ -16,8 +16,8 @@
 #include "fused/random_model.hpp"
 #include "fused/targets.hpp"
 #include "fused/tuner.hpp"
-#include "search/greedy.hpp"
 #include "moved_rows.hpp"
+#include "search/greedy.hpp"
 
 using namespace txport::core;
 using random_model::RandomModel;
