@@ -109,7 +109,7 @@ bool move(Session& session, Choices& choices, std::size_t slot) {
 }
 
 bool reorder(Session& session, Choices& choices, std::size_t slot) {
-  const std::int64_t count = session.rows.at(slot) + (choices.below(8) == 0 ? 1 : 0);
+  const std::int64_t count = few(session.rows.at(slot)) + (choices.below(8) == 0 ? 1 : 0);
   const Ids rows = numbers(choices, few(count), 0);
   return done(txport_state_reorder(session.states.at(slot), count, rows.data()));
 }
