@@ -24,9 +24,11 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.
 
 def sinusoids(length: int, d_model: int) -> Tensor:
     """Positions of Vaswani et al. (2017), section 3.5: float32 `[length, d_model]`, sine and cosine interleaved."""
+    table = torch.zeros(length, d_model, dtype=torch.float64)
+    if table.is_meta:  # only sizes are wanted: PyTorch would spend a second on imports for the rest
+        return table.float()
     position = torch.arange(length, dtype=torch.float64)[:, None]
     frequency = torch.exp(torch.arange(0, d_model, 2, dtype=torch.float64) * (-math.log(10000.0) / d_model))
-    table = torch.zeros(length, d_model, dtype=torch.float64)
     table[:, 0::2] = torch.sin(position * frequency)
     table[:, 1::2] = torch.cos(position * frequency)
     return table.float()
