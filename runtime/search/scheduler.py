@@ -123,6 +123,11 @@ class Scheduler:
         self._stopped = True
 
     @property
+    def idle(self) -> bool:
+        """Whether no request waits."""
+        return not self._queue
+
+    @property
     def stopped(self) -> bool:
         return self._stopped
 
@@ -193,8 +198,8 @@ class _Batch:
         self._logits = logits
         self._slots: list[Slot | None] = [None] * rows
         self._encoded: deque[tuple[_Entry, Memory, int]] = deque()  # with the row of the memory
+        self._starved = False  # the last refill left rows free
         self._in_flight = 0  # steps of the group that the device began while the host read another
-        self._drained = False  # at this step no sentence waits for this batch; others may come
 
     def steps(self) -> Iterator[list[Slot]]:
         """Step, and yield the slots that worked; those that are done have left the batch already."""
@@ -202,7 +207,6 @@ class _Batch:
             if not self._in_flight:
                 self._add_rows()
                 self._refill()
-            self._drained = not self._waiting()
             working = self._working()
             if not working:
                 return
@@ -247,6 +251,7 @@ class _Batch:
                 limits.append(slot.limit)
                 self._slots[rows[-1]] = slot
             self._state.place(rows, memory, memory_rows, limits)
+        self._starved = bool(free)
 
     def _encode_group(self) -> bool:
         """Encode as many sentences as there are rows, ahead of need; False if none is left for this batch."""
@@ -261,14 +266,22 @@ class _Batch:
         self._encoded.extend((entry, memory, row) for row, entry in enumerate(group))
         return True
 
+    def _drained(self) -> bool:
+        """Whether no sentence waits for this batch, as far as it has looked for one; others may come."""
+        return not self._encoded and (self._starved or self._scheduler.idle)
+
     def _half_free(self, working: list[Slot]) -> bool:
-        return self._drained and 2 * len(working) <= len(self._slots)
+        return 2 * len(working) <= len(self._slots)
 
     def _grow_or_shrink(self, working: list[Slot]) -> None:
         """Move to longer caches if a row has filled them, and to fewer rows if half are free and none waits."""
-        if self._in_flight or (_longest(working) < self._state.target and not self._half_free(working)):
+        full = _longest(working) >= self._state.target
+        if self._in_flight or not (full or self._half_free(working)):
             return
-        rows = self._compacted_rows() if self._drained else list(range(len(self._slots)))
+        drained = self._drained()
+        if not (full or drained):
+            return
+        rows = self._compacted_rows() if drained else list(range(len(self._slots)))
         self._state = self._state.moved(rows, self._target(working))
         self._slots = [self._slots[row] for row in rows]
 
@@ -290,7 +303,7 @@ class _Batch:
         stepwise = self._policy.stepwise(working)
         # Where rows stay as they are, a device goes on while the host reads: with half as many steps in a group, since
         # those of two groups are lost after the last row has finished. Finished rows are inert meanwhile.
-        ahead = self._engine.poll > 1 and not stepwise and self._drained and not self._half_free(working)
+        ahead = self._engine.poll > 1 and not stepwise and not self._half_free(working) and self._drained()
         group = self._scheduler.poll
         if stepwise:
             group = 1

@@ -24,7 +24,7 @@ class Batch {
       add_rows();
       refill();
     }
-    drained_ = waiting(1) == 0;
+    drained_ = encoded_.empty() && (starved_ || scheduler_.idle());
     Slots working;
     std::copy_if(slots_.begin(), slots_.end(), std::back_inserter(working), [](const auto& slot) { return slot; });
     if (working.empty()) return working;
@@ -51,7 +51,9 @@ class Batch {
   std::unique_ptr<DecoderState> state_;
   std::deque<Encoded> encoded_;
   std::int64_t in_flight_ = 0;  // steps of the group that the device began while the host read another
-  bool drained_ = false;        // at this step no sentence waits for this batch; others may come
+  bool starved_ = false;        // the last refill left rows free
+  // At this step no sentence waits for this batch, as far as it has looked for one; others may come.
+  bool drained_ = false;
 
   // How many sentences may still be placed, as far as is known now, and as far as `most`.
   std::size_t waiting(std::size_t most) { return encoded_.size() + scheduler_.waiting(*state_, logits_, most); }
@@ -102,6 +104,7 @@ class Batch {
       }
       state_->place(rows, *memory, memory_rows, limits);
     }
+    starved_ = !free.empty();
   }
 
   // Encode as many sentences as there are rows, ahead of need; false if none is left for this batch.
@@ -274,6 +277,12 @@ std::vector<Scheduler::Entry> Scheduler::take(const DecoderState& state, bool lo
 std::size_t Scheduler::waiting(const DecoderState& state, bool logits, std::size_t most) {
   const std::lock_guard lock(mutex_);
   return ready(state, logits, most);
+}
+
+// Whether no request waits.
+bool Scheduler::idle() {
+  const std::lock_guard lock(mutex_);
+  return queue_.empty();
 }
 
 // The widest of those from whom a batch gets its width.

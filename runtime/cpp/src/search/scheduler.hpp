@@ -99,6 +99,7 @@ class Scheduler {
   std::size_t most_rows(std::int64_t source) const;
   std::vector<Entry> take(const DecoderState& state, bool logits);
   std::size_t waiting(const DecoderState& state, bool logits, std::size_t most);
+  bool idle();
   std::int64_t head_width() const;
   std::size_t share(std::int64_t workers) const;
   std::size_t ready(const DecoderState& state, bool logits, std::size_t most) const;
