@@ -24,6 +24,9 @@ MOVES = set(
 # What a user reads, and no graph: four digits of a score or a weight would be too few.
 SINGLE_OUTPUTS = ("log_probabilities", "cross_attention", "self_attention", "memory")
 
+# ONNX Runtime's fused norms, and where they take a bias.
+_BIAS = {"SkipLayerNormalization": 4, "SkipSimplifiedLayerNormalization": 3}
+
 
 def ending(model: ir.Model) -> set[str]:
     """The nodes between the last products of a graph and its `SINGLE_OUTPUTS`: these are computed in float32 as well.
@@ -115,6 +118,23 @@ def widened(model: ir.Model) -> None:
     for node in graph:
         if node.op_type == "Cast" and node.attributes["to"].as_int() == HALF:
             node.attributes["to"] = ir.AttrInt64("to", SINGLE)
+
+
+def fold_biases(graph: ir.Graph) -> None:
+    """Move the bias of each Gemm that only a fused norm reads into the norm, which adds it in the same pass; in place.
+
+    On a GPU the bias of a Gemm is a copy of its own before the product, for one row, or a kernel, for several.
+    """
+    for norm in graph:
+        index = _BIAS.get(norm.op_type)
+        product = norm.inputs[0].producer() if index is not None and norm.inputs[0] is not None else None
+        if index is None or product is None or product.op_type != "Gemm" or len(product.inputs) < 3:
+            continue
+        if len(product.outputs[0].uses()) == 1 and not product.outputs[0].is_graph_output():
+            bias = product.inputs[2]
+            product.resize_inputs(2)
+            norm.resize_inputs(index + 1)
+            norm.replace_input_with(index, bias)
 
 
 def _widen_weights(graph: ir.Graph) -> None:

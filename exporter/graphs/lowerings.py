@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 import onnx_ir as ir
 from torch import nn
+from txport.exporter.graphs.float16 import fold_biases
 from txport.exporter.graphs.norms import write_norm
 from txport.exporter.graphs.writer import CONTRIB, FLOAT, INT32, Writer
 from txport.models.norms import RMSNorm
@@ -21,8 +22,6 @@ from txport.runtime.bundle.schema import ModelSizes
 KeyValue = tuple[ir.Value, ir.Value]
 # Ids of a block that is searched for the best one: fewer would not pay for the operators around it.
 LEAST_BLOCK = 16
-# ONNX Runtime's fused norms, and where they take a bias.
-_BIAS = {"SkipLayerNormalization": 4, "SkipSimplifiedLayerNormalization": 3}
 
 
 def attend(w: Writer, query: ir.Value, key: ir.Value, value: ir.Value, bias: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -232,23 +231,6 @@ class OrtCuda(Ort):
 
     def finish(self, graph: ir.Graph) -> None:
         fold_biases(graph)
-
-
-def fold_biases(graph: ir.Graph) -> None:
-    """Move the bias of each Gemm that only a fused norm reads into the norm, which adds it in the same pass; in place.
-
-    On a GPU the bias of a Gemm is a copy of its own before the product, for one row, or a kernel, for several.
-    """
-    for norm in graph:
-        index = _BIAS.get(norm.op_type)
-        product = norm.inputs[0].producer() if index is not None and norm.inputs[0] is not None else None
-        if index is None or product is None or product.op_type != "Gemm" or len(product.inputs) < 3:
-            continue
-        if len(product.outputs[0].uses()) == 1 and not product.outputs[0].is_graph_output():
-            bias = product.inputs[2]
-            product.resize_inputs(2)
-            norm.resize_inputs(index + 1)
-            norm.replace_input_with(index, bias)
 
 
 def _block(vocabulary: int) -> int:
