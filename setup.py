@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: a wheel that carries the fused engine's library is for one kind of machine.
+"""Build of wheels: one that carries the fused engine's library is for one kind of machine.
 
 `make wheel` names the library in `TXPORT_WHEEL_ENGINE`; without it the wheel is pure Python and runs everywhere.
 """
@@ -30,7 +30,7 @@ def platform(library: bytes) -> str:
 
 
 class Build(build_py):
-    """With the library beside the module that loads it."""
+    """Build with the library beside the module that loads it."""
 
     def run(self) -> None:
         super().run()
@@ -39,14 +39,14 @@ class Build(build_py):
 
 
 class Wheel(bdist_wheel):
-    """For any Python 3 of the library's platform."""
+    """Wheel for any Python 3 of the library's platform."""
 
     def get_tag(self) -> tuple[str, str, str]:
         return ("py3", "none", platform(Path(ENGINE).read_bytes())) if ENGINE else super().get_tag()
 
 
 class WithLibrary(Distribution):
-    """What belongs to one platform is installed where such things are."""
+    """Distribution of one platform, installed where such things are."""
 
     def has_ext_modules(self) -> bool:
         return bool(ENGINE)

@@ -35,7 +35,7 @@ SYSTEMS = {"cuda-bindings", "tensorrt-rtx-cu13-bindings", "tensorrt-rtx-cu13-lib
 
 
 def needs_of(extras: set[str], python: str) -> list[Requirement]:
-    """What extras of txport ask for directly, on that Python."""
+    """Requirements that extras of txport name themselves, on that Python."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     listed = [
         *project.get("dependencies", []),
@@ -55,7 +55,9 @@ def environment(python: str, extra: str = "") -> dict[str, str]:
 
 def closure(python: str) -> list[Requirement]:
     """All that txport[dev] needs, as far as it is installed here, as every package asks for it."""
-    asked, seen, waiting = [], set[tuple[str, frozenset[str]]](), needs_of({"dev"}, python)
+    asked = []
+    seen = set[tuple[str, frozenset[str]]]()
+    waiting = needs_of({"dev"}, python)
     while waiting:
         need = waiting.pop()
         key = canonicalize_name(need.name), frozenset(need.extras)

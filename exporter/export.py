@@ -121,7 +121,9 @@ class _Export:
     """
 
     def __init__(self, checkpoint: Checkpoint, options: ExportOptions, stages: Stages) -> None:
-        self._checkpoint, self._options, self._stages = checkpoint, options, stages
+        self._checkpoint = checkpoint
+        self._options = options
+        self._stages = stages
         self._dimensions = _dimensions(checkpoint, options)
         longest = self._dimensions.source.max, self._dimensions.target.max
         checkpoint.model.lengthen(max(longest))

@@ -32,7 +32,10 @@ class Stages:
         self._bars = Progress(*columns, console=Console(stderr=True), disable=not (enabled and terminal))
         self._lines = enabled and not terminal
         self._enabled, self._every = enabled, every
-        self._name, self._done, self._total, self._started = "", 0, 1, time.monotonic()
+        self._name = ""
+        self._done = 0
+        self._total = 1
+        self._started = time.monotonic()
         self._task: int | None = None
         self._warned: set[str] = set()
         self._ended = threading.Event()
@@ -55,7 +58,10 @@ class Stages:
     def stage(self, description: str, total: int = 1) -> None:
         """Begin a stage of `total` parts; the one before it is then done."""
         self._end()
-        self._name, self._done, self._total, self._started = description, 0, total, time.monotonic()
+        self._name = description
+        self._done = 0
+        self._total = total
+        self._started = time.monotonic()
         self._task = self._bars.add_task(description, total=total, left="")
 
     def advance(self, count: int = 1) -> None:

@@ -91,7 +91,9 @@ def _check(bundle: Path, manifest: Manifest, device: str, engine: str, lowering:
 
 def _rows(manifest: Manifest) -> Iterator[tuple[str, str]]:
     """The manifest's main facts as (name, value) pairs."""
-    model, tokens, verification = manifest.model, manifest.tokens, manifest.verification
+    model = manifest.model
+    tokens = manifest.tokens
+    verification = manifest.verification
     yield "made by", f"{manifest.made_by.name} {manifest.made_by.version} (format {manifest.format_version})"
     yield (
         "model",

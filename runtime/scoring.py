@@ -41,7 +41,9 @@ class Scorer:
     def __init__(
         self, directory: Path, manifest: Manifest, tokenizer: "Tokenizer", engine: Engine, device: str, threads: int
     ) -> None:
-        self._directory, self._device, self._threads = directory, device, threads
+        self._directory = directory
+        self._device = device
+        self._threads = threads
         self._manifest, self._tokenizer = manifest, tokenizer
         self.engine = engine
         self._forcing: TeacherForcing | None = None

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -64,16 +64,26 @@ def heads(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield getattr(node, "lineno", 1), text.split()[0].strip("`,.:")
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_docstrings_begin_with_a_noun_or_a_verb(folder: str) -> None:
-    headless = [
-        f"{path.relative_to(ROOT)}:{line}: {word}"
-        for path in SOURCES
-        if path.relative_to(ROOT).parts[0] == folder
-        for line, word in heads(ast.parse(path.read_text()))
-        if word in NO_HEADS
+def places(
+    paths: Iterable[Path], texts: Callable[[ast.AST], Iterator[tuple[int, str]]], wrong: Callable[[str], bool]
+) -> list[str]:
+    """File, line and end of each text in these files that is wrong."""
+    return [
+        f"{path.relative_to(ROOT)}:{line}: ...{text[-40:]}"
+        for path in paths
+        for line, text in texts(ast.parse(path.read_text()))
+        if wrong(text)
     ]
-    assert headless == []
+
+
+def of(folder: str) -> list[Path]:
+    return [path for path in SOURCES if path.relative_to(ROOT).parts[0] == folder]
+
+
+def test_docstrings_begin_with_a_noun_or_a_verb() -> None:
+    sources = [*SOURCES, *ROOT.glob("*.py"), *(ROOT / ".ci").glob("*.py")]
+    assert places(sources, heads, NO_HEADS.__contains__) == []
+    assert list(heads(ast.parse('"""What this is."""'))) == [(1, "What")]
 
 
 def test_there_is_something_to_look_at() -> None:
@@ -84,22 +94,13 @@ def test_there_is_something_to_look_at() -> None:
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_messages_end_without_a_period(folder: str) -> None:
     """They are printed after the program's name and a colon."""
-    wrong = [
-        f"{path.relative_to(ROOT)}:{line}: ...{end[-40:]}"
-        for path in SOURCES
-        if path.relative_to(ROOT).parts[0] == folder
-        for line, end in messages(ast.parse(path.read_text()))
-        if end.endswith(".") and not end.endswith("...")
-    ]
-    assert not wrong
+    assert places(of(folder), messages, lambda end: end.endswith(".") and not end.endswith("...")) == []
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_entries_of_docstrings_begin_small_and_end_with_a_period(folder: str) -> None:
     wrong = []
-    for path in SOURCES:
-        if path.relative_to(ROOT).parts[0] != folder:
-            continue
+    for path in of(folder):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
                 for text in entries(ast.get_docstring(node) or ""):

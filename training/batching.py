@@ -64,8 +64,13 @@ class TokenBatches(Sampler[list[int]]):
         shuffle: bool = True,
         most_rows: int | None = None,
     ) -> None:
-        self._lengths, self._most_tokens, self._most_rows, self._seed = lengths, most_tokens, most_rows, seed
-        self._rank, self._world, self._shuffle = rank, world, shuffle
+        self._lengths = lengths
+        self._most_tokens = most_tokens
+        self._most_rows = most_rows
+        self._seed = seed
+        self._rank = rank
+        self._world = world
+        self._shuffle = shuffle
         self._batches: list[list[int]] = []
         self.skip = 0  # batches of the next epoch consumed before an interruption
         self.set_epoch(0)

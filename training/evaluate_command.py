@@ -248,7 +248,9 @@ class _Progress:
         )
         self._bar = Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True)
         self._task = self._bar.add_task("", total=total)
-        self._total, self._done, self._said = total, 0, time.monotonic()
+        self._total = total
+        self._done = 0
+        self._said = time.monotonic()
 
     def __enter__(self) -> "_Progress":
         self._bar.start()

@@ -85,7 +85,9 @@ class Examples(Dataset[TrainingBatch]):
         guide: Guide | None = None,
         points: Ragged | None = None,
     ) -> None:
-        self.sources, self.targets, self._pad = sources, targets, pad
+        self.sources = sources
+        self.targets = targets
+        self._pad = pad
         self._guide, self.points = guide, points or Ragged.of(())
 
     @classmethod
@@ -102,7 +104,9 @@ class Examples(Dataset[TrainingBatch]):
         Raises:
             InputError: no pair is left.
         """
-        sources, targets, points = [], [], []
+        sources = []
+        targets = []
+        points = []
         for source, target in pairs:
             ids, around = tokenizer.encode_source(source)
             source_ids, target_ids = around.wrap(ids), [*around.target_prefix, *tokenizer.encode_prefix(target)]

@@ -189,7 +189,9 @@ def _train(
     interruption: Interruption,
     resume: bool,
 ) -> Outcome | None:
-    recipe, corpus, tokenizer = prepared.recipe, prepared.corpus, prepared.tokenizer
+    recipe = prepared.recipe
+    corpus = prepared.corpus
+    tokenizer = prepared.tokenizer
     options = recipe.training
     torch.manual_seed(options.seed)
     model = _model(prepared)
@@ -352,7 +354,9 @@ def _fit(
     trainer: Trainer, module: TranslationModule, examples: Examples, held_out: Examples, state: Path, resume: bool
 ) -> None:
     options = module.options
-    rank, world, batch_tokens = trainer.global_rank, trainer.world_size, chosen(options.batch_tokens)
+    rank = trainer.global_rank
+    world = trainer.world_size
+    batch_tokens = chosen(options.batch_tokens)
     loaders = [
         Loader(
             examples,
@@ -436,7 +440,9 @@ def _finish(
     prepared: _Prepared, run: RunDirectory, module: TranslationModule, progress: RunProgress, steps: int, ended_by: str
 ) -> Outcome:
     """Judge the model on the test split and write the checkpoint."""
-    recipe, corpus, clock = prepared.recipe, prepared.corpus, module.clock
+    recipe = prepared.recipe
+    corpus = prepared.corpus
+    clock = module.clock
     tested = drawn(corpus.test, recipe.training.max_minutes)
     if len(tested) < len(corpus.test):
         _log.info("the test is on %d of %d sentences, always the same", len(tested), len(corpus.test))

@@ -18,7 +18,10 @@ from txport.training.corpora import Pair
 from txport.training.recipe import TokenizerOptions, chosen
 
 # The ids that models and bundles agree on.
-PAD, UNK, BOS, EOS = 0, 1, 2, 3
+PAD = 0
+UNK = 1
+BOS = 2
+EOS = 3
 SPECIAL, BYTES = 4, 256
 OURS = SpecialTokens(PAD, UNK, BOS, EOS)
 # Sentences that the pieces are chosen from, at most; more cost memory and change little.

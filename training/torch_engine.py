@@ -58,7 +58,9 @@ class TorchState:
     """State of a batch; see `txport.runtime.engine.DecoderState`."""
 
     def __init__(self, engine: TorchEngine, rows: int, source: int, target: int) -> None:
-        self.rows, self.source, self.target = rows, source, target
+        self.rows = rows
+        self.source = source
+        self.target = target
         self._engine, self._tokens = engine, engine.tokens
         device, model = engine.device, engine.model
         self._token_ids = torch.full((rows,), self._tokens.pad, device=device)

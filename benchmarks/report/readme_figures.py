@@ -21,7 +21,9 @@ def readme_table(reports: Mapping[str, BenchReport]) -> str:
     Args:
         reports: by the name of the model; contestants of one name are one row.
     """
-    heads, columns, sizes = [], [], ""
+    heads = []
+    columns = []
+    sizes = ""
     for model, report in reports.items():
         rows = {(each.contestant, each.workload): each for each in report.measurements}
         for work in report.workloads:

@@ -47,7 +47,9 @@ class Session:
     """
 
     def __init__(self, job: Job, stages: Stages) -> None:
-        self._job, self._options, self._stages = job, job.options, stages
+        self._job = job
+        self._options = job.options
+        self._stages = stages
         self._manifest = Manifest.load(self._options.bundle)
         self._shape = read_shape(self._options.bundle, self._manifest)
         self._nvml = open_nvml()

@@ -168,7 +168,9 @@ def _build(plan: BuildPlan, directory: Path, known: bytes, progress: Callable[[s
 
 def _written(plan: BuildPlan, builder: EngineBuilder) -> BuildRecord:
     """Build all engines of a plan; write the record last."""
-    start, tensorrt, manifest = monotonic(), builder.tensorrt, builder.manifest
+    start = monotonic()
+    tensorrt = builder.tensorrt
+    manifest = builder.manifest
     lowering, engines = _build_engines(builder, plan)
     record = BuildRecord(
         format_version=FORMAT_VERSION,

@@ -9,7 +9,10 @@ from collections.abc import Iterator
 
 _TO_DIMENSIONS: tuple[tuple[int, ...], ...] = ((7,), (11, 12, 13), (2,), (1,), (2,), (1,))
 _DIM_PARAM = 2
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_VARINT = 0
+_FIXED64 = 1
+_BYTES = 2
+_FIXED32 = 5
 
 
 def with_size(model: bytes, dimension: str, size: int) -> bytes:
@@ -57,7 +60,9 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = data[at]
-        value, shift, at = value | (byte & 127) << shift, shift + 7, at + 1
+        value = value | (byte & 127) << shift
+        shift = shift + 7
+        at = at + 1
         if byte < 128:
             return value, at
 

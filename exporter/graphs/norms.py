@@ -5,20 +5,16 @@ is so before every sublayer of a pre-norm model; where the residual stream itsel
 is tied to an embedding and must not change, Mul and Add remain.
 """
 
-from typing import TYPE_CHECKING
-
 import onnx_ir as ir
-from torch import Tensor, nn
+from torch import nn
+from txport.exporter.graphs.writer import Writer
 from txport.models.norms import NoNorm, RMSNorm, SharedNorm
-
-if TYPE_CHECKING:
-    from txport.exporter.graphs.writer import Writer
 
 # RMSNormalization is a standard operator from this opset on.
 RMS_OPSET = 23
 
 
-def write_norm(w: "Writer", x: ir.Value, norm: nn.Module, name: str) -> ir.Value:
+def write_norm(w: Writer, x: ir.Value, norm: nn.Module, name: str) -> ir.Value:
     """A norm of `txport.models.norms` over `[..., d]`, as the module `name`."""
     if isinstance(norm, NoNorm):
         return x
@@ -33,7 +29,7 @@ def write_norm(w: "Writer", x: ir.Value, norm: nn.Module, name: str) -> ir.Value
         return w.op("LayerNormalization", x, weight, bias, axis=-1, epsilon=norm.eps)
 
 
-def _rms_norm(w: "Writer", x: ir.Value, norm: RMSNorm) -> ir.Value:
+def _rms_norm(w: Writer, x: ir.Value, norm: RMSNorm) -> ir.Value:
     weight = w.weight("weight", w.tensors.parameter(norm.weight))
     if w.opset >= RMS_OPSET:
         return w.op("RMSNormalization", x, weight, axis=-1, epsilon=norm.eps)
@@ -51,16 +47,6 @@ def foldable(norm: nn.Module) -> SharedNorm | None:
 def remaining(norm: nn.Module) -> nn.Module:
     """The norm that is left to write where linear layers may do its work."""
     return NoNorm() if foldable(norm) else norm
-
-
-def folded_into(linear: nn.Linear, norm: SharedNorm | None) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias of a linear layer that reads what its norm would have read; as they are if there is no norm."""
-    if norm is None:
-        return linear.weight, linear.bias
-    scale, shift = (value.double() for value in norm.affine())
-    weight = linear.weight.double()
-    bias = weight @ shift if linear.bias is None else weight @ shift + linear.bias.double()
-    return (weight * scale).float(), bias.float()
 
 
 def in_norm(node: ir.Node) -> bool:

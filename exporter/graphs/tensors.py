@@ -12,7 +12,6 @@ import numpy.typing as npt
 import onnx_ir as ir
 import torch
 from torch import Tensor, nn
-from txport.exporter.graphs.norms import folded_into
 from txport.models.norms import SharedNorm
 from txport.models.transformer import Attention
 
@@ -32,10 +31,6 @@ class Linear:
     weight: ir.LazyTensor
     transposed: ir.LazyTensor
     bias: ir.LazyTensor | None
-
-    @property
-    def outputs(self) -> int:
-        return int(self.weight.shape[0])  # type: ignore[arg-type]
 
 
 class ModelTensors:
@@ -86,6 +81,16 @@ class ModelTensors:
 def query_scale(attention: Attention) -> float:
     """The factor of queries, 1/sqrt(head_dim), which is folded into their projection."""
     return float((attention.query.out_features // attention.heads) ** -0.5)
+
+
+def folded_into(linear: nn.Linear, norm: SharedNorm | None) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of a linear layer that reads what its norm would have read; as they are if there is no norm."""
+    if norm is None:
+        return linear.weight, linear.bias
+    scale, shift = (value.double() for value in norm.affine())
+    weight = linear.weight.double()
+    bias = weight @ shift if linear.bias is None else weight @ shift + linear.bias.double()
+    return (weight * scale).float(), bias.float()
 
 
 @torch.no_grad()

@@ -28,7 +28,7 @@ def share_weights(models: Iterable[ir.Model], file: Path) -> int:
         bytes of `file`.
     """
     stored: dict[bytes, tuple[int, int]] = {}
-    keys: dict[ir.LazyTensor, bytes] = {}  # of those that several graphs may share
+    keys: dict[ir.TensorProtocol, bytes] = {}  # graphs of one model share tensors, which are read once
     with file.open("wb") as output:
         for model in models:
             for value in model.graph.initializers.values():
@@ -36,18 +36,15 @@ def share_weights(models: Iterable[ir.Model], file: Path) -> int:
                 assert tensor is not None, value.name
                 if tensor.nbytes < INLINE:
                     continue
-                key = keys.get(tensor) if isinstance(tensor, ir.LazyTensor) else None
-                if key is None:
+                if tensor not in keys:
                     data = np.ascontiguousarray(tensor.numpy()).data.cast("B")  # not a copy
-                    key = hashlib.sha256(data).digest()
+                    keys[tensor] = key = hashlib.sha256(data).digest()
                     if key not in stored:
                         alignment = PAGE if len(data) >= LARGE else ALIGNMENT
                         output.write(b"\0" * (-output.tell() % alignment))
                         stored[key] = (output.tell(), len(data))
                         output.write(data)
-                if isinstance(tensor, ir.LazyTensor):
-                    keys[tensor] = key
-                offset, length = stored[key]
+                offset, length = stored[keys[tensor]]
                 shape, name = ir.Shape(tensor.shape), value.name or ""  # type: ignore[arg-type]
                 value.const_value = ir.ExternalTensor(
                     file.name, offset, length, tensor.dtype, shape=shape, name=name, base_dir=file.parent

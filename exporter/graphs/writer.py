@@ -14,7 +14,10 @@ CONTRIB = "com.microsoft"
 # The IR version that came with an opset: a newer one would make old parsers refuse a file that they can read.
 IR_VERSIONS = {18: 8, 24: 12}
 
-BOOL, FLOAT, INT32, INT64 = ir.DataType.BOOL, ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.INT64
+BOOL = ir.DataType.BOOL
+FLOAT = ir.DataType.FLOAT
+INT32 = ir.DataType.INT32
+INT64 = ir.DataType.INT64
 _TYPES = {"float32": FLOAT, "int64": INT64, "bool": BOOL}
 # Operators whose output has another dtype than their first input.
 _OUTPUTS = {

@@ -54,7 +54,11 @@ class Calibration:
 
     def loss(self, graphs: TeacherForced) -> Loss:
         """Compare the logits of an encoder and a step with the reference's."""
-        squares, values, tokens, changed, regret = 0.0, 0, 0, 0, 0.0
+        squares = 0.0
+        values = 0
+        tokens = 0
+        changed = 0
+        regret = 0.0
         for answer in self.answers:
             logits = self._logits(graphs, answer)
             for row, target in enumerate(answer.batch.targets):

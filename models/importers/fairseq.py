@@ -20,7 +20,9 @@ from txport.runtime.bundle.tokenizer_schema import ids_only
 from txport.runtime.errors import CheckpointError
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
-PAD, EOS, UNK = 1, 2, 3
+PAD = 1
+EOS = 2
+UNK = 3
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "no_token_positional_embeddings": (False,),
     "adaptive_softmax_cutoff": (None, []),

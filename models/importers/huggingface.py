@@ -116,7 +116,9 @@ class HuggingFaceModel(Settings):
             CheckpointError: a table is missing or has other rows than the config says, or tables that the config ties
                 differ, or a banned id is none.
         """
-        plan, common, head = self.plan, f"{self.prefix}shared.weight", "lm_head.weight"
+        plan = self.plan
+        common = f"{self.prefix}shared.weight"
+        head = "lm_head.weight"
         sides = [f"{self.prefix}{side}.embed_tokens.weight" for side in ("encoder", "decoder")]
         source, target = (side if plan.has(side) else common for side in sides)
         tied = bool(self.fields.get("tie_word_embeddings", True))
@@ -145,7 +147,9 @@ class HuggingFaceModel(Settings):
 
     def _projection_bias(self, vocabulary: int) -> bool:
         """Map final_logits_bias with the ids that must never be made; whether the projection needs a bias at all."""
-        plan, name, bias = self.plan, "final_logits_bias", torch.zeros(vocabulary)
+        plan = self.plan
+        name = "final_logits_bias"
+        bias = torch.zeros(vocabulary)
         if plan.has(name):
             stored = plan.stored(name)
             if stored.shape[-1] != vocabulary or stored.shape != (*(1,) * (len(stored.shape) - 1), vocabulary):

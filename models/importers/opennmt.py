@@ -26,7 +26,10 @@ from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 from txport.runtime.errors import CheckpointError
 
 MAX_POSITIONS = 1024  # of the 5000 rows that are stored
-_PAD, _BOS, _EOS, _UNK = "<blank>", "<s>", "</s>", "<unk>"
+_PAD = "<blank>"
+_BOS = "<s>"
+_EOS = "</s>"
+_UNK = "<unk>"
 _FILLER = "averyunlikelytoken"  # fills a vocabulary up to a multiple
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "model_type": ("text",),
@@ -102,7 +105,9 @@ def _vocabularies(file: Path, vocab: Any) -> tuple[list[str], list[str], str]:
         )
     if vocab.get("src_feats"):
         raise CheckpointError(f"{file} has source features, which are not supported")
-    source, target, start = vocab["src"], vocab["tgt"], vocab.get("decoder_start_token", _BOS)
+    source = vocab["src"]
+    target = vocab["tgt"]
+    start = vocab.get("decoder_start_token", _BOS)
     for token in (_PAD, _EOS, _UNK, start):
         if token not in target or (token != start and token in source and source.index(token) != target.index(token)):
             raise CheckpointError(f"{file}: {token} is not in the target vocabulary, or not at the id of the source's")

@@ -138,7 +138,9 @@ class StepBuffers:
     def __init__(
         self, device: Device, manifest: Manifest, graph: Graph, sizes: StepSizes, id_type: str, pad: int
     ) -> None:
-        self.device, self.sizes, self.id_type = device, sizes, id_type
+        self.device = device
+        self.sizes = sizes
+        self.id_type = id_type
         model = manifest.model
         self.float_type, self.vocabulary = manifest.precision.type, model.target_vocabulary
         self.heads, self.float_size = model.heads, np.dtype(self.float_type).itemsize
@@ -159,7 +161,9 @@ class StepBuffers:
         ids_line = sizes.source * np.dtype(id_type).itemsize
         ids = [stack(at["ids"], [CROSS_IDS], sizes.rows, 1, ids_line)] if model.copies else []
         self.sources = (cross, *ids)
-        self.bias, self.masked, self.state = at["bias"], at["masked"], at["state"]
+        self.bias = at["bias"]
+        self.masked = at["masked"]
+        self.state = at["state"]
         self.logits = at["logits"] if sizes.logits else None
         self.bias_row = sizes.source * self.float_size
         self._write_constants(at, sizes)
@@ -195,7 +199,10 @@ class StepBuffers:
     def reset(self, pad: int) -> None:
         """Finish every row, as in new buffers."""
         host = self.host
-        host.token_ids[:], host.positions[:], host.target_limits[:], host.finished[:] = pad, 0, 1, True
+        host.token_ids[:] = pad
+        host.positions[:] = 0
+        host.target_limits[:] = 1
+        host.finished[:] = True
         self.upload_state()
 
     def upload_state(self) -> None:

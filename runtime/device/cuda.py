@@ -153,7 +153,9 @@ class _NoCollection:
     """
 
     def __init__(self) -> None:
-        self._lock, self._captures, self._was_enabled = threading.Lock(), 0, False
+        self._lock = threading.Lock()
+        self._captures = 0
+        self._was_enabled = False
 
     def __enter__(self) -> None:
         with self._lock:
@@ -176,7 +178,9 @@ class _Replay:
     """A captured graph. What was captured may use memory of what `enqueue` holds, which therefore lives as long."""
 
     def __init__(self, runnable: Any, stream: Any, enqueue: Callable[[], None]) -> None:
-        self._runnable, self._stream, self._enqueue = runnable, stream, enqueue
+        self._runnable = runnable
+        self._stream = stream
+        self._enqueue = enqueue
         _destroy_with(self, cuda.cuGraphExecDestroy, runnable)
 
     def __call__(self) -> None:

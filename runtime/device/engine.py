@@ -30,7 +30,9 @@ class DeviceEngine:
 
     def __init__(self, device: Device, manifest: Manifest, program: Program, poll: int = POLL) -> None:
         self.name, self.poll = program.name, poll
-        self.limits, self.tokens, self.manifest = program.limits, manifest.tokens, manifest
+        self.limits = program.limits
+        self.tokens = manifest.tokens
+        self.manifest = manifest
         self.device, self._program = device, program
         self._pool = Pool(device, manifest, program)
         self._cross = cross_names(manifest.model.decoder_layers)

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from txport.runtime.errors import MissingLibrary
 
 # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
-_MAJOR, _MINOR, _MULTIPROCESSORS = 75, 76, 16
+_MAJOR = 75
+_MINOR = 76
+_MULTIPROCESSORS = 16
 # Of CUresult in cuda.h; the runtime's errors have other numbers.
 _REASONS = {
     3: "the NVIDIA driver is not initialised",
@@ -44,7 +46,9 @@ def find_gpu() -> Gpu | str:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return "there is no NVIDIA driver (libcuda.so.1)"
-    count, version, device = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    count = ctypes.c_int()
+    version = ctypes.c_int()
+    device = ctypes.c_int()
     for result in (
         cuda.cuInit(0),
         cuda.cuDeviceGetCount(ctypes.byref(count)),

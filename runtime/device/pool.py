@@ -66,7 +66,9 @@ class Pool:
     """
 
     def __init__(self, device: Device, manifest: Manifest, program: Program) -> None:
-        self.device, self.manifest, self.tokens = device, manifest, manifest.tokens
+        self.device = device
+        self.manifest = manifest
+        self.tokens = manifest.tokens
         self._program = program
         self._lock = threading.RLock()
         self._failure: str | None = None

@@ -25,10 +25,14 @@ class DeviceState:
     """
 
     def __init__(self, pool: Pool, step: Lease[PreparedStep], rows: Sequence[int], source: int) -> None:
-        self._pool, self._step, self._rows = pool, step, list(rows)
+        self._pool = pool
+        self._step = step
+        self._rows = list(rows)
         self._buffers = step.value.buffers
         self._groups = self._read = 0  # groups of steps so far, and how many of them were read
-        self.rows, self.source, self.target = len(rows), source, self._buffers.sizes.target
+        self.rows = len(rows)
+        self.source = source
+        self.target = self._buffers.sizes.target
 
     def place(
         self, rows: Sequence[int], memory: Encoded, memory_rows: Sequence[int], target_limits: Sequence[int]
@@ -145,7 +149,9 @@ class DeviceState:
 
 def _without_repeats(rows: list[int], count: int) -> list[int]:
     """Each row where it is first named, and in place of repeats those of `count` rows that are not named."""
-    unused, seen, places = iter(sorted({*range(count)} - {*rows})), set[int](), list[int]()
+    unused = iter(sorted({*range(count)} - {*rows}))
+    seen = set[int]()
+    places = list[int]()
     for row in rows:
         places.append(next(unused) if row in seen else row)
         seen.add(row)
@@ -154,7 +160,9 @@ def _without_repeats(rows: list[int], count: int) -> list[int]:
 
 def _copy_run(old: StepBuffers, new: StepBuffers, source: int, target: int, count: int) -> None:
     """Copy the caches and cross-attention of `count` rows to other rows, perhaps of longer or shorter caches."""
-    device, planes, lines = old.device, len(old.caches.names), count * old.heads
+    device = old.device
+    planes = len(old.caches.names)
+    lines = count * old.heads
     if new.caches.line > old.caches.line:
         new.caches.clear(device, target, count)
     length = min(old.caches.line, new.caches.line)

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from txport.runtime.device.engine import DeviceEngine
 
 DEVICES = ("auto", "cpu", "cuda")
-ORT, FUSED, TRT = "ort", "fused", "trt"
+ORT = "ort"
+FUSED = "fused"
+TRT = "trt"
 ENGINES = ("auto", FUSED, ORT, TRT)
 _TENSORRTS: tuple[LibraryName, ...] = ("tensorrt", "tensorrt_rtx")
 _NO_TABLE = "the bundle has no parameters for the fused engine"

@@ -82,7 +82,9 @@ def misfit(record: BuildRecord, manifest: Manifest, gpu: Gpu, library: LibraryVe
         return f"needs {record.library}, but {library} is installed"
     target = record.gpu
     capabilities = ", ".join(target.compute_capabilities)
-    fits, more, here = False, "", ""
+    fits = False
+    more = ""
+    here = ""
     if target.compatibility == "exact":
         if (target.name, target.compute_capabilities) == (gpu.name, (gpu.compute_capability,)):
             fits = target.multiprocessors == gpu.multiprocessors

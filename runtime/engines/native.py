@@ -193,7 +193,9 @@ class NativeEngine:
             threads=threads,
             many=many,
         )
-        opened, facts, name = c_void_p(), _Facts(struct_size=ctypes.sizeof(_Facts)), c_char_p()
+        opened = c_void_p()
+        facts = _Facts(struct_size=ctypes.sizeof(_Facts))
+        name = c_char_p()
         _check(library, library.txport_engine_open(os.fsencode(directory), byref(options), byref(opened)))
         self._handle = _Handle(opened, library.txport_engine_close)
         _check(library, library.txport_engine_get_facts(opened, byref(facts)))
@@ -206,7 +208,9 @@ class NativeEngine:
 
     def encode(self, input_ids: Int64, source_lengths: Int64) -> _Handle:
         """Run the encoder on int64 `[batch, source]` ids, padded with pad, of int64 `[batch]` lengths."""
-        ids, lengths, memory = _int64(input_ids), _int64(source_lengths), c_void_p()
+        ids = _int64(input_ids)
+        lengths = _int64(source_lengths)
+        memory = c_void_p()
         _same_length(input_ids=ids, source_lengths=lengths)
         library, engine = self._library, self._handle.value
         arguments = _address(ids), _address(lengths), *ids.shape, byref(memory)
@@ -238,7 +242,9 @@ class NativeState:
     """
 
     def __init__(self, library: ctypes.CDLL, handle: _Handle, sizes: tuple[int, int, int], vocabulary: int) -> None:
-        self._library, self._handle, self._vocabulary = library, handle, vocabulary
+        self._library = library
+        self._handle = handle
+        self._vocabulary = vocabulary
         self.rows, self.source, self.target = sizes
         self._unread: deque[int] = deque()  # calls of `txport_state_step` for each group of steps
 
@@ -246,7 +252,9 @@ class NativeState:
         self, rows: Sequence[int], memory: _Handle, memory_rows: Sequence[int], target_limits: Sequence[int]
     ) -> None:
         """Start new sentences: row `rows[i]` gets encoder output `memory_rows[i]`, bos at position 0, not finished."""
-        here, there, limits = _int64(rows), _int64(memory_rows), _int64(target_limits)
+        here = _int64(rows)
+        there = _int64(memory_rows)
+        limits = _int64(target_limits)
         count = _same_length(rows=here, memory_rows=there, target_limits=limits)
         arguments = count, _address(here), memory.value, _address(there), _address(limits)
         _check(self._library, self._library.txport_state_place(self._handle.value, *arguments))
@@ -267,7 +275,9 @@ class NativeState:
         """The tokens of the first group of steps that was not read yet."""
         if not self._unread:
             raise InputError("there is nothing to read: step first")
-        made, steps, finished = [], c_int64(), np.empty(self.rows, np.bool_)
+        made = []
+        steps = c_int64()
+        finished = np.empty(self.rows, np.bool_)
         for _ in range(self._unread.popleft()):
             part = np.empty((MOST_STEPS, self.rows), np.int64)
             arguments = _address(part), MOST_STEPS, byref(steps), _address(finished)
@@ -277,7 +287,9 @@ class NativeState:
 
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
         """Replace the last token that was made for these rows and their flag; see `DecoderState.override`."""
-        here, tokens, flags = _int64(rows), _int64(token_ids), np.ascontiguousarray(finished, np.bool_)
+        here = _int64(rows)
+        tokens = _int64(token_ids)
+        flags = np.ascontiguousarray(finished, np.bool_)
         count = _same_length(rows=here, token_ids=tokens, finished=flags)
         arguments = count, _address(here), _address(tokens), _address(flags)
         _check(self._library, self._library.txport_state_override(self._handle.value, *arguments))
@@ -304,7 +316,9 @@ class NativeState:
 
     def moved(self, rows: Sequence[int], target: int) -> "NativeState":
         """A new state of these rows, as often as each is named; see `DecoderState.moved`."""
-        here, state, library = _int64(rows), c_void_p(), self._library
+        here = _int64(rows)
+        state = c_void_p()
+        library = self._library
         arguments = len(here), _address(here), target, byref(state)
         _check(library, library.txport_state_moved(self._handle.value, *arguments))
         handle = _Handle(state, library.txport_state_free)

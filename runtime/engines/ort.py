@@ -48,7 +48,9 @@ class OrtEngine:
         lowerings: Sequence[Lowering] | None = None,
         threads: int = 0,
     ) -> None:
-        self.limits, self.tokens, self.manifest = manifest.limits, manifest.tokens, manifest
+        self.limits = manifest.limits
+        self.tokens = manifest.tokens
+        self.manifest = manifest
         names = {"cross_bias", CROSS_IDS, *cross_names(manifest.model.decoder_layers)}
         self._cross = [tensor for tensor in manifest.encoder.outputs if tensor.name in names]
         session_of = partial(open_session, directory, threads=threads, providers=[CPU])

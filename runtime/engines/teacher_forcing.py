@@ -61,7 +61,9 @@ class TeacherForcing:
     """
 
     def __init__(self, directory: Path, manifest: Manifest, engine: Engine, device: str, threads: int) -> None:
-        self._directory, self._manifest, self._threads = directory, manifest, threads
+        self._directory = directory
+        self._manifest = manifest
+        self._threads = threads
         # ONNX Runtime on the CPU encodes for these graphs too; other engines keep what they encode to themselves.
         self._engine = engine if isinstance(engine, OrtEngine) else None
         self._on_cpu = device == "cpu" or self._engine is not None or cuda_provider() is None
@@ -130,7 +132,9 @@ class TeacherForcing:
     ) -> Iterator[list[int]]:
         """Rows of about one length, the longest first, as many as fit."""
         order = sorted(range(len(sources)), key=lambda row: (-len(targets[row]), -len(sources[row])))
-        most, rows, source = self._manifest.limits.batch, list[int](), 0
+        most = self._manifest.limits.batch
+        rows = list[int]()
+        source = 0
         for row in order:
             longest = max(source, len(sources[row]))
             if rows and (len(rows) == most or (len(rows) + 1) * numbers(longest, len(targets[rows[0]])) > MOST_NUMBERS):

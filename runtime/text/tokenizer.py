@@ -48,7 +48,9 @@ class Tokenizer(Protocol):
 
     def target_spans(self, ids: Sequence[int]) -> list[Span]:
         """The characters of `decode(ids)` that each id adds to those before; an unfinished one is the last id's."""
-        stream, spans, end = TextStream(self), list[Span](), 0
+        stream = TextStream(self)
+        spans = list[Span]()
+        end = 0
         for position, token in enumerate(ids):
             start, end = end, end + len(stream.add(token, position == len(ids) - 1))
             spans.append((start, end))

@@ -14,7 +14,7 @@ from parity import by_cpp, by_python
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.exporter.graphs.float16 import ending, rounded, to_float16
 from txport.exporter.graphs.lowerings import LOWERINGS
-from txport.exporter.graphs.norms import folded_into
+from txport.exporter.graphs.tensors import folded_into
 from txport.models.norms import BatchNorm, PowerNorm, SharedNorm
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.manifest import Manifest

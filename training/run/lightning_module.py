@@ -51,7 +51,9 @@ class TranslationModule(LightningModule):
         self.model = model
         self.scores: Scores | None = None  # of the last validation
         self.example = ("", "")  # its first sentence and what became of it
-        self.options, self.tokenizer, self.validation = options, tokenizer, validation
+        self.options = options
+        self.tokenizer = tokenizer
+        self.validation = validation
         self.clock, self._watch = clock, watch
         self._validating = 0.0
         # As other toolkits have it: what is read as padding takes no gradient. Marian's answers begin with it, a zero.
@@ -92,7 +94,9 @@ class TranslationModule(LightningModule):
 
     def on_train_batch_start(self, batch: TrainingBatch, batch_idx: int) -> None:
         """Set the learning rate, and seed dropout by the step: a resumed run draws what it would have drawn."""
-        options, step, progress = self.options, self.global_step, self.progress()
+        options = self.options
+        step = self.global_step
+        progress = self.progress()
         rate = SCHEDULES[options.schedule](step + 1, chosen(options.learning_rate), chosen(options.warmup_steps))
         rate *= cooldown(progress, chosen(options.cooldown))
         for group in self.trainer.optimizers[0].param_groups:

@@ -10,7 +10,9 @@ ROMAN = "I II III IV V VI VII VIII IX X XI XII XIII XIV XV XVI".split()
 
 def phone(rng: random.Random) -> Pair:
     """ "555-0147", "(212) 555-0147", "212-555-0147", "+1 212 555 0147"."""
-    area, exchange, line = f"{rng.randint(201, 989)}", f"{rng.randint(200, 999)}", f"{rng.randint(0, 9999):04}"
+    area = f"{rng.randint(201, 989)}"
+    exchange = f"{rng.randint(200, 999)}"
+    line = f"{rng.randint(0, 9999):04}"
     written = weighted(
         rng,
         [

@@ -45,7 +45,9 @@ def calendar_day(rng: random.Random) -> tuple[int, int]:
 def date(rng: random.Random) -> Pair:
     """A full date: "3/14/2025", "03/14/2025", "2025-03-14", "March 14, 2025", "Mar. 14, 2025", "14 March 2025"."""
     (month, day), of_year = calendar_day(rng), random_year(rng)
-    name, short, spoken = MONTH_NAMES[month - 1], MONTH_ABBREVIATIONS[month - 1], verbalise.date(month, day, of_year)
+    name = MONTH_NAMES[month - 1]
+    short = MONTH_ABBREVIATIONS[month - 1]
+    spoken = verbalise.date(month, day, of_year)
     day_first = verbalise.date(month, day, of_year, day_first=True)
     suffixed = f"{day}{ordinal_suffix(day)}"
     return rng.choice(
@@ -65,7 +67,9 @@ def date(rng: random.Random) -> Pair:
 def day(rng: random.Random) -> Pair:
     """A day of the year, a weekday before it a third of the time: "3/14", "Mar. 14", "Friday, March 14th"."""
     month, number = calendar_day(rng)
-    name, short, spoken = MONTH_NAMES[month - 1], MONTH_ABBREVIATIONS[month - 1], verbalise.date(month, number)
+    name = MONTH_NAMES[month - 1]
+    short = MONTH_ABBREVIATIONS[month - 1]
+    spoken = verbalise.date(month, number)
     suffixed = f"{number}{ordinal_suffix(number)}"
     written, spoken = rng.choice(
         [

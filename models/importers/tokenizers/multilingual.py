@@ -46,7 +46,9 @@ def sentencepiece_files(directory: Path, rows: int, codes: str) -> SharedTokeniz
     Raises:
         CheckpointError: files are missing or belong to another model.
     """
-    spm, vocab, json = directory / SPM, directory / "vocab.json", directory / "tokenizer.json"
+    spm = directory / SPM
+    vocab = directory / "vocab.json"
+    json = directory / "tokenizer.json"
     if not spm.is_file() and not vocab.is_file() and json.is_file():
         names = TokenizerFiles("tokenizer/tokenizer.json", None)
         files, languages = {"tokenizer.json": read_bytes(json)}, listed_languages(directory)
