@@ -189,10 +189,12 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(VENV)/bin/python $(INSTALL) -c constraints.txt -e '.[dev]'
 	@touch $@
 
-# After a green run: pin what it had, as $(VENV) has it now.
-constraints: $(VENV)/.ready
-	@$(VENV)/bin/python .ci/constraints.py
-	@touch $(VENV)/.ready  # it is older than what it has just written
+# Versions that stand there already stay, if they fit: those of a green run. To have newer ones, delete their lines.
+constraints:
+	@test -x build/uv/bin/uv || { $(PYTHON) -m venv build/uv && build/uv/bin/python $(INSTALL) -q uv; }
+	@build/uv/bin/uv pip compile -q pyproject.toml --extra dev --universal --python-version 3.10 --no-annotate \
+	  --no-header -o constraints.txt > /dev/null
+	@cat .ci/constraints.head constraints.txt > build/constraints.txt && mv build/constraints.txt constraints.txt
 
 # A second environment that finds its libraries in the first one, by a .pth file, so that nothing is installed twice.
 $(WHEEL_VENV)/.ready: $(VENV)/.ready
