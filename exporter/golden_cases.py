@@ -17,7 +17,7 @@ from txport.runtime.engine import Engine
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.errors import BundleError
 from txport.runtime.golden import Case, Golden
-from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.decoding import decode_all
 
 # Cases, of twice as many sentences.
 MOST = 32

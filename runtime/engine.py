@@ -8,7 +8,7 @@ Every method may raise `EngineError` (the library or the device failed) and `Res
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,21 @@ class StepOutput:
 
     token_ids: Int64
     finished: Bool
+
+
+class Top(NamedTuple):
+    """The best tokens of each row after a step; undefined for rows that had finished.
+
+    Attributes:
+        token_ids: int64 `[rows, k]`, by descending logit, equal ones by ascending id.
+        logits: float32 `[rows, k]`.
+        normaliser: float64 `[rows]`, the logarithm of the sum of the exponentials of all logits of a row: a logit less
+            this is the natural logarithm of the token's probability.
+    """
+
+    token_ids: Int64
+    logits: Float32
+    normaliser: Float64
 
 
 class DecoderState(Protocol):
@@ -86,11 +101,14 @@ class DecoderState(Protocol):
         By the logits of the last step; only for a state that was allocated with them.
         """
 
+    def top(self, k: int) -> Top:
+        """The `k` best tokens of each row by the last step; only for a state that was allocated with as many."""
+
     def reorder(self, rows: Sequence[int]) -> None:
         """Rearrange the rows in place: row i continues what row `rows[i]` was.
 
         A row may be named more than once; its copies are independent from then on. All steps must have been read;
-        `logits` are undefined until the next one.
+        `logits` and `top` are undefined until the next one.
 
         Args:
             rows: as many as there are.
@@ -119,12 +137,28 @@ def log_probabilities(logits: Float32, token_ids: Sequence[int]) -> Float64:
     return np.array([of_row(row, token) for row, token in zip(logits, token_ids, strict=True)], np.float64)
 
 
+def top_of(logits: Float32, k: int) -> Top:
+    """The `k` best of float32 `[rows, vocabulary]`: for engines whose library finds none."""
+    rows, vocabulary = logits.shape
+    # Enough to have all that equal the last one in order, too, where the library's choice among equals is open.
+    least = np.partition(logits, vocabulary - k, axis=1)[:, vocabulary - k]
+    token_ids = np.empty((rows, k), np.int64)
+    normaliser = np.empty(rows, np.float64)
+    for row, values in enumerate(logits):
+        candidates = np.flatnonzero(values >= least[row])
+        token_ids[row] = candidates[np.argsort(-values[candidates], kind="stable")[:k]]
+        most = values.max()
+        normaliser[row] = float(most) + np.log(np.exp(values - most).sum(dtype=np.float64))
+    return Top(token_ids, np.take_along_axis(logits, token_ids, axis=1), normaliser)
+
+
 class Engine(Protocol):
     """A bundle (or a model) loaded by one library on one device."""
 
     name: str
     limits: Limits
     tokens: SpecialTokens
+    vocabulary: int  # logits of a row
     poll: int  # the most steps that the host has not seen; 1 where reading costs nothing
 
     def encode(self, input_ids: Int64, source_lengths: Int64) -> Memory:
@@ -136,5 +170,11 @@ class Engine(Protocol):
         They are doubled when a row has filled them. `FIRST_TARGET` where the time of a step grows with their length.
         """
 
-    def allocate(self, rows: int, source: int, target: int, *, logits: bool = False) -> DecoderState:
-        """Buffers for `rows` sentences of up to `source` tokens that make up to `target` tokens, all rows finished."""
+    def allocate(self, rows: int, source: int, target: int, *, logits: bool = False, top: int = 0) -> DecoderState:
+        """Buffers for `rows` sentences of up to `source` tokens that make up to `target` tokens, all rows finished.
+
+        Args:
+            rows, source, target: sizes.
+            logits: whether `logits` will be read.
+            top: the most tokens that `top` will give; at most the vocabulary.
+        """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from txport.runtime.bundle.manifest import GOLDEN
 from txport.runtime.bundle.strict_json import load
 from txport.runtime.engine import Engine
-from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.requests import Request
 
 if TYPE_CHECKING:  # it needs SentencePiece, which is not there where engines are only built

@@ -14,7 +14,7 @@ from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
 from txport.runtime.options import Options
 from txport.runtime.results import AttentionMaps, Score, Translation
-from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.decoding import decode_all
 from txport.runtime.text.alignment import Alignment, align_tokens, align_words, averaged, stripped, words_of
 from txport.runtime.text.requests import Call, Sentence
 

@@ -17,7 +17,7 @@ from txport.runtime.libraries import needs
 from txport.runtime.options import DEFAULTS, Options
 from txport.runtime.results import AttentionMaps, Piece, Score, Translation
 from txport.runtime.scoring import Answer, Scorer
-from txport.runtime.search.greedy import decode_all, stream
+from txport.runtime.search.decoding import decode_all, stream
 from txport.runtime.search.scheduler import BATCH_TOKENS
 from txport.runtime.text.lines import as_line, open_lines, text_windows
 from txport.runtime.text.requests import Call, Sentence

@@ -106,7 +106,7 @@ def test_the_whole_runtime_runs_without_pytorch_onnx_and_the_rest_of_txport() ->
 def test_bundles_can_be_read_with_numpy_alone() -> None:
     modules = [
         "txport.runtime",
-        *(f"txport.runtime.{name}" for name in ("errors", "files", "bundle.manifest", "search.greedy")),
+        *(f"txport.runtime.{name}" for name in ("errors", "files", "bundle.manifest", "search.decoding")),
     ]
     assert_imports_without(f"{OURS} {HEAVY} {ENGINES}", modules)
 

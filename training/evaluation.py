@@ -12,7 +12,7 @@ from txport.models.checkpoint import load_checkpoint
 from txport.runtime.engine import Engine
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.options import Options
-from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.decoding import decode_all
 from txport.runtime.text.requests import Call, quiet
 from txport.runtime.text.tokenizer import Tokenizer, open_tokenizer
 from txport.runtime.translator import Translator

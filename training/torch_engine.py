@@ -9,7 +9,17 @@ from torch import Tensor
 from txport.models.config import Config
 from txport.models.transformer import KeyValue, Transformer
 from txport.runtime.bundle.schema import Limits, SpecialTokens
-from txport.runtime.engine import FIRST_TARGET, Float32, Float64, Int64, Memory, StepOutput, log_probabilities
+from txport.runtime.engine import (
+    FIRST_TARGET,
+    Float32,
+    Float64,
+    Int64,
+    Memory,
+    StepOutput,
+    Top,
+    log_probabilities,
+    top_of,
+)
 
 
 class TorchEngine:
@@ -29,6 +39,7 @@ class TorchEngine:
         self.model = model
         self.limits = Limits(batch, config.max_positions, min(target or config.max_positions, config.max_positions))
         self.tokens = special_tokens(config)
+        self.vocabulary = config.target_vocabulary
 
     @property
     def device(self) -> torch.device:
@@ -44,7 +55,7 @@ class TorchEngine:
         """The shortest caches: the time of a step grows with their length."""
         return FIRST_TARGET
 
-    def allocate(self, rows: int, source: int, target: int, *, logits: bool = False) -> "TorchState":
+    def allocate(self, rows: int, source: int, target: int, *, logits: bool = False, top: int = 0) -> "TorchState":
         """Logits are always kept: they cost nothing here."""
         return TorchState(self, rows, source, target)
 
@@ -127,6 +138,9 @@ class TorchState:
 
     def log_probabilities(self, rows: Sequence[int], token_ids: Sequence[int]) -> Float64:
         return log_probabilities(self.logits()[list(rows)], token_ids)
+
+    def top(self, k: int) -> Top:
+        return top_of(self.logits(), k)
 
     def reorder(self, rows: Sequence[int]) -> None:
         keep = list(rows)

@@ -9,7 +9,7 @@ from txport.benchmarks.contestants.ignore_eos import encode_and_wait, fused_with
 from txport.runtime import Translator
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.engines.native import NativeEngine
-from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.requests import Request
 
 

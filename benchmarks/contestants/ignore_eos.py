@@ -19,7 +19,7 @@ from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.engine import DecoderState, Engine, Int64, StepOutput
 from txport.runtime.engines.native import NativeEngine
-from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.requests import Request
 
 _TRIES = 8

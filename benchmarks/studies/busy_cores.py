@@ -17,7 +17,7 @@ import click
 import numpy as np
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engines.native import NativeEngine
-from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.requests import Request
 
 

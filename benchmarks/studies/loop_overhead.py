@@ -14,7 +14,7 @@ import numpy.typing as npt
 from txport.benchmarks.studies.turns import in_turns
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engines.ort import OrtEngine
-from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.requests import Request
 
 WARM_UP = 2

@@ -21,7 +21,7 @@ from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Island
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.errors import CheckFailed
-from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.decoding import decode_all
 from txport.runtime.version import VERSION
 
 ENCODER, STEP = "encoder", "decoder_step.ort"

@@ -21,7 +21,7 @@ from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engine import Float32
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.engines.teacher_forcing import TeacherForcing
-from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.decoding import decode_all
 
 SAMPLE = 32
 # What the mean error of a weight and of a score may be, by precision: weights lie between 0 and 1. The largest ones are

@@ -9,7 +9,7 @@ from txport.exporter.verification.errors import Errors, LogitErrors
 from txport.exporter.verification.quality import Quality, References
 from txport.exporter.verification.report import LISTED, LoweringReport, Parting, Rounding, Run, judge
 from txport.runtime.engine import DecoderState, Engine, Memory
-from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.decoding import decode_all
 
 # Sentences that the runtime's loop decodes with each lowering after the first.
 LOOP_SAMPLE = 32

@@ -32,6 +32,7 @@ class DeviceEngine:
         self.name, self.poll = program.name, poll
         self.limits = program.limits
         self.tokens = manifest.tokens
+        self.vocabulary = manifest.model.target_vocabulary
         self.manifest = manifest
         self.device, self._program = device, program
         self._pool = Pool(device, manifest, program)
@@ -72,13 +73,13 @@ class DeviceEngine:
             self._program.encode({**inputs, **outputs, "cross_bias": bias}, batch, width)
         return Encoded(tuple(sources), bias, width, memory)
 
-    def allocate(self, rows: int, source: int, target: int, *, logits: bool = False) -> DeviceState:
+    def allocate(self, rows: int, source: int, target: int, *, logits: bool = False, top: int = 0) -> DeviceState:
         """Buffers for `rows` sentences of up to `source` tokens that make up to `target` tokens, all rows finished.
 
         Raises:
             ResourceError: the device does not have enough memory for them.
         """
-        step = self._pool.step(self._pool.sizes(rows, source, target, logits))
+        step = self._pool.step(self._pool.sizes(rows, source, target, logits or top > 0))
         return DeviceState(self._pool, step, range(rows), source)
 
     def synchronize(self) -> None:

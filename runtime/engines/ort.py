@@ -16,7 +16,7 @@ import onnxruntime
 from txport.runtime.bundle.interface import CROSS_IDS, MASKED, cross_names
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Lowering, Tensor
-from txport.runtime.engine import FIRST_TARGET, Float32, Float64, Int64, StepOutput, log_probabilities
+from txport.runtime.engine import FIRST_TARGET, Float32, Float64, Int64, StepOutput, Top, log_probabilities, top_of
 from txport.runtime.engines.ort_session import CPU, open_session, open_step, run
 from txport.runtime.errors import ResourceError
 
@@ -50,6 +50,7 @@ class OrtEngine:
     ) -> None:
         self.limits = manifest.limits
         self.tokens = manifest.tokens
+        self.vocabulary = manifest.model.target_vocabulary
         self.manifest = manifest
         names = {"cross_bias", CROSS_IDS, *cross_names(manifest.model.decoder_layers)}
         self._cross = [tensor for tensor in manifest.encoder.outputs if tensor.name in names]
@@ -91,7 +92,7 @@ class OrtEngine:
             target *= 2
         return target
 
-    def allocate(self, rows: int, source: int, target: int, *, logits: bool = False) -> "OrtState":
+    def allocate(self, rows: int, source: int, target: int, *, logits: bool = False, top: int = 0) -> "OrtState":
         """Buffers for `rows` sentences of up to `source` tokens that make up to `target` tokens, all rows finished.
 
         Those of cross-attention are allocated with the first sentences.
@@ -102,7 +103,7 @@ class OrtEngine:
         own = [tensor for tensor in self.step_graph.inputs if not is_cross(tensor.name)]
         with _enough_memory(rows, target):
             buffers = _zeros(own, {"batch": rows, "source": source, "target": target})
-            if logits:
+            if logits or top:
                 vocabulary = self.manifest.model.target_vocabulary
                 buffers["logits"] = np.zeros((rows, vocabulary), self.manifest.precision.type)
         buffers["finished"].fill(True)
@@ -204,6 +205,10 @@ class OrtState:
     def log_probabilities(self, rows: Sequence[int], token_ids: Sequence[int]) -> Float64:
         """Log-probabilities by the last step; see `DecoderState.log_probabilities`."""
         return log_probabilities(self.logits()[list(rows)], token_ids)
+
+    def top(self, k: int) -> Top:
+        """The best tokens by the last step; see `DecoderState.top`."""
+        return top_of(self.logits(), k)
 
     def reorder(self, rows: Sequence[int]) -> None:
         """Row i continues what row `rows[i]` was; see `DecoderState.reorder`."""

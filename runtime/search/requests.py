@@ -1,10 +1,11 @@
 """Requests and results of a search."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field, replace
 
 from txport.runtime.bundle.schema import Limits
 from txport.runtime.errors import InputError
+from txport.runtime.search.settings import GREEDY, NO_RULES, Search
 
 
 @dataclass(frozen=True)
@@ -14,9 +15,13 @@ class Request:
     Attributes:
         source_ids: the encoder's input, eos included; 1 to `Limits.source` ids.
         max_length: the most tokens to make, eos included; at most `Limits.target`, which is also the meaning of None.
-        min_length: tokens that must be made before eos may be.
+        min_length: tokens that must be made before the answer may end.
         prefix: target ids that the answer must begin with.
-        scores: whether to compute `Result.scores`.
+        scores: whether to compute `Hypothesis.scores`.
+        forced: how many of `prefix` the model itself forces. Those count in the length of a hypothesis, the others do
+            not, as with Hugging Face's `forced_bos_token_id` and `decoder_input_ids`.
+        key: number that sampling draws by, besides the seed.
+        search: how to search; the same for all requests of one scheduler.
     """
 
     source_ids: Sequence[int]
@@ -24,6 +29,9 @@ class Request:
     min_length: int = 0
     prefix: Sequence[int] = ()
     scores: bool = False
+    forced: int = 0
+    key: int = 0
+    search: Search = GREEDY
 
     def check(self, limits: Limits) -> None:
         """Raise `InputError` if the source is empty or longer than the engine takes, or a length is not positive."""
@@ -33,24 +41,54 @@ class Request:
         if self.max_length is not None and self.max_length < 1:
             raise InputError(f"a maximum length of {self.max_length} makes nothing: give 1 or more")
 
+    @property
+    def ruled(self) -> bool:
+        """Whether a rule may change what comes after the prefix, so that the host must see each step and all logits."""
+        rules = self.search.rules
+        return self.min_length > 0 or rules != NO_RULES and replace(rules, renormalise=False) != NO_RULES
+
     def limit(self, limits: Limits) -> int:
         """The most tokens that this engine makes for it, eos included."""
         return limits.target if self.max_length is None else min(self.max_length, limits.target)
 
 
 @dataclass(frozen=True)
+class Hypothesis:
+    """One answer to a request.
+
+    Attributes:
+        ids: target ids, prefix included, without bos; ends with eos unless the maximum length came first.
+        scores: the natural logarithm of each id's probability, or None. With beams, as the rules have left it, and 0
+            for those of the prefix.
+        score: what a beam search ranks by (`Search.length_penalty`); None for other searches.
+    """
+
+    ids: list[int]
+    scores: list[float] | None
+    score: float | None = None
+
+
+@dataclass(frozen=True)
 class Result:
-    """The answer to a request.
+    """The answers to a request.
 
     Attributes:
         index: which request, in the order of submission, counted from 0.
-        ids: target ids, prefix included, without bos; ends with eos unless the maximum length came first.
-        scores: the natural logarithm of each id's probability, or None.
+        hypotheses: `Search.n_best` of them, the best first; fewer if there are no more.
     """
 
     index: int
-    ids: list[int]
-    scores: list[float] | None
+    hypotheses: list[Hypothesis]
+
+    @property
+    def ids(self) -> list[int]:
+        """The ids of the best answer."""
+        return self.hypotheses[0].ids
+
+    @property
+    def scores(self) -> list[float] | None:
+        """The scores of the best answer."""
+        return self.hypotheses[0].scores
 
 
 @dataclass(frozen=True)
@@ -64,35 +102,47 @@ class Token:
 
 @dataclass
 class Slot:
-    """A request that a row is working on.
+    """A request that a row is working on, or the rows of a search that takes several.
 
     Attributes:
         index: which request.
         request: the request.
         limit: the most tokens of its answer.
+        length: tokens made so far.
         ids: the tokens of its answer so far.
         scores: the score of each, if the request asks for them.
         done: whether the answer has ended.
+        ruled: see `Request.ruled`.
+        stepwise: the length to which the host must see each step before the next.
     """
 
     index: int
     request: Request
     limit: int
+    length: int = 0
     ids: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     done: bool = False
 
     def __post_init__(self) -> None:
-        self.constraints = max(len(self.request.prefix), self.request.min_length)  # tokens that may have constraints
+        request = self.request
+        self.ruled = request.ruled
+        begun = max(len(request.prefix), request.min_length)
+        self.stepwise = self.limit if request.scores or request.search.rules != NO_RULES else begun
 
-    def extend(self, token_ids: Sequence[int], eos: int) -> None:
+    def extend(self, token_ids: Sequence[int], ends: Container[int]) -> None:
         """Append tokens as far as the end of the answer."""
         for token in token_ids:
             self.ids.append(token)
-            if token == eos or len(self.ids) >= self.limit:
+            if token in ends or len(self.ids) >= self.limit:
                 self.done = True
-                return
+                break
+        self.length = len(self.ids)
 
     def result(self) -> Result:
         """The answer so far."""
-        return Result(self.index, self.ids, self.scores if self.request.scores else None)
+        return Result(self.index, [self.hypothesis()])
+
+    def hypothesis(self) -> Hypothesis:
+        """The tokens so far."""
+        return Hypothesis(self.ids, self.scores if self.request.scores else None)

@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 from txport.runtime.engine import DecoderState, Engine, Int64, Memory
+from txport.runtime.errors import InputError
 from txport.runtime.search.requests import Request, Result, Slot
 
 # The most source tokens (padding included) that rows of one batch hold by default.
@@ -23,7 +24,19 @@ BATCH_TOKENS = 4096
 
 
 class Policy(Protocol):
-    """Choice of tokens."""
+    """Choice of tokens.
+
+    Attributes:
+        rows: rows of a state that a request takes. Its sentence is placed in the first of them; the others wait,
+            finished, for the policy to reorder them.
+        top: the most tokens that it asks `DecoderState.top` for.
+    """
+
+    rows: int
+    top: int
+
+    def slot(self, index: int, request: Request, limit: int) -> Slot:
+        """The slot of a request, and the most tokens of its answer."""
 
     def needs_logits(self, request: Request) -> bool:
         """Whether a state that answers this request must be allocated with logits."""
@@ -36,7 +49,7 @@ class Policy(Protocol):
 
         Args:
             state: what made them.
-            slots: the slot of each row; None for a free row.
+            slots: the slot of each row, or of each `rows` rows; None for what is free.
             token_ids: int64 `[steps, rows]` that the device chose.
             stepwise: what `stepwise` said; if true, this is one step, and all steps of the state have been read.
         """
@@ -56,7 +69,8 @@ class Scheduler:
     Args:
         engine: what runs the model.
         policy: what chooses the tokens.
-        rows: the most rows that run together; at most `Limits.batch`, which is also the meaning of None.
+        rows: the most sentences that run together; at most `Limits.batch`, which is also the meaning of None. The rows
+            of all are at most `Limits.batch`, too.
         batch_tokens: the most source tokens, padding included, that run together, but one row at least.
         workers: threads that will drain the queue at once: the batch of each has a share of `rows` and `batch_tokens`.
         poll: the most steps that the host has not seen; None for the engine's own.
@@ -75,7 +89,10 @@ class Scheduler:
         self.engine = engine
         self.policy = policy
         self.poll = poll or engine.poll
-        self._rows = max(1, min(rows or engine.limits.batch, engine.limits.batch) // workers)
+        most = engine.limits.batch // policy.rows
+        if most < 1:
+            raise InputError(f"{policy.rows} rows for a sentence are too many: this bundle runs {engine.limits.batch}")
+        self._rows = max(1, min(rows or most, most) // workers)
         self._batch_tokens = max(1, batch_tokens // workers)
         self._workers = workers
         self._lock = Lock()  # of all that follows
@@ -144,7 +161,7 @@ class Scheduler:
         return rows, source, min(self.engine.first_target(source), longest), logits
 
     def most_rows(self, source: int) -> int:
-        """The most rows of a batch of sources of this width."""
+        """The most sentences of a batch of sources of this width."""
         return max(1, min(self._rows, self._batch_tokens // source))
 
     def _head(self) -> Iterator[_Entry]:
@@ -158,7 +175,7 @@ class Scheduler:
     def take(self, state: DecoderState, logits: bool) -> list[_Entry]:
         """The next group for a running batch, at most as many as it has rows; empty if there is none for it."""
         with self._lock:
-            return [self._queue.popleft() for _ in range(self._ready(state, logits, state.rows))]
+            return [self._queue.popleft() for _ in range(self._ready(state, logits, state.rows // self.policy.rows))]
 
     def waiting(self, state: DecoderState, logits: bool, most: int) -> int:
         """Number of waiting entries that a running batch may take now, at most `most`."""
@@ -177,7 +194,7 @@ class Scheduler:
         if not self._queue:
             return 0
         narrow = all(2 * entry.width <= state.source for entry in self._head())
-        if narrow and len(self._queue) >= state.rows:
+        if narrow and len(self._queue) * self.policy.rows >= state.rows:
             return 0
         head = islice(self._queue, min(most, self._share(self._workers)))
 
@@ -188,13 +205,16 @@ class Scheduler:
 
 
 class _Batch:
-    """One decoder state and the slot of each row; `None` for a row that is free."""
+    """One decoder state and the slot of each `Policy.rows` rows; `None` for rows that are free."""
 
     def __init__(self, scheduler: Scheduler, rows: int, source: int, target: int, logits: bool) -> None:
         self._scheduler = scheduler
         self._engine = scheduler.engine
         self._policy = scheduler.policy
-        self._state: DecoderState = self._engine.allocate(rows, source, target, logits=logits)
+        self._width = self._policy.rows
+        self._state: DecoderState = self._engine.allocate(
+            rows * self._width, source, target, logits=logits, top=self._policy.top
+        )
         self._logits = logits
         self._slots: list[Slot | None] = [None] * rows
         self._encoded: deque[tuple[_Entry, Memory, int]] = deque()  # with the row of the memory
@@ -230,14 +250,15 @@ class _Batch:
         if not waiting or (needed := len(self._working()) + waiting) <= count:
             return
         # The protocol makes no free rows: copies of the first become free by ending them.
-        rows = range(count, min(most, max(2 * count, needed)))
-        self._state = self._state.moved([*range(count), *[0] * len(rows)], self._target(self._working()))
+        count = min(most, max(2 * count, needed))
+        rows = range(self._state.rows, count * self._width)
+        self._state = self._state.moved([*range(self._state.rows), *[0] * len(rows)], self._target(self._working()))
         self._state.override(rows, [self._engine.tokens.pad] * len(rows), [True] * len(rows))
-        self._slots += [None] * len(rows)
+        self._slots += [None] * (count - len(self._slots))
 
     def _refill(self) -> None:
         """Place waiting sentences in the free rows, a group from one encoder run at a time."""
-        free = [row for row, slot in enumerate(self._slots) if slot is None]
+        free = [index for index, slot in enumerate(self._slots) if slot is None]
         while free and (self._encoded or self._encode_group()):
             memory = self._encoded[0][1]
             rows = []
@@ -245,11 +266,11 @@ class _Batch:
             limits = []
             while free and self._encoded and self._encoded[0][1] is memory:
                 entry, _, memory_row = self._encoded.popleft()
-                slot = Slot(entry.number, entry.request, entry.request.limit(self._engine.limits))
-                rows.append(free.pop(0))
+                slot = self._policy.slot(entry.number, entry.request, entry.request.limit(self._engine.limits))
+                rows.append(free[0] * self._width)
                 memory_rows.append(memory_row)
                 limits.append(slot.limit)
-                self._slots[rows[-1]] = slot
+                self._slots[free.pop(0)] = slot
             self._state.place(rows, memory, memory_rows, limits)
         self._starved = bool(free)
 
@@ -281,9 +302,10 @@ class _Batch:
         drained = self._drained()
         if not (full or drained):
             return
-        rows = self._compacted_rows() if drained else list(range(len(self._slots)))
+        kept = self._compacted_slots() if drained else list(range(len(self._slots)))
+        rows = [slot * self._width + row for slot in kept for row in range(self._width)]
         self._state = self._state.moved(rows, self._target(working))
-        self._slots = [self._slots[row] for row in rows]
+        self._slots = [self._slots[slot] for slot in kept]
 
     def _target(self, working: list[Slot]) -> int:
         """A length of caches that leaves each row that works room for a token."""
@@ -293,11 +315,11 @@ class _Batch:
             target = min(2 * target, max(slot.limit for slot in working))
         return target
 
-    def _compacted_rows(self) -> list[int]:
-        """The rows that work; those at the end fill the gaps at the front, so that few rows have to move."""
-        rows = [row for row, slot in enumerate(self._slots) if slot is not None]
-        behind = deque(row for row in rows if row >= len(rows))
-        return [row if self._slots[row] is not None else behind.popleft() for row in range(len(rows))]
+    def _compacted_slots(self) -> list[int]:
+        """The slots that work; those at the end fill the gaps at the front, so that few rows have to move."""
+        working = [index for index, slot in enumerate(self._slots) if slot is not None]
+        behind = deque(index for index in working if index >= len(working))
+        return [index if self._slots[index] is not None else behind.popleft() for index in range(len(working))]
 
     def _step(self, working: list[Slot]) -> None:
         stepwise = self._policy.stepwise(working)
@@ -310,7 +332,7 @@ class _Batch:
         elif ahead:
             group = max(group // 2, 1)
         room = self._state.target - _longest(working)
-        most = min(room, max([slot.limit - len(slot.ids) for slot in working]))
+        most = min(room, max([slot.limit - slot.length for slot in working]))
         self._in_flight = self._in_flight or self._begin(min(group, most))
         following = self._begin(min(group, most - self._in_flight)) if ahead else 0
         token_ids = self._state.read().token_ids
@@ -325,4 +347,4 @@ class _Batch:
 
 
 def _longest(slots: Sequence[Slot]) -> int:
-    return max([len(slot.ids) for slot in slots], default=0)
+    return max([slot.length for slot in slots], default=0)

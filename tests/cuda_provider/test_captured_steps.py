@@ -24,7 +24,7 @@ from txport.runtime.engine import Engine
 from txport.runtime.engines.choice import choose, open_engine
 from txport.runtime.engines.ort_session import open_session, providers_of
 from txport.runtime.errors import BundleError
-from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.requests import Request
 
 pytestmark = pytest.mark.cuda_provider

@@ -32,7 +32,7 @@ from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.engines.ort_cuda import OrtProgram
 from txport.runtime.engines.teacher_forcing import TeacherForcing
 from txport.runtime.errors import BundleError
-from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.requests import Request
 
 HEADS = ((1, 0), (1, 2))

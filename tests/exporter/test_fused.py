@@ -21,7 +21,7 @@ from txport.exporter.reference import answers, pad
 from txport.models.transformer import Transformer
 from txport.runtime.engine import Engine
 from txport.runtime.engines.native import NativeEngine, missing
-from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.requests import Request
 from txport.training.torch_engine import TorchEngine
 

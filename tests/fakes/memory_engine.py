@@ -11,7 +11,17 @@ from collections.abc import Sequence
 
 import numpy as np
 from txport.runtime.bundle.schema import Limits, SpecialTokens
-from txport.runtime.engine import FIRST_TARGET, Float32, Float64, Int64, Memory, StepOutput, log_probabilities
+from txport.runtime.engine import (
+    FIRST_TARGET,
+    Float32,
+    Float64,
+    Int64,
+    Memory,
+    StepOutput,
+    Top,
+    log_probabilities,
+    top_of,
+)
 
 TOKENS = SpecialTokens(pad=0, unk=1, bos=2, eos=3)
 LIMITS = Limits(4, 12, 100)
@@ -32,6 +42,7 @@ class MemoryEngine:
     """An `Engine` whose every call is checked; its lists record the calls."""
 
     name = "memory"
+    vocabulary = VOCABULARY
 
     def __init__(self, limits: Limits = LIMITS, poll: int = 1, eos_weight: float = 0.0) -> None:
         self.limits, self.tokens, self.poll, self.eos_weight = limits, TOKENS, poll, eos_weight
@@ -55,19 +66,20 @@ class MemoryEngine:
         self.encoded.append(rows)
         return [tuple(ids[:length].tolist()) for ids, length in zip(input_ids, source_lengths, strict=True)]
 
-    def allocate(self, rows: int, source: int, target: int, *, logits: bool = False) -> "MemoryState":
+    def allocate(self, rows: int, source: int, target: int, *, logits: bool = False, top: int = 0) -> "MemoryState":
+        assert 0 <= top <= VOCABULARY
         self.allocated.append((rows, source, target))
-        return MemoryState(self, rows, source, target, logits)
+        return MemoryState(self, rows, source, target, logits, top)
 
 
 class MemoryState:
     """A `DecoderState`: rows step by the semantics of the decoder_step graph."""
 
-    def __init__(self, engine: MemoryEngine, rows: int, source: int, target: int, logits: bool) -> None:
+    def __init__(self, engine: MemoryEngine, rows: int, source: int, target: int, logits: bool, top: int) -> None:
         assert 1 <= rows <= engine.limits.batch and 1 <= source <= engine.limits.source
         assert 1 <= target <= engine.limits.target
         self.engine, self.rows, self.source, self.target = engine, rows, source, target
-        self.valid, self.want_logits = True, logits
+        self.valid, self.want_logits, self.most_top = True, logits, top
         self.token_ids = np.zeros(rows, np.int64)
         self.positions = np.zeros(rows, np.int64)
         self.finished = np.ones(rows, bool)
@@ -133,6 +145,10 @@ class MemoryState:
     def log_probabilities(self, rows: Sequence[int], token_ids: Sequence[int]) -> Float64:
         return log_probabilities(self.logits()[list(rows)], token_ids)
 
+    def top(self, k: int) -> Top:
+        assert self.valid and 1 <= k <= self.most_top and self.last_logits is not None
+        return top_of(self.last_logits, k)
+
     def reorder(self, rows: Sequence[int]) -> None:
         assert self.valid and not self.unread and len(rows) == self.rows
         keep = list(rows)
@@ -145,7 +161,7 @@ class MemoryState:
         assert self.valid and not self.unread and 1 <= len(rows) <= self.engine.limits.batch
         self.valid = False
         self.engine.moves.append((len(rows), target))
-        new = MemoryState(self.engine, len(rows), self.source, target, self.want_logits)
+        new = MemoryState(self.engine, len(rows), self.source, target, self.want_logits, self.most_top)
         keep = list(rows)
         assert (self.positions[keep] < target).all(), "a row is longer than its new cache"
         for name in ("token_ids", "positions", "finished", "limits"):

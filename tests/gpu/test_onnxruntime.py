@@ -11,7 +11,7 @@ from txport.runtime.bundle.schema import LOWERINGS, Lowering
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.engines.choice import choose
 from txport.runtime.errors import BundleError, InputError
-from txport.runtime.search.greedy import stream
+from txport.runtime.search.decoding import stream
 from txport.runtime.search.requests import Request
 
 pytestmark = pytest.mark.gpu

@@ -16,7 +16,7 @@ from txport.runtime.bundle.schema import Graph, Precision, Tensor
 from txport.runtime.device.device import Buffer, Device
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.errors import ResourceError
-from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.requests import Request
 
 if TYPE_CHECKING:

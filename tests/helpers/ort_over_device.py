@@ -12,7 +12,7 @@ from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.engines.ort_cuda import OrtProgram
 from txport.runtime.errors import BundleError
 from txport.runtime.golden import load_golden
-from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.requests import Request
 
 

@@ -27,7 +27,7 @@ from txport.runtime.errors import (
 )
 from txport.runtime.files import new_directory, write_atomically
 from txport.runtime.libraries import needs
-from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.requests import Request
 from txport.runtime.text.lines import open_lines, write_all
 

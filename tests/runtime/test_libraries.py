@@ -59,7 +59,7 @@ print(" ".join(sorted({{name.split(".")[0] for name in sys.modules}})))
     [
         ("import txport.runtime", "numpy onnxruntime sentencepiece click torch onnx"),
         ("from txport.runtime import Manifest", "onnxruntime sentencepiece click torch onnx"),
-        ("import txport.runtime.search.greedy", "onnxruntime sentencepiece click torch onnx"),
+        ("import txport.runtime.search.decoding", "onnxruntime sentencepiece click torch onnx"),
         ("from txport.runtime import Translator, Translation", "click torch onnx"),
         ("import txport.runtime.entry", "numpy onnxruntime sentencepiece click torch onnx"),
     ],

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from moved_rows import Turn, check_moves, turns
 from txport.models.transformer import Transformer
-from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.requests import Request
 from txport.training.torch_engine import TorchEngine
 

@@ -9,7 +9,7 @@ from memory_device import MemoryDevice
 from memory_engine import TOKENS
 from txport.benchmarks.contestants.ignore_eos import encode_and_wait, fused_without_eos, ignore_eos
 from txport.runtime.engines.native import NativeEngine, missing
-from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.requests import Request
 
 SOURCES = [[4, 5, 6, TOKENS.eos], [7, TOKENS.eos], [8, 9, 4, 5, 11, TOKENS.eos]]

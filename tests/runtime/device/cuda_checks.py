@@ -39,7 +39,7 @@ from txport.runtime.device.device import Buffer
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.device.gpu import pci_bus_id
 from txport.runtime.errors import EngineError, ResourceError
-from txport.runtime.search.greedy import stream
+from txport.runtime.search.decoding import stream
 from txport.runtime.search.requests import Request
 
 cuda = pytest.importorskip("txport.runtime.device.cuda", reason="needs cuda-python: pip install 'txport[trt]'")

@@ -15,7 +15,7 @@ from memory_engine import TOKENS, MemoryEngine
 from txport.runtime.bundle.schema import Limits
 from txport.runtime.device.buffers import StepSizes, bytes_needed, stack_bytes
 from txport.runtime.errors import EngineError, ResourceError
-from txport.runtime.search.greedy import decode_all, stream
+from txport.runtime.search.decoding import decode_all, stream
 from txport.runtime.search.requests import Request
 
 BUFFERS = ("caches", "cross", "bias", "masked", "cache_positions", "state", "logits")

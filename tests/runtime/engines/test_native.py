@@ -26,7 +26,7 @@ from txport.runtime.engines.native import MOST_STEPS, NativeEngine, find_library
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.errors import BundleError, EngineError, InputError, MissingLibrary
 from txport.runtime.golden import check_translator, load_golden
-from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.requests import Request
 from txport.runtime.system import library_name
 

@@ -13,7 +13,7 @@ from txport.runtime.bundle.manifest import Manifest, list_files
 from txport.runtime.engines.ort import OrtEngine, OrtState
 from txport.runtime.engines.ort_session import providers_of
 from txport.runtime.errors import BundleError, InputError, MissingLibrary, ResourceError
-from txport.runtime.search.greedy import decode_all, stream
+from txport.runtime.search.decoding import decode_all, stream
 from txport.runtime.search.requests import Request
 
 MANIFEST = Manifest.load(BUNDLE)

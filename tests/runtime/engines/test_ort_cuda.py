@@ -21,7 +21,7 @@ from txport.runtime.engines.choice import _tried
 from txport.runtime.engines.cuda_libraries import load_cuda_libraries
 from txport.runtime.engines.ort_cuda import OrtProgram
 from txport.runtime.errors import EngineError, MissingLibrary, ResourceError
-from txport.runtime.search.greedy import decode_all
+from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.requests import Request
 
 

@@ -23,7 +23,7 @@ from txport.runtime.engines.build_record import BuildRecord, LibraryName, Librar
 from txport.runtime.engines.tensorrt import TensorRt
 from txport.runtime.engines.trt import TrtProgram, limits_of, smallest_bucket, step_buckets
 from txport.runtime.errors import BundleError, EngineError, ResourceError
-from txport.runtime.search.greedy import decode_all, stream
+from txport.runtime.search.decoding import decode_all, stream
 from txport.runtime.search.requests import Request
 
 

@@ -8,7 +8,7 @@ from memory_engine import LIMITS, TOKENS, MemoryEngine
 from txport.runtime.bundle.schema import Limits
 from txport.runtime.engine import Int64
 from txport.runtime.errors import EngineError, InputError
-from txport.runtime.search.greedy import decode_all, stream
+from txport.runtime.search.decoding import decode_all, stream
 from txport.runtime.search.requests import Request
 
 

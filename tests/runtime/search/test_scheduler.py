@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from memory_engine import LIMITS, TOKENS, MemoryEngine
 from txport.runtime.bundle.schema import Limits
 from txport.runtime.engine import Int64
-from txport.runtime.search.greedy import Greedy, decode_all, stream
+from txport.runtime.search.decoding import decode_all, stream
+from txport.runtime.search.greedy import Greedy
 from txport.runtime.search.requests import Request, Result
 from txport.runtime.search.scheduler import Scheduler
 

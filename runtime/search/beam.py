@@ -1,0 +1,242 @@
+"""Beam search as Hugging Face's `generate` does it (transformers 5, generation/utils.py, `_beam_search`).
+
+A sentence has `Search.beam` rows in a batch. Its first step has one of them; then the best continuations fork, and
+after each step rows continue those hypotheses that are best among all continuations.
+"""
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+from txport.runtime.bundle.schema import SpecialTokens
+from txport.runtime.engine import DecoderState, Float32, Float64, Int64
+from txport.runtime.search.requests import Hypothesis, Request, Result, Slot
+from txport.runtime.search.rules import Constraints, forced_token
+from txport.runtime.search.settings import Search
+
+
+class Candidate(NamedTuple):
+    """One token more for a hypothesis that runs.
+
+    Attributes:
+        total: the log-probability of the hypothesis with this token.
+        parent: which hypothesis of its sentence.
+        token: the id.
+        score: the log-probability of the token.
+    """
+
+    total: float
+    parent: int
+    token: int
+    score: float
+
+
+class _Running(NamedTuple):
+    """A hypothesis that has not ended."""
+
+    ids: list[int]
+    scores: list[float]
+    total: float
+
+
+@dataclass
+class BeamSlot(Slot):
+    """A sentence whose rows are hypotheses, by descending log-probability; `ids` and `scores` stay empty.
+
+    Attributes:
+        running: those that go on, one for each of the first rows.
+        ended: at most `Search.beam` of those that ended (times the patience), by descending score.
+    """
+
+    running: list[_Running] = field(default_factory=lambda: [_Running([], [], 0.0)])
+    ended: list[Hypothesis] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        search = self.request.search
+        patience = search.patience if search.early_stopping is True else 1.0
+        self._most = max(1, round(search.beam * patience))
+        self._uncounted = len(self.request.prefix) - self.request.forced
+
+    def force(self) -> list[Candidate]:
+        """Append the next token of the prefix to the one hypothesis there is; returns as `advance`."""
+        (only,) = self.running
+        token = int(self.request.prefix[self.length])
+        self.length += 1
+        self.running = [_Running([*only.ids, token], [*only.scores, 0.0], only.total)]
+        if self.length < self.limit:
+            return [Candidate(only.total, 0, token, 0.0)]
+        self._end(self.running)
+        self.done = True
+        return []
+
+    def advance(self, candidates: Sequence[Candidate], ends: Container[int]) -> list[Candidate]:
+        """Take the best continuations.
+
+        Args:
+            candidates: by descending total; as many as leave `beam` of them that do not end.
+            ends: ids that end a hypothesis.
+
+        Returns:
+            those that run from now on; none if the sentence is done.
+        """
+        beam = self.request.search.beam
+        self.length += 1
+        at_limit = self.length >= self.limit
+        kept: list[Candidate] = []
+        ending: list[_Running] = []
+        for rank, candidate in enumerate(candidates):
+            if at_limit or candidate.token in ends:
+                if rank < beam:
+                    ending.append(self._continued(candidate))
+            elif len(kept) < beam:
+                kept.append(candidate)
+        self._end(ending)
+        self.running = [self._continued(candidate) for candidate in kept]
+        self.done = not kept or self._none_better()
+        return [] if self.done else kept
+
+    def _continued(self, candidate: Candidate) -> _Running:
+        parent = self.running[candidate.parent]
+        return _Running([*parent.ids, candidate.token], [*parent.scores, candidate.score], candidate.total)
+
+    def _end(self, ending: Sequence[_Running]) -> None:
+        count = max(1, self.length - self._uncounted)
+        penalty: float = count**self.request.search.length_penalty
+        self.ended += [Hypothesis(made.ids, made.scores, made.total / penalty) for made in ending]
+        self.ended.sort(key=_score, reverse=True)  # stable: of equals, the one that ended first
+        del self.ended[self._most :]
+
+    def _none_better(self) -> bool:
+        """Whether the search ends here, by `Search.early_stopping`."""
+        search = self.request.search
+        if len(self.ended) < self._most:
+            return False
+        if search.early_stopping is True:
+            return True
+        length = self.length - self._uncounted
+        if search.early_stopping == "never" and search.length_penalty > 0:
+            length = self.limit - self._uncounted
+        possible: float = self.running[0].total / max(1, length) ** search.length_penalty
+        return possible <= _score(self.ended[-1])
+
+    def result(self) -> Result:
+        """The best hypotheses that ended."""
+        best = self.ended[: self.request.search.n_best]
+        if not self.request.scores:
+            best = [replace(hypothesis, scores=None) for hypothesis in best]
+        return Result(self.index, best)
+
+
+def _score(hypothesis: Hypothesis) -> float:
+    assert hypothesis.score is not None
+    return hypothesis.score
+
+
+class BeamSearch:
+    """The policy of beam search; see `txport.runtime.search.scheduler.Policy`.
+
+    Args:
+        tokens: ids with a meaning.
+        search: its settings.
+        vocabulary: logits of a row.
+    """
+
+    def __init__(self, tokens: SpecialTokens, search: Search, vocabulary: int) -> None:
+        self._constraints = Constraints(search.rules, tokens)
+        self._renormalise = search.rules.renormalise
+        self._pad = tokens.pad
+        self.rows = search.beam
+        # Each hypothesis may end with each of the ends, and as many must be left to go on.
+        self._kept = (1 + len(self._constraints.ends)) * search.beam
+        self.top = min(self._kept, vocabulary)
+
+    def slot(self, index: int, request: Request, limit: int) -> Slot:
+        """The slot of a request."""
+        return BeamSlot(index, request, limit)
+
+    def needs_logits(self, request: Request) -> bool:
+        """Whether rules need all logits, and not only the best."""
+        return request.ruled
+
+    def stepwise(self, slots: Sequence[Slot]) -> bool:
+        """Whether the host sees the next step: always."""
+        return True
+
+    def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64, stepwise: bool) -> None:
+        """Continue the best hypotheses, instead of the tokens that the device chose."""
+        order = list(range(state.rows))
+        overrides: list[tuple[int, int, bool]] = []
+        for index, candidates in self._candidates(state, slots).items():
+            slot = slots[index]
+            assert isinstance(slot, BeamSlot)
+            first = index * self.rows
+            before = len(slot.running)
+            kept = slot.advance(candidates, self._constraints.ends) if candidates else slot.force()
+            for row, candidate in enumerate(kept, first):
+                order[row] = first + candidate.parent
+                overrides.append((row, candidate.token, False))
+            overrides += [(row, self._pad, True) for row in range(first + len(kept), first + before)]
+        if order != list(range(state.rows)):
+            state.reorder(order)
+        state.override(*map(list, zip(*overrides, strict=True)))
+
+    def _candidates(self, state: DecoderState, slots: Sequence[Slot | None]) -> dict[int, list[Candidate]]:
+        """The best continuations of each slot that works, by descending total."""
+        working = {index: slot for index, slot in enumerate(slots) if isinstance(slot, BeamSlot)}
+        begun = {index: slot for index, slot in working.items() if slot.length >= len(slot.request.prefix)}
+        if not begun:
+            return {index: [] for index in working}
+        ids, scores = self._scored(state, begun)
+        totals = np.full(ids.shape, -np.inf)
+        for index, slot in begun.items():
+            rows = slice(index * self.rows, index * self.rows + len(slot.running))
+            totals[rows] = np.array([made.total for made in slot.running])[:, None] + scores[rows]
+        k = ids.shape[1]
+        flat = totals.reshape(len(slots), -1)
+        best = np.argsort(-flat, axis=1, kind="stable")[:, : self._kept]
+
+        def of_slot(index: int) -> list[Candidate]:
+            places = best[index]
+            rows, columns = index * self.rows + places // k, places % k
+            fields = flat[index, places], places // k, ids[rows, columns], scores[rows, columns]
+            candidates = map(Candidate, *(field.tolist() for field in fields))
+            return [candidate for candidate in candidates if candidate.total > -np.inf]
+
+        return {index: of_slot(index) if index in begun else [] for index in working}
+
+    def _scored(self, state: DecoderState, slots: Mapping[int, BeamSlot]) -> tuple[Int64, Float64]:
+        """Ids `[rows, k]` and log-probabilities `[rows, k]` of the best tokens; undefined for rows that are free."""
+        if not any(slot.ruled for slot in slots.values()):
+            best = state.top(self.top)
+            return best.token_ids, best.logits - best.normaliser[:, None]
+        logits = state.logits()
+        ids = np.zeros((len(logits), self.top), np.int64)
+        scores = np.full(ids.shape, -np.inf)
+        for index, slot in slots.items():
+            for row, made in enumerate(slot.running, index * self.rows):
+                ids[row], scores[row] = self._ruled(logits[row], made.ids, slot)
+        return ids, scores
+
+    def _ruled(self, logits: Float32, made: Sequence[int], slot: BeamSlot) -> tuple[Int64, Float32]:
+        """Ids `[k]` and log-probabilities `[k]` of the best tokens by the rules; -inf for those that must not come."""
+        changed = log_softmax(logits)
+        token = forced_token(slot)
+        if token is None:
+            self._constraints.apply(changed, made, slot.request)
+        else:
+            changed.fill(-np.inf)
+            changed[token] = 0
+        if self._renormalise:
+            changed = log_softmax(changed)
+        best = np.argpartition(-changed, self.top - 1)[: self.top]
+        best = best[np.argsort(-changed[best], kind="stable")]
+        return best, changed[best]
+
+
+def log_softmax(logits: Float32) -> Float32:
+    """float32 `[vocabulary]` log-probabilities."""
+    most = logits.max()
+    total = np.exp(logits - most).sum(dtype=np.float64)
+    return logits - np.float32(float(most) + np.log(total))

@@ -1,0 +1,100 @@
+"""Answers to requests, by the policy of their search."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+
+from txport.runtime.engine import Engine
+from txport.runtime.errors import InputError
+from txport.runtime.search.beam import BeamSearch
+from txport.runtime.search.forks import Forks
+from txport.runtime.search.greedy import Greedy
+from txport.runtime.search.requests import Request, Result, Token
+from txport.runtime.search.scheduler import BATCH_TOKENS, Policy, Scheduler
+from txport.runtime.search.settings import GREEDY, Search
+
+
+def policy_of(engine: Engine, search: Search) -> Policy:
+    """The policy of a search."""
+    if search.beam > 1:
+        return BeamSearch(engine.tokens, search, engine.vocabulary)
+    if search.sampling or search.alternatives:
+        return Forks(engine.tokens, search)
+    return Greedy(engine.tokens, search)
+
+
+def decode_all(
+    engine: Engine,
+    requests: Sequence[Request],
+    *,
+    rows: int | None = None,
+    batch_tokens: int = BATCH_TOKENS,
+    workers: int = 1,
+) -> list[Result]:
+    """Answer all requests, the longest sources first.
+
+    Args:
+        engine: what runs the model.
+        requests: the sentences, of one search; pass a long text in windows of some hundred.
+        rows: the most sentences of a batch; at most `Limits.batch`, which is also the meaning of None.
+        batch_tokens: the most source tokens, padding included, that the rows of a batch hold, but one row at least.
+        workers: threads that decode side by side. Each takes a share of the sentences, of the rows and of the tokens of
+            a batch; the engine must allow it, as those of the CPU do.
+
+    Returns:
+        one result for each request, in their order.
+
+    Raises:
+        InputError: a source is empty or longer than the engine takes, a length is not positive, or the bundle runs
+            fewer rows than a sentence needs.
+    """
+    search = requests[0].search if requests else GREEDY
+    assert all(request.search is search or request.search == search for request in requests)
+    workers = max(1, min(workers, len(requests)))
+    rows = max(1, (rows or engine.limits.batch) // workers)
+    # Who shares a batch may change the last digits of a score. So each worker has a queue of its own: with one for all,
+    # batches would depend on who is faster.
+    order = sorted(range(len(requests)), key=lambda index: -len(requests[index].source_ids))
+    shares = [order[first::workers] for first in range(workers)]
+    policy = policy_of(engine, search)
+    schedulers = [Scheduler(engine, policy, rows=rows, batch_tokens=batch_tokens // workers) for _ in shares]
+    for scheduler, share in zip(schedulers, shares, strict=True):
+        scheduler.submit([requests[index] for index in share])
+
+    def answers(scheduler: Scheduler, share: Sequence[int]) -> list[Result]:
+        with _stopped_by_errors(schedulers):
+            return [replace(result, index=share[result.index]) for result in scheduler.drain()]
+
+    if workers == 1:
+        results = answers(schedulers[0], shares[0])
+    else:
+        # An error in a thread, or Ctrl-C in this one: nobody will take what the others would make.
+        with ThreadPoolExecutor(workers) as pool, _stopped_by_errors(schedulers):
+            futures = [pool.submit(answers, *each) for each in zip(schedulers, shares, strict=True)]
+            results = [result for future in futures for result in future.result()]
+    return sorted(results, key=lambda result: result.index)
+
+
+def stream(engine: Engine, request: Request) -> Iterator[Token]:
+    """Answer one request and yield its tokens as they are made, eos too."""
+    if not isinstance(policy := policy_of(engine, request.search), Greedy):
+        raise InputError("a stream is greedy: beams, samples and alternatives need `translate`")
+    scheduler = Scheduler(engine, policy, rows=1, poll=1)
+    scheduler.submit([request])
+    count = 0
+    for (slot,) in scheduler.steps():
+        for position in range(count, len(slot.ids)):
+            last = slot.done and position == len(slot.ids) - 1
+            yield Token(slot.ids[position], slot.scores[position] if request.scores else None, last)
+        count = len(slot.ids)
+
+
+@contextmanager
+def _stopped_by_errors(schedulers: Sequence[Scheduler]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        for scheduler in schedulers:
+            scheduler.stop()
+        raise

@@ -1,0 +1,72 @@
+"""Rules on the next token of an answer, with the meaning of Hugging Face's generation/logits_process.py."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from txport.runtime.bundle.schema import SpecialTokens
+from txport.runtime.engine import Float32
+from txport.runtime.search.requests import Request, Slot
+from txport.runtime.search.settings import Rules
+
+
+def forced_token(slot: Slot) -> int | None:
+    """The only id that may come next, or None."""
+    position = slot.length
+    prefix = slot.request.prefix
+    if position < len(prefix):
+        return int(prefix[position])
+    return slot.request.search.rules.forced_end if position == slot.limit - 1 else None
+
+
+class Constraints:
+    """Rules of a search, applied to one hypothesis at a time.
+
+    Args:
+        rules: what may come next.
+        tokens: ids with a meaning.
+    """
+
+    def __init__(self, rules: Rules, tokens: SpecialTokens) -> None:
+        self._rules = rules
+        self._bos = tokens.bos
+        self.ends = frozenset([tokens.eos, *rules.end_ids])
+        # As in Hugging Face, eos is never a bad word.
+        words = [word for word in rules.bad_words if len(word) > 1 or word[0] not in self.ends]
+        self._never = frozenset([*rules.suppress, *(word[0] for word in words if len(word) == 1)])
+        self._phrases = [list(word) for word in words if len(word) > 1]
+        self.penalises = rules.repetition_penalty != 1
+
+    def banned(self, made: Sequence[int], request: Request) -> set[int]:
+        """Ids that must not follow the ids `made` so far, prefix included and bos not."""
+        ids = [self._bos, *made]
+        banned = {*self._never, *_repeats(ids, self._rules.no_repeat_ngram)}
+        banned.update(phrase[-1] for phrase in self._phrases if ids[1 - len(phrase) :] == phrase[:-1])
+        if len(made) < request.min_length:
+            banned |= self.ends
+        if len(made) == len(request.prefix):
+            banned.update(self._rules.begin_suppress)
+        return banned
+
+    def apply(self, scores: Float32, made: Sequence[int], request: Request) -> None:
+        """Change the scores of the tokens that may follow.
+
+        Args:
+            scores: float32 `[vocabulary]`; -inf where the token must not come.
+            made: ids so far, prefix included and bos not.
+            request: what they answer.
+        """
+        if self.penalises:
+            seen = np.unique([self._bos, *made])
+            penalty = np.float32(self._rules.repetition_penalty)
+            scores[seen] = np.where(scores[seen] < 0, scores[seen] * penalty, scores[seen] / penalty)
+        scores[list(self.banned(made, request))] = -np.inf
+
+
+def _repeats(ids: Sequence[int], n: int) -> Iterator[int]:
+    """Ids that would complete n ids in a row that stand in `ids` already."""
+    if n == 0:
+        return
+    last = list(ids[len(ids) - n + 1 :])
+    for first in range(len(ids) - n + 1):
+        if ids[first : first + n - 1] == last:
+            yield ids[first + n - 1]

@@ -1,0 +1,47 @@
+"""Sampling of a token, so that one seed gives one answer in any batch, in Python and in C++."""
+
+import numpy as np
+from txport.runtime.engine import Float32, Float64
+from txport.runtime.search.settings import Sampling
+
+
+def draw(logits: Float32, sampling: Sampling, key: int, sample: int, position: int) -> int:
+    """Draw a token.
+
+    Args:
+        logits: float32 `[vocabulary]`; -inf for tokens that must not come.
+        sampling: how.
+        key: number of the sentence.
+        sample: number of its answer.
+        position: tokens before it.
+    """
+    cumulated = np.cumsum(probabilities(logits, sampling))
+    point = uniform(sampling.seed, key, sample, position) * cumulated[-1]
+    return int(np.searchsorted(cumulated, point, side="right"))
+
+
+def probabilities(logits: Float32, sampling: Sampling) -> Float64:
+    """float64 `[vocabulary]`, not normalised, 0 for what is cut off; in the order of Hugging Face's warpers."""
+    scores = logits.astype(np.float64) / sampling.temperature
+    if 0 < sampling.top_k < len(scores):
+        least = np.partition(scores, -sampling.top_k)[-sampling.top_k]
+        scores[scores < least] = -np.inf
+    weights: Float64 = np.exp(scores - scores.max())
+    if sampling.top_p < 1:
+        ascending = np.argsort(weights, kind="stable")
+        removed = np.cumsum(weights[ascending]) <= (1 - sampling.top_p) * weights.sum()
+        removed[-1] = False
+        weights[ascending[removed]] = 0
+    if sampling.min_p > 0:
+        weights[weights < sampling.min_p] = 0  # the best one's weight is 1
+    return weights
+
+
+def uniform(seed: int, key: int, sample: int, position: int) -> float:
+    """A number of [0, 1) by Philox 4x64-10 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3, 2011).
+
+    The key is (seed, key); the counter, which NumPy increases by 1 before it is used, (position, sample, 0, 0). The
+    number is the upper 53 bits of the first word.
+    """
+    bits = np.random.Philox(key=np.array([seed, key], np.uint64), counter=np.array([position, sample, 0, 0], np.uint64))
+    return float(int(bits.random_raw()) >> 11) * 2.0**-53
