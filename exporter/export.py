@@ -37,7 +37,6 @@ from txport.runtime.bundle.parameters import Parameters
 from txport.runtime.bundle.schema import (
     Dimensions,
     FileEntry,
-    Generation,
     Island,
     MadeBy,
     Precision,
@@ -213,7 +212,7 @@ class _Export:
             precision=Precision(floating, "int8" if options.int8 else floating, tuple(islands)),
             graphs=tuple(graph_record(name, model, sizes) for name, model in models.items()),
             tokenizer=self._checkpoint.tokenizer,
-            generation=Generation(),
+            generation=self._checkpoint.generation,
             alignment_heads=config.alignment_heads,
             files={},
             verification=None,

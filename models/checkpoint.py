@@ -1,7 +1,7 @@
 """Checkpoints: a directory of safetensors and JSON. Nothing in it is ever unpickled.
 
 checkpoint/
-  config.json          {"format_version": 1, "config": {...}}
+  config.json          {"format_version": 1, "config": {...}}; "generation" with an imported model's own settings
   model.safetensors    each parameter once, under its name in `Transformer`; tied ones under the first name; and the
                        running means of norms that have some
   tokenizer/           shared.model, or source.model and target.model; absent where only ids are known.
@@ -26,6 +26,7 @@ from safetensors.torch import save_file
 from torch.overrides import TorchFunctionMode
 from txport.models.config import Config
 from txport.models.transformer import Transformer
+from txport.runtime.bundle.schema import Generation, added
 from txport.runtime.bundle.strict_json import encode, load
 from txport.runtime.bundle.tokenizer_rules import tokenizer_faults
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, ids_only, plain
@@ -35,6 +36,7 @@ from txport.runtime.text.lines import read_lines
 
 FORMAT_VERSION = 1
 DESCRIPTION = "tokenizer/description.json"
+PLAIN = Generation()
 WHOLE = "give a whole checkpoint of this version of txport"
 
 
@@ -44,6 +46,7 @@ class ConfigFile:
 
     format_version: int
     config: Config
+    generation: Generation = added(PLAIN)
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ class Checkpoint:
     tokenizer: TokenizerDescription
     sentences: list[str]
     references: list[str]  # as many, or none
+    generation: Generation = PLAIN
 
 
 def save_checkpoint(
@@ -101,10 +105,12 @@ def save_checkpoint(
 
 
 @contextmanager
-def new_checkpoint(directory: Path, config: Config, training: dict[str, Any], *, replace: bool) -> Iterator[Path]:
+def new_checkpoint(
+    directory: Path, config: Config, training: dict[str, Any], generation: Generation = PLAIN, *, replace: bool
+) -> Iterator[Path]:
     """Give a temporary directory to fill with weights, a tokenizer and sentences; see `save_checkpoint`."""
     with new_directory(directory, replace, marker="config.json") as temporary:
-        _write_json(temporary / "config.json", encode(ConfigFile(FORMAT_VERSION, config)))
+        _write_json(temporary / "config.json", encode(ConfigFile(FORMAT_VERSION, config, generation)))
         _write_json(temporary / "training.json", training)
         yield temporary
 
@@ -117,7 +123,8 @@ def load_checkpoint(directory: Path) -> Checkpoint:
     """
     if not directory.is_dir():
         raise CheckpointError(f"{directory} is not a checkpoint directory (tx-train and tx-import make one)")
-    config = read_config(directory)
+    file = _read_config_file(directory)
+    config = file.config
     # Before the model itself: a damaged config may ask for more than there is memory.
     tensors = _read_tensors(directory / "model.safetensors", parameter_shapes(config))
     with _NoRandomWeights():
@@ -130,7 +137,7 @@ def load_checkpoint(directory: Path) -> Checkpoint:
         raise CheckpointError(
             f"{directory} has {len(sentences)} sentences but {len(references)} references: delete its references.txt"
         )
-    return Checkpoint(directory, config, model.eval(), tokenizer, sentences, references)
+    return Checkpoint(directory, config, model.eval(), tokenizer, sentences, references, file.generation)
 
 
 class _NoRandomWeights(TorchFunctionMode):
@@ -164,11 +171,15 @@ def read_config(directory: Path) -> Config:
     Raises:
         CheckpointError: it is missing, not JSON, of another format, or has impossible fields; or this is a bundle.
     """
+    return _read_config_file(directory).config
+
+
+def _read_config_file(directory: Path) -> ConfigFile:
     file = directory / "config.json"
     if (directory / "manifest.json").exists():
         raise CheckpointError(f"{directory} is a bundle: give the checkpoint it was exported from")
     try:
-        return load(ConfigFile, file, FORMAT_VERSION, WHOLE, CheckpointError).config
+        return load(ConfigFile, file, FORMAT_VERSION, WHOLE, CheckpointError)
     except InputError as error:
         raise CheckpointError(f"{file}: {error}") from None
 

@@ -116,6 +116,10 @@ def _rows(manifest: Manifest) -> Iterator[tuple[str, str]]:
         state = "usable here" if against is None else f"not used here: {against}"
         yield "parameters", f"{len(manifest.parameters.tensors)} tensors for the fused engine, which is {state}"
     yield from _tokenizer_rows(manifest.tokenizer)
+    settings = encode(manifest.generation)
+    if settings:
+        shown = ", ".join(f"{name} {json.dumps(value)}" for name, value in settings.items())
+        yield "generation", f'{shown}: with generation="model"'
     yield "files", f"{len(manifest.files)}, {sum(entry.bytes for entry in manifest.files.values()):,} bytes"
     if verification is None:
         yield "verified", "no: exported without verification"

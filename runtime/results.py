@@ -1,9 +1,16 @@
 """Results of a `Translator`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from txport.runtime.engine import Float32
+from txport.runtime.search.requests import Hypothesis
 from txport.runtime.text.alignment import Alignment
+from txport.runtime.text.requests import Sentence
+
+if TYPE_CHECKING:
+    from txport.runtime.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -16,6 +23,10 @@ class Translation:
         scores: the natural logarithm of each id's probability, if requested.
         truncated: the sentence was longer than the bundle takes and was cut.
         finished: the translation ended with eos, not at the maximum length; true of an empty sentence.
+        looped: its end says one thing again and again: three times at least, and twelve tokens.
+        score: what a beam search ranked it by: its log-probability divided by a power of its length; None without one.
+        hypotheses: all translations that `n_best` or `alternatives` asked for, this one first; empty if only one was
+            asked for.
         alignment: which words and tokens of the sentence each one comes from, if requested; None for an empty sentence.
         attention: float32 `[ids, source ids]`, how much each id attended to each source id: the average that
             `txport.runtime.alignment` describes; likewise.
@@ -28,6 +39,33 @@ class Translation:
     finished: bool
     alignment: Alignment | None = None
     attention: Float32 | None = field(default=None, compare=False)
+    looped: bool = False
+    score: float | None = None
+    hypotheses: tuple["Translation", ...] = ()
+
+
+def translation_of(tokenizer: "Tokenizer", eos: int, asked: Sentence, made: Hypothesis) -> Translation:
+    """The translation of a sentence."""
+    own = made.ids[:-1] if made.ids[-1] in asked.request.search.rules.end_ids else made.ids
+    finished = made.ids[-1] == eos or own is not made.ids
+    text = tokenizer.decode(own)
+    loops = looped(made.ids[:-1] if finished else made.ids)
+    return Translation(text, made.ids, made.scores, asked.truncated, finished, looped=loops, score=made.score)
+
+
+def looped(ids: Sequence[int]) -> bool:
+    """Whether ids end with one sequence three times in a row at least, and twelve ids of it."""
+    count = len(ids)
+    for period in range(1, count // 3 + 1):
+        start = count - period
+        while start > 0 and ids[start - 1] == ids[start - 1 + period]:
+            start -= 1
+        if count - start >= max(3 * period, _LOOP):
+            return True
+    return False
+
+
+_LOOP = 12
 
 
 @dataclass(frozen=True)

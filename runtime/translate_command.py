@@ -5,11 +5,11 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TextIO, TypeVar, get_type_hints
+from typing import Any, TextIO, TypeVar
 
 import click
 from txport.runtime.errors import InputError
@@ -33,20 +33,34 @@ from txport.runtime.translator import Translator
 F = TypeVar("F", bound=Callable[..., Any])
 STANDARD_INPUT = "-"
 # Options whose results have no place in a line of text.
-NEED_JSON = ("scores", "attention")
+NEED_JSON = ("scores", "attention", "n_best", "alternatives")
+# How click takes each kind of option; one that may be given many times has the name of one.
+_FORMS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    "flag": lambda _: {"is_flag": True},
+    "text": lambda _: {"type": str},
+    "texts": lambda _: {"type": str, "multiple": True},
+    "count": lambda bounds: {"type": click.IntRange(bounds["least"])},
+    "number": lambda _: {"type": float},
+    "ids": lambda _: {"type": click.IntRange(0), "multiple": True},
+    "choice": lambda bounds: {"type": click.Choice([json.dumps(each).strip('"') for each in bounds["choices"]])},
+}
 
 
 def _of_options(command: F) -> F:
-    """A flag for each field of `Options`."""
-    kinds = get_type_hints(Options)
+    """A flag for each field of `Options`; what is not given is left out."""
     for option in reversed(fields(Options)):
-        flag, least = f"--{option.name.replace('_', '-')}", option.metadata["least"]
-        if kinds[option.name] is bool:
-            form: dict[str, Any] = {"is_flag": True}
-        else:
-            form = {"type": str if least is None else click.IntRange(least), "default": option.default}
+        form = _FORMS[option.metadata["kind"]](option.metadata)
+        flag = f"--{option.name.replace('_', '-')}"
         command = click.option(flag, help=option.metadata["help"], **form)(command)
     return command
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that the caller gave."""
+    given = {name: value for name, value in options.items() if value not in (None, ()) and value is not False}
+    if "early_stopping" in given:
+        given["early_stopping"] = {"true": True, "false": False}.get(given["early_stopping"], "never")
+    return given
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -115,12 +129,13 @@ def main(
     batches, the first of them small. Lines are UTF-8 and end at "\n" only; empty ones stay empty.
     """
     files = files or [STANDARD_INPUT]
-    _check(files, output, [name for name in NEED_JSON if options[name] and not as_json])
+    options = _given(options)
+    _check(files, output, [name for name in NEED_JSON if name in options and not as_json])
     progress = _Progress(shown=_is_watched(files, output))
     logging.basicConfig(format=f"{progress.clear}tx-translate: %(message)s", level=logging.WARNING)
     translator = Translator(bundle, device, engine, lowering, threads, batch, batch_tokens, workers)
     first = FIRST_LINES if output is None else window
-    line_of = as_json_line if as_json else _with_alignment if options["alignments"] else _as_line
+    line_of = as_json_line if as_json else _with_alignment if "alignments" in options else _as_line
     with _writer(output) as target, progress:
         for file in files:
             with _reader(file, window, first) as (raw, what):
@@ -133,7 +148,8 @@ def main(
 def _check(files: Sequence[str], output: Path | None, unseen: Sequence[str]) -> None:
     """Refuse what could only fail after the work was done."""
     for name in unseen:
-        raise InputError(f"--{name} needs --json: lines of text have no place for {name}")
+        flag = name.replace("_", "-")
+        raise InputError(f"--{flag} needs --json: lines of text have no place for {name}")
     for file in files:
         if file == STANDARD_INPUT:
             _descriptor(sys.stdin, "input")
@@ -221,21 +237,30 @@ def as_json_line(result: Translation) -> bytes:
     """One JSON object, the same bytes as the C++ runtime writes: scores and attention have six decimals.
 
     An alignment adds the pairs of words, as `Alignment.pharaoh` has them, and the characters of each word; attention
-    is a list of rows, one a target id.
+    is a list of rows, one a target id. Hypotheses are objects as the line itself is one.
     """
-    scores = ""
+    return f"{_as_object(result)}\n".encode()
+
+
+def _as_object(result: Translation) -> str:
+    members = {"text": json.dumps(result.text, ensure_ascii=False), "ids": str(result.ids)}
+    if result.score is not None:
+        members["score"] = _six_decimals([result.score])[1:-1]
     if result.scores is not None:
-        scores = f', "scores": {_six_decimals(result.scores)}'
+        members["scores"] = _six_decimals(result.scores)
     if result.alignment is not None:
-        words = result.alignment.source_words, result.alignment.target_words
-        listed = (json.dumps([list(word) for word in side]) for side in words)
-        aligned = f', "alignment": "{result.alignment.pharaoh}", "source_words": {next(listed)}'
-        scores += f'{aligned}, "target_words": {next(listed)}'
+        members["alignment"] = f'"{result.alignment.pharaoh}"'
+        members["source_words"] = json.dumps([list(word) for word in result.alignment.source_words])
+        members["target_words"] = json.dumps([list(word) for word in result.alignment.target_words])
     if result.attention is not None:
-        scores += f', "attention": [{", ".join(map(_six_decimals, result.attention.tolist()))}]'
-    text = json.dumps(result.text, ensure_ascii=False)
-    ends = f'"truncated": {json.dumps(result.truncated)}, "finished": {json.dumps(result.finished)}'
-    return f'{{"text": {text}, "ids": {result.ids}{scores}, {ends}}}\n'.encode()
+        members["attention"] = f"[{', '.join(map(_six_decimals, result.attention.tolist()))}]"
+    for name in ("truncated", "finished", "looped"):
+        members[name] = json.dumps(getattr(result, name))
+    if result.hypotheses:
+        parts = [_as_object(each) for each in result.hypotheses]
+        members["hypotheses"] = f"[{', '.join(parts)}]"
+    listed = (f'"{name}": {value}' for name, value in members.items())
+    return f"{{{', '.join(listed)}}}"
 
 
 def _six_decimals(numbers: Sequence[float]) -> str:

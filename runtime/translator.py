@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from numbers import Integral
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,12 +16,13 @@ from txport.runtime.errors import InputError
 from txport.runtime.files import new_file
 from txport.runtime.libraries import needs
 from txport.runtime.options import DEFAULTS, Options
-from txport.runtime.results import AttentionMaps, Piece, Score, Translation
+from txport.runtime.results import AttentionMaps, Piece, Score, Translation, translation_of
 from txport.runtime.scoring import Answer, Scorer
 from txport.runtime.search.decoding import decode_all, stream
 from txport.runtime.search.scheduler import BATCH_TOKENS
 from txport.runtime.text.lines import as_line, open_lines, text_windows
 from txport.runtime.text.requests import Call, Sentence
+from txport.runtime.text.search_options import Model
 from txport.runtime.workers import cores, shares
 
 with needs("ort"):
@@ -192,7 +194,7 @@ class Translator:
         """
         whole = [self._scorer.source(source, f"sentence {number}") for number, source in enumerate(listed(sources), 1)]
         call = self._call(options, changes)
-        return self._translations([call.of_ids(source) for source in whole], call.options)
+        return self._translations([call.of_ids(*each) for each in zip(whole, count(1))], call.options)
 
     def stream(self, sentence: str, options: Options = DEFAULTS, **changes: Any) -> Iterator[Piece]:
         """Translate one sentence and yield each token as it is made; options as for `translate`.
@@ -235,7 +237,7 @@ class Translator:
         return self._scorer.attention_maps(self._call(options, changes), sentence, target)
 
     def _translate(self, texts: Iterable[str], call: Call, what: str, first: int) -> list[Translation]:
-        asked = [call.sentence(text, f"{what} {number}") for number, text in enumerate(listed(texts), first)]
+        asked = [call.sentence(text, f"{what} {at}", at) for at, text in enumerate(listed(texts), first)]
         empty = Translation("", [], [] if call.options.scores else None, truncated=False, finished=True)
         translations = iter(self._translations([sentence for sentence in asked if sentence is not None], call.options))
         return [empty if sentence is None else next(translations) for sentence in asked]
@@ -248,14 +250,15 @@ class Translator:
             batch_tokens=self._batch_tokens,
             workers=self._workers,
         )
+        asked = [sentence for sentence, result in zip(sentences, results, strict=True) for _ in result.hypotheses]
+        made = [hypothesis for result in results for hypothesis in result.hypotheses]
         eos = self.manifest.tokens.eos
-        translations = [
-            Translation(self.tokenizer.decode(made.ids), made.ids, made.scores, asked.truncated, made.ids[-1:] == [eos])
-            for asked, made in zip(sentences, results, strict=True)
-        ]
+        translations = [translation_of(self.tokenizer, eos, *each) for each in zip(asked, made, strict=True)]
         if options.alignments or options.attention:
-            return self._scorer.align(options, sentences, translations)
-        return translations
+            translations = self._scorer.align(options, asked, translations)
+        following = iter(translations)
+        groups = (tuple(next(following) for _ in result.hypotheses) for result in results)
+        return [group[0] if len(group) == 1 else replace(group[0], hypotheses=group) for group in groups]
 
     @property
     def _scorer(self) -> Scorer:
@@ -273,4 +276,6 @@ class Translator:
         if options.prefix is not None and not isinstance(options.prefix, str):
             ids = check_ids(options.prefix, self.manifest.model.target_vocabulary, "the prefix")
             options = replace(options, prefix=ids)
-        return Call.of(self.tokenizer, self.engine.limits, options)
+        manifest = self.manifest
+        model = Model(manifest.tokens, manifest.model.target_vocabulary, manifest.generation)
+        return Call.of(self.tokenizer, self.engine.limits, options, model=model)

@@ -5,28 +5,16 @@ from typing import Any
 
 import torch
 from txport.models.config import BANNED, Config
+from txport.models.importers.generation import generation_settings
 from txport.models.importers.layers import FAIRSEQ, map_layers
 from txport.models.importers.plan import ImportPlan
 from txport.models.importers.settings import Settings, read_json
 from txport.models.importers.weights import read_directory
+from txport.runtime.bundle.schema import Generation
+from txport.runtime.bundle.strict_json import encode
 from txport.runtime.errors import CheckpointError
 
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
-# Settings of `generate` that change what greedy search gives, each with the value that changes nothing.
-_SEARCH: dict[str, tuple[Any, ...]] = {
-    "no_repeat_ngram_size": (0, None),
-    "encoder_no_repeat_ngram_size": (0, None),
-    "repetition_penalty": (1, 1.0, None),
-    "encoder_repetition_penalty": (1, 1.0, None),
-    "min_length": (0, None),
-    "min_new_tokens": (0, None),
-    "begin_suppress_tokens": (None, []),
-    "exponential_decay_length_penalty": (None,),
-    "sequence_bias": (None, {}),
-    "forced_decoder_ids": (None, []),
-    "do_sample": (False, None),
-    "num_beams": (1, None),
-}
 
 
 class HuggingFaceModel(Settings):
@@ -49,7 +37,7 @@ class HuggingFaceModel(Settings):
         self.directory = directory
         self.plan = ImportPlan(read_directory(directory), directory)
         self.prefix = "model." if any(name.startswith("model.") for name in self.plan.theirs) else ""
-        self.notes = self._search_notes()
+        self.notes: list[str] = []
 
     def generation(self, name: str) -> Any:
         """A setting of generation, None if there is none."""
@@ -62,7 +50,7 @@ class HuggingFaceModel(Settings):
             CheckpointError: it is missing.
         """
         value = self.generation(name)
-        if isinstance(value, list) and len(value) == 1:
+        if isinstance(value, list) and value:
             value = value[0]
         if type(value) is not int:
             raise CheckpointError(f"{self.file}: {name} must be an id, not {value!r}")
@@ -169,19 +157,26 @@ class HuggingFaceModel(Settings):
         return True
 
     def _banned(self) -> list[int]:
-        words = self.generation("bad_words_ids") or []
-        banned = [word[0] for word in words if len(word) == 1]
-        if longer := len(words) - len(banned):
-            self.notes.append(f"bad_words_ids bans {longer} sequences of several ids, which txport's search does not")
+        banned = [word[0] for word in self.generation("bad_words_ids") or [] if len(word) == 1]
         return sorted({*banned, *(self.generation("suppress_tokens") or [])})
 
-    def _search_notes(self) -> list[str]:
-        """A sentence if the model's own generation settings are not plain greedy search."""
-        stated = {name: self.generation(name) for name in _SEARCH}
-        differing = [f"{name} = {value}" for name, value in stated.items() if value not in _SEARCH[name]]
-        if not differing:
-            return []
-        return [
-            "the model's own generation settings are not plain greedy search, which is all that txport does: "
-            + ", ".join(differing)
-        ]
+    def generation_settings(self) -> Generation:
+        """The settings of `generate` as a bundle keeps them, of which the user is told.
+
+        Raises:
+            CheckpointError: a setting is of another type.
+        """
+        file = str(self.directory / "generation_config.json")
+        generation = generation_settings(self.generation, tuple(self._ends()[1:]), set(self._banned()), file)
+        stated = encode(generation)
+        unsupported = stated.pop("unsupported", [])
+        if stated:
+            settings = ", ".join(f"{name} {value}" for name, value in stated.items())
+            self.notes.append(f'the model\'s own generation settings, for the option generation="model": {settings}')
+        if unsupported:
+            self.notes.append(f"settings of the model that txport's search does not have: {', '.join(unsupported)}")
+        return generation
+
+    def _ends(self) -> list[int]:
+        value = self.generation("eos_token_id")
+        return value if isinstance(value, list) else [value]

@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from txport.models.checkpoint import new_checkpoint, write_description
+from txport.models.checkpoint import PLAIN, new_checkpoint, write_description
 from txport.models.config import Config
 from txport.models.importers.plan import ImportPlan
+from txport.runtime.bundle.schema import Generation
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 
 
@@ -46,7 +47,8 @@ class Imported:
         config: its shape as ours.
         plan: its weights as ours, checked against `config`.
         tokenizer: its tokenizer.
-        notes: what a user should know: settings that this search does not have, ids that are banned.
+        notes: what a user should know: settings of its search, ids that are banned.
+        generation: its own settings of its search.
     """
 
     kind: str
@@ -54,6 +56,7 @@ class Imported:
     plan: ImportPlan
     tokenizer: TokenizerParts
     notes: list[str]
+    generation: Generation = PLAIN
 
 
 def write_imported(
@@ -66,7 +69,7 @@ def write_imported(
         CheckpointError: a tensor holds NaN or infinity.
     """
     training = {"made_by": "tx-import", "kind": imported.kind, "source": source, "notes": imported.notes}
-    with new_checkpoint(directory, imported.config, training, replace=replace) as temporary:
+    with new_checkpoint(directory, imported.config, training, imported.generation, replace=replace) as temporary:
         imported.plan.write(temporary / "model.safetensors", advance)
         (temporary / "tokenizer").mkdir()
         for name, data in imported.tokenizer.files.items():

@@ -40,7 +40,7 @@ def import_m2m100(directory: Path, options: ImportOptions) -> Imported:
         tokenizer = _tokenizer(model, ours, options)
     else:
         tokenizer = without_tokenizer(model, ours, options, CODES["m2m100"])
-    return Imported("m2m100", ours, plan, tokenizer, model.notes)
+    return Imported("m2m100", ours, plan, tokenizer, model.notes, model.generation_settings())
 
 
 def _tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOptions) -> TokenizerParts:

@@ -51,9 +51,13 @@ def import_marian(directory: Path, options: ImportOptions) -> Imported:
     model.layers(ours)
     model.plan.check(ours)
     if not options.tokenizer:
-        return Imported("marian", ours, model.plan, TokenizerParts(ids_only(ours.eos_id)), model.notes)
+        return Imported(
+            "marian", ours, model.plan, TokenizerParts(ids_only(ours.eos_id)), model.notes, model.generation_settings()
+        )
     tokenizer, unk = _tokenizer(directory, ours, options)
-    return Imported("marian", replace(ours, unk_id=unk), model.plan, tokenizer, model.notes)
+    return Imported(
+        "marian", replace(ours, unk_id=unk), model.plan, tokenizer, model.notes, model.generation_settings()
+    )
 
 
 def _positions(plan: ImportPlan, prefix: str, ours: Config) -> None:

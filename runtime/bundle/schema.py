@@ -178,7 +178,36 @@ class Verification:
 
 @dataclass(frozen=True)
 class Generation:
-    """Defaults of the search that a model brings along; none yet."""
+    """The model's own settings of its search, for the option `generation="model"`; None for what it does not say.
+
+    Attributes:
+        beam, length_penalty, early_stopping, repetition_penalty, no_repeat_ngram, bad_words, suppress, begin_suppress,
+            end_ids, forced_end, renormalize, sample, temperature, top_k, top_p, min_p: see
+            `txport.runtime.search.settings`.
+        min_length: tokens to make before an answer may end.
+        max_length: the most tokens to make.
+        unsupported: settings that this search does not have, as "name = value".
+    """
+
+    beam: int | None = added(None)
+    length_penalty: float | None = added(None)
+    early_stopping: bool | Literal["never"] | None = added(None)
+    repetition_penalty: float | None = added(None)
+    no_repeat_ngram: int | None = added(None)
+    bad_words: tuple[tuple[int, ...], ...] | None = added(None)
+    suppress: tuple[int, ...] | None = added(None)
+    begin_suppress: tuple[int, ...] | None = added(None)
+    end_ids: tuple[int, ...] | None = added(None)
+    forced_end: int | None = added(None)
+    renormalize: bool | None = added(None)
+    sample: bool | None = added(None)
+    temperature: float | None = added(None)
+    top_k: int | None = added(None)
+    top_p: float | None = added(None)
+    min_p: float | None = added(None)
+    min_length: int | None = added(None)
+    max_length: int | None = added(None)
+    unsupported: tuple[str, ...] = added(())
 
 
 @dataclass(frozen=True)

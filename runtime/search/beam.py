@@ -145,7 +145,7 @@ class BeamSearch:
 
     def __init__(self, tokens: SpecialTokens, search: Search, vocabulary: int) -> None:
         self._constraints = Constraints(search.rules, tokens)
-        self._renormalise = search.rules.renormalise
+        self._renormalize = search.rules.renormalize
         self._pad = tokens.pad
         self.rows = search.beam
         # Each hypothesis may end with each of the ends, and as many must be left to go on.
@@ -228,7 +228,7 @@ class BeamSearch:
         else:
             changed.fill(-np.inf)
             changed[token] = 0
-        if self._renormalise:
+        if self._renormalize:
             changed = log_softmax(changed)
         best = np.argpartition(-changed, self.top - 1)[: self.top]
         best = best[np.argsort(-changed[best], kind="stable")]

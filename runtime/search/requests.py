@@ -45,7 +45,7 @@ class Request:
     def ruled(self) -> bool:
         """Whether a rule may change what comes after the prefix, so that the host must see each step and all logits."""
         rules = self.search.rules
-        return self.min_length > 0 or rules != NO_RULES and replace(rules, renormalise=False) != NO_RULES
+        return self.min_length > 0 or rules != NO_RULES and replace(rules, renormalize=False) != NO_RULES
 
     def limit(self, limits: Limits) -> int:
         """The most tokens that this engine makes for it, eos included."""

@@ -21,7 +21,7 @@ class Rules:
         begin_suppress: ids that are not the first of an answer, what it is forced to begin with aside.
         end_ids: ids that end an answer, besides eos.
         forced_end: the id that is the last of an answer that has reached its limit; with beams its score is 0.
-        renormalise: with beams, probabilities are normalised again after all rules.
+        renormalize: with beams, probabilities are normalised again after all rules.
     """
 
     repetition_penalty: float = 1.0
@@ -31,7 +31,7 @@ class Rules:
     begin_suppress: tuple[int, ...] = ()
     end_ids: tuple[int, ...] = ()
     forced_end: int | None = None
-    renormalise: bool = False
+    renormalize: bool = False
 
 
 NO_RULES = Rules()

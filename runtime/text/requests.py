@@ -10,8 +10,10 @@ from txport.runtime.bundle.schema import Limits
 from txport.runtime.errors import InputError
 from txport.runtime.options import DEFAULTS, Options
 from txport.runtime.search.requests import Request
+from txport.runtime.search.settings import GREEDY, Search
 from txport.runtime.text.affixes import Affixes
 from txport.runtime.text.alignment import Span, stripped
+from txport.runtime.text.search_options import Model, search_of, with_settings
 
 if TYPE_CHECKING:  # it needs SentencePiece, which is not there where engines are only built
     from txport.runtime.text.tokenizer import Tokenizer
@@ -71,6 +73,7 @@ class Call:
         limits: of the engine.
         target_prefix: ids that all answers begin with in its languages.
         prefix: ids of the option of this name, which follow these.
+        search: how to search.
         warn: takes one sentence about a text that is cut.
     """
 
@@ -79,6 +82,7 @@ class Call:
     limits: Limits
     target_prefix: Sequence[int]
     prefix: Sequence[int]
+    search: Search
     warn: Callable[[str], object]
 
     @classmethod
@@ -88,12 +92,20 @@ class Call:
         limits: Limits,
         options: Options = DEFAULTS,
         warn: Callable[[str], object] = _log.warning,
+        model: Model | None = None,
     ) -> "Call":
         """Check the options, before any sentence is read.
 
+        Args:
+            tokenizer, limits, options, warn: see `Call`.
+            model: what options of the search need to know; without it the search is greedy.
+
         Raises:
-            InputError: a language is unknown or must be chosen, or a length is not possible.
+            InputError: a language is unknown or must be chosen, a length is not possible, or options of the search
+                cannot be together.
         """
+        if model is not None:
+            options = with_settings(options, model.generation, limits)
         target_prefix = tokenizer.affixes(options.source_language, options.target_language).target_prefix
         prefix: Sequence[int] = []
         if isinstance(options.prefix, str):
@@ -103,14 +115,16 @@ class Call:
             prefix = options.prefix
         begun = len(target_prefix) + len(prefix)
         check_lengths(options.max_length, options.min_length, begun, limits.target)
-        return cls(options, tokenizer, limits, target_prefix, prefix, warn)
+        search = GREEDY if model is None else search_of(options, model, limits, tokenizer)
+        return cls(options, tokenizer, limits, target_prefix, prefix, search, warn)
 
-    def sentence(self, text: str, what: str) -> Sentence | None:
+    def sentence(self, text: str, what: str, number: int = 1) -> Sentence | None:
         """The sentence of a text; None if there is nothing in it to translate.
 
         Args:
             text: any text; one that is too long is cut, or refused if the call is strict.
             what: names it in messages.
+            number: of the sentence in its text, from 1; random draws follow from it.
 
         Raises:
             InputError: it is no text, or too long.
@@ -128,7 +142,7 @@ class Call:
                 raise InputError(f"{message}: shorten it, or leave out the option strict to have it cut")
             self.warn(f"{message}: it was cut")
         source = around.wrap(ids, most)
-        request = self._request(source, around.target_prefix)
+        request = self._request(source, around.target_prefix, number)
         first, last = len(around.source_prefix), len(source) - len(around.source_suffix)
         spans = [stripped(span, text) for span in spans[: last - first]]
         return Sentence(request, text, first, last, spans, len(around.target_prefix), truncated=count > most)
@@ -144,9 +158,9 @@ class Call:
             raise InputError(f"{what} is empty: give text")
         return sentence
 
-    def of_ids(self, source: Sequence[int]) -> Sentence:
+    def of_ids(self, source: Sequence[int], number: int = 1) -> Sentence:
         """The sentence of whole source ids, which must have been checked."""
-        request = self._request(source, self.target_prefix)
+        request = self._request(source, self.target_prefix, number)
         return Sentence(request, "", 0, 0, [], len(self.target_prefix), truncated=False)
 
     def _encode(self, text: str) -> tuple[list[int], list[Span], Affixes]:
@@ -156,7 +170,7 @@ class Call:
         ids, around = self.tokenizer.encode_source(text, *languages)
         return ids, [], around
 
-    def _request(self, source: Sequence[int], target_prefix: Sequence[int]) -> Request:
+    def _request(self, source: Sequence[int], target_prefix: Sequence[int], number: int) -> Request:
         """A sentence may choose a target language, and with it a target prefix, of its own."""
         options, prefix = self.options, [*target_prefix, *self.prefix]
         limit = options.max_length
@@ -164,4 +178,5 @@ class Call:
             limit = self.limits.target
         elif limit is None:
             limit = length_limit(len(source), max(len(prefix), options.min_length), self.limits.target)
-        return Request(source, limit, options.min_length, prefix, options.scores)
+        forced = len(target_prefix)
+        return Request(source, limit, options.min_length, prefix, options.scores, forced, number, self.search)

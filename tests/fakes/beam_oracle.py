@@ -91,7 +91,7 @@ def _rules(rules: Rules) -> dict[str, Any]:
         "suppress_tokens": list(rules.suppress) or None,
         "begin_suppress_tokens": list(rules.begin_suppress) or None,
         "forced_eos_token_id": rules.forced_end,
-        "renormalize_logits": rules.renormalise,
+        "renormalize_logits": rules.renormalize,
     }
 
 

@@ -1,0 +1,131 @@
+"""Generation settings of Hugging Face's models: generation_config.json, or config.json of older ones."""
+
+from collections.abc import Callable
+from typing import Any
+
+from txport.runtime.bundle.schema import Generation
+from txport.runtime.errors import CheckpointError
+
+# What `generate` draws among where its settings do not say it (transformers 5, GenerationConfig).
+_TOP_K = 50
+# Settings that txport has no search for, and the values that change nothing.
+_UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "encoder_no_repeat_ngram_size": (0,),
+    "encoder_repetition_penalty": (1,),
+    "exponential_decay_length_penalty": (),
+    "sequence_bias": ({}, []),
+    "forced_decoder_ids": ([],),
+    "num_beam_groups": (1,),
+    "diversity_penalty": (0,),
+    "penalty_alpha": (0,),
+    "typical_p": (1,),
+    "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,),
+    "top_h": (),
+    "guidance_scale": (1,),
+    "force_words_ids": ([],),
+    "constraints": ([],),
+    "dola_layers": (),
+    "num_return_sequences": (1,),
+    "watermarking_config": (),
+}
+
+
+def generation_settings(
+    setting: Callable[[str], Any], ends: tuple[int, ...], banned: set[int], file: str
+) -> Generation:
+    """Translate the model's settings.
+
+    Args:
+        setting: gives one by its name, None if there is none.
+        ends: ids that end an answer besides eos.
+        banned: ids that the weights already keep from being made.
+        file: name of the file in messages.
+
+    Raises:
+        CheckpointError: a setting is of another type.
+    """
+    read = _Reader(setting, file)
+    sample = read.of("do_sample", bool, False)
+    beam = read.of("num_beams", int, 1)
+    words = [word for word in setting("bad_words_ids") or [] if not (len(word) == 1 and word[0] in banned)]
+    suppressed = [token for token in setting("suppress_tokens") or [] if token not in banned]
+    top_k = read.of("top_k", int, None) if sample else None
+    return Generation(
+        beam=None if beam == 1 else beam,
+        length_penalty=read.of("length_penalty", float, 1.0),
+        early_stopping=_early(setting("early_stopping"), file),
+        repetition_penalty=read.of("repetition_penalty", float, 1.0),
+        no_repeat_ngram=read.of("no_repeat_ngram_size", int, 0),
+        bad_words=tuple(tuple(word) for word in words) or None,
+        suppress=tuple(suppressed) or None,
+        begin_suppress=tuple(setting("begin_suppress_tokens") or ()) or None,
+        end_ids=ends or None,
+        forced_end=_one(setting("forced_eos_token_id"), file),
+        renormalize=read.of("renormalize_logits", bool, False),
+        sample=sample,
+        temperature=read.of("temperature", float, 1.0) if sample else None,
+        top_k=_TOP_K if sample and setting("top_k") is None else top_k,
+        top_p=read.of("top_p", float, 1.0) if sample else None,
+        min_p=read.of("min_p", float, 0.0) if sample else None,
+        min_length=_least(read),
+        max_length=_most(read),
+        unsupported=tuple(_unsupported(setting, bool(sample) and beam is not None)),
+    )
+
+
+class _Reader:
+    """Settings of a type; None where they have the value that changes nothing."""
+
+    def __init__(self, setting: Callable[[str], Any], file: str) -> None:
+        self._setting = setting
+        self._file = file
+
+    def of(self, name: str, kind: type, nothing: Any) -> Any:
+        value = self._setting(name)
+        if value is None or value == nothing:
+            return None
+        fits = isinstance(value, int | float) if kind is float else isinstance(value, kind)
+        if not fits or (isinstance(value, bool) and kind is not bool):
+            raise CheckpointError(f"{self._file}: {name} must be of type {kind.__name__}, not {value!r}")
+        return kind(value)
+
+
+def _early(value: Any, file: str) -> Any:
+    if value not in (None, False, True, "never"):
+        raise CheckpointError(f'{file}: early_stopping must be true, false or "never", not {value!r}')
+    return value or None
+
+
+def _one(value: Any, file: str) -> int | None:
+    """The one id of a setting that may be a list."""
+    ids = value if isinstance(value, list) else [value]
+    if value is None or not ids:
+        return None
+    if len(ids) > 1 or type(ids[0]) is not int:
+        raise CheckpointError(f"{file}: forced_eos_token_id must be one id, not {value!r}")
+    return ids[0]
+
+
+def _least(read: _Reader) -> int | None:
+    """Tokens before an end: `min_length` counts the decoder's first token, too."""
+    whole = read.of("min_length", int, 0) or 0
+    made = read.of("min_new_tokens", int, 0) or 0
+    return max(whole - 1, made) or None
+
+
+def _most(read: _Reader) -> int | None:
+    """Tokens at most: `max_length` counts the decoder's first token, too, and gives way to `max_new_tokens`."""
+    made: int | None = read.of("max_new_tokens", int, None)
+    whole: int | None = read.of("max_length", int, None)
+    return made if made is not None or whole is None else max(1, whole - 1)
+
+
+def _unsupported(setting: Callable[[str], Any], beams_and_samples: bool) -> list[str]:
+    stated = {name: setting(name) for name in _UNSUPPORTED}
+    found = [
+        f"{name} = {value}" for name, value in stated.items() if value is not None and value not in _UNSUPPORTED[name]
+    ]
+    if beams_and_samples:
+        found.append(f"do_sample = true with num_beams = {setting('num_beams')}")
+    return found

@@ -1,0 +1,120 @@
+"""The search of a call, from its options and the model's own settings."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from txport.runtime.arguments import check_ids
+from txport.runtime.bundle.schema import Generation, Limits, SpecialTokens
+from txport.runtime.errors import InputError
+from txport.runtime.options import Options
+from txport.runtime.search.settings import Rules, Sampling, Search
+
+if TYPE_CHECKING:
+    from txport.runtime.text.tokenizer import Tokenizer
+
+_NONE = Generation()
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a call must know of the model.
+
+    Attributes:
+        tokens: ids with a meaning.
+        vocabulary: ids that may be made.
+        generation: the model's own settings.
+    """
+
+    tokens: SpecialTokens
+    vocabulary: int
+    generation: Generation = _NONE
+
+
+def with_settings(options: Options, generation: Generation, limits: Limits) -> Options:
+    """Fill what the options leave open with the model's own settings, if they ask for these.
+
+    Raises:
+        InputError: the model has a setting that this search does not have.
+    """
+    if options.generation != "model":
+        return options
+    if generation.unsupported:
+        raise InputError(
+            f"the model's own settings say {', '.join(generation.unsupported)}, which txport does not have: leave out "
+            'generation="model" and choose options'
+        )
+    settings = {each.name: getattr(generation, each.name) for each in fields(generation)}
+    left = [option.name for option in fields(options) if getattr(options, option.name) == option.default]
+    filled = {name: settings[name] for name in left if settings.get(name) is not None}
+    if filled.get("max_length", 0) > limits.target:
+        filled["max_length"] = limits.target
+    return replace(options, **filled)
+
+
+def search_of(options: Options, model: Model, limits: Limits, tokenizer: "Tokenizer") -> Search:
+    """The search that options ask for.
+
+    Raises:
+        InputError: options contradict one another, an id is outside the vocabulary, or a beam has no room.
+    """
+    search = Search(
+        n_best=options.n_best,
+        alternatives=options.alternatives,
+        sampling=_sampling(options) if options.sample else None,
+        rules=_rules(options, model, tokenizer),
+        **_stated(options, "beam", "length_penalty", "early_stopping", "patience"),
+    )
+    _check(search, options, limits)
+    return search
+
+
+def _stated(options: Options, *names: str) -> dict[str, Any]:
+    """The options of these names that are not None."""
+    return {name: value for name in names if (value := getattr(options, name)) is not None}
+
+
+def _sampling(options: Options) -> Sampling:
+    return Sampling(seed=options.seed, **_stated(options, "temperature", "top_k", "top_p", "min_p"))
+
+
+def _rules(options: Options, model: Model, tokenizer: "Tokenizer") -> Rules:
+    def ids(name: str) -> tuple[int, ...]:
+        return tuple(check_ids(getattr(options, name) or (), model.vocabulary, name))
+
+    rules = Rules(
+        bad_words=tuple(_bad_word(word, model, tokenizer) for word in options.bad_words or ()),
+        suppress=ids("suppress"),
+        begin_suppress=ids("begin_suppress"),
+        end_ids=ids("end_ids"),
+        **_stated(options, "repetition_penalty", "no_repeat_ngram", "forced_end", "renormalize"),
+    )
+    if rules.forced_end is not None:
+        check_ids([rules.forced_end], model.vocabulary, "forced_end")
+    if len(set(rules.suppress)) == model.vocabulary:
+        raise InputError(f"suppress has all {model.vocabulary} ids: leave some that may be made")
+    return rules
+
+
+def _bad_word(word: str | Sequence[int], model: Model, tokenizer: "Tokenizer") -> tuple[int, ...]:
+    ids = tokenizer.encode_prefix(word) if isinstance(word, str) else check_ids(word, model.vocabulary, "a bad word")
+    if not ids:
+        raise InputError(f"bad_words has {word!r}, which has no tokens: leave it out")
+    return tuple(ids)
+
+
+def _check(search: Search, options: Options, limits: Limits) -> None:
+    """Refuse what cannot be together."""
+    kinds = [search.beam > 1, search.sampling is not None, search.alternatives > 0]
+    if sum(kinds) > 1:
+        raise InputError("beams, sample and alternatives are three ways to search: choose one")
+    if search.sampling is None and search.n_best > search.beam:
+        raise InputError(f"n_best {search.n_best} is more than the beam of {search.beam}: raise beam, or lower n_best")
+    if options.patience is not None and search.early_stopping is not True:
+        raise InputError("patience needs early_stopping true: without it, a sentence does not end by a number")
+    rows = max(search.beam, search.alternatives, search.n_best)
+    if rows > limits.batch:
+        name = "beam" if search.beam > 1 else "alternatives" if search.alternatives else "n_best"
+        raise InputError(
+            f"{name} {rows} has no room: this bundle runs {limits.batch} rows together, which is the most for {name}"
+        )
