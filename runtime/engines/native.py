@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from txport.runtime.bundle.schema import Limits, SpecialTokens
-from txport.runtime.engine import Float32, Float64, Int64, StepOutput
+from txport.runtime.engine import Float32, Float64, Int64, StepOutput, Top
 from txport.runtime.errors import BundleError, EngineError, InputError, MissingLibrary, ResourceError, TxportError
 from txport.runtime.system import library_name
 from txport.runtime.version import VERSION
@@ -39,13 +39,14 @@ _CHECKED: dict[str, tuple[Any, ...]] = {
     "txport_engine_name": (c_void_p, c_void_p),
     "txport_engine_get_facts": (c_void_p, c_void_p),
     "txport_engine_encode": (c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_void_p),
-    "txport_engine_allocate": (c_void_p, c_int64, c_int64, c_int64, c_int32, c_void_p),
+    "txport_engine_allocate": (c_void_p, c_int64, c_int64, c_int64, c_int32, c_int64, c_void_p),
     "txport_state_place": (c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_void_p),
     "txport_state_step": (c_void_p, c_int64),
     "txport_state_read": (c_void_p, c_void_p, c_int64, c_void_p, c_void_p),
     "txport_state_override": (c_void_p, c_int64, c_void_p, c_void_p, c_void_p),
     "txport_state_logits": (c_void_p, c_void_p),
     "txport_state_log_probabilities": (c_void_p, c_int64, c_void_p, c_void_p, c_void_p),
+    "txport_state_top": (c_void_p, c_int64, c_void_p, c_void_p, c_void_p),
     "txport_state_reorder": (c_void_p, c_int64, c_void_p),
     "txport_state_moved": (c_void_p, c_int64, c_void_p, c_int64, c_void_p),
 }
@@ -222,11 +223,14 @@ class NativeEngine:
         target: int = self._library.txport_engine_first_target(self._handle.value, source)
         return target
 
-    def allocate(self, rows: int, source: int, target: int, *, logits: bool = False) -> "NativeState":
-        """Buffers for `rows` sentences of up to `source` tokens that make up to `target` tokens, all rows finished."""
+    def allocate(self, rows: int, source: int, target: int, *, logits: bool = False, top: int = 0) -> "NativeState":
+        """Buffers for `rows` sentences of up to `source` tokens that make up to `target` tokens, all rows finished.
+
+        `logits` and `top` say what can be read besides tokens; see `txport.runtime.engine.Engine.allocate`.
+        """
         state, library = c_void_p(), self._library
-        code = library.txport_engine_allocate(self._handle.value, rows, source, target, logits, byref(state))
-        _check(library, code)
+        arguments = rows, source, target, logits, top, byref(state)
+        _check(library, library.txport_engine_allocate(self._handle.value, *arguments))
         handle = _Handle(state, library.txport_state_free)
         return NativeState(library, handle, (rows, source, target), self.vocabulary)
 
@@ -308,6 +312,16 @@ class NativeState:
         arguments = count, _address(here), _address(tokens), _address(found)
         _check(self._library, self._library.txport_state_log_probabilities(self._handle.value, *arguments))
         return found
+
+    def top(self, k: int) -> Top:
+        """The `k` likeliest tokens of each row by the last step; see `DecoderState.top`."""
+        width = max(k, 0)  # what is out of range is the library's to refuse
+        best = Top(
+            np.empty((self.rows, width), np.int64), np.empty((self.rows, width), np.float32), np.empty(self.rows)
+        )
+        arguments = k, _address(best.token_ids), _address(best.logits), _address(best.normaliser)
+        _check(self._library, self._library.txport_state_top(self._handle.value, *arguments))
+        return best
 
     def reorder(self, rows: Sequence[int]) -> None:
         """Row i continues what row `rows[i]` was; see `DecoderState.reorder`."""

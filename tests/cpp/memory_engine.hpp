@@ -97,7 +97,7 @@ class MemoryEngine : public Engine {
   }
 
   std::unique_ptr<DecoderState> allocate(std::size_t rows, std::int64_t source, std::int64_t target,
-                                         bool logits) const override;
+                                         const Outputs& outputs) const override;
 
  private:
   std::string name_ = "memory";
@@ -226,8 +226,8 @@ class State : public DecoderState {
 };
 
 inline std::unique_ptr<DecoderState> MemoryEngine::allocate(std::size_t rows, std::int64_t source, std::int64_t target,
-                                                            bool logits) const {
-  return std::make_unique<State>(*this, rows, source, target, logits);
+                                                            const Outputs& outputs) const {
+  return std::make_unique<State>(*this, rows, source, target, outputs.any_logits());
 }
 
 }  // namespace memory

@@ -21,7 +21,7 @@ struct History {
 // Decode a history alone: what the model says is replaced by what the history has, and the token after it is returned.
 inline std::int64_t token_after(const Engine& engine, const History& history, std::int64_t limit) {
   const auto width = static_cast<std::int64_t>(history.source.size());
-  const auto state = engine.allocate(1, width, limit, false);
+  const auto state = engine.allocate(1, width, limit, {});
   state->place({0}, *engine.encode(history.source, {width}), {0}, {limit});
   for (std::size_t i = 0;; ++i) {
     state->step(1);
@@ -53,7 +53,7 @@ inline void check_moved_rows(const Engine& engine, std::uint32_t seed, std::int6
     all.push_back(all.size());
   }
   std::int64_t target = number(3, 10);
-  auto state = engine.allocate(rows.size(), kWidth, target, false);
+  auto state = engine.allocate(rows.size(), kWidth, target, {});
   state->place(all, *engine.encode(padded, lengths), all, Ids(rows.size(), kLimit));
   for (int turn = 0; turn < 6; ++turn) {
     const std::int64_t steps = number(1, 2);

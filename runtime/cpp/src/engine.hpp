@@ -50,6 +50,22 @@ struct StepOutput {
   std::vector<bool> finished;
 };
 
+// What the host may read of a step besides its tokens.
+struct Outputs {
+  bool logits = false;
+  std::size_t top = 0;  // the most candidates of a row that DecoderState::top is asked for; 0: none
+
+  // For engines that choose candidates by their logits.
+  bool any_logits() const { return logits || top > 0; }
+};
+
+// The k likeliest tokens of each row after a step, by descending logit, equal ones by ascending id.
+struct Top {
+  Ids token_ids;                   // [rows, k]
+  std::vector<float> logits;       // [rows, k]
+  std::vector<double> normaliser;  // [rows] ln of the sum of e^x over all logits of a row
+};
+
 // What Engine::encode returned; opaque to all but the engine that made it.
 class Memory {
  public:
@@ -92,6 +108,9 @@ class DecoderState {
   virtual std::vector<float> logits(std::size_t row) = 0;
   // The natural logarithm of a token's probability by these logits.
   virtual double log_probability(std::size_t row, std::int64_t token);
+  // The k best candidates of every row after the last step, undefined for rows that it did not advance. k is at least
+  // 1, and at most Outputs::top of the state's allocation.
+  virtual Top top(std::size_t k);
   // Rearrange the rows in place: row i continues what row `rows[i]` was. A row may be taken more than once, and its
   // copies are independent from then on. All steps must have been read; logits are undefined until the next one.
   virtual void reorder(const std::vector<std::size_t>& rows) = 0;
@@ -122,7 +141,7 @@ class Engine {
   virtual std::shared_ptr<const Memory> encode(const Ids& input_ids, const Ids& source_lengths) const = 0;
   // Buffers for `rows` sentences of up to `source` tokens that make up to `target` tokens, all rows finished.
   virtual std::unique_ptr<DecoderState> allocate(std::size_t rows, std::int64_t source, std::int64_t target,
-                                                 bool logits) const = 0;
+                                                 const Outputs& outputs) const = 0;
   // Wait for all work that is under way, as measurements must: `encode` and `step` may return before they are done.
   virtual void synchronize() const {}
 };

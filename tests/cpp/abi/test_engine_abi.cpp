@@ -42,9 +42,10 @@ MemoryPointer encoded(const txport_engine_handle& engine) {
   return MemoryPointer(memory);
 }
 
-StatePointer allocated(const txport_engine_handle& engine, std::int64_t target, bool logits = false) {
+StatePointer allocated(const txport_engine_handle& engine, std::int64_t target, bool logits = false,
+                       std::int64_t top = 0) {
   txport_engine_state* state = nullptr;
-  REQUIRE(txport_engine_allocate(&engine, 2, 4, target, logits ? 1 : 0, &state) == TXPORT_OK);
+  REQUIRE(txport_engine_allocate(&engine, 2, 4, target, logits ? 1 : 0, top, &state) == TXPORT_OK);
   return StatePointer(state);
 }
 
@@ -125,6 +126,57 @@ TEST_CASE("the C ABI of an engine scores tokens of any row") {
   const Ids wrong{40, 0};
   CHECK(refused(txport_state_log_probabilities(state.get(), 2, rows.data(), wrong.data(), found.data()), "is 40"));
   CHECK(refused(txport_state_log_probabilities(state.get(), 1, rows.data(), ids.data(), nullptr), "is NULL"));
+}
+
+TEST_CASE("the C ABI of an engine gives the best candidates of each row, whatever the engine") {
+  const random_model::RandomModel model({}, 11);
+  txport_engine_options how = TXPORT_ENGINE_OPTIONS_INIT;
+  how.device = "cpu";
+  how.engine = "ort";
+  txport_engine_handle* opened = nullptr;
+  REQUIRE(txport_engine_open(kToyBundle.c_str(), &how, &opened) == TXPORT_OK);
+  const std::unique_ptr<txport_engine_handle, void (*)(txport_engine_handle*)> toy(opened, txport_engine_close);
+  const txport_engine_handle fused = handle_of(model);
+  for (const txport_engine_handle* engine : std::initializer_list<const txport_engine_handle*>{toy.get(), &fused}) {
+    constexpr std::int64_t kBest = 5;
+    const auto vocabulary = static_cast<std::size_t>(engine->sizes.target_vocabulary);
+    const MemoryPointer memory = encoded(*engine);
+    const StatePointer state = allocated(*engine, 8, true, kBest);
+    const Ids limits{8, 8};
+    REQUIRE(txport_state_place(state.get(), 2, kBoth.data(), memory.get(), kBoth.data(), limits.data()) == TXPORT_OK);
+    REQUIRE(txport_state_step(state.get(), 1) == TXPORT_OK);
+    Ids tokens(2 * kBest);
+    std::array<std::uint8_t, 2> finished{};
+    std::int64_t steps = 0;
+    std::vector<float> best(2 * kBest);
+    std::array<double, 2> normaliser{};
+    const auto top = [&](std::int64_t k) {
+      return txport_state_top(state.get(), k, tokens.data(), best.data(), normaliser.data());
+    };
+    CHECK(refused(top(kBest), "were not read"));
+    REQUIRE(txport_state_read(state.get(), tokens.data(), 1, &steps, finished.data()) == TXPORT_OK);
+    CHECK(refused(top(0), "k is 0, which is not between 1 and 5"));
+    CHECK(refused(top(6), "k is 6"));
+    CHECK(refused(txport_state_top(state.get(), 1, tokens.data(), nullptr, normaliser.data()), "logits is NULL"));
+    std::vector<float> logits(2 * vocabulary);
+    REQUIRE(txport_state_logits(state.get(), logits.data()) == TXPORT_OK);
+    REQUIRE(top(kBest) == TXPORT_OK);
+    for (std::size_t row = 0; row < 2; ++row) {
+      const float* all = logits.data() + row * vocabulary;
+      std::vector<std::pair<float, std::int64_t>> order;
+      double sum = 0;
+      for (std::size_t id = 0; id < vocabulary; ++id) {
+        order.emplace_back(-all[id], static_cast<std::int64_t>(id));
+        sum += std::exp(static_cast<double>(all[id]));
+      }
+      std::sort(order.begin(), order.end());
+      for (std::size_t i = 0; i < kBest; ++i) {
+        CHECK(tokens[row * kBest + i] == order[i].second);
+        CHECK(best[row * kBest + i] == -order[i].first);
+      }
+      CHECK(normaliser.at(row) == doctest::Approx(std::log(sum)).epsilon(1e-6));
+    }
+  }
 }
 
 TEST_CASE("no calls of the C ABI of an engine lead a row beyond its cache") {
@@ -251,8 +303,10 @@ TEST_CASE("arguments of the C ABI of an engine that cannot be") {
   const MemoryPointer ignored(memory);
 
   txport_engine_state* made = nullptr;
-  CHECK(refused(txport_engine_allocate(&engine, 0, 4, 8, 0, &made), "rows is 0"));
-  CHECK(refused(txport_engine_allocate(&engine, 2, 4, 81, 0, &made), "target is 81"));
+  CHECK(refused(txport_engine_allocate(&engine, 0, 4, 8, 0, 0, &made), "rows is 0"));
+  CHECK(refused(txport_engine_allocate(&engine, 2, 4, 81, 0, 0, &made), "target is 81"));
+  CHECK(refused(txport_engine_allocate(&engine, 2, 4, 8, 0, -1, &made), "top is -1, which is not between 0 and 40"));
+  CHECK(refused(txport_engine_allocate(&engine, 2, 4, 8, 0, 41, &made), "top is 41"));
   const StatePointer state = allocated(engine, 8);
   const MemoryPointer mine = encoded(engine);
   const MemoryPointer theirs = encoded(other);
@@ -287,6 +341,7 @@ TEST_CASE("arguments of the C ABI of an engine that cannot be") {
   CHECK(refused(txport_state_override(state.get(), 2, kBoth.data(), wrong.data(), finished.data()), "token_ids is 40"));
   CHECK(refused(txport_state_override(state.get(), 1, wrong.data() + 1, kBoth.data(), finished.data()), "rows is 40"));
   CHECK(refused(txport_state_log_probabilities(state.get(), 0, nullptr, nullptr, nullptr), "without logits"));
+  CHECK(refused(txport_state_top(state.get(), 1, tokens.data(), logits.data(), nullptr), "without candidates"));
   CHECK(refused(txport_state_reorder(state.get(), 1, kBoth.data()), "count is 1, which is not between 2 and 2"));
   CHECK(refused(txport_state_reorder(state.get(), 2, wrong.data()), "rows is 40"));
   CHECK(refused(txport_state_moved(state.get(), 17, kBoth.data(), 8, &made), "count is 17"));

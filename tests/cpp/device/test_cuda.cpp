@@ -304,7 +304,7 @@ TEST_CASE("CUDA: rows are placed, moved and read in few calls, however many they
   const auto engine = make_device_engine(
       manifest, {"driver", {32, 32, 64}, "int64", "scatter", cuda_device(), std::make_unique<Idle>(), nullptr});
   const auto memory = engine->encode(Ids(std::size_t{32} * 20, 5), Ids(32, 20));
-  auto state = engine->allocate(32, 20, 64, false);
+  auto state = engine->allocate(32, 20, 64, {});
   std::vector<std::size_t> all(32);
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
   const auto calls_of = [](const std::function<void()>& work) {

@@ -69,14 +69,14 @@ TEST_CASE("rows keep the ids of their source where the model copies") {
 
 TEST_CASE("memory that runs out while a step is prepared ends nothing") {
   const Made made = device_engine(1.0F, "int32", true);
-  const auto idle = [&] { made.engine->allocate(4, 48, 128, false); };
+  const auto idle = [&] { made.engine->allocate(4, 48, 128, {}); };
   idle();
   const std::size_t before = made.heap->blocks();
   made.program->refused = 1;
-  made.engine->allocate(8, 48, 128, false);  // the second try is in the place of what was idle
+  made.engine->allocate(8, 48, 128, {});  // the second try is in the place of what was idle
   CHECK(made.heap->blocks() == before);
   made.program->refused = 2;
-  const std::string fault = fault_of<ResourceError>([&] { made.engine->allocate(4, 48, 64, false); });
+  const std::string fault = fault_of<ResourceError>([&] { made.engine->allocate(4, 48, 64, {}); });
   CHECK(fault.find("the GPU has no room for a batch of 4 rows of 48 source and 64 target tokens") == 0);
   CHECK(made.heap->blocks() == 0);
   check_same(*made.engine, 1.0F, 8, 1, false);
@@ -97,7 +97,7 @@ TEST_CASE("buffers are used again, and freed with their engine") {
 TEST_CASE("steps that a batch left behind are done before its buffers go") {
   Made made = device_engine(-99.0F, "int32", true);
   {
-    const auto state = made.engine->allocate(1, 2, 64, false);
+    const auto state = made.engine->allocate(1, 2, 64, {});
     state->step(4);
     state->step(4);  // nobody reads
   }
@@ -108,7 +108,7 @@ TEST_CASE("steps that a batch left behind are done before its buffers go") {
 TEST_CASE("a move within a bucket copies nothing") {
   const Made made = device_engine(-2.0F, "int64", true);
   const auto memory = made.engine->encode({5, 6, 7, 8, 9, 4}, {2, 2, 2});
-  auto state = made.engine->allocate(3, 2, 32, false);
+  auto state = made.engine->allocate(3, 2, 32, {});
   CHECK(state->target() == 64);
   CHECK(state->source() == 2);
   state->place({0, 1, 2}, *memory, {2, 1, 0}, {100, 100, 100});
@@ -122,7 +122,7 @@ TEST_CASE("a move within a bucket copies nothing") {
   state->step(3);
   const Ids after = state->read().token_ids;
   // The same rows alone, from the start.
-  auto alone = made.engine->allocate(2, 2, 32, false);
+  auto alone = made.engine->allocate(2, 2, 32, {});
   alone->place({0, 1}, *memory, {0, 2}, {100, 100});
   alone->step(23);
   const Ids whole = alone->read().token_ids;
@@ -142,7 +142,7 @@ TEST_CASE("rows that repeat go on as if each were alone") {
 TEST_CASE("rows that are left out of a move within a bucket do not run past their caches") {
   const Made made = device_engine(-99.0F, "int32", true);
   const auto memory = made.engine->encode({5, 6, 7, 8}, {2, 2});
-  auto state = made.engine->allocate(3, 2, 64, false);
+  auto state = made.engine->allocate(3, 2, 64, {});
   state->place({0}, *memory, {0}, {100});
   state->step(30);
   state->read();
@@ -157,29 +157,29 @@ TEST_CASE("when the device's memory is exhausted, idle buffers are freed, and th
   {
     const Made made = device_engine(1.0F, "int32", true);
     const std::size_t free = made.heap->free_bytes();
-    made.engine->allocate(8, 48, 128, false);
+    made.engine->allocate(8, 48, 128, {});
     alone = free - made.heap->free_bytes();
   }
   const Made made = device_engine(1.0F, "int32", true, "scatter", alone + alone / 4);
-  made.engine->allocate(4, 48, 128, false);
-  CHECK_NOTHROW(made.engine->allocate(8, 48, 128, false));  // in the place of the others
-  const auto held = made.engine->allocate(4, 48, 128, false);
-  const std::string fault = fault_of<ResourceError>([&] { made.engine->allocate(8, 48, 128, false); });
+  made.engine->allocate(4, 48, 128, {});
+  CHECK_NOTHROW(made.engine->allocate(8, 48, 128, {}));  // in the place of the others
+  const auto held = made.engine->allocate(4, 48, 128, {});
+  const std::string fault = fault_of<ResourceError>([&] { made.engine->allocate(8, 48, 128, {}); });
   CHECK(fault.find("the GPU has no room for a batch of 8 rows of 48 source and 128 target tokens: ") == 0);
   CHECK(fault.find("a batch of 4 would fit") != std::string::npos);
-  CHECK_NOTHROW(made.engine->allocate(4, 48, 128, false));  // nothing is lost
+  CHECK_NOTHROW(made.engine->allocate(4, 48, 128, {}));  // nothing is lost
   const Made tiny = device_engine(1.0F, "int32", true, "scatter", 100);
   CHECK(fault_of<ResourceError>([&] {
           tiny.engine->encode({5, 6}, {2});
         }).find("use a smaller batch") != std::string::npos);
-  CHECK(fault_of<ResourceError>([&] { tiny.engine->allocate(1, 2, 32, false); }).find("not even one row would fit") !=
+  CHECK(fault_of<ResourceError>([&] { tiny.engine->allocate(1, 2, 32, {}); }).find("not even one row would fit") !=
         std::string::npos);
 }
 
 TEST_CASE("a device that has failed is not used any more") {
   const Made made = device_engine(1.0F, "int32", true);
   const auto memory = made.engine->encode({5, 6}, {2});
-  const auto state = made.engine->allocate(1, 2, 32, false);
+  const auto state = made.engine->allocate(1, 2, 32, {});
   made.heap->fail();
   state->place({0}, *memory, {0}, {10});
   state->step(1);
@@ -187,12 +187,12 @@ TEST_CASE("a device that has failed is not used any more") {
   const std::string expected = "the GPU failed before (CUDA failed in cuStreamSynchronize: an illegal address)";
   CHECK(fault_of<EngineError>([&] { state->step(1); }).find(expected) == 0);
   CHECK(fault_of<EngineError>([&] { made.engine->encode({5, 6}, {2}); }).find(expected) == 0);
-  CHECK(fault_of<EngineError>([&] { made.engine->allocate(1, 2, 32, false); }).find(expected) == 0);
+  CHECK(fault_of<EngineError>([&] { made.engine->allocate(1, 2, 32, {}); }).find(expected) == 0);
 }
 
 TEST_CASE("a row that was never placed makes pad") {
   const Made made = device_engine(1.0F, "int32", true);
-  auto state = made.engine->allocate(2, 4, 32, true);
+  auto state = made.engine->allocate(2, 4, 32, {true});
   state->place({1}, *made.engine->encode({5, 6}, {2}), {0}, {10});
   state->step(2);
   const StepOutput output = state->read();

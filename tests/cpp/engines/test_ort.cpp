@@ -50,7 +50,7 @@ Ids made(DecoderState& state, std::int64_t count) {
 
 // The tokens of these rows in the second half of twice `count` steps, of a batch in which nothing moved.
 Ids expected(const Engine& engine, std::size_t rows, std::int64_t count, const Rows& kept) {
-  const auto state = engine.allocate(rows, kSource, kTarget, false);
+  const auto state = engine.allocate(rows, kSource, kTarget, {});
   place(engine, *state, rows);
   made(*state, count);
   const Ids all_made = made(*state, count);
@@ -70,7 +70,7 @@ TEST_CASE("rows that move go on as before") {
                              Rows{2, 0, 1, 0, 2}}) {
       for (const std::int64_t first : {3L, 7L, 20L}) {
         for (const std::int64_t target : {6L, 7L, 20L, kTarget}) {
-          auto state = engine->allocate(3, kSource, first, false);
+          auto state = engine->allocate(3, kSource, first, {});
           place(*engine, *state, 3);
           made(*state, 3);
           state = state->moved(kept, target);
@@ -107,7 +107,7 @@ TEST_CASE("large buffers, and memory that an earlier batch has left") {
     const auto engine = open(lowering);
     const Ids whole = expected(*engine, kRows, 4, all(kRows));
     CHECK(expected(*engine, kRows, 4, all(kRows)) == whole);
-    auto state = engine->allocate(kRows, kSource, kTarget / 2, false);
+    auto state = engine->allocate(kRows, kSource, kTarget / 2, {});
     place(*engine, *state, kRows);
     made(*state, 4);
     Rows kept;  // from behind into the gaps of those in front

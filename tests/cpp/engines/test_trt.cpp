@@ -241,11 +241,10 @@ TEST_CASE("CUDA: TensorRT's contexts share one block of memory, and answer as wi
 TEST_CASE("CUDA: a context that finds no memory ends nothing" * doctest::skip(!runs_over("lazy"))) {
   const Scratch scratch;
   const auto engine = open_in(scratch.path());
-  engine->allocate(1, 5, 32, false);
+  engine->allocate(1, 5, 32, {});
   asked().refused = 1;
-  CHECK_NOTHROW(engine->allocate(8, 5, 32, false));
+  CHECK_NOTHROW(engine->allocate(8, 5, 32, {}));
   asked().refused = 2;
-  CHECK(fault_of<ResourceError>([&] { engine->allocate(8, 5, 100, false); }).find("the GPU has no room for a batch") ==
-        0);
+  CHECK(fault_of<ResourceError>([&] { engine->allocate(8, 5, 100, {}); }).find("the GPU has no room for a batch") == 0);
   check_same(*engine, 1.0F, 12, 4, false);
 }

@@ -77,7 +77,7 @@ struct Forced {
 // squares over all steps), and the choice the largest of them.
 void check_logits(const Engine& engine, const Forced& forced, double tolerance) {
   const auto width = static_cast<std::int64_t>(forced.source.size());
-  const auto state = engine.allocate(1, width, 24, true);
+  const auto state = engine.allocate(1, width, 24, {true});
   state->place({0}, *engine.encode(forced.source, {width}), {0}, {24});
   double spread = 0;
   double error = 0;
@@ -143,7 +143,7 @@ TEST_CASE("int8: the logits of random models of all options are those of the sam
 std::vector<float> all_logits(const Engine& engine, std::size_t rows, std::uint32_t seed) {
   std::mt19937 random(seed);
   const auto memory = engine.encode(random_ids(random, rows * 9, 40), Ids(rows, 9));
-  const auto state = engine.allocate(rows, 9, 16, true);
+  const auto state = engine.allocate(rows, 9, 16, {true});
   std::vector<std::size_t> each(rows);
   std::iota(each.begin(), each.end(), std::size_t{0});
   state->place(each, *memory, each, Ids(rows, 16));
@@ -201,8 +201,8 @@ TEST_CASE("float16 weights give the logits of the same numbers as float32, bit b
 void check_choices(const Engine& engine, const Ids& source) {
   const auto width = static_cast<std::int64_t>(source.size());
   const auto memory = engine.encode(source, {width});
-  const auto all = engine.allocate(1, width, 24, true);
-  const auto few = engine.allocate(1, width, 24, false);
+  const auto all = engine.allocate(1, width, 24, {true});
+  const auto few = engine.allocate(1, width, 24, {});
   for (DecoderState* state : {all.get(), few.get()}) state->place({0}, *memory, {0}, {24});
   for (int step = 0; step < 20; ++step) {
     CAPTURE(step);
@@ -214,6 +214,33 @@ void check_choices(const Engine& engine, const Ids& source) {
     REQUIRE(few->read().token_ids[0] == expected);
     const std::int64_t next = expected == engine.tokens().eos ? 5 : expected;
     for (DecoderState* state : {all.get(), few.get()}) state->override_tokens({0}, {next}, {false});
+  }
+}
+
+// Makes the projection's tokens from 100 on those below, bit by bit or nearly, and one that may never come.
+void repeat_tokens(const RandomModel& model, std::mt19937& random) {
+  for (const Parameter& parameter : model.manifest.parameters->tensors) {
+    if (parameter.name != "projection.weight" && parameter.name != "projection.bias") continue;
+    std::fstream file(model.directory() / kWeightsName, std::ios::binary | std::ios::in | std::ios::out);
+    const std::size_t size = parameter.dtype == "float16" ? 2 : 4;
+    const bool matrix = parameter.shape.size() == 2;
+    const auto at = [&](std::int64_t row, std::int64_t column) {
+      const std::int64_t index = row * parameter.strides[0] + (matrix ? column * parameter.strides[1] : 0);
+      return parameter.offset + index * static_cast<std::int64_t>(size);
+    };
+    for (std::int64_t row = 100; row < model.options.target_vocabulary; ++row) {
+      for (std::int64_t column = 0; column < (matrix ? parameter.shape[1] : 1); ++column) {
+        char number[4];
+        file.seekg(at(row % 100, column));
+        file.read(number, static_cast<std::streamsize>(size));
+        if (matrix && row % 7 == 0) number[0] = static_cast<char>(number[0] ^ static_cast<char>(random() % 2));
+        file.seekp(at(row, column));
+        file.write(number, static_cast<std::streamsize>(size));
+      }
+    }
+    const float never = -std::numeric_limits<float>::infinity();
+    file.seekp(at(7, 0));
+    if (!matrix && size == 4) file.write(reinterpret_cast<const char*>(&never), sizeof(never));
   }
 }
 
@@ -229,32 +256,78 @@ TEST_CASE("float32: without logits the choice is the first of the largest, thoug
     options.biases = seed % 3 != 0;
     const RandomModel model(options, seed);
     std::mt19937 random(seed);
-    // Tokens that are equal, tokens that nearly are, and one that may never come.
-    for (const Parameter& parameter : model.manifest.parameters->tensors) {
-      if (parameter.name != "projection.weight" && parameter.name != "projection.bias") continue;
-      std::fstream file(model.directory() / kWeightsName, std::ios::binary | std::ios::in | std::ios::out);
-      const std::size_t size = parameter.dtype == "float16" ? 2 : 4;
-      const bool matrix = parameter.shape.size() == 2;
-      const auto at = [&](std::int64_t row, std::int64_t column) {
-        const std::int64_t index = row * parameter.strides[0] + (matrix ? column * parameter.strides[1] : 0);
-        return parameter.offset + index * static_cast<std::int64_t>(size);
-      };
-      for (std::int64_t row = 100; row < options.target_vocabulary; ++row) {
-        for (std::int64_t column = 0; column < (matrix ? parameter.shape[1] : 1); ++column) {
-          char number[4];
-          file.seekg(at(row % 100, column));
-          file.read(number, static_cast<std::streamsize>(size));
-          if (matrix && row % 7 == 0) number[0] = static_cast<char>(number[0] ^ static_cast<char>(random() % 2));
-          file.seekp(at(row, column));
-          file.write(number, static_cast<std::streamsize>(size));
-        }
-      }
-      const float never = -std::numeric_limits<float>::infinity();
-      file.seekp(at(7, 0));
-      if (!matrix && size == 4) file.write(reinterpret_cast<const char*>(&never), sizeof(never));
-    }
+    repeat_tokens(model, random);
     const Ids source = random_ids(random, 9, options.source_vocabulary);
     targets::on_each([&](std::int64_t target) { check_choices(*open(model, 1 + seed % 3, target), source); });
+  }
+}
+
+// What all logits of each row say, sorted as a whole.
+Top sorted(DecoderState& state, std::size_t k) {
+  Top top;
+  for (std::size_t row = 0; row < state.rows(); ++row) {
+    const std::vector<float> logits = state.logits(row);
+    Ids ids(logits.size());
+    std::iota(ids.begin(), ids.end(), 0);
+    const auto logit = [&](std::int64_t id) { return logits[static_cast<std::size_t>(id)]; };
+    std::stable_sort(ids.begin(), ids.end(), [&](std::int64_t a, std::int64_t b) { return logit(a) > logit(b); });
+    double sum = 0;
+    for (const std::int64_t id : ids) sum += std::exp(static_cast<double>(logit(id)) - logit(ids[0]));
+    top.normaliser.push_back(logit(ids[0]) + std::log(sum));
+    ids.resize(k);
+    for (const std::int64_t id : ids) top.logits.push_back(logit(id));
+    top.token_ids.insert(top.token_ids.end(), ids.begin(), ids.end());
+  }
+  return top;
+}
+
+// Steps of some rows, with logits and without, for a random number of candidates.
+void check_top(const Engine& engine, std::int64_t vocabulary, std::mt19937& random) {
+  const std::size_t rows = 1 + random() % 6;
+  const std::size_t most = 1 + random() % std::min<std::size_t>(64, static_cast<std::size_t>(vocabulary));
+  CAPTURE(most);
+  const auto memory = engine.encode(random_ids(random, rows * 9, 10), Ids(rows, 9));
+  const auto all = engine.allocate(rows, 9, 16, {true, most});
+  const auto few = engine.allocate(rows, 9, 16, {false, most});
+  std::vector<std::size_t> each(rows);
+  std::iota(each.begin(), each.end(), std::size_t{0});
+  for (DecoderState* state : {all.get(), few.get()}) state->place(each, *memory, each, Ids(rows, 16));
+  for (int step = 0; step < 3; ++step) {
+    CAPTURE(step);
+    const Ids next = random_ids(random, rows, 10);
+    const std::size_t k = 1 + random() % most;
+    Top expected;
+    for (DecoderState* state : {all.get(), few.get()}) {
+      state->step(1);
+      const Ids chosen = state->read().token_ids;
+      if (state == all.get()) expected = sorted(*state, k);
+      const Top top = state->top(k);
+      REQUIRE(top.token_ids == expected.token_ids);
+      REQUIRE(top.logits == expected.logits);
+      for (std::size_t row = 0; row < rows; ++row) {
+        REQUIRE(top.normaliser[row] == doctest::Approx(expected.normaliser[row]).epsilon(1e-6));
+        REQUIRE(top.token_ids[row * k] == chosen[row]);
+      }
+      state->override_tokens(each, next, std::vector<bool>(rows));
+    }
+  }
+}
+
+TEST_CASE("the best candidates are those of all logits, equal ones by their ids, and so is the normaliser") {
+  random_model::Options options;
+  options.tied = false;
+  options.shared = false;
+  for (std::uint32_t seed = 0; seed < 12; ++seed) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    options.target_vocabulary = seed % 2 == 0 ? 700 : 12 + seed;
+    options.int8 = seed % 3 == 2;
+    options.float16 = seed % 3 == 1;
+    const RandomModel model(options, seed);
+    if (!options.int8) repeat_tokens(model, random);
+    targets::on_each([&](std::int64_t target) {
+      check_top(*open(model, 1 + static_cast<int>(random() % 3), target), options.target_vocabulary, random);
+    });
   }
 }
 
@@ -366,11 +439,13 @@ TEST_CASE("what the engine cannot do is said in one sentence") {
         (model.directory() / "none" / kWeightsName).string() +
             " cannot be mapped into memory: copy or export the bundle again");
   const auto engine = open(model);
-  const auto state = engine->allocate(1, 4, 8, false);
+  const auto state = engine->allocate(1, 4, 8, {});
   state->place({0}, *engine->encode({4, 5, 6, 7}, {4}), {0}, {40});
   CHECK(fault_of<InputError>([&] { state->step(9); }) ==
         "a row would pass the end of its cache of 8 tokens: move the rows to longer ones first");
   CHECK(fault_of<InputError>([&] { state->logits(0); }) == "logits were not asked for when the state was allocated");
+  CHECK(fault_of<InputError>([&] { state->top(1); }) ==
+        "the state was allocated with the best 0 candidates of each row, and 1 are asked for");
   CHECK(fault_of<InputError>([&] { state->read(); }) == "there is nothing to read: step first");
 }
 

@@ -81,8 +81,9 @@ bool allocate(Session& session, Choices& choices, std::size_t slot) {
   const std::int64_t source = choices.number(8);
   const std::int64_t target = choices.number(16);
   const auto logits = static_cast<std::int32_t>(choices.below(2));
+  const std::int64_t top = choices.number(4);
   session.rows.at(slot) = rows;
-  return done(txport_engine_allocate(&engine(slot), rows, source, target, logits, &session.states.at(slot)));
+  return done(txport_engine_allocate(&engine(slot), rows, source, target, logits, top, &session.states.at(slot)));
 }
 
 bool read(txport_engine_state* state, std::int64_t rows, Choices& choices) {
@@ -123,6 +124,22 @@ bool score(const Session& session, Choices& choices, std::size_t slot) {
   return done(txport_state_log_probabilities(state, count, rows.data(), ids.data(), found.data()));
 }
 
+bool best(const Session& session, Choices& choices, std::size_t slot) {
+  const std::int64_t k = choices.number(4);
+  txport_engine_state* state = session.states.at(slot);
+  const bool fits = state != nullptr && k > 0 && k <= kVocabulary;
+  const auto rows = static_cast<std::size_t>(fits ? session.rows.at(slot) : 0);
+  const std::size_t count = rows * static_cast<std::size_t>(fits ? k : 0);
+  Ids ids(count, -1);
+  std::vector<float> logits(count);
+  std::vector<double> normaliser(rows);
+  if (!done(txport_state_top(state, k, ids.data(), logits.data(), normaliser.data()))) return false;
+  for (const std::int64_t id : ids) {
+    if (id < 0 || id >= kVocabulary) std::abort();
+  }
+  return true;
+}
+
 bool change(Session& session, Choices& choices, std::size_t slot, bool place) {
   txport_engine_state* state = session.states.at(slot);
   const std::int64_t count = choices.number(1);
@@ -143,7 +160,7 @@ bool call(Session& session, Choices& choices) {
   const std::size_t slot = choices.below(8) == 0 ? 1 : 0;
   txport_engine_state* state = session.states.at(slot);
   const std::int64_t rows = session.rows.at(slot);
-  switch (choices.below(14)) {
+  switch (choices.below(15)) {
     case 0:
       return encode(session, choices, slot);
     case 1:
@@ -169,6 +186,8 @@ bool call(Session& session, Choices& choices) {
       return reorder(session, choices, slot);
     case 11:
       return score(session, choices, slot);
+    case 12:
+      return best(session, choices, slot);
     default:
       return done(txport_state_step(state, choices.number(1))) && read(state, rows, choices);
   }

@@ -111,7 +111,7 @@ void translate(const Engine& engine, const ModelSizes& sizes, bool logits) {
   ids.back() = ids.front() = 0;
   const auto memory = engine.encode(ids, {width, 1});
   const std::int64_t target = std::min(engine.limits().target, kPositions);
-  const auto state = engine.allocate(2, width, target, logits);
+  const auto state = engine.allocate(2, width, target, {logits});
   state->place({0, 1}, *memory, {0, 1}, {target, target});
   for (std::int64_t made = 0; made < target; ++made) {
     state->step(1);

@@ -140,6 +140,29 @@ def test_tokens_are_scored_by_the_library(engine: NativeEngine) -> None:
 
 
 @needs_library
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_candidates_are_those_of_all_logits(bundle: Path, threads: int) -> None:
+    engine = NativeEngine(bundle, threads=threads)
+    memory = engine.encode(np.array([[17, 30, 25, 3], [40, 3, 0, 0]]), np.array([4, 2]))
+    k = 12
+    with_logits, without = (engine.allocate(2, 4, 16, logits=logits, top=k) for logits in (True, False))
+    for state in (with_logits, without):
+        state.place([0, 1], memory, [0, 1], [16, 16])
+    for _ in range(3):
+        for state in (with_logits, without):
+            state.step(1)
+            state.read()
+        logits = with_logits.logits().astype(np.float64)
+        order = np.argsort(-logits, axis=1, kind="stable")
+        for top, width in [(with_logits.top(k), k), (without.top(5), 5)]:
+            np.testing.assert_array_equal(top.token_ids, order[:, :width])
+            np.testing.assert_array_equal(top.logits, np.take_along_axis(logits, order[:, :width], axis=1))
+            np.testing.assert_allclose(top.normaliser, np.log(np.exp(logits).sum(axis=1)), rtol=0, atol=1e-6)
+        for state in (with_logits, without):
+            state.override([0, 1], order[:, 1].tolist(), [False, False])
+
+
+@needs_library
 def test_misuse_is_one_sentence(engine: NativeEngine) -> None:
     state = engine.allocate(1, 4, 16)
     state.place([0], engine.encode(np.array([[17, 3]]), np.array([2])), [0], [40])
@@ -147,6 +170,12 @@ def test_misuse_is_one_sentence(engine: NativeEngine) -> None:
         state.step(17)
     with pytest.raises(InputError, match="logits"):
         state.logits()
+    with pytest.raises(InputError, match="allocated without candidates: allocate it with top"):
+        state.top(1)
+    with pytest.raises(InputError, match="k is 3, which is not between 1 and 2"):
+        engine.allocate(1, 4, 16, top=2).top(3)
+    with pytest.raises(InputError, match=f"top is {engine.vocabulary + 1}, which is not between 0"):
+        engine.allocate(1, 4, 16, top=engine.vocabulary + 1)
     with pytest.raises(InputError):
         state.place([1], engine.encode(np.array([[17, 3]]), np.array([2])), [0], [16])
 

@@ -69,9 +69,10 @@ TXPORT_API txport_code txport_engine_encode(const txport_engine_handle* engine, 
 TXPORT_API void txport_engine_memory_free(txport_engine_memory* memory) TXPORT_NOEXCEPT;
 
 /* Buffers for `rows` sentences of up to `source` tokens with caches of `target` tokens, all rows finished. Not 0 in
- * `logits`: the last step's can be read. */
+ * `logits`: the last step's can be read. `top`: the most candidates of a row that txport_state_top is asked for, from
+ * 0, which is none, to the target vocabulary. */
 TXPORT_API txport_code txport_engine_allocate(const txport_engine_handle* engine, int64_t rows, int64_t source,
-                                              int64_t target, int32_t logits,
+                                              int64_t target, int32_t logits, int64_t top,
                                               txport_engine_state** state) TXPORT_NOEXCEPT;
 TXPORT_API void txport_state_free(txport_engine_state* state) TXPORT_NOEXCEPT;
 
@@ -104,8 +105,14 @@ TXPORT_API txport_code txport_state_log_probabilities(txport_engine_state* state
                                                       const int64_t* token_ids,
                                                       double* log_probabilities) TXPORT_NOEXCEPT;
 
+/* The likeliest tokens of each row after the last step of this state, by descending logit, equal ones by ascending id:
+ * `token_ids` and `logits` [rows, k], and `normaliser` [rows], the natural logarithm of the sum of e^x over all logits
+ * of the row. `k` is from 1 to the `top` of its allocation. Undefined for rows that the step did not advance. */
+TXPORT_API txport_code txport_state_top(txport_engine_state* state, int64_t k, int64_t* token_ids, float* logits,
+                                        double* normaliser) TXPORT_NOEXCEPT;
+
 /* Rearrange the rows in place: row i goes on with what row `rows[i]` was, which may be named more than once; `count` is
- * the number of rows. All steps must have been read; logits are undefined until the next one. */
+ * the number of rows. All steps must have been read; logits and candidates are undefined until the next one. */
 TXPORT_API txport_code txport_state_reorder(txport_engine_state* state, int64_t count,
                                             const int64_t* rows) TXPORT_NOEXCEPT;
 

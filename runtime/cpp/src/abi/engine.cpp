@@ -27,7 +27,7 @@ struct txport_engine_memory {
 struct txport_engine_state {
   txport_engine_handle handle;
   std::unique_ptr<txport::core::DecoderState> state;
-  bool has_logits;
+  txport::core::Outputs outputs;
   std::deque<std::int64_t> unread;  // steps of each group
 
   std::int64_t rows() const { return static_cast<std::int64_t>(state->rows()); }
@@ -157,7 +157,8 @@ txport_code txport_engine_encode(const txport_engine_handle* engine, const std::
 void txport_engine_memory_free(txport_engine_memory* memory) noexcept { delete memory; }
 
 txport_code txport_engine_allocate(const txport_engine_handle* engine, std::int64_t rows, std::int64_t source,
-                                   std::int64_t target, std::int32_t logits, txport_engine_state** state) noexcept {
+                                   std::int64_t target, std::int32_t logits, std::int64_t top,
+                                   txport_engine_state** state) noexcept {
   return guarded([&] {
     given(state, "state") = nullptr;
     const txport_engine_handle& handle = given(engine, "engine");
@@ -165,9 +166,10 @@ txport_code txport_engine_allocate(const txport_engine_handle* engine, std::int6
     within(rows, 1, limits.batch, "rows");
     within(source, 1, limits.source, "source");
     within(target, 1, limits.target, "target");
-    auto made = handle.engine->allocate(static_cast<std::size_t>(rows), source, target, logits != 0);
-    *state =
-        std::make_unique<txport_engine_state>(txport_engine_state{handle, std::move(made), logits != 0, {}}).release();
+    within(top, 0, handle.sizes.target_vocabulary, "top");
+    const txport::core::Outputs outputs{logits != 0, static_cast<std::size_t>(top)};
+    auto made = handle.engine->allocate(static_cast<std::size_t>(rows), source, target, outputs);
+    *state = std::make_unique<txport_engine_state>(txport_engine_state{handle, std::move(made), outputs, {}}).release();
     return TXPORT_OK;
   });
 }
@@ -240,7 +242,7 @@ txport_code txport_state_override(txport_engine_state* state, std::int64_t count
 txport_code txport_state_logits(txport_engine_state* state, float* logits) noexcept {
   return guarded([&] {
     const txport_engine_state& from = read_out(state);
-    if (!from.has_logits) throw InputError("the state was allocated without logits: allocate it with them");
+    if (!from.outputs.logits) throw InputError("the state was allocated without logits: allocate it with them");
     float* to = &given(logits, "logits");
     for (std::size_t row = 0; row < from.state->rows(); ++row) {
       const std::vector<float> each = from.state->logits(row);
@@ -254,7 +256,7 @@ txport_code txport_state_log_probabilities(txport_engine_state* state, std::int6
                                            const std::int64_t* token_ids, double* log_probabilities) noexcept {
   return guarded([&] {
     const txport_engine_state& from = read_out(state);
-    if (!from.has_logits) throw InputError("the state was allocated without logits: allocate it with them");
+    if (!from.outputs.logits) throw InputError("the state was allocated without logits: allocate it with them");
     within(count, 0, from.rows(), "count");
     const auto of_rows = indices(rows, count, from.rows(), "rows");
     indices(token_ids, count, from.handle.sizes.target_vocabulary, "token_ids");
@@ -262,6 +264,23 @@ txport_code txport_state_log_probabilities(txport_engine_state* state, std::int6
     for (std::size_t i = 0; i < of_rows.size(); ++i) {
       log_probabilities[i] = from.state->log_probability(of_rows[i], token_ids[i]);
     }
+    return TXPORT_OK;
+  });
+}
+
+txport_code txport_state_top(txport_engine_state* state, std::int64_t k, std::int64_t* token_ids, float* logits,
+                             double* normaliser) noexcept {
+  return guarded([&] {
+    const txport_engine_state& from = read_out(state);
+    if (from.outputs.top == 0) throw InputError("the state was allocated without candidates: allocate it with top");
+    within(k, 1, static_cast<std::int64_t>(from.outputs.top), "k");
+    given(token_ids, "token_ids");
+    given(logits, "logits");
+    given(normaliser, "normaliser");
+    const txport::core::Top top = from.state->top(static_cast<std::size_t>(k));
+    std::copy(top.token_ids.begin(), top.token_ids.end(), token_ids);
+    std::copy(top.logits.begin(), top.logits.end(), logits);
+    std::copy(top.normaliser.begin(), top.normaliser.end(), normaliser);
     return TXPORT_OK;
   });
 }
@@ -285,9 +304,8 @@ txport_code txport_state_moved(txport_engine_state* state, std::int64_t count, c
     within(target, 1, limits.target, "target");
     auto next = from.state->moved(indices(rows, count, from.rows(), "rows"), target);
     from.state.reset();
-    *moved =
-        std::make_unique<txport_engine_state>(txport_engine_state{from.handle, std::move(next), from.has_logits, {}})
-            .release();
+    *moved = std::make_unique<txport_engine_state>(txport_engine_state{from.handle, std::move(next), from.outputs, {}})
+                 .release();
     return TXPORT_OK;
   });
 }

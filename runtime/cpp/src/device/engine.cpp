@@ -59,7 +59,7 @@ class DeviceEngine : public Engine {
   }
 
   std::unique_ptr<DecoderState> allocate(std::size_t rows, std::int64_t source, std::int64_t target,
-                                         bool /*logits*/) const override {
+                                         const Outputs& /*outputs*/) const override {
     return latch_.guard([&] { return std::make_unique<DeviceState>(steps_, rows, source, target); });
   }
 

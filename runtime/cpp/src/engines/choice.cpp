@@ -170,7 +170,7 @@ Choice fastest(const fs::path& directory, const Manifest& manifest, const Asked&
 // that a first sentence needs.
 void try_out(const Engine& engine) {
   engine.encode({engine.tokens().eos}, {1});
-  engine.allocate(1, 1, engine.first_target(1), false);
+  engine.allocate(1, 1, engine.first_target(1), {});
   engine.synchronize();
 }
 

@@ -54,8 +54,8 @@ class OrtEngine : public Engine {
   }
 
   std::unique_ptr<DecoderState> allocate(std::size_t rows, std::int64_t source, std::int64_t target,
-                                         bool logits) const override {
-    HostTensors tensors = buffers_.state(rows, source, target, logits);
+                                         const Outputs& outputs) const override {
+    HostTensors tensors = buffers_.state(rows, source, target, outputs.any_logits());
     return std::make_unique<OrtState>(steps_, std::move(tensors), rows, source, target);
   }
 

@@ -83,7 +83,10 @@ struct StepJob {
   std::int64_t* made = nullptr;  // [steps, stride], of the state's rows from `base` on; filled with pad
   const Row* base = nullptr;
   std::size_t stride = 0;
-  float* logits = nullptr;  // [rows, padded vocabulary], or null
+  float* logits = nullptr;        // [rows, padded vocabulary], or null
+  std::size_t top = 0;            // candidates of a row
+  Best* candidates = nullptr;     // [the state's rows, top]
+  double* normalisers = nullptr;  // [the state's rows]
 };
 
 // Compilers whose assemblers know AVX-VNNI.

@@ -21,6 +21,7 @@ class Decoder {
         own_(job.workspace.own(job.team + member.rank)),
         team_(job.workspace.team(job.team)),
         best_(team_.best + member.rank * team_.best_stride),
+        sums_(team_.sums + member.rank * team_.best_stride),
         shape_(cache_shape(m_, job.target)),
         heads_(member.share(m_.heads.count)) {}
 
@@ -48,7 +49,8 @@ class Decoder {
   const Member& member_;
   const OwnBuffers& own_;
   const TeamBuffers& team_;
-  Best* const best_;  // [rows] among this thread's columns
+  Best* const best_;    // [rows] among this thread's columns
+  double* const sums_;  // [rows] of these
   const CacheShape shape_;
   const Member::Range heads_;  // of this thread
   std::size_t rows_ = 0;
@@ -62,10 +64,30 @@ class Decoder {
     }
     active.progress.advance(static_cast<std::size_t>(best.index), job_.eos);
     if (member_.rank == 0) {
-      job_.made[s * job_.stride + static_cast<std::size_t>(active.row - job_.base)] = best.index;
+      const auto row = static_cast<std::size_t>(active.row - job_.base);
+      job_.made[s * job_.stride + row] = best.index;
+      if (job_.top > 0) Merge(i, row, best.value);
       active.row->progress = active.progress;
       active.row->logits = job_.first + i;
     }
+  }
+
+  Candidates OfThread(std::size_t rank, std::size_t i) const {
+    return {team_.candidates + (rank * job_.count + i) * team_.top_stride, job_.top};
+  }
+
+  // The candidates and the normaliser of a row of the state, by those of all threads' columns.
+  void Merge(std::size_t i, std::size_t row, float largest) const {
+    const Candidates all(job_.candidates + row * job_.top, job_.top);
+    double sum = 0;
+    all.clear();
+    for (std::size_t rank = 0; rank < member_.size; ++rank) {
+      const std::size_t at = rank * team_.best_stride + i;
+      sum += team_.sums[at] * std::exp(static_cast<double>(team_.best[at].value) - static_cast<double>(largest));
+      all.offer(OfThread(rank, i));
+    }
+    all.sort();
+    job_.normalisers[row] = static_cast<double>(largest) + std::log(sum);
   }
 
   void Step() {
@@ -135,7 +157,11 @@ class Decoder {
     const Member::Range panels = member_.share(m_.projection.panels);
     std::fill_n(best_, rows_, Best{});
     const std::size_t stride = m_.projection.outputs();
-    const bool pruned = job_.logits == nullptr && m_.bounds.copy.panels > 0;
+    const bool pruned = job_.logits == nullptr && job_.top == 0 && m_.bounds.copy.panels > 0;
+    for (std::size_t i = 0; i < rows_ && job_.top > 0; ++i) {
+      sums_[i] = 0;
+      OfThread(member_.rank, i).clear();
+    }
     for (std::size_t i = 0; i < rows_ && pruned; ++i) {
       const float* h = last.values + i * last.width;
       const auto square = [h](std::size_t j) HWY_ATTR { return hn::Mul(hn::Load(df, h + j), hn::Load(df, h + j)); };
@@ -148,11 +174,31 @@ class Decoder {
       last.Times(pruned ? m_.bounds.copy : m_.projection, p, end, out);
       for (std::size_t i = 0; i < rows_; ++i) {
         const float* logits = out.data + i * out.stride;
-        pruned ? Bound(i, p, end, logits) : FindLargest(logits, (end - p) * kPanel, p * kPanel, best_[i]);
+        pruned ? Bound(i, p, end, logits) : Consider(i, p, end, logits);
       }
     }
     for (std::size_t i = 0; i < rows_ && pruned; ++i) ChooseAmong(panels, last, i);
     member_.wait();
+  }
+
+  // All logits of row i in the panels [begin, end).
+  void Consider(std::size_t i, std::size_t begin, std::size_t end, const float* logits) const {
+    const std::size_t size = (end - begin) * kPanel;
+    const float before = best_[i].value;
+    FindLargest(logits, size, begin * kPanel, best_[i]);
+    const float largest = best_[i].value;
+    if (job_.top == 0) return;
+    const Candidates candidates = OfThread(member_.rank, i);
+    for (std::size_t n = 0; n < size; n += kLanes) {
+      const VF these = hn::Load(df, logits + n);
+      if (hn::AllTrue(df, hn::Lt(these, hn::Set(df, candidates.least())))) continue;
+      for (std::size_t lane = n; lane < n + kLanes; ++lane) {
+        candidates.offer({logits[lane], static_cast<std::int32_t>(begin * kPanel + lane)});
+      }
+    }
+    if (largest == Best{}.value) return;  // nothing but tokens that may not be
+    const auto e = [&](std::size_t n) HWY_ATTR { return Exp(hn::Sub(hn::Load(df, logits + n), hn::Set(df, largest))); };
+    sums_[i] = sums_[i] * std::exp(before - largest) + static_cast<double>(Sum(size, e));
   }
 
   // What no logit of row i in the panels [begin, end) exceeds, by their `logits` of the copy.

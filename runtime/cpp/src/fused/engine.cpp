@@ -79,8 +79,8 @@ class FusedEngine : public Engine {
   }
 
   std::unique_ptr<DecoderState> allocate(std::size_t rows, std::int64_t source, std::int64_t target,
-                                         bool logits) const override {
-    return fused::allocate_rows(shared_, rows, source, target, logits);
+                                         const Outputs& outputs) const override {
+    return fused::allocate_rows(shared_, rows, source, target, outputs);
   }
 
  private:

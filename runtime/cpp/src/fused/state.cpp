@@ -20,15 +20,19 @@ constexpr std::size_t kMostBytes = std::size_t{512} << 10;
 
 class FusedState : public DecoderState {
  public:
-  FusedState(std::shared_ptr<Shared> shared, std::size_t rows, std::int64_t source, std::int64_t target, bool logits)
+  FusedState(std::shared_ptr<Shared> shared, std::size_t rows, std::int64_t source, std::int64_t target,
+             const Outputs& outputs)
       : shared_(std::move(shared)),
         shape_(cache_shape(shared_->model, static_cast<std::size_t>(target))),
         source_(source),
         target_(target),
-        rows_(rows) {
+        outputs_(outputs),
+        rows_(rows),
+        candidates_(rows * outputs.top),
+        normalisers_(outputs.top > 0 ? rows : 0) {
     const auto caches = std::make_shared<Block>(rows * shape_.bytes());
     for (std::size_t i = 0; i < rows; ++i) rows_[i].self = {caches, caches->data() + i * shape_.bytes()};
-    if (logits) logits_.emplace(rows * shared_->model.projection.outputs() * sizeof(float), true);
+    if (outputs.logits) logits_.emplace(rows * shared_->model.projection.outputs() * sizeof(float), true);
   }
 
   std::size_t rows() const override { return rows_.size(); }
@@ -90,6 +94,23 @@ class FusedState : public DecoderState {
            instruction_set().log_sum_exp(first, shared_->model.projection.outputs());
   }
 
+  Top top(std::size_t k) override {
+    if (k > outputs_.top) {
+      throw InputError("the state was allocated with the best " + std::to_string(outputs_.top) +
+                       " candidates of each row, and " + std::to_string(k) + " are asked for");
+    }
+    Top result;
+    result.normaliser = normalisers_;
+    for (std::size_t row = 0; row < rows_.size(); ++row) {
+      for (std::size_t i = 0; i < k; ++i) {
+        const Best& each = candidates_[row * outputs_.top + i];
+        result.token_ids.push_back(each.index);
+        result.logits.push_back(each.value);
+      }
+    }
+    return result;
+  }
+
   // Rows keep their caches; copies of a row take those of rows that are not named.
   void reorder(const std::vector<std::size_t>& rows) override {
     std::vector<bool> named(rows_.size());
@@ -117,7 +138,7 @@ class FusedState : public DecoderState {
 
   // Rows keep their caches if these have the right length; copies of a row get new ones.
   std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) override {
-    auto next = std::make_unique<FusedState>(shared_, rows.size(), source_, target, logits_.has_value());
+    auto next = std::make_unique<FusedState>(shared_, rows.size(), source_, target, outputs_);
     std::vector<bool> seen(rows_.size());  // rows that were named before
     for (std::size_t i = 0; i < rows.size(); ++i) {
       Row row = rows_.at(rows[i]);
@@ -137,8 +158,11 @@ class FusedState : public DecoderState {
   const CacheShape shape_;
   const std::int64_t source_;
   const std::int64_t target_;
+  const Outputs outputs_;
   std::vector<Row> rows_;
-  std::optional<Block> logits_;  // [rows, padded vocabulary]
+  std::vector<Best> candidates_;     // [rows, outputs_.top]
+  std::vector<double> normalisers_;  // [rows]
+  std::optional<Block> logits_;      // [rows, padded vocabulary]
   std::deque<StepOutput> unread_;
 
   void step_rows(const std::vector<Row*>& active, std::size_t steps, std::size_t positions, std::int64_t* made) {
@@ -153,6 +177,7 @@ class FusedState : public DecoderState {
     size.rows = size.data_parallel ? (active.size() + threads - 1) / threads : active.size();
     size.team_rows = size.rows;
     size.positions = positions;
+    size.top = outputs_.top;
     workspace->reserve(shared_->model, size);
     lease.run([&](const Member& member) {
       const Member team = size.data_parallel ? Member{} : member;
@@ -169,6 +194,9 @@ class FusedState : public DecoderState {
       job.base = rows_.data();
       job.stride = rows_.size();
       job.logits = logits_ ? reinterpret_cast<float*>(logits_->data()) : nullptr;
+      job.top = outputs_.top;
+      job.candidates = candidates_.data();
+      job.normalisers = normalisers_.data();
       instruction_set().step(job, team);
     });
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
@@ -197,8 +225,8 @@ class FusedState : public DecoderState {
 }  // namespace
 
 std::unique_ptr<DecoderState> allocate_rows(std::shared_ptr<Shared> shared, std::size_t rows, std::int64_t source,
-                                            std::int64_t target, bool logits) {
-  return std::make_unique<FusedState>(std::move(shared), rows, source, target, logits);
+                                            std::int64_t target, const Outputs& outputs) {
+  return std::make_unique<FusedState>(std::move(shared), rows, source, target, outputs);
 }
 
 }  // namespace txport::core::fused

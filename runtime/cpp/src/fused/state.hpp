@@ -42,6 +42,6 @@ struct FusedMemory : Memory {
 
 // The rows of a running batch; see Engine::allocate.
 std::unique_ptr<DecoderState> allocate_rows(std::shared_ptr<Shared> shared, std::size_t rows, std::int64_t source,
-                                            std::int64_t target, bool logits);
+                                            std::int64_t target, const Outputs& outputs);
 
 }  // namespace txport::core::fused

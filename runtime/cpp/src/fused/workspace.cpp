@@ -48,7 +48,11 @@ void lay_out(TeamBuffers& team, const Model& model, const WorkspaceSize& size, C
   cursor.take(team.delta, size.team_rows * model.width);
   cursor.take(team.hidden, size.team_rows * model.ffn);
   team.best_stride = (size.team_rows + kLine - 1) / kLine * kLine;
-  cursor.take(team.best, (size.data_parallel ? 1 : size.threads) * team.best_stride);
+  const std::size_t threads = size.data_parallel ? 1 : size.threads;
+  cursor.take(team.best, threads * team.best_stride);
+  cursor.take(team.sums, threads * team.best_stride);
+  team.top_stride = (size.top + kLine - 1) / kLine * kLine;
+  cursor.take(team.candidates, threads * size.team_rows * team.top_stride);
   cursor.take(team.caches, size.cache_bytes);
 }
 

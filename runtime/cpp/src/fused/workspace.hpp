@@ -4,11 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <limits>
 #include <memory>
 #include <mutex>
 #include <vector>
 
+#include "fused/candidates.hpp"
 #include "fused/row.hpp"
 
 namespace txport::core::fused {
@@ -51,12 +51,6 @@ class Cursor {
   std::size_t bytes_ = 0;
 };
 
-// A row's largest logit and its id.
-struct Best {
-  float value = -std::numeric_limits<float>::infinity();
-  std::int32_t index = 0;
-};
-
 // A token of a sentence that is encoded with others.
 struct SourceToken {
   std::size_t sentence;
@@ -97,7 +91,10 @@ struct TeamBuffers {
   float* delta = nullptr;       // [rows, d] what a sublayer adds to x
   float* hidden = nullptr;      // [rows, ffn]
   Best* best = nullptr;         // [threads, best_stride] of each thread's columns
+  double* sums = nullptr;       // [threads, best_stride] of e^x over these columns, in units of their largest
   std::size_t best_stride = 0;  // rows, and the rest of a cache line
+  Best* candidates = nullptr;   // [threads, rows, top_stride] the best few of each thread's columns
+  std::size_t top_stride = 0;
   std::byte* caches = nullptr;  // of the sentences that are being encoded
 };
 
@@ -109,6 +106,7 @@ struct WorkspaceSize {
   std::size_t team_rows = 0;  // of a team
   std::size_t positions = 0;  // of a sentence, at most
   std::size_t cache_bytes = 0;
+  std::size_t top = 0;  // candidates of a row
 };
 
 // The buffers of all threads of a call.

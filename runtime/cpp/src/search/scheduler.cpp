@@ -15,7 +15,7 @@ class Batch {
         policy_(scheduler.policy_),
         logits_(sizes.logits),
         slots_(sizes.rows),
-        state_(engine_.allocate(sizes.rows, sizes.source, sizes.target, sizes.logits)) {}
+        state_(engine_.allocate(sizes.rows, sizes.source, sizes.target, {sizes.logits})) {}
 
   // Step, and return the slots that worked; those that are done have left the batch already. Empty if no sentence is
   // left for this batch.
