@@ -147,8 +147,8 @@ def top_of(logits: Float32, k: int) -> Top:
     for row, values in enumerate(logits):
         candidates = np.flatnonzero(values >= least[row])
         token_ids[row] = candidates[np.argsort(-values[candidates], kind="stable")[:k]]
-        most = values.max()
-        normaliser[row] = float(most) + np.log(np.exp(values - most).sum(dtype=np.float64))
+        shifted = values.astype(np.float64) - float(values.max())
+        normaliser[row] = float(values.max()) + np.log(np.exp(shifted).sum())
     return Top(token_ids, np.take_along_axis(logits, token_ids, axis=1), normaliser)
 
 

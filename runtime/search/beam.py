@@ -208,18 +208,20 @@ class BeamSearch:
 
     def _scored(self, state: DecoderState, slots: Mapping[int, BeamSlot]) -> tuple[Int64, Float64]:
         """Ids `[rows, k]` and log-probabilities `[rows, k]` of the best tokens; undefined for rows that are free."""
-        if not any(slot.ruled for slot in slots.values()):
-            best = state.top(self.top)
-            return best.token_ids, best.logits - best.normaliser[:, None]
-        logits = state.logits()
-        ids = np.zeros((len(logits), self.top), np.int64)
+        # What a sentence gets must not depend on others in its batch, down to the last digit.
+        ids = np.zeros((state.rows, self.top), np.int64)
         scores = np.full(ids.shape, -np.inf)
-        for index, slot in slots.items():
-            for row, made in enumerate(slot.running, index * self.rows):
-                ids[row], scores[row] = self._ruled(logits[row], made.ids, slot)
+        if not all(slot.ruled for slot in slots.values()):
+            best = state.top(self.top)
+            ids, scores = best.token_ids.copy(), best.logits - best.normaliser[:, None]
+        if ruled := {index: slot for index, slot in slots.items() if slot.ruled}:
+            logits = state.logits()
+            for index, slot in ruled.items():
+                for row, made in enumerate(slot.running, index * self.rows):
+                    ids[row], scores[row] = self._ruled(logits[row], made.ids, slot)
         return ids, scores
 
-    def _ruled(self, logits: Float32, made: Sequence[int], slot: BeamSlot) -> tuple[Int64, Float32]:
+    def _ruled(self, logits: Float32, made: Sequence[int], slot: BeamSlot) -> tuple[Int64, Float64]:
         """Ids `[k]` and log-probabilities `[k]` of the best tokens by the rules; -inf for those that must not come."""
         changed = log_softmax(logits)
         token = forced_token(slot)
@@ -235,8 +237,8 @@ class BeamSearch:
         return best, changed[best]
 
 
-def log_softmax(logits: Float32) -> Float32:
-    """float32 `[vocabulary]` log-probabilities."""
-    most = logits.max()
-    total = np.exp(logits - most).sum(dtype=np.float64)
-    return logits - np.float32(float(most) + np.log(total))
+def log_softmax(logits: Float32 | Float64) -> Float64:
+    """float64 `[vocabulary]` log-probabilities."""
+    shifted = logits.astype(np.float64) - float(logits.max())
+    normalised: Float64 = shifted - np.log(np.exp(shifted).sum())
+    return normalised

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 from txport.runtime.bundle.schema import SpecialTokens
-from txport.runtime.engine import Float32
+from txport.runtime.engine import Float32, Float64
 from txport.runtime.search.requests import Request, Slot
 from txport.runtime.search.settings import Rules
 
@@ -47,17 +47,17 @@ class Constraints:
             banned.update(self._rules.begin_suppress)
         return banned
 
-    def apply(self, scores: Float32, made: Sequence[int], request: Request) -> None:
+    def apply(self, scores: Float32 | Float64, made: Sequence[int], request: Request) -> None:
         """Change the scores of the tokens that may follow.
 
         Args:
-            scores: float32 `[vocabulary]`; -inf where the token must not come.
+            scores: `[vocabulary]`; -inf where the token must not come.
             made: ids so far, prefix included and bos not.
             request: what they answer.
         """
         if self.penalises:
             seen = np.unique([self._bos, *made])
-            penalty = np.float32(self._rules.repetition_penalty)
+            penalty = scores.dtype.type(self._rules.repetition_penalty)
             scores[seen] = np.where(scores[seen] < 0, scores[seen] * penalty, scores[seen] / penalty)
         scores[list(self.banned(made, request))] = -np.inf
 

@@ -76,10 +76,10 @@ def generate(request: Request, limit: int, eos_weight: float) -> list[Hypothesis
     made = HashModel(eos_weight).generate(
         torch.tensor([list(request.source_ids)]), generation_config=config, decoder_input_ids=torch.tensor([prompt])
     )
-    return [
-        Hypothesis([*request.prefix[request.forced :], *_unpadded(ids[len(prompt) :], rules.end_ids)], None, score)
-        for ids, score in zip(made.sequences.tolist(), cast(Any, made.sequences_scores).tolist(), strict=True)
-    ]
+    given = request.prefix[request.forced :]
+    answers = [[*given, *_unpadded(ids[len(prompt) :], rules.end_ids)] for ids in made.sequences.tolist()]
+    scores = [None] if search.beam == 1 else cast(Any, made.sequences_scores).tolist()
+    return [Hypothesis(ids, None, score) for ids, score in zip(answers, scores, strict=True)]
 
 
 def _rules(rules: Rules) -> dict[str, Any]:

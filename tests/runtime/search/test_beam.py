@@ -1,0 +1,164 @@
+"""Beam search and its rules against Hugging Face's `generate` and against exhaustive search."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from greedy_oracle import SOURCE
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from memory_engine import TOKENS, VOCABULARY, MemoryEngine, logits_after
+from txport.runtime.bundle.schema import Limits
+from txport.runtime.errors import InputError
+from txport.runtime.search.decoding import decode_all, stream
+from txport.runtime.search.requests import Request
+from txport.runtime.search.settings import Rules, Search
+
+WORDS = st.lists(st.integers(4, VOCABULARY - 1), min_size=1, max_size=3).map(tuple)
+# Two at once at most, so that something is left to say.
+RULES = st.builds(
+    lambda first, second: replace(Rules(), **{**first, **second}),
+    *[
+        st.sampled_from(["", "penalty", "ngram", "words", "suppress", "begin", "ends", "forced"]).flatmap(
+            lambda name: {
+                "": st.just({}),
+                "penalty": st.sampled_from([{"repetition_penalty": 1.3}, {"repetition_penalty": 0.8}]),
+                "ngram": st.integers(1, 3).map(lambda n: {"no_repeat_ngram": n}),
+                "words": st.lists(WORDS, min_size=1, max_size=3).map(lambda words: {"bad_words": tuple(words)}),
+                "suppress": st.just({"suppress": (4, 9)}),
+                "begin": st.just({"begin_suppress": (TOKENS.eos, 5)}),
+                "ends": st.just({"end_ids": (7,)}),
+                "forced": st.just({"forced_end": TOKENS.eos}),
+            }[name]
+        )
+        for _ in range(2)
+    ],
+)
+LENGTH = st.sampled_from([0.0, 1.0, 2.0, -1.0, 0.6])
+EARLY = st.sampled_from([False, True, "never"])
+BEAMS = st.builds(Search, st.integers(2, 5), st.just(2), LENGTH, EARLY)
+# What it begins with, and how many ids of that the model forces.
+BEGUN = st.sampled_from([([], 0), ([8], 1), ([6, 10], 0), ([11, 6], 1)])
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Request:
+    """A sentence, without its search."""
+    prefix, forced = draw(BEGUN)
+    longest = draw(st.integers(len(prefix) + 1, 14))
+    return Request(draw(SOURCE), longest, draw(st.sampled_from([0, 0, 4])), prefix, forced=forced)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(requests(), min_size=1, max_size=3),
+    BEAMS,
+    RULES,
+    st.booleans(),
+    st.sampled_from([-3.0, 0.0, 1.0, 2.0]),
+    st.sampled_from([1, 2, 4]),
+)
+def test_hypotheses_and_scores_are_those_of_generate(
+    asked: list[Request], search: Search, rules: Rules, renormalize: bool, eos_weight: float, sentences: int
+) -> None:
+    pytest.importorskip("transformers", reason="needs transformers: pip install 'txport[dev]'")
+    from beam_oracle import generate
+
+    search = replace(search, rules=replace(rules, renormalize=renormalize))
+    # `generate` takes one forced token, and no prompt besides.
+    asked = [replace(request, search=search) for request in asked if request.forced in (0, len(request.prefix))]
+    engine = MemoryEngine(Limits(sentences * search.beam, 12, 100), 1, eos_weight)
+    for result, request in zip(decode_all(engine, asked), asked, strict=True):
+        assert request.max_length is not None
+        expected = generate(request, request.max_length, eos_weight)
+        assert [made.ids for made in result.hypotheses] == [made.ids for made in expected]
+        for made, right in zip(result.hypotheses, expected, strict=True):
+            assert made.score == pytest.approx(right.score, abs=1e-4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(requests(), RULES, st.sampled_from([-3.0, 0.0, 1.0]))
+def test_greedy_search_takes_the_rules_too(request_: Request, rules: Rules, eos_weight: float) -> None:
+    pytest.importorskip("transformers", reason="needs transformers: pip install 'txport[dev]'")
+    from beam_oracle import generate
+
+    assume(request_.forced in (0, len(request_.prefix)))
+    request = replace(request_, search=Search(rules=rules))
+    assert request.max_length is not None
+    (result,) = decode_all(MemoryEngine(eos_weight=eos_weight), [request])
+    assert result.ids == generate(request, request.max_length, eos_weight)[0].ids
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(requests(), min_size=1, max_size=8),
+    BEAMS,
+    RULES,
+    st.sampled_from([-3.0, 0.0, 1.0]),
+    st.sampled_from([1, 3]),
+    st.sampled_from([5, 9, 40]),
+    st.sampled_from([20, 4096]),
+    st.sampled_from([1, 2]),
+)
+def test_batches_change_nothing(
+    asked: list[Request],
+    search: Search,
+    rules: Rules,
+    eos_weight: float,
+    poll: int,
+    rows: int,
+    batch_tokens: int,
+    workers: int,
+) -> None:
+    asked = [replace(request, search=replace(search, rules=rules), scores=True) for request in asked]
+    engine = MemoryEngine(Limits(rows, 12, 100), poll, eos_weight)
+    together = decode_all(engine, asked, batch_tokens=batch_tokens, workers=workers)
+    alone = [decode_all(MemoryEngine(eos_weight=eos_weight, limits=Limits(8, 12, 100)), [each])[0] for each in asked]
+    assert [result.hypotheses for result in together] == [result.hypotheses for result in alone]
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1.0])
+def test_a_wide_beam_is_exhaustive_search(penalty: float) -> None:
+    source, limit = [5, 9, TOKENS.eos], 3
+    scores = dict[tuple[int, ...], float]()
+    for length in range(1, limit + 1):
+        for ids in itertools.product(range(VOCABULARY), repeat=length):
+            if TOKENS.eos not in ids[:-1] and (ids[-1] == TOKENS.eos or length == limit):
+                scores[ids] = _log_probability(source, ids) / length**penalty
+    best = sorted(scores, key=lambda ids: -scores[ids])[:20]
+    search = Search(beam=VOCABULARY**2, n_best=20, length_penalty=penalty, early_stopping="never")
+    engine = MemoryEngine(Limits(search.beam, 12, 100))
+    (result,) = decode_all(engine, [Request(source, limit, search=search)])
+    assert [tuple(made.ids) for made in result.hypotheses] == best
+    assert [made.score for made in result.hypotheses] == pytest.approx([scores[ids] for ids in best], abs=1e-5)
+
+
+def _log_probability(source: list[int], ids: tuple[int, ...]) -> float:
+    total = 0.0
+    for position, token in enumerate(ids):
+        logits = logits_after(source, [TOKENS.bos, *ids[:position]], 0.0).astype(np.float64)
+        total += float(logits[token] - np.log(np.exp(logits).sum()))
+    return total
+
+
+def test_patience_lets_more_hypotheses_end() -> None:
+    sources = [[word, TOKENS.eos] for word in range(4, 12)]
+
+    def longest(patience: float) -> int:
+        engine = MemoryEngine(eos_weight=1.0)
+        search = Search(beam=2, early_stopping=True, patience=patience)
+        decode_all(engine, [Request(source, 60, search=search) for source in sources])
+        return len(engine.steps)
+
+    assert longest(1.0) < longest(3.0)
+
+
+def test_a_beam_needs_as_many_rows() -> None:
+    with pytest.raises(InputError, match="5 rows for a sentence are too many: this bundle runs 4"):
+        decode_all(MemoryEngine(), [Request([4, TOKENS.eos], search=Search(beam=5))])
+
+
+def test_a_stream_has_no_beams() -> None:
+    with pytest.raises(InputError, match="a stream is greedy"):
+        list(stream(MemoryEngine(), Request([4, TOKENS.eos], search=Search(beam=2))))
