@@ -128,6 +128,9 @@ class OrtState:
         self._token_ids, self._positions = buffers["token_ids"], buffers["positions"]
         self._finished = buffers["finished"]
         self._clean = True  # nothing was written into the caches yet
+        # Which sentence each row has, counted as they are placed: rows of one need no copies of its cross-attention.
+        self._sentences = np.zeros(self.rows, np.int64)
+        self._placed = 0
         self._made: list[Int64] = []
         graph, self._session = engine.step_graph, engine.step_session
         self.binding = self._session.io_binding()
@@ -147,6 +150,8 @@ class OrtState:
         What earlier sentences left in a row is zeroed: it is masked, but a NaN would come through the mask.
         """
         here = list(rows)
+        self._sentences[here] = np.arange(len(here)) + self._placed + 1
+        self._placed += len(here)
         if not self._clean:
             self._clear(here)
         fits = memory["cross_bias"].shape == (self.rows, 1, 1, self.source)
@@ -233,6 +238,7 @@ class OrtState:
             front["cache_positions"] = self._buffers["cache_positions"]
         new = OrtState(self._engine, front, (count, self.source, self.target))
         new._clean = self._clean
+        new._sentences, new._placed = self._sentences[:count].copy(), self._placed
         return new
 
     def _gather(self, here: list[int]) -> None:
@@ -245,11 +251,16 @@ class OrtState:
         if not to:
             return
         used = int(self._positions[[*to, *of]].max()) + 1
+        others = [pair for pair in zip(to, of, strict=True) if self._sentences[pair[0]] != self._sentences[pair[1]]]
+        cross_to, cross_of = map(list, zip(*others, strict=True)) if others else ([], [])
         for name, buffer in self._buffers.items():
             if is_cache(name):
                 buffer[to, :, :used] = buffer[of, :, :used]
+            elif is_cross(name):
+                buffer[cross_to] = buffer[cross_of]
             elif name not in ("cache_positions", "logits"):
                 buffer[to] = buffer[of]
+        self._sentences[to] = self._sentences[of]
 
     def _copied(self, here: list[int], target: int) -> "OrtState":
         """These rows in new buffers; cross-attention stays where it is if they are all rows in order."""
@@ -267,6 +278,7 @@ class OrtState:
             elif name not in ("cache_positions", "logits") and not (is_cross(name) and isinstance(of, slice)):
                 new._buffers[name][:] = buffer[of]
         new._clean = self._clean
+        new._sentences, new._placed = self._sentences[of].copy(), self._placed
         return new
 
 
