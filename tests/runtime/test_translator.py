@@ -22,7 +22,7 @@ from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.tokenizer_schema import ids_only
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.options import Options
-from txport.runtime.results import Translation
+from txport.runtime.results import Translation, looped
 from txport.runtime.translator import Translator
 from txport.runtime.workers import shares
 
@@ -37,7 +37,8 @@ def expected(toy: Translator, text: str, limit: int | None = None) -> Translatio
     cut = [*ids[: SOURCE - 1], TOKENS.eos] if len(ids) > SOURCE else ids
     made = answer(cut, limit or default_limit(cut))[0]
     finished = made[-1] == TOKENS.eos
-    return Translation(toy.tokenizer.decode(made), made, None, len(ids) > SOURCE, finished)
+    loops = looped(made[:-1] if finished else made)
+    return Translation(toy.tokenizer.decode(made), made, None, len(ids) > SOURCE, finished, looped=loops)
 
 
 @settings(max_examples=40, deadline=None)
@@ -152,6 +153,22 @@ def test_scores_of_an_empty_line(toy: Translator) -> None:
         ({"max_length": 2.5}, r"max_length 2\.5 is not a whole number"),
         ({"max_length": True}, "max_length True is not a whole number"),
         ({"min_length": None}, "min_length None is not a whole number"),
+        ({"beam": 0}, "beam 0 is not 1 or more"),
+        ({"beam": 2, "n_best": 3}, "n_best 3 is more than the beam of 2: raise beam, or lower n_best"),
+        ({"beam": 9}, "beam 9 has no room: this bundle runs 8 rows together"),
+        ({"sample": True, "n_best": 9}, "n_best 9 has no room"),
+        ({"beam": 2, "sample": True}, "three ways to search: choose one"),
+        ({"beam": 2, "patience": 2.0}, "patience needs early_stopping true"),
+        ({"length_penalty": float("nan")}, "length_penalty nan is not a number"),
+        ({"repetition_penalty": 0}, "repetition_penalty 0 is not a number above 0"),
+        ({"top_p": 1.5}, "top_p 1.5 is not a number above 0, at most 1"),
+        ({"early_stopping": "sometimes"}, "early_stopping 'sometimes' is not one of True, False, 'never'"),
+        ({"no_repeat_ngram": 0}, "no_repeat_ngram 0 is not 1 or more"),
+        ({"suppress": range(96)}, "suppress has all 96 ids: leave some"),
+        ({"suppress": [96]}, "suppress has the id 96"),
+        ({"forced_end": 96}, "forced_end has the id 96"),
+        ({"bad_words": [""]}, "bad_words has '', which has no tokens"),
+        ({"generation": "best"}, "generation 'best' is not one of 'greedy', 'model'"),
         ({"prefix": 5}, "the prefix is not a list of ids"),
         ({"prefix": ["a"]}, "the prefix is not a list of ids"),
         ({"prefix": "\ud800"}, "the prefix is not valid text"),
@@ -165,7 +182,7 @@ def test_options_that_cannot_be(toy: Translator, options: dict[str, object], wor
 
 
 @pytest.mark.parametrize(
-    ("name", "advice"), [("max_lenght", "did you mean max_length?"), ("beams", "there are max_length, full_length, ")]
+    ("name", "advice"), [("max_lenght", "did you mean max_length?"), ("quality", "there are max_length, full_length, ")]
 )
 def test_unknown_options(toy: Translator, name: str, advice: str) -> None:
     for call in (toy.translate, toy.translate_ids):
@@ -423,7 +440,8 @@ def test_a_bundle_without_tokenizer(damaged: Path) -> None:
     translator = Translator(damaged)
     (result,) = translator.translate_ids([[5, 7, 3]])
     ids = answer([5, 7, 3], 26)[0]
-    assert result == Translation("", ids, None, truncated=False, finished=ids[-1] == TOKENS.eos)
+    ended = ids[-1] == TOKENS.eos
+    assert result == Translation("", ids, None, truncated=False, finished=ended, looped=looped(ids[: len(ids) - ended]))
     with pytest.raises(InputError, match="translate_ids"):
         translator.translate(["one"])
 
