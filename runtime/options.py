@@ -153,7 +153,7 @@ class Options:
 
 
 def _wrong(value: Any, name: str, kind: str, **bounds: Any) -> str | None:
-    """What a value should have been, or None."""
+    """Words for what a value should have been, or None."""
     if kind == "count":
         if not _is_whole(value):
             return "a whole number"

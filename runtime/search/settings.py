@@ -8,7 +8,7 @@ EarlyStopping = bool | Literal["never"]
 
 @dataclass(frozen=True)
 class Rules:
-    """What may come next, besides what the model says.
+    """Constraints on the next token, besides what the model says.
 
     With beams and in sampling, rules act on log-probabilities; in greedy search, on logits.
 
@@ -58,7 +58,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Search:
-    """How answers are searched for.
+    """Settings of one search.
 
     Attributes:
         beam: hypotheses that are followed side by side; 1 for greedy search.

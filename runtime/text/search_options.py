@@ -18,7 +18,7 @@ _NONE = Generation()
 
 @dataclass(frozen=True)
 class Model:
-    """What a call must know of the model.
+    """Facts about the model that a call must know.
 
     Attributes:
         tokens: ids with a meaning.
