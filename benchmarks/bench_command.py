@@ -67,6 +67,9 @@ def _pythons(context: click.Context, option: click.Parameter, values: tuple[str,
     default=200,
     help="Number of sentences to take from --text, else the checkpoint, else the bundle's self-check; 0 for none.",
 )
+@click.option(
+    "--beam", type=click.IntRange(1), default=1, help="Hypotheses of a beam search that ends with as many; 1 is greedy."
+)
 @click.option("--quick", is_flag=True, help="Leave out the curves over batch sizes and lengths.")
 @click.option("--calls", type=click.IntRange(1), default=200, help="Calls to time.")
 @click.option("--seconds", type=POSITIVE, default=20.0, help="Stop timing a workload after this long.")

@@ -18,6 +18,7 @@ class Task:
         fixed: one batch, in which every sentence gets all its tokens, also after eos.
         prefix: ids that every answer begins with.
         absent: an id that no answer contains, for contestants that need an id which ends a sentence.
+        beam: hypotheses of a beam search that ends with as many; 1 for greedy search.
     """
 
     sources: list[list[int]]
@@ -25,6 +26,16 @@ class Task:
     fixed: bool
     prefix: list[int]
     absent: int
+    beam: int = 1
+
+    def greedy_only(self) -> None:
+        """Refuse beams.
+
+        Raises:
+            ValueError: the task has them.
+        """
+        if self.beam > 1:
+            raise ValueError("beams are measured with txport in Python, CTranslate2 and Hugging Face only")
 
     def batches(self, rows: int) -> list[list[int]]:
         """Indices of the sentences that run together: all if `fixed`, else by length, the longest first."""

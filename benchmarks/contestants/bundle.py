@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 from txport.benchmarks.contestants.backend import DEFAULT, Backend, Setting, Task, padded
-from txport.benchmarks.contestants.ignore_eos import encode_and_wait, fused_without_eos, ignore_eos
+from txport.benchmarks.contestants.ignore_eos import encode_and_wait, fused_without_eos, ignore_eos, search_of
 from txport.runtime import Translator
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.engines.native import NativeEngine
@@ -55,12 +55,13 @@ class BundleBackend(Backend):
         translator = self._open(threads, int(setting.get("workers", "1").replace(DEFAULT, "0")))
         if not task.fixed:
             translate = translator.translate_ids
-            self._call = lambda: [x.ids for x in translate(task.sources)]
+            search = {"beam": task.beam, "early_stopping": True} if task.beam > 1 else {}
+            self._call = lambda: [x.ids for x in translate(task.sources, **search)]
             return
         if isinstance(translator.engine, NativeEngine):  # the fused one
             del translator
             self._translator = None
-            plain = engine = fused_without_eos(Path(self._bundle), threads, task.sources, task.target)
+            plain = engine = fused_without_eos(Path(self._bundle), threads, task)
         else:
             plain = translator.engine
             engine = ignore_eos(plain)
@@ -68,7 +69,7 @@ class BundleBackend(Backend):
         source_ids, lengths = (np.array(x, np.int64) for x in padded(task.sources, plain.tokens.pad))
 
         def decode(target: int) -> list[list[int]]:
-            requests = [Request(source, target) for source in task.sources]
+            requests = [Request(source, target, search=search_of(task)) for source in task.sources]
             results = decode_all(engine, requests, rows=rows, batch_tokens=source_ids.size)
             return [result.ids for result in results]
 

@@ -37,6 +37,7 @@ class CppBackend(Backend):
 
     def prepare(self, task: Task, setting: Setting) -> None:
         """Remember the sizes, and `setting["threads"]` if there is one."""
+        task.greedy_only()
         if not task.fixed:
             raise ValueError("txport-bench measures fixed workloads only")
         self._task = task

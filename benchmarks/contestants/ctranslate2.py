@@ -52,7 +52,7 @@ class CTranslate2Backend(Backend):
         self._task = task
         self._tokens = [[token(each) for each in source] for source in task.sources]
         self._options = {
-            "beam_size": 1,
+            "beam_size": task.beam,
             "max_decoding_length": task.target,
             "min_decoding_length": 0,  # by default at least one token comes before the end
             "max_input_length": 0,

@@ -1,4 +1,4 @@
-"""Hugging Face transformers: `generate` of the same model, greedy."""
+"""Hugging Face transformers: `generate` of the same model."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,8 @@ class Generator(TorchBackend):
         if task.prefix:
             raise ValueError("answers that are forced to begin with certain ids are not compared")
         super().prepare(task, setting)
-        self._model.generation_config = generation_config(self.config, None if task.fixed else self.config.eos_id)
+        eos = None if task.fixed else self.config.eos_id
+        self._model.generation_config = generation_config(self.config, eos, task.beam)
 
     def decode(self, ids: Tensor, lengths: Tensor, task: Task) -> Tensor:
         """Translation by `generate`, whose output begins with bos."""

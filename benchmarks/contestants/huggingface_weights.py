@@ -73,11 +73,11 @@ def hugging_face_model(model: Transformer) -> Any:
     return theirs.eval()
 
 
-def generation_config(config: Config, eos: int | None) -> Any:
-    """Greedy search; without `eos` a sentence ends only at its maximum length."""
+def generation_config(config: Config, eos: int | None, beam: int = 1) -> Any:
+    """Greedy or beam search; without `eos` a sentence ends only at its maximum length."""
     ids = {"pad_token_id": config.pad_id, "eos_token_id": eos, "decoder_start_token_id": config.bos_id}
     return transformers.GenerationConfig(  # type: ignore[no-untyped-call]
-        num_beams=1, do_sample=False, use_cache=True, **ids
+        num_beams=beam, early_stopping=beam > 1, do_sample=False, use_cache=True, **ids
     )
 
 

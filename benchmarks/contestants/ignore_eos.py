@@ -9,18 +9,19 @@ it gets a copy of the bundle in which another id, which no answer contains, take
 
 import shutil
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from txport.benchmarks.contestants.backend import Task
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.engine import DecoderState, Engine, Int64, StepOutput
 from txport.runtime.engines.native import NativeEngine
 from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.requests import Request
+from txport.runtime.search.settings import GREEDY, Search
 
 _TRIES = 8
 
@@ -40,14 +41,19 @@ def ignore_eos(engine: Engine) -> Engine:
     return cast(Engine, _IgnoreEosEngine(engine))
 
 
-def fused_without_eos(bundle: Path, threads: int, sources: Sequence[Sequence[int]], target: int) -> Engine:
-    """The fused engine, which makes `target` tokens for each of these sources.
+def search_of(task: Task) -> Search:
+    """The search of a task."""
+    return Search(task.beam, n_best=task.beam, early_stopping=True) if task.beam > 1 else GREEDY
+
+
+def fused_without_eos(bundle: Path, threads: int, task: Task) -> Engine:
+    """The fused engine, which makes all tokens of a fixed task.
 
     Raises:
         ValueError: every id that was tried ends some answer.
     """
     manifest = Manifest.load(bundle)
-    requests = [Request(source, target) for source in sources]
+    requests = [Request(source, task.target, search=search_of(task)) for source in task.sources]
     made: set[int] = {manifest.tokens.eos}
     for _ in range(_TRIES):
         ids = range(min(manifest.model.source_vocabulary, manifest.model.target_vocabulary))
@@ -57,7 +63,8 @@ def fused_without_eos(bundle: Path, threads: int, sources: Sequence[Sequence[int
             shutil.copytree(bundle, copy, ignore=shutil.ignore_patterns("engines"))
             replace(manifest, tokens=replace(manifest.tokens, eos=stand_in)).write(copy)
             engine = NativeEngine(copy, threads)  # its weights are in memory when the file is gone
-        answers = [result.ids for result in decode_all(engine, requests)]
+        # All that a beam kept to the end; what it dropped before may have ended, which costs it nothing.
+        answers = [made.ids for result in decode_all(engine, requests) for made in result.hypotheses]
         if all(stand_in not in ids for ids in answers):
             return engine
         made.update(*answers)
@@ -77,8 +84,8 @@ class _IgnoreEosEngine(_Wrapper):
         super().__init__(engine)
         self.tokens = replace(engine.tokens, eos=-1)
 
-    def allocate(self, rows: int, source: int, target: int, *, logits: bool = False) -> "_IgnoreEosState":
-        state = self._wrapped.allocate(rows, source, target, logits=logits)
+    def allocate(self, rows: int, source: int, target: int, *, logits: bool = False, top: int = 0) -> "_IgnoreEosState":
+        state = self._wrapped.allocate(rows, source, target, logits=logits, top=top)
         return _IgnoreEosState(state, self._wrapped.tokens.eos)
 
 

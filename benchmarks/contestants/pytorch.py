@@ -76,6 +76,11 @@ class PyTorchBackend(TorchBackend):
             self._step = torch.compile(self._model.decode_step, dynamic=True)
         self.engine = f"PyTorch {torch.__version__} {'torch.compile' if compiled else 'eager'} on {device}"
 
+    def prepare(self, task: Task, setting: Setting) -> None:
+        """Prepare as `TorchBackend.prepare` does."""
+        task.greedy_only()
+        super().prepare(task, setting)
+
     def decode(self, ids: Tensor, lengths: Tensor, task: Task) -> Tensor:
         """The greedy loop, one step at a time, until every row met eos or has `task.target` tokens."""
         model = self._model

@@ -36,6 +36,7 @@ class BenchOptions:
     targets: Sequence[int]
     text: Path | None
     lines: int
+    beam: int
     quick: bool
     calls: int
     seconds: float
@@ -82,8 +83,8 @@ def make_job(options: BenchOptions, scratch: Path) -> Job:
     """
     manifest = Manifest.load(options.bundle)
     plans, skipped = _plans(options, manifest, scratch)
-    shared = [fixed_work(manifest, *sizes) for sizes in _grid(options, manifest)]
-    curves = [fixed_work(manifest, *sizes) for sizes in _curves(options, manifest)]
+    shared = [fixed_work(manifest, *sizes, options.beam) for sizes in _grid(options, manifest)]
+    curves = [fixed_work(manifest, *sizes, options.beam) for sizes in _curves(options, manifest)]
     names = {work.workload.name for work in shared}
     alone = [work for work in curves if work.workload.name not in names]
     return Job(options, plans, skipped, [*shared, *_texts(options, manifest)], alone)
@@ -92,7 +93,8 @@ def make_job(options: BenchOptions, scratch: Path) -> Job:
 def _grid(options: BenchOptions, manifest: Manifest) -> list[tuple[int, int, int]]:
     """Batch, source, target of the workloads for all. The defaults are kept within the bundle's limits."""
     limits = manifest.limits
-    batches = options.batches or sorted({min(batch, limits.batch) for batch in BATCHES})
+    most = max(1, limits.batch // options.beam)
+    batches = options.batches or sorted({min(batch, most) for batch in BATCHES})
     sources = options.sources or [min(SOURCE, limits.source)]
     targets = options.targets or [min(TARGET, limits.target)]
     return list(itertools.product(batches, sources, targets))
@@ -104,7 +106,7 @@ def _curves(options: BenchOptions, manifest: Manifest) -> list[tuple[int, int, i
         return []
     limits = manifest.limits
     source, target = min(SOURCE, limits.source), min(TARGET, limits.target)
-    over_batches = [(batch, source, target) for batch in CURVE_BATCHES if batch <= limits.batch]
+    over_batches = [(batch, source, target) for batch in CURVE_BATCHES if batch * options.beam <= limits.batch]
     return [*over_batches, *((1, source, each) for each in CURVE_TARGETS if each <= limits.target and each != target)]
 
 
@@ -117,7 +119,7 @@ def _texts(options: BenchOptions, manifest: Manifest) -> list[Work]:
         sentences = checkpoint / "sentences.txt"
         if sentences.is_file() and sentences.stat().st_size:
             file = sentences
-    return text_work(options.bundle, manifest, file, options.lines)
+    return text_work(options.bundle, manifest, file, options.lines, options.beam)
 
 
 def _plans(

@@ -23,14 +23,15 @@ class Work:
     task: Task
 
 
-def fixed_work(manifest: Manifest, batch: int, source: int, target: int) -> Work:
+def fixed_work(manifest: Manifest, batch: int, source: int, target: int, beam: int = 1) -> Work:
     """Random ids, the same in every run.
 
     Raises:
         InputError: larger than the bundle takes.
     """
     limits = manifest.limits
-    sizes = (("batch", batch, limits.batch), ("source", source, limits.source), ("target", target, limits.target))
+    most_rows = limits.batch // beam
+    sizes = (("batch", batch, most_rows), ("source", source, limits.source), ("target", target, limits.target))
     for name, value, most in sizes:
         if not 1 <= value <= most:
             raise InputError(
@@ -38,7 +39,7 @@ def fixed_work(manifest: Manifest, batch: int, source: int, target: int) -> Work
             )
     workload = Workload(fixed_name(batch, source, target), "fixed", batch, float(source), target, batch)
     sources = [_random_ids(manifest, source, row) for row in range(batch)]
-    return Work(workload, Task(sources, target, True, [], manifest.tokens.pad))
+    return Work(workload, Task(sources, target, True, [], manifest.tokens.pad, beam))
 
 
 def _random_ids(manifest: Manifest, length: int, seed: int) -> list[int]:
@@ -49,7 +50,7 @@ def _random_ids(manifest: Manifest, length: int, seed: int) -> list[int]:
     return [*chosen.tolist(), tokens.eos]
 
 
-def text_work(bundle: Path, manifest: Manifest, file: Path | None, lines: int) -> list[Work]:
+def text_work(bundle: Path, manifest: Manifest, file: Path | None, lines: int, beam: int = 1) -> list[Work]:
     """Real sentences: the first `lines` of `file` that are not blank, else those of the bundle's self-check.
 
     One workload, or none if there is no file and the self-check has no sentences.
@@ -69,7 +70,7 @@ def text_work(bundle: Path, manifest: Manifest, file: Path | None, lines: int) -
     # The bundle has this limit for each sentence; peers have one for all.
     target = max(length_limit(len(source), len(prefix), manifest.limits.target) for source in sources)
     workload = Workload(f"text: {name}", "text", None, mean, target, len(sources))
-    return [Work(workload, Task(sources, target, False, prefix, manifest.tokens.pad))]
+    return [Work(workload, Task(sources, target, False, prefix, manifest.tokens.pad, beam))]
 
 
 def first_sentences(file: Path, lines: int) -> list[str]:

@@ -60,9 +60,10 @@ def test_json(toy: Translator) -> None:
     done = run("translate", BUNDLE, *arguments, stdin=b"one\n\n")
     found = [json.loads(line) for line in done.stdout.splitlines()]
     (result,) = toy.translate(["one"], max_length=6, min_length=2, prefix="the cat", scores=True)
-    assert found[1] == {"text": "", "ids": [], "scores": [], "truncated": False, "finished": True}
+    assert found[1] == {"text": "", "ids": [], "scores": [], "truncated": False, "finished": True, "looped": False}
     assert found[0] | {"scores": None} == {
-        "text": result.text, "ids": result.ids, "scores": None, "truncated": False, "finished": result.finished
+        "text": result.text, "ids": result.ids, "scores": None, "truncated": False, "finished": result.finished,
+        "looped": result.looped,
     }  # fmt: skip
     assert found[0]["scores"] == pytest.approx(result.scores, abs=1e-6)
 
@@ -74,7 +75,7 @@ def test_json_bytes() -> None:
     )
     ids = answer(Translator(BUNDLE).tokenizer.encode("one"), 2)[0]
     text = Translator(BUNDLE).tokenizer.decode(ids)
-    ends = '"truncated": false, "finished": false'
+    ends = '"truncated": false, "finished": false, "looped": false'
     assert done.stdout.decode() == f'{{"text": "{text}", "ids": [{ids[0]}, {ids[1]}], {ends}}}\n'
 
 
