@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from txport.benchmarks.contestants.backend import DEFAULT, Backend, Setting, Task, padded
 from txport.benchmarks.contestants.ignore_eos import encode_and_wait, fused_without_eos, ignore_eos, search_of
-from txport.runtime import Translator
+from txport.runtime import Options, Translator
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.engines.native import NativeEngine
 from txport.runtime.search.decoding import decode_all
@@ -55,8 +55,8 @@ class BundleBackend(Backend):
         translator = self._open(threads, int(setting.get("workers", "1").replace(DEFAULT, "0")))
         if not task.fixed:
             translate = translator.translate_ids
-            search = {"beam": task.beam, "early_stopping": True} if task.beam > 1 else {}
-            self._call = lambda: [x.ids for x in translate(task.sources, **search)]
+            options = Options(beam=task.beam, early_stopping=True) if task.beam > 1 else Options()
+            self._call = lambda: [x.ids for x in translate(task.sources, options)]
             return
         if isinstance(translator.engine, NativeEngine):  # the fused one
             del translator
