@@ -31,8 +31,8 @@ inline std::int64_t token_after(const Engine& engine, const History& history, st
   }
 }
 
-// Step, move rows at random (with repetitions, to fewer or more of them, to longer caches), force copies apart, and
-// compare every token with what its history gives alone. Ids from `first` to `last` are ordinary tokens.
+// Step, move rows at random (with repetitions, to fewer or more of them, to longer caches), force copies apart, refill
+// some, and compare every token with what its history gives alone. Ids from `first` to `last` are ordinary tokens.
 inline void check_moved_rows(const Engine& engine, std::uint32_t seed, std::int64_t first, std::int64_t last) {
   std::mt19937 random(seed);
   const auto number = [&](std::int64_t low, std::int64_t high) {
@@ -55,9 +55,12 @@ inline void check_moved_rows(const Engine& engine, std::uint32_t seed, std::int6
   std::int64_t target = number(3, 10);
   auto state = engine.allocate(rows.size(), kWidth, target, {});
   state->place(all, *engine.encode(padded, lengths), all, Ids(rows.size(), kLimit));
-  for (int turn = 0; turn < 6; ++turn) {
-    const std::int64_t steps = number(1, 2);
-    target = std::max(target, static_cast<std::int64_t>(rows[0].ids.size()) + steps + number(0, 9));
+  for (int turn = 0; turn < 8; ++turn) {
+    const std::int64_t steps = number(0, 3) == 0 ? number(1, 16) : number(1, 2);
+    std::size_t longest = 0;
+    for (const History& row : rows) longest = std::max(longest, row.ids.size());
+    if (static_cast<std::int64_t>(longest) + steps > kLimit) return;
+    target = std::max(target, static_cast<std::int64_t>(longest) + steps + number(0, 9));
     std::vector<std::size_t> taken(static_cast<std::size_t>(number(1, most)));
     for (std::size_t& row : taken)
       row = static_cast<std::size_t>(number(0, static_cast<std::int64_t>(rows.size()) - 1));
@@ -86,7 +89,14 @@ inline void check_moved_rows(const Engine& engine, std::uint32_t seed, std::int6
         tokens.push_back(number(first, last));
         rows[row].ids.push_back(tokens.back());
       }
-      state->override_tokens(forced, tokens, std::vector<bool>(forced.size(), false));
+      std::vector<bool> ended(rows.size(), false);
+      const auto any = static_cast<std::size_t>(number(0, 3 * static_cast<std::int64_t>(rows.size())));
+      if (any < rows.size()) ended[any] = true;
+      state->override_tokens(forced, tokens, ended);
+      if (any < rows.size()) {  // another sentence in its place
+        rows[any] = {{number(first, last), number(first, last)}, {}};
+        state->place({any}, *engine.encode(rows[any].source, {2}), {0}, {kLimit});
+      }
     }
   }
 }

@@ -401,13 +401,16 @@ TEST_CASE("threads share out tokens in order, and four positions of a sentence a
 
 TEST_CASE("rows that move go on as before, with each instruction set") {
   random_model::Options options;
-  options.int8 = true;
   options.target_vocabulary = options.source_vocabulary = 40;
-  const RandomModel model(options, 9);
-  targets::on_each([&](std::int64_t target) {
-    const auto engine = open(model, 2, target);
-    for (std::uint32_t seed = 0; seed < 10; ++seed) memory::check_moved_rows(*engine, seed, 4, 39);
-  });
+  for (const bool int8 : {false, true}) {
+    options.int8 = int8;
+    const RandomModel model(options, 9);
+    targets::on_each([&](std::int64_t target) {
+      for (std::uint32_t seed = 0; seed < 10; ++seed) {
+        memory::check_moved_rows(*open(model, 1 + static_cast<int>(seed % 3), target), seed, 4, 39);
+      }
+    });
+  }
 }
 
 TEST_CASE("a process that was forked works alone, and its engine can be closed") {

@@ -3,7 +3,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <memory>
 #include <random>
 #include <vector>
 
@@ -331,6 +333,26 @@ void CheckFunctions() {
   }
 }
 
+// Pages of a cache of so many positions, in any order in memory; what is behind the end is not a number.
+struct PagesOf {
+  CacheShape shape;
+  Block memory;
+  std::vector<Page> pages;
+
+  PagesOf(const CacheShape& whole, std::size_t positions) : shape(whole) {
+    shape.positions = kPanel;
+    memory = Block(padded(positions) / kPanel * shape.bytes());
+    std::fill_n(memory.data(), memory.bytes(), std::byte{0xFF});
+    for (std::size_t at = 0; at < memory.bytes(); at += shape.bytes()) {
+      pages.emplace_back(std::shared_ptr<void>(), memory.data() + at);
+    }
+    std::shuffle(pages.begin(), pages.end(), std::mt19937(static_cast<unsigned>(positions)));
+  }
+  HeadCache head(std::size_t layer, std::size_t head, std::size_t t) const {
+    return At(pages[t / kPanel].get(), shape, layer, head);
+  }
+};
+
 // `rows` queries of each of the heads from `first` to 2, in the second layer of a cache.
 void CheckAttention(std::size_t k, std::size_t length, std::size_t rows, bool int8, std::mt19937& random) {
   CAPTURE(k);
@@ -346,7 +368,8 @@ void CheckAttention(std::size_t k, std::size_t length, std::size_t rows, bool in
   shape.positions = padded(length + random() % 30);
   shape.int8 = int8;
   Block memory(shape.bytes());
-  std::fill_n(memory.data(), memory.bytes(), std::byte{0xFF});  // what is behind the end is not a number
+  std::fill_n(memory.data(), memory.bytes(), std::byte{0xFF});
+  const PagesOf paged(shape, length);
   const std::size_t most = std::max(shape.positions, width);
   const Block zeros(most * sizeof(float), true);
   const Block ones = rows_of(std::vector<float>(most, 1), 1, most);
@@ -370,11 +393,20 @@ void CheckAttention(std::size_t k, std::size_t length, std::size_t rows, bool in
     const Block value = rows_of(values[h], length, k);
     for (std::size_t t = 0; t < length; ++t) {
       At(memory.data(), shape, 1, h).Store(t, floats_of(key) + t * width, floats_of(value) + t * width, own);
+      paged.head(1, h, t).Store(t % kPanel, floats_of(key) + t * width, floats_of(value) + t * width, own);
     }
   }
   Block out(rows * kHeads * width * sizeof(float));
-  Attend(memory.data(), shape, 1, {first, kHeads}, length, {floats_of(queries), rows, kHeads * width, width}, own,
-         {floats_in(out), kHeads * width});
+  const std::size_t stride = kHeads * width;
+  Attend(Whole{memory.data()}, shape, 1, {first, kHeads}, length, {floats_of(queries), rows, stride, width}, own,
+         {floats_in(out), stride});
+  Block same(stride * sizeof(float));
+  for (std::size_t row = 0; row < rows; ++row) {
+    Attend(Paged{paged.pages.data()}, paged.shape, 1, {first, kHeads}, length,
+           {floats_of(queries) + row * stride, 1, 0, width}, own, {floats_in(same), 0});
+    const float* expected = floats_of(out) + row * stride;
+    REQUIRE(std::equal(expected + first * width, expected + stride, floats_of(same) + first * width));
+  }
   for (std::size_t n = first; n < rows * kHeads; n += n % kHeads + 1 < kHeads ? 1 : 1 + first) {
     const std::vector<double> expected = attention(
         {query.begin() + static_cast<std::ptrdiff_t>(n * k), query.begin() + static_cast<std::ptrdiff_t>(n * k + k)},

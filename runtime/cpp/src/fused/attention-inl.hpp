@@ -86,9 +86,23 @@ HWY_INLINE HeadCache At(std::byte* cache, const CacheShape& shape, std::size_t l
   return {cache + (layer * shape.heads + head) * shape.head_bytes(), shape.k, shape.positions, shape.int8};
 }
 
+// Where keys and values of a sentence are: in one piece, as those of the encoder and of cross-attention are, or in
+// pages of kPanel positions.
+struct Whole {
+  static constexpr bool kPaged = false;
+  std::byte* data;
+  std::byte* operator[](std::size_t /*page*/) const { return data; }
+};
+struct Paged {
+  static constexpr bool kPaged = true;
+  const Page* pages;
+  std::byte* operator[](std::size_t page) const { return pages[page].get(); }
+};
+
 // The softmax of `length` scores. What lies beyond the end, an earlier sentence's or anything, becomes zero up to a
-// multiple of 16. With `scales`: each times its scale, rounded `to` int8; returns the unit of these.
-HWY_INLINE float Softmax(float* scores, std::size_t length, const float* scales, std::uint8_t* to) {
+// multiple of 16. With `int8`: each times scales(position), rounded `to` int8; returns the unit of these.
+template <class Scales>
+HWY_INLINE float Softmax(float* scores, std::size_t length, bool int8, const Scales& scales, std::uint8_t* to) {
   const std::size_t width = padded(length);
   const auto within = [length](std::size_t t) HWY_ATTR { return hn::FirstN(df, length > t ? length - t : 0); };
   VF most = hn::Set(df, -1e30F);
@@ -101,12 +115,12 @@ HWY_INLINE float Softmax(float* scores, std::size_t length, const float* scales,
   for (std::size_t t = 0; t < width; t += kLanes) {
     VF e = hn::IfThenElseZero(within(t), Exp(hn::Sub(hn::Load(df, scores + t), most)));
     total = hn::Add(total, e);
-    if (scales != nullptr) e = hn::IfThenElseZero(within(t), hn::Mul(e, hn::Load(df, scales + t)));
+    if (int8) e = hn::IfThenElseZero(within(t), hn::Mul(e, hn::Load(df, scales(t))));
     top = hn::Max(top, e);
     hn::Store(e, df, scores + t);
   }
   const float by = 1.0F / hn::ReduceSum(df, total);
-  if (scales == nullptr) {
+  if (!int8) {
     ForEach({scores, 0}, 1, width, [by](VF e) HWY_ATTR { return hn::Mul(e, hn::Set(df, by)); });
     return 1;
   }
@@ -123,11 +137,13 @@ struct Queries {
   std::size_t head_stride;
 };
 
-// Of at most kQueries rows. One phase after the other for all heads: then each hides the others' latency.
-inline void AttendTo(std::byte* cache, const CacheShape& shape, std::size_t layer, Member::Range heads,
-                     std::size_t length, const Queries& queries, const OwnBuffers& own, const Out& out) {
+// Of at most kQueries rows, or of one, if `cache` is in pages. One phase after the other for all heads: then each hides
+// the others' latency.
+template <class Cache>
+void AttendTo(const Cache& cache, const CacheShape& shape, std::size_t layer, Member::Range heads, std::size_t length,
+              const Queries& queries, const OwnBuffers& own, const Out& out) {
   const std::size_t k = shape.k;
-  const std::size_t rows = queries.rows;
+  const std::size_t rows = Cache::kPaged ? 1 : queries.rows;
   const std::size_t width = padded(length);
   const auto query = [&](std::size_t n) {
     return queries.data + n % rows * queries.row_stride + (heads.begin + n / rows) * queries.head_stride;
@@ -136,6 +152,12 @@ inline void AttendTo(std::byte* cache, const CacheShape& shape, std::size_t laye
   const auto input = [&](std::size_t n, std::size_t size, std::int32_t zero, const float* from, std::size_t stride) {
     return shape.int8 ? Rows{own.bytes + n * size, size, own.attention_scale + n, zero} : FloatRows(from, stride);
   };
+  // The cache of number n's head, or a page of it.
+  const std::size_t bytes = shape.head_bytes();
+  const std::size_t first = (layer * shape.heads + heads.begin) * bytes;
+  const auto head = [=, positions = shape.positions, int8 = shape.int8](std::size_t n, std::size_t page) {
+    return HeadCache{cache[page] + first + n / rows * bytes, k, positions, int8};
+  };
   const std::size_t count = (heads.end - heads.begin) * rows;
   const std::int32_t zero_point = Int8::ZeroPoint(false);
   for (std::size_t n = 0; n < count && shape.int8; ++n) {
@@ -143,25 +165,37 @@ inline void AttendTo(std::byte* cache, const CacheShape& shape, std::size_t laye
   }
   for (std::size_t n = 0; n < count; n += rows) {
     const Rows a = input(n, k, zero_point, query(n), queries.row_stride);
-    const Matrix keys = At(cache, shape, layer, heads.begin + n / rows).KeyMatrix(own);
-    Multiply(keys, a, rows, 0, width / kPanel, {own.scores + n * width, width});
+    if constexpr (Cache::kPaged) {
+      const auto keys = [=, &own](std::size_t page) { return head(n, page).KeyMatrix(own); };
+      MultiplyPages<true>(keys, shape.int8, width / kPanel, a, own.scores + n * width);
+    } else {
+      Multiply(head(n, 0).KeyMatrix(own), a, rows, 0, width / kPanel, {own.scores + n * width, width});
+    }
   }
   for (std::size_t n = 0; n < count; ++n) {
-    const HeadCache head = At(cache, shape, layer, heads.begin + n / rows);
-    own.attention_scale[n] =
-        Softmax(own.scores + n * width, length, shape.int8 ? head.ValueScales() : nullptr, own.bytes + n * width);
+    const auto scales = [&](std::size_t t) {
+      return Cache::kPaged ? head(n, t / kPanel).ValueScales() + t % kPanel : head(n, 0).ValueScales() + t;
+    };
+    own.attention_scale[n] = Softmax(own.scores + n * width, length, shape.int8, scales, own.bytes + n * width);
   }
   for (std::size_t n = 0; n < count; n += rows) {
     const Rows a = input(n, width, 0, own.scores + n * width, width);
-    const std::size_t h = heads.begin + n / rows;
-    const Matrix values = At(cache, shape, layer, h).ValueMatrix(length, own);
-    Multiply(values, a, rows, 0, k / kPanel, {out.data + h * k, out.stride});
+    float* to = out.data + (heads.begin + n / rows) * k;
+    if constexpr (Cache::kPaged) {
+      const auto values = [=, &own](std::size_t page) {
+        return head(n, page).ValueMatrix(std::min(length - page * kPanel, kPanel), own);
+      };
+      MultiplyPages<false>(values, shape.int8, k / kPanel, a, to, width / kPanel);
+    } else {
+      Multiply(head(n, 0).ValueMatrix(length, own), a, rows, 0, k / kPanel, {to, out.stride});
+    }
   }
 }
 
 // Attention over the first `length` positions; `out` [rows, all heads].
-inline void Attend(std::byte* cache, const CacheShape& shape, std::size_t layer, Member::Range heads,
-                   std::size_t length, Queries queries, const OwnBuffers& own, Out out) {
+template <class Cache>
+void Attend(const Cache& cache, const CacheShape& shape, std::size_t layer, Member::Range heads, std::size_t length,
+            Queries queries, const OwnBuffers& own, Out out) {
   const std::size_t rows = queries.rows;
   for (std::size_t i = 0; i < rows; i += kQueries) {
     queries.rows = std::min(kQueries, rows - i);

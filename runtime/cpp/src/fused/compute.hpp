@@ -20,15 +20,6 @@ struct CacheShape {
   std::size_t k = 0;          // width of a head
   std::size_t positions = 0;  // padded
   bool int8 = false;
-
-  // Of each array that has an element for every position: keys, panels of values, and int8's scales and sums.
-  std::vector<std::size_t> position_bytes() const {
-    const std::size_t number = int8 ? 1 : sizeof(float);
-    std::vector<std::size_t> bytes{k * number};
-    bytes.insert(bytes.end(), k / kPanel, kPanel * number);
-    if (int8) bytes.insert(bytes.end(), 3, sizeof(float));
-    return bytes;
-  }
   std::size_t head_bytes() const { return positions * (int8 ? 2 * k + 3 * sizeof(float) : 2 * k * sizeof(float)); }
   std::size_t layer_bytes() const { return heads * head_bytes(); }
   std::size_t bytes() const { return layers * layer_bytes(); }
@@ -76,8 +67,7 @@ struct StepJob {
   std::size_t team = 0;        // as above
   Row* const* rows = nullptr;  // unfinished ones
   std::size_t count = 0;
-  std::size_t first = 0;   // how many rows other teams of the same call have before these
-  std::size_t target = 0;  // length of the self-attention caches
+  std::size_t first = 0;  // how many rows other teams of the same call have before these
   std::size_t eos = 0;
   std::size_t steps = 0;
   std::int64_t* made = nullptr;  // [steps, stride], of the state's rows from `base` on; filled with pad

@@ -22,7 +22,7 @@ class Decoder {
         team_(job.workspace.team(job.team)),
         best_(team_.best + member.rank * team_.best_stride),
         sums_(team_.sums + member.rank * team_.best_stride),
-        shape_(cache_shape(m_, job.target)),
+        shape_(cache_shape(m_, kPanel)),
         heads_(member.share(m_.heads.count)) {}
 
   // Every thread of a team keeps the same books; the first writes them down.
@@ -49,9 +49,9 @@ class Decoder {
   const Member& member_;
   const OwnBuffers& own_;
   const TeamBuffers& team_;
-  Best* const best_;    // [rows] among this thread's columns
-  double* const sums_;  // [rows] of these
-  const CacheShape shape_;
+  Best* const best_;           // [rows] among this thread's columns
+  double* const sums_;         // [rows] of these
+  const CacheShape shape_;     // of a page
   const Member::Range heads_;  // of this thread
   std::size_t rows_ = 0;
 
@@ -110,23 +110,25 @@ class Decoder {
     float* cross_mixed = team_.mixed + rows_ * m_.all;  // others may still read the former
     Product(AddNorm(m_, norm[0], rows_, delta, own_), layer.query_key_value, member_, own_.heads, m_.heads.count);
     for (std::size_t i = 0; i < rows_; ++i) {
-      std::byte* cache = own_.active[i].row->self.get();
+      const Page* pages = own_.active[i].row->pages.data();
       const std::size_t position = own_.active[i].progress.position();
       for (std::size_t h = heads_.begin; h < heads_.end; ++h) {
         const float* query = own_.heads + (i * m_.all + h * shape_.k) * 3;
-        At(cache, shape_, l, h).Store(position, query + shape_.k, query + 2 * shape_.k, own_);
+        At(pages[position / kPanel].get(), shape_, l, h)
+            .Store(position % kPanel, query + shape_.k, query + 2 * shape_.k, own_);
       }
-      Attend(cache, shape_, l, heads_, position + 1, {own_.heads + i * m_.all * 3, 1, 0, 3 * shape_.k}, own_,
+      Attend(Paged{pages}, shape_, l, heads_, position + 1, {own_.heads + i * m_.all * 3, 1, 0, 3 * shape_.k}, own_,
              {mixed + i * m_.all, 0});
     }
     member_.wait();
     delta = Output(mixed, layer.self_output);
     Product(AddNorm(m_, norm[1], rows_, delta, own_), layer.query, member_, own_.heads, m_.heads.count);
-    for (std::size_t i = 0; i < rows_; ++i) {
+    for (std::size_t i = 0, end = 0; i < rows_; i = end) {
       const Row& row = *own_.active[i].row;
-      const CacheShape shape = cache_shape(m_, row.source);
-      Attend(row.cross.get(), shape, l, heads_, row.source, {own_.heads + i * m_.all, 1, 0, shape_.k}, own_,
-             {cross_mixed + i * m_.all, 0});
+      while (end < rows_ && own_.active[end].row->cross == row.cross) ++end;  // of one sentence: read once
+      const Queries queries{own_.heads + i * m_.all, end - i, m_.all, shape_.k};
+      Attend(Whole{row.cross.get()}, cache_shape(m_, row.source), l, heads_, row.source, queries, own_,
+             {cross_mixed + i * m_.all, m_.all});
     }
     member_.wait();
     delta = Output(cross_mixed, layer.cross_output);

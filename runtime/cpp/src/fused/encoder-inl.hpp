@@ -62,8 +62,8 @@ class Encoder {
     for (std::size_t i = 0, end = 0; i < rows_; i = end) {
       while (end < rows_ && own_.tokens[end].sentence == own_.tokens[i].sentence) ++end;
       const Queries queries{own_.heads + i * 3 * m_.all, end - i, 3 * m_.all, 3 * k};
-      Attend(cache + own_.tokens[i].start, cache_shape(m_, Length(i)), 0, {0, m_.heads.count}, Length(i), queries, own_,
-             {mixed_ + i * m_.all, m_.all});
+      Attend(Whole{cache + own_.tokens[i].start}, cache_shape(m_, Length(i)), 0, {0, m_.heads.count}, Length(i),
+             queries, own_, {mixed_ + i * m_.all, m_.all});
     }
     Product({own_, mixed_, rows_, m_.all}, layer.output, Member{}, delta_);
     Product(AddNorm(m_, m_.encoder_norms[2 * l + 1], rows_, delta_, own_), layer.inner, Member{}, hidden_, 0,

@@ -334,6 +334,69 @@ inline void Multiply(const Matrix& w, const Rows& a, std::size_t rows, std::size
   MultiplyBy<Int8>(w, a, rows, begin, end, out);
 }
 
+// One row times kV / kParts panels from p on: each of a matrix of its own, page(p) and those beside it (kBeside); or of
+// page(0), whose inputs go on with the same panels of the `pages` - 1 after it.
+template <class W, bool kBeside, std::size_t kV, std::size_t kC, class PageOf, std::size_t... kI>
+HWY_INLINE void TileOfPages(const PageOf& page, std::size_t p, std::size_t pages, const Rows& a, float* to,
+                            std::index_sequence<kI...> /*sums and weights*/) {
+  const auto of = [&](std::size_t v) HWY_ATTR { return page(kBeside ? p + v / kParts : 0); };
+  const auto output = [p](std::size_t v) { return (kBeside ? v % kParts : p * kParts + v) * kLanes; };
+  Registers<typename W::Sums, std::index_sequence<kI...>> sums;
+  (sums.template Set<kI>(kI < kV ? W::Start(of(kI), a, output(kI)) : W::Zero()), ...);
+  const std::uint8_t* row = a.data;
+  for (std::size_t next = 0; next < pages; ++next) {
+    const Matrix w = page(kBeside ? p : next);
+    const std::array<const std::uint8_t*, kV * kC> panels{(kBeside ? of(kI % kV).data : w.panel(p + kI % kV / kParts)) +
+                                                          kI / kV * W::kStep + kI % kParts * (W::kStep / kParts)...};
+    for (std::size_t k = 0; k < w.steps; k += kC, row += 4 * kC) {
+      Registers<typename W::Weights, std::index_sequence<kI...>> weights;
+      (weights.template Set<kI>(W::Load(panels[kI] + k * W::kStep)), ...);
+      (sums.template Set<kI>(W::Dot(row + kI / kV * 4, weights.template Get<kI>(), sums.template Get<kI>())), ...);
+    }
+  }
+  ((kI < kV ? void() : sums.template Set<kI % kV>(hn::Add(sums.template Get<kI % kV>(), sums.template Get<kI>()))),
+   ...);
+  ((kI < kV ? hn::Store(W::Finish(of(kI), a, 0, output(kI), sums.template Get<kI>()), df, to + kI * kLanes) : void()),
+   ...);
+}
+
+template <class W, bool kBeside, std::size_t kP, class PageOf>
+HWY_NOINLINE void PageTile(const PageOf& page, std::size_t p, std::size_t pages, const Rows& a, float* to) {
+  constexpr std::size_t kV = std::min(kP, kMaxPanels) * kParts;
+  constexpr std::size_t kC = W::kExact && kV < 8 ? std::min<std::size_t>(4, 8 / kV) : 1;
+  TileOfPages<W, kBeside, kV, kC>(page, p, pages, a, to, std::make_index_sequence<kV * kC>());
+}
+
+template <class W, bool kBeside, class PageOf>
+void MultiplyPagesBy(const PageOf& page, std::size_t panels, std::size_t pages, const Rows& a, float* to) {
+  for (std::size_t p = 0; p < panels;) {
+    std::size_t count = kMaxPanels;
+    while (p + count > panels) count /= 2;
+    if (count == 4) {
+      PageTile<W, kBeside, 4>(page, p, pages, a, to + p * kPanel);
+    } else if (count == 2) {
+      PageTile<W, kBeside, 2>(page, p, pages, a, to + p * kPanel);
+    } else {
+      PageTile<W, kBeside, 1>(page, p, pages, a, to + p * kPanel);
+    }
+    p += count;
+  }
+}
+
+// One row times matrices of float32 or int8, page(0) and those after it: `panels` of them side by side, each of one
+// panel (kBeside); or `pages` of so many panels, each of which goes on with the inputs of the one before it.
+template <bool kBeside, class PageOf>
+void MultiplyPages(const PageOf& page, bool int8, std::size_t panels, const Rows& a, float* to, std::size_t pages = 1) {
+  if (!int8) return MultiplyPagesBy<Float32, kBeside>(page, panels, pages, a, to);
+#ifdef TXPORT_VNNI
+#if HWY_TARGET == HWY_AVX2 && defined(TXPORT_AVX_VNNI)
+  if (extensions().avx_vnni) return MultiplyPagesBy<Vnni<false>, kBeside>(page, panels, pages, a, to);
+#endif
+  if (has_vnni()) return MultiplyPagesBy<Vnni<true>, kBeside>(page, panels, pages, a, to);
+#endif
+  MultiplyPagesBy<Int8, kBeside>(page, panels, pages, a, to);
+}
+
 #ifdef TXPORT_SDOT
 HWY_POP_ATTRIBUTES
 #endif

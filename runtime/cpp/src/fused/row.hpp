@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "errors.hpp"
 
@@ -40,9 +41,12 @@ class Progress {
     finished_ = finished || position_ >= limit_;
   }
 
+  // How many tokens it has after so many steps, at most.
+  std::size_t after(std::size_t steps) const { return std::min(position_ + steps, limit_); }
+
   // Throws InputError: so many steps would pass the end of a cache of `target` positions.
   void check(std::size_t steps, std::size_t target) const {
-    if (!finished_ && std::min(position_ + steps, limit_) > target) {
+    if (!finished_ && after(steps) > target) {
       throw InputError("a row would pass the end of its cache of " + std::to_string(target) +
                        " tokens: move the rows to longer ones first");
     }
@@ -55,11 +59,15 @@ class Progress {
   bool finished_ = true;
 };
 
+// Self-attention's keys and values of kPanel positions, of all heads of all layers. Rows that came from one share those
+// that they had until then; no page is written that more than one row has.
+using Page = std::shared_ptr<std::byte>;
+
 struct Row {
   Progress progress;
   std::size_t source = 0;            // tokens
   std::shared_ptr<std::byte> cross;  // cross-attention's keys and values, of `source` positions
-  std::shared_ptr<std::byte> self;   // self-attention's, of as many as the state's target
+  std::vector<Page> pages;           // as many as have positions that were written
   std::size_t logits = 0;            // which row of the logits is this one's
 };
 

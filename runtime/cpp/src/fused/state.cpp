@@ -5,6 +5,7 @@
 #include <cstring>
 #include <deque>
 #include <optional>
+#include <stdexcept>
 #include <utility>
 
 #include "errors.hpp"
@@ -18,20 +19,57 @@ namespace {
 constexpr std::size_t kLeastRows = 2;
 constexpr std::size_t kMostBytes = std::size_t{512} << 10;
 
+std::size_t pages_of(std::size_t positions) { return padded(positions) / kPanel; }
+
+// Memory of pages (as in Kwon et al., "Efficient Memory Management for Large Language Model Serving with
+// PagedAttention", 2023). A page comes back when no row has it.
+class Pages : public std::enable_shared_from_this<Pages> {
+ public:
+  explicit Pages(std::size_t bytes) : bytes_(bytes) {}
+
+  // Makes room for so many in all. Throws std::bad_alloc.
+  void reserve(std::size_t count) {
+    if (count <= count_) return;
+    free_.reserve(count);
+    const Block& block = blocks_.emplace_back((count - count_) * bytes_);
+    for (; count_ < count; ++count_) free_.push_back(block.data() + (count - count_ - 1) * bytes_);
+  }
+  // One that was reserved.
+  Page take() {
+    if (free_.empty()) throw std::logic_error("no page is free");
+    std::byte* page = free_.back();
+    free_.pop_back();
+    return {page, [all = shared_from_this()](std::byte* back) { all->free_.push_back(back); }};
+  }
+
+ private:
+  const std::size_t bytes_;
+  std::size_t count_ = 0;
+  std::deque<Block> blocks_;
+  std::vector<std::byte*> free_;  // the last is the next to be taken
+};
+
+// A page that a row shared, and its own copy of it.
+struct PageCopy {
+  const std::byte* from;
+  std::byte* to;
+};
+
 class FusedState : public DecoderState {
  public:
+  // With the pages of a state from which this one takes rows.
   FusedState(std::shared_ptr<Shared> shared, std::size_t rows, std::int64_t source, std::int64_t target,
-             const Outputs& outputs)
+             const Outputs& outputs, std::shared_ptr<Pages> pages = nullptr)
       : shared_(std::move(shared)),
-        shape_(cache_shape(shared_->model, static_cast<std::size_t>(target))),
+        shape_(cache_shape(shared_->model, kPanel)),
+        pages_(pages != nullptr ? std::move(pages) : std::make_shared<Pages>(shape_.bytes())),
         source_(source),
         target_(target),
         outputs_(outputs),
         rows_(rows),
         candidates_(rows * outputs.top),
         normalisers_(outputs.top > 0 ? rows : 0) {
-    const auto caches = std::make_shared<Block>(rows * shape_.bytes());
-    for (std::size_t i = 0; i < rows; ++i) rows_[i].self = {caches, caches->data() + i * shape_.bytes()};
+    pages_->reserve(rows * pages_of(static_cast<std::size_t>(target)));
     if (outputs.logits) logits_.emplace(rows * shared_->model.projection.outputs() * sizeof(float), true);
   }
 
@@ -49,6 +87,7 @@ class FusedState : public DecoderState {
       row.progress.place(bos, static_cast<std::size_t>(target_limits[i]));
       row.source = sentence.length;
       row.cross = sentence.cross;
+      row.pages.clear();
     }
   }
 
@@ -111,51 +150,20 @@ class FusedState : public DecoderState {
     return result;
   }
 
-  // Rows keep their caches; copies of a row take those of rows that are not named.
-  void reorder(const std::vector<std::size_t>& rows) override {
-    std::vector<bool> named(rows_.size());
-    for (const std::size_t row : rows) named.at(row) = true;
-    std::vector<std::shared_ptr<std::byte>> free;
-    for (std::size_t i = 0; i < rows_.size(); ++i) {
-      if (!named[i]) free.push_back(rows_[i].self);
-    }
-    std::vector<bool> seen(rows_.size());
-    std::vector<Row> next;
-    next.reserve(rows.size());
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      Row row = rows_[rows[i]];
-      if (seen[rows[i]]) {
-        copy_cache(row, shape_, free.back().get());
-        row.self = free.back();
-        free.pop_back();
-      }
-      seen[rows[i]] = true;
-      row.logits = i;
-      next.push_back(std::move(row));
-    }
-    rows_ = std::move(next);
-  }
+  // Rows share the pages that they had so far; those that they go on writing are copied by the next step.
+  void reorder(const std::vector<std::size_t>& rows) override { rows_ = taken(rows, target_); }
 
-  // Rows keep their caches if these have the right length; copies of a row get new ones.
   std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) override {
-    auto next = std::make_unique<FusedState>(shared_, rows.size(), source_, target, outputs_);
-    std::vector<bool> seen(rows_.size());  // rows that were named before
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      Row row = rows_.at(rows[i]);
-      if (target != target_ || seen[rows[i]]) {
-        copy_cache(row, next->shape_, next->rows_[i].self.get());
-        row.self = next->rows_[i].self;
-      }
-      seen[rows[i]] = true;
-      row.logits = i;
-      next->rows_[i] = std::move(row);
-    }
+    auto next = std::make_unique<FusedState>(shared_, rows.size(), source_, target, outputs_, pages_);
+    next->rows_ = taken(rows, target);
     return next;
   }
 
  private:
   const std::shared_ptr<Shared> shared_;
-  const CacheShape shape_;
+  const CacheShape shape_;  // of a page
+  // As many as all rows need up to the target, and none has more.
+  const std::shared_ptr<Pages> pages_;
   const std::int64_t source_;
   const std::int64_t target_;
   const Outputs outputs_;
@@ -164,6 +172,50 @@ class FusedState : public DecoderState {
   std::vector<double> normalisers_;  // [rows]
   std::optional<Block> logits_;      // [rows, padded vocabulary]
   std::deque<StepOutput> unread_;
+
+  // These rows, the last of each in its own place. One that had more tokens than there will be room for is lost.
+  std::vector<Row> taken(const std::vector<std::size_t>& rows, std::int64_t target) {
+    std::vector<std::size_t> left(rows_.size());
+    for (const std::size_t row : rows) ++left.at(row);
+    std::vector<Row> next;
+    next.reserve(rows.size());
+    for (const std::size_t row : rows) {
+      next.push_back(--left[row] == 0 ? std::move(rows_[row]) : rows_[row]);
+      next.back().logits = next.size() - 1;
+      std::vector<Page>& pages = next.back().pages;
+      pages.resize(std::min(pages.size(), pages_of(static_cast<std::size_t>(target))));
+    }
+    return next;
+  }
+
+  // Gives a row pages of its own for what it will write, and returns those that must be copied.
+  std::vector<PageCopy> own_pages(const std::vector<Row*>& active, std::size_t steps) {
+    std::vector<PageCopy> copies;
+    for (Row* row : active) {
+      row->pages.resize(pages_of(row->progress.after(steps)));
+      for (std::size_t i = row->progress.position() / kPanel; i < row->pages.size(); ++i) {
+        Page& page = row->pages[i];
+        if (page.use_count() == 1) continue;
+        Page own = pages_->take();
+        if (page != nullptr) copies.push_back({page.get(), own.get()});
+        page = std::move(own);
+      }
+    }
+    return copies;
+  }
+
+  // Each thread the heads that it has in a step.
+  void copy_pages(const std::vector<PageCopy>& copies, const Member& member) const {
+    const Member::Range heads = member.share(shape_.heads);
+    const std::size_t bytes = (heads.end - heads.begin) * shape_.head_bytes();
+    for (const auto& [from, to] : copies) {
+      for (std::size_t layer = 0; layer < shape_.layers; ++layer) {
+        const std::size_t at = (layer * shape_.heads + heads.begin) * shape_.head_bytes();
+        std::memcpy(to + at, from + at, bytes);
+      }
+    }
+    if (!copies.empty()) member.wait();  // others may step the row, or another one that has the page
+  }
 
   void step_rows(const std::vector<Row*>& active, std::size_t steps, std::size_t positions, std::int64_t* made) {
     const auto start = std::chrono::steady_clock::now();
@@ -179,7 +231,9 @@ class FusedState : public DecoderState {
     size.positions = positions;
     size.top = outputs_.top;
     workspace->reserve(shared_->model, size);
+    const std::vector<PageCopy> copies = own_pages(active, steps);
     lease.run([&](const Member& member) {
+      copy_pages(copies, member);
       const Member team = size.data_parallel ? Member{} : member;
       const Member::Range mine = size.data_parallel ? member.share(active.size()) : Member::Range{0, active.size()};
       StepJob job{shared_->model, *workspace};
@@ -187,7 +241,6 @@ class FusedState : public DecoderState {
       job.rows = active.data() + mine.begin;
       job.count = mine.end - mine.begin;
       job.first = mine.begin;
-      job.target = static_cast<std::size_t>(target_);
       job.eos = static_cast<std::size_t>(shared_->tokens.eos);
       job.steps = steps;
       job.made = made;
@@ -199,6 +252,7 @@ class FusedState : public DecoderState {
       job.normalisers = normalisers_.data();
       instruction_set().step(job, team);
     });
+    for (Row* row : active) row->pages.resize(pages_of(row->progress.position()));
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
     shared_->step_tuner.record(active.size(), threads, time.count() / static_cast<double>(steps * active.size()));
   }
@@ -206,19 +260,6 @@ class FusedState : public DecoderState {
   const float* logits_of(std::size_t row) const {
     if (!logits_) throw InputError("logits were not asked for when the state was allocated");
     return reinterpret_cast<const float*>(logits_->data()) + rows_.at(row).logits * shared_->model.projection.outputs();
-  }
-
-  // The used part of a row's cache to one of another length.
-  void copy_cache(const Row& row, const CacheShape& shape, std::byte* to) const {
-    const std::size_t used = std::min({padded(row.progress.position()), shape_.positions, shape.positions});
-    const std::byte* at = row.self.get();
-    for (std::size_t head = 0; head < shape.layers * shape.heads; ++head) {
-      for (const std::size_t bytes : shape.position_bytes()) {
-        std::memcpy(to, at, used * bytes);
-        to += shape.positions * bytes;
-        at += shape_.positions * bytes;
-      }
-    }
   }
 };
 
