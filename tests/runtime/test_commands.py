@@ -130,7 +130,7 @@ def test_bad_use(arguments: list[object], words: list[str]) -> None:
 
 
 def test_bad_options_are_clicks() -> None:
-    for arguments in ([], [BUNDLE, "--beam", 4], [BUNDLE, "--max-length", "long"]):
+    for arguments in ([], [BUNDLE, "--quality", 4], [BUNDLE, "--max-length", "long"]):
         done = run("translate", *arguments)
         assert done.returncode == 2 and done.stderr.startswith(b"Usage: tx-translate")
     assert run("translate", "--help").stdout.startswith(b"Usage: tx-translate")
