@@ -159,6 +159,7 @@ class Engine(Protocol):
     limits: Limits
     tokens: SpecialTokens
     vocabulary: int  # logits of a row
+    ragged: bool  # whether short sources beside long ones cost nothing: no padding is computed
     poll: int  # the most steps that the host has not seen; 1 where reading costs nothing
 
     def encode(self, input_ids: Int64, source_lengths: Int64) -> Memory:

@@ -1,11 +1,12 @@
 """Results of a `Translator`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from txport.runtime.engine import Float32
-from txport.runtime.search.requests import Hypothesis
+from txport.runtime.options import Options
+from txport.runtime.search.requests import Hypothesis, Result
 from txport.runtime.text.alignment import Alignment
 from txport.runtime.text.requests import Sentence
 
@@ -44,8 +45,27 @@ class Translation:
     hypotheses: tuple["Translation", ...] = ()
 
 
-def translation_of(tokenizer: "Tokenizer", eos: int, asked: Sentence, made: Hypothesis) -> Translation:
-    """The translation of a sentence."""
+def empty(options: Options) -> Translation:
+    """The translation of a sentence in which there is nothing to translate."""
+    return Translation("", [], [] if options.scores else None, truncated=False, finished=True)
+
+
+def translations_of(
+    tokenizer: "Tokenizer", eos: int, asked: Sequence[Sentence], results: Sequence[Result]
+) -> list[Translation]:
+    """A translation for each hypothesis of the results; `asked` has the sentence of each."""
+    made = [hypothesis for result in results for hypothesis in result.hypotheses]
+    return [_translation(tokenizer, eos, *each) for each in zip(asked, made, strict=True)]
+
+
+def best_of(translations: Sequence[Translation], results: Sequence[Result]) -> list[Translation]:
+    """The first translation of each result, which has the others as its hypotheses."""
+    following = iter(translations)
+    groups = (tuple(next(following) for _ in result.hypotheses) for result in results)
+    return [group[0] if len(group) == 1 else replace(group[0], hypotheses=group) for group in groups]
+
+
+def _translation(tokenizer: "Tokenizer", eos: int, asked: Sentence, made: Hypothesis) -> Translation:
     own = made.ids[:-1] if made.ids[-1] in asked.request.search.rules.end_ids else made.ids
     finished = made.ids[-1] == eos or own is not made.ids
     text = tokenizer.decode(own)

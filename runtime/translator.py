@@ -1,11 +1,12 @@
 """Text in, text out: the one class that an application needs."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from numbers import Integral
 from pathlib import Path
+from threading import Lock
 from typing import Any, NoReturn
 
 from txport.runtime.arguments import check_ids, listed
@@ -16,9 +17,11 @@ from txport.runtime.errors import InputError
 from txport.runtime.files import new_file
 from txport.runtime.libraries import needs
 from txport.runtime.options import DEFAULTS, Options
-from txport.runtime.results import AttentionMaps, Piece, Score, Translation, translation_of
+from txport.runtime.results import AttentionMaps, Piece, Score, Translation, best_of, empty, translations_of
 from txport.runtime.scoring import Answer, Scorer
-from txport.runtime.search.decoding import decode_all, stream
+from txport.runtime.search.decoding import check_streams, decode_all, stream
+from txport.runtime.search.queue import Pending, Queue, answered
+from txport.runtime.search.requests import Result, Token
 from txport.runtime.search.scheduler import BATCH_TOKENS
 from txport.runtime.text.lines import as_line, open_lines, text_windows
 from txport.runtime.text.requests import Call, Sentence
@@ -85,6 +88,8 @@ class Translator:
             raise InputError(f"the batch {batch} is not between 1 and {most}, the most of this bundle")
         self._batch, self._batch_tokens = batch, batch_tokens
         self._directory = directory
+        self._lock = Lock()  # of the queue's making
+        self._queue: Queue | None = None
         self._opened: Scorer | None = Scorer(directory, self.manifest, self.tokenizer, opened, choice.device, threads)
 
     @property
@@ -93,7 +98,14 @@ class Translator:
         return self._scorer.engine
 
     def close(self) -> None:
-        """Give back the memory of the model, as soon as no call uses it any more. A second call does nothing."""
+        """Give back the memory of the model, as soon as no call uses it any more. A second call does nothing.
+
+        What was submitted is answered before.
+        """
+        with self._lock:
+            queue, self._queue = self._queue, None
+        if queue is not None:
+            queue.close()
         self._opened = None
 
     def __enter__(self) -> "Translator":
@@ -214,6 +226,49 @@ class Translator:
         for token in stream(self.engine, asked.request):
             yield Piece(token.id, text.add(token.id, token.last), token.score)
 
+    def submit(
+        self,
+        sentence: str,
+        options: Options = DEFAULTS,
+        *,
+        seconds: float | None = None,
+        on_piece: Callable[[Piece], object] | None = None,
+        **changes: Any,
+    ) -> Pending:
+        """Translate one sentence in the batch that runs; any thread may do so at any time.
+
+        Args:
+            sentence, options, changes: as for `translate`.
+            seconds: time to a deadline, after which the answer is a `DeadlineExceeded`.
+            on_piece: is called with each token as it is made, in the thread that decodes: it must return at once.
+
+        Returns:
+            the `Translation` to come: a `concurrent.futures.Future`, which may be awaited, too. `cancel` frees its row.
+
+        Raises:
+            InputError: as `translate`, or pieces are asked of a search that has several answers.
+            ResourceError: as many requests wait as may (`txport.runtime.search.queue.MOST_WAITING`).
+        """
+        call = self._call(options, changes)
+        with self._lock:
+            if self._queue is None:
+                self._queue = Queue(self.engine, rows=self._batch, batch_tokens=self._batch_tokens)
+        asked = call.sentence(sentence, "the sentence")
+        if asked is None:
+            return answered(empty(call.options))
+        on_token = None if on_piece is None else self._pieces(on_piece, asked)
+        return self._queue.submit(
+            asked.request,
+            seconds=seconds,
+            on_token=on_token,
+            convert=lambda result: self._built([asked], [result], call.options)[0],
+        )
+
+    def _pieces(self, on_piece: Callable[[Piece], object], asked: Sentence) -> Callable[[Token], object]:
+        check_streams(asked.request.search)
+        text = TextStream(self.tokenizer)
+        return lambda token: on_piece(Piece(token.id, text.add(token.id, token.last), token.score))
+
     def score(
         self, sources: Iterable[str], targets: Iterable[Answer], options: Options = DEFAULTS, **changes: Any
     ) -> list[Score]:
@@ -238,9 +293,8 @@ class Translator:
 
     def _translate(self, texts: Iterable[str], call: Call, what: str, first: int) -> list[Translation]:
         asked = [call.sentence(text, f"{what} {at}", at) for at, text in enumerate(listed(texts), first)]
-        empty = Translation("", [], [] if call.options.scores else None, truncated=False, finished=True)
         translations = iter(self._translations([sentence for sentence in asked if sentence is not None], call.options))
-        return [empty if sentence is None else next(translations) for sentence in asked]
+        return [empty(call.options) if sentence is None else next(translations) for sentence in asked]
 
     def _translations(self, sentences: Sequence[Sentence], options: Options) -> list[Translation]:
         results = decode_all(
@@ -250,15 +304,14 @@ class Translator:
             batch_tokens=self._batch_tokens,
             workers=self._workers,
         )
+        return self._built(sentences, results, options)
+
+    def _built(self, sentences: Sequence[Sentence], results: Sequence[Result], options: Options) -> list[Translation]:
         asked = [sentence for sentence, result in zip(sentences, results, strict=True) for _ in result.hypotheses]
-        made = [hypothesis for result in results for hypothesis in result.hypotheses]
-        eos = self.manifest.tokens.eos
-        translations = [translation_of(self.tokenizer, eos, *each) for each in zip(asked, made, strict=True)]
+        translations = translations_of(self.tokenizer, self.manifest.tokens.eos, asked, results)
         if options.alignments or options.attention:
             translations = self._scorer.align(options, asked, translations)
-        following = iter(translations)
-        groups = (tuple(next(following) for _ in result.hypotheses) for result in results)
-        return [group[0] if len(group) == 1 else replace(group[0], hypotheses=group) for group in groups]
+        return best_of(translations, results)
 
     @property
     def _scorer(self) -> Scorer:

@@ -38,6 +38,8 @@ class DeviceEngine:
         self._pool = Pool(device, manifest, program)
         self._cross = cross_names(manifest.model.decoder_layers)
 
+    ragged = False
+
     @property
     def captured(self) -> bool:
         """True while its steps are replayed as CUDA graphs; false once the device has refused one."""

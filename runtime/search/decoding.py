@@ -78,9 +78,8 @@ def decode_all(
 
 def stream(engine: Engine, request: Request) -> Iterator[Token]:
     """Answer one request and yield its tokens as they are made, eos too."""
-    if not isinstance(policy := policy_of(engine, request.search), Greedy):
-        raise InputError("a stream is greedy: beams, samples and alternatives need `translate`")
-    scheduler = Scheduler(engine, policy, rows=1, poll=1)
+    check_streams(request.search)
+    scheduler = Scheduler(engine, policy_of(engine, request.search), rows=1, poll=1)
     scheduler.submit([request])
     count = 0
     for (slot,) in scheduler.steps():
@@ -88,6 +87,16 @@ def stream(engine: Engine, request: Request) -> Iterator[Token]:
             last = slot.done and position == len(slot.ids) - 1
             yield Token(slot.ids[position], slot.scores[position] if request.scores else None, last)
         count = len(slot.ids)
+
+
+def check_streams(search: Search) -> None:
+    """Refuse a search whose tokens are not known one by one.
+
+    Raises:
+        InputError: it is not greedy.
+    """
+    if search.beam > 1 or search.sampling is not None or search.alternatives > 0:
+        raise InputError("a stream is greedy: beams, samples and alternatives need `translate`")
 
 
 @contextmanager

@@ -9,14 +9,14 @@ Threads that drain one scheduler share its queue; each runs a batch of its own.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, takewhile
 from threading import Lock
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from txport.runtime.engine import DecoderState, Engine, Int64, Memory
-from txport.runtime.errors import InputError
+from txport.runtime.errors import InputError, TxportError
 from txport.runtime.search.requests import Request, Result, Slot
 
 # The most source tokens (padding included) that rows of one batch hold by default.
@@ -74,6 +74,7 @@ class Scheduler:
         batch_tokens: the most source tokens, padding included, that run together, but one row at least.
         workers: threads that will drain the queue at once: the batch of each has a share of `rows` and `batch_tokens`.
         poll: the most steps that the host has not seen; None for the engine's own.
+        on_failure: is told of the requests that a batch has lost, and why; the next batch follows. None to raise.
     """
 
     def __init__(
@@ -85,8 +86,10 @@ class Scheduler:
         batch_tokens: int = BATCH_TOKENS,
         workers: int = 1,
         poll: int | None = None,
+        on_failure: Callable[[list[int], TxportError], object] | None = None,
     ) -> None:
         self.engine = engine
+        self._on_failure = on_failure
         self.policy = policy
         self.poll = poll or engine.poll
         most = engine.limits.batch // policy.rows
@@ -99,6 +102,7 @@ class Scheduler:
         self._queue: deque[_Entry] = deque()
         self._submissions = 0
         self._batches = 0
+        self._cancelled: set[int] = set()
         self._stopped = False
 
     def submit(self, requests: Sequence[Request]) -> range:
@@ -129,8 +133,14 @@ class Scheduler:
     def steps(self) -> Iterator[list[Slot]]:
         """Run batches until nothing waits, and yield the slots that worked after each group of steps."""
         while (sizes := self._open()) is not None:
+            batch: _Batch | None = None
             try:
-                yield from _Batch(self, *sizes).steps()
+                batch = _Batch(self, *sizes)
+                yield from batch.steps()
+            except TxportError as error:
+                if self._on_failure is None:
+                    raise
+                self._on_failure(batch.unanswered() if batch is not None else self._dropped(), error)
             finally:
                 with self._lock:
                     self._batches -= 1
@@ -139,10 +149,41 @@ class Scheduler:
         """Let every thread that drains end after its step; answers that have not ended are lost."""
         self._stopped = True
 
+    def cancel(self, index: int) -> bool:
+        """Give up a request: it leaves the queue, or its row after the step that is under way, without a result.
+
+        Returns:
+            whether it still waited; the index of one that does not must be that of a request that has not ended.
+        """
+        with self._lock:
+            waiting = next((entry for entry in self._queue if entry.number == index), None)
+            if waiting is None:
+                self._cancelled.add(index)
+                return False
+            self._queue.remove(waiting)
+            return True
+
+    def cancelled(self, index: int) -> bool:
+        """Whether a request that runs was given up; asked once."""
+        if index not in self._cancelled:
+            return False
+        self._cancelled.discard(index)
+        return True
+
+    @property
+    def cancels(self) -> bool:
+        """Whether a request that runs was given up."""
+        return bool(self._cancelled)
+
     @property
     def idle(self) -> bool:
         """Whether no request waits."""
         return not self._queue
+
+    def _dropped(self) -> list[int]:
+        """The requests of a batch for which there is no memory: those that it would have begun with leave the queue."""
+        with self._lock:
+            return [self._queue.popleft().number for _ in range(min(len(self._queue), self._rows))]
 
     @property
     def stopped(self) -> bool:
@@ -187,19 +228,20 @@ class Scheduler:
     def _ready(self, state: DecoderState, logits: bool, most: int) -> int:
         """Number of entries at the head of the queue that belong in a running batch.
 
-        One that is too wide or needs logits lets the batch drain, so that it begins the next one. That is rare where
-        many wait, since the longest come first. Sentences of half the width get a batch of their own if they can fill
-        it, so that they do not pay for the padding.
+        One that is too wide for an engine that pads, or needs logits, lets the batch drain, so that it begins the next
+        one. That is rare where many wait, since the longest come first. Sentences of half the width get a batch of
+        their own if they can fill it, so that they do not pay for the padding.
         """
         if not self._queue:
             return 0
-        narrow = all(2 * entry.width <= state.source for entry in self._head())
+        ragged = self.engine.ragged
+        narrow = not ragged and all(2 * entry.width <= state.source for entry in self._head())
         if narrow and len(self._queue) * self.policy.rows >= state.rows:
             return 0
         head = islice(self._queue, min(most, self._share(self._workers)))
 
         def fits(entry: _Entry) -> bool:
-            return entry.width <= state.source and (logits or not self.policy.needs_logits(entry.request))
+            return (ragged or entry.width <= state.source) and (logits or not self.policy.needs_logits(entry.request))
 
         return sum(1 for _ in takewhile(fits, head))
 
@@ -212,12 +254,15 @@ class _Batch:
         self._engine = scheduler.engine
         self._policy = scheduler.policy
         self._width = self._policy.rows
+        self._source = source
+        widest = self._engine.limits.source if self._engine.ragged else source
         self._state: DecoderState = self._engine.allocate(
-            rows * self._width, source, target, logits=logits, top=self._policy.top
+            rows * self._width, widest, target, logits=logits, top=self._policy.top
         )
         self._logits = logits
         self._slots: list[Slot | None] = [None] * rows
         self._encoded: deque[tuple[_Entry, Memory, int]] = deque()  # with the row of the memory
+        self._encoding: list[_Entry] = []
         self._starved = False  # the last refill left rows free
         self._in_flight = 0  # steps of the group that the device began while the host read another
 
@@ -225,6 +270,7 @@ class _Batch:
         """Step, and yield the slots that worked; those that are done have left the batch already."""
         while not self._scheduler.stopped:
             if not self._in_flight:
+                self._give_up()
                 self._add_rows()
                 self._refill()
             working = self._working()
@@ -234,6 +280,22 @@ class _Batch:
             self._step(working)
             self._slots = [None if slot is None or slot.done else slot for slot in self._slots]
             yield working
+
+    def _give_up(self) -> None:
+        """Free the rows of requests that were cancelled."""
+        if not self._scheduler.cancels:
+            return
+        for index, slot in enumerate(self._slots):
+            if slot is not None and self._scheduler.cancelled(slot.index):
+                rows = range(index * self._width, (index + 1) * self._width)
+                self._state.override(rows, [self._engine.tokens.pad] * self._width, [True] * self._width)
+                self._slots[index] = None
+        self._encoded = deque(each for each in self._encoded if not self._scheduler.cancelled(each[0].number))
+
+    def unanswered(self) -> list[int]:
+        """The requests that this batch has taken and not answered."""
+        waiting = [*(entry for entry, _, _ in self._encoded), *self._encoding]
+        return [slot.index for slot in self._working()] + [entry.number for entry in waiting]
 
     def _working(self) -> list[Slot]:
         return [slot for slot in self._slots if slot is not None]
@@ -245,7 +307,7 @@ class _Batch:
     def _add_rows(self) -> None:
         """Take at least twice as many rows if more sentences wait than rows are free."""
         count = len(self._slots)
-        most = self._scheduler.most_rows(self._state.source)
+        most = self._scheduler.most_rows(self._source)
         waiting = self._waiting(most) if count < most else 0
         if not waiting or (needed := len(self._working()) + waiting) <= count:
             return
@@ -283,7 +345,9 @@ class _Batch:
         ids = np.full((len(group), int(lengths.max())), self._engine.tokens.pad, np.int64)
         for row, entry in enumerate(group):
             ids[row, : lengths[row]] = entry.request.source_ids
+        self._encoding = group  # lost if this fails
         memory = self._engine.encode(ids, lengths)
+        self._encoding = []
         self._encoded.extend((entry, memory, row) for row, entry in enumerate(group))
         return True
 

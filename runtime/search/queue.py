@@ -1,0 +1,251 @@
+"""Requests of many threads, which join the batch that runs.
+
+A request takes the next free row of the running batch. Requests of one search share a batch; batches of several
+searches take turns, step by step, in the queue's thread.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from threading import Condition, Thread
+from typing import Any
+
+from txport.runtime.engine import Engine
+from txport.runtime.errors import InputError, ResourceError, TxportError
+from txport.runtime.search.decoding import policy_of
+from txport.runtime.search.requests import Request, Result, Slot, Token
+from txport.runtime.search.scheduler import BATCH_TOKENS, Scheduler
+from txport.runtime.search.settings import Search
+
+# The most requests that wait for a row, unless the caller says otherwise.
+MOST_WAITING = 1024
+CLOSED = "the queue was closed: open the bundle again"
+
+
+class DeadlineExceeded(TxportError):
+    """A request had no answer at its deadline."""
+
+
+class Pending(Future[Any]):
+    """An answer to come: a `Future` that may be awaited, too. To cancel it frees the row that works on it."""
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return asyncio.wrap_future(self).__await__()
+
+
+def answered(result: object) -> Pending:
+    """An answer that is here already."""
+    answer = Pending()
+    answer.set_result(result)
+    return answer
+
+
+@dataclass
+class _Ticket:
+    """A request that has no answer yet.
+
+    Attributes:
+        future: gets the answer.
+        deadline: by `time.monotonic`; None for none.
+        convert: makes the answer of the result.
+        on_token: takes each token as it is made; None where nobody listens.
+        given: tokens that it has taken.
+    """
+
+    future: Pending
+    deadline: float | None
+    convert: Callable[[Result], object]
+    on_token: Callable[[Token], object] | None
+    given: int = 0
+
+
+class _Lane:
+    """Requests of one search: their scheduler, and the batch that runs."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.tickets: dict[int, _Ticket] = {}
+        self.steps: Iterator[list[Slot]] | None = None
+
+
+class Queue:
+    """Answers to requests, by a thread of its own.
+
+    Args:
+        engine: what runs the model.
+        rows, batch_tokens: as for `txport.runtime.search.scheduler.Scheduler`.
+        most_waiting: requests that may wait; more are refused.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        rows: int | None = None,
+        batch_tokens: int = BATCH_TOKENS,
+        most_waiting: int = MOST_WAITING,
+    ) -> None:
+        self._engine = engine
+        self._rows = rows
+        self._batch_tokens = batch_tokens
+        self._most_waiting = most_waiting
+        self._changed = Condition()  # of all that follows
+        self._lanes: dict[Search, _Lane] = {}
+        self._cancelled: deque[tuple[_Lane, int]] = deque()
+        self._unanswered = 0
+        self._closing = False
+        self._thread = Thread(target=self._run, name="txport-queue", daemon=True)
+        self._thread.start()
+
+    def submit(
+        self,
+        request: Request,
+        *,
+        seconds: float | None = None,
+        on_token: Callable[[Token], object] | None = None,
+        convert: Callable[[Result], object] = lambda result: result,
+    ) -> Pending:
+        """Queue a request; any thread may do so at any time.
+
+        Args:
+            request: the sentence.
+            seconds: the time to its deadline; None for none.
+            on_token: is called in the queue's thread with each token; it must return at once and raise nothing.
+            convert: makes the answer of the `Result`, in the queue's thread.
+
+        Returns:
+            the answer to come.
+
+        Raises:
+            InputError: the request cannot be answered, or the queue was closed.
+            ResourceError: as many requests wait as may.
+        """
+        deadline = None if seconds is None else time.monotonic() + seconds
+        future = Pending()
+        with self._changed:
+            if self._closing:
+                raise InputError(CLOSED)
+            if self._unanswered >= self._most_waiting:
+                raise ResourceError(f"{self._unanswered} requests wait already, which is the most: try again later")
+            lane = self._lane(request.search)
+            (index,) = lane.scheduler.submit([request])
+            lane.tickets[index] = _Ticket(future, deadline, convert, on_token)
+            self._unanswered += 1
+            self._changed.notify()
+        future.add_done_callback(lambda done: self._cancel(lane, index) if done.cancelled() else None)
+        return future
+
+    @property
+    def unanswered(self) -> int:
+        """Requests that have no answer yet."""
+        return self._unanswered
+
+    def close(self, *, drain: bool = True) -> None:
+        """Take no more requests; answer those that are here, or cancel them. A second call does nothing."""
+        with self._changed:
+            self._closing = True
+            waiting = [] if drain else [each.future for lane in self._lanes.values() for each in lane.tickets.values()]
+            self._changed.notify()
+        for future in waiting:
+            future.cancel()
+        self._thread.join()
+
+    def _lane(self, search: Search) -> _Lane:
+        if search not in self._lanes:
+            scheduler = Scheduler(
+                self._engine,
+                policy_of(self._engine, search),
+                rows=self._rows,
+                batch_tokens=self._batch_tokens,
+                on_failure=lambda indices, error: self._fail(lane, indices, error),
+            )
+            lane = self._lanes[search] = _Lane(scheduler)
+        return self._lanes[search]
+
+    def _cancel(self, lane: _Lane, index: int) -> None:
+        with self._changed:
+            self._cancelled.append((lane, index))
+            self._changed.notify()
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except Exception as error:  # a bug here, or in a caller's on_token: nobody may wait for ever
+            with self._changed:
+                self._closing = True
+                waiting = [(lane, index) for lane in self._lanes.values() for index in lane.tickets]
+            for lane, index in waiting:
+                self._fail(lane, [index], error)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closing or self._unanswered)
+                if self._closing and not self._unanswered:
+                    return
+                self._drop_cancelled()
+                working = [lane for lane in self._lanes.values() if lane.tickets]
+            for lane in working:
+                self._step(lane)
+
+    def _drop_cancelled(self) -> None:
+        while self._cancelled:
+            lane, index = self._cancelled.popleft()
+            if self._taken(lane, index) is not None:
+                lane.scheduler.cancel(index)
+
+    def _taken(self, lane: _Lane, index: int) -> _Ticket | None:
+        ticket = lane.tickets.pop(index, None)
+        self._unanswered -= ticket is not None
+        return ticket
+
+    def _step(self, lane: _Lane) -> None:
+        """One group of steps of a lane's batch."""
+        if lane.steps is None:
+            lane.steps = lane.scheduler.steps()
+        slots = next(lane.steps, None)
+        if slots is None:  # nothing waits for a batch any more; the next request begins another
+            lane.steps = None
+            return
+        now = time.monotonic()
+        for slot in slots:
+            ticket = lane.tickets.get(slot.index)
+            if ticket is None:
+                continue
+            self._give_tokens(slot, ticket)
+            if slot.done:
+                self._finish(lane, slot.index, slot.result())
+        late = [index for index, each in lane.tickets.items() if each.deadline is not None and each.deadline <= now]
+        for index in late:
+            self._fail(lane, [index], DeadlineExceeded("there was no answer at the deadline"))
+            lane.scheduler.cancel(index)
+
+    @staticmethod
+    def _give_tokens(slot: Slot, ticket: _Ticket) -> None:
+        if ticket.on_token is None:
+            return
+        for position in range(ticket.given, len(slot.ids)):
+            last = slot.done and position == len(slot.ids) - 1
+            score = slot.scores[position] if slot.request.scores else None
+            ticket.on_token(Token(slot.ids[position], score, last))
+        ticket.given = len(slot.ids)
+
+    def _finish(self, lane: _Lane, index: int, result: Result) -> None:
+        with self._changed:
+            ticket = self._taken(lane, index)
+        if ticket is None or not ticket.future.set_running_or_notify_cancel():
+            return
+        try:
+            ticket.future.set_result(ticket.convert(result))
+        except Exception as error:
+            ticket.future.set_exception(error)
+
+    def _fail(self, lane: _Lane, indices: list[int], error: Exception) -> None:
+        for index in indices:
+            with self._changed:
+                ticket = self._taken(lane, index)
+            if ticket is not None and ticket.future.set_running_or_notify_cancel():
+                ticket.future.set_exception(error)

@@ -1,0 +1,205 @@
+"""A queue whose requests join the batch that runs: answers, order, cancellation, deadlines, bounds and faults."""
+
+import random
+import time
+from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
+from dataclasses import replace
+from threading import Event
+
+import pytest
+from greedy_oracle import REQUEST, check_results, oracle, sources
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_engine import TOKENS, MemoryEngine
+from txport.runtime.bundle.schema import Limits
+from txport.runtime.engine import Int64
+from txport.runtime.errors import EngineError, InputError, ResourceError
+from txport.runtime.search.decoding import decode_all
+from txport.runtime.search.queue import DeadlineExceeded, Queue
+from txport.runtime.search.requests import Request, Token
+from txport.runtime.search.settings import Rules, Sampling, Search
+
+SEARCHES = [
+    Search(),
+    Search(beam=2, n_best=2),
+    Search(rules=Rules(no_repeat_ngram=2)),
+    Search(sampling=Sampling(seed=4)),
+]
+
+
+class Gate(MemoryEngine):
+    """An engine whose encoder waits until it may go on."""
+
+    def __init__(self, rows: int = 4) -> None:
+        super().__init__(Limits(rows, 12, 100), eos_weight=-99.0)
+        self.arrived, self.open = Event(), Event()
+
+    def encode(self, input_ids: Int64, source_lengths: Int64) -> list[tuple[int, ...]]:
+        self.arrived.set()
+        assert self.open.wait(60)
+        return super().encode(input_ids, source_lengths)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(REQUEST, max_size=12), st.sampled_from([-3.0, 0.0, 1.0]), st.sampled_from([1, 4]), st.sampled_from([1, 3])
+)
+def test_answers_are_those_of_a_call(requests: list[Request], eos_weight: float, poll: int, threads: int) -> None:
+    engine = MemoryEngine(Limits(4, 12, 100), poll, eos_weight)
+    queue = Queue(engine)
+    with ThreadPoolExecutor(threads) as pool:
+        futures = list(pool.map(queue.submit, requests))
+    results = [replace(future.result(60), index=index) for index, future in enumerate(futures)]
+    queue.close()
+    check_results(results, requests, engine.limits, eos_weight)
+
+
+def test_searches_of_several_kinds_run_side_by_side() -> None:
+    requests = [replace(each, search=SEARCHES[i % 4], key=i) for i, each in enumerate(sources([12, 5, 7, 3] * 6))]
+    engine = MemoryEngine(Limits(8, 12, 100))
+    queue = Queue(engine)
+    futures = [queue.submit(request) for request in requests]
+    for future, request in zip(futures, requests, strict=True):
+        (alone,) = decode_all(MemoryEngine(Limits(8, 12, 100)), [request])
+        assert future.result(60).hypotheses == alone.hypotheses
+    queue.close()
+
+
+def test_a_request_joins_the_batch_that_runs() -> None:
+    engine = Gate()
+    queue = Queue(engine)
+    futures = [queue.submit(sources([12])[0])]
+    assert engine.arrived.wait(60)
+    futures += [queue.submit(request) for request in sources([5, 7, 3, 9, 4])]
+    engine.open.set()
+    wait(futures, 60)
+    queue.close()
+    assert [rows for rows, *_ in engine.allocated] == [1], "one batch, which took more rows"
+    assert max(engine.steps) == 4
+
+
+def test_tokens_come_as_they_are_made() -> None:
+    queue = Queue(MemoryEngine())
+    tokens: list[Token] = []
+    request = Request([4, 9, TOKENS.eos], 30, scores=True)
+    result = queue.submit(request, on_token=tokens.append).result(60)
+    queue.close()
+    assert [token.id for token in tokens] == result.ids == oracle(request, queue_limits(), 0.0)[0]
+    assert [token.score for token in tokens] == result.scores
+    assert [token.last for token in tokens] == [False] * (len(tokens) - 1) + [True]
+
+
+def queue_limits() -> Limits:
+    return MemoryEngine().limits
+
+
+def test_what_is_cancelled_gives_its_row_to_others() -> None:
+    engine = Gate(rows=1)
+    queue = Queue(engine)
+    long, waits, short = (queue.submit(request) for request in sources([12, 6, 3]))
+    assert engine.arrived.wait(60)
+    assert waits.cancel() and long.cancel()
+    engine.open.set()
+    assert len(short.result(60).ids) == 40
+    assert queue.unanswered == 0
+    queue.close()
+    assert len(engine.steps) < 2 * 40, "the first was not decoded to its end"
+    for future in (long, waits):
+        with pytest.raises(CancelledError):
+            future.result()
+
+
+def test_a_request_is_late_at_its_deadline() -> None:
+    engine = Gate()
+    queue = Queue(engine)
+    late, other = queue.submit(sources([12])[0], seconds=0.01), queue.submit(sources([5])[0], seconds=60)
+    assert engine.arrived.wait(60)
+    time.sleep(0.02)
+    engine.open.set()
+    with pytest.raises(DeadlineExceeded, match="no answer at the deadline"):
+        late.result(60)
+    assert len(other.result(60).ids) == 40
+    queue.close()
+
+
+def test_no_more_may_wait_than_its_bound() -> None:
+    engine = Gate()
+    queue = Queue(engine, most_waiting=2)
+    futures = [queue.submit(request) for request in sources([5, 6])]
+    with pytest.raises(ResourceError, match="2 requests wait already"):
+        queue.submit(sources([7])[0])
+    engine.open.set()
+    wait(futures, 60)
+    assert len(queue.submit(sources([7])[0]).result(60).ids) == 40
+    queue.close()
+
+
+def test_a_batch_that_fails_takes_no_other_with_it() -> None:
+    class Failing(MemoryEngine):
+        def encode(self, input_ids: Int64, source_lengths: Int64) -> list[tuple[int, ...]]:
+            if (input_ids == 4).any():
+                raise EngineError("as planned")
+            return super().encode(input_ids, source_lengths)
+
+    queue = Queue(Failing(Limits(1, 12, 100)))
+    asked = [[5, TOKENS.eos], [4, TOKENS.eos], [6, TOKENS.eos]]
+    good, bad, last = (queue.submit(Request(source, 20)) for source in asked)
+    for future, source in ((good, asked[0]), (last, asked[2])):
+        assert future.result(60).ids == oracle(Request(source, 20), queue_limits(), 0.0)[0]
+    with pytest.raises(EngineError, match="as planned"):
+        bad.result(60)
+    queue.close()
+
+
+def test_closing_answers_what_is_here_and_refuses_more() -> None:
+    engine = MemoryEngine(eos_weight=-99.0)
+    queue = Queue(engine)
+    futures = [queue.submit(request) for request in sources([5] * 9)]
+    queue.close()
+    assert all(len(future.result(0).ids) == 40 for future in futures)
+    with pytest.raises(InputError, match="the queue was closed"):
+        queue.submit(sources([5])[0])
+    queue.close()
+
+
+def test_closing_without_draining_cancels() -> None:
+    engine = Gate(rows=1)
+    queue = Queue(engine)
+    futures = [queue.submit(request) for request in sources([5] * 4)]
+    assert engine.arrived.wait(60)
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(queue.close, drain=False)
+        while not all(future.cancelled() for future in futures):
+            time.sleep(0.001)
+        engine.open.set()
+        closing.result(60)
+    assert len(engine.steps) < 40
+
+
+def test_a_callers_fault_leaves_nobody_waiting() -> None:
+    queue = Queue(MemoryEngine(eos_weight=-99.0))
+
+    def fault(token: Token) -> None:
+        raise ValueError("a caller's fault")
+
+    futures = [queue.submit(sources([5])[0], on_token=fault), queue.submit(sources([6])[0])]
+    for future in futures:
+        with pytest.raises(ValueError, match="a caller's fault"):
+            future.result(60)
+    queue.close()
+
+
+def test_nothing_is_kept_of_many_requests() -> None:
+    draw = random.Random(3)
+    queue = Queue(MemoryEngine(), most_waiting=64)
+    futures = []
+    for request in sources([5, 3, 9] * 100):
+        futures.append(queue.submit(request))
+        if draw.random() < 0.2:
+            futures[-1].cancel()
+        if len(futures) == 60:
+            wait(futures, 60)
+            futures.clear()
+    queue.close()
+    (lane,) = queue._lanes.values()
+    assert not lane.tickets and not lane.scheduler.cancels and queue.unanswered == 0
