@@ -112,7 +112,8 @@ class DecoderState {
   // 1, and at most Outputs::top of the state's allocation.
   virtual Top top(std::size_t k);
   // Rearrange the rows in place: row i continues what row `rows[i]` was. A row may be taken more than once, and its
-  // copies are independent from then on. All steps must have been read; logits are undefined until the next one.
+  // copies are independent from then on. All steps must have been read; logits and candidates are undefined until the
+  // next one.
   virtual void reorder(const std::vector<std::size_t>& rows) = 0;
   // A new state of rows.size() rows, from 1 to Limits::batch and possibly more than now, with caches of `target`
   // tokens. Row i continues row `rows[i]` of this state; a row may be taken more than once, and its copies are

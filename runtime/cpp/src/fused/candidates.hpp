@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -16,9 +15,11 @@ struct Best {
 };
 
 // By descending logit, equal ones by ascending id.
-inline bool precedes(const Best& a, const Best& b) {
-  return a.value > b.value || (a.value == b.value && a.index < b.index);
-}
+struct Precedes {
+  bool operator()(const Best& a, const Best& b) const {
+    return a.value > b.value || (a.value == b.value && a.index < b.index);
+  }
+};
 
 // The first `size` of all logits that are offered, in memory of the caller's: a heap, whose root is the last of them.
 class Candidates {
@@ -30,18 +31,18 @@ class Candidates {
   float least() const { return best_->value; }
   // What is not a number counts as -infinity, so that there is an order.
   void offer(const Best& one) const {
-    const Best next{std::fmax(one.value, Best{}.value), one.index};
-    if (!precedes(next, *best_)) return;
-    std::pop_heap(best_, best_ + size_, precedes);
+    const Best next{one.value > Best{}.value ? one.value : Best{}.value, one.index};
+    if (!Precedes()(next, *best_)) return;
+    std::pop_heap(best_, best_ + size_, Precedes());
     best_[size_ - 1] = next;
-    std::push_heap(best_, best_ + size_, precedes);
+    std::push_heap(best_, best_ + size_, Precedes());
   }
   // All of others'.
   void offer(const Candidates& others) const {
     std::for_each(others.best_, others.best_ + others.size_, [this](const Best& one) { offer(one); });
   }
   // Ends the heap.
-  void sort() const { std::sort_heap(best_, best_ + size_, precedes); }
+  void sort() const { std::sort_heap(best_, best_ + size_, Precedes()); }
 
  private:
   Best* best_;

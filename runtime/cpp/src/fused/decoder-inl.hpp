@@ -183,21 +183,29 @@ class Decoder {
     member_.wait();
   }
 
+  // Logits of a row, whose first has the index `first`; few are among the best so far.
+  static void Offer(const Candidates& candidates, const float* logits, std::size_t size, std::size_t first,
+                    float largest) {
+    float least = candidates.least();
+    if (largest < least) return;
+    for (std::size_t n = 0; n < size; n += kLanes) {
+      if (hn::AllTrue(df, hn::Lt(hn::Load(df, logits + n), hn::Set(df, least)))) continue;
+      for (std::size_t lane = n; lane < n + kLanes; ++lane) {
+        if (logits[lane] < least) continue;
+        candidates.offer({logits[lane], static_cast<std::int32_t>(first + lane)});
+        least = candidates.least();
+      }
+    }
+  }
+
   // All logits of row i in the panels [begin, end).
   void Consider(std::size_t i, std::size_t begin, std::size_t end, const float* logits) const {
     const std::size_t size = (end - begin) * kPanel;
     const float before = best_[i].value;
-    FindLargest(logits, size, begin * kPanel, best_[i]);
-    const float largest = best_[i].value;
+    const float here = FindLargest(logits, size, begin * kPanel, best_[i]);
     if (job_.top == 0) return;
-    const Candidates candidates = OfThread(member_.rank, i);
-    for (std::size_t n = 0; n < size; n += kLanes) {
-      const VF these = hn::Load(df, logits + n);
-      if (hn::AllTrue(df, hn::Lt(these, hn::Set(df, candidates.least())))) continue;
-      for (std::size_t lane = n; lane < n + kLanes; ++lane) {
-        candidates.offer({logits[lane], static_cast<std::int32_t>(begin * kPanel + lane)});
-      }
-    }
+    Offer(OfThread(member_.rank, i), logits, size, begin * kPanel, here);
+    const float largest = best_[i].value;
     if (largest == Best{}.value) return;  // nothing but tokens that may not be
     const auto e = [&](std::size_t n) HWY_ATTR { return Exp(hn::Sub(hn::Load(df, logits + n), hn::Set(df, largest))); };
     sums_[i] = sums_[i] * std::exp(before - largest) + static_cast<double>(Sum(size, e));

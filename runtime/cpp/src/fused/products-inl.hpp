@@ -92,15 +92,17 @@ inline void Activate(Activation activation, const Out& out, std::size_t rows, st
 }
 
 // Makes `best` the largest of `size` logits, whose first has the index `first`, if it is larger; of equals the first.
-HWY_INLINE void FindLargest(const float* logits, std::size_t size, std::size_t first, Best& best) {
+// Returns the largest.
+HWY_INLINE float FindLargest(const float* logits, std::size_t size, std::size_t first, Best& best) {
   VF most = hn::Load(df, logits);
   for (std::size_t i = kLanes; i < size; i += kLanes) most = hn::Max(most, hn::Load(df, logits + i));
   const float largest = hn::ReduceMax(df, most);
-  if (!(largest > best.value)) return;
+  if (!(largest > best.value)) return largest;
   std::size_t at = 0;
   const auto here = [&]() HWY_ATTR { return hn::Eq(hn::Load(df, logits + at), hn::Set(df, largest)); };
   while (hn::AllFalse(df, here())) at += kLanes;
   best = {largest, static_cast<std::int32_t>(first + at + hn::FindKnownFirstTrue(df, here()))};
+  return largest;
 }
 
 // Highway lacks SDOT. Its NEON is compiled with it here: compute.cpp sees to it that the processor has it. SMMLA is an
