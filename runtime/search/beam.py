@@ -232,8 +232,9 @@ class BeamSearch:
             changed[token] = 0
         if self._renormalize:
             changed = log_softmax(changed)
-        best = np.argpartition(-changed, self.top - 1)[: self.top]
-        best = best[np.argsort(-changed[best], kind="stable")]
+        least = np.partition(changed, -self.top)[-self.top]
+        best = np.flatnonzero(changed >= least)  # of equals, the first ids
+        best = best[np.argsort(-changed[best], kind="stable")[: self.top]]
         return best, changed[best]
 
 

@@ -29,6 +29,7 @@ class Constraints:
     def __init__(self, rules: Rules, tokens: SpecialTokens) -> None:
         self._rules = rules
         self._bos = tokens.bos
+        self._eos = tokens.eos
         self.ends = frozenset([tokens.eos, *rules.end_ids])
         # As in Hugging Face, eos is never a bad word.
         words = [word for word in rules.bad_words if len(word) > 1 or word[0] not in self.ends]
@@ -48,7 +49,7 @@ class Constraints:
         return banned
 
     def apply(self, scores: Float32 | Float64, made: Sequence[int], request: Request) -> None:
-        """Change the scores of the tokens that may follow.
+        """Change the scores of the tokens that may follow; if none may, eos does, with the score 0.
 
         Args:
             scores: `[vocabulary]`; -inf where the token must not come.
@@ -60,6 +61,8 @@ class Constraints:
             penalty = scores.dtype.type(self._rules.repetition_penalty)
             scores[seen] = np.where(scores[seen] < 0, scores[seen] * penalty, scores[seen] / penalty)
         scores[list(self.banned(made, request))] = -np.inf
+        if scores.max() == -np.inf:
+            scores[self._eos] = 0
 
 
 def _repeats(ids: Sequence[int], n: int) -> Iterator[int]:

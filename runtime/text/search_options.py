@@ -97,9 +97,13 @@ def _rules(options: Options, model: Model, tokenizer: "Tokenizer") -> Rules:
 
 
 def _bad_word(word: str | Sequence[int], model: Model, tokenizer: "Tokenizer") -> tuple[int, ...]:
-    ids = tokenizer.encode_prefix(word) if isinstance(word, str) else check_ids(word, model.vocabulary, "a bad word")
+    if isinstance(word, str):
+        ids, shown = tokenizer.encode_prefix(word), repr(word)
+    else:
+        ids = check_ids(word, model.vocabulary, "a bad word")
+        shown = repr(ids)
     if not ids:
-        raise InputError(f"bad_words has {word!r}, which has no tokens: leave it out")
+        raise InputError(f"bad_words has {shown}, which has no tokens: leave it out")
     return tuple(ids)
 
 

@@ -13,7 +13,7 @@ from txport.runtime.bundle.schema import Limits
 from txport.runtime.errors import InputError
 from txport.runtime.search.decoding import decode_all, stream
 from txport.runtime.search.requests import Request
-from txport.runtime.search.settings import Rules, Search
+from txport.runtime.search.settings import Rules, Sampling, Search
 
 WORDS = st.lists(st.integers(4, VOCABULARY - 1), min_size=1, max_size=3).map(tuple)
 # Two at once at most, so that something is left to say.
@@ -162,3 +162,16 @@ def test_a_beam_needs_as_many_rows() -> None:
 def test_a_stream_has_no_beams() -> None:
     with pytest.raises(InputError, match="a stream is greedy"):
         list(stream(MemoryEngine(), Request([4, TOKENS.eos], search=Search(beam=2))))
+
+
+@pytest.mark.parametrize(
+    "search",
+    [Search(), Search(beam=3), Search(sampling=Sampling()), Search(alternatives=2)],
+    ids=["greedy", "beam", "sample", "alternatives"],
+)
+def test_an_answer_to_which_nothing_may_be_added_ends(search: Search) -> None:
+    search = replace(search, rules=Rules(no_repeat_ngram=1))
+    (result,) = decode_all(MemoryEngine(), [Request([5, TOKENS.eos], None, 50, search=search)])
+    for made in result.hypotheses:
+        assert sorted(made.ids) == [token for token in range(VOCABULARY) if token != TOKENS.bos]
+        assert made.ids[-1] == TOKENS.eos

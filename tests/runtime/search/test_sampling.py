@@ -1,6 +1,8 @@
 """Samples and alternatives: their distribution, and that they depend on nothing but their seed and sentence."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from txport.runtime.search.requests import Request
 from txport.runtime.search.sampling import draw, probabilities, uniform
 from txport.runtime.search.settings import Sampling, Search
 
+DRAWS = Path(__file__).parents[2] / "data" / "draws.json"
 SAMPLING = st.builds(
     Sampling,
     st.sampled_from([0.5, 1.0, 2.0]),
@@ -42,6 +45,17 @@ def test_a_batch_draws_what_each_sentence_draws_alone(
     assert [result.hypotheses for result in together] == [
         decode_all(MemoryEngine(), [each])[0].hypotheses for each in asked
     ]
+
+
+def test_draws_are_those_that_numpy_makes() -> None:
+    """The vectors of tests/data/make_draws.py, which the C++ runtime is checked with, too."""
+    file = json.loads(DRAWS.read_bytes())
+    for item in file["uniform"]:
+        assert uniform(*map(int, item["place"])) == item["number"]
+    for item in file["draws"]:
+        seed, *place = map(int, item["place"])
+        sampling = Sampling(item["temperature"], item["top_k"], item["top_p"], item["min_p"], seed)
+        assert draw(np.array(item["logits"], np.float32), sampling, *place) == item["token"]
 
 
 @settings(max_examples=60, deadline=None)
