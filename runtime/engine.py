@@ -86,7 +86,8 @@ class DecoderState(Protocol):
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
         """Replace the last token that was made for these rows (forced prefix, suppressed eos) and their flag.
 
-        Taking back a `finished` also advances the row's position by one, which the step had not done.
+        Taking back a `finished` also advances the row's position by one, which the step had not done; finishing a row
+        takes that step back, so that no finished row stands behind the end of its cache.
         """
 
     def logits(self) -> Float32:

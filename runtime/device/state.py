@@ -85,7 +85,7 @@ class DeviceState:
         assert self._read == self._groups, "tokens are replaced after they have been read"
         host = self._buffers.host
         for row, token, done in zip((self._rows[row] for row in rows), token_ids, finished, strict=True):
-            host.positions[row] += bool(host.finished[row]) and not done
+            host.positions[row] += int(host.finished[row]) - int(done)
             host.token_ids[row], host.finished[row] = token, done
         with self._pool.working():
             self._buffers.upload_state()

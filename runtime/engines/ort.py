@@ -201,7 +201,7 @@ class OrtState:
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
         """Replace the last token that was made for these rows and their flag; see `DecoderState.override`."""
         here, flags = list(rows), np.array(finished, bool)
-        self._positions[here] += self._finished[here] & ~flags
+        self._positions[here] += self._finished[here].astype(np.int64) - flags
         self._token_ids[here], self._finished[here] = token_ids, flags
 
     def logits(self) -> Float32:

@@ -172,7 +172,7 @@ class State : public DecoderState {
     require(valid_ && unread_.empty() && !rows.empty(), "nothing to override");
     for (std::size_t i = 0; i < rows.size(); ++i) {
       Row& row = rows_.at(rows[i]);
-      if (row.finished && !finished[i]) ++row.position;
+      row.position += (row.finished ? 1 : 0) - (finished[i] ? 1 : 0);
       row.token = token_ids[i];
       row.finished = finished[i];
     }

@@ -136,7 +136,7 @@ class MemoryState:
         for row, token, done in zip(rows, token_ids, finished, strict=True):
             ends = token == TOKENS.eos or self.positions[row] + self.finished[row] >= self.limits[row]
             assert done == ends or (done and token == TOKENS.pad), "a row ends with eos, at its limit, or is given up"
-            self.positions[row] += bool(self.finished[row]) and not done
+            self.positions[row] += int(self.finished[row]) - int(done)
             self.token_ids[row], self.finished[row] = token, done
 
     def logits(self) -> Float32:

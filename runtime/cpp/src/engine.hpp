@@ -101,7 +101,8 @@ class DecoderState {
   // Wait for the first group of steps that was not read yet, and return its tokens.
   virtual StepOutput read() = 0;
   // Replace the last token that was made for these rows (forced prefix, suppressed eos) and their flag. Taking back a
-  // `finished` also advances the row's position by one, which the step did not do.
+  // `finished` also advances the row's position by one, which the step did not do; finishing a row takes that step
+  // back, so that no finished row stands behind the end of its cache.
   virtual void override_tokens(const std::vector<std::size_t>& rows, const Ids& token_ids,
                                const std::vector<bool>& finished) = 0;
   // [target_vocabulary] of one row after the last step. Only on a state that was allocated with logits.

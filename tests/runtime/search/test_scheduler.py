@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Event, Thread
 
 import pytest
@@ -194,3 +195,11 @@ def test_batch_tokens_bound_the_rows() -> None:
     engine = MemoryEngine(Limits(8, 12, 100))
     decode_all(engine, sources([12] * 8), batch_tokens=36)
     assert engine.allocated[0][:2] == (3, 12)
+
+
+def test_an_answer_that_fills_its_cache_may_end_before_its_neighbours() -> None:
+    """A prefix ends it, and not the device, which would go on writing behind the end of the cache."""
+    first = Request([*[5] * 9, TOKENS.eos], 70, prefix=[*[6] * 31, TOKENS.eos])
+    asked = [first, *(replace(request, max_length=5) for request in sources([10, 10, 10])), *sources([9, 9, 9])]
+    results = decode_all(MemoryEngine(eos_weight=-99.0), asked)
+    assert [len(result.ids) for result in results] == [32, 5, 5, 5, 40, 40, 40]

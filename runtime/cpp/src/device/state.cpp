@@ -161,9 +161,8 @@ void DeviceState::override_tokens(const std::vector<std::size_t>& rows, const Id
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const std::size_t place = places_[rows[i]];
     std::byte& flag = host[layout.finished + place];
-    if (flag != std::byte{0} && !finished[i]) {
-      layout.set_id(host, layout.positions, place, layout.id(host, layout.positions, place) + 1);
-    }
+    const int change = (flag != std::byte{0} ? 1 : 0) - (finished[i] ? 1 : 0);
+    layout.set_id(host, layout.positions, place, layout.id(host, layout.positions, place) + change);
     layout.set_id(host, layout.token_ids, place, token_ids[i]);
     flag = std::byte{finished[i]};
   }

@@ -98,7 +98,7 @@ void OrtState::override_tokens(const std::vector<std::size_t>& rows, const Ids& 
                                const std::vector<bool>& finished) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const std::size_t row = rows[i];
-    if (this->finished()[row] && !finished[i]) ++positions()[row];
+    positions()[row] += (this->finished()[row] ? 1 : 0) - (finished[i] ? 1 : 0);
     this->token_ids()[row] = token_ids[i];
     this->finished()[row] = finished[i];
   }
