@@ -20,7 +20,7 @@
 #include "errors.hpp"
 #include "memory_engine.hpp"
 #include "repository.hpp"
-#include "search/greedy.hpp"
+#include "search/decoding.hpp"
 
 namespace memory {
 
@@ -473,8 +473,8 @@ inline void check_same(const Engine& engine, float eos_weight, std::size_t count
     const auto second = decode_all(engine, asked, options);
     REQUIRE(first.size() == second.size());
     for (std::size_t i = 0; i < first.size(); ++i) {
-      CHECK(first[i].ids == second[i].ids);
-      CHECK(first[i].scores == second[i].scores);
+      CHECK(first[i].ids() == second[i].ids());
+      CHECK(first[i].scores() == second[i].scores());
     }
   }
 }

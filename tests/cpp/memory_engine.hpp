@@ -75,6 +75,7 @@ class MemoryEngine : public Engine {
   const std::string& name() const override { return name_; }
   const Limits& limits() const override { return limits_; }
   const SpecialTokens& tokens() const override { return kTokens; }
+  std::int64_t vocabulary() const override { return kVocabulary; }
   std::int64_t poll() const override { return poll_; }
 
   std::shared_ptr<const Memory> encode(const Ids& input_ids, const Ids& source_lengths) const override {

@@ -7,31 +7,38 @@ must agree; tests/cpp/test_options.py compares them. A new option needs a row he
 import ctypes
 import json
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.schema import Generation
 from txport.runtime.bundle.tokenizer_schema import Languages, TokenizerDescription
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.translator import Translator
 
 TEXTS = ("the cat sees a bird", "four likes", "cat " * 30)
 
-# What comes out: (ids, scores with four decimals or None) of each text, or that a text was refused as too long.
-Outcome = list[tuple[list[int], list[float] | None]] | str
+# What comes out of each text: (ids, scores with four decimals or None) of each hypothesis; or why a call was refused.
+Outcome = list[list[tuple[list[int], list[float] | None]]] | str
+NO_STREAM = "no stream"
 Door = Callable[[Path, Mapping[str, Any]], Outcome]
 
 
 @dataclass(frozen=True)
 class Case:
-    """One option with a value that changes what comes out; `ids` if no command line can say it."""
+    """One option with a value that changes what comes out, besides `others`; `ids` if no command line can say it."""
 
     option: str
     value: Any
     ids: bool = False
+    others: Mapping[str, Any] = field(default_factory=dict)
 
+
+_BEAM = {"beam": 4, "scores": True, "max_length": 12}
+_PAIR = {"beam": 2, "n_best": 2, "max_length": 14}
+_SAMPLE = {"sample": True, "temperature": 9.0, "n_best": 2}
 
 CASES = (
     Case("max_length", 5),
@@ -45,11 +52,35 @@ CASES = (
     Case("attention", True),
     Case("source_language", "deu"),
     Case("target_language", "ita"),
+    Case("generation", "model"),
+    Case("beam", 4, others={"repetition_penalty": 0.5}),
+    Case("n_best", 3, others=_BEAM),
+    Case("length_penalty", -2.0, others=_BEAM),
+    Case("length_penalty", 0.0, others=_BEAM),
+    Case("early_stopping", True, others=_PAIR),
+    Case("early_stopping", "never", others={**_PAIR, "repetition_penalty": 0.5, "end_ids": [7, 38, 35]}),
+    Case("patience", 3.0, others={**_PAIR, "early_stopping": True}),
+    Case("repetition_penalty", 0.5),
+    Case("no_repeat_ngram", 1),
+    Case("bad_words", ["bird", "cat"]),
+    Case("bad_words", [[19], [40, 10]], ids=True),
+    Case("suppress", [18, 35]),
+    Case("begin_suppress", [7, 11]),
+    Case("end_ids", [18, 35, 7]),
+    Case("forced_end", 0, others={"max_length": 4}),
+    Case("renormalize", True, others={**_BEAM, "suppress": [18, 35]}),
+    Case("sample", True),
+    Case("temperature", 30.0, others=_SAMPLE),
+    Case("top_k", 2, others=_SAMPLE),
+    Case("top_p", 0.4, others=_SAMPLE),
+    Case("min_p", 0.6, others=_SAMPLE),
+    Case("seed", 2**40, others=_SAMPLE),
+    Case("alternatives", 3),
 )
 
 
 def multilingual(directory: Path) -> Path:
-    """Give a copy of the toy bundle two languages on each side, with defaults."""
+    """Give a copy of the toy bundle two languages on each side, with defaults, and settings of its own."""
     manifest = Manifest.load(directory)
     languages = Languages({"eng": 90, "deu": 91}, {"fra": 40, "ita": 41}, "eng", "fra", False)
     description = TokenizerDescription(
@@ -60,17 +91,23 @@ def multilingual(directory: Path) -> Path:
             "languages": languages,
         }
     )
-    Manifest(**{**vars(manifest), "tokenizer": description}).write(directory)
+    generation = Generation(beam=2, early_stopping=True, bad_words=((18,), (35, 7)), forced_end=0, max_length=7)
+    Manifest(**{**vars(manifest), "tokenizer": description, "generation": generation}).write(directory)
     return directory
 
 
-def _outcome(results: Sequence[tuple[Sequence[int], Sequence[float] | None]]) -> Outcome:
-    return [(list(ids), None if scores is None else [round(s, 4) for s in scores]) for ids, scores in results]
+def _outcome(results: Sequence[Sequence[tuple[Sequence[int], Sequence[float] | None]]]) -> Outcome:
+    def rounded(scores: Sequence[float] | None) -> list[float] | None:
+        return None if scores is None else [round(score, 4) for score in scores]
+
+    return [[(list(ids), rounded(scores)) for ids, scores in hypotheses] for hypotheses in results]
 
 
 def _refused(message: str) -> Outcome:
     if "--with-attention" in message:
         return "without the graph"
+    if "a stream is greedy" in message:
+        return NO_STREAM
     assert "tokens, more than the" in message, message
     return "too long"
 
@@ -81,7 +118,7 @@ def by_python(bundle: Path, options: Mapping[str, Any]) -> Outcome:
         results = Translator(bundle, "cpu").translate(TEXTS, **options)
     except (InputError, BundleError) as error:
         return _refused(str(error))
-    return _outcome([(result.ids, result.scores) for result in results])
+    return _outcome([[(each.ids, each.scores) for each in result.hypotheses or (result,)] for result in results])
 
 
 def by_stream(bundle: Path, options: Mapping[str, Any]) -> Outcome:
@@ -92,51 +129,98 @@ def by_stream(bundle: Path, options: Mapping[str, Any]) -> Outcome:
     except (InputError, BundleError) as error:
         return _refused(str(error))
     scores = [[piece.score for piece in pieces] if options.get("scores") else None for pieces in streams]
-    return _outcome([([piece.id for piece in pieces], of) for pieces, of in zip(streams, scores, strict=True)])
+    return _outcome([[([piece.id for piece in pieces], of)] for pieces, of in zip(streams, scores, strict=True)])
 
 
 def by_command(command: str | Path) -> Door:
     """tx-translate or txport-translate."""
 
     def door(bundle: Path, options: Mapping[str, Any]) -> Outcome:
-        flags = []
-        for name, value in options.items():
-            flag = f"--{name.replace('_', '-')}"
-            flags += [flag] if value is True else [flag, str(value)]
+        flags = [word for name, value in options.items() for word in _flags(name, value)]
         done = _run([command, bundle, "--device", "cpu", "--json", *flags])
         if done.returncode:
             return _refused(done.stderr.decode())
         lines = [json.loads(line) for line in done.stdout.splitlines()]
-        return _outcome([(line["ids"], line.get("scores")) for line in lines])
+        hypotheses = [line.get("hypotheses", [line]) for line in lines]
+        return _outcome([[(each["ids"], each.get("scores")) for each in of] for of in hypotheses])
 
     return door
+
+
+def _flags(name: str, value: Any) -> Iterator[str]:
+    """What a command line says for an option."""
+    for one in value if isinstance(value, list) else [value]:
+        yield f"--{name.replace('_', '-')}"
+        if name == "early_stopping":
+            yield json.dumps(one).strip('"')
+        elif one is not True:
+            yield str(one)
 
 
 def by_cpp_api(program: Path) -> Door:
     """txport.hpp, through tests/cpp/abi/options_door.cpp."""
 
     def door(bundle: Path, options: Mapping[str, Any]) -> Outcome:
-        arguments = [
-            f"{name}_ids={' '.join(map(str, value))}" if isinstance(value, list) else f"{name}={value}"
-            for name, value in options.items()
-        ]
-        done = _run([program, bundle, *arguments])
+        done = _run([program, bundle, *(word for item in options.items() for word in _assignments(*item))])
         if done.returncode:
             return _refused(done.stderr.decode())
-        lines = [line.split("|") for line in done.stdout.decode().splitlines()]
+        lines = [[each.split("|") for each in line.split(";")[:-1]] for line in done.stdout.decode().splitlines()]
         return _outcome(
             [
-                ([int(word) for word in ids.split()], [float(word) for word in scores.split()] or None)
-                for ids, scores in lines
+                [
+                    ([int(word) for word in ids.split()], [float(word) for word in scores.split()] or None)
+                    for ids, scores in line
+                ]
+                for line in lines
             ]
         )
 
     return door
 
 
+def _assignments(name: str, value: Any) -> Iterator[str]:
+    """What tests/cpp/abi/options_door.cpp takes for an option: lists of ids have names of their own."""
+    if name == "bad_words":
+        for word in value:
+            yield f"bad_words={word}" if isinstance(word, str) else f"bad_words_ids={' '.join(map(str, word))}"
+    elif isinstance(value, list):
+        yield f"{name}_ids={' '.join(map(str, value))}"
+    else:
+        yield f"{name}={json.dumps(value) if isinstance(value, bool) else value}"
+
+
 def _run(arguments: Sequence[object]) -> "subprocess.CompletedProcess[bytes]":
     text = "".join(f"{line}\n" for line in TEXTS).encode()
     return subprocess.run([str(item) for item in arguments], input=text, capture_output=True, timeout=120)
+
+
+class CIds(ctypes.Structure):
+    """`txport_ids` of txport.h."""
+
+    _fields_ = [("values", ctypes.POINTER(ctypes.c_int64)), ("count", ctypes.c_size_t)]
+
+    @classmethod
+    def of(cls, ids: Sequence[int]) -> "CIds":
+        """The struct of these ids."""
+        return cls((ctypes.c_int64 * len(ids))(*ids), len(ids))
+
+
+class CWords(ctypes.Structure):
+    """`txport_words` of txport.h."""
+
+    _fields_ = [
+        ("texts", ctypes.POINTER(ctypes.c_char_p)),
+        ("text_count", ctypes.c_size_t),
+        ("sequences", ctypes.POINTER(CIds)),
+        ("sequence_count", ctypes.c_size_t),
+    ]
+
+    @classmethod
+    def of(cls, words: Sequence[str | Sequence[int]]) -> "CWords":
+        """The struct of these texts and sequences."""
+        texts = [word.encode() for word in words if isinstance(word, str)]
+        ids = [CIds.of(word) for word in words if not isinstance(word, str)]
+        return cls((ctypes.c_char_p * len(texts))(*texts), len(texts), (CIds * len(ids))(*ids), len(ids))
 
 
 class COptions(ctypes.Structure):
@@ -156,18 +240,47 @@ class COptions(ctypes.Structure):
         ("alignments", ctypes.c_int32),
         ("attention", ctypes.c_int32),
         ("full_length", ctypes.c_int32),
+        ("generation", ctypes.c_char_p),
+        ("beam", ctypes.c_int32),
+        ("n_best", ctypes.c_int32),
+        ("length_penalty", ctypes.POINTER(ctypes.c_double)),
+        ("early_stopping", ctypes.c_char_p),
+        ("patience", ctypes.c_double),
+        ("repetition_penalty", ctypes.c_double),
+        ("no_repeat_ngram", ctypes.c_int32),
+        ("bad_words", CWords),
+        ("suppress", CIds),
+        ("begin_suppress", CIds),
+        ("end_ids", CIds),
+        ("forced_end", ctypes.POINTER(ctypes.c_int64)),
+        ("renormalize", ctypes.c_int32),
+        ("sample", ctypes.c_int32),
+        ("temperature", ctypes.c_double),
+        ("top_k", ctypes.POINTER(ctypes.c_int64)),
+        ("top_p", ctypes.c_double),
+        ("min_p", ctypes.c_double),
+        ("seed", ctypes.c_int64),
+        ("alternatives", ctypes.c_int32),
     ]
 
 
 def c_options(options: Mapping[str, Any]) -> COptions:
     """The struct as an application fills it."""
     result = COptions(struct_size=ctypes.sizeof(COptions))
+    kinds: dict[str, Any] = dict(COptions._fields_)
     for name, value in options.items():
-        if isinstance(value, list):
+        kind = kinds[name]
+        if name == "prefix" and isinstance(value, list):
             result.prefix_ids = (ctypes.c_int64 * len(value))(*value)
             result.prefix_count = len(value)
+        elif kind is ctypes.c_char_p:
+            setattr(result, name, (value if isinstance(value, str) else json.dumps(value)).encode())
+        elif kind in (CIds, CWords):
+            setattr(result, name, kind.of(value))
+        elif kind in (ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_int64)):
+            setattr(result, name, ctypes.pointer(kind._type_(value)))
         else:
-            setattr(result, name, value.encode() if isinstance(value, str) else int(value))
+            setattr(result, name, value)
     return result
 
 
@@ -179,7 +292,9 @@ def by_c(library_path: Path) -> Door:
         library.txport_message.restype = ctypes.c_char_p
         library.txport_result_ids.restype = ctypes.POINTER(ctypes.c_int64)
         library.txport_result_scores.restype = ctypes.POINTER(ctypes.c_double)
-        translator, result, length = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_size_t()
+        library.txport_result_hypotheses.restype = ctypes.c_void_p
+        library.txport_result_count.restype = ctypes.c_size_t
+        translator, result = ctypes.c_void_p(), ctypes.c_void_p()
         assert library.txport_open(str(bundle).encode(), None, ctypes.byref(translator)) == 0
         texts = (ctypes.c_char_p * len(TEXTS))(*(text.encode() for text in TEXTS))
         asked = ctypes.byref(c_options(options))
@@ -190,13 +305,23 @@ def by_c(library_path: Path) -> Door:
             if code:
                 return _refused(library.txport_message().decode())
             results = []
-            for index in map(ctypes.c_size_t, range(len(TEXTS))):
-                ids = library.txport_result_ids(result, index, ctypes.byref(length))
-                scores = library.txport_result_scores(result, index, None)
-                results.append((ids[: length.value], scores[: length.value] if scores else None))
+            for index in range(len(TEXTS)):
+                several = library.txport_result_hypotheses(result, ctypes.c_size_t(index))
+                results.append(_read(library, several) if several else _read(library, result)[index : index + 1])
             return _outcome(results)
         finally:
             library.txport_result_free(result)
             library.txport_close(translator)
 
     return door
+
+
+def _read(library: ctypes.CDLL, result: object) -> list[tuple[list[int], list[float] | None]]:
+    """Ids and scores of each translation of a `txport_result`."""
+    handle, length = ctypes.c_void_p(result) if isinstance(result, int) else result, ctypes.c_size_t()
+    found = []
+    for index in map(ctypes.c_size_t, range(library.txport_result_count(handle))):
+        ids = library.txport_result_ids(handle, index, ctypes.byref(length))
+        scores = library.txport_result_scores(handle, index, None)
+        found.append((ids[: length.value], scores[: length.value] if scores else None))
+    return found

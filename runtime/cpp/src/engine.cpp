@@ -10,7 +10,13 @@ namespace txport::core {
 
 namespace {
 
-constexpr float kLeast = -std::numeric_limits<float>::infinity();
+// What is no number, of a row that was never placed, has no place in an order.
+template <typename Number>
+Number ordered(Number logit) {
+  return std::fmax(logit, -std::numeric_limits<Number>::infinity());
+}
+
+}  // namespace
 
 double log_sum_exp(const std::vector<float>& logits) {
   const double largest = *std::max_element(logits.begin(), logits.end());
@@ -19,7 +25,20 @@ double log_sum_exp(const std::vector<float>& logits) {
   return largest + std::log(sum);
 }
 
-}  // namespace
+template <typename Number>
+Ids best_ids(const std::vector<Number>& logits, std::size_t k) {
+  const auto logit = [&](std::int64_t id) { return ordered(logits[static_cast<std::size_t>(id)]); };
+  Ids ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  std::partial_sort(
+      ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(k), ids.end(),
+      [&](std::int64_t a, std::int64_t b) { return logit(a) > logit(b) || (logit(a) == logit(b) && a < b); });
+  ids.resize(k);
+  return ids;
+}
+
+template Ids best_ids(const std::vector<float>& logits, std::size_t k);
+template Ids best_ids(const std::vector<double>& logits, std::size_t k);
 
 double DecoderState::log_probability(std::size_t row, std::int64_t token) {
   const std::vector<float> all = logits(row);
@@ -30,16 +49,10 @@ Top DecoderState::top(std::size_t k) {
   Top result;
   for (std::size_t row = 0; row < rows(); ++row) {
     const std::vector<float> all = logits(row);
-    // What is no number, of a row that was never placed, has no place in an order.
-    const auto logit = [&](std::int64_t id) { return std::fmax(all[static_cast<std::size_t>(id)], kLeast); };
-    Ids ids(all.size());
-    std::iota(ids.begin(), ids.end(), 0);
-    std::partial_sort(
-        ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(k), ids.end(),
-        [&](std::int64_t a, std::int64_t b) { return logit(a) > logit(b) || (logit(a) == logit(b) && a < b); });
-    ids.resize(k);
-    for (const std::int64_t id : ids) result.logits.push_back(logit(id));
-    result.token_ids.insert(result.token_ids.end(), ids.begin(), ids.end());
+    for (const std::int64_t id : best_ids(all, k)) {
+      result.token_ids.push_back(id);
+      result.logits.push_back(ordered(all[static_cast<std::size_t>(id)]));
+    }
     result.normaliser.push_back(log_sum_exp(all));
   }
   return result;

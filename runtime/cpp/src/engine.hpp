@@ -66,6 +66,12 @@ struct Top {
   std::vector<double> normaliser;  // [rows] ln of the sum of e^x over all logits of a row
 };
 
+// Of the logits of one row: the natural logarithm of the sum of e^x over them,
+double log_sum_exp(const std::vector<float>& logits);
+// and the k ids that have the largest, in descending order, equal ones by ascending id; of float or double.
+template <typename Number>
+Ids best_ids(const std::vector<Number>& logits, std::size_t k);
+
 // What Engine::encode returned; opaque to all but the engine that made it.
 class Memory {
  public:
@@ -133,6 +139,7 @@ class Engine {
   virtual const std::string& name() const = 0;
   virtual const Limits& limits() const = 0;
   virtual const SpecialTokens& tokens() const = 0;
+  virtual std::int64_t vocabulary() const = 0;  // logits of a row
   // Steps that are worth making before the host polls; 1 where polling costs nothing.
   virtual std::int64_t poll() const = 0;
   // The length of the first caches of a batch of sources of up to `source` tokens; they double when a row has filled

@@ -18,10 +18,18 @@ struct Translation {
   std::optional<std::vector<double>> scores;  // the natural logarithm of each id's probability, if requested
   bool truncated = false;                     // the sentence was longer than the bundle takes and was cut
   bool finished = true;                       // it ended with eos, not at the maximum length, or is empty
-  std::optional<Alignment> alignment;         // if requested; none for an empty sentence
+  bool looped = false;  // its end says one thing again and again: three times at least, and twelve tokens
+  // What a beam search ranked it by: its log-probability divided by a power of its length.
+  std::optional<double> score;
+  std::optional<Alignment> alignment;  // if requested; none for an empty sentence
   // `[ids, source ids]`, how much each id attended to each source id: the average of text/alignment.hpp; likewise.
   std::optional<FloatMatrix> attention;
+  // All that `n_best` or `alternatives` asked for, this one first; empty if only one was asked for.
+  std::vector<Translation> hypotheses;
 };
+
+// Whether ids end with one sequence three times in a row at least, and twelve ids of it.
+bool looped(const Ids& ids);
 
 // How likely a model takes a given translation for.
 struct Score {

@@ -8,7 +8,7 @@
 #include "cores.hpp"
 #include "engines/choice.hpp"
 #include "errors.hpp"
-#include "search/greedy.hpp"
+#include "search/decoding.hpp"
 #include "text/affixes.hpp"
 
 namespace txport::core {
@@ -62,12 +62,12 @@ std::vector<Translation> Translator::translate(const std::vector<std::string_vie
   std::vector<std::size_t> work;
   for (std::size_t i = 0; i < sentences.size(); ++i) {
     if (options.scores) results[i].scores.emplace();
-    auto sentence = shared.sentence(sentences[i], what + " " + std::to_string(first + i));
+    auto sentence = shared.sentence(sentences[i], what + " " + std::to_string(first + i), first + i);
     if (!sentence) continue;
     work.push_back(i);
     asked.push_back(std::move(*sentence));
   }
-  std::vector<Translation> made = translations(asked, options);
+  std::vector<Translation> made = translations(asked, shared.options());
   for (std::size_t i = 0; i < work.size(); ++i) results[work[i]] = std::move(made[i]);
   return results;
 }
@@ -79,8 +79,8 @@ std::vector<Translation> Translator::translate_ids(const std::vector<Ids>& sourc
   const Call shared = call(options);
   std::vector<Sentence> asked;
   asked.reserve(sources.size());
-  for (const Ids& source : sources) asked.push_back(shared.of_ids(source));
-  return translations(asked, options);
+  for (const Ids& source : sources) asked.push_back(shared.of_ids(source, asked.size() + 1));
+  return translations(asked, shared.options());
 }
 
 std::vector<Score> Translator::score(const std::vector<std::string_view>& sentences, const std::vector<Answer>& answers,
@@ -119,8 +119,8 @@ std::string Translator::self_check() const {
     const auto begins = [&](const Ids& found) {
       return found.size() >= expected.size() && std::equal(expected.begin(), expected.end(), found.begin());
     };
-    if (!begins(batch[i].ids)) return differs("ids of a batch", expected, batch[i].ids);
-    const Ids alone = decode_all(*engine_, {requests[i]}, search)[0].ids;
+    if (!begins(batch[i].ids())) return differs("ids of a batch", expected, batch[i].ids());
+    const Ids alone = decode_all(*engine_, {requests[i]}, search)[0].ids();
     if (!begins(alone)) return differs("ids of the sentence alone", expected, alone);
     if (manifest_.tokenizer.kind != "sentencepiece") continue;
     std::string_view text = cases[i].source;
@@ -142,16 +142,43 @@ std::vector<Translation> Translator::translations(const std::vector<Sentence>& s
   requests.reserve(sentences.size());
   for (const Sentence& sentence : sentences) requests.push_back(sentence.request);
   const SearchOptions search{options_.batch, options_.batch_tokens, options_.workers};
+  std::vector<Result> results = decode_all(*engine_, std::move(requests), search);
+  const bool aligned = options.alignments || options.attention;
+  std::vector<Sentence> asked;  // once for each hypothesis
   std::vector<Translation> made;
-  for (Result& result : decode_all(*engine_, requests, search)) {
-    Translation& added = made.emplace_back();
-    added.text = tokenizer_->decode(result.ids);
-    added.ids = std::move(result.ids);
-    added.scores = std::move(result.scores);
-    added.truncated = sentences[made.size() - 1].truncated;
-    added.finished = !added.ids.empty() && added.ids.back() == manifest_.tokens.eos;
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    for (Hypothesis& hypothesis : results[i].hypotheses) {
+      made.push_back(translation(sentences[i], std::move(hypothesis)));
+      if (aligned) asked.push_back(sentences[i]);
+    }
   }
-  if (options.alignments || options.attention) scorer_->align(options, sentences, made);
+  if (aligned) scorer_->align(options, asked, made);
+  std::vector<Translation> grouped;
+  auto next = made.begin();
+  for (const Result& result : results) {
+    const auto end = next + static_cast<std::ptrdiff_t>(result.hypotheses.size());
+    Translation& best = grouped.emplace_back(*next);
+    if (result.hypotheses.size() > 1) best.hypotheses.assign(next, end);
+    next = end;
+  }
+  return grouped;
+}
+
+Translation Translator::translation(const Sentence& sentence, Hypothesis hypothesis) const {
+  const Ids& ends = sentence.request.search.rules.end_ids;
+  Ids own = hypothesis.ids;
+  const std::int64_t last = own.back();
+  const bool by_rule = std::find(ends.begin(), ends.end(), last) != ends.end();
+  if (by_rule) own.pop_back();
+  Translation made;
+  made.text = tokenizer_->decode(own);
+  made.finished = by_rule || last == manifest_.tokens.eos;
+  if (made.finished && !by_rule) own.pop_back();
+  made.looped = looped(own);
+  made.ids = std::move(hypothesis.ids);
+  made.scores = std::move(hypothesis.scores);
+  made.score = hypothesis.score;
+  made.truncated = sentence.truncated;
   return made;
 }
 

@@ -14,7 +14,7 @@
 #include "options.hpp"
 #include "results.hpp"
 #include "scoring.hpp"
-#include "search/greedy.hpp"
+#include "search/decoding.hpp"
 #include "text/requests.hpp"
 #include "text/tokenizer.hpp"
 
@@ -100,6 +100,7 @@ class Translator {
   // Throws InputError: an option cannot be used. BundleError: the bundle lacks the graph that it needs.
   Call call(const Options& options) const;
   std::vector<Translation> translations(const std::vector<Sentence>& sentences, const Options& options) const;
+  Translation translation(const Sentence& sentence, Hypothesis hypothesis) const;
 };
 
 }  // namespace txport::core

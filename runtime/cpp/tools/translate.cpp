@@ -13,6 +13,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <sstream>
 
 #include "at_least.hpp"
@@ -65,19 +66,25 @@ std::string rows_of(const FloatMatrix& matrix) {
   return "[" + text + "]";
 }
 
-std::string as_json_line(const Translation& result, std::string_view source) {
+std::string as_json(const Translation& result, std::string_view source) {
   std::string alignment;
   if (result.alignment) {
     alignment = R"(, "alignment": ")" + result.alignment->pharaoh + R"(", "source_words": )" +
                 in_characters(result.alignment->source_words, source) + R"(, "target_words": )" +
                 in_characters(result.alignment->target_words, result.text);
   }
+  const std::string score = result.score ? ", \"score\": " + show(*result.score) : "";
   const std::string scores = result.scores ? ", \"scores\": " + array(*result.scores, show) : "";
   const std::string attention = result.attention ? ", \"attention\": " + rows_of(*result.attention) : "";
   const std::string ids = array(result.ids, [](std::int64_t id) { return std::to_string(id); });
-  return "{\"text\": " + nlohmann::json(result.text).dump() + ", \"ids\": " + ids + scores + alignment + attention +
-         ", \"truncated\": " + (result.truncated ? "true" : "false") +
-         ", \"finished\": " + (result.finished ? "true" : "false") + "}\n";
+  const auto one = [source](const Translation& each) { return as_json(each, source); };
+  const std::string others = result.hypotheses.empty() ? "" : ", \"hypotheses\": " + array(result.hypotheses, one);
+  const auto flag = [](const char* name, bool value) {
+    return std::string(", \"") + name + "\": " + (value ? "true" : "false");
+  };
+  return "{\"text\": " + nlohmann::json(result.text).dump() + ", \"ids\": " + ids + score + scores + alignment +
+         attention + flag("truncated", result.truncated) + flag("finished", result.finished) +
+         flag("looped", result.looped) + others + "}";
 }
 
 // The text, and after it the alignment as Marian writes it.
@@ -176,15 +183,23 @@ class Output {
   std::optional<NewFile> file_;
 };
 
+// max_length is --max-length.
+std::string flag_of(std::string name) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  return "--" + name;
+}
+
 // Refuse what could only fail after the work was done.
 void check(const Arguments& arguments) {
   const auto needs_json = [&](bool asked, const std::string& name) {
     if (asked && !arguments.json) {
-      throw InputError("--" + name + " needs --json: lines of text have no place for " + name);
+      throw InputError(flag_of(name) + " needs --json: lines of text have no place for " + name);
     }
   };
   needs_json(arguments.options.scores, "scores");
   needs_json(arguments.options.attention, "attention");
+  needs_json(arguments.options.n_best.has_value(), "n_best");
+  needs_json(arguments.options.alternatives.has_value(), "alternatives");
   for (const std::string& file : arguments.files) {
     if (file != kStandardInput) InputFile::check(file);
   }
@@ -215,8 +230,8 @@ bool translate_file(const Arguments& arguments, const Translator& translator, co
     std::string written;
     const auto results = translator.translate(texts, arguments.options, what, first);
     for (std::size_t i = 0; i < results.size(); ++i) {
-      written +=
-          arguments.json ? as_json_line(results[i], texts[i]) : as_text_line(results[i], arguments.options.alignments);
+      written += arguments.json ? as_json(results[i], texts[i]) + "\n"
+                                : as_text_line(results[i], arguments.options.alignments);
     }
     if (!output.write(written)) return false;
     progress.add(usable);
@@ -247,10 +262,21 @@ int translate(Arguments& arguments) {
 
 // The flag of an option, by its kind.
 void add(CLI::App& app, const std::string& flag, Options::Limit& option, const char* help) {
-  at_least(app.add_option(flag, option, help), 1);
+  at_least(app.add_option<Options::Limit, std::int64_t>(flag, option, help), 1);
+}
+void add(CLI::App& app, const std::string& flag, Options::Natural& option, const char* help) {
+  at_least(app.add_option<Options::Natural, std::int64_t>(flag, option, help), 0);
 }
 void add(CLI::App& app, const std::string& flag, Options::Count& option, const char* help) {
   at_least(app.add_option(flag, option, help), 0);
+}
+template <int kind>
+void add(CLI::App& app, const std::string& flag, Options::Maybe<double, kind>& option, const char* help) {
+  app.add_option<Options::Maybe<double, kind>, double>(flag, option, help);
+}
+void add(CLI::App& app, const std::string& flag, Options::Switch& option, const char* help) {
+  app.add_flag_callback(
+      flag, [&option] { option = true; }, help);
 }
 void add(CLI::App& app, const std::string& flag, Options::Flag& option, const char* help) {
   app.add_flag(flag, option, help);
@@ -258,15 +284,26 @@ void add(CLI::App& app, const std::string& flag, Options::Flag& option, const ch
 void add(CLI::App& app, const std::string& flag, Options::Text& option, const char* help) {
   app.add_option(flag, option, help);
 }
+template <typename Choice, typename = decltype(Choice::kChoices)>
+void add(CLI::App& app, const std::string& flag, Choice& option, const char* help) {
+  const std::set<std::string> choices(Choice::kChoices.begin(), Choice::kChoices.end());
+  app.add_option_function<std::string>(
+         flag, [&option](const std::string& text) { option = text; }, help)
+      ->check(CLI::IsMember(choices));
+}
 void add(CLI::App& app, const std::string& flag, Options::Prefix& option, const char* help) {
   app.add_option_function<std::string>(
       flag, [&option](const std::string& text) { option = text; }, help);
 }
-
-// max_length is --max-length.
-std::string flag_of(std::string name) {
-  std::replace(name.begin(), name.end(), '_', '-');
-  return "--" + name;
+// One value each time that it is given.
+void add(CLI::App& app, const std::string& flag, Options::Words& option, const char* help) {
+  app.add_option_function<std::vector<std::string>>(
+         flag, [&option](const std::vector<std::string>& words) { option.assign(words.begin(), words.end()); }, help)
+      ->expected(1)
+      ->take_all();
+}
+void add(CLI::App& app, const std::string& flag, Options::List& option, const char* help) {
+  at_least(app.add_option(flag, option, help)->expected(1)->take_all(), 0);
 }
 
 void declare(CLI::App& app, Arguments& arguments) {

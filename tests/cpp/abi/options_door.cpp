@@ -1,5 +1,6 @@
 // The options of the C++ API for tests/cpp/test_options.py: translates standard input, line by line, with options given
-// as name=value, and writes for each line the ids and, after a bar, the scores.
+// as name=value, and writes for each line the hypotheses, each with a semicolon behind it: ids and, after a bar,
+// scores.
 
 #include <iomanip>
 #include <iostream>
@@ -31,16 +32,44 @@ const std::map<std::string, Setter> kSetters{
     {"attention", [](auto& options, const auto& /*value*/) { options.attention = true; }},
     {"source_language", [](auto& options, const auto& value) { options.source_language = value; }},
     {"target_language", [](auto& options, const auto& value) { options.target_language = value; }},
+    {"generation", [](auto& options, const auto& value) { options.generation = value; }},
+    {"beam", [](auto& options, const auto& value) { options.beam = std::stoi(value); }},
+    {"n_best", [](auto& options, const auto& value) { options.n_best = std::stoi(value); }},
+    {"length_penalty", [](auto& options, const auto& value) { options.length_penalty = std::stod(value); }},
+    {"early_stopping", [](auto& options, const auto& value) { options.early_stopping = value; }},
+    {"patience", [](auto& options, const auto& value) { options.patience = std::stod(value); }},
+    {"repetition_penalty", [](auto& options, const auto& value) { options.repetition_penalty = std::stod(value); }},
+    {"no_repeat_ngram", [](auto& options, const auto& value) { options.no_repeat_ngram = std::stoi(value); }},
+    {"bad_words", [](auto& options, const auto& value) { options.bad_words.emplace_back(value); }},
+    {"bad_words_ids", [](auto& options, const auto& value) { options.bad_words.emplace_back(ids_of(value)); }},
+    {"suppress_ids", [](auto& options, const auto& value) { options.suppress = ids_of(value); }},
+    {"begin_suppress_ids", [](auto& options, const auto& value) { options.begin_suppress = ids_of(value); }},
+    {"end_ids_ids", [](auto& options, const auto& value) { options.end_ids = ids_of(value); }},
+    {"forced_end", [](auto& options, const auto& value) { options.forced_end = std::stoll(value); }},
+    {"renormalize", [](auto& options, const auto& /*value*/) { options.renormalize = true; }},
+    {"sample", [](auto& options, const auto& /*value*/) { options.sample = true; }},
+    {"temperature", [](auto& options, const auto& value) { options.temperature = std::stod(value); }},
+    {"top_k", [](auto& options, const auto& value) { options.top_k = std::stoll(value); }},
+    {"top_p", [](auto& options, const auto& value) { options.top_p = std::stod(value); }},
+    {"min_p", [](auto& options, const auto& value) { options.min_p = std::stod(value); }},
+    {"seed", [](auto& options, const auto& value) { options.seed = std::stoll(value); }},
+    {"alternatives", [](auto& options, const auto& value) { options.alternatives = std::stoi(value); }},
 };
+
+void write(const txport::Translation& result) {
+  for (const std::int64_t id : result.ids) std::cout << id << " ";
+  std::cout << "|";
+  for (const double score : result.scores) std::cout << " " << std::fixed << std::setprecision(6) << score;
+  std::cout << ";";
+}
 
 void translate(const std::string& bundle, const txport::Options& options) {
   const txport::Translator translator(bundle);
   std::vector<std::string> lines;
   for (std::string line; std::getline(std::cin, line);) lines.push_back(line);
   for (const txport::Translation& result : translator.translate(lines, options)) {
-    for (const std::int64_t id : result.ids) std::cout << id << " ";
-    std::cout << "|";
-    for (const double score : result.scores) std::cout << " " << std::fixed << std::setprecision(6) << score;
+    if (result.hypotheses.empty()) write(result);
+    for (const txport::Translation& each : result.hypotheses) write(each);
     std::cout << "\n";
   }
 }

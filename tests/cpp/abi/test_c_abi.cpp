@@ -265,6 +265,60 @@ TEST_CASE("C ABI: the options of before alignments") {
   txport_close(translator);
 }
 
+TEST_CASE("C ABI: how to search") {
+  txport_translator* translator = open_toy();
+  txport_options options = TXPORT_OPTIONS_INIT;
+  txport_result* result = nullptr;
+  const char* texts[] = {kText, ""};
+  const auto translate = [&] { return txport_translate(translator, texts, nullptr, 2, &options, &result); };
+  options.beam = 3;
+  options.n_best = 2;
+  REQUIRE(translate() == TXPORT_OK);
+  const txport_result* found = txport_result_hypotheses(result, 0);
+  CHECK(txport_result_count(found) == 2);
+  CHECK(std::string(txport_result_text(found, 0, nullptr)) == txport_result_text(result, 0, nullptr));
+  CHECK(*txport_result_score(found, 1) < *txport_result_score(result, 0));
+  CHECK(txport_result_hypotheses(found, 0) == nullptr);
+  CHECK(txport_result_hypotheses(result, 1) == nullptr);
+  CHECK(txport_result_hypotheses(result, 2) == nullptr);
+  CHECK(txport_result_score(result, 1) == nullptr);
+  CHECK(txport_result_score(nullptr, 0) == nullptr);
+  CHECK(txport_result_looped(result, 1) == 0);
+  txport_result_free(result);
+  options.struct_size = offsetof(txport_options, generation);  // what comes after is not the application's
+  REQUIRE(translate() == TXPORT_OK);
+  CHECK(std::string(txport_result_text(result, 0, nullptr)) == kAnswer);
+  CHECK(txport_result_hypotheses(result, 0) == nullptr);
+  CHECK(txport_result_score(result, 0) == nullptr);
+  txport_result_free(result);
+  const auto refused = [&](const txport_options& wrong, const char* words) {
+    options = wrong;
+    CHECK(translate() == TXPORT_INPUT_ERROR);
+    CHECK(says(words));
+  };
+  txport_options wrong = TXPORT_OPTIONS_INIT;
+  const txport_options none = wrong;
+  wrong.early_stopping = "soon";
+  refused(wrong, "early_stopping 'soon' is not one of 'true', 'false', 'never'");
+  wrong = none;
+  wrong.n_best = -1;
+  refused(wrong, "n_best -1 is not 1 or more");
+  wrong = none;
+  wrong.suppress.count = 1;
+  refused(wrong, "txport_ids.values is NULL");
+  wrong = none;
+  wrong.bad_words.text_count = 1;
+  refused(wrong, "bad_words.texts is NULL");
+  wrong = none;
+  wrong.bad_words.sequence_count = 1;
+  refused(wrong, "bad_words.sequences is NULL");
+  wrong = none;
+  const char* word = "\xff";
+  wrong.bad_words = {&word, 1, nullptr, 0};
+  refused(wrong, "a bad word");
+  txport_close(translator);
+}
+
 TEST_CASE("C ABI: a bundle without the optional graphs") {
   txport_translator* translator = open_toy();
   const std::string start = kBundle + " has no graph of the role '";

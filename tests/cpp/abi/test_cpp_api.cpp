@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "repository.hpp"
 #include "txport/txport.hpp"
 
@@ -54,6 +56,42 @@ TEST_CASE("C++ API") {
   CHECK(pieces == 3);
   CHECK_THROWS_AS(translator.stream("one", [](const txport::Piece&) -> bool { throw std::runtime_error("mine"); }),
                   std::runtime_error);
+}
+
+TEST_CASE("C++ API: several hypotheses") {
+  txport::Translator translator(kToyBundle.string());
+  txport::Options options;
+  options.beam = 4;
+  options.n_best = 3;
+  options.scores = true;
+  options.max_length = 12;
+  const txport::Translation result = translator.translate("the cat sees a bird", options);
+  REQUIRE(result.hypotheses.size() == 3);
+  CHECK(result.ids == result.hypotheses[0].ids);
+  CHECK(result.score == result.hypotheses[0].score);
+  for (const txport::Translation& each : result.hypotheses) {
+    double total = 0;
+    for (const double score : each.scores) total += score;
+    CHECK(*each.score == doctest::Approx(total / static_cast<double>(each.ids.size())));
+    CHECK(*each.score <= *result.score);
+    CHECK(each.hypotheses.empty());
+  }
+  options.length_penalty = 0;
+  CHECK(*translator.translate("one", options).score < 0);
+  CHECK_FALSE(translator.translate("one").score);
+  CHECK(translator.translate("", options).hypotheses.empty());
+  CHECK_THROWS_AS(translator.stream("one", options), txport::InputError);
+  txport::Options sampled;
+  sampled.sample = true;
+  sampled.top_k = 1;
+  CHECK(translator.translate("one", sampled).ids == translator.translate("one").ids);
+  txport::Options banned;
+  banned.bad_words = {"dog", txport::Options::Ids{translator.translate("one").ids[0]}};
+  banned.suppress = {7};
+  for (const txport::Translation& each : translator.translate({std::string("one"), std::string("the cat")}, banned)) {
+    CHECK(each.text.find("dog") == std::string::npos);
+    CHECK(std::count(each.ids.begin(), each.ids.end(), 7) == 0);
+  }
 }
 
 TEST_CASE("C++ API: errors") {

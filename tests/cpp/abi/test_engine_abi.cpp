@@ -12,7 +12,7 @@
 #include "abi/engine.hpp"
 #include "fused/engine.hpp"
 #include "fused/random_model.hpp"
-#include "search/greedy.hpp"
+#include "search/decoding.hpp"
 #include "txport/engine.h"
 
 namespace {
@@ -85,8 +85,8 @@ TEST_CASE("the C ABI of an engine makes the ids of the greedy search, rows moved
   REQUIRE(txport_state_read(state.get(), tokens.data(), kLimit, &steps, finished.data()) == TXPORT_OK);
   CHECK(steps == 0);
   const auto expected = decode_all(*engine.engine, {{{4, 5, 6, 7}, kLimit, 0, {}}, {{8, 9}, kLimit, 0, {}}}, {});
-  CHECK(made[0] == expected[0].ids);
-  CHECK(made[1] == expected[1].ids);
+  CHECK(made[0] == expected[0].ids());
+  CHECK(made[1] == expected[1].ids());
   txport_engine_facts facts = TXPORT_ENGINE_FACTS_INIT;
   REQUIRE(txport_engine_get_facts(&engine, &facts) == TXPORT_OK);
   CHECK(facts.batch == 16);
@@ -259,8 +259,8 @@ TEST_CASE("the C ABI opens any engine, by the words of the translator") {
     const auto expected =
         txport::core::decode_all(*engine->engine, {{{4, 5, 6, 7}, 5, 0, {}, false}, {{8, 9}, 3, 0, {}, false}}, {});
     for (std::size_t row = 0; row < 2; ++row) {
-      made.at(row).resize(expected[row].ids.size());
-      CHECK(made.at(row) == expected[row].ids);
+      made.at(row).resize(expected[row].ids().size());
+      CHECK(made.at(row) == expected[row].ids());
     }
     txport_engine_close(engine);
   }

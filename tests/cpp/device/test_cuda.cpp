@@ -15,7 +15,7 @@
 #include "memory_device.hpp"
 #include "moved_rows.hpp"
 #include "repository.hpp"
-#include "search/greedy.hpp"
+#include "search/decoding.hpp"
 
 using namespace memory;
 
@@ -411,7 +411,7 @@ TEST_CASE("CUDA: ONNX Runtime over the device's buffers answers as over its own"
     const auto engine = open_ort_on(cuda_device(), kToyBundle, manifest, choice, nullptr);
     const auto expected = decode_all(*plain, asked, {5});
     const auto found = decode_all(*engine, asked, {5});
-    for (std::size_t i = 0; i < asked.size(); ++i) CHECK(found[i].ids == expected[i].ids);
+    for (std::size_t i = 0; i < asked.size(); ++i) CHECK(found[i].ids() == expected[i].ids());
   }
   CHECK(left() == before);
 }

@@ -14,7 +14,7 @@
 #include "memory_device.hpp"
 #include "moved_rows.hpp"
 #include "repository.hpp"
-#include "search/greedy.hpp"
+#include "search/decoding.hpp"
 
 using namespace memory;
 
@@ -211,7 +211,7 @@ TEST_CASE("threads share an engine on a device") {
     threads.emplace_back([&] {
       const auto found = decode_all(*made.engine, asked, {});
       one = std::equal(found.begin(), found.end(), expected.begin(),
-                       [](const Result& first, const Result& second) { return first.ids == second.ids; });
+                       [](const Result& first, const Result& second) { return first.ids() == second.ids(); });
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -244,10 +244,10 @@ TEST_CASE("ONNX Runtime over a device's buffers answers as over its own") {
         const auto expected = decode_all(*plain, asked, options);
         const auto found = decode_all(*engine, asked, options);
         for (std::size_t i = 0; i < asked.size(); ++i) {
-          CHECK(found[i].ids == expected[i].ids);
-          CHECK(found[i].scores.has_value() == scores);
-          for (std::size_t k = 0; scores && k < found[i].ids.size(); ++k) {
-            CHECK((*found[i].scores)[k] == doctest::Approx((*expected[i].scores)[k]).epsilon(1e-4));
+          CHECK(found[i].ids() == expected[i].ids());
+          CHECK(found[i].scores().has_value() == scores);
+          for (std::size_t k = 0; scores && k < found[i].ids().size(); ++k) {
+            CHECK((*found[i].scores())[k] == doctest::Approx((*expected[i].scores())[k]).epsilon(1e-4));
           }
         }
       }

@@ -13,7 +13,7 @@
 #include "moved_rows.hpp"
 #include "nvinfer_stubs.hpp"
 #include "repository.hpp"
-#include "search/greedy.hpp"
+#include "search/decoding.hpp"
 
 using namespace memory;
 

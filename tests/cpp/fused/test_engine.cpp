@@ -17,7 +17,7 @@
 #include "fused/targets.hpp"
 #include "fused/tuner.hpp"
 #include "moved_rows.hpp"
-#include "search/greedy.hpp"
+#include "search/decoding.hpp"
 
 using namespace txport::core;
 using random_model::RandomModel;
@@ -123,7 +123,7 @@ std::vector<Ids> answers(const Engine& engine, const std::vector<Ids>& sources, 
   std::vector<Request> requests;
   for (const Ids& source : sources) requests.push_back({source, 30, 0, {}});
   std::vector<Ids> result;
-  for (Result& each : decode_all(engine, requests, options)) result.push_back(std::move(each.ids));
+  for (Result& each : decode_all(engine, requests, options)) result.push_back(each.ids());
   return result;
 }
 

@@ -83,10 +83,10 @@ inline std::vector<Request> sources(const std::vector<std::size_t>& lengths, std
 // A result is that of its sentence alone.
 inline void check_result(const Result& result, const Request& request, const Limits& limits, float eos_weight) {
   const Expected expected = oracle(request, limits, eos_weight);
-  CHECK(result.ids == expected.ids);
-  REQUIRE(result.scores.has_value() == request.scores);
+  CHECK(result.ids() == expected.ids);
+  REQUIRE(result.scores().has_value() == request.scores);
   for (std::size_t t = 0; request.scores && t < expected.scores.size(); ++t) {
-    CHECK((*result.scores)[t] == doctest::Approx(expected.scores[t]).epsilon(1e-5));
+    CHECK((*result.scores())[t] == doctest::Approx(expected.scores[t]).epsilon(1e-5));
   }
 }
 

@@ -5,7 +5,7 @@
 #include "errors.hpp"
 #include "memory_engine.hpp"
 #include "moved_rows.hpp"
-#include "search/greedy.hpp"
+#include "search/decoding.hpp"
 #include "search/greedy_oracle.hpp"
 
 using namespace txport::core;
@@ -70,7 +70,7 @@ TEST_CASE("the device works on a group of steps while the host polls another") {
     // Of an end that is not known, fewer steps than poll are lost.
     for (std::size_t length = 1; length <= 12; ++length) {
       const MemoryEngine ending({4, 12, 100}, poll, 1);
-      const std::size_t made = decode_all(ending, sources({length}, 100), {})[0].ids.size();
+      const std::size_t made = decode_all(ending, sources({length}, 100), {})[0].ids().size();
       CHECK(ending.steps.size() - made < static_cast<std::size_t>(poll));
     }
   }

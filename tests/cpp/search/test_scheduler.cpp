@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "memory_engine.hpp"
+#include "search/decoding.hpp"
 #include "search/greedy.hpp"
 #include "search/greedy_oracle.hpp"
 
@@ -158,4 +159,15 @@ TEST_CASE("batch_tokens bound the rows, and nothing to do is nothing") {
   decode_all(engine, sources(std::vector<std::size_t>(8, 12), 5), {std::nullopt, 36});
   CHECK(engine.steps.front() == 3);
   CHECK(decode_all(engine, {}, {}).empty());
+}
+
+TEST_CASE("an answer that fills its cache may end before its neighbours") {
+  const MemoryEngine engine({4, 12, 100}, 1, -99);
+  std::vector<Request> requests = sources({10, 10, 10, 10, 9, 9, 9}, 60);
+  for (std::size_t i = 1; i < 4; ++i) requests[i].max_length = 5;
+  // A prefix ends it, and not the device, which would go on writing behind the end of the cache.
+  requests[0].prefix.assign(32, 6);
+  requests[0].prefix.back() = memory::kTokens.eos;
+  const std::vector<Result> results = decode_all(engine, requests, {});
+  for (std::size_t i = 0; i < requests.size(); ++i) CHECK(results[i].ids().size() == (i == 0 ? 32 : i < 4 ? 5 : 60));
 }

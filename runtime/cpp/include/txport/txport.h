@@ -69,6 +69,20 @@ typedef struct txport_translator_options {
   const char* engine; /* "auto", "fused" (our own for CPUs), "ort" (ONNX Runtime) or "trt" (TensorRT); NULL: auto */
 } txport_translator_options;
 
+/* Ids that an application gives. */
+typedef struct txport_ids {
+  const int64_t* values;
+  size_t count;
+} txport_ids;
+
+/* Texts, and sequences of ids. */
+typedef struct txport_words {
+  const char* const* texts; /* NUL-terminated */
+  size_t text_count;
+  const txport_ids* sequences;
+  size_t sequence_count;
+} txport_words;
+
 /* Options for every sentence of a call. Begin with TXPORT_OPTIONS_INIT: every zero is the default. New fields come at
  * the end, and `struct_size` says which ones the application knows. */
 typedef struct txport_options {
@@ -86,12 +100,39 @@ typedef struct txport_options {
   int32_t alignments;  /* not 0: compute which tokens and words of the source each translation's come from */
   int32_t attention;   /* not 0: compute how much each token attended to each token of the source */
   int32_t full_length; /* not 0: without max_length, make as many tokens as the bundle makes at most */
+  /* How to search, as Hugging Face's `generate` does; what is 0, empty or NULL is the default or, with `generation`
+   * "model", the model's own setting. Streams refuse beams, samples and alternatives. */
+  const char* generation;       /* "greedy" or "model"; NULL: greedy */
+  int32_t beam;                 /* hypotheses to follow side by side; 0: 1, greedy */
+  int32_t n_best;               /* translations of each text, at most as many as the beam, or samples; 0: 1 */
+  const double* length_penalty; /* power of the length by which scores of beams are divided; NULL: 1 */
+  const char* early_stopping;   /* "true": a beam search ends with enough hypotheses; "false": when none is likely to be
+                                   better; "never": when none can be; NULL: false */
+  double patience;              /* with early_stopping "true", how many times the beam must have ended; 0: 1 */
+  double repetition_penalty;    /* factor against tokens made already; 0: 1 */
+  int32_t no_repeat_ngram;      /* so many tokens in a row never occur twice; 0: no rule */
+  txport_words bad_words;       /* what must not occur */
+  txport_ids suppress;          /* ids that must not occur */
+  txport_ids begin_suppress;    /* ids that must not be the first */
+  txport_ids end_ids;           /* ids that end a translation, besides end of sequence */
+  const int64_t* forced_end;    /* the id that ends a translation that reaches its limit; NULL: none */
+  int32_t renormalize;          /* above 0: normalise the probabilities of beams again after all rules; below 0: not */
+  int32_t sample;               /* above 0: draw tokens at random; below 0: not */
+  double temperature;           /* what logits are divided by before a draw; 0: 1 */
+  const int64_t* top_k;         /* draw among so many best tokens, 0 for all; NULL: all */
+  double top_p;                 /* draw among the best tokens that have this probability in all; 0: 1 */
+  double min_p;                 /* draw among tokens that have this share of the best one's probability; 0: all */
+  int64_t seed;                 /* number that draws follow from */
+  int32_t alternatives;         /* continue each of so many best tokens after the prefix; 0: none */
 } txport_options;
 
 #define TXPORT_TRANSLATOR_OPTIONS_INIT \
   { sizeof(txport_translator_options), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
-#define TXPORT_OPTIONS_INIT \
-  { sizeof(txport_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define TXPORT_OPTIONS_INIT                                                                                           \
+  {                                                                                                                   \
+    sizeof(txport_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0}, {0, 0}, {0, 0}, \
+        {0, 0}, 0, 0, 0, 0, 0, 0, 0, 0, 0                                                                             \
+  }
 
 /* Bytes of a text: the first, and the one after the last. */
 typedef struct txport_span {
@@ -200,6 +241,14 @@ TXPORT_API const float* txport_result_embedding(const txport_result* result, siz
 TXPORT_API int txport_result_truncated(const txport_result* result, size_t index) TXPORT_NOEXCEPT;
 /* 1 if the translation ended with end of sequence, or is empty; 0 if it stopped at the maximum length. */
 TXPORT_API int txport_result_finished(const txport_result* result, size_t index) TXPORT_NOEXCEPT;
+/* 1 if the end of the translation says one thing again and again: three times at least, and twelve tokens; else 0. */
+TXPORT_API int txport_result_looped(const txport_result* result, size_t index) TXPORT_NOEXCEPT;
+/* What a beam search ranked the translation by: its log-probability divided by a power of its length. NULL without a
+ * beam. */
+TXPORT_API const double* txport_result_score(const txport_result* result, size_t index) TXPORT_NOEXCEPT;
+/* All translations that n_best or alternatives asked for, the best first, as a result of their own, which belongs to
+ * `result` and must not be freed; NULL if only one was asked for. */
+TXPORT_API const txport_result* txport_result_hypotheses(const txport_result* result, size_t index) TXPORT_NOEXCEPT;
 TXPORT_API void txport_result_free(txport_result* result) TXPORT_NOEXCEPT;
 
 /* Translate one text and give each token to `token` as it is made, end of sequence too. `length` in bytes; SIZE_MAX if

@@ -97,6 +97,33 @@ struct Options {
   // For bundles of tx-export --with-attention; streams have neither.
   bool alignments = false;  // compute Translation::alignment
   bool attention = false;   // compute Translation::attention
+
+  // How to search, as Hugging Face's `generate` does; what is 0, empty or without a value is the default or, with
+  // `generation` "model", the model's own setting. Streams refuse beams, samples and alternatives.
+  using Ids = std::vector<std::int64_t>;
+  std::string generation;                // greedy or model; empty: greedy
+  std::int32_t beam = 0;                 // hypotheses to follow side by side; 0: 1, greedy
+  std::int32_t n_best = 0;               // translations of each text, at most as many as the beam, or samples; 0: 1
+  std::optional<double> length_penalty;  // power of the length by which scores of beams are divided; 1
+  // A beam search ends: "true", with enough hypotheses; "false", when none is likely to be better; "never", when none
+  // can be; empty: false.
+  std::string early_stopping;
+  double patience = 0;               // with early_stopping true, how many times the beam must have ended; 0: 1
+  double repetition_penalty = 0;     // factor against tokens made already; 0: 1
+  std::int32_t no_repeat_ngram = 0;  // so many tokens in a row never occur twice; 0: no rule
+  std::vector<std::variant<std::string, Ids>> bad_words;  // texts, or sequences of ids, that must not occur
+  Ids suppress;                                           // ids that must not occur
+  Ids begin_suppress;                                     // ids that must not be the first
+  Ids end_ids;                                            // ids that end a translation, besides end of sequence
+  std::optional<std::int64_t> forced_end;                 // the id that ends a translation that reaches its limit
+  std::optional<bool> renormalize;                        // normalise the probabilities of beams again after all rules
+  std::optional<bool> sample;                             // draw tokens at random
+  double temperature = 0;                                 // what logits are divided by before a draw; 0: 1
+  std::optional<std::int64_t> top_k;                      // draw among so many best tokens; 0: all
+  double top_p = 0;               // draw among the best tokens that have this probability in all; 0: 1
+  double min_p = 0;               // draw among tokens that have this share of the best one's probability
+  std::int64_t seed = 0;          // number that draws follow from
+  std::int32_t alternatives = 0;  // continue each of so many best tokens after the prefix; 0: none
 };
 
 // Bytes of a text: the first, and the one after the last.
@@ -146,7 +173,11 @@ struct Translation {
   bool truncated = false;         // the sentence was longer than the bundle takes and was cut
   bool finished = true;           // it ended with eos, not at the maximum length, or is empty
   std::optional<Alignment> alignment;  // with the option alignments; none for an empty sentence
-  Matrix attention;  // of each target id (row) to each source id, with the option attention; rows sum to 1
+  Matrix attention;             // of each target id (row) to each source id, with the option attention; rows sum to 1
+  bool looped = false;          // its end says one thing again and again: three times at least, and twelve tokens
+  std::optional<double> score;  // what a beam search ranked it by: its log-probability by a power of its length
+  std::vector<Translation>
+      hypotheses;  // all that n_best or alternatives asked for, this one first; empty for one alone
 };
 
 // One token of a stream.
@@ -189,7 +220,55 @@ inline const char* null_if_empty(const std::string& text) { return text.empty() 
 inline void set(const char*& field, const std::string& value) { field = null_if_empty(value); }
 inline void set(std::int32_t& field, std::int32_t value) { field = value; }
 
-inline txport_options to_c(const Options& options) {
+inline void set(std::int32_t& field, std::optional<bool> value) { field = value ? (*value ? 1 : -1) : 0; }
+inline void set(double& field, double value) { field = value; }
+inline void set(std::int64_t& field, std::int64_t value) { field = value; }
+template <typename T>
+void set(const T*& field, const std::optional<T>& value) {
+  field = value ? &*value : nullptr;
+}
+inline void set(txport_ids& field, const Options::Ids& value) { field = {value.data(), value.size()}; }
+
+// Bad words as the C ABI takes them.
+struct Words {
+  std::vector<const char*> texts;
+  std::vector<txport_ids> sequences;
+
+  explicit Words(const Options& options) {
+    for (const auto& word : options.bad_words) {
+      if (const auto* text = std::get_if<std::string>(&word)) texts.push_back(text->c_str());
+      if (const auto* ids = std::get_if<Options::Ids>(&word)) sequences.push_back({ids->data(), ids->size()});
+    }
+  }
+  txport_words listed() const { return {texts.data(), texts.size(), sequences.data(), sequences.size()}; }
+};
+
+// How to search; `words` are of these options.
+inline void set_search(txport_options& result, const Options& options, const Words& words) {
+  set(result.generation, options.generation);
+  set(result.beam, options.beam);
+  set(result.n_best, options.n_best);
+  set(result.length_penalty, options.length_penalty);
+  set(result.early_stopping, options.early_stopping);
+  set(result.patience, options.patience);
+  set(result.repetition_penalty, options.repetition_penalty);
+  set(result.no_repeat_ngram, options.no_repeat_ngram);
+  result.bad_words = words.listed();
+  set(result.suppress, options.suppress);
+  set(result.begin_suppress, options.begin_suppress);
+  set(result.end_ids, options.end_ids);
+  set(result.forced_end, options.forced_end);
+  set(result.renormalize, options.renormalize);
+  set(result.sample, options.sample);
+  set(result.temperature, options.temperature);
+  set(result.top_k, options.top_k);
+  set(result.top_p, options.top_p);
+  set(result.min_p, options.min_p);
+  set(result.seed, options.seed);
+  set(result.alternatives, options.alternatives);
+}
+
+inline txport_options to_c(const Options& options, const Words& words) {
   txport_options result = TXPORT_OPTIONS_INIT;
   set(result.max_length, options.max_length);
   set(result.full_length, options.full_length ? 1 : 0);
@@ -205,6 +284,7 @@ inline txport_options to_c(const Options& options) {
   set(result.target_language, options.target_language);
   set(result.alignments, options.alignments ? 1 : 0);
   set(result.attention, options.attention ? 1 : 0);
+  set_search(result, options, words);
   return result;
 }
 
@@ -250,26 +330,29 @@ inline Matrix matrix(decltype(&txport_result_attention) read, const txport_resul
   return made;
 }
 
-inline std::vector<Translation> collect(txport_result* handle) {
-  const Result result(handle);
-  std::vector<Translation> translations(txport_result_count(result.get()));
+inline std::vector<Translation> collect(const txport_result* result) {
+  std::vector<Translation> translations(txport_result_count(result));
   for (std::size_t i = 0; i < translations.size(); ++i) {
     std::size_t length = 0;
-    const char* text = txport_result_text(result.get(), i, &length);
+    const char* text = txport_result_text(result, i, &length);
     translations[i].text.assign(text, length);
-    const std::int64_t* ids = txport_result_ids(result.get(), i, &length);
+    const std::int64_t* ids = txport_result_ids(result, i, &length);
     translations[i].ids.assign(ids, ids + length);
-    const double* scores = txport_result_scores(result.get(), i, &length);
+    const double* scores = txport_result_scores(result, i, &length);
     translations[i].scores.assign(scores, scores + length);
-    translations[i].truncated = txport_result_truncated(result.get(), i) != 0;
-    translations[i].finished = txport_result_finished(result.get(), i) != 0;
-    translations[i].alignment = alignment(result.get(), i);
-    translations[i].attention = matrix(txport_result_attention, result.get(), i);
+    translations[i].truncated = txport_result_truncated(result, i) != 0;
+    translations[i].finished = txport_result_finished(result, i) != 0;
+    translations[i].looped = txport_result_looped(result, i) != 0;
+    translations[i].alignment = alignment(result, i);
+    translations[i].attention = matrix(txport_result_attention, result, i);
+    if (const double* score = txport_result_score(result, i)) translations[i].score = *score;
+    translations[i].hypotheses = collect(txport_result_hypotheses(result, i));
   }
   return translations;
 }
 
 inline std::vector<Score> collect_scores(txport_result* handle) {
+  const Result result(handle);
   std::vector<Score> made;
   for (Translation& each : collect(handle)) made.push_back({std::move(each.ids), std::move(each.scores)});
   return made;
@@ -349,11 +432,12 @@ class Translator {
   // Translate sentences; the results are in their order. Throws InputError, BundleError.
   std::vector<Translation> translate(const std::vector<std::string>& sentences, const Options& options = {}) const {
     const detail::Listed<char> texts(sentences);
-    const txport_options asked = detail::to_c(options);
+    const detail::Words words(options);
+    const txport_options asked = detail::to_c(options, words);
     txport_result* result = nullptr;
     detail::check(
         txport_translate(handle_.get(), texts.items.data(), texts.lengths.data(), texts.items.size(), &asked, &result));
-    return detail::collect(result);
+    return detail::collect(detail::Result(result).get());
   }
 
   // Translate one sentence.
@@ -365,11 +449,12 @@ class Translator {
   std::vector<Translation> translate_ids(const std::vector<std::vector<std::int64_t>>& sources,
                                          const Options& options = {}) const {
     const detail::Listed<std::int64_t> ids(sources);
-    const txport_options asked = detail::to_c(options);
+    const detail::Words words(options);
+    const txport_options asked = detail::to_c(options, words);
     txport_result* result = nullptr;
     detail::check(
         txport_translate_ids(handle_.get(), ids.items.data(), ids.lengths.data(), ids.items.size(), &asked, &result));
-    return detail::collect(result);
+    return detail::collect(detail::Result(result).get());
   }
 
   // How likely the model takes a given translation of each sentence for: to rank some, or to filter a corpus. Of the
@@ -379,7 +464,8 @@ class Translator {
     detail::check_pairs(sentences.size(), translations.size());
     const detail::Listed<char> texts(sentences);
     const detail::Listed<char> targets(translations);
-    const txport_options asked = detail::to_c(options);
+    const detail::Words words(options);
+    const txport_options asked = detail::to_c(options, words);
     txport_result* result = nullptr;
     detail::check(txport_score(handle_.get(), texts.items.data(), texts.lengths.data(), targets.items.data(),
                                targets.lengths.data(), texts.items.size(), &asked, &result));
@@ -403,7 +489,8 @@ class Translator {
   std::vector<Matrix> embed(const std::vector<std::string>& sentences, bool pooled = true,
                             const Options& options = {}) const {
     const detail::Listed<char> texts(sentences);
-    const txport_options asked = detail::to_c(options);
+    const detail::Words words(options);
+    const txport_options asked = detail::to_c(options, words);
     txport_result* handle = nullptr;
     detail::check(txport_embed(handle_.get(), texts.items.data(), texts.lengths.data(), texts.items.size(),
                                pooled ? 1 : 0, &asked, &handle));
@@ -425,7 +512,8 @@ class Translator {
 
   // The same, with the caller fetching each token.
   Stream stream(const std::string& sentence, const Options& options = {}) const {
-    const txport_options asked = detail::to_c(options);
+    const detail::Words words(options);
+    const txport_options asked = detail::to_c(options, words);
     txport_stream* handle = nullptr;
     detail::check(txport_stream_open(handle_.get(), sentence.data(), sentence.size(), &asked, &handle));
     return Stream(handle);

@@ -113,8 +113,8 @@ txport_code txport_engine_get_facts(const txport_engine_handle* engine, txport_e
       throw InputError("txport_engine_facts.struct_size is " + std::to_string(size) +
                        ": set it to sizeof(txport_engine_facts)");
     // Of a newer header, fields that we do not know stay as they are.
-    *facts = {size,       limits.batch, limits.source, limits.target,           tokens.pad,
-              tokens.unk, tokens.bos,   tokens.eos,    sizes.target_vocabulary, opened->poll()};
+    *facts = {size,       limits.batch, limits.source, limits.target,        tokens.pad,
+              tokens.unk, tokens.bos,   tokens.eos,    opened->vocabulary(), opened->poll()};
     return TXPORT_OK;
   });
 }

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -29,6 +30,7 @@ struct txport_result {
     std::array<std::vector<txport_span>, 4> spans;  // by txport_spans
     std::vector<txport_word_pair> words;
     std::optional<txport::core::FloatMatrix> embedding;
+    std::unique_ptr<txport_result> hypotheses;  // null for one alone
   };
   std::vector<Sentence> sentences;
 };
@@ -60,11 +62,51 @@ std::optional<std::int64_t> unless_zero(std::int32_t value) {
   return value == 0 ? std::nullopt : std::optional<std::int64_t>(value);
 }
 
-// One field of txport_options, by the kind of its option.
-void set(Options::Limit& option, std::int32_t field, const txport_options& /*all*/) { option = unless_zero(field); }
-void set(Options::Count& option, std::int32_t field, const txport_options& /*all*/) { option = field; }
+std::string_view view_of(const char* text, std::size_t length) {
+  return {text, length == SIZE_MAX ? std::strlen(text) : length};
+}
+
+// Texts that an application gives; `name` is the argument's.
+std::vector<std::string_view> views_of(const char* const* texts, const std::size_t* lengths, std::size_t count,
+                                       const char* name) {
+  if (count > 0) given(texts, name);
+  std::vector<std::string_view> views;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (texts[i] == nullptr) throw InputError(name + ("[" + std::to_string(i) + "] is NULL: give a text"));
+    views.push_back(view_of(texts[i], lengths == nullptr ? SIZE_MAX : lengths[i]));
+  }
+  return views;
+}
+
+// One field of txport_options, by the kind of its option. Kinds that may be without a value have one unless the field
+// is 0 or null.
+template <typename T, int kind, typename Field>
+void set(Options::Maybe<T, kind>& option, Field field, const txport_options& /*all*/) {
+  if constexpr (std::is_same_v<T, bool>) {
+    if (field != 0) option = field > 0;
+  } else if constexpr (std::is_pointer_v<Field> && !std::is_same_v<T, std::string>) {
+    if (field != nullptr) option = *field;
+  } else if (field != Field{}) {
+    option = field;
+  }
+}
+void set(Options::Count& option, std::int64_t field, const txport_options& /*all*/) { option = field; }
 void set(Options::Flag& option, std::int32_t field, const txport_options& /*all*/) { option = field != 0; }
 void set(Options::Text& option, const char* field, const txport_options& /*all*/) { option = unless_null(field); }
+Ids ids_of(const txport_ids& field) {
+  if (field.count == 0) return {};
+  given(field.values, "txport_ids.values");
+  return {field.values, field.values + field.count};
+}
+
+void set(Options::List& option, const txport_ids& field, const txport_options& /*all*/) { option = ids_of(field); }
+void set(Options::Words& option, const txport_words& field, const txport_options& /*all*/) {
+  for (const std::string_view word : views_of(field.texts, nullptr, field.text_count, "bad_words.texts")) {
+    option.emplace_back(std::string(word));
+  }
+  if (field.sequence_count > 0) given(field.sequences, "bad_words.sequences");
+  for (std::size_t i = 0; i < field.sequence_count; ++i) option.emplace_back(ids_of(field.sequences[i]));
+}
 void set(Options::Prefix& option, const char* field, const txport_options& all) {
   if (all.prefix_count > 0) {
     given(all.prefix_ids, "prefix_ids");
@@ -101,10 +143,6 @@ txport::core::TranslatorOptions options_of(const txport_translator_options* opti
   return result;
 }
 
-std::string_view view_of(const char* text, std::size_t length) {
-  return {text, length == SIZE_MAX ? std::strlen(text) : length};
-}
-
 std::unique_ptr<txport_stream> open_stream(const txport_translator* translator, const char* text, std::size_t length,
                                            const txport_options* options) {
   const std::shared_ptr<const Translator> shared = given(translator, "translator").translator;
@@ -113,19 +151,7 @@ std::unique_ptr<txport_stream> open_stream(const txport_translator* translator, 
   return std::make_unique<txport_stream>(txport_stream{shared, std::move(pieces)});
 }
 
-// Texts that an application gives; `name` is the argument's.
-std::vector<std::string_view> views_of(const char* const* texts, const std::size_t* lengths, std::size_t count,
-                                       const char* name) {
-  if (count > 0) given(texts, name);
-  std::vector<std::string_view> views;
-  for (std::size_t i = 0; i < count; ++i) {
-    if (texts[i] == nullptr) throw InputError(name + ("[" + std::to_string(i) + "] is NULL: give a text"));
-    views.push_back(view_of(texts[i], lengths == nullptr ? SIZE_MAX : lengths[i]));
-  }
-  return views;
-}
-
-// Ids that an application gives, likewise.
+// Ids that an application gives; `name` is the argument's.
 std::vector<Ids> ids_of(const std::int64_t* const* all, const std::size_t* lengths, std::size_t count, const char* name,
                         const char* lengths_name) {
   if (count > 0) given(all, name);
@@ -147,6 +173,12 @@ Sentence sentence_of(Translation translation) {
       for (const txport::core::Span& span : *all[which]) made.spans[which].push_back({span.start, span.end});
     }
     for (const txport::core::WordPair& pair : from.words) made.words.push_back({pair.source, pair.target});
+  }
+  if (!translation.hypotheses.empty()) {
+    made.hypotheses = std::make_unique<txport_result>();
+    for (Translation& each : std::exchange(translation.hypotheses, {})) {
+      made.hypotheses->sentences.push_back(sentence_of(std::move(each)));
+    }
   }
   made.translation = std::move(translation);
   return made;
@@ -379,6 +411,21 @@ int txport_result_truncated(const txport_result* result, std::size_t index) noex
 int txport_result_finished(const txport_result* result, std::size_t index) noexcept {
   const Translation* translation = sentence(result, index);
   return translation != nullptr && translation->finished ? 1 : 0;
+}
+
+int txport_result_looped(const txport_result* result, std::size_t index) noexcept {
+  const Translation* translation = sentence(result, index);
+  return translation != nullptr && translation->looped ? 1 : 0;
+}
+
+const double* txport_result_score(const txport_result* result, std::size_t index) noexcept {
+  const Translation* translation = sentence(result, index);
+  return translation == nullptr || !translation->score ? nullptr : &*translation->score;
+}
+
+const txport_result* txport_result_hypotheses(const txport_result* result, std::size_t index) noexcept {
+  const Sentence* found = entry(result, index);
+  return found == nullptr ? nullptr : found->hypotheses.get();
 }
 
 void txport_result_free(txport_result* result) noexcept { delete result; }

@@ -156,6 +156,56 @@ std::optional<Verification> decode_verification(const Value& value) {
   return result;
 }
 
+std::int64_t decode_integer(const Value& value) { return value.integer(); }
+double decode_number(const Value& value) { return value.number(); }
+bool decode_flag(const Value& value) { return value.boolean(); }
+std::string decode_text(const Value& value) { return value.text(); }
+
+template <typename Decode>
+auto decode_all(const Value& value, const Decode& decode) {
+  std::vector<decltype(decode(value))> result;
+  for (const Value& item : value.items()) result.push_back(decode(item));
+  return result;
+}
+
+Ids decode_ids(const Value& value) { return decode_all(value, decode_integer); }
+
+std::string decode_early_stopping(const Value& value) {
+  if (value.is_boolean()) return value.boolean() ? "true" : "false";
+  if (value.is_text()) return value.literal({"never"});
+  value.refuse("true or false or a string");
+}
+
+Generation decode_generation(const Value& value) {
+  value.fields({}, {"beam", "length_penalty", "early_stopping", "repetition_penalty", "no_repeat_ngram", "bad_words",
+                    "suppress", "begin_suppress", "end_ids", "forced_end", "renormalize", "sample", "temperature",
+                    "top_k", "top_p", "min_p", "min_length", "max_length", "unsupported"});
+  const auto read = [&value](auto& setting, const char* name, const auto& decode) {
+    if (value.has(name) && !value[name].is_null()) setting = decode(value[name]);
+  };
+  Generation result;
+  read(result.beam, "beam", decode_integer);
+  read(result.length_penalty, "length_penalty", decode_number);
+  read(result.early_stopping, "early_stopping", decode_early_stopping);
+  read(result.repetition_penalty, "repetition_penalty", decode_number);
+  read(result.no_repeat_ngram, "no_repeat_ngram", decode_integer);
+  read(result.bad_words, "bad_words", [](const Value& words) { return decode_all(words, decode_ids); });
+  read(result.suppress, "suppress", decode_ids);
+  read(result.begin_suppress, "begin_suppress", decode_ids);
+  read(result.end_ids, "end_ids", decode_ids);
+  read(result.forced_end, "forced_end", decode_integer);
+  read(result.renormalize, "renormalize", decode_flag);
+  read(result.sample, "sample", decode_flag);
+  read(result.temperature, "temperature", decode_number);
+  read(result.top_k, "top_k", decode_integer);
+  read(result.top_p, "top_p", decode_number);
+  read(result.min_p, "min_p", decode_number);
+  read(result.min_length, "min_length", decode_integer);
+  read(result.max_length, "max_length", decode_integer);
+  if (value.has("unsupported")) result.unsupported = decode_all(value["unsupported"], decode_text);
+  return result;
+}
+
 std::vector<std::pair<std::int64_t, std::int64_t>> decode_heads(const Value& value) {
   std::vector<std::pair<std::int64_t, std::int64_t>> heads;
   for (const Value& item : value.items()) {
@@ -178,7 +228,7 @@ Manifest decode(const Value& value) {
   manifest.precision = decode_precision(value["precision"]);
   for (const Value& graph : value["graphs"].items()) manifest.graphs.push_back(decode_graph(graph));
   manifest.tokenizer = decode_tokenizer(value["tokenizer"]);
-  value["generation"].fields({});
+  manifest.generation = decode_generation(value["generation"]);
   for (const auto& [name, entry] : value["files"].members()) {
     entry.fields({"bytes", "sha256"});
     manifest.files[name] = {entry["bytes"].integer(), entry["sha256"].text()};

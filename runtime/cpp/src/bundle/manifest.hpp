@@ -146,8 +146,29 @@ struct Verification {
   std::vector<std::string> engines;  // what was compared: "ort" in each lowering, and "fused" where that can run it
 };
 
-// Defaults of the search that a model brings along; none exist yet.
-struct Generation {};
+// The model's own settings of its search (search/settings.hpp), for the option `generation`; nothing for what it does
+// not say.
+struct Generation {
+  std::optional<std::int64_t> beam;
+  std::optional<double> length_penalty;
+  std::optional<std::string> early_stopping;  // true, false or never
+  std::optional<double> repetition_penalty;
+  std::optional<std::int64_t> no_repeat_ngram;
+  std::vector<Ids> bad_words;
+  Ids suppress;
+  Ids begin_suppress;
+  Ids end_ids;
+  std::optional<std::int64_t> forced_end;
+  std::optional<bool> renormalize;
+  std::optional<bool> sample;
+  std::optional<double> temperature;
+  std::optional<std::int64_t> top_k;
+  std::optional<double> top_p;
+  std::optional<double> min_p;
+  std::optional<std::int64_t> min_length;  // tokens to make before an answer may end
+  std::optional<std::int64_t> max_length;  // the most tokens to make
+  std::vector<std::string> unsupported;    // settings that this search does not have, as "name = value"
+};
 
 struct Manifest {
   std::int64_t format_version = 0;

@@ -21,6 +21,7 @@ class DeviceEngine : public Engine {
   DeviceEngine(const Manifest& manifest, DeviceParts parts)
       : parts_(std::move(parts)),
         tokens_(manifest.tokens),
+        vocabulary_(manifest.model.target_vocabulary),
         encoder_(manifest.encoder()),
         step_{manifest.step(parts_.lowering), parts_.id_type, *parts_.program},
         pool_(step_, *parts_.device, latch_, tokens_.pad,
@@ -29,6 +30,7 @@ class DeviceEngine : public Engine {
   const std::string& name() const override { return parts_.name; }
   const Limits& limits() const override { return parts_.limits; }
   const SpecialTokens& tokens() const override { return tokens_; }
+  std::int64_t vocabulary() const override { return vocabulary_; }
   std::int64_t poll() const override { return kPoll; }
 
   std::shared_ptr<const Memory> encode(const Ids& input_ids, const Ids& source_lengths) const override {
@@ -73,6 +75,7 @@ class DeviceEngine : public Engine {
 
   const DeviceParts parts_;
   const SpecialTokens tokens_;
+  const std::int64_t vocabulary_;
   const Graph encoder_;
   const DeviceGraph step_;
   const Latch latch_;

@@ -19,6 +19,7 @@ class OrtEngine : public Engine {
  public:
   OrtEngine(const Manifest& manifest, OrtSessions sessions)
       : limits_(manifest.limits()),
+        vocabulary_(manifest.model.target_vocabulary),
         sessions_(std::move(sessions)),
         buffers_(manifest.encoder(), sessions_.step_graph),
         steps_{buffers_, sessions_.step, manifest.tokens} {}
@@ -26,6 +27,7 @@ class OrtEngine : public Engine {
   const std::string& name() const override { return sessions_.name; }
   const Limits& limits() const override { return limits_; }
   const SpecialTokens& tokens() const override { return steps_.tokens; }
+  std::int64_t vocabulary() const override { return vocabulary_; }
   std::int64_t poll() const override { return 1; }  // polling costs nothing here
   // The lowering "ort" reads only the used part of a cache. Longer caches cost it nothing but memory, and moves are
   // saved if there is room for answers as long as the sources.
@@ -61,6 +63,7 @@ class OrtEngine : public Engine {
 
  private:
   const Limits limits_;
+  const std::int64_t vocabulary_;
   const OrtSessions sessions_;
   const OrtBuffers buffers_;
   const OrtSteps steps_;

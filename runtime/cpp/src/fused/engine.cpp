@@ -55,6 +55,7 @@ class FusedEngine : public Engine {
   const std::string& name() const override { return name_; }
   const Limits& limits() const override { return shared_->limits; }
   const SpecialTokens& tokens() const override { return shared_->tokens; }
+  std::int64_t vocabulary() const override { return static_cast<std::int64_t>(shared_->model.vocabulary); }
   std::int64_t poll() const override { return kPoll; }
   // Only the used part of a cache is read: longer ones cost memory alone, and moves are saved.
   std::int64_t first_target(std::int64_t source) const override {

@@ -22,15 +22,24 @@ std::int64_t Request::limit(const Limits& limits) const {
   return std::min(max_length.value_or(limits.target), limits.target);
 }
 
-void Slot::add(std::int64_t token, std::int64_t eos) {
-  ids.push_back(token);
-  done = token == eos || length() >= limit;
+Slot::Slot(std::size_t number, Request asked, std::int64_t most)
+    : index(number), request(std::move(asked)), limit(most), ruled(request.ruled()) {
+  const bool always = request.scores || request.search.rules.any();
+  stepwise = always ? limit : std::max(static_cast<std::int64_t>(request.prefix.size()), request.min_length);
 }
 
-Result Slot::result() {
-  Result result{index, std::move(ids), std::nullopt};
-  if (request.scores) result.scores = std::move(scores);
-  return result;
+void Slot::extend(std::int64_t token, bool is_end) {
+  ids.push_back(token);
+  length = static_cast<std::int64_t>(ids.size());
+  done = is_end || length >= limit;
+}
+
+Result Slot::result() { return {index, {hypothesis()}}; }
+
+Hypothesis Slot::hypothesis() {
+  Hypothesis made{std::move(ids), std::nullopt, std::nullopt};
+  if (request.scores) made.scores = std::move(scores);
+  return made;
 }
 
 }  // namespace txport::core

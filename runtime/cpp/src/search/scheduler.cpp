@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string>
 #include <utility>
+
+#include "errors.hpp"
 
 namespace txport::core {
 
@@ -13,9 +16,10 @@ class Batch {
       : scheduler_(scheduler),
         engine_(scheduler.engine_),
         policy_(scheduler.policy_),
+        width_(policy_.rows()),
         logits_(sizes.logits),
         slots_(sizes.rows),
-        state_(engine_.allocate(sizes.rows, sizes.source, sizes.target, {sizes.logits})) {}
+        state_(engine_.allocate(sizes.rows * width_, sizes.source, sizes.target, {sizes.logits, policy_.top()})) {}
 
   // Step, and return the slots that worked; those that are done have left the batch already. Empty if no sentence is
   // left for this batch.
@@ -46,6 +50,7 @@ class Batch {
   Scheduler& scheduler_;
   const Engine& engine_;
   const Policy& policy_;
+  const std::size_t width_;  // rows of a slot
   const bool logits_;
   Slots slots_;
   std::unique_ptr<DecoderState> state_;
@@ -72,11 +77,11 @@ class Batch {
     if (count >= needed) return;
     const std::size_t total = std::min(most, std::max(2 * count, needed));
     // The protocol makes no free rows: copies of the first become free by ending them.
-    std::vector<std::size_t> rows = all_rows();
-    rows.resize(total, 0);
+    std::vector<std::size_t> rows = rows_of(all_slots());
+    rows.resize(total * width_, 0);
     state_ = state_->moved(rows, target(slots_));
     std::iota(rows.begin(), rows.end(), std::size_t{0});
-    rows.erase(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(count));
+    rows.erase(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(count * width_));
     state_->override_tokens(rows, Ids(rows.size(), engine_.tokens().pad), std::vector<bool>(rows.size(), true));
     slots_.resize(total);
   }
@@ -84,8 +89,8 @@ class Batch {
   // Place waiting sentences in the free rows, a group from one encoder run at a time.
   void refill() {
     std::deque<std::size_t> free;
-    for (std::size_t row = 0; row < slots_.size(); ++row) {
-      if (!slots_[row]) free.push_back(row);
+    for (std::size_t index = 0; index < slots_.size(); ++index) {
+      if (!slots_[index]) free.push_back(index);
     }
     while (!free.empty() && (!encoded_.empty() || encode_group())) {
       const std::shared_ptr<const Memory> memory = encoded_.front().memory;
@@ -96,8 +101,8 @@ class Batch {
         Encoded next = std::move(encoded_.front());
         encoded_.pop_front();
         const std::int64_t limit = next.entry.request.limit(engine_.limits());
-        slots_[free.front()] = std::make_shared<Slot>(Slot{next.entry.index, std::move(next.entry.request), limit});
-        rows.push_back(free.front());
+        slots_[free.front()] = policy_.slot(next.entry.index, std::move(next.entry.request), limit);
+        rows.push_back(free.front() * width_);
         memory_rows.push_back(next.row);
         limits.push_back(limit);
         free.pop_front();
@@ -130,11 +135,11 @@ class Batch {
   // Move to longer caches if a row has filled them, and to fewer rows if half are free and none waits.
   void grow_or_shrink(const Slots& working) {
     if (in_flight_ > 0 || (longest(working) < state_->target() && !half_free(working))) return;
-    const std::vector<std::size_t> rows = drained_ ? compacted_rows() : all_rows();
-    state_ = state_->moved(rows, target(working));
+    const std::vector<std::size_t> kept = drained_ ? compacted_slots() : all_slots();
+    state_ = state_->moved(rows_of(kept), target(working));
     Slots slots;
-    slots.reserve(rows.size());
-    for (const std::size_t row : rows) slots.push_back(slots_[row]);
+    slots.reserve(kept.size());
+    for (const std::size_t index : kept) slots.push_back(slots_[index]);
     slots_ = std::move(slots);
   }
 
@@ -147,34 +152,42 @@ class Batch {
     return target;
   }
 
-  // The rows that work; those at the end fill the gaps at the front, so that few rows have to move.
-  std::vector<std::size_t> compacted_rows() const {
+  // The slots that work; those at the end fill the gaps at the front, so that few rows have to move.
+  std::vector<std::size_t> compacted_slots() const {
     const std::size_t count = count_working();
-    std::vector<std::size_t> rows;
+    std::vector<std::size_t> kept;
     std::deque<std::size_t> behind;
-    for (std::size_t row = count; row < slots_.size(); ++row) {
-      if (slots_[row]) behind.push_back(row);
+    for (std::size_t index = count; index < slots_.size(); ++index) {
+      if (slots_[index]) behind.push_back(index);
     }
-    for (std::size_t row = 0; row < count; ++row) {
-      if (slots_[row]) {
-        rows.push_back(row);
+    for (std::size_t index = 0; index < count; ++index) {
+      if (slots_[index]) {
+        kept.push_back(index);
       } else {
-        rows.push_back(behind.front());
+        kept.push_back(behind.front());
         behind.pop_front();
       }
     }
-    return rows;
+    return kept;
   }
 
-  std::vector<std::size_t> all_rows() const {
-    std::vector<std::size_t> rows(slots_.size());
-    std::iota(rows.begin(), rows.end(), std::size_t{0});
+  std::vector<std::size_t> all_slots() const {
+    std::vector<std::size_t> all(slots_.size());
+    std::iota(all.begin(), all.end(), std::size_t{0});
+    return all;
+  }
+
+  std::vector<std::size_t> rows_of(const std::vector<std::size_t>& slots) const {
+    std::vector<std::size_t> rows;
+    for (const std::size_t index : slots) {
+      for (std::size_t row = 0; row < width_; ++row) rows.push_back(index * width_ + row);
+    }
     return rows;
   }
 
   static std::int64_t longest(const Slots& slots) {
     std::int64_t most = 0;
-    for (const auto& slot : slots) most = slot ? std::max(most, slot->length()) : most;
+    for (const auto& slot : slots) most = slot ? std::max(most, slot->length) : most;
     return most;
   }
 
@@ -196,12 +209,25 @@ class Batch {
   std::int64_t begin(std::int64_t count, const Slots& working) {
     const std::int64_t room = state_->target() - longest(working) - in_flight_;
     std::int64_t most = 0;
-    for (const auto& slot : working) most = std::max(most, slot->limit - slot->length() - in_flight_);
+    for (const auto& slot : working) most = std::max(most, slot->limit - slot->length - in_flight_);
     const std::int64_t steps = std::max<std::int64_t>(std::min({count, room, most}), 0);
     if (steps > 0) state_->step(steps);
     return steps;
   }
 };
+
+namespace {
+
+// The most sentences that run together.
+std::int64_t most_sentences(const Engine& engine, const Policy& policy) {
+  const std::int64_t batch = engine.limits().batch;
+  const auto rows = static_cast<std::int64_t>(policy.rows());
+  if (batch >= rows) return batch / rows;
+  throw InputError(std::to_string(rows) + " rows for a sentence are too many: this bundle runs " +
+                   std::to_string(batch));
+}
+
+}  // namespace
 
 Scheduler::Scheduler(const Engine& engine, const Policy& policy, const SearchOptions& options,
                      std::optional<std::int64_t> poll)
@@ -210,7 +236,8 @@ Scheduler::Scheduler(const Engine& engine, const Policy& policy, const SearchOpt
       poll_(poll.value_or(engine.poll())),
       workers_(std::max<std::int64_t>(options.workers, 1)),
       rows_(std::max<std::int64_t>(
-          1, std::min(options.rows.value_or(engine.limits().batch), engine.limits().batch) / workers_)),
+          1,
+          std::min(options.rows.value_or(most_sentences(engine, policy)), most_sentences(engine, policy)) / workers_)),
       batch_tokens_(std::max<std::int64_t>(1, options.batch_tokens / workers_)) {}
 
 std::size_t Scheduler::submit(std::vector<Request> requests) {
@@ -257,16 +284,16 @@ void Scheduler::close() {
   --batches_;
 }
 
-// The most rows of a batch of sources of this width.
+// The most sentences of a batch of sources of this width.
 std::size_t Scheduler::most_rows(std::int64_t source) const {
   return static_cast<std::size_t>(std::max<std::int64_t>(1, std::min(rows_, batch_tokens_ / source)));
 }
 
-// The next group for a running batch, at most as many as it has rows; empty if there is none for it.
+// The next group for a running batch, at most as many as it has slots; empty if there is none for it.
 std::vector<Scheduler::Entry> Scheduler::take(const DecoderState& state, bool logits) {
   const std::lock_guard lock(mutex_);
   std::vector<Entry> group;
-  for (std::size_t count = ready(state, logits, state.rows()); count > 0; --count) {
+  for (std::size_t count = ready(state, logits, state.rows() / policy_.rows()); count > 0; --count) {
     group.push_back(std::move(queue_.front()));
     queue_.pop_front();
   }
@@ -305,7 +332,7 @@ std::size_t Scheduler::share(std::int64_t workers) const {
 // wait, since the longest come first. Sentences of half the width get a batch of their own if they can fill it, so that
 // they do not pay for the padding.
 std::size_t Scheduler::ready(const DecoderState& state, bool logits, std::size_t most) const {
-  if (2 * head_width() <= state.source() && queue_.size() >= state.rows()) return 0;
+  if (2 * head_width() <= state.source() && queue_.size() * policy_.rows() >= state.rows()) return 0;
   std::size_t count = 0;
   for (most = std::min(most, share(workers_)); count < most; ++count) {
     const Request& request = queue_[count].request;

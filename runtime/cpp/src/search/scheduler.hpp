@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "engine.hpp"
@@ -23,24 +24,34 @@ namespace txport::core {
 inline constexpr std::int64_t kBatchTokens = 4096;
 
 struct SearchOptions {
-  std::optional<std::int64_t> rows;          // the most rows that run together; nothing is Limits::batch
+  std::optional<std::int64_t> rows;          // the most sentences that run together; nothing is Limits::batch
   std::int64_t batch_tokens = kBatchTokens;  // the most source tokens, padding included, that run together
   // Threads that decode side by side, each a batch with a share of the rows and the tokens; the engine must allow it,
   // as engines on the CPU do.
   std::int64_t workers = 1;
 };
 
-// The slot of each row of a batch; null for a free row.
+// The slot of each row of a batch, or of each Policy::rows rows; null for free ones.
 using Slots = std::vector<std::shared_ptr<Slot>>;
 
 // How tokens are chosen. Threads may share one.
 class Policy {
  public:
-  Policy() = default;
+  explicit Policy(std::size_t rows = 1, std::size_t top = 0) : rows_(rows), top_(top) {}
   virtual ~Policy() = default;
   Policy(const Policy&) = delete;
   Policy& operator=(const Policy&) = delete;
 
+  // Rows of a state that a request takes. Its sentence is placed in the first of them; the others wait, finished, for
+  // the policy to reorder them.
+  std::size_t rows() const { return rows_; }
+  // The most tokens that it asks DecoderState::top for.
+  std::size_t top() const { return top_; }
+
+  // The slot of a request, and the most tokens of its answer.
+  virtual std::shared_ptr<Slot> slot(std::size_t index, Request request, std::int64_t limit) const {
+    return std::make_shared<Slot>(index, std::move(request), limit);
+  }
   // Whether a state that answers this request must be allocated with logits.
   virtual bool needs_logits(const Request& request) const = 0;
   // Whether `choose` must see the next step of these slots, none of them null, before the one after it begins.
@@ -48,6 +59,10 @@ class Policy {
   // Append the tokens `[steps, rows]` that the device chose to the answers, or others. If `stepwise` said so it is one
   // step, and all steps of the state have been read.
   virtual void choose(DecoderState& state, const Slots& slots, const Ids& token_ids, bool stepwise) const = 0;
+
+ private:
+  const std::size_t rows_;
+  const std::size_t top_;
 };
 
 class Batch;
@@ -56,6 +71,7 @@ class Batch;
 class Scheduler {
  public:
   // Engine and policy must outlive it. `poll`: the most steps that the host has not seen; nothing for the engine's own.
+  // Throws InputError: the bundle runs fewer rows than a sentence needs.
   Scheduler(const Engine& engine, const Policy& policy, const SearchOptions& options,
             std::optional<std::int64_t> poll = std::nullopt);
 
@@ -76,7 +92,7 @@ class Scheduler {
     Request request;
   };
   struct BatchSizes {
-    std::size_t rows;
+    std::size_t rows;  // sentences
     std::int64_t source;
     std::int64_t target;
     bool logits;
@@ -86,7 +102,7 @@ class Scheduler {
   const Policy& policy_;
   const std::int64_t poll_;
   const std::int64_t workers_;
-  const std::int64_t rows_;
+  const std::int64_t rows_;  // sentences of a batch
   const std::int64_t batch_tokens_;
   std::atomic<bool> stopped_{false};
   std::mutex mutex_;  // of all that follows

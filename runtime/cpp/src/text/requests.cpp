@@ -5,6 +5,7 @@
 
 #include "arguments.hpp"
 #include "errors.hpp"
+#include "text/search_options.hpp"
 #include "text/utf8.hpp"
 
 namespace txport::core {
@@ -12,6 +13,11 @@ namespace txport::core {
 namespace {
 
 void append(Ids& to, const Ids& more) { to.insert(to.end(), more.begin(), more.end()); }
+
+Options checked(Options options, const Generation& generation, const Limits& limits) {
+  options.check();
+  return with_settings(std::move(options), generation, limits);
+}
 
 }  // namespace
 
@@ -24,7 +30,7 @@ Call::Call(const Manifest& manifest, const Tokenizer& tokenizer, const Limits& l
     : manifest_(manifest),
       tokenizer_(tokenizer),
       limits_(limits),
-      options_(std::move(options)),
+      options_(checked(std::move(options), manifest.generation, limits)),
       warn_(std::move(warn)),
       languages_{options_.source_language, options_.target_language},
       target_prefix_(affixes(manifest.tokenizer, languages_).target_prefix) {
@@ -36,9 +42,10 @@ Call::Call(const Manifest& manifest, const Tokenizer& tokenizer, const Limits& l
     prefix_ = tokenizer.encode_prefix(text);
   }
   check_lengths(options_.max_length, options_.min_length, target_prefix_.size() + prefix_.size(), limits.target);
+  search_ = search_of(options_, manifest, limits, tokenizer);
 }
 
-std::optional<Sentence> Call::sentence(std::string_view text, const std::string& what) const {
+std::optional<Sentence> Call::sentence(std::string_view text, const std::string& what, std::size_t number) const {
   check_utf8(text, what);
   if (is_blank(text)) return std::nullopt;
   std::string_view rest = text;
@@ -64,7 +71,7 @@ std::optional<Sentence> Call::sentence(std::string_view text, const std::string&
   const std::size_t skipped = text.size() - rest.size();  // what chooses a language
   for (Span& span : result.spans) span = stripped({span.start + skipped, span.end + skipped}, text);
   result.forced = around.target_prefix.size();
-  result.request = request(around.wrap(ids), around.target_prefix);
+  result.request = request(around.wrap(ids), around.target_prefix, number);
   return result;
 }
 
@@ -74,15 +81,15 @@ Sentence Call::needed(std::string_view text, const std::string& what) const {
   return std::move(*found);
 }
 
-Sentence Call::of_ids(Ids source) const {
+Sentence Call::of_ids(Ids source, std::size_t number) const {
   Sentence result;
   result.forced = target_prefix_.size();
-  result.request = request(std::move(source), target_prefix_);
+  result.request = request(std::move(source), target_prefix_, number);
   return result;
 }
 
 // A sentence may choose a target language, and with it a target prefix, of its own.
-Request Call::request(Ids source, const Ids& target_prefix) const {
+Request Call::request(Ids source, const Ids& target_prefix, std::size_t number) const {
   Ids prefix = target_prefix;
   append(prefix, prefix_);
   std::optional<std::int64_t> limit = options_.max_length;
@@ -91,7 +98,14 @@ Request Call::request(Ids source, const Ids& target_prefix) const {
     const std::size_t begun = std::max(prefix.size(), static_cast<std::size_t>(options_.min_length));
     limit = length_limit(source.size(), begun, limits_.target);
   }
-  return {std::move(source), limit, options_.min_length, std::move(prefix), options_.scores};
+  return {std::move(source),
+          limit,
+          options_.min_length,
+          std::move(prefix),
+          options_.scores,
+          target_prefix.size(),
+          static_cast<std::uint64_t>(number),
+          search_};
 }
 
 }  // namespace txport::core

@@ -44,20 +44,21 @@ struct Sentence {
 // The options of one call, checked, and the sentences that they are for. All that it is made of must outlive it.
 class Call {
  public:
-  // Throws InputError: an option cannot be used.
+  // Throws InputError: an option cannot be used, or options of the search cannot be together.
   Call(const Manifest& manifest, const Tokenizer& tokenizer, const Limits& limits, Options options, Warn warn);
 
   const Options& options() const { return options_; }
 
-  // The sentence of a text, or nothing if there is nothing in it to translate; `what` names it in messages.
+  // The sentence of a text, or nothing if there is nothing in it to translate; `what` names it in messages. Random
+  // draws follow from its `number` in its text, from 1.
   // Throws InputError: it is not UTF-8, or too long and the call is strict.
-  std::optional<Sentence> sentence(std::string_view text, const std::string& what) const;
+  std::optional<Sentence> sentence(std::string_view text, const std::string& what, std::size_t number = 1) const;
 
   // As `sentence`, of a text in which there must be something. Throws InputError: it is empty.
   Sentence needed(std::string_view text, const std::string& what) const;
 
   // The sentence of whole source ids, which must have been checked.
-  Sentence of_ids(Ids source) const;
+  Sentence of_ids(Ids source, std::size_t number = 1) const;
 
  private:
   const Manifest& manifest_;
@@ -68,8 +69,9 @@ class Call {
   LanguageChoice languages_;
   Ids target_prefix_;  // what all answers begin with in these languages,
   Ids prefix_;         // and the option of this name, which follows
+  Search search_;
 
-  Request request(Ids source, const Ids& target_prefix) const;
+  Request request(Ids source, const Ids& target_prefix, std::size_t number) const;
 };
 
 }  // namespace txport::core

@@ -1,0 +1,78 @@
+#include "options.hpp"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "errors.hpp"
+
+namespace txport::core {
+
+namespace {
+
+// As Python writes it.
+std::string show(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
+  return nlohmann::json(value).dump();
+}
+
+[[noreturn]] void refuse(const std::string& name, const std::string& value, const std::string& expected) {
+  throw InputError(name + " " + value + " is not " + expected);
+}
+
+void check_least(const std::string& name, std::int64_t value, std::int64_t least) {
+  if (value < least) refuse(name, std::to_string(value), std::to_string(least) + " or more");
+}
+
+void check_above_zero(const std::string& name, double value, double most, const char* bound) {
+  if (!(value > 0 && std::isfinite(value) && value <= most)) {
+    refuse(name, show(value), std::string("a number above 0") + bound);
+  }
+}
+
+template <typename Choice>
+void check_choice(const std::string& name, const Choice& option) {
+  std::string names;
+  for (const char* choice : Choice::kChoices) {
+    if (option == choice) return;
+    names += (names.empty() ? "" : ", ") + quote(choice);
+  }
+  if (option) refuse(name, quote(*option), "one of " + names);
+}
+
+void check_option(const std::string& name, const Options::Limit& option) {
+  if (option) check_least(name, *option, 1);
+}
+void check_option(const std::string& name, const Options::Natural& option) {
+  if (option) check_least(name, *option, 0);
+}
+void check_option(const std::string& name, const Options::Count& option) { check_least(name, option, 0); }
+void check_option(const std::string& name, const Options::Number& option) {
+  if (option && !std::isfinite(*option)) refuse(name, show(*option), "a number");
+}
+void check_option(const std::string& name, const Options::Positive& option) {
+  if (option) check_above_zero(name, *option, HUGE_VAL, "");
+}
+void check_option(const std::string& name, const Options::Share& option) {
+  if (option) check_above_zero(name, *option, 1, ", at most 1");
+}
+void check_option(const std::string& name, const Options::Settings& option) { check_choice(name, option); }
+void check_option(const std::string& name, const Options::Stopping& option) { check_choice(name, option); }
+// Of these kinds, every value may be.
+template <typename Kind>
+void check_option(const std::string& /*name*/, const Kind& /*option*/) {}
+
+// Lengths, whose bounds are said together with the bundle's.
+bool is_bounded_by_bundle(const std::string& name) { return name == "max_length" || name == "min_length"; }
+
+}  // namespace
+
+void Options::check() const {
+// NOLINTNEXTLINE(cppcoreguidelines-macro-usage): a name as text and as a member
+#define TXPORT_OPTION(kind, name, help) \
+  if (!is_bounded_by_bundle(#name)) check_option(#name, name);
+#include "options.inc"
+#undef TXPORT_OPTION
+}
+
+}  // namespace txport::core

@@ -1,0 +1,44 @@
+// Searches of several independent answers: samples, and alternatives at a position.
+//
+// The first step after the prefix has one row; then each answer takes a row of its own.
+#pragma once
+
+#include <deque>
+#include <optional>
+
+#include "search/continuations.hpp"
+#include "search/rules.hpp"
+#include "search/scheduler.hpp"
+
+namespace txport::core {
+
+// A sentence with a slot for each of its answers; `ids` and `scores` are of what they have in common.
+struct ForkedSlot : Slot {
+  std::deque<Slot> answers;
+
+  using Slot::Slot;
+  // The answers, in the order in which they were chosen.
+  Result result() override;
+};
+
+// The policy of sampling, and of alternatives.
+class Forks : public Policy {
+ public:
+  Forks(const SpecialTokens& tokens, const Search& search);
+
+  std::shared_ptr<Slot> slot(std::size_t index, Request request, std::int64_t limit) const override;
+  bool needs_logits(const Request& /*request*/) const override { return true; }
+  bool stepwise(const Slots& /*slots*/) const override { return true; }
+  void choose(DecoderState& state, const Slots& slots, const Ids& token_ids, bool stepwise) const override;
+
+ private:
+  const Constraints constraints_;
+  const std::optional<Sampling> sampling_;
+  const std::int64_t pad_;
+
+  void extend_all(DecoderState& state, ForkedSlot& slot, std::size_t first, Continuations& next) const;
+  Ids best(DecoderState& state, std::size_t row, const Slot& answer, std::size_t number, std::size_t count) const;
+  Ids first_tokens(DecoderState& state, std::size_t row, const Slot& slot) const;
+};
+
+}  // namespace txport::core

@@ -1,0 +1,103 @@
+#include "search/rules.hpp"
+
+#include <algorithm>
+#include <limits>
+
+namespace txport::core {
+
+namespace {
+
+bool has(const Ids& ids, std::int64_t id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
+
+void append(Ids& to, const Ids& more) { to.insert(to.end(), more.begin(), more.end()); }
+
+// Whether the last of `ids` are all but the last of `phrase`.
+bool begun(const Ids& ids, const Ids& phrase) {
+  return ids.size() + 1 >= phrase.size() && std::equal(phrase.rbegin() + 1, phrase.rend(), ids.rbegin());
+}
+
+// Add the ids that would complete `n` ids in a row that stand in `ids` already.
+void add_repeats(const Ids& ids, std::size_t n, Ids& banned) {
+  if (n == 0 || ids.size() < n) return;
+  const auto before = static_cast<std::ptrdiff_t>(n - 1);
+  for (auto first = ids.begin(); ids.end() - first > before; ++first) {
+    if (std::equal(first, first + before, ids.end() - before)) banned.push_back(first[before]);
+  }
+}
+
+}  // namespace
+
+std::optional<std::int64_t> forced_token(const Slot& slot) {
+  const auto position = static_cast<std::size_t>(slot.length);
+  const Ids& prefix = slot.request.prefix;
+  if (position < prefix.size()) return prefix[position];
+  return slot.length == slot.limit - 1 ? slot.request.search.rules.forced_end : std::nullopt;
+}
+
+Constraints::Constraints(const Rules& rules, const SpecialTokens& tokens)
+    : bos_(tokens.bos),
+      eos_(tokens.eos),
+      penalty_(rules.repetition_penalty),
+      no_repeat_(static_cast<std::size_t>(rules.no_repeat_ngram)),
+      ends_{tokens.eos},
+      never_(rules.suppress),
+      begin_suppress_(rules.begin_suppress) {
+  for (const std::int64_t id : rules.end_ids) {
+    if (!is_end(id)) ends_.push_back(id);
+  }
+  for (const Ids& word : rules.bad_words) {
+    if (word.size() > 1) {
+      phrases_.push_back(word);
+    } else if (!is_end(word.front())) {  // as in Hugging Face, eos is never a bad word
+      never_.push_back(word.front());
+    }
+  }
+}
+
+bool Constraints::is_end(std::int64_t token) const { return has(ends_, token); }
+
+bool Constraints::may_change(std::int64_t token, const Ids& made, const Request& request) const {
+  return penalises() || has(banned(made, request), token);
+}
+
+template <typename Number>
+void Constraints::apply(std::vector<Number>& scores, const Ids& made, const Request& request) const {
+  constexpr Number kNever = -std::numeric_limits<Number>::infinity();
+  if (penalises()) penalise(scores, made);
+  for (const std::int64_t id : banned(made, request)) scores[static_cast<std::size_t>(id)] = kNever;
+  const bool none = std::all_of(scores.begin(), scores.end(), [](Number score) { return score == kNever; });
+  if (none) scores[static_cast<std::size_t>(eos_)] = 0;
+}
+
+template void Constraints::apply(std::vector<float>& scores, const Ids& made, const Request& request) const;
+template void Constraints::apply(std::vector<double>& scores, const Ids& made, const Request& request) const;
+
+// Ids that must not follow.
+Ids Constraints::banned(const Ids& made, const Request& request) const {
+  Ids ids{bos_};
+  append(ids, made);
+  Ids banned = never_;
+  add_repeats(ids, no_repeat_, banned);
+  for (const Ids& phrase : phrases_) {
+    if (begun(ids, phrase)) banned.push_back(phrase.back());
+  }
+  if (static_cast<std::int64_t>(made.size()) < request.min_length) append(banned, ends_);
+  if (made.size() == request.prefix.size()) append(banned, begin_suppress_);
+  return banned;
+}
+
+// Each id so far, once.
+template <typename Number>
+void Constraints::penalise(std::vector<Number>& scores, const Ids& made) const {
+  const auto penalty = static_cast<Number>(penalty_);
+  Ids seen{bos_};
+  append(seen, made);
+  std::sort(seen.begin(), seen.end());
+  seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
+  for (const std::int64_t id : seen) {
+    Number& score = scores[static_cast<std::size_t>(id)];
+    score = score < 0 ? score * penalty : score / penalty;
+  }
+}
+
+}  // namespace txport::core

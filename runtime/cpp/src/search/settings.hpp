@@ -1,0 +1,63 @@
+// Settings of a search. They mean what they mean in Hugging Face's `generate` (transformers 5, generation/utils.py).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "engine.hpp"
+
+namespace txport::core {
+
+// What may come next, besides what the model says. With beams and in sampling, rules act on log-probabilities; in
+// greedy search, on logits.
+struct Rules {
+  // Each token of the answer so far, bos included, gets its score times this where the score is negative, else divided
+  // by it (Keskar et al., CTRL, section 4.1); 1 for none.
+  double repetition_penalty = 1;
+  // No so many tokens in a row occur twice, bos included (Paulus et al., section 2.5); 0 for no rule.
+  std::int64_t no_repeat_ngram = 0;
+  std::vector<Ids> bad_words;              // sequences of ids that never occur
+  Ids suppress;                            // ids that never occur
+  Ids begin_suppress;                      // ids that are not the first of an answer, what it must begin with aside
+  Ids end_ids;                             // ids that end an answer, besides eos
+  std::optional<std::int64_t> forced_end;  // the last id of an answer at its limit; with beams its score is 0
+  bool renormalize = false;                // with beams, probabilities are normalised again after all rules
+
+  // Whether there is one that may change what comes.
+  bool any() const {
+    return repetition_penalty != 1 || no_repeat_ngram > 0 || !bad_words.empty() || !suppress.empty() ||
+           !begin_suppress.empty() || !end_ids.empty() || forced_end.has_value();
+  }
+};
+
+// Random choice of tokens.
+struct Sampling {
+  double temperature = 1;  // what logits are divided by
+  std::int64_t top_k = 0;  // choose among so many best tokens; 0 for all
+  // Choose among the most probable tokens whose probabilities sum up to this (Holtzman et al., section 3.1).
+  double top_p = 1;
+  double min_p = 0;        // choose among tokens of at least this share of the best one's (Nguyen et al., section 3)
+  std::uint64_t seed = 0;  // one seed gives one answer to a sentence, wherever it stands in a batch
+};
+
+// When the beam search of a sentence ends.
+enum class EarlyStopping {
+  kFalse,  // none of those that run is better than the worst that ended, by its score at its length now
+  kTrue,   // as many hypotheses as the beam has have ended
+  kNever,  // none can become better, at the best length that it may reach
+};
+
+// How answers are searched for.
+struct Search {
+  std::int64_t beam = 1;      // hypotheses that are followed side by side; 1 for greedy search
+  std::int64_t n_best = 1;    // hypotheses of each result, at most `beam`; with sampling, independent samples
+  double length_penalty = 1;  // a hypothesis has its log-probability divided by its length to this power as its score
+  EarlyStopping early_stopping = EarlyStopping::kFalse;
+  double patience = 1;  // with kTrue, a sentence ends when `beam` times this have ended (Kasai et al., 2022)
+  std::optional<Sampling> sampling;  // nothing: the best tokens
+  std::int64_t alternatives = 0;     // each of so many best tokens after the prefix is continued by greedy search
+  Rules rules;
+};
+
+}  // namespace txport::core

@@ -1,0 +1,125 @@
+#include "text/search_options.hpp"
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "arguments.hpp"
+#include "errors.hpp"
+#include "text/utf8.hpp"
+
+namespace txport::core {
+
+namespace {
+
+template <typename Option, typename Setting>
+void fill(Option& option, const Setting& setting) {
+  if (!option && setting) option = *setting;
+}
+
+Ids bad_word(const std::variant<std::string, Ids>& word, std::int64_t vocabulary, const Tokenizer& tokenizer) {
+  if (const auto* ids = std::get_if<Ids>(&word)) {
+    check_ids(*ids, vocabulary, "a bad word");
+    if (ids->empty()) throw InputError("bad_words has [], which has no tokens: leave it out");
+    return *ids;
+  }
+  const auto& text = std::get<std::string>(word);
+  check_utf8(text, "a bad word");
+  Ids ids = tokenizer.encode_prefix(text);
+  if (ids.empty()) throw InputError("bad_words has " + quote(text) + ", which has no tokens: leave it out");
+  return ids;
+}
+
+Rules rules_of(const Options& options, std::int64_t vocabulary, const Tokenizer& tokenizer) {
+  Rules rules;
+  for (const auto& word : options.bad_words) rules.bad_words.push_back(bad_word(word, vocabulary, tokenizer));
+  check_ids(rules.suppress = options.suppress, vocabulary, "suppress");
+  check_ids(rules.begin_suppress = options.begin_suppress, vocabulary, "begin_suppress");
+  check_ids(rules.end_ids = options.end_ids, vocabulary, "end_ids");
+  rules.repetition_penalty = options.repetition_penalty.value_or(1);
+  rules.no_repeat_ngram = options.no_repeat_ngram.value_or(0);
+  rules.forced_end = options.forced_end;
+  rules.renormalize = options.renormalize.value_or(false);
+  if (rules.forced_end) check_ids({*rules.forced_end}, vocabulary, "forced_end");
+  const std::set<std::int64_t> suppressed(rules.suppress.begin(), rules.suppress.end());
+  if (static_cast<std::int64_t>(suppressed.size()) == vocabulary) {
+    throw InputError("suppress has all " + std::to_string(vocabulary) + " ids: leave some that may be made");
+  }
+  return rules;
+}
+
+Sampling sampling_of(const Options& options) {
+  return {options.temperature.value_or(1), options.top_k.value_or(0), options.top_p.value_or(1),
+          options.min_p.value_or(0), static_cast<std::uint64_t>(options.seed)};
+}
+
+EarlyStopping stopping_of(const Options::Stopping& option) {
+  if (option == "true") return EarlyStopping::kTrue;
+  return option == "never" ? EarlyStopping::kNever : EarlyStopping::kFalse;
+}
+
+// Refuse what cannot be together.
+void check(const Search& search, const Options& options, const Limits& limits) {
+  const int kinds = (search.beam > 1 ? 1 : 0) + (search.sampling ? 1 : 0) + (search.alternatives > 0 ? 1 : 0);
+  if (kinds > 1) throw InputError("beams, sample and alternatives are three ways to search: choose one");
+  if (!search.sampling && search.n_best > search.beam) {
+    throw InputError("n_best " + std::to_string(search.n_best) + " is more than the beam of " +
+                     std::to_string(search.beam) + ": raise beam, or lower n_best");
+  }
+  if (options.patience && search.early_stopping != EarlyStopping::kTrue) {
+    throw InputError("patience needs early_stopping true: without it, a sentence does not end by a number");
+  }
+  const std::int64_t rows = std::max({search.beam, search.alternatives, search.n_best});
+  if (rows <= limits.batch) return;
+  const std::string name = search.beam > 1 ? "beam" : search.alternatives > 0 ? "alternatives" : "n_best";
+  throw InputError(name + " " + std::to_string(rows) + " has no room: this bundle runs " +
+                   std::to_string(limits.batch) + " rows together, which is the most for " + name);
+}
+
+}  // namespace
+
+Options with_settings(Options options, const Generation& generation, const Limits& limits) {
+  if (options.generation != "model") return options;
+  if (!generation.unsupported.empty()) {
+    throw InputError("the model's own settings say " + joined(generation.unsupported) +
+                     ", which txport does not have: leave out generation=\"model\" and choose options");
+  }
+  fill(options.beam, generation.beam);
+  fill(options.length_penalty, generation.length_penalty);
+  fill(options.early_stopping, generation.early_stopping);
+  fill(options.repetition_penalty, generation.repetition_penalty);
+  fill(options.no_repeat_ngram, generation.no_repeat_ngram);
+  if (options.bad_words.empty()) options.bad_words.assign(generation.bad_words.begin(), generation.bad_words.end());
+  if (options.suppress.empty()) options.suppress = generation.suppress;
+  if (options.begin_suppress.empty()) options.begin_suppress = generation.begin_suppress;
+  if (options.end_ids.empty()) options.end_ids = generation.end_ids;
+  fill(options.forced_end, generation.forced_end);
+  fill(options.renormalize, generation.renormalize);
+  fill(options.sample, generation.sample);
+  fill(options.temperature, generation.temperature);
+  fill(options.top_k, generation.top_k);
+  fill(options.top_p, generation.top_p);
+  fill(options.min_p, generation.min_p);
+  if (options.min_length == 0) options.min_length = generation.min_length.value_or(0);
+  if (!options.max_length && generation.max_length) {
+    options.max_length = std::min(*generation.max_length, limits.target);
+  }
+  options.check();
+  return options;
+}
+
+Search search_of(const Options& options, const Manifest& manifest, const Limits& limits, const Tokenizer& tokenizer) {
+  Search search;
+  search.beam = options.beam.value_or(1);
+  search.n_best = options.n_best.value_or(1);
+  search.length_penalty = options.length_penalty.value_or(1);
+  search.early_stopping = stopping_of(options.early_stopping);
+  search.patience = options.patience.value_or(1);
+  if (options.sample.value_or(false)) search.sampling = sampling_of(options);
+  search.alternatives = options.alternatives.value_or(0);
+  search.rules = rules_of(options, manifest.model.target_vocabulary, tokenizer);
+  check(search, options, limits);
+  return search;
+}
+
+}  // namespace txport::core

@@ -1,0 +1,120 @@
+"""Searches of the C++ runtime against those of the Python one: the same bytes, hypotheses and scores among them."""
+
+import itertools
+import os
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy import BUNDLE as TOY
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.schema import Generation
+from txport.training.spoken import corpus as spoken
+
+TOOL = Path(os.environ.get("TXPORT_CPP_BUILD", "/nowhere")) / "txport-translate"
+
+pytestmark = pytest.mark.skipif("TXPORT_CPP_BUILD" not in os.environ, reason="needs the C++ build: make cpp")
+
+BEAM = "--beam 4 --n-best 4 --scores"
+SEARCHES = [
+    BEAM,
+    "--beam 2 --early-stopping true --length-penalty 0.6 --prefix a",
+    "--beam 5 --n-best 3 --early-stopping never --length-penalty 2 --min-length 9",
+    "--beam 3 --n-best 2 --length-penalty -1 --early-stopping true --patience 2 --max-length 8",
+    f"{BEAM} --repetition-penalty 1.4 --renormalize",
+    f"{BEAM} --no-repeat-ngram 2 --forced-end 3 --max-length 9",
+    f"{BEAM} --suppress 7 --suppress 9 --begin-suppress 3 --bad-words the --bad-words 'a big' --end-ids 12",
+    "--scores --repetition-penalty 1.4 --no-repeat-ngram 3 --end-ids 12 --begin-suppress 7",
+    "--sample --n-best 3 --scores --seed 5",
+    "--sample --n-best 2 --temperature 1.7 --top-k 9 --top-p 0.9 --min-p 0.01 --seed 9223372036854775807",
+    "--sample --temperature 2.5 --suppress 7 --no-repeat-ngram 1 --max-length 20",
+    "--alternatives 3 --scores --prefix a",
+    "--alternatives 4 --bad-words the",
+    "--generation model --n-best 2",
+    "--generation model --beam 1 --max-length 4",
+]
+REFUSED = [
+    "--n-best 2",
+    "--n-best 2 --json",
+    "--beam 3 --n-best 4 --json",
+    "--beam 999",
+    "--sample --n-best 999 --json",
+    "--alternatives 999 --json",
+    "--beam 2 --sample",
+    "--beam 2 --patience 2",
+    "--beam 2 --length-penalty nan",
+    "--temperature 0",
+    "--repetition-penalty -1.5",
+    "--sample --top-p 1.5",
+    "--min-p inf",
+    "--bad-words ''",
+    "--suppress 4000000",
+    "--forced-end 100000",
+]
+
+
+def both(*arguments: object, text: bytes) -> "list[subprocess.CompletedProcess[bytes]]":
+    words = [str(each) for each in arguments]
+    return [subprocess.run([tool, *words], input=text, capture_output=True) for tool in ("tx-translate", TOOL)]
+
+
+def said(done: "subprocess.CompletedProcess[bytes]") -> bytes:
+    return done.stderr.replace(b"txport-translate", b"tx-translate")
+
+
+def with_settings(bundle: Path, directory: Path, **settings: Any) -> Path:
+    """A copy of a bundle whose model has settings of its own."""
+    copy = Path(shutil.copytree(bundle, directory / "bundle"))
+    Manifest(**{**vars(Manifest.load(copy)), "generation": Generation(**settings)}).write(copy)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def modelled(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    settings = {
+        "beam": 3,
+        "length_penalty": 2.0,
+        "early_stopping": "never",
+        "bad_words": ((9,), (5, 6)),
+        "max_length": 11,
+    }
+    return with_settings(bundle, tmp_path_factory.mktemp("modelled"), **settings)
+
+
+@pytest.mark.parametrize("engine", ["fused", "ort"])
+@pytest.mark.parametrize("search", SEARCHES)
+def test_python_and_cpp_find_the_same(modelled: Path, search: str, engine: str) -> None:
+    written = [line for line, _ in itertools.islice(spoken.sentences(3, "test"), 40)]
+    text = "\n".join(["", *written, "x", "word " * 60]).encode()
+    expected, found = both(modelled, "--device", "cpu", "--engine", engine, "--json", *shlex.split(search), text=text)
+    assert expected.returncode == found.returncode == 0, expected.stderr + found.stderr
+    assert found.stdout.splitlines() == expected.stdout.splitlines()
+    assert said(found) == said(expected)
+
+
+@pytest.mark.parametrize("search", REFUSED)
+def test_python_and_cpp_refuse_alike(search: str) -> None:
+    expected, found = both(TOY, "--device", "cpu", *shlex.split(search), text=b"the cat\n")
+    assert (found.returncode, found.stdout, said(found)) == (2, b"", said(expected))
+    assert expected.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"beam": 4, "unsupported": ("num_beam_groups = 2", "top_h = 0.3")}, b"num_beam_groups = 2, top_h = 0.3"),
+        ({"beam": 0}, b"beam 0 is not 1 or more"),
+        ({"temperature": 0.0}, b"temperature 0.0 is not a number above 0"),
+        ({"top_p": 1e16}, b"top_p 1e+16 is not a number above 0, at most 1"),
+        ({"beam": 2, "sample": True}, b"three ways to search"),
+        ({"bad_words": ((),)}, b"bad_words has"),
+    ],
+)
+def test_settings_of_a_model_that_cannot_be_are_refused(tmp_path: Path, settings: dict[str, Any], words: bytes) -> None:
+    bundle = with_settings(TOY, tmp_path, **settings)
+    expected, found = both(bundle, "--device", "cpu", "--generation", "model", text=b"the cat\n")
+    assert found.returncode == expected.returncode == 2
+    assert words in found.stderr and said(found) == said(expected)
