@@ -38,13 +38,18 @@ comma := ,
 FUZZERS := fuzz_manifest fuzz_golden fuzz_text fuzz_build fuzz_fused fuzz_engine
 FUZZ_SECONDS ?= 60
 
-# The fused CPU engine, alone, as Python loads it; where it cannot be built, all else works without it. FUSED_LIBRARY names
+# The fused CPU engine, alone, as Python loads it; FUSED=0 does without it. FUSED_LIBRARY names
 # one that was built elsewhere, for another processor.
-FUSED := $(CPP)/engine
-FUSED_LIBRARY ?= $(shell ls $(CURDIR)/$(FUSED)/libtxport_engine.so 2> /dev/null)
+FUSED ?= 1
+FUSED_FOLDER := $(CPP)/engine
+ifeq ($(FUSED),0)
+export TXPORT_ENGINE_LIBRARY :=
+else
+FUSED_LIBRARY ?= $(shell ls $(CURDIR)/$(FUSED_FOLDER)/libtxport_engine.so 2> /dev/null)
+endif
 
 .PHONY: help venv constraints demo bench fused test test-cuda-provider test-gpu gpu-bundles gpu-kit lint types unit unit-runtime
-.PHONY: wheel clean
+.PHONY: wheel wheels release clean
 .PHONY: arm64 arm64-cpp test-processors
 .PHONY: cpp cpp-build cpp-ctest cpp-dependencies cpp-clang cpp-sanitize cpp-sanitize-build cpp-fuzz cpp-tidy
 .NOTPARALLEL:
@@ -59,7 +64,8 @@ help:
 	@echo "make test-cuda-provider   ONNX Runtime's own CUDA provider, without a GPU"
 	@echo 'make test-gpu  what only an NVIDIA GPU can show: tests, figures and a report'
 	@echo 'make gpu-kit   the same for a machine with neither network nor compiler, in files to copy there'
-	@echo 'make fused     build the fused CPU engine for Python, if a C++ compiler is here; make demo does it too'
+	@echo 'make fused     build the fused CPU engine for Python, by a compiler from PyPI if none is here; make demo does it too'
+	@echo 'make wheels    wheels with that engine for x86-64 and ARM64, any Linux (build/wheels); make release checks them and the rest'
 	@echo 'make test-processors   tests of export and verification with PyTorch held to older instruction sets, before a release'
 	@echo 'make cpp       build, test and try the C++ runtime (Debian, Ubuntu)'
 	@echo 'make cpp-sanitize, cpp-fuzz, cpp-tidy   more checks of it, with clang'
@@ -86,6 +92,9 @@ bench: $(VENV)/.ready fused
 	@$(VENV)/bin/python -m txport.benchmarks.report.readme_figures demo=build/bench/demo base=build/bench/base
 
 test: lint types unit unit-runtime
+ifndef TXPORT_CPP_BUILD
+	@echo "The C++ runtime was not tested: make cpp does it, with the packages $$(grep -v '^#' runtime/cpp/packages.txt | xargs)"
+endif
 	@echo '== make test: all passed'
 
 lint: $(VENV)/.ready
@@ -171,13 +180,51 @@ gpu-kit: gpu-bundles wheel
 # was deleted would stay installed, since pip looks for the old version in the first environment.
 # $(call pack,LIBRARY,FOLDER): the wheel, with the fused engine's library if there is one.
 pack = rm -rf build/lib build/bdist.* $(2) && TXPORT_WHEEL_ENGINE=$(1) \
-  $(VENV)/bin/python $(PIP) wheel -q --no-deps --no-build-isolation -w $(2) . && rm -rf build/lib build/bdist.*
+  $(PACK_PYTHON) $(PIP) wheel -q --no-deps --no-build-isolation -w $(2) . && rm -rf build/lib build/bdist.*
+
+PACK_PYTHON := $(VENV)/bin/python
 
 wheel: $(VENV)/.ready $(WHEEL_VENV)/.ready fused
 	@echo '== Build the wheel and install it'
 	@$(call pack,$(FUSED_LIBRARY),build/dist)
 	@rm -rf $(WHEEL_VENV)/lib/python*/site-packages/txport*
 	@$(WHEEL_VENV)/bin/python $(INSTALL) -q --no-deps --ignore-installed build/dist/txport-*.whl
+
+# Wheels with the engine inside, for each kind of processor and any Linux with glibc 2.17: by ziglang, on any machine.
+MACHINES := x86_64 aarch64
+WHEELS := build/wheels
+RELEASE_VENV := build/venv-release
+MOST_WHEEL_BYTES := 2000000
+# $(call machine_wheel,MACHINE)
+machine_wheel = TARGET=$(1)-linux-gnu.2.17 PYTHON=$(PYTHON) runtime/cpp/engine.sh $(CPP)/engine-$(1) && \
+  { $(call pack,$(CURDIR)/$(CPP)/engine-$(1)/libtxport_engine.so,$(WHEELS)/$(1)); } && mv $(WHEELS)/$(1)/*.whl $(WHEELS) && rmdir $(WHEELS)/$(1)
+
+wheels: PACK_PYTHON := $(RELEASE_VENV)/bin/python
+wheels: $(RELEASE_VENV)/.ready
+	@rm -rf $(WHEELS) && mkdir -p $(WHEELS)
+	@$(foreach machine,$(MACHINES),$(call machine_wheel,$(machine)) &&) true
+	@for wheel in $(WHEELS)/*.whl; do $(RELEASE_VENV)/bin/auditwheel show $$wheel | tr '\n' ' ' | grep -oE 'txport\S+ is consistent with the following platform tag: "manylinux_2_[0-9]+_\w+"' \
+	  && test $$(stat -c %s $$wheel) -le $(MOST_WHEEL_BYTES) || { echo "$$wheel is no manylinux wheel of at most $(MOST_WHEEL_BYTES) bytes"; exit 2; }; done
+
+# What is to be uploaded, checked: one version and a date for it in CHANGELOG.md, wheels, source that builds without git, README.
+RELEASE := build/release
+VERSION = $(shell cat runtime/cpp/VERSION)
+release: wheels
+	@grep -qE '^## \[$(VERSION)\] - 20[0-9]{2}-[0-9]{2}-[0-9]{2}$$' CHANGELOG.md || { echo 'CHANGELOG.md has no dated section of $(VERSION)'; exit 2; }
+	@rm -rf $(RELEASE) && mkdir -p $(RELEASE)/source
+	@$(RELEASE_VENV)/bin/python -m build -q --no-isolation --sdist -o $(RELEASE) .
+	@tar -xzf $(RELEASE)/txport-$(VERSION).tar.gz -C $(RELEASE)/source --strip-components 1
+	@cd $(RELEASE)/source && $(CURDIR)/$(RELEASE_VENV)/bin/python $(PIP) wheel -q --no-deps --no-build-isolation -w built . \
+	  && PYTHON=$(PYTHON) HIGHWAY_ROOT=$(CPP_HIGHWAY) runtime/cpp/engine.sh built/engine
+	@test -e $(RELEASE)/source/built/txport-$(VERSION)-*.whl && rm -rf $(RELEASE)/source
+	@cp $(WHEELS)/txport-$(VERSION)-*.whl $(RELEASE)
+	@$(RELEASE_VENV)/bin/twine check --strict $(RELEASE)/*
+	@cd $(RELEASE) && sha256sum txport-* | tee SHA256SUMS
+
+$(RELEASE_VENV)/.ready:
+	@$(PYTHON) -m venv $(RELEASE_VENV)
+	@$(RELEASE_VENV)/bin/python $(INSTALL) -q 'setuptools>=77' wheel build auditwheel twine
+	@touch $@
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
@@ -219,7 +266,9 @@ test-processors: $(VENV)/.ready
 	  $(VENV)/bin/python -m pytest -q tests/exporter || exit 1; done
 
 fused:
-	@runtime/cpp/engine.sh $(FUSED)
+ifneq ($(FUSED),0)
+	@PYTHON=$(PYTHON) runtime/cpp/engine.sh $(FUSED_FOLDER)
+endif
 
 clean:
 	rm -rf build

@@ -22,6 +22,7 @@ from rich.markup import escape
 from txport.benchmarks.demo_summary import SHOWN, DemoFigures, Translated, missed, print_summary
 from txport.runtime.bundle.manifest import WEIGHTS
 from txport.runtime.errors import CheckFailed, InputError, TxportError
+from txport.runtime.translator import Translator
 from txport.training.recipe import read
 from txport.training.run.directory import RunDirectory
 
@@ -89,6 +90,7 @@ class Demo:
             bundle_bytes=sum(file.stat().st_size for file in self.bundle.rglob("*") if file.is_file()),
             weight_bytes=(self.bundle / WEIGHTS).stat().st_size,
             seconds=self.seconds,
+            engine=self._engine(),
             bundle=self.bundle,
             translations=translations,
         )
@@ -127,6 +129,10 @@ class Demo:
         for source, target in list(zip(sources, targets, strict=True))[:SHOWN]:
             self.console.print(f"{escape(source)}\n  [green]{escape(target)}", highlight=False, soft_wrap=True)
         return [Translated(*each) for each in zip(sources, expected, targets, strict=True)]
+
+    def _engine(self) -> str:
+        with Translator(self.bundle, "cpu") as translator:
+            return translator.engine.name
 
     def _run(self, command: str, *arguments: str, text: str = "", shown: bool = False, quiet: bool = False) -> str:
         """Run one of our commands and return its standard output, or let the user see it if `shown`.

@@ -36,6 +36,7 @@ class DemoFigures:
         bundle_bytes: of every file of the float32 bundle.
         weight_bytes: of its weights alone.
         seconds: for each stage, in order.
+        engine: what runs the bundle on the CPU.
         bundle: its directory.
         translations: of the sentences that people type first.
     """
@@ -47,6 +48,7 @@ class DemoFigures:
     bundle_bytes: int
     weight_bytes: int
     seconds: Mapping[str, float]
+    engine: str
     bundle: Path
     translations: Sequence[Translated]
 
@@ -86,6 +88,7 @@ def print_summary(figures: DemoFigures, console: Console) -> None:
     table.add_section()
     ratio = figures.bundle_bytes / figures.weight_bytes
     table.add_row("bundle size", f"{figures.bundle_bytes / 1e6:.2f} MB, {ratio:.3f} times its weights")
+    table.add_row("engine", escape(figures.engine))
     table.add_section()
     for stage, seconds in (*figures.seconds.items(), ("in total", sum(figures.seconds.values()))):
         table.add_row(escape(stage), f"{int(seconds) // 60}:{int(seconds) % 60:02d} min")

@@ -14,8 +14,10 @@ from txport.runtime.system import c_function
 
 
 @contextmanager
-def needs(extra: str) -> Iterator[None]:
-    """Wrap imports of modules that need the libraries of `pip install 'txport[extra]'`.
+def needs(extra: str, why: str = "") -> Iterator[None]:
+    """Wrap imports of modules that need the libraries of `pip install 'txport[extra]'`, or without an extra of txport.
+
+    `why` they are needed begins the sentence.
 
     Raises:
         MissingLibrary: one of them is not installed or cannot be loaded.
@@ -28,7 +30,8 @@ def needs(extra: str) -> Iterator[None]:
             raise
         missing = isinstance(error, ModuleNotFoundError)
         fault = "is not installed" if missing else f"is installed but cannot be loaded ({error})"
-        raise MissingLibrary(f"{library} {fault}: pip install 'txport[{extra}]'") from error
+        command = f"pip install 'txport[{extra}]'" if extra else "pip install txport"
+        raise MissingLibrary(f"{f'{why}, and ' if why else ''}{library} {fault}: {command}") from error
 
 
 @contextmanager

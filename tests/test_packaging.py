@@ -95,10 +95,11 @@ def test_the_wheel_holds_neither_tests_nor_sources_of_other_languages(built: tup
 TRY = """
 import sys
 from pathlib import Path
+from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engines import native
 assert Path(native.find_library()).parent == Path(native.__file__).parent, native.find_library()
 try:
-    native.NativeEngine(Path(sys.argv[1]))
+    native.NativeEngine(Path(sys.argv[1]), Manifest.load(Path(sys.argv[1])))
 except native.EngineError as error:  # the toy bundle has no parameters: the library was loaded, and says so
     print(error)
 """

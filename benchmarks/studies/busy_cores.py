@@ -42,11 +42,13 @@ def neighbours(count: int) -> Iterator[None]:
 
 def compare(bundle: Path, *, batch: int, tokens: int, rounds: int, warm_up: int) -> tuple[list[float], list[float]]:
     """Milliseconds a token of each round: one thread, and the default."""
-    model = Manifest.load(bundle).model
+    manifest = Manifest.load(bundle)
     random = np.random.default_rng(0)
-    engines = [NativeEngine(bundle, threads) for threads in (1, 0)]
+    engines = [NativeEngine(bundle, manifest, threads) for threads in (1, 0)]
     eos = engines[0].tokens.eos
-    requests = [Request([*random.integers(4, model.source_vocabulary, 31).tolist(), eos], tokens) for _ in range(batch)]
+    requests = [
+        Request([*random.integers(4, manifest.model.source_vocabulary, 31).tolist(), eos], tokens) for _ in range(batch)
+    ]
 
     def timed(engine: NativeEngine) -> float:
         start = time.perf_counter()

@@ -19,7 +19,7 @@ def fused_engine(directory: Path, manifest: Manifest, say: Callable[[str], None]
         return None
     if (reason := missing()) is None:
         try:
-            return NativeEngine(directory)
+            return NativeEngine(directory, manifest)
         except (EngineError, MissingLibrary) as error:
             reason = str(error)
     say(f"without the fused engine for CPUs: {reason}")

@@ -41,6 +41,9 @@ def parameter_faults(
     parameters: Parameters, model: ModelSizes, dimensions: Dimensions, files: Mapping[str, FileEntry]
 ) -> Iterator[str]:
     """Faults of the table, the most basic first. Only the first one counts: the next may follow from it."""
+    if WEIGHTS not in files:
+        yield f"parameters are views of {WEIGHTS!r}, which is not listed under files"
+        return
     architecture = parameters.architecture
     if not architecture.embedding_scale > 0:
         yield "parameters.architecture.embedding_scale must be greater than 0"
@@ -48,9 +51,6 @@ def parameter_faults(
         yield "parameters.architecture.layer_norm_epsilon must be between 0 and 1"
     if model.d_model != model.heads * model.head_dim:
         yield f"parameters need a model.d_model of {model.heads * model.head_dim}, heads times head_dim"
-    if WEIGHTS not in files:
-        yield f"parameters are views of {WEIGHTS!r}, which is not listed under files"
-        return
     tensors: dict[str, Parameter] = {}
     for tensor in parameters.tensors:
         if tensor.name in tensors:

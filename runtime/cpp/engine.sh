@@ -1,32 +1,59 @@
 #!/usr/bin/env bash
 # engine.sh FOLDER [CMAKE_OPTION ...]: builds FOLDER/libtxport_engine.so, the fused CPU engine alone, for Python.
 #
-# Needs a C++ compiler, cmake, nlohmann-json and libmd (nlohmann-json3-dev, libmd-dev), and Google Highway: HIGHWAY_ROOT, or what
-# `make cpp` got, or what is installed. Where one of them is missing it says so and builds nothing, since all else of txport does
-# without. The library depends on nothing but glibc. A second call compiles only what was changed.
+# Takes the machine's C++ compiler, cmake and ninja. What is missing of them comes from PyPI, into tools/ beside FOLDER, by the
+# interpreter PYTHON (python3): cmake, ninja, and ziglang, a compiler for every target. TARGET=aarch64-linux-gnu.2.17 names one
+# of those: then ziglang compiles in any case. Google Highway is HIGHWAY_ROOT, or comes by highway.sh, or is installed. The
+# library needs nothing but glibc. A second call compiles only what was changed. Fails with one sentence.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-folder=$1
+mkdir -p "$1"
+folder=$(cd "$1" && pwd)
+beside=$(dirname "$folder")
 shift
 log=$folder.log
+target=${TARGET:-}
 
-give_up() {
+fail() {
   rm -f "$folder"/libtxport_engine.so*
-  echo "== The fused engine is not built: $1. txport runs without it, by ONNX Runtime"
-  exit 0
+  echo "The fused engine cannot be built: $1. FUSED=0 does without it, several times slower" >&2
+  exit 2
 }
 
-for program in cmake c++; do
-  command -v "$program" > /dev/null || give_up "there is no $program"
+tools=()
+for program in cmake ninja; do
+  command -v "$program" > /dev/null || tools+=("$program")
 done
-mkdir -p "$folder"
-generator=()
-if command -v ninja > /dev/null; then generator=(-G Ninja); fi
-highway=${HIGHWAY_ROOT:-$(dirname "$folder")/highway}
+if [ -z "$target" ] && ! command -v "${CXX:-c++}" > /dev/null; then target=$(uname -m)-linux-gnu.2.17; fi
+if [ -n "$target" ]; then tools+=(ziglang); fi
+PATH=$PATH:$beside/tools/bin
+: > "$log"
+if [ ${#tools[@]} -gt 0 ]; then
+  missing=()
+  for tool in "${tools[@]}"; do [ -e "$beside/tools/.$tool" ] || missing+=("$tool"); done
+  if [ ${#missing[@]} -gt 0 ]; then
+    echo "== ${missing[*]} from PyPI, to build the fused engine"
+    { [ -x "$beside/tools/bin/python" ] || "${PYTHON:-python3}" -m venv "$beside/tools"; } >> "$log" 2>&1 \
+      || fail "${PYTHON:-python3} makes no virtual environment for ${missing[*]}, see $log"
+    "$beside/tools/bin/python" -m pip --disable-pip-version-check install -q --no-compile "${missing[@]}" >> "$log" 2>&1 \
+      || fail "there is no ${missing[*]} here, and pip cannot install it, see $log"
+    for tool in "${missing[@]}"; do touch "$beside/tools/.$tool"; done
+  fi
+fi
+compiler=()
+if [ -n "$target" ]; then
+  # -O2 for CMake's own trials, too: zig compiles its C++ library once for each kind of optimisation.
+  printf '#!/bin/sh\nexport ZIG_GLOBAL_CACHE_DIR=%q\nexec %q -m ziglang c++ -target %s -O2 -fno-sanitize=all "$@"\n' \
+    "$beside/tools/zig" "$beside/tools/bin/python" "$target" > "$folder.c++"
+  chmod +x "$folder.c++"
+  compiler=("-DCMAKE_CXX_COMPILER=$folder.c++")
+  if [ "${target%%-*}" != "$(uname -m)" ]; then compiler+=(-DCMAKE_SYSTEM_NAME=Linux "-DCMAKE_SYSTEM_PROCESSOR=${target%%-*}"); fi
+fi
+
+highway=${HIGHWAY_ROOT:-$beside/highway}
 "$here/highway.sh" "$highway" || true  # it may be installed
 if [ -e "$highway/hwy/highway.h" ]; then set -- "-DHIGHWAY_ROOT=$(cd "$highway" && pwd)" "$@"; fi
-cmake -S "$here" -B "$folder" "${generator[@]}" -DTXPORT_ENGINE_ONLY=ON "$@" > "$log" 2>&1 \
-  || give_up "cmake fails, see $log"
-grep -q 'Fused engine: compiled' "$log" || give_up "Google Highway 1.2 is not here, see $log"
+cmake -S "$here" -B "$folder" -G Ninja -DTXPORT_ENGINE_ONLY=ON "${compiler[@]}" "$@" >> "$log" 2>&1 || fail "cmake fails, see $log"
+grep -q 'Fused engine: compiled' "$log" || fail "the source of Google Highway 1.2 cannot be had by apt or curl: unpack it and set HIGHWAY_ROOT"
 echo '== Build the fused engine'
-cmake --build "$folder" --target txport_engine >> "$log" 2>&1 || { tail -40 "$log"; exit 2; }
+cmake --build "$folder" --target txport_engine >> "$log" 2>&1 || { tail -40 "$log"; fail "its compiler fails, see $log"; }

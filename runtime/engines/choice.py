@@ -280,12 +280,12 @@ def open_engine(directory: Path, manifest: Manifest, choice: Choice, threads: in
 
 def _open(directory: Path, manifest: Manifest, choice: Choice, threads: int, many: bool) -> Engine:
     if choice.engine == FUSED:
-        return native.NativeEngine(directory, threads, many)
+        return native.NativeEngine(directory, manifest, threads, many)
     if choice.device == "cuda":
         return _open_on_gpu(directory, manifest, choice)
     if manifest.parameters is not None and (reason := against_fused(manifest)) is not None and reason in choice.reason:
         _say_once(f"ONNX Runtime runs the bundle: {reason}")
-    with needs("ort"):
+    with needs("ort", f"ONNX Runtime is to run the bundle ({choice.reason})"):
         from txport.runtime.engines.ort import OrtEngine
     return OrtEngine(directory, manifest, choice.lowerings, threads)
 

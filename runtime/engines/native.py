@@ -1,21 +1,24 @@
-"""Engines of the C++ runtime, driven through their C ABI (`txport/engine.h`).
+"""The fused engine for CPUs (`runtime/cpp/src/fused`), driven through its C ABI (`txport/engine.h`).
 
-The small library `libtxport_engine.so` has the fused engine for CPUs (`runtime/cpp/src/fused`), encoder and groups of
-steps as single calls; `libtxport.so` has every engine. ctypes lets go of Python's global lock for the length of each
-call. Arrays of int64 go in as they are.
+The library `libtxport_engine.so` gets the path of the weights, the model's sizes and its table of parameters from a
+manifest that was checked here, and checks the table itself: it knows neither JSON nor hashes. Encoder and groups of
+steps are single calls. ctypes lets go of Python's global lock for the length of each call. Arrays of int64 go in as
+they are.
 """
 
 import ctypes
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from ctypes import byref, c_char_p, c_int32, c_int64, c_size_t, c_void_p
+from ctypes import byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.parameters import WEIGHTS, Parameter
 from txport.runtime.bundle.schema import Limits, SpecialTokens
 from txport.runtime.engine import Float32, Float64, Int64, StepOutput, Top
 from txport.runtime.errors import BundleError, EngineError, InputError, MissingLibrary, ResourceError, TxportError
@@ -29,13 +32,14 @@ VARIABLE = "TXPORT_ENGINE_LIBRARY"
 _BUILT = ("build/cpp/engine", "build/cpp/release")
 # Of one call.
 MOST_STEPS = 64
-_HOW = f"run make fused in a clone, or name it by {VARIABLE}"
+_NO_TABLE = "its manifest has no table of parameters (export it again)"
+_HOW = f"install a wheel that has it, run make fused in a clone, or name it by {VARIABLE}"
 
 # The codes of txport.h; any other is a bug in the library.
 _ERRORS: dict[int, type[TxportError]] = {1: InputError, 2: BundleError, 5: ResourceError, 9: MissingLibrary}
 # The functions of engine.h that return a code, and their arguments.
 _CHECKED: dict[str, tuple[Any, ...]] = {
-    "txport_engine_open": (c_char_p, c_void_p, c_void_p),
+    "txport_engine_create": (c_void_p, c_void_p, c_void_p),
     "txport_engine_name": (c_void_p, c_void_p),
     "txport_engine_get_facts": (c_void_p, c_void_p),
     "txport_engine_encode": (c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_void_p),
@@ -61,6 +65,82 @@ _PLAIN: dict[str, tuple[Any, tuple[Any, ...]]] = {
 }
 
 
+class _Parameter(ctypes.Structure):
+    """`txport_parameter`."""
+
+    _fields_ = [
+        ("name", c_char_p),
+        ("dtype", c_char_p),
+        *((name, c_int64) for name in ("offset", "scales", "dimensions")),
+        ("shape", c_int64 * 2),
+        ("strides", c_int64 * 2),
+    ]
+
+    @classmethod
+    def of(cls, tensor: Parameter) -> "_Parameter":
+        """One row of the table."""
+        return cls(
+            name=tensor.name.encode(),
+            dtype=tensor.dtype.encode(),
+            offset=tensor.offset,
+            scales=-1 if tensor.scales is None else tensor.scales,
+            dimensions=len(tensor.shape),
+            shape=(c_int64 * 2)(*tensor.shape),
+            strides=(c_int64 * 2)(*tensor.strides),
+        )
+
+
+_SIZES = ("encoder_layers", "decoder_layers", "d_model", "heads", "head_dim", "source_vocabulary", "target_vocabulary")
+_LIMITS = ("batch", "source", "target")
+_TOKENS = ("pad", "unk", "bos", "eos")
+
+
+class _Model(ctypes.Structure):
+    """`txport_model`."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("parameter_size", c_size_t),
+        ("weights", c_char_p),
+        ("weights_bytes", c_int64),
+        ("precision", c_char_p),
+        *((name, c_int64) for name in (*_SIZES, *_LIMITS, *_TOKENS)),
+        ("norm", c_char_p),
+        ("activation", c_char_p),
+        ("embedding_scale", c_double),
+        ("layer_norm_epsilon", c_double),
+        ("parameters", ctypes.POINTER(_Parameter)),
+        ("parameter_count", c_int64),
+    ]
+
+    @classmethod
+    def of(cls, directory: Path, manifest: Manifest) -> "_Model":
+        """A bundle's model.
+
+        Raises:
+            EngineError: the manifest has no table of parameters.
+        """
+        if manifest.parameters is None:
+            raise EngineError(f"the fused engine cannot run {directory}: {_NO_TABLE}")
+        architecture, tensors = manifest.parameters.architecture, manifest.parameters.tensors
+        return cls(
+            struct_size=ctypes.sizeof(cls),
+            parameter_size=ctypes.sizeof(_Parameter),
+            weights=os.fsencode(directory / WEIGHTS),
+            weights_bytes=manifest.files[WEIGHTS].bytes,
+            precision=manifest.precision.weights.encode(),
+            **{name: getattr(manifest.model, name) for name in _SIZES},
+            **{name: getattr(manifest.limits, name) for name in _LIMITS},
+            **{name: getattr(manifest.tokens, name) for name in _TOKENS},
+            norm=architecture.norm.encode(),
+            activation=architecture.activation.encode(),
+            embedding_scale=architecture.embedding_scale,
+            layer_norm_epsilon=architecture.layer_norm_epsilon,
+            parameters=(_Parameter * len(tensors))(*map(_Parameter.of, tensors)),
+            parameter_count=len(tensors),
+        )
+
+
 class _Options(ctypes.Structure):
     """`txport_engine_options`."""
 
@@ -81,7 +161,7 @@ class _Facts(ctypes.Structure):
 
     _fields_ = [
         ("struct_size", c_size_t),
-        *((name, c_int64) for name in ("batch", "source", "target", "pad", "unk", "bos", "eos", "vocabulary", "poll")),
+        *((name, c_int64) for name in (*_LIMITS, *_TOKENS, "vocabulary", "poll")),
     ]
 
 
@@ -154,50 +234,32 @@ class _Handle:
 
 
 class NativeEngine:
-    """A bundle on an engine of the C++ runtime.
+    """A bundle on the fused engine.
 
     Args:
         directory: the bundle.
+        manifest: its manifest, already checked.
         threads: threads that share the work of a batch; 0 for as many as there are cores.
         many: several threads will run batches at once: each then works for itself.
-        device, engine, lowering: as for `txport.runtime.engines.choice.choose`.
-        file: the library; None for that of the fused engine.
 
     Raises:
         MissingLibrary: the library is not here, or it is not of this version.
-        BundleError: the bundle is damaged.
-        InputError: the library does not have that engine.
-        EngineError: this engine cannot run the bundle; the message says why.
+        BundleError: the file of weights is damaged.
+        EngineError: the engine cannot run the bundle; the message says why.
         ResourceError: there is not enough memory.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        threads: int = 0,
-        many: bool = False,
-        *,
-        device: str = "cpu",
-        engine: str = "fused",
-        lowering: str | None = None,
-        file: Path | None = None,
-    ) -> None:
-        file = file or find_library()
+    def __init__(self, directory: Path, manifest: Manifest, threads: int = 0, many: bool = False) -> None:
+        file = find_library()
         if file is None:
             raise MissingLibrary(f"the fused engine cannot be used: {missing()}")
         self._library = library = _load(file)
-        options = _Options(
-            struct_size=ctypes.sizeof(_Options),
-            device=device.encode(),
-            engine=engine.encode(),
-            lowering=None if lowering is None else lowering.encode(),
-            threads=threads,
-            many=many,
-        )
+        model = _Model.of(directory, manifest)
+        options = _Options(struct_size=ctypes.sizeof(_Options), threads=threads, many=many)
         opened = c_void_p()
         facts = _Facts(struct_size=ctypes.sizeof(_Facts))
         name = c_char_p()
-        _check(library, library.txport_engine_open(os.fsencode(directory), byref(options), byref(opened)))
+        _check(library, library.txport_engine_create(byref(model), byref(options), byref(opened)))
         self._handle = _Handle(opened, library.txport_engine_close)
         _check(library, library.txport_engine_get_facts(opened, byref(facts)))
         _check(library, library.txport_engine_name(opened, byref(name)))

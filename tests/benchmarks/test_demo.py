@@ -63,6 +63,7 @@ GOOD = DemoFigures(
     bundle_bytes=10_500_000,
     weight_bytes=10_000_000,
     seconds={"train": 250.4, "translate": 1.0},
+    engine="fused cpu (AVX3, float32 weights)",
     bundle=Path("build/demo/bundle"),
     translations=[Translated("It cost [$5].", "it cost five dollars", "it cost five dollars")],
 )
@@ -89,7 +90,17 @@ def test_the_summary_shows_every_figure_in_a_pipe() -> None:
     output = io.StringIO()
     print_summary(GOOD, Console(file=output))
     text = output.getvalue()
-    figures = ["97.0% of 1000", "1 of 1 right", "99.12", "1000/1000; 3.2e-05", "995/1000", "1.050", "4:10", "4:11"]
+    figures = [
+        "97.0% of 1000",
+        "1 of 1 right",
+        "99.12",
+        "1000/1000; 3.2e-05",
+        "995/1000",
+        "1.050",
+        "4:10",
+        "4:11",
+        "fused cpu (AVX3",
+    ]
     for shown in [*figures, "build/demo/bundle", "It cost [$5].", "it cost five dollars"]:
         assert shown in text
     assert "\x1b" not in text, "no colours in a pipe"

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "bundle/files.hpp"
+#include "bundle/hash.hpp"
 #include "repository.hpp"
 
 class Patches {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "bundle/files.hpp"
+#include "bundle/hash.hpp"
 
 inline const std::filesystem::path kTests = std::filesystem::path(TXPORT_REPOSITORY) / "tests";
 inline const std::filesystem::path kToyBundle = kTests / "data" / "toy_bundle";

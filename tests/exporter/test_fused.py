@@ -19,6 +19,7 @@ from moved_rows import Turn, check_moves, turns
 from numpy_runner import LAYER_NORM, random_model
 from txport.exporter.reference import answers, pad
 from txport.models.transformer import Transformer
+from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engine import Engine
 from txport.runtime.engines.native import NativeEngine, missing
 from txport.runtime.search.decoding import decode_all
@@ -66,7 +67,8 @@ def open_engine(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     @functools.cache
     def opened(name: str, form: Form = "float32", threads: int = 1) -> NativeEngine:
-        return NativeEngine(bundle(name, form), threads)
+        directory = bundle(name, form)
+        return NativeEngine(directory, Manifest.load(directory), threads)
 
     return opened
 

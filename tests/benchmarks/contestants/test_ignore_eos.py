@@ -9,6 +9,7 @@ from memory_device import MemoryDevice
 from memory_engine import TOKENS
 from txport.benchmarks.contestants.backend import Task
 from txport.benchmarks.contestants.ignore_eos import encode_and_wait, fused_without_eos, ignore_eos
+from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engines.native import NativeEngine, missing
 from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.requests import Request
@@ -46,10 +47,9 @@ def test_the_fused_engine_goes_on_after_eos(bundle: Path) -> None:
     rng = np.random.default_rng(0)
     sources = [[*rng.integers(4, 200, 9).tolist(), TOKENS.eos] for _ in range(8)]
     requests = [Request(source, 60) for source in sources]
-    plain = [result.ids for result in decode_all(NativeEngine(bundle, 1), requests)]
-    endless = [
-        result.ids for result in decode_all(fused_without_eos(bundle, 1, Task(sources, 60, True, [], 0)), requests)
-    ]
+    plain = [result.ids for result in decode_all(NativeEngine(bundle, Manifest.load(bundle), 1), requests)]
+    engine = fused_without_eos(bundle, 1, Task(sources, 60, True, [], 0))
+    endless = [result.ids for result in decode_all(engine, requests)]
     assert [len(ids) for ids in endless] == [60] * 8
     assert all(after[: len(before)] == before for before, after in zip(plain, endless, strict=True))
     assert any(len(ids) < 60 for ids in plain), "else nothing had to go on"

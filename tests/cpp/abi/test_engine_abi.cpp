@@ -9,6 +9,7 @@
 #include <functional>
 #include <string>
 
+#include "abi/described_model.hpp"
 #include "abi/engine.hpp"
 #include "fused/engine.hpp"
 #include "fused/random_model.hpp"
@@ -22,7 +23,7 @@ using txport::core::Ids;
 constexpr std::int64_t kLimit = 20;
 
 txport_engine_handle handle_of(const random_model::RandomModel& model) {
-  return {txport::core::open_fused(model.directory(), model.manifest, {2, false}), model.manifest.model};
+  return {txport::core::open_fused(model.file(), {2, false}), model.manifest.model};
 }
 
 struct Free {
@@ -97,6 +98,50 @@ TEST_CASE("the C ABI of an engine makes the ids of the greedy search, rows moved
     CHECK(txport_engine_first_target(&engine, source) == 128);  // of the longest source, 80
   }
   CHECK(txport_engine_first_target(&engine, INT64_MIN) == 32);
+}
+
+TEST_CASE("the fused engine of a described model is that of its bundle, and its description is not believed") {
+  const random_model::RandomModel model({}, 11);
+  DescribedModel described(model.file());
+  txport_engine_handle* engine = nullptr;
+  const auto create = [&] { return txport_engine_create(&described.fields, nullptr, &engine); };
+  REQUIRE(create() == TXPORT_OK);
+  const txport_engine_handle opened = handle_of(model);
+  const std::vector<txport::core::Request> requests{{{4, 5, 6, 7}, kLimit, 0, {}}, {{8, 9}, kLimit, 0, {}}};
+  const auto expected = decode_all(*opened.engine, requests, {});
+  const auto found = decode_all(*engine->engine, requests, {});
+  for (std::size_t i = 0; i < 2; ++i) CHECK(found[i].ids == expected[i].ids);
+  txport_engine_close(engine);
+
+  const auto refused_as = [&](txport_code code, const char* words) {
+    CAPTURE(std::string(words));
+    CHECK(create() == code);
+    CHECK(engine == nullptr);
+    CHECK_MESSAGE(std::strstr(txport_message(), words) != nullptr, txport_message());
+  };
+  const txport_model right = described.fields;
+  const auto with = [&](const std::function<void(txport_model&)>& change, txport_code code, const char* words) {
+    change(described.fields);
+    refused_as(code, words);
+    described.fields = right;
+  };
+  with([](txport_model& fields) { fields.struct_size = 8; }, TXPORT_INPUT_ERROR, "txport_model.struct_size is 8");
+  with([](txport_model& fields) { fields.struct_size += 8; }, TXPORT_INPUT_ERROR, "compiled for a newer txport");
+  with([](txport_model& fields) { fields.parameter_size += 8; }, TXPORT_INPUT_ERROR, "txport_model.parameter_size is");
+  with([](txport_model& fields) { fields.weights = nullptr; }, TXPORT_INPUT_ERROR, "txport_model.weights is NULL");
+  with([](txport_model& fields) { fields.parameters = nullptr; }, TXPORT_INPUT_ERROR, "parameters is NULL");
+  with([](txport_model& fields) { fields.norm = "rms"; }, TXPORT_INPUT_ERROR,
+       "norm is 'rms': use post, pre, post_final");
+  with([](txport_model& fields) { fields.heads = 0; }, TXPORT_BUNDLE_ERROR, "model.heads is 0");
+  with([](txport_model& fields) { fields.eos = 40; }, TXPORT_BUNDLE_ERROR, "tokens.eos is 40, outside");
+  with([](txport_model& fields) { fields.batch = -1; }, TXPORT_BUNDLE_ERROR, "batch is -1");
+  with([](txport_model& fields) { fields.source = 1 << 30; }, TXPORT_BUNDLE_ERROR, "has 80 rows, but sentences have");
+  with([](txport_model& fields) { fields.embedding_scale = HUGE_VAL; }, TXPORT_BUNDLE_ERROR, "embedding_scale");
+  with([](txport_model& fields) { fields.weights_bytes -= 1; }, TXPORT_BUNDLE_ERROR, "beyond the");
+  with([](txport_model& fields) { fields.weights_bytes += 1; }, TXPORT_BUNDLE_ERROR, "bytes instead of");
+  with([](txport_model& fields) { fields.parameter_count = 1; }, TXPORT_BUNDLE_ERROR, "misses the tensor");
+  described.parameter(0).dimensions = 3;
+  refused_as(TXPORT_INPUT_ERROR, "txport_parameter.dimensions is 3");
 }
 
 TEST_CASE("the C ABI of an engine scores tokens of any row") {

@@ -3,6 +3,7 @@
 #include <fstream>
 
 #include "bundle/files.hpp"
+#include "bundle/hash.hpp"
 #include "errors.hpp"
 #include "repository.hpp"
 

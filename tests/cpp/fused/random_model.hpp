@@ -94,6 +94,7 @@ class RandomModel {
   const Options options;
   Manifest manifest;
   std::filesystem::path directory() const { return scratch_.path(); }
+  ModelFile file() const { return manifest.model_file(directory()); }
 
   // [made, vocabulary]: the logits from which each token was made, after bos and those before it.
   Rows logits(const Ids& source, const Ids& made) const {

@@ -27,7 +27,7 @@ namespace {
 // Opened as on this processor, since the slowest instruction set is refused, and then used with `target`.
 std::unique_ptr<Engine> open(const RandomModel& model, int threads = 1, std::int64_t target = 0) {
   targets::use(0);
-  auto engine = open_fused(model.directory(), model.manifest, {threads, false});
+  auto engine = open_fused(model.file(), {threads, false});
   targets::use(target);
   return engine;
 }
@@ -369,7 +369,7 @@ TEST_CASE("a sentence gives the same ids alone, in any batch, on any threads and
 TEST_CASE("threads share out tokens in order, and four positions of a sentence are always one thread's") {
   const RandomModel random_model({}, 3);
   fused::Team team(1);
-  const fused::Model model(random_model.directory(), random_model.manifest, team);
+  const fused::Model model(random_model.file(), team);
   const fused::Workspace workspace;
   std::mt19937 random(1);
   for (std::size_t threads = 1; threads < 9; ++threads) {
@@ -435,10 +435,10 @@ TEST_CASE("what the engine cannot do is said in one sentence") {
   const RandomModel model({}, 3);
   Manifest without = model.manifest;
   without.parameters.reset();
-  CHECK(fault_of<EngineError>([&] { open_fused(model.directory(), without, {1}); }) ==
+  CHECK(fault_of<EngineError>([&] { without.model_file(model.directory()); }) ==
         "the fused engine cannot run " + model.directory().string() +
             ": its manifest has no table of parameters (export it again)");
-  CHECK(fault_of<BundleError>([&] { open_fused(model.directory() / "none", model.manifest, {1}); }) ==
+  CHECK(fault_of<BundleError>([&] { open_fused(model.manifest.model_file(model.directory() / "none"), {1}); }) ==
         (model.directory() / "none" / kWeightsName).string() +
             " cannot be mapped into memory: copy or export the bundle again");
   const auto engine = open(model);
@@ -466,8 +466,10 @@ void damage(const RandomModel& model, const std::string& name, T value) {
 }
 
 TEST_CASE("weights that no instruction set or not all of them can use are refused") {
-  const std::string refusal =
-      std::string(kWeightsName) + " has weights that are not numbers, or int8 weights of -128: export the bundle again";
+  const auto refusal = [](const RandomModel& model) {
+    return (model.directory() / kWeightsName).string() +
+           " has weights that are not numbers, or int8 weights of -128: export the bundle again";
+  };
   random_model::Options options;
   options.embedding_norm = true;
   options.shared = false;
@@ -481,14 +483,14 @@ TEST_CASE("weights that no instruction set or not all of them can use are refuse
     const RandomModel model(options, 3);
     open(model);
     damage(model, name, std::numeric_limits<float>::quiet_NaN());
-    CHECK(fault_of<BundleError>([&] { open(model); }) == refusal);
+    CHECK(fault_of<BundleError>([&] { open(model); }) == refusal(model));
   }
   options.int8 = true;
   for (const char* name : {"decoder.0.feed_forward.outer.weight", "source_embedding.tokens.weight"}) {
     const RandomModel model(options, 3);
     open(model);
     damage(model, name, std::int8_t{-128});
-    CHECK(fault_of<BundleError>([&] { open(model); }) == refusal);
+    CHECK(fault_of<BundleError>([&] { open(model); }) == refusal(model));
   }
 }
 
@@ -526,8 +528,9 @@ TEST_CASE("a small file does not become any amount of memory") {
       many.parameters->tensors.back().name.replace(8, 1, std::to_string(i));
     }
   }
-  REQUIRE(parameter_fault(many, *many.parameters).empty());
-  const std::string fault = fault_of<BundleError>([&] { open_fused(model.directory(), many, {1}); });
+  const ModelFile file = many.model_file(model.directory());
+  check_model(file);
+  const std::string fault = fault_of<BundleError>([&] { open_fused(file, {1}); });
   CHECK(fault.find(" in memory, since tensors share them: export the bundle again") != std::string::npos);
 }
 

@@ -27,8 +27,7 @@ const txport_engine_handle& engine(std::size_t choice) {
     options.int8 = int8;
     options.source_vocabulary = options.target_vocabulary = kVocabulary;
     const random_model::RandomModel model(options, 1);
-    return txport_engine_handle{txport::core::open_fused(model.directory(), model.manifest, {2, false}),
-                                model.manifest.model};
+    return txport_engine_handle{txport::core::open_fused(model.file(), {2, false}), model.manifest.model};
   };
   static const std::array<txport_engine_handle, 2> engines{open(false), open(true)};
   return engines.at(choice);

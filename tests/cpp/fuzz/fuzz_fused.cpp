@@ -1,13 +1,13 @@
-// Any table of parameters over any weights is refused by a BundleError, or the fused engine runs it: the largest source
-// ids, as many tokens as there may be, and every step chooses one of the target's tokens.
+// Any description of a model over any weights is refused as the bundle's fault or the caller's, or the fused engine
+// runs it: the largest source ids, as many tokens as there may be, and every step chooses one of the target's tokens.
 
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <vector>
 
-#include "errors.hpp"
-#include "fused/engine.hpp"
+#include "abi/described_model.hpp"
+#include "abi/engine.hpp"
 #include "fused/random_model.hpp"
 #include "fuzz/choices.hpp"
 
@@ -17,7 +17,6 @@ using random_model::RandomModel;
 namespace {
 
 constexpr std::int64_t kPositions = 20;
-constexpr std::int64_t kLargest = std::numeric_limits<std::int32_t>::max();  // of a model's sizes, as its rules say
 
 const RandomModel& base(std::size_t choice) {
   static const auto model = [](bool int8, bool float16, bool tied) {
@@ -36,14 +35,11 @@ const RandomModel& base(std::size_t choice) {
   return models.at(choice);
 }
 
-void change_table(Manifest& manifest, Choices& choices) {
-  std::vector<Parameter>& tensors = manifest.parameters->tensors;
+void change_table(Parameters& parameters, Choices& choices) {
+  std::vector<Parameter>& tensors = parameters.tensors;
   Parameter& tensor = tensors[choices.below(tensors.size())];
   const auto change = [&](std::int64_t& number) { number = choices.number(number); };
-  const auto change_size = [&](std::int64_t& number) {
-    number = std::clamp(choices.number(number), std::int64_t{1}, kLargest);
-  };
-  switch (choices.below(10)) {
+  switch (choices.below(7)) {
     case 0:
       return change(tensor.offset);
     case 1:
@@ -54,20 +50,36 @@ void change_table(Manifest& manifest, Choices& choices) {
       tensor.scales = choices.number(tensor.scales.value_or(0));
       return;
     case 4:
-      tensor.dtype = std::array{"float32", "float16", "int8"}.at(choices.below(3));
+      tensor.dtype = std::array{"float32", "float16", "int8", "int4"}.at(choices.below(4));
       return;
     case 5:
-      tensors.erase(tensors.begin() + (&tensor - tensors.data()));
+      tensor.shape.resize(choices.below(3), 1);
+      tensor.strides.resize(tensor.shape.size(), 1);
       return;
-    case 6:
-      return change_size(manifest.model.source_vocabulary);
-    case 7:
-      return change_size(manifest.model.target_vocabulary);
-    case 8:
-      return change_size(manifest.dimensions.source.max);
     default:
-      return change_size(manifest.dimensions.target.max);
+      tensors.erase(tensors.begin() + (&tensor - tensors.data()));
   }
+}
+
+void change_sizes(ModelFile& model, Choices& choices) {
+  ModelSizes& sizes = model.sizes;
+  const std::array numbers{&sizes.encoder_layers,
+                           &sizes.decoder_layers,
+                           &sizes.d_model,
+                           &sizes.heads,
+                           &sizes.head_dim,
+                           &sizes.source_vocabulary,
+                           &sizes.target_vocabulary,
+                           &model.limits.source,
+                           &model.limits.target,
+                           &model.limits.batch,
+                           &model.tokens.pad,
+                           &model.tokens.unk,
+                           &model.tokens.bos,
+                           &model.tokens.eos,
+                           &model.bytes};
+  std::int64_t& number = *numbers.at(choices.below(numbers.size()));
+  number = choices.number(number);
 }
 
 // Weights of a model's file that are other ones while this lives.
@@ -127,17 +139,20 @@ void translate(const Engine& engine, const ModelSizes& sizes, bool logits) {
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* bytes, std::size_t size) {
   Choices choices(bytes, size);
   const RandomModel& model = base(choices.below(4));
-  Manifest manifest = model.manifest;
-  manifest.dimensions.source = manifest.dimensions.target = {1, 8, kPositions};
-  manifest.dimensions.batch = {1, 1, 2};
-  for (std::size_t changes = choices.below(4); changes > 0; --changes) change_table(manifest, choices);
-  if (manifest.model.target_vocabulary < 4 || manifest.model.source_vocabulary < 4) return 0;  // as rules of tokens say
-  if (!parameter_fault(manifest, *manifest.parameters).empty()) return 0;
+  ModelFile file = model.file();
+  file.limits = {2, kPositions, kPositions};
+  for (std::size_t changes = choices.below(4); changes > 0 && !file.parameters.tensors.empty(); --changes) {
+    choices.below(2) == 0 ? change_table(file.parameters, choices) : change_sizes(file, choices);
+  }
   const bool logits = choices.below(2) == 0;
   const ChangedWeights changed(model, choices);
-  try {
-    translate(*open_fused(model.directory(), manifest, {1}), manifest.model, logits);
-  } catch (const BundleError&) {
-  }
+  const DescribedModel described(file);
+  txport_engine_options how = TXPORT_ENGINE_OPTIONS_INIT;
+  how.threads = 1;
+  txport_engine_handle* engine = nullptr;
+  const txport_code code = txport_engine_create(&described.fields, &how, &engine);
+  if (code != TXPORT_OK && code != TXPORT_BUNDLE_ERROR && code != TXPORT_INPUT_ERROR) std::abort();
+  if (engine != nullptr && file.limits.batch > 1) translate(*engine->engine, file.sizes, logits);
+  txport_engine_close(engine);
   return 0;
 }

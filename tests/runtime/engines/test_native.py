@@ -1,4 +1,4 @@
-"""Native engines from Python, the fused one above all: a bundle, the library's place, errors, what takes its place.
+"""The fused engine from Python: a bundle, the library's place, errors, what takes its place.
 
 Its arithmetic is compared with PyTorch in tests/exporter/test_fused.py.
 """
@@ -6,7 +6,6 @@ Its arithmetic is compared with PyTorch in tests/exporter/test_fused.py.
 import dataclasses
 import functools
 import logging
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +27,6 @@ from txport.runtime.errors import BundleError, EngineError, InputError, MissingL
 from txport.runtime.golden import check_translator, load_golden
 from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.requests import Request
-from txport.runtime.system import library_name
 
 needs_library = pytest.mark.skipif(missing() is not None, reason=f"needs the fused engine's library: {missing()}")
 SOURCES = st.lists(st.lists(st.integers(4, 99), max_size=11).map(lambda ids: [*ids, 3]), min_size=1, max_size=4)
@@ -36,7 +34,7 @@ SOURCES = st.lists(st.lists(st.integers(4, 99), max_size=11).map(lambda ids: [*i
 
 @pytest.fixture(scope="module")
 def engine(bundle: Path) -> NativeEngine:
-    return NativeEngine(bundle, threads=1)
+    return NativeEngine(bundle, Manifest.load(bundle), threads=1)
 
 
 @functools.cache
@@ -216,14 +214,15 @@ def test_arrays_of_different_lengths_are_refused(engine: NativeEngine) -> None:
 
 
 @needs_library
-def test_a_damaged_bundle_is_refused_in_the_words_of_the_manifest(bundle: Path, tmp_path: Path) -> None:
+def test_a_damaged_file_of_weights_is_refused(bundle: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(bundle, tmp_path / "copy", ignore=shutil.ignore_patterns("engines"))
     with (copy / "onnx" / "weights.bin").open("ab") as file:
         file.write(b"x")
+    manifest = Manifest.load(bundle)
     with pytest.raises(BundleError, match=r"weights\.bin has \d+ bytes instead of \d+"):
-        NativeEngine(copy)
-    with pytest.raises(BundleError, match=r"no manifest\.json"):
-        NativeEngine(tmp_path)
+        NativeEngine(copy, manifest)
+    with pytest.raises(BundleError, match=r"weights\.bin cannot be mapped"):
+        NativeEngine(tmp_path, manifest)
 
 
 @needs_library
@@ -242,28 +241,6 @@ def test_a_bundle_that_it_cannot_run_falls_to_onnx_runtime(
     assert caplog.messages == ["the fused engine cannot run it: its heads are of 7; ONNX Runtime is used instead"]
     with pytest.raises(EngineError, match="heads are of 7"):
         open_engine(bundle, manifest, choose(manifest, "cpu", "fused", bundle=bundle))
-
-
-@pytest.mark.skipif("TXPORT_CPP_BUILD" not in os.environ, reason="needs the C++ build: make cpp")
-@pytest.mark.parametrize("lowering", ["ort", "scatter"])
-def test_any_engine_of_the_cpp_runtime_is_driven(lowering: str) -> None:
-    """ONNX Runtime through libtxport.so makes the ids that it makes here."""
-    library, manifest = Path(os.environ["TXPORT_CPP_BUILD"]) / library_name("txport"), Manifest.load(BUNDLE)
-    native = NativeEngine(BUNDLE, threads=1, engine="ort", lowering=lowering, file=library)
-    assert native.name.startswith("ONNX Runtime") and native.name.endswith(f"lowering {lowering}")
-    assert (native.limits, native.tokens, native.poll) == (manifest.limits, manifest.tokens, 1)
-    requests = [Request([*range(4, 4 + length), manifest.tokens.eos], max_length=9 + length) for length in range(1, 20)]
-    scored = [dataclasses.replace(request, scores=True, min_length=3) for request in requests]
-    ours = decode_all(OrtEngine(BUNDLE, manifest, ["scatter"], threads=1), [*requests, *scored])
-    for result, expected in zip(decode_all(native, [*requests, *scored]), ours, strict=True):
-        assert result.ids == expected.ids
-        assert result.scores == (None if expected.scores is None else pytest.approx(expected.scores, rel=1e-4))
-
-
-@needs_library
-def test_the_small_library_has_the_fused_engine_alone(bundle: Path) -> None:
-    with pytest.raises(InputError, match="libtxport_engine has the fused engine alone, for the CPU: leave device"):
-        NativeEngine(bundle, engine="ort")
 
 
 # --- where there is no library ---------------------------------------------------------------------------------------
@@ -285,17 +262,17 @@ def test_without_the_library_everything_runs_on_onnx_runtime(
     with pytest.raises(MissingLibrary, match="the fused engine cannot be used: .* make fused"):
         choose(Manifest.load(bundle), "cpu", "fused")
     with pytest.raises(MissingLibrary, match="make fused"):
-        NativeEngine(bundle)
+        NativeEngine(bundle, manifest)
 
 
 def test_a_library_that_is_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(native.VARIABLE, str(tmp_path / "nowhere.so"))
     with pytest.raises(MissingLibrary, match=r"nowhere\.so cannot be loaded .*make fused"):
-        NativeEngine(BUNDLE)
+        NativeEngine(BUNDLE, Manifest.load(BUNDLE))
     (tmp_path / "text.so").write_text("no library")
     monkeypatch.setenv(native.VARIABLE, str(tmp_path / "text.so"))
     with pytest.raises(MissingLibrary, match=r"text\.so cannot be loaded"):
-        NativeEngine(BUNDLE)
+        NativeEngine(BUNDLE, Manifest.load(BUNDLE))
 
 
 @needs_library
@@ -307,10 +284,10 @@ def test_a_library_of_another_version_is_refused(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv(native.VARIABLE, str(copy))
     monkeypatch.setattr(native, "VERSION", "99.0.0")
     with pytest.raises(MissingLibrary, match=r"old\.so is of txport \S+, and this is 99\.0\.0"):
-        NativeEngine(BUNDLE)
+        NativeEngine(BUNDLE, Manifest.load(BUNDLE))
 
 
 @needs_library
 def test_a_bundle_without_parameters_is_refused_by_the_library_too() -> None:
     with pytest.raises(EngineError, match="fused engine cannot run"):
-        NativeEngine(BUNDLE)
+        NativeEngine(BUNDLE, Manifest.load(BUNDLE))

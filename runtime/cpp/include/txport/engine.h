@@ -1,7 +1,10 @@
-/* txport: one engine of a bundle, for programs that bring their own search. The C ABI.
+/* txport: one engine, for programs that bring their own search. The C ABI.
  *
  * Encode sentences, then step a fixed set of rows whose buffers the engine owns: ids in, ids out, no text. Python's
- * runtime drives native engines through this. Applications that translate want txport.h.
+ * runtime drives the fused engine through this. Applications that translate want txport.h.
+ *
+ * libtxport has all of it, if it was built with the fused engine. libtxport_engine, which needs nothing but a C
+ * library, has the fused engine alone and opens no bundle: all but txport_engine_open.
  *
  * Result codes, txport_message() and lifetimes are as in txport.h. Threads: any number may use an engine at once; a
  * state belongs to one thread at a time. States and memories may outlive their engine's handle.
@@ -19,9 +22,44 @@ typedef struct txport_engine_handle txport_engine_handle;
 typedef struct txport_engine_memory txport_engine_memory; /* what the encoder made of some sentences */
 typedef struct txport_engine_state txport_engine_state;   /* the rows of a batch, and their buffers */
 
+/* One tensor of a model, as a view of the file of weights. */
+typedef struct txport_parameter {
+  const char* name;   /* as in the table `parameters` of a manifest */
+  const char* dtype;  /* "float32", "float16" or "int8" */
+  int64_t offset;     /* of the first element, in bytes */
+  int64_t scales;     /* of int8: the offset in bytes of float32 [shape[0]]; otherwise -1 */
+  int64_t dimensions; /* 1 or 2 */
+  int64_t shape[2];
+  int64_t strides[2]; /* in elements */
+} txport_parameter;
+
+/* A model and its weights, as manifest.json describes them. Begin with TXPORT_MODEL_INIT. New fields come at the end of
+ * this struct and of txport_parameter. */
+typedef struct txport_model {
+  size_t struct_size;    /* sizeof(txport_model) */
+  size_t parameter_size; /* sizeof(txport_parameter) */
+  const char* weights;   /* the path of the file of weights */
+  int64_t weights_bytes; /* its size */
+  const char* precision; /* of the weights: "float32", "float16" or "int8" */
+  int64_t encoder_layers, decoder_layers, d_model, heads, head_dim, source_vocabulary, target_vocabulary;
+  int64_t batch, source, target; /* most rows; most source and target tokens of a row, eos included */
+  int64_t pad, unk, bos, eos;    /* padding, unknown, decoder start, end of sequence */
+  const char* norm;              /* "post", "pre" or "post_final" */
+  const char* activation;        /* "relu", "gelu" (by erf) or "silu" */
+  double embedding_scale;
+  double layer_norm_epsilon;
+  const txport_parameter* parameters;
+  int64_t parameter_count;
+} txport_model;
+
+#define TXPORT_MODEL_INIT                                                                                             \
+  {                                                                                                                   \
+    sizeof(txport_model), sizeof(txport_parameter), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
+        0                                                                                                             \
+  }
+
 /* How to open an engine. Begin with TXPORT_ENGINE_OPTIONS_INIT: every zero is the default. New fields come at the end,
- * and `struct_size` says which ones the application knows. libtxport has every engine, libtxport_engine the fused one.
- */
+ * and `struct_size` says which ones the application knows. */
 typedef struct txport_engine_options {
   size_t struct_size; /* sizeof(txport_engine_options) */
   const char* device; /* these three as in txport_translator_options */
@@ -48,7 +86,14 @@ typedef struct txport_engine_facts {
 #define TXPORT_ENGINE_FACTS_INIT \
   { sizeof(txport_engine_facts), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
-/* Open a bundle. `options` may be NULL. On success, close *engine at the end. */
+/* Make the fused engine of a model. All that `model` points to is read before this returns, and checked: a table whose
+ * views leave the file, or that is not the model's, is TXPORT_BUNDLE_ERROR. Whether the file is the one that was
+ * exported is for the caller to know. Of `options`, which may be NULL, `threads` and `many` count. On success, close
+ * *engine at the end. */
+TXPORT_API txport_code txport_engine_create(const txport_model* model, const txport_engine_options* options,
+                                            txport_engine_handle** engine) TXPORT_NOEXCEPT;
+
+/* Open a bundle with any engine; in libtxport alone. `options` may be NULL. On success, close *engine at the end. */
 TXPORT_API txport_code txport_engine_open(const char* bundle, const txport_engine_options* options,
                                           txport_engine_handle** engine) TXPORT_NOEXCEPT;
 TXPORT_API void txport_engine_close(txport_engine_handle* engine) TXPORT_NOEXCEPT;

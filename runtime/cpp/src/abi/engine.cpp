@@ -12,9 +12,6 @@
 
 #include "abi/engine.hpp"
 #include "abi/guard.hpp"
-#include "abi/open.hpp"
-#include "abi/options.hpp"
-#include "bundle/manifest.hpp"
 #include "errors.hpp"
 
 struct txport_engine_memory {
@@ -37,19 +34,10 @@ namespace {
 
 using txport::abi::given;
 using txport::abi::guarded;
-using txport::abi::unless_null;
+using txport::abi::within;
 using txport::core::Ids;
 using txport::core::InputError;
 using txport::core::StepOutput;
-
-// A number that must lie in a range, both ends included.
-std::int64_t within(std::int64_t value, std::int64_t low, std::int64_t high, const char* name) {
-  if (value < low || value > high) {
-    throw InputError(std::string(name) + " is " + std::to_string(value) + ", which is not between " +
-                     std::to_string(low) + " and " + std::to_string(high));
-  }
-  return value;
-}
 
 // `count` numbers of an argument, each below `bound`.
 std::vector<std::size_t> indices(const std::int64_t* values, std::int64_t count, std::int64_t bound, const char* name) {
@@ -73,25 +61,6 @@ txport_engine_state& read_out(txport_engine_state* state) {
 }
 
 }  // namespace
-
-txport_code txport_engine_open(const char* bundle, const txport_engine_options* options,
-                               txport_engine_handle** engine) noexcept {
-  return guarded([&] {
-    given(engine, "engine") = nullptr;
-    given(bundle, "bundle");
-    const auto fields = txport::abi::read_options(options, sizeof(txport_engine_options), "txport_engine_options");
-    within(fields.threads, 0, 4096, "threads");
-    const auto manifest = txport::core::Manifest::load(bundle);
-    auto opened = txport::abi::open_asked(bundle, manifest,
-                                          {unless_null(fields.device).value_or("auto"),
-                                           unless_null(fields.engine).value_or("auto"),
-                                           unless_null(fields.lowering).value_or(""),
-                                           {fields.threads, fields.many != 0},
-                                           txport::abi::listener(fields.warning, fields.warning_user)});
-    *engine = std::make_unique<txport_engine_handle>(txport_engine_handle{std::move(opened), manifest.model}).release();
-    return TXPORT_OK;
-  });
-}
 
 void txport_engine_close(txport_engine_handle* engine) noexcept { delete engine; }
 

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "bundle/manifest.hpp"
+#include "bundle/parameters.hpp"
 #include "engine.hpp"
 
 // States and memories share their engine, so that either may be closed first.

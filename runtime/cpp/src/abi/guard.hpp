@@ -1,6 +1,7 @@
 // What every function of the C ABI needs: exceptions become codes and a message of the thread.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "errors.hpp"
@@ -29,6 +30,15 @@ template <typename T>
 T& given(T* pointer, const char* name) {
   if (pointer == nullptr) throw core::InputError(std::string("the argument ") + name + " is NULL: give one");
   return *pointer;
+}
+
+// A number that must lie in a range, both ends included.
+inline std::int64_t within(std::int64_t value, std::int64_t low, std::int64_t high, const char* name) {
+  if (value < low || value > high) {
+    throw core::InputError(std::string(name) + " is " + std::to_string(value) + ", which is not between " +
+                           std::to_string(low) + " and " + std::to_string(high));
+  }
+  return value;
 }
 
 }  // namespace txport::abi

@@ -1,12 +1,11 @@
 #include "bundle/files.hpp"
 
 #include <fcntl.h>
-#include <sha2.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
+#include <algorithm>
 #include <cerrno>
 #include <system_error>
 #include <vector>
@@ -49,32 +48,23 @@ class Descriptor {
   int value_;
 };
 
-std::string hexadecimal(SHA2_CTX& context) {
-  std::array<unsigned char, SHA256_DIGEST_LENGTH> digest{};
-  SHA256Final(digest.data(), &context);
-  std::string result;
-  for (const unsigned char byte : digest) {
-    result += "0123456789abcdef"[byte >> 4];
-    result += "0123456789abcdef"[byte & 15];
-  }
-  return result;
-}
-
-void update(SHA2_CTX& context, const char* data, std::size_t size) {
-  SHA256Update(&context, reinterpret_cast<const unsigned char*>(data), size);
-}
-
 }  // namespace
 
-std::string read_file(const std::filesystem::path& path, std::size_t most) {
+void read_chunks(const std::filesystem::path& path, std::size_t most,
+                 const std::function<void(std::string_view)>& take) {
   const Descriptor file(path);
-  std::string result;
   std::vector<char> buffer(kChunk);
-  while (result.size() < most) {
-    const std::size_t count = file.read(buffer.data(), std::min(buffer.size(), most - result.size()));
+  while (most > 0) {
+    const std::size_t count = file.read(buffer.data(), std::min(buffer.size(), most));
     if (count == 0) break;
-    result.append(buffer.data(), count);
+    take({buffer.data(), count});
+    most -= count;
   }
+}
+
+std::string read_file(const std::filesystem::path& path, std::size_t most) {
+  std::string result;
+  read_chunks(path, most, [&](std::string_view chunk) { result += chunk; });
   return result;
 }
 
@@ -108,22 +98,6 @@ void check_size(const std::filesystem::path& path, std::uintmax_t size, std::uin
   if (size == expected) return;
   throw BundleError(path.string() + " has " + std::to_string(size) + " bytes instead of " + std::to_string(expected) +
                     ": copy or export the bundle again");
-}
-
-std::string sha256(std::string_view data) {
-  SHA2_CTX context;
-  SHA256Init(&context);
-  update(context, data.data(), data.size());
-  return hexadecimal(context);
-}
-
-std::string sha256_of(const std::filesystem::path& path) {
-  const Descriptor file(path);
-  SHA2_CTX context;
-  SHA256Init(&context);
-  std::vector<char> buffer(kChunk);
-  while (const std::size_t count = file.read(buffer.data(), buffer.size())) update(context, buffer.data(), count);
-  return hexadecimal(context);
 }
 
 }  // namespace txport::core

@@ -1,9 +1,10 @@
-// Files that are read whole or mapped, and their hashes.
+// Files that are read whole, in pieces, or mapped.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -11,6 +12,10 @@ namespace txport::core {
 
 // The largest manifest, vocabulary or golden file that is read.
 inline constexpr std::size_t kLargestFile = std::size_t{16} << 20;
+
+// Gives the bytes of a file, or of its first `most` ones, in pieces. Throws std::system_error.
+void read_chunks(const std::filesystem::path& path, std::size_t most,
+                 const std::function<void(std::string_view)>& take);
 
 // The bytes of a file, or of its first `most` ones. Throws std::system_error.
 std::string read_file(const std::filesystem::path& path, std::size_t most);
@@ -35,11 +40,5 @@ class MappedFile {
 
 // Throws BundleError: a file has not the size that the manifest says.
 void check_size(const std::filesystem::path& path, std::uintmax_t size, std::uintmax_t expected);
-
-// The 64 lower-case hexadecimal digits of the SHA-256 of some bytes.
-std::string sha256(std::string_view data);
-
-// That of a file, which is streamed, never held in memory. Throws std::system_error.
-std::string sha256_of(const std::filesystem::path& path);
 
 }  // namespace txport::core

@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "bundle/files.hpp"
+#include "bundle/hash.hpp"
 #include "bundle/interface.hpp"
 #include "bundle/rules.hpp"
 #include "bundle/strict_json.hpp"
@@ -215,6 +216,35 @@ std::vector<std::pair<std::int64_t, std::int64_t>> decode_heads(const Value& val
   return heads;
 }
 
+Ids decode_integers(const Value& value) {
+  Ids result;
+  for (const Value& item : value.items()) result.push_back(item.integer());
+  return result;
+}
+
+Parameter decode_parameter(const Value& value) {
+  value.fields({"name", "dtype", "offset", "shape", "strides", "scales"});
+  const Value scales = value["scales"];
+  return {value["name"].text(),
+          value["dtype"].literal({"float32", "float16", "int8"}),
+          value["offset"].integer(),
+          decode_integers(value["shape"]),
+          decode_integers(value["strides"]),
+          scales.is_null() ? std::nullopt : std::optional(scales.integer())};
+}
+
+Parameters decode_parameters(const Value& value) {
+  value.fields({"architecture", "tensors"});
+  const Value architecture = value["architecture"];
+  architecture.fields({"norm", "activation", "embedding_scale", "layer_norm_epsilon"});
+  Parameters parameters{{architecture["norm"].literal({"post", "pre", "post_final"}),
+                         architecture["activation"].literal({"relu", "gelu", "silu"}),
+                         architecture["embedding_scale"].number(), architecture["layer_norm_epsilon"].number()},
+                        {}};
+  for (const Value& tensor : value["tensors"].items()) parameters.tensors.push_back(decode_parameter(tensor));
+  return parameters;
+}
+
 Manifest decode(const Value& value) {
   value.fields({"format_version", "made_by", "model", "tokens", "dimensions", "precision", "graphs", "tokenizer",
                 "generation", "files", "verification", "sha256"},
@@ -331,6 +361,14 @@ Manifest Manifest::parse(std::string_view data, const std::string& file) {
 
 void Manifest::check_files(const fs::path& directory, const std::function<bool(const std::string&)>& hashes) const {
   for (const auto& [name, entry] : files) check_file(directory, name, entry, hashes(name));
+}
+
+ModelFile Manifest::model_file(const fs::path& directory) const {
+  if (!parameters) {
+    throw EngineError("the fused engine cannot run " + directory.string() + ": " + kNoParameters);
+  }
+  return {
+      directory / kWeightsName, files.at(kWeightsName).bytes, model, tokens, limits(), precision.weights, *parameters};
 }
 
 const Graph& Manifest::encoder() const {

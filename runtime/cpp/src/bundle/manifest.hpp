@@ -24,24 +24,13 @@ inline constexpr std::int64_t kFormatVersion = 1;
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kGoldenName = "golden.json";
 inline constexpr const char* kWeightsName = "onnx/weights.bin";
+inline constexpr const char* kNoParameters = "its manifest has no table of parameters (export it again)";
 // Of decoder steps, in the order in which ONNX Runtime should try them.
 inline constexpr std::array kLowerings{"ort", "scatter", "tensorscatter"};
 
 struct MadeBy {
   std::string name;
   std::string version;
-};
-
-// What a runtime needs to size its buffers.
-struct ModelSizes {
-  std::int64_t encoder_layers = 0;
-  std::int64_t decoder_layers = 0;
-  std::int64_t d_model = 0;
-  std::int64_t heads = 0;
-  std::int64_t head_dim = 0;
-  std::int64_t source_vocabulary = 0;
-  std::int64_t target_vocabulary = 0;
-  bool copies = false;  // a step reads the source's ids as well
 };
 
 // The sizes that a named dimension may take, and the one that engines are tuned for.
@@ -201,6 +190,9 @@ struct Manifest {
   void check_files(const std::filesystem::path& directory, const std::function<bool(const std::string&)>& hashes) const;
 
   Limits limits() const { return {dimensions.batch.max, dimensions.source.max, dimensions.target.max}; }
+
+  // The bundle as the fused engine reads it. Throws EngineError: it has no parameters.
+  ModelFile model_file(const std::filesystem::path& directory) const;
 
   // The graph of a loaded manifest: its rules say that there is one.
   const Graph& encoder() const;

@@ -1,10 +1,11 @@
 #include "bundle/parameters.hpp"
 
+#include <cmath>
 #include <map>
 #include <set>
+#include <utility>
 #include <variant>
 
-#include "bundle/manifest.hpp"
 #include "errors.hpp"
 
 namespace txport::core {
@@ -72,7 +73,8 @@ bool overlaps(const Parameter& tensor) {
 // The checks of one table; each throws the fault.
 class Table {
  public:
-  Table(const Manifest& manifest, const Parameters& parameters) : manifest_(manifest), parameters_(parameters) {}
+  explicit Table(const ModelFile& model)
+      : model_(model), sizes_(model.sizes), parameters_(model.parameters), file_(quote(model.weights.string())) {}
 
   void check() {
     check_architecture();
@@ -82,21 +84,21 @@ class Table {
     }
     check_embeddings();
     const bool final_norms = parameters_.architecture.norm != "post";
-    for (std::int64_t i = 0; i < manifest_.model.encoder_layers; ++i) {
+    for (std::int64_t i = 0; i < sizes_.encoder_layers; ++i) {
       const std::string layer = "encoder." + std::to_string(i) + ".";
       check_attention(layer + "attention");
       check_feed_forward(layer + "feed_forward");
     }
     if (final_norms) check_norm("encoder_norm");
-    for (std::int64_t i = 0; i < manifest_.model.decoder_layers; ++i) {
+    for (std::int64_t i = 0; i < sizes_.decoder_layers; ++i) {
       const std::string layer = "decoder." + std::to_string(i) + ".";
       check_attention(layer + "self_attention");
       check_attention(layer + "cross_attention");
       check_feed_forward(layer + "feed_forward");
     }
     if (final_norms) check_norm("decoder_norm");
-    check({"projection.weight", {manifest_.model.target_vocabulary, width()}, true, true});
-    check({"projection.bias", {manifest_.model.target_vocabulary}, false, true});
+    check({"projection.weight", {sizes_.target_vocabulary, width()}, true, true});
+    check({"projection.bias", {sizes_.target_vocabulary}, false, true});
     for (const Parameter& tensor : parameters_.tensors) {
       require(known_.count(tensor.name) == 1,
               "parameters has the tensor " + quote(tensor.name) + ", which this model does not have");
@@ -108,13 +110,14 @@ class Table {
   };
 
  private:
-  const Manifest& manifest_;
+  const ModelFile& model_;
+  const ModelSizes& sizes_;
   const Parameters& parameters_;
+  const std::string file_;  // in messages
   std::map<std::string, const Parameter*> tensors_;
   std::set<std::string> known_;
-  std::int64_t file_bytes_ = 0;
 
-  std::int64_t width() const { return manifest_.model.d_model; }
+  std::int64_t width() const { return sizes_.d_model; }
 
   static void require(bool holds, const std::string& fault) {
     if (!holds) throw Fault{fault};
@@ -122,15 +125,12 @@ class Table {
 
   void check_architecture() {
     const Architecture& architecture = parameters_.architecture;
-    require(architecture.embedding_scale > 0, "parameters.architecture.embedding_scale must be greater than 0");
+    require(architecture.embedding_scale > 0 && std::isfinite(architecture.embedding_scale),
+            "parameters.architecture.embedding_scale must be greater than 0");
     require(0 < architecture.layer_norm_epsilon && architecture.layer_norm_epsilon < 1,
             "parameters.architecture.layer_norm_epsilon must be between 0 and 1");
-    const std::int64_t heads = manifest_.model.heads * manifest_.model.head_dim;  // each below 2^31
+    const std::int64_t heads = sizes_.heads * sizes_.head_dim;  // each below 2^31
     require(width() == heads, "parameters need a model.d_model of " + std::to_string(heads) + ", heads times head_dim");
-    const auto file = manifest_.files.find(kWeightsName);
-    require(file != manifest_.files.end(),
-            "parameters are views of " + quote(kWeightsName) + ", which is not listed under files");
-    file_bytes_ = file->second.bytes;
   }
 
   void check_embeddings() {
@@ -139,12 +139,11 @@ class Table {
                              "target_embedding.norm.weight", "target_embedding.norm.bias"}) {
       normed = normed || tensors_.count(name) == 1;
     }
-    const ModelSizes& model = manifest_.model;
     for (const bool source : {true, false}) {
       const std::string name = source ? "source_embedding" : "target_embedding";
-      check({name + kTokens, {source ? model.source_vocabulary : model.target_vocabulary, width()}, true, source});
-      const Range& length = source ? manifest_.dimensions.source : manifest_.dimensions.target;
-      check({name + ".positions", {"positions", width()}, false, false, length.max});
+      check({name + kTokens, {source ? sizes_.source_vocabulary : sizes_.target_vocabulary, width()}, true, source});
+      const std::int64_t length = source ? model_.limits.source : model_.limits.target;
+      check({name + ".positions", {"positions", width()}, false, false, length});
       if (normed) check_norm(name + ".norm");
     }
   }
@@ -179,10 +178,9 @@ class Table {
     if (found == tensors_.end()) {
       const std::string fault = "parameters misses the tensor " + quote(expected.name);
       require(expected.optional, fault);
-      const ModelSizes& model = manifest_.model;
-      require(expected.name != kSourceTokens || model.source_vocabulary <= model.target_vocabulary,
-              fault + ": the target's table has " + std::to_string(model.target_vocabulary) + " rows, too few for " +
-                  std::to_string(model.source_vocabulary) + " source tokens");
+      require(expected.name != kSourceTokens || sizes_.source_vocabulary <= sizes_.target_vocabulary,
+              fault + ": the target's table has " + std::to_string(sizes_.target_vocabulary) + " rows, too few for " +
+                  std::to_string(sizes_.source_vocabulary) + " source tokens");
       return nullptr;
     }
     check_tensor(*found->second, expected);
@@ -191,7 +189,7 @@ class Table {
 
   void check_tensor(const Parameter& tensor, const Expected& expected) const {
     const std::string start = "parameter " + quote(tensor.name);
-    const std::string beyond = " beyond the " + std::to_string(file_bytes_) + " bytes of " + quote(kWeightsName);
+    const std::string beyond = " beyond the " + std::to_string(model_.bytes) + " bytes of " + file_;
     require(fits(tensor.shape, expected.shape), start + " must be of shape " + show(expected.shape) + ", not " +
                                                     show(Shape(tensor.shape.begin(), tensor.shape.end())));
     require(tensor.shape[0] >= expected.least, start + " has " + std::to_string(tensor.shape[0]) +
@@ -207,7 +205,7 @@ class Table {
     require(tensor.offset >= 0 && tensor.offset % element == 0,
             start + " has the offset " + std::to_string(tensor.offset) + ", which is not a multiple of " +
                 std::to_string(element) + " from 0 on");
-    require(tensor.offset <= file_bytes_ && lies_within(tensor, (file_bytes_ - tensor.offset) / element),
+    require(tensor.offset <= model_.bytes && lies_within(tensor, (model_.bytes - tensor.offset) / element),
             start + " leads" + beyond);
     require(!overlaps(tensor), start + " has strides by which its elements overlap");
     if (int8) check_scales(*tensor.scales, tensor.shape[0], start, beyond);
@@ -218,49 +216,66 @@ class Table {
     require(scales >= 0 && scales % kScaleBytes == 0, start + " has scales at " + std::to_string(scales) +
                                                           ", which is not a multiple of " +
                                                           std::to_string(kScaleBytes) + " from 0 on");
-    require(scales <= file_bytes_ && count <= (file_bytes_ - scales) / kScaleBytes,
+    require(scales <= model_.bytes && count <= (model_.bytes - scales) / kScaleBytes,
             start + " has scales that lead" + beyond);
   }
 };
 
-Ids decode_integers(const Value& value) {
-  Ids result;
-  for (const Value& item : value.items()) result.push_back(item.integer());
-  return result;
-}
-
-Parameter decode_parameter(const Value& value) {
-  value.fields({"name", "dtype", "offset", "shape", "strides", "scales"});
-  const Value scales = value["scales"];
-  return {value["name"].text(),
-          value["dtype"].literal({"float32", "float16", "int8"}),
-          value["offset"].integer(),
-          decode_integers(value["shape"]),
-          decode_integers(value["strides"]),
-          scales.is_null() ? std::nullopt : std::optional(scales.integer())};
+// A number of a model between 1 and the largest size, or what is wrong with it.
+std::string range_fault(const std::string& name, std::int64_t size) {
+  if (1 <= size && size <= kLargestSize) return "";
+  return name + " is " + std::to_string(size) + ", which is not between 1 and " + std::to_string(kLargestSize);
 }
 
 }  // namespace
 
-Parameters decode_parameters(const Value& value) {
-  value.fields({"architecture", "tensors"});
-  const Value architecture = value["architecture"];
-  architecture.fields({"norm", "activation", "embedding_scale", "layer_norm_epsilon"});
-  Parameters parameters{{architecture["norm"].literal({"post", "pre", "post_final"}),
-                         architecture["activation"].literal({"relu", "gelu", "silu"}),
-                         architecture["embedding_scale"].number(), architecture["layer_norm_epsilon"].number()},
-                        {}};
-  for (const Value& tensor : value["tensors"].items()) parameters.tensors.push_back(decode_parameter(tensor));
-  return parameters;
+std::string size_fault(const ModelSizes& sizes) {
+  for (const auto& [name, size] : {std::pair{"encoder_layers", sizes.encoder_layers},
+                                   {"decoder_layers", sizes.decoder_layers},
+                                   {"d_model", sizes.d_model},
+                                   {"heads", sizes.heads},
+                                   {"head_dim", sizes.head_dim},
+                                   {"source_vocabulary", sizes.source_vocabulary},
+                                   {"target_vocabulary", sizes.target_vocabulary}}) {
+    if (std::string fault = range_fault(std::string("model.") + name, size); !fault.empty()) return fault;
+  }
+  return "";
 }
 
-std::string parameter_fault(const Manifest& manifest, const Parameters& parameters) {
+std::string token_fault(const ModelSizes& sizes, const SpecialTokens& tokens) {
+  const std::int64_t target = sizes.target_vocabulary;
+  for (const auto& [name, token] :
+       {std::pair{"pad", tokens.pad}, {"unk", tokens.unk}, {"bos", tokens.bos}, {"eos", tokens.eos}}) {
+    if (0 <= token && token < target) continue;
+    return "tokens." + std::string(name) + " is " + std::to_string(token) + ", outside the target vocabulary of " +
+           std::to_string(target);
+  }
+  for (const auto& [name, token] : {std::pair{"pad", tokens.pad}, {"eos", tokens.eos}}) {
+    if (token < sizes.source_vocabulary) continue;
+    return "tokens." + std::string(name) + " is outside the source vocabulary of " +
+           std::to_string(sizes.source_vocabulary);
+  }
+  return "";
+}
+
+std::string parameter_fault(const ModelFile& model) {
   try {
-    Table(manifest, parameters).check();
+    Table(model).check();
   } catch (const Table::Fault& fault) {
     return fault.text;
   }
   return "";
+}
+
+void check_model(const ModelFile& model) {
+  std::string fault = size_fault(model.sizes);
+  if (fault.empty()) fault = token_fault(model.sizes, model.tokens);
+  for (const auto& [name, size] :
+       {std::pair{"batch", model.limits.batch}, {"source", model.limits.source}, {"target", model.limits.target}}) {
+    if (fault.empty()) fault = range_fault(name, size);
+  }
+  if (fault.empty()) fault = parameter_fault(model);
+  if (!fault.empty()) throw BundleError("the model of " + model.weights.string() + " cannot be used: " + fault);
 }
 
 }  // namespace txport::core

@@ -1,21 +1,31 @@
-// The field `parameters` of a manifest: where each tensor of the model lies in weights.bin, in which form; the same as
-// txport.runtime.bundle.parameters.
+// What an engine without graphs runs: a model's sizes, and where each of its tensors lies in the file of weights, in
+// which form; the table is the field `parameters` of a manifest, the same as txport.runtime.bundle.parameters.
 //
 // Names are those of the model's state dict. Weight and bias of every `query` are stored times head_dim^-0.5. Where
 // source_embedding.tokens.weight or projection.weight is missing, it is target_embedding.tokens.weight.
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "bundle/strict_json.hpp"
 #include "engine.hpp"
 
 namespace txport::core {
 
-struct Manifest;
+// What a runtime needs to size its buffers.
+struct ModelSizes {
+  std::int64_t encoder_layers = 0;
+  std::int64_t decoder_layers = 0;
+  std::int64_t d_model = 0;
+  std::int64_t heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t source_vocabulary = 0;
+  std::int64_t target_vocabulary = 0;
+  bool copies = false;  // a step reads the source's ids as well
+};
 
 // What the sizes and the tensors do not say about the model's arithmetic.
 struct Architecture {
@@ -41,11 +51,28 @@ struct Parameters {
   std::vector<Parameter> tensors;
 };
 
-// Throws BundleError: the value is not such a table.
-Parameters decode_parameters(const Value& value);
+// All of a model but its graphs.
+struct ModelFile {
+  std::filesystem::path weights;
+  std::int64_t bytes = 0;  // of that file
+  ModelSizes sizes;
+  SpecialTokens tokens;
+  Limits limits;
+  std::string precision;  // of the weights: float32, float16 or int8, with which activations and caches are int8, too
+  Parameters parameters;
+};
 
-// The first fault of a manifest's table, or an empty text: whether it is complete, its shapes are the model's and its
-// views lie in the file.
-std::string parameter_fault(const Manifest& manifest, const Parameters& parameters);
+// The first size of a model that is not one, or an empty text.
+std::string size_fault(const ModelSizes& sizes);
+
+// The first id that a model of valid sizes does not have, or an empty text.
+std::string token_fault(const ModelSizes& sizes, const SpecialTokens& tokens);
+
+// The first fault of the table of a model of valid sizes, or an empty text: whether it is complete, its shapes are the
+// model's and its views lie in the file. Nothing is read.
+std::string parameter_fault(const ModelFile& model);
+
+// Throws BundleError: any of these faults, or limits that are not positive.
+void check_model(const ModelFile& model);
 
 }  // namespace txport::core

@@ -54,8 +54,9 @@ class Rules {
     }
     check_alignment_heads();
     if (manifest_.parameters) {
-      const std::string fault = parameter_fault(manifest_, *manifest_.parameters);
-      require(fault.empty(), fault);
+      require(manifest_.files.count(kWeightsName) == 1,
+              "parameters are views of " + quote(kWeightsName) + ", which is not listed under files");
+      require_none(parameter_fault(manifest_.model_file({})));
     }
   }
 
@@ -66,6 +67,8 @@ class Rules {
   void require(bool holds, const std::string& fault) const {
     if (!holds) throw BundleError(file_ + ": " + fault);
   }
+
+  void require_none(const std::string& fault) const { require(fault.empty(), fault); }
 
   void check_alignment_heads() const {
     const ModelSizes& model = manifest_.model;
@@ -85,17 +88,7 @@ class Rules {
   }
 
   void check_sizes() const {
-    const ModelSizes& model = manifest_.model;
-    const std::string range = ", which is not between 1 and " + std::to_string(kLargestSize);
-    for (const auto& [name, size] : {std::pair{"encoder_layers", model.encoder_layers},
-                                     {"decoder_layers", model.decoder_layers},
-                                     {"d_model", model.d_model},
-                                     {"heads", model.heads},
-                                     {"head_dim", model.head_dim},
-                                     {"source_vocabulary", model.source_vocabulary},
-                                     {"target_vocabulary", model.target_vocabulary}}) {
-      require(1 <= size && size <= kLargestSize, "model." + std::string(name) + " is " + std::to_string(size) + range);
-    }
+    require_none(size_fault(manifest_.model));
     const Dimensions& dimensions = manifest_.dimensions;
     for (const auto& [name, sizes] :
          {std::pair{"batch", dimensions.batch}, {"source", dimensions.source}, {"target", dimensions.target}}) {
@@ -107,23 +100,13 @@ class Rules {
   }
 
   void check_tokens() const {
-    const SpecialTokens& tokens = manifest_.tokens;
-    const std::int64_t target = manifest_.model.target_vocabulary;
-    const std::int64_t source = manifest_.model.source_vocabulary;
-    for (const auto& [name, token] :
-         {std::pair{"pad", tokens.pad}, {"unk", tokens.unk}, {"bos", tokens.bos}, {"eos", tokens.eos}}) {
-      require(0 <= token && token < target, "tokens." + std::string(name) + " is " + std::to_string(token) +
-                                                ", outside the target vocabulary of " + std::to_string(target));
-    }
-    require(!manifest_.model.copies || source == target,
-            "model.copies needs one vocabulary, but source and target have " + std::to_string(source) + " and " +
-                std::to_string(target) + " ids");
-    require(!manifest_.model.copies || !manifest_.parameters,
+    const ModelSizes& model = manifest_.model;
+    require_none(token_fault(model, manifest_.tokens));
+    require(!model.copies || model.source_vocabulary == model.target_vocabulary,
+            "model.copies needs one vocabulary, but source and target have " + std::to_string(model.source_vocabulary) +
+                " and " + std::to_string(model.target_vocabulary) + " ids");
+    require(!model.copies || !manifest_.parameters,
             "parameters are for the fused engine, which has no copy mechanism, but model.copies is true");
-    for (const auto& [name, token] : {std::pair{"pad", tokens.pad}, {"eos", tokens.eos}}) {
-      require(token < source,
-              "tokens." + std::string(name) + " is outside the source vocabulary of " + std::to_string(source));
-    }
   }
 
   void check_files() const {
@@ -150,10 +133,7 @@ class Rules {
                         [](char c) { return c == '\\' || static_cast<unsigned char>(c) < 32; });
   }
 
-  void check_tokenizer() const {
-    const std::string fault = tokenizer_fault(manifest_);
-    require(fault.empty(), fault);
-  }
+  void check_tokenizer() const { require_none(tokenizer_fault(manifest_)); }
 
   static bool is_required(const Graph& graph) { return graph.role == kEncoder || graph.role == kStep; }
   static bool is_known(const Graph& graph) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "bundle/files.hpp"
+#include "bundle/hash.hpp"
 #include "bundle/rules.hpp"
 #include "bundle/strict_json.hpp"
 #include "errors.hpp"

@@ -177,7 +177,7 @@ void try_out(const Engine& engine) {
 std::unique_ptr<Engine> open_untried(const fs::path& directory, const Manifest& manifest, const Choice& choice,
                                      const CpuShare& share, const std::function<void(const std::string&)>& warn) {
 #ifdef TXPORT_WITH_FUSED
-  if (choice.engine == kFused) return open_fused(directory, manifest, share);
+  if (choice.engine == kFused) return open_fused(manifest.model_file(directory), share);
 #endif
 #ifdef TXPORT_WITH_TENSORRT
   if (choice.engine == kTrt) return open_trt(manifest, *choice.built, warn);
@@ -201,7 +201,7 @@ std::unique_ptr<Engine> open_chosen(const fs::path& directory, const Manifest& m
 
 std::string against_fused_here(const Manifest& manifest) {
 #ifdef TXPORT_WITH_FUSED
-  return fused_lacks(manifest);
+  return manifest.parameters ? fused_lacks() : kNoParameters;
 #else
   (void)manifest;
   return "this build of txport has no fused engine: configure it with -DTXPORT_WITH_FUSED=ON";

@@ -11,7 +11,6 @@
 #include <sys/auxv.h>
 #endif
 
-#include <array>
 #include <limits>
 
 #include "fused/decoder-inl.hpp"
@@ -47,22 +46,35 @@ namespace txport::core::fused {
 
 namespace {
 
-// The operating system keeps AVX's registers where Highway's AVX2 is in use.
+#if HWY_ARCH_X86_64
+// By CPUID itself: zig's library answers no to every __builtin_cpu_supports.
 Extensions extensions_of_this_processor() {
   Extensions here;
-#if HWY_ARCH_X86_64
-  __builtin_cpu_init();
-  here.avx512_vnni = __builtin_cpu_supports("avx512vnni") != 0 && __builtin_cpu_supports("avx512vl") != 0;
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  const bool avx512_vnni = __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (ecx >> 11U & 1U) != 0;
+  const bool avx512_vl = (ebx >> 31U & 1U) != 0;
+  // Whether the operating system keeps AVX-512's registers. Where AVX2 is in use it can be asked, and keeps AVX's.
+  if (avx512_vnni && avx512_vl && __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx >> 27U & 1U) != 0) {
+    asm("xgetbv" : "=a"(eax), "=d"(edx) : "c"(0));
+    here.avx512_vnni = (eax & 0xE6U) == 0xE6U;
+  }
 #ifdef TXPORT_AVX_VNNI
-  std::array<unsigned, 4> registers{};  // eax, whose bit 4 says it, ebx, ecx and edx
-  auto& [eax, ebx, ecx, edx] = registers;
   here.avx_vnni = __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax >> 4U & 1U) != 0;
 #endif
-#elif HWY_ARCH_ARM_A64 && defined(HWCAP2_I8MM)
+  return here;
+}
+#else
+Extensions extensions_of_this_processor() {
+  Extensions here;
+#if HWY_ARCH_ARM_A64 && defined(HWCAP2_I8MM)
   here.i8mm = (::getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;
 #endif
   return here;
 }
+#endif
 
 #if HWY_ARCH_ARM_A64 && HWY_STATIC_TARGET != HWY_NEON
 // Highway's NEON, which asks for AES, has SDOT here, too; what every arm64 has is its NEON_WITHOUT_AES.

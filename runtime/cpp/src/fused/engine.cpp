@@ -47,10 +47,9 @@ std::vector<Group> groups_of(const std::vector<Source>& sources, std::size_t tok
 
 class FusedEngine : public Engine {
  public:
-  FusedEngine(const std::filesystem::path& directory, const Manifest& manifest, std::size_t threads, std::size_t team)
-      : shared_(std::make_shared<Shared>(directory, manifest, threads, team)),
-        name_(std::string("fused cpu (") + fused::instruction_set().name + ", " + manifest.precision.weights +
-              " weights)") {}
+  FusedEngine(const ModelFile& file, std::size_t threads, std::size_t team)
+      : shared_(std::make_shared<Shared>(file, threads, team)),
+        name_(std::string("fused cpu (") + fused::instruction_set().name + ", " + file.precision + " weights)") {}
 
   const std::string& name() const override { return name_; }
   const Limits& limits() const override { return shared_->limits; }
@@ -137,25 +136,19 @@ class FusedEngine : public Engine {
 
 }  // namespace
 
-std::string fused_lacks(const Manifest& manifest) {
-  if (!manifest.parameters) return "its manifest has no table of parameters (export it again)";
-  if (fused::instruction_set().name == nullptr) return "this processor has no AVX2";
-  return "";
-}
+std::string fused_lacks() { return fused::instruction_set().name == nullptr ? "this processor has no AVX2" : ""; }
 
-std::unique_ptr<Engine> open_fused(const std::filesystem::path& directory, const Manifest& manifest,
-                                   const CpuShare& share) {
-  if (const std::string why = fused_lacks(manifest); !why.empty()) {
-    throw EngineError("the fused engine cannot run " + directory.string() + ": " + why);
+std::unique_ptr<Engine> open_fused(const ModelFile& file, const CpuShare& share) {
+  if (const std::string why = fused_lacks(); !why.empty()) {
+    throw EngineError("the fused engine cannot run " + file.weights.string() + ": " + why);
   }
   const int cores = usable_cores();
   const int threads = share.threads > 0 ? share.threads : cores;
   const int team = share.many && threads > 1 ? std::max(threads, cores) : threads;
   try {
-    return std::make_unique<FusedEngine>(directory, manifest, static_cast<std::size_t>(threads),
-                                         static_cast<std::size_t>(team));
+    return std::make_unique<FusedEngine>(file, static_cast<std::size_t>(threads), static_cast<std::size_t>(team));
   } catch (const std::bad_alloc&) {
-    throw ResourceError("there is not enough memory for the weights of " + directory.string() + ": free some");
+    throw ResourceError("there is not enough memory for the weights of " + file.weights.string() + ": free some");
   }
 }
 

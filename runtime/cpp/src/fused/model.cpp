@@ -24,16 +24,16 @@ constexpr std::size_t kLeastFloat16 = std::size_t{4} << 20;
 std::size_t size_of(std::int64_t size) { return static_cast<std::size_t>(size); }
 
 // Weights that no instruction set, or not all of them, can use.
-void refuse_unsound() {
-  throw BundleError(std::string(kWeightsName) +
+void refuse_unsound(const ModelFile& file) {
+  throw BundleError(file.weights.string() +
                     " has weights that are not numbers, or int8 weights of -128: export the bundle again");
 }
 
 // The bundle's tensors by name.
 class Tensors {
  public:
-  Tensors(const Parameters& parameters, const std::byte* file) {
-    for (const Parameter& tensor : parameters.tensors) views_[tensor.name] = view(tensor, file);
+  Tensors(const ModelFile& file, const std::byte* data) : file_(file) {
+    for (const Parameter& tensor : file.parameters.tensors) views_[tensor.name] = view(tensor, data);
   }
 
   bool has(const std::string& name) const { return views_.count(name) == 1; }
@@ -44,25 +44,27 @@ class Tensors {
   std::vector<float> floats(const std::string& name, std::int64_t rows = 1) const {
     if (!has(name)) return {};
     std::vector<float> result = floats_of(views_.at(name), size_of(rows));
-    if (!std::all_of(result.begin(), result.end(), [](float value) { return std::isfinite(value); })) refuse_unsound();
+    if (!std::all_of(result.begin(), result.end(), [](float value) { return std::isfinite(value); }))
+      refuse_unsound(file_);
     return result;
   }
   Norm norm(const std::string& name) const { return {floats(name + ".weight"), floats(name + ".bias")}; }
   Linear linear(const std::string& name) const { return {views_.at(name + ".weight"), find(name + ".bias")}; }
 
  private:
+  const ModelFile& file_;
   std::map<std::string, View> views_;
 
-  static View view(const Parameter& tensor, const std::byte* file) {
+  static View view(const Parameter& tensor, const std::byte* data) {
     const Kind kind = tensor.dtype == "int8" ? Kind::int8 : tensor.dtype == "float16" ? Kind::float16 : Kind::float32;
     View view;
-    view.data = file + tensor.offset;
+    view.data = data + tensor.offset;
     view.kind = kind;
     view.rows = tensor.shape.size() == 2 ? size_of(tensor.shape[0]) : 1;
     view.columns = size_of(tensor.shape.back());
     view.row_stride = size_of(tensor.strides.front());
     view.column_stride = size_of(tensor.strides.back());
-    if (tensor.scales) view.scales = file + *tensor.scales;
+    if (tensor.scales) view.scales = data + *tensor.scales;
     return view;
   }
 };
@@ -70,7 +72,8 @@ class Tensors {
 // Lists what is to be packed, in the order in which it is used.
 class Plans {
  public:
-  Plans(const Tensors& tensors, const Groups& heads) : tensors_(tensors), heads_(heads) {}
+  Plans(const ModelFile& file, const Tensors& tensors, const Groups& heads)
+      : file_(file), tensors_(tensors), heads_(heads) {}
 
   Plan& whole(Matrix& matrix, const Linear& linear) {
     plans_.push_back({&matrix, {linear}, {1, linear.weight.rows}, {1, linear.weight.columns}});
@@ -84,15 +87,16 @@ class Plans {
   }
   void from_heads(Matrix& matrix, const std::string& name) { whole(matrix, name), plans_.back().inputs = heads_; }
 
-  // Packs all of them into one block. They are views of `file_bytes` bytes.
-  Block pack(Team& team, std::size_t file_bytes) {
+  // Packs all of them into one block.
+  Block pack(Team& team) {
+    const std::size_t file_bytes = size_of(file_.bytes);
     Cursor size(nullptr);
     for (Plan& plan : plans_) {
       plan.widened = file_bytes < kLeastFloat16;
       lay_out(plan, size);
     }
     if (size.bytes() > kAnyGrowth && (size.bytes() - kAnyGrowth) / kMostGrowth > file_bytes) {
-      throw BundleError("the " + std::to_string(file_bytes) + " bytes of " + kWeightsName + " would become " +
+      throw BundleError("the " + std::to_string(file_bytes) + " bytes of " + file_.weights.string() + " would become " +
                         std::to_string(size.bytes()) + " in memory, since tensors share them: export the bundle again");
     }
     Block block(size.bytes());
@@ -106,11 +110,12 @@ class Plans {
         if (!fused::pack(plan, panels.begin, panels.end)) sound = false;
       }
     });
-    if (!sound) refuse_unsound();
+    if (!sound) refuse_unsound(file_);
     return block;
   }
 
  private:
+  const ModelFile& file_;
   const Tensors& tensors_;
   const Groups heads_;
   std::vector<Plan> plans_;
@@ -132,29 +137,27 @@ std::vector<Norm> sublayer_norms(const Tensors& tensors, const std::string& stac
 
 }  // namespace
 
-Model::Model(const std::filesystem::path& directory, const Manifest& manifest, Team& team)
-    : d(size_of(manifest.model.d_model)),
+Model::Model(const ModelFile& file, Team& team)
+    : d(size_of(file.sizes.d_model)),
       width(padded(d)),
-      heads{size_of(manifest.model.heads), size_of(manifest.model.head_dim)},
+      heads{size_of(file.sizes.heads), size_of(file.sizes.head_dim)},
       all(heads.count * heads.width()),
-      vocabulary(size_of(manifest.model.target_vocabulary)),
-      epsilon(static_cast<float>(manifest.parameters->architecture.layer_norm_epsilon)),
-      embedding_scale(static_cast<float>(manifest.parameters->architecture.embedding_scale)),
-      norm_first(manifest.parameters->architecture.norm == "pre"),
-      int8_caches(manifest.precision.weights == "int8" &&
-                  size_of(std::max({manifest.dimensions.source.max, manifest.dimensions.target.max,
-                                    manifest.model.head_dim})) <= kMostInt8Inputs),
-      activation(manifest.parameters->architecture.activation == "relu"   ? Activation::relu
-                 : manifest.parameters->architecture.activation == "gelu" ? Activation::gelu
-                                                                          : Activation::silu),
-      encoder(size_of(manifest.model.encoder_layers)),
-      decoder(size_of(manifest.model.decoder_layers)) {
-  const std::int64_t bytes = manifest.files.at(kWeightsName).bytes;
-  const MappedFile file(directory / kWeightsName, size_of(bytes));
-  const Tensors tensors(*manifest.parameters, file.data());
+      vocabulary(size_of(file.sizes.target_vocabulary)),
+      epsilon(static_cast<float>(file.parameters.architecture.layer_norm_epsilon)),
+      embedding_scale(static_cast<float>(file.parameters.architecture.embedding_scale)),
+      norm_first(file.parameters.architecture.norm == "pre"),
+      int8_caches(file.precision == "int8" &&
+                  size_of(std::max({file.limits.source, file.limits.target, file.sizes.head_dim})) <= kMostInt8Inputs),
+      activation(file.parameters.architecture.activation == "relu"   ? Activation::relu
+                 : file.parameters.architecture.activation == "gelu" ? Activation::gelu
+                                                                     : Activation::silu),
+      encoder(size_of(file.sizes.encoder_layers)),
+      decoder(size_of(file.sizes.decoder_layers)) {
+  const MappedFile mapped(file.weights, size_of(file.bytes));
+  const Tensors tensors(file, mapped.data());
   const std::string target_tokens = "target_embedding.tokens.weight";
   const std::string source_tokens = "source_embedding.tokens.weight";
-  Plans plans(tensors, heads);
+  Plans plans(file, tensors, heads);
   for (std::size_t i = 0; i < encoder.size(); ++i) {
     const std::string name = "encoder." + std::to_string(i);
     plans.to_heads(encoder[i].query_key_value, name + ".attention.", {"query", "key", "value"});
@@ -179,7 +182,7 @@ Model::Model(const std::filesystem::path& directory, const Manifest& manifest, T
   plan.bounds = &bounds;
   if (!tied) plans.whole(target.tokens, {tensors[target_tokens], {}});
   if (tensors.has(source_tokens)) plans.whole(source.tokens, {tensors[source_tokens], {}});
-  matrices_ = plans.pack(team, size_of(bytes));
+  matrices_ = plans.pack(team);
   if (tied) target.tokens = projection;
   if (!tensors.has(source_tokens)) source.tokens = target.tokens;
   for (const EncoderLayer& layer : encoder) ffn = std::max(ffn, layer.inner.outputs());
@@ -194,9 +197,9 @@ Model::Model(const std::filesystem::path& directory, const Manifest& manifest, T
                                  {"self_attention", "cross_attention", "feed_forward"});
   if (!norm_first) encoder_final = tensors.norm("encoder_norm");
   if (!norm_first) decoder_final = tensors.norm("decoder_norm");
-  source.positions = tensors.floats("source_embedding.positions", manifest.dimensions.source.max);
+  source.positions = tensors.floats("source_embedding.positions", file.limits.source);
   source.norm = tensors.norm("source_embedding.norm");
-  target.positions = tensors.floats("target_embedding.positions", manifest.dimensions.target.max);
+  target.positions = tensors.floats("target_embedding.positions", file.limits.target);
   target.norm = tensors.norm("target_embedding.norm");
 }
 

@@ -2,10 +2,9 @@
 #pragma once
 
 #include <cstddef>
-#include <filesystem>
 #include <vector>
 
-#include "bundle/manifest.hpp"
+#include "bundle/parameters.hpp"
 #include "fused/matrix.hpp"
 #include "fused/team.hpp"
 #include "fused/workspace.hpp"
@@ -36,9 +35,8 @@ struct DecoderLayer {
 };
 
 struct Model {
-  // Packs on all threads of `team`. The manifest has parameters, which were validated against its sizes and the file,
-  // which is not needed afterwards. Throws BundleError.
-  Model(const std::filesystem::path& directory, const Manifest& manifest, Team& team);
+  // Packs on all threads of `team`. The table was checked; the file is not needed afterwards. Throws BundleError.
+  Model(const ModelFile& file, Team& team);
 
   std::size_t d;        // d_model
   std::size_t width;    // d, padded

@@ -105,12 +105,11 @@ HWY_INLINE float FindLargest(const float* logits, std::size_t size, std::size_t 
   return largest;
 }
 
-// Highway lacks SDOT. Its NEON is compiled with it here: compute.cpp sees to it that the processor has it. SMMLA is an
-// extension.
+// Highway lacks SDOT. Where its NEON is chosen, compute.cpp sees to it that the processor has it. SMMLA is an
+// extension. By hand, since clang takes no target beside Highway's.
 #undef TXPORT_SDOT
 #undef TXPORT_SMMLA
 #if HWY_TARGET == HWY_NEON && HWY_STATIC_TARGET != HWY_NEON
-HWY_PUSH_ATTRIBUTES("arch=armv8.2-a+crypto+dotprod")
 #define TXPORT_SDOT 1
 #if defined(HWCAP2_I8MM) && (HWY_COMPILER_CLANG || HWY_COMPILER_GCC_ACTUAL >= 1000)
 #define TXPORT_SMMLA 1
@@ -147,7 +146,8 @@ struct Int8 {
   static HWY_INLINE Sums Dot(const std::uint8_t* a, Weights w, Sums sums) {
     const Weights inputs = Inputs(a);
 #if defined(__ARM_FEATURE_DOTPROD) || defined(TXPORT_SDOT)
-    return Sums(vdotq_s32(sums.raw, inputs.raw, w.raw));
+    asm(".arch_extension dotprod\n\tsdot %0.4s, %1.16b, %2.16b" : "+w"(sums.raw) : "w"(inputs.raw), "w"(w.raw));
+    return sums;
 #elif HWY_TARGET_IS_NEON  // two products fit 16 bits
     return hn::Add(sums, hn::SumsOf2(hn::Add(hn::MulEven(inputs, w), hn::MulOdd(inputs, w))));
 #else
@@ -240,7 +240,6 @@ HWY_INLINE void TileOf(const Matrix& w, const Rows& a, std::size_t m, std::size_
 }
 
 #ifdef TXPORT_SMMLA
-HWY_PUSH_ATTRIBUTES("arch=armv8.2-a+crypto+dotprod+i8mm")
 template <std::size_t kUpper>
 HWY_INLINE VI Halves(VI upper, VI lower) {
   return kUpper ? hn::ConcatUpperUpper(di, upper, lower) : hn::ConcatLowerLower(di, upper, lower);
@@ -253,7 +252,8 @@ HWY_INLINE VI DotOfPairs(const std::uint8_t* row, std::size_t next, const std::u
   const VI even = hn::BitCast(di, Int8::Load(panel));
   const VI odd = hn::BitCast(di, Int8::Load(panel + kStepBytes));
   const VI outputs = kUpper ? hn::InterleaveUpper(di, even, odd) : hn::InterleaveLower(di, even, odd);
-  return VI(vmmlaq_s32(sums.raw, rows, vreinterpretq_s8_s32(outputs.raw)));
+  asm(".arch_extension i8mm\n\tsmmla %0.4s, %1.16b, %2.16b" : "+w"(sums.raw) : "w"(rows), "w"(outputs.raw));
+  return sums;
 }
 
 // As TileOf, over two k steps at once. Sum I is of half I % 2 of vector I / 2 % kV, and of the rows I / (2 * kV) * 2
@@ -279,7 +279,6 @@ HWY_NOINLINE void TileOfPairs(const Matrix& w, const Rows& a, std::size_t m, std
        Halves<kI % 2>(sums.template Get<kI | 1>(), sums.template Get<(kI | 1) - 1>())),
    ...);
 }
-HWY_POP_ATTRIBUTES
 #endif
 
 template <class W, std::size_t kM, std::size_t kP>
@@ -398,10 +397,6 @@ void MultiplyPages(const PageOf& page, bool int8, std::size_t panels, const Rows
 #endif
   MultiplyPagesBy<Int8, kBeside>(page, panels, pages, a, to);
 }
-
-#ifdef TXPORT_SDOT
-HWY_POP_ATTRIBUTES
-#endif
 
 // Rows of float32, which become what the first product that reads them needs.
 struct Input {

@@ -22,11 +22,11 @@ struct Shared {
   Workspaces workspaces;
   ThreadTuner step_tuner, encode_tuner;  // how many threads are best
 
-  Shared(const std::filesystem::path& directory, const Manifest& manifest, std::size_t threads, std::size_t team_size)
+  Shared(const ModelFile& file, std::size_t threads, std::size_t team_size)
       : team(team_size),
-        model(directory, manifest, team),
-        tokens(manifest.tokens),
-        limits(manifest.limits()),
+        model(file, team),
+        tokens(file.tokens),
+        limits(file.limits),
         step_tuner(threads),
         encode_tuner(threads) {}
 };

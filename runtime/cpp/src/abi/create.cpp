@@ -1,0 +1,89 @@
+// The fused engine of a model that the caller describes: nothing of the description is believed.
+
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "abi/engine.hpp"
+#include "abi/guard.hpp"
+#include "abi/options.hpp"
+#include "bundle/parameters.hpp"
+#include "fused/engine.hpp"
+#include "txport/engine.h"
+
+namespace {
+
+using namespace txport;
+using abi::given;
+using abi::within;
+
+// One of the words that a field may be.
+std::string word(const char* value, std::initializer_list<const char*> words, const char* name) {
+  const std::string text = &given(value, name);
+  for (const char* each : words) {
+    if (text == each) return text;
+  }
+  throw core::InputError(std::string(name) + " is " + core::quote(text) + ": use " + core::joined(words));
+}
+
+core::Parameter parameter_of(const txport_parameter& fields) {
+  const auto count = static_cast<std::size_t>(within(fields.dimensions, 1, 2, "txport_parameter.dimensions"));
+  return {&given(fields.name, "txport_parameter.name"),
+          word(fields.dtype, {"float32", "float16", "int8"}, "txport_parameter.dtype"),
+          fields.offset,
+          core::Ids(fields.shape, fields.shape + count),
+          core::Ids(fields.strides, fields.strides + count),
+          fields.scales == -1 ? std::nullopt : std::optional(fields.scales)};
+}
+
+core::Parameters parameters_of(const txport_model& model) {
+  core::Parameters result{{word(model.norm, {"post", "pre", "post_final"}, "txport_model.norm"),
+                           word(model.activation, {"relu", "gelu", "silu"}, "txport_model.activation"),
+                           model.embedding_scale, model.layer_norm_epsilon},
+                          {}};
+  constexpr std::size_t kFirst = sizeof(txport_parameter);  // the size of the first version of the struct
+  if (model.parameter_size < kFirst || model.parameter_size > sizeof(txport_parameter)) {
+    throw core::InputError("txport_model.parameter_size is " + std::to_string(model.parameter_size) +
+                           ": set it to sizeof(txport_parameter), and be of the version of the library");
+  }
+  within(model.parameter_count, 0, 1 << 24, "txport_model.parameter_count");
+  if (model.parameter_count > 0) given(model.parameters, "txport_model.parameters");
+  const auto* at = reinterpret_cast<const std::byte*>(model.parameters);
+  for (std::int64_t i = 0; i < model.parameter_count; ++i, at += model.parameter_size) {
+    txport_parameter fields{};
+    std::memcpy(&fields, at, model.parameter_size);
+    result.tensors.push_back(parameter_of(fields));
+  }
+  return result;
+}
+
+core::ModelFile model_of(const txport_model& model) {
+  return {&given(model.weights, "txport_model.weights"),
+          within(model.weights_bytes, 1, INT64_MAX, "txport_model.weights_bytes"),
+          {model.encoder_layers, model.decoder_layers, model.d_model, model.heads, model.head_dim,
+           model.source_vocabulary, model.target_vocabulary},
+          {model.pad, model.unk, model.bos, model.eos},
+          {model.batch, model.source, model.target},
+          word(model.precision, {"float32", "float16", "int8"}, "txport_model.precision"),
+          parameters_of(model)};
+}
+
+}  // namespace
+
+txport_code txport_engine_create(const txport_model* model, const txport_engine_options* options,
+                                 txport_engine_handle** engine) noexcept {
+  return abi::guarded([&] {
+    given(engine, "engine") = nullptr;
+    constexpr std::size_t kFirst = sizeof(txport_model);  // the size of the first version of the struct
+    const core::ModelFile file = model_of(abi::read_options(&given(model, "model"), kFirst, "txport_model"));
+    const auto fields = abi::read_options(options, sizeof(txport_engine_options), "txport_engine_options");
+    within(fields.threads, 0, 4096, "threads");
+    core::check_model(file);
+    auto opened = core::open_fused(file, {fields.threads, fields.many != 0});
+    *engine = std::make_unique<txport_engine_handle>(txport_engine_handle{std::move(opened), file.sizes}).release();
+    return TXPORT_OK;
+  });
+}
