@@ -18,12 +18,12 @@ INTERRUPTED, CLOSED_PIPE = 130, 141
 
 def translate() -> NoReturn:
     """tx-translate"""
-    run_command("txport.runtime.translate_command", extra="ort")
+    run_command("txport.runtime.translate_command", extra="")
 
 
 def inspect() -> NoReturn:
     """tx-inspect"""
-    run_command("txport.runtime.inspect_command", extra="ort")
+    run_command("txport.runtime.inspect_command", extra="")
 
 
 def run_command(module: str, extra: str) -> NoReturn:
@@ -34,7 +34,7 @@ def run_command(module: str, extra: str) -> NoReturn:
 
     Args:
         module: the module of the command.
-        extra: the extra of the package that installs the libraries which the module imports.
+        extra: the extra of the package that installs the libraries which the module imports; "" for its own ones.
     """
     try:
         code = _run(module, extra)

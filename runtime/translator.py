@@ -28,7 +28,7 @@ from txport.runtime.text.requests import Call, Sentence
 from txport.runtime.text.search_options import Model
 from txport.runtime.workers import cores, shares
 
-with needs("ort"):
+with needs(""):
     from txport.runtime.text.tokenizer import TextStream, open_tokenizer
 
 _CLOSED = "this Translator was closed: open the bundle again"

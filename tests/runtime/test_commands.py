@@ -11,6 +11,7 @@ import pytest
 from toy import BUNDLE, answer
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.tokenizer_schema import Languages
+from txport.runtime.engines.native import missing
 from txport.runtime.translator import Translator
 
 # The console scripts themselves may not be installed where these tests run.
@@ -183,9 +184,11 @@ def test_control_c_ends_it_in_one_word() -> None:
         assert process.stderr.read() == b"tx-translate: interrupted\n"
 
 
-@pytest.mark.parametrize("library", ["onnxruntime", "sentencepiece", "click"])
-def test_a_missing_library_is_one_sentence(library: str) -> None:
-    assert_one_sentence(run("translate", BUNDLE, without=library), 2, library, "pip install 'txport[ort]'")
+@pytest.mark.parametrize(
+    ("library", "package"), [("onnxruntime", "'txport[ort]'"), ("sentencepiece", "txport"), ("click", "txport")]
+)
+def test_a_missing_library_is_one_sentence(library: str, package: str) -> None:
+    assert_one_sentence(run("translate", BUNDLE, without=library), 2, library, f"pip install {package}")
 
 
 def test_what_is_not_needed_may_be_missing() -> None:
@@ -193,6 +196,18 @@ def test_what_is_not_needed_may_be_missing() -> None:
     assert done.returncode == 0, done.stderr
     done = run("inspect", BUNDLE, without="torch onnx rich onnxruntime sentencepiece")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(missing() is not None, reason=f"needs the fused engine's library: {missing()}")
+def test_numpy_sentencepiece_click_and_the_engine_translate(bundle: Path) -> None:
+    absent = "onnxruntime torch onnx rich"
+    done = run("translate", bundle, stdin=b"See you at 5 pm.\n", without=absent)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == run("translate", bundle, stdin=b"See you at 5 pm.\n").stdout
+    done = run("inspect", bundle, "--check", without=absent)
+    assert done.returncode == 0 and b"give the same ids with fused cpu" in done.stdout, done.stderr
+    done = run("translate", bundle, "--engine", "ort", stdin=b"one\n", without=absent)
+    assert_one_sentence(done, 2, "engine ort was requested", "pip install 'txport[ort]'")
 
 
 def test_inspect() -> None:
