@@ -19,6 +19,7 @@ from patches import manifests
 from toy import BUNDLE as TOY
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.engines.choice import choose
+from txport.runtime.translator import Translator
 from txport.training.spoken import corpus as spoken
 
 SOURCE = Path(__file__).parents[2] / "runtime" / "cpp"
@@ -280,10 +281,16 @@ def test_bench(bundle: Path) -> None:
 
 
 def test_nothing_but_the_c_abi_can_be_seen() -> None:
-    symbols = check("nm", "-D", "--defined-only", BUILD / "libtxport.so").split("\n")
-    names = {line.split()[-1] for line in symbols if line}
     declared = {name: declarations(name) for name in ("txport", "engine")}
-    assert len(declared["txport"]) > 15 and names == declared["txport"] | declared["engine"]
+    assert len(declared["txport"]) > 15 and symbols("libtxport.so") == declared["txport"] | declared["engine"]
+    alone = declared["engine"] - {"txport_engine_open"} | {"txport_version", "txport_message"}
+    assert symbols("libtxport_engine.so") == alone
+
+
+def symbols(library: str) -> set[str]:
+    """Names that a library shows."""
+    lines = check("nm", "-D", "--defined-only", BUILD / library).split("\n")
+    return {line.split()[-1] for line in lines if line}
 
 
 def declarations(header: str) -> set[str]:
@@ -297,24 +304,19 @@ def test_the_library_is_small(tmp_path: Path) -> None:
 
 
 needs_own_compiler = pytest.mark.native("CMake here builds for x86, and would have to build for arm64 and to run it")
-CONSUMER = """
-cmake_minimum_required(VERSION 3.22)
-project(consumer LANGUAGES CXX)
-{find}
-add_executable(consumer {source})
-target_link_libraries(consumer PRIVATE txport::runtime)
-"""
+PROJECT = SOURCE / "examples" / "project" / "CMakeLists.txt"
 
 
-def consumer(folder: Path, find: str, *options: object) -> Path:
-    """Build the README's example against txport as somebody else's project would; the program."""
-    folder.mkdir()
+def consumer(folder: Path, *options: object) -> Path:
+    """Build the README's example by the project to copy, outside the repository, as somebody else would."""
+    folder.mkdir(exist_ok=True)
     (folder / "main.cpp").write_text(readme_example())
-    (folder / "CMakeLists.txt").write_text(CONSUMER.format(find=find, source="main.cpp"))
-    arguments = ["-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", f"-DONNXRUNTIME_ROOT={os.environ['ONNXRUNTIME_ROOT']}"]
-    check("cmake", "-S", folder, "-B", folder / "build", *arguments, *options)
+    shutil.copyfile(PROJECT, folder / "CMakeLists.txt")
+    highway = Path(os.environ["ONNXRUNTIME_ROOT"]).with_name("highway")
+    root = [f"-DHIGHWAY_ROOT={highway}"] if highway.exists() and "HIGHWAY_ROOT" not in os.environ else []
+    check("cmake", "-S", folder, "-B", folder / "build", "-G", "Ninja", *root, *options)
     check("cmake", "--build", folder / "build")
-    return folder / "build" / "consumer"
+    return folder / "build" / "app"
 
 
 def readme_example() -> str:
@@ -322,8 +324,10 @@ def readme_example() -> str:
     return str(blocks[0])
 
 
-def translates(program: Path) -> bool:
-    return "the dog one ori tree or tree and" in check(program, TOY, input=b"the cat sees a bird\n")
+def translates(program: Path, bundle: Path) -> bool:
+    """Whether it says what the Python runtime says, of a bundle that the fused engine runs."""
+    text = "It cost $12.50."
+    return Translator(bundle, "cpu").translate([text])[0].text in check(program, bundle, input=text.encode() + b"\n")
 
 
 def installed(build: Path, folder: Path) -> Path:
@@ -333,33 +337,50 @@ def installed(build: Path, folder: Path) -> Path:
 
 
 @needs_own_compiler
-def test_find_package_from_a_moved_prefix(tmp_path: Path) -> None:
+def test_find_package_from_a_moved_prefix(tmp_path: Path, bundle: Path) -> None:
     prefix = installed(BUILD, tmp_path)
     assert {"txport-translate", "txport-bench"} <= {path.name for path in (prefix / "bin").iterdir()}
     assert run(prefix / "bin" / "txport-translate", TOY, input=b"one\n").returncode == 0
-    program = consumer(tmp_path / "app", "find_package(txport 0.1 REQUIRED)", f"-DCMAKE_PREFIX_PATH={prefix}")
-    assert translates(program)
+    assert translates(consumer(tmp_path / "app", f"-DCMAKE_PREFIX_PATH={prefix}"), bundle)
+
+
+# But for the kernels, which insist on -O3.
+QUICKLY = "-DCMAKE_BUILD_TYPE=Unoptimised"
 
 
 @needs_own_compiler
-def test_fetch_content_and_a_static_library(tmp_path: Path) -> None:
-    fetch = f"""
-    include(FetchContent)
-    FetchContent_Declare(txport SOURCE_DIR {SOURCE.parents[1]} SOURCE_SUBDIR runtime/cpp)
-    FetchContent_MakeAvailable(txport)
-    """
-    quickly = "-DCMAKE_BUILD_TYPE=Unoptimised"  # but for the kernels, which insist on -O3
-    program = consumer(tmp_path / "fetched", fetch, "-DBUILD_SHARED_LIBS=OFF", quickly)
-    assert translates(program)
-    prefix = installed(tmp_path / "fetched" / "build", tmp_path)
+def test_a_folder_of_the_project_and_a_static_library(tmp_path: Path, bundle: Path) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "txport").symlink_to(SOURCE.parents[1])
+    assert translates(consumer(tmp_path / "app", "-DBUILD_SHARED_LIBS=OFF", QUICKLY), bundle)
+    prefix = installed(tmp_path / "app" / "build", tmp_path)
     assert list(prefix.rglob("libtxport.a"))
-    program = consumer(tmp_path / "app", "find_package(txport REQUIRED)", f"-DCMAKE_PREFIX_PATH={prefix}")
-    assert translates(program)
+    assert translates(consumer(tmp_path / "other", f"-DCMAKE_PREFIX_PATH={prefix}"), bundle)
+
+
+@needs_own_compiler
+def test_fetched(tmp_path: Path, bundle: Path) -> None:
+    here = f"-DFETCHCONTENT_SOURCE_DIR_TXPORT={SOURCE.parents[1]}"  # in place of a repository that is cloned
+    assert translates(consumer(tmp_path / "app", here, QUICKLY), bundle)
+
+
+def test_the_project_of_the_readme_is_the_one_to_copy() -> None:
+    assert f"```cmake\n{PROJECT.read_text()}```" in (SOURCE / "README.md").read_text()
+
+
+@needs_own_compiler
+def test_all_that_is_missing_is_named_at_once(tmp_path: Path) -> None:
+    nothing = [f"-DCMAKE_DISABLE_FIND_PACKAGE_{name}=ON" for name in ("SentencePiece", "nlohmann_json", "OnnxRuntime")]
+    done = run("cmake", "-S", SOURCE, "-B", tmp_path, *nothing)
+    said = " ".join(done.stderr.decode().split())
+    assert done.returncode == 1 and "apt install libsentencepiece-dev nlohmann-json3-dev; and name a folder" in said
 
 
 def test_the_examples() -> None:
     assert readme_example() == (SOURCE / "examples" / "translate.cpp").read_text()
-    assert translates(BUILD / "txport_example_cpp")
+    assert "the dog one ori tree or tree and" in check(
+        BUILD / "txport_example_cpp", TOY, input=b"the cat sees a bird\n"
+    )
     expected = "the dog one ori tree or tree and\n"
     assert check(BUILD / "txport_example_c", TOY, "the cat sees a bird") == 2 * expected
     script = SOURCE / "examples" / "translate.py"
