@@ -266,7 +266,7 @@ class NativeEngine:
         self.name = (name.value or b"").decode()
         self.limits = Limits(facts.batch, facts.source, facts.target)
         self.tokens = SpecialTokens(facts.pad, facts.unk, facts.bos, facts.eos)
-        self.ragged = engine == "fused"
+        self.ragged = True
         self.poll: int = facts.poll
         self.vocabulary: int = facts.vocabulary
 

@@ -194,7 +194,8 @@ class Queue:
     def _drop_cancelled(self) -> None:
         while self._cancelled:
             lane, index = self._cancelled.popleft()
-            if self._taken(lane, index) is not None:
+            if (ticket := self._taken(lane, index)) is not None:
+                ticket.future.set_running_or_notify_cancel()  # `concurrent.futures.wait` waits for this
                 lane.scheduler.cancel(index)
 
     def _taken(self, lane: _Lane, index: int) -> _Ticket | None:
