@@ -1,13 +1,15 @@
 """Searches through the doors of the runtime: hypotheses of a `Translator`, and lines of JSON of the command."""
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from txport.runtime.errors import InputError
 from txport.runtime.options import Options
-from txport.runtime.results import looped
+from txport.runtime.results import Piece, Translation, looped
 from txport.runtime.translate_command import main
 from txport.runtime.translator import Translator
 
@@ -22,7 +24,7 @@ def test_hypotheses_are_distinct_and_the_best_first(bundle: Path) -> None:
             assert result.hypotheses == ()
             continue
         assert len({tuple(each.ids) for each in result.hypotheses}) == 3
-        scores = [each.score for each in result.hypotheses]
+        scores = [each.score or 0.0 for each in result.hypotheses]
         assert scores == sorted(scores, reverse=True)
         assert (result.text, result.ids, result.score) == (alone.text, alone.ids, alone.score)
         for each in result.hypotheses:
@@ -88,3 +90,25 @@ def test_loops(begin: list[int], block: list[int], times: int) -> None:
     ends = [ids[len(ids) - length :] for length in range(12, len(ids) + 1)]
     periods = [(end, period) for end in ends for period in range(1, len(end) // 3 + 1)]
     assert looped(ids) == any(end[period:] == end[:-period] for end, period in periods)
+
+
+def test_submitted_sentences_are_translated_as_in_a_call(bundle: Path) -> None:
+    with Translator(bundle) as translator:
+        expected = translator.translate(TEXTS, scores=True)
+        pieces: list[Piece] = []
+        futures = [translator.submit(text, scores=True, on_piece=pieces.append) for text in TEXTS[:1]]
+        futures += [translator.submit(text, scores=True) for text in TEXTS[1:]]
+        beams = translator.submit(TEXTS[0], beam=3, n_best=2)
+        for future, result in zip(futures, expected, strict=True):
+            assert (future.result(60).text, future.result(60).ids) == (result.text, result.ids)
+        assert "".join(piece.text for piece in pieces) == expected[0].text
+        assert beams.result(60) == translator.translate(TEXTS[:1], beam=3, n_best=2)[0]
+
+        async def awaited() -> list[Translation]:
+            return list(await asyncio.gather(*map(translator.submit, TEXTS)))
+
+        assert [result.ids for result in asyncio.run(awaited())] == [result.ids for result in expected]
+        with pytest.raises(InputError, match="a stream is greedy"):
+            translator.submit(TEXTS[0], beam=2, on_piece=pieces.append)
+    with pytest.raises(InputError, match="was closed"):
+        translator.submit("one")
