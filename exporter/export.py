@@ -156,11 +156,15 @@ class _Export:
 
     def _table(self, directory: Path, models: dict[str, ir.Model]) -> Parameters | None:
         """Table by which the fused engine finds its parameters; None for a model that it cannot compute."""
-        if self._checkpoint.config.copies:
+        config = self._checkpoint.config
+        if config.copies:
             self._stages.say("without the fused engine for CPUs: it has no copy mechanism, and the model copies")
             return None
-        if (kind := self._checkpoint.config.norm_kind) != "layer":
-            self._stages.say(f"without the fused engine for CPUs: it knows LayerNorm only, and norm_kind is {kind!r}")
+        if (kind := config.norm_kind) not in ("layer", "rms"):
+            self._stages.say(f"without the fused engine for CPUs: it has no norm_kind {kind!r}")
+            return None
+        if config.encoder.head_dim != config.decoder.head_dim:
+            self._stages.say("without the fused engine for CPUs: encoder and decoder have heads of different widths")
             return None
         return parameter_table(self._checkpoint.model, models, directory / WEIGHTS, self._longest)
 

@@ -1,6 +1,6 @@
 """The shape of an encoder-decoder Transformer: one frozen dataclass, and its presets."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from txport.runtime.bundle.schema import ModelSizes
@@ -12,10 +12,22 @@ from txport.runtime.errors import InputError
 BANNED = -30000.0
 NORMS = ("post", "pre", "post_final")
 NORM_KINDS = ("layer", "rms", "power", "batch")
-POSITIONS = ("sinusoidal", "learned")
+POSITIONS = ("sinusoidal", "learned", "relative")
+POSITION_TABLES = ("stack", "layer")
+FEED_FORWARDS = ("plain", "gated")
 LARGEST = 1 << 24  # no size of a model comes near; a product of two still fits 64 bits
-ACTIVATIONS = ("relu", "gelu", "silu")
+ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
 INITIALISATIONS = ("scaled", "annotated", "d2l")
+
+_CHOICES = {
+    "norm": NORMS,
+    "norm_kind": NORM_KINDS,
+    "positions": POSITIONS,
+    "position_tables": POSITION_TABLES,
+    "activation": ACTIVATIONS,
+    "feed_forward": FEED_FORWARDS,
+    "initialisation": INITIALISATIONS,
+}
 
 Heads: TypeAlias = tuple[tuple[int, int], ...]  # (layer, head), counted from 0
 
@@ -23,6 +35,16 @@ Heads: TypeAlias = tuple[tuple[int, int], ...]  # (layer, head), counted from 0
 def _option(default: Any, help: str, *, added: bool = False) -> Any:
     """A field; one that was `added` after checkpoints had been written has its default where a file lacks it."""
     return field(default=default, metadata={"help": help, "added": added})
+
+
+@dataclass(frozen=True)
+class Side:
+    """The sizes of one stack, the encoder's or the decoder's: layers, heads, width of a head, of the feed-forward."""
+
+    layers: int
+    heads: int
+    head_dim: int
+    ffn: int
 
 
 @dataclass(frozen=True)
@@ -38,8 +60,11 @@ class Config:
     source_vocabulary: int = _option(32000, "rows of the source embedding, a multiple of 8 is fastest")
     target_vocabulary: int = _option(32000, "rows of the target embedding and of the output projection")
     d_model: int = _option(512, "width of the residual stream")
-    heads: int = _option(8, "attention heads; head_dim is d_model / heads")
+    heads: int = _option(8, "attention heads")
+    head_dim: int | None = _option(None, "width of a head; none: d_model / heads", added=True)
     ffn: int = _option(2048, "inner width of the feed-forward layers")
+    decoder_heads: int | None = _option(None, "attention heads of the decoder; none: as the encoder", added=True)
+    decoder_ffn: int | None = _option(None, "inner width of the decoder's; none: as the encoder's", added=True)
     encoder_layers: int = _option(6, "encoder layers")
     decoder_layers: int = _option(6, "decoder layers")
     norm: str = _option(
@@ -50,9 +75,21 @@ class Config:
         "LayerNorm (layer), RMSNorm (rms), PowerNorm (power: by running quadratic means) or BatchNorm (batch)",
         added=True,
     )
-    positions: str = _option("sinusoidal", "sinusoidal or learned positions")
+    positions: str = _option(
+        "sinusoidal",
+        "sinusoidal or learned positions, added to embeddings, or relative ones, added to scores (as T5)",
+    )
     max_positions: int = _option(512, "longest source or target, in tokens")
-    activation: str = _option("relu", "relu, gelu (by erf) or silu")
+    position_buckets: int = _option(32, "relative positions: how many biases a head has", added=True)
+    position_distance: int = _option(128, "relative positions: from which distance on all are one", added=True)
+    position_tables: str = _option(
+        "stack", "relative positions: one table for all layers of a stack, or one for each (layer)", added=True
+    )
+    activation: str = _option("relu", "relu, gelu (by erf), gelu_tanh (its approximation) or silu")
+    feed_forward: str = _option(
+        "plain", "feed-forward layers: plain, or gated (Shazeer 2020): activation(gate x) * (inner x)", added=True
+    )
+    feed_forward_bias: bool = _option(True, "biases in the feed-forward layers", added=True)
     share_embeddings: bool = _option(True, "one embedding for source and target; needs one vocabulary")
     tie_projection: bool = _option(True, "the output projection is the target embedding")
     projection_bias: bool = _option(False, "add a bias to the logits")
@@ -88,13 +125,31 @@ class Config:
     eos_id: int = _option(3, "id that ends a sentence")
 
     @property
-    def head_dim(self) -> int:
-        return self.d_model // self.heads
+    def encoder(self) -> Side:
+        return self._side(self.encoder_layers, self.heads, self.ffn)
+
+    @property
+    def decoder(self) -> Side:
+        return self._side(self.decoder_layers, self.decoder_heads or self.heads, self.decoder_ffn or self.ffn)
+
+    def _side(self, layers: int, heads: int, ffn: int) -> Side:
+        return Side(layers, heads, self.d_model // heads if self.head_dim is None else self.head_dim, ffn)
 
     @property
     def sizes(self) -> ModelSizes:
         """The sizes that the graphs of the model depend on."""
-        return ModelSizes(**{field.name: getattr(self, field.name) for field in fields(ModelSizes)})
+        encoder, decoder = self.encoder, self.decoder
+        return ModelSizes(
+            encoder_layers=encoder.layers,
+            decoder_layers=decoder.layers,
+            d_model=self.d_model,
+            heads=decoder.heads,
+            head_dim=decoder.head_dim,
+            source_vocabulary=self.source_vocabulary,
+            target_vocabulary=self.target_vocabulary,
+            copies=self.copies,
+            encoder_heads=None if encoder.heads == decoder.heads else encoder.heads,
+        )
 
     @property
     def vocabularies(self) -> Vocabularies:
@@ -106,24 +161,9 @@ class Config:
         return bool(self.copy_heads)
 
     def __post_init__(self) -> None:
-        sizes = ("d_model", "heads", "ffn", "encoder_layers", "decoder_layers", "max_positions")
-        for name in ("source_vocabulary", "target_vocabulary", *sizes):
-            size = getattr(self, name)
-            _require(1 <= size <= LARGEST, name, size, f"must be at least 1 and at most {LARGEST}")
-        _require(self.d_model % self.heads == 0, "d_model", self.d_model, f"must be divisible by heads ({self.heads})")
-        _require(self.d_model % 2 == 0, "d_model", self.d_model, "must be even")
-        _require(self.norm in NORMS, "norm", self.norm, f"must be one of {', '.join(NORMS)}")
-        _require(self.norm_kind in NORM_KINDS, "norm_kind", self.norm_kind, f"must be one of {', '.join(NORM_KINDS)}")
-        _require(self.positions in POSITIONS, "positions", self.positions, f"must be one of {', '.join(POSITIONS)}")
-        _require(
-            self.activation in ACTIVATIONS, "activation", self.activation, f"must be one of {', '.join(ACTIVATIONS)}"
-        )
-        _require(
-            self.initialisation in INITIALISATIONS,
-            "initialisation",
-            self.initialisation,
-            f"must be one of {', '.join(INITIALISATIONS)}",
-        )
+        self._check_sizes()
+        for name, choices in _CHOICES.items():
+            _require(getattr(self, name) in choices, name, getattr(self, name), f"must be one of {', '.join(choices)}")
         for name in ("dropout", "attention_dropout", "activation_dropout"):
             rate = getattr(self, name)
             _require(rate is None or 0 <= rate < 1, name, rate, "must be at least 0 and less than 1")
@@ -141,12 +181,30 @@ class Config:
         for name in ("pad_id", "unk_id", "bos_id", "eos_id"):
             _require(0 <= getattr(self, name) < smallest, name, getattr(self, name), f"must be an id below {smallest}")
 
+    def _check_sizes(self) -> None:
+        optional = ("head_dim", "decoder_heads", "decoder_ffn")
+        others = ("source_vocabulary", "target_vocabulary", "max_positions", "position_buckets", "position_distance")
+        for name in (*others, "d_model", "heads", "ffn", "encoder_layers", "decoder_layers", *optional):
+            size = getattr(self, name)
+            fits = (size is None and name in optional) or 1 <= size <= LARGEST
+            _require(fits, name, size, f"must be at least 1 and at most {LARGEST}")
+        _require(self.d_model % 2 == 0, "d_model", self.d_model, "must be even")
+        for heads in (self.heads, self.decoder_heads or self.heads) if self.head_dim is None else ():
+            _require(self.d_model % heads == 0, "d_model", self.d_model, f"must be divisible by heads ({heads})")
+        if self.positions == "relative":
+            buckets, least = self.position_buckets, self.position_buckets // 2 + 1
+            _require(buckets >= 4 and buckets % 2 == 0, "position_buckets", buckets, "must be even and at least 4")
+            _require(
+                self.position_distance >= least, "position_distance", self.position_distance, f"must be {least} or more"
+            )
+
     def _check_heads(self) -> None:
-        sizes = f"the model's {self.decoder_layers} decoder layers of {self.heads} heads, counted from 0"
+        layers, count = self.decoder.layers, self.decoder.heads
+        sizes = f"the model's {layers} decoder layers of {count} heads, counted from 0"
         for name in ("alignment_heads", "copy_heads"):
             heads: Heads = getattr(self, name)
             for number, (layer, head) in enumerate(heads):
-                there = 0 <= layer < self.decoder_layers and 0 <= head < self.heads
+                there = 0 <= layer < layers and 0 <= head < count
                 _require(there, name, [[layer, head]], f"is outside {sizes}")
                 _require((layer, head) not in heads[:number], name, [[layer, head]], "is there twice")
 
@@ -168,6 +226,12 @@ PRESETS: dict[str, dict[str, Any]] = {
     "big": {"d_model": 1024, "heads": 16, "ffn": 4096, "encoder_layers": 6, "decoder_layers": 6, "dropout": 0.3},
     # Kasai et al., "Deep Encoder, Shallow Decoder" (2021): the quality of 6-6 at a fraction of the step's cost.
     "deep_shallow": {"d_model": 512, "heads": 8, "ffn": 2048, "encoder_layers": 12, "decoder_layers": 1},
+    # T5's smallest (Raffel et al. 2020), with its projection not scaled.
+    "t5_small": {
+        **{"d_model": 512, "heads": 8, "head_dim": 64, "ffn": 2048, "encoder_layers": 6, "decoder_layers": 6},
+        **{"norm": "pre", "norm_kind": "rms", "layer_norm_epsilon": 1e-6, "positions": "relative"},
+        **{"attention_bias": False, "feed_forward_bias": False, "scale_embedding": False},
+    },
     # The annotated Transformer (Rush 2018; Huang et al. 2022): `make_model` with its defaults.
     "annotated": {
         **{"d_model": 512, "heads": 8, "ffn": 2048, "encoder_layers": 6, "decoder_layers": 6, "norm": "pre"},

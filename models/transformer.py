@@ -5,33 +5,28 @@ Lengths count tokens that are not padding; padding is only at the end of a row.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from txport.models.config import Config
+from txport.models.config import Config, Side
 from txport.models.copying import CopyMechanism, Seen
 from txport.models.norms import NoNorm, new_norm
+from txport.models.positions import RelativePositions, sinusoids
 
 KeyValue = tuple[Tensor, Tensor]  # each [b, h, s or c, k]
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
-
-
-def sinusoids(length: int, d_model: int) -> Tensor:
-    """Positions of Vaswani et al. (2017), section 3.5: float32 `[length, d_model]`, sine and cosine interleaved."""
-    table = torch.zeros(length, d_model, dtype=torch.float64)
-    if table.is_meta:  # only sizes are wanted: PyTorch would spend a second on imports for the rest
-        return table.float()
-    position = torch.arange(length, dtype=torch.float64)[:, None]
-    frequency = torch.exp(torch.arange(0, d_model, 2, dtype=torch.float64) * (-math.log(10000.0) / d_model))
-    table[:, 0::2] = torch.sin(position * frequency)
-    table[:, 1::2] = torch.cos(position * frequency)
-    return table.float()
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+}
 
 
 def valid_mask(lengths: Tensor, size: int) -> Tensor:
@@ -60,7 +55,7 @@ class AttentionMaps:
 
 
 class Embedding(nn.Module):
-    """Token embedding plus position, then an optional norm, then dropout."""
+    """Token embedding plus position, unless that is relative, then an optional norm, then dropout."""
 
     def __init__(self, config: Config, tokens: nn.Embedding) -> None:
         super().__init__()
@@ -68,76 +63,116 @@ class Embedding(nn.Module):
         self.scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.norm = new_norm(config) if config.embedding_norm else NoNorm()
         self.dropout = nn.Dropout(config.dropout)
-        self.positions: Tensor
+        self.positions: Tensor | None
+        size = config.max_positions, config.d_model
         if config.positions == "learned":
-            self.positions = nn.Parameter(torch.empty(config.max_positions, config.d_model))
+            self.positions = nn.Parameter(torch.empty(size))
         else:
-            self.register_buffer("positions", sinusoids(config.max_positions, config.d_model), persistent=False)
+            table = sinusoids(*size) if config.positions == "sinusoidal" else None
+            self.register_buffer("positions", table, persistent=False)
 
     def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
         """ids int64 `[...]` at positions int64 `[...]` (or broadcastable) -> `[..., d]`."""
-        x = self.tokens(ids) * self.scale + self.positions[positions]
+        x = self.tokens(ids) * self.scale
+        if self.positions is not None:
+            x = x + self.positions[positions]
         return self.dropout(self.norm(x))  # type: ignore[no-any-return]
 
     def lengthen(self, length: int) -> None:
         """Have at least `length` positions, which sinusoids give without end; learned ones stay as they are."""
-        size, d_model = self.positions.shape
-        if size < length and not isinstance(self.positions, nn.Parameter):
-            self.positions = sinusoids(length, d_model).to(self.positions)
+        table = self.positions
+        if table is not None and len(table) < length and not isinstance(table, nn.Parameter):
+            self.positions = sinusoids(length, table.shape[1]).to(table)
 
 
 class Attention(nn.Module):
     """Multi-head attention (section 3.2.2). Keys and values are projected apart, so that they can be cached."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, side: Side) -> None:
         super().__init__()
-        self.heads = config.heads
+        self.heads = side.heads
         self.dropout = config.attention_dropout
-        self.query = nn.Linear(config.d_model, config.d_model, bias=config.attention_bias)
-        self.key = nn.Linear(config.d_model, config.d_model, bias=config.attention_bias)
-        self.value = nn.Linear(config.d_model, config.d_model, bias=config.attention_bias)
-        self.output = nn.Linear(config.d_model, config.d_model, bias=config.attention_bias)
+        width = side.heads * side.head_dim
+        self.query = nn.Linear(config.d_model, width, bias=config.attention_bias)
+        self.key = nn.Linear(config.d_model, width, bias=config.attention_bias)
+        self.value = nn.Linear(config.d_model, width, bias=config.attention_bias)
+        self.output = nn.Linear(width, config.d_model, bias=config.attention_bias)
 
     def split_heads(self, x: Tensor) -> Tensor:
-        """`[b, t, d]` -> `[b, h, t, k]`."""
+        """`[b, t, h * k]` -> `[b, h, t, k]`."""
         return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
 
     def key_value(self, x: Tensor) -> KeyValue:
         """Keys and values `[b, h, s, k]` of states `[b, s, d]`."""
         return self.split_heads(self.key(x)), self.split_heads(self.value(x))
 
-    def forward(self, x: Tensor, key_value: KeyValue, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-        """Queries from `x` `[b, t, d]` -> `[b, t, d]`; `mask` bool broadcastable to `[b, h, t, s]`, true where seen."""
+    def forward(
+        self,
+        x: Tensor,
+        key_value: KeyValue,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        bias: Tensor | None = None,
+    ) -> Tensor:
+        """Attention of queries to keys: `[b, t, d]`.
+
+        Args:
+            x: of which queries are made, `[b, t, d]`.
+            key_value: each `[b, h, s, k]`.
+            mask: bool, broadcastable to `[b, h, t, s]`, true where seen.
+            causal: a query sees the keys up to its own position; there is no mask then.
+            bias: added to the scores, float, broadcastable to `[b, h, t, s]`.
+        """
         query = self.split_heads(self.query(x))
         key, value = key_value
+        if bias is not None:
+            mask = _causal_mask(query, key) if causal else mask
+            mask = bias.to(query.dtype) if mask is None else bias.to(query.dtype).masked_fill(~mask, -math.inf)
+            causal = False
         dropout = self.dropout if self.training else 0.0  # on the weights
         context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal)
         return self.output(context.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
-    def weights(self, x: Tensor, key_value: KeyValue, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+    def weights(
+        self,
+        x: Tensor,
+        key_value: KeyValue,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        bias: Tensor | None = None,
+    ) -> Tensor:
         """Weights of the values in `forward`: softmax over keys, `[b, h, t, s]`, without dropout; float32 at least."""
         query, key = self.split_heads(self.query(x)), key_value[0]
         scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
-        if causal:
-            mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        scores = scores if bias is None else scores + bias
+        mask = _causal_mask(query, key) if causal else mask
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         return torch.softmax(scores if mask is None else scores.masked_fill(~mask, -math.inf), dim=-1)
 
 
-class FeedForward(nn.Module):
-    """Position-wise feed-forward network (section 3.3)."""
+def _causal_mask(query: Tensor, key: Tensor) -> Tensor:
+    """bool `[t, s]`, true where a query sees a key, its own or one before it."""
+    return torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
 
-    def __init__(self, config: Config) -> None:
+
+class FeedForward(nn.Module):
+    """Position-wise feed-forward network (section 3.3), or a gated one (Shazeer 2020, arXiv:2002.05202)."""
+
+    def __init__(self, config: Config, side: Side) -> None:
         super().__init__()
-        self.inner = nn.Linear(config.d_model, config.ffn)
-        self.outer = nn.Linear(config.ffn, config.d_model)
+        bias = config.feed_forward_bias
+        self.gate = nn.Linear(config.d_model, side.ffn, bias) if config.feed_forward == "gated" else None
+        self.inner = nn.Linear(config.d_model, side.ffn, bias)
+        self.outer = nn.Linear(side.ffn, config.d_model, bias)
         self.activation = ACTIVATIONS[config.activation]
         rate = config.activation_dropout
         self.dropout = nn.Dropout(config.dropout if rate is None else rate)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., d]` -> `[..., d]`."""
-        return self.outer(self.dropout(self.activation(self.inner(x))))  # type: ignore[no-any-return]
+        inner = self.inner(x)
+        inner = self.activation(inner) if self.gate is None else self.activation(self.gate(x)) * inner
+        return self.outer(self.dropout(inner))  # type: ignore[no-any-return]
 
 
 class Residual(nn.Module):
@@ -161,14 +196,14 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.attention = Attention(config)
+        self.attention = Attention(config, config.encoder)
         self.attention_residual = Residual(config)
-        self.feed_forward = FeedForward(config)
+        self.feed_forward = FeedForward(config, config.encoder)
         self.feed_forward_residual = Residual(config)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """x `[b, s, d]`, mask bool `[b, 1, 1, s]` -> `[b, s, d]`."""
-        x = self.attention_residual(x, lambda y: self.attention(y, self.attention.key_value(y), mask))
+    def forward(self, x: Tensor, mask: Tensor, bias: Tensor | None = None) -> Tensor:
+        """x `[b, s, d]`, mask bool `[b, 1, 1, s]`, bias of scores `[1, h, s, s]` -> `[b, s, d]`."""
+        x = self.attention_residual(x, lambda y: self.attention(y, self.attention.key_value(y), mask, bias=bias))
         return self.feed_forward_residual(x, self.feed_forward)  # type: ignore[no-any-return]
 
 
@@ -177,21 +212,32 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.self_attention = Attention(config)
+        self.self_attention = Attention(config, config.decoder)
         self.self_attention_residual = Residual(config)
-        self.cross_attention = Attention(config)
+        self.cross_attention = Attention(config, config.decoder)
         self.cross_attention_residual = Residual(config)
-        self.feed_forward = FeedForward(config)
+        self.feed_forward = FeedForward(config, config.decoder)
         self.feed_forward_residual = Residual(config)
 
-    def forward(self, x: Tensor, cross: KeyValue, source_mask: Tensor) -> Tensor:
-        """The whole target at once: x `[b, t, d]` -> `[b, t, d]`."""
+    def forward(self, x: Tensor, cross: KeyValue, source_mask: Tensor, bias: Tensor | None = None) -> Tensor:
+        """The whole target at once: x `[b, t, d]`, bias of self-attention's scores `[1, h, t, t]` -> `[b, t, d]`."""
         attend = self.self_attention
-        x = self.self_attention_residual(x, lambda y: attend(y, attend.key_value(y), causal=True))
+        x = self.self_attention_residual(x, lambda y: attend(y, attend.key_value(y), causal=True, bias=bias))
         return self._after_self_attention(x, cross, source_mask)
 
-    def step(self, x: Tensor, cross: KeyValue, source_mask: Tensor, cache: KeyValue, positions: Tensor) -> Tensor:
-        """One token for each row: x `[b, 1, d]`; the cache `[b, h, c, k]` is written in place at `positions` `[b]`."""
+    def step(
+        self,
+        x: Tensor,
+        cross: KeyValue,
+        source_mask: Tensor,
+        cache: KeyValue,
+        positions: Tensor,
+        bias: Tensor | None = None,
+    ) -> Tensor:
+        """One token for each row: x `[b, 1, d]`; the cache `[b, h, c, k]` is written in place at `positions` `[b]`.
+
+        `bias` `[b, h, 1, reached]` is of self-attention's scores, up to the last position of any row.
+        """
 
         def attend(y: Tensor) -> Tensor:
             rows = torch.arange(len(positions), device=positions.device)
@@ -201,7 +247,7 @@ class DecoderLayer(nn.Module):
             reached = int(positions.max()) + 1
             seen = valid_mask(positions + 1, reached)
             past = (cache[0][:, :, :reached], cache[1][:, :, :reached])
-            return self.self_attention(y, past, seen)  # type: ignore[no-any-return]
+            return self.self_attention(y, past, seen, bias=bias)  # type: ignore[no-any-return]
 
         x = self.self_attention_residual(x, attend)
         return self._after_self_attention(x, cross, source_mask)
@@ -223,6 +269,9 @@ class Transformer(nn.Module):
         self.target_embedding = Embedding(config, target)
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
+        relative = config.positions == "relative"
+        self.encoder_positions = RelativePositions(config, config.encoder, causal=False) if relative else None
+        self.decoder_positions = RelativePositions(config, config.decoder, causal=True) if relative else None
 
         def final_norm() -> nn.Module:
             # With post-norm each stack ends in a norm already; nn.Transformer of PyTorch has one more all the same.
@@ -254,20 +303,22 @@ class Transformer(nn.Module):
             for embedding in (self.source_embedding, self.target_embedding):
                 if kind != "annotated":
                     nn.init.normal_(embedding.tokens.weight, std=self.config.d_model**-0.5 if kind == "scaled" else 1.0)
-                if self.config.positions == "learned":
-                    nn.init.normal_(embedding.positions, std=self.config.d_model**-0.5)
+            for name, parameter in self.named_parameters():
+                if "positions" in name:
+                    nn.init.normal_(parameter, std=self.config.d_model**-0.5)
 
     def lengthen(self, length: int) -> None:
-        """Take sources and targets of at least `length` tokens, where positions are sinusoids."""
+        """Take sources and targets of at least `length` tokens: more sinusoids, while relative positions always do."""
         for embedding in (self.source_embedding, self.target_embedding):
             embedding.lengthen(length)
 
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> Tensor:
         """int64 `[b, s]` padded ids of int64 `[b]` lengths -> memory `[b, s, d]`."""
         mask = valid_mask(source_lengths, source_ids.shape[1])
-        x = self.source_embedding(source_ids, torch.arange(source_ids.shape[1], device=source_ids.device))
-        for layer in self.encoder:
-            x = layer(x, mask)
+        positions = torch.arange(source_ids.shape[1], device=source_ids.device)
+        x = self.source_embedding(source_ids, positions)
+        for layer, bias in zip(self.encoder, self._biases("encoder", positions[None], positions), strict=True):
+            x = layer(x, mask, bias)
         return self.encoder_norm(x)  # type: ignore[no-any-return]
 
     def decode(
@@ -279,16 +330,26 @@ class Transformer(nn.Module):
         needs `source_ids`, int64 `[b, s]`; its logits are logarithms of probabilities, in float32.
         """
         mask = valid_mask(source_lengths, memory.shape[1])
-        x = read = self.target_embedding(target_ids, torch.arange(target_ids.shape[1], device=target_ids.device))
+        positions = torch.arange(target_ids.shape[1], device=target_ids.device)
+        x = read = self.target_embedding(target_ids, positions)
+        biases = self._biases("decoder", positions[None], positions)
         with self._watching() as seen:
-            for layer, cross in zip(self.decoder, self.cross_key_values(memory), strict=True):
-                x = layer(x, cross, mask)
+            for layer, cross, bias in zip(self.decoder, self.cross_key_values(memory), biases, strict=True):
+                x = layer(x, cross, mask, bias)
         return self._logits(self.decoder_norm(x), read, seen, source_ids)
 
     def forward(self, source_ids: Tensor, source_lengths: Tensor, target_ids: Tensor) -> Tensor:
         """`encode` and `decode`: logits `[b, t, v]`."""
         memory = self.encode(source_ids, source_lengths)
         return self.decode(target_ids, memory, source_lengths, source_ids)
+
+    def _biases(self, side: str, queries: Tensor, keys: Tensor) -> Sequence[Tensor | None]:
+        """For each layer of a side, the bias `[n, h, t, s]` of queries at `[n, t]` to keys at `[s]`, or None."""
+        relative = getattr(self, f"{side}_positions")
+        if relative is None:
+            return [None] * getattr(self.config, side).layers
+        biases: list[Tensor] = relative(keys[None, None] - queries[:, :, None])
+        return biases
 
     def _watching(self) -> AbstractContextManager[Seen]:
         """Collect what copying needs of the layers that run meanwhile."""
@@ -311,7 +372,7 @@ class Transformer(nn.Module):
     def new_caches(self, batch: int, length: int) -> list[KeyValue]:
         """Zeroed self-attention caches for each decoder layer, `[b, h, length, k]`."""
         weight = self.projection.weight
-        shape = (batch, self.config.heads, length, self.config.head_dim)
+        shape = (batch, self.config.decoder.heads, length, self.config.decoder.head_dim)
         return [(weight.new_zeros(shape), weight.new_zeros(shape)) for _ in self.decoder]
 
     def decode_step(
@@ -338,9 +399,11 @@ class Transformer(nn.Module):
         """
         mask = valid_mask(source_lengths, cross[0][0].shape[2])
         x = read = self.target_embedding(token_ids, positions)[:, None]
+        reached = torch.arange(int(positions.max()) + 1, device=positions.device)
+        biases = self._biases("decoder", positions[:, None], reached)
         with self._watching() as seen:
-            for layer, key_value, cache in zip(self.decoder, cross, caches, strict=True):
-                x = layer.step(x, key_value, mask, cache, positions)  # type: ignore[operator]
+            for layer, key_value, cache, bias in zip(self.decoder, cross, caches, biases, strict=True):
+                x = layer.step(x, key_value, mask, cache, positions, bias)  # type: ignore[operator]
         return self._logits(self.decoder_norm(x), read, seen, source_ids)[:, 0]
 
     def attention_maps(

@@ -8,15 +8,15 @@ A copy between host and device (MemcpyToHost, MemcpyFromHost) cannot be captured
 
 from collections.abc import Iterable
 
-# Shape runs on the host, once. ONNX Runtime makes four for itself: BiasSoftmax, of Add and Softmax (on a GPU; by cuDNN
-# for rows of more than 1,024 values), FusedMatMul, of a transposed operand, QuickGelu, of Sigmoid and Mul, and
-# SimplifiedLayerNormalization, of the parts of RMSNorm.
+# Shape runs on the host, once. ONNX Runtime makes five for itself: BiasSoftmax, of Add and Softmax (on a GPU; by cuDNN
+# for rows of more than 1,024 values), FusedMatMul, of a transposed operand, FastGelu, of the parts of GELU with Tanh,
+# QuickGelu, of Sigmoid and Mul, and SimplifiedLayerNormalization, of the parts of RMSNorm.
 CAPTURABLE = frozenset(
-    "Add ArgMax Attention BiasSoftmax Cast Div Equal Erf Exp FusedMatMul Gather GatherElements Gelu Gemm "
+    "Add ArgMax Attention BiasSoftmax Cast Div Equal Erf Exp FastGelu FusedMatMul Gather GatherElements Gelu Gemm "
     "GreaterOrEqual GroupQueryAttention LayerNormalization LessOrEqual Log MatMul Max Mul MultiHeadAttention Neg Not "
     "Or Pow QuickGelu RMSNormalization ReduceMax ReduceMean ReduceSum Relu Reshape ScatterElements Shape Sigmoid "
     "SimplifiedLayerNormalization SkipLayerNormalization SkipSimplifiedLayerNormalization Softmax Softplus Split Sqrt "
-    "Sub TensorScatter Transpose Unsqueeze Where".split()
+    "Sub Tanh TensorScatter Transpose Unsqueeze Where".split()
 )
 # What only the CPU's provider makes of them: it fuses Gemm with Relu.
 CPU_ONLY = frozenset({"FusedGemm"})

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 from torch import nn
 from txport.exporter.graphs.copying import CrossAttention, write_mixture
-from txport.exporter.graphs.layers import write_embedding, write_feed_forward
+from txport.exporter.graphs.layers import write_embedding, write_feed_forward, write_relative_positions
 from txport.exporter.graphs.lowerings import KeyValue, Lowering
 from txport.exporter.graphs.norms import foldable, remaining, write_norm
 from txport.exporter.graphs.tensors import ModelTensors, query_scale
@@ -34,7 +34,7 @@ def write_step(model: Transformer, lowering: type[Lowering], length: int, tensor
     w = Writer(interface.decoder_step(sizes, "float32"), lowering.opset, tensors)
     positions, finished = w.inputs["positions"], w.inputs["finished"]
     read = write_embedding(w, model.target_embedding, length, w.inputs["token_ids"], positions)
-    layers = Decoder(w, model, lowering(w, sizes))
+    layers = Decoder(w, model, lowering(w, sizes), length)
     logits, caches = layers.write(read, layers.key_values("self"))
     token = w.op("Where", finished, model.config.pad_id, layers.lowering.best(logits, sizes.target_vocabulary))
     # Every output that a runtime binds over its input depends, by way of `token`, on all that reads the input.
@@ -54,12 +54,14 @@ class Decoder:
         w: of the graph.
         model: to take the tensors of.
         lowering: how to write them.
+        length: positions to keep.
     """
 
-    def __init__(self, w: Writer, model: Transformer, lowering: Lowering) -> None:
+    def __init__(self, w: Writer, model: Transformer, lowering: Lowering, length: int) -> None:
         self.lowering = lowering
         self._w = w
         self._model = model
+        self._length = length
         self._sizes = model.config.sizes
         self._pre_norm = model.config.norm == "pre"
 
@@ -100,11 +102,12 @@ class Decoder:
             y = write_norm(w, x, *next(norms))
         caches_after = []
         attentions = {}
-        for index, (layer, cross, cache) in enumerate(zip(layers, self.key_values("cross"), caches, strict=True)):
+        parts = zip(layers, self.key_values("cross"), caches, self._biases(), strict=True)
+        for index, (layer, cross, cache, bias) in enumerate(parts):
             own, folded = layer.self_attention, self._folded(layer)
             with w.module(f"layers.{index}"):
                 packed = w.tensors.linear(own.query, own.key, own.value, norm=folded[0], scale=query_scale(own))
-                context, cache = lowering.self_attention(w.linear(y, packed, "self_qkv"), cache)
+                context, cache = lowering.self_attention(w.linear(y, packed, "self_qkv"), cache, bias)
                 caches_after.append(cache)
                 y = w.linear(context, w.tensors.linear(own.output), "self_output")
                 residual, y = self._add_norm(y, residual, *next(norms))
@@ -120,6 +123,13 @@ class Decoder:
                 residual, y = self._add_norm(y, residual, *next(norms))
         # Pre-norm has applied its final norm by then, with the last addition.
         return y if self._pre_norm else write_norm(w, y, *next(norms)), caches_after, attentions
+
+    def _biases(self) -> Sequence[ir.Value | None]:
+        """What relative positions add to the scores of each layer, `[b or 1, h, t, m]`."""
+        relative = self._model.decoder_positions
+        if relative is None:
+            return [None] * self._sizes.decoder_layers
+        return write_relative_positions(self._w, relative, self._length, self.lowering.distances)
 
     def _norms(self, layers: Sequence[DecoderLayer]) -> Iterator[tuple[nn.Module, str]]:
         """Every norm that is left to write, in order, and its name."""

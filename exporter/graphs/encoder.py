@@ -8,7 +8,12 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 from torch import nn
-from txport.exporter.graphs.layers import write_embedding, write_feed_forward, write_positions
+from txport.exporter.graphs.layers import (
+    write_embedding,
+    write_feed_forward,
+    write_positions,
+    write_relative_positions,
+)
 from txport.exporter.graphs.lowerings import attend
 from txport.exporter.graphs.norms import foldable, remaining, write_norm
 from txport.exporter.graphs.tensors import ModelTensors, query_scale
@@ -82,16 +87,33 @@ def _write_states(w: Writer, model: Transformer, length: int) -> _States:
     bias = w.op("Unsqueeze", w.op("Where", tokens, 0.0, MASKED), [1, 2])
     x = write_embedding(w, model.source_embedding, length, ids, positions)
     weights = []
+    biases = _biases(w, model, length, positions, bias)
     for index, layer in enumerate(model.encoder):
-        x, attention = _write_layer(w, f"layers.{index}", x, bias, layer, model.config)  # type: ignore[arg-type]
+        x, attention = _write_layer(w, f"layers.{index}", x, biases[index], layer, model.config)  # type: ignore[arg-type]
         weights.append(attention)
     return _States(x, tokens, bias, weights)
+
+
+def _biases(w: Writer, model: Transformer, length: int, positions: ir.Value, bias: ir.Value) -> list[ir.Value]:
+    """What is added to the scores of each layer: `[b, 1, 1, s]` for padding, with relative positions `[b, h, s, s]`."""
+    relative = model.encoder_positions
+    if relative is None:
+        return [bias] * len(model.encoder)
+
+    def rows() -> ir.Value:
+        distances = w.op("Sub", w.op("Unsqueeze", positions, [0, 1]), w.op("Unsqueeze", positions, [0, 2]))
+        return w.op("Add", distances, length - 1)
+
+    known: dict[ir.Value, ir.Value] = {}
+    for of_layer in (biases := write_relative_positions(w, relative, length, rows)):
+        known[of_layer] = known.get(of_layer) or w.op("Add", of_layer, bias)
+    return [known[of_layer] for of_layer in biases]
 
 
 def _write_layer(
     w: Writer, name: str, x: ir.Value, bias: ir.Value, layer: EncoderLayer, config: Config
 ) -> tuple[ir.Value, ir.Value]:
-    """x `[b, s, d]`, bias `[b, 1, 1, s]` -> `[b, s, d]` and the weights `[b, h, s, s]`."""
+    """x `[b, s, d]`, bias broadcastable to `[b, h, s, s]` -> `[b, s, d]` and the weights `[b, h, s, s]`."""
     first, second = layer.attention_residual.norm, layer.feed_forward_residual.norm
 
     def feed_forward(y: ir.Value, norm: SharedNorm | None) -> ir.Value:

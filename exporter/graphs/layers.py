@@ -8,6 +8,7 @@ from txport.exporter.graphs.norms import write_norm
 from txport.exporter.graphs.tensors import Linear
 from txport.exporter.graphs.writer import Writer
 from txport.models.norms import SharedNorm
+from txport.models.positions import RelativePositions
 from txport.models.transformer import Embedding, FeedForward
 
 # Gelu is a standard operator from this opset on.
@@ -28,8 +29,30 @@ def write_embedding(w: Writer, embedding: Embedding, length: int, ids: ir.Value,
         x = w.op("Gather", w.weight("tokens.weight", w.tensors.parameter(embedding.tokens.weight)), ids)
         if embedding.scale != 1.0:
             x = w.op("Mul", x, embedding.scale)
-        table = w.weight("positions", w.tensors.parameter(embedding.positions, length))
-        return write_norm(w, w.op("Add", x, w.op("Gather", table, positions)), embedding.norm, "embedding.norm")
+        if embedding.positions is not None:
+            table = w.weight("positions", w.tensors.parameter(embedding.positions, length))
+            x = w.op("Add", x, w.op("Gather", table, positions))
+        return write_norm(w, x, embedding.norm, "embedding.norm")
+
+
+def write_relative_positions(
+    w: Writer, relative: RelativePositions, length: int, rows: Callable[[], ir.Value]
+) -> list[ir.Value]:
+    """What is added to the scores of each layer of a stack, `[n, h, t, m]`: rows of a table, and no logarithm.
+
+    Args:
+        w: of the graph.
+        relative: of the stack.
+        length: most tokens of a sequence.
+        rows: gives the row of `RelativePositions.table` for each query and key, int64 `[n, t, m]`.
+    """
+    with w.module(f"{'decoder' if relative.causal else 'encoder'}_positions"):
+        table = w.weight("table", w.tensors.relative(relative, length))
+        biases = w.op("Transpose", w.op("Gather", table, rows()), perm=[0, 3, 1, 2])
+        tables = len(relative.weight)
+        if tables == 1:
+            return [biases] * relative.layers
+        return list(w.ops("Split", tables, biases, axis=1, num_outputs=tables))
 
 
 def write_feed_forward(
@@ -51,8 +74,12 @@ def write_feed_forward(
         linear: `Writer.linear` or `Writer.linear_of_rows`.
     """
     with w.part("feed_forward"):
-        x = linear(x, w.tensors.linear(feed_forward.inner, norm=norm), "inner")
-        x = ACTIVATIONS[activation](w, x)
+        if feed_forward.gate is None:
+            x = ACTIVATIONS[activation](w, linear(x, w.tensors.linear(feed_forward.inner, norm=norm), "inner"))
+        else:
+            both = linear(x, w.tensors.linear(feed_forward.gate, feed_forward.inner, norm=norm), "gate_inner")
+            gate, inner = w.ops("Split", 2, both, axis=-1, num_outputs=2)
+            x = w.op("Mul", ACTIVATIONS[activation](w, gate), inner)
         return linear(x, w.tensors.linear(feed_forward.outer), "outer")
 
 
@@ -69,8 +96,20 @@ def _gelu(w: Writer, x: ir.Value) -> ir.Value:
     return w.op("Mul", x, distribution)
 
 
+def _gelu_tanh(w: Writer, x: ir.Value) -> ir.Value:
+    """GELU by tanh (Hendrycks and Gimpel, 2016); ONNX Runtime makes one operator of these parts."""
+    cubic = w.op("Add", w.op("Mul", w.op("Mul", x, 0.044715), x), 1.0)
+    slope = w.op("Mul", w.op("Mul", x, math.sqrt(2 / math.pi)), cubic)
+    return w.op("Mul", w.op("Mul", x, 0.5), w.op("Add", w.op("Tanh", slope), 1.0))
+
+
 def _silu(w: Writer, x: ir.Value) -> ir.Value:
     return w.op("Mul", x, w.op("Sigmoid", x))
 
 
-ACTIVATIONS: dict[str, Callable[[Writer, ir.Value], ir.Value]] = {"relu": _relu, "gelu": _gelu, "silu": _silu}
+ACTIVATIONS: dict[str, Callable[[Writer, ir.Value], ir.Value]] = {
+    "relu": _relu,
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
+    "silu": _silu,
+}

@@ -52,8 +52,18 @@ class Lowering(ABC):
         self._width = sizes.heads * sizes.head_dim
 
     @abstractmethod
-    def self_attention(self, qkv: ir.Value, cache: KeyValue) -> tuple[ir.Value, KeyValue]:
-        """Packed projections [n, 3d] and a cache, each [b, h, c, k] -> context [n, d] and the cache after it."""
+    def self_attention(self, qkv: ir.Value, cache: KeyValue, bias: ir.Value | None = None) -> tuple[ir.Value, KeyValue]:
+        """Context [n, h * k] of self-attention, and the cache after it.
+
+        Args:
+            qkv: packed projections, [n, 3 * h * k].
+            cache: each [b, h, c, k].
+            bias: added to the scores, [b or 1, h, t, c].
+        """
+
+    @abstractmethod
+    def distances(self) -> ir.Value:
+        """How far before each query each key is, 0 for those after it: int64 [b or 1, t, c]."""
 
     @abstractmethod
     def cross_attention(self, query: ir.Value, key: ir.Value, value: ir.Value) -> ir.Value:
@@ -89,13 +99,20 @@ class Scatter(Lowering):
     name = "scatter"
     opset = 18
 
-    def self_attention(self, qkv: ir.Value, cache: KeyValue) -> tuple[ir.Value, KeyValue]:
+    def self_attention(self, qkv: ir.Value, cache: KeyValue, bias: ir.Value | None = None) -> tuple[ir.Value, KeyValue]:
         query, key, value = map(self._split_heads, self._w.ops("Split", 3, qkv, axis=1, num_outputs=3))
         cache = self.write(cache, (key, value))
         positions = self._w.op("Reshape", self._w.inputs["positions"], [-1, 1, 1, 1])
         slots = self._w.op("Reshape", self._w.inputs["cache_positions"], [1, 1, 1, -1])
-        visible = self._w.op("LessOrEqual", slots, positions)
-        return self._merge_heads(self.attend(query, *cache, visible)), cache
+        mask = self._w.op("LessOrEqual", slots, positions)
+        if bias is not None:
+            mask = self._w.op("Where", mask, bias, MASKED)
+        return self._merge_heads(self.attend(query, *cache, mask)), cache
+
+    def distances(self) -> ir.Value:
+        positions = self._w.op("Reshape", self._w.inputs["positions"], [-1, 1, 1])
+        slots = self._w.op("Reshape", self._w.inputs["cache_positions"], [1, 1, -1])
+        return self._w.op("Max", self._w.op("Sub", positions, slots), 0)
 
     def cross_attention(self, query: ir.Value, key: ir.Value, value: ir.Value) -> ir.Value:
         bias = self._w.inputs["cross_bias"]
@@ -154,10 +171,11 @@ class Ort(Scatter):
     """
 
     name = "ort"
+    fused_bias = True  # whether its self-attention takes one
 
-    def self_attention(self, qkv: ir.Value, cache: KeyValue) -> tuple[ir.Value, KeyValue]:
-        if self._head_dim % 8:
-            return super().self_attention(qkv, cache)
+    def self_attention(self, qkv: ir.Value, cache: KeyValue, bias: ir.Value | None = None) -> tuple[ir.Value, KeyValue]:
+        if self._head_dim % 8 or (bias is not None and not self.fused_bias):
+            return super().self_attention(qkv, cache, bias)
         # seqlens_k is, in its documentation's words, "total sequence lengths minus 1" of each row: the position.
         lengths = self._w.op("Cast", self._w.inputs["positions"], to=INT32)
         total = self._w.op("Cast", self._w.op("Shape", self._w.inputs["cache_positions"]), to=INT32)
@@ -170,6 +188,7 @@ class Ort(Scatter):
             *cache,
             lengths,
             total,
+            *(() if bias is None else (None, None, None, bias)),
             domain=CONTRIB,
             num_heads=self._heads,
             kv_num_heads=self._heads,
@@ -223,9 +242,11 @@ class OrtCuda(Ort):
     """The same with fewer kernels, for the CUDA provider: at batch 1 each costs a microsecond or two, however small.
 
     MultiHeadAttention transposes its one query and its context, which is nothing but a Reshape; and its ArgMax takes no
-    longer than the first of two steps. Only float16 is written so: GroupQueryAttention has no float32 kernel there.
+    longer than the first of two steps. GroupQueryAttention takes no bias there, and has no float32 kernel: only float16
+    is written so.
     """
 
+    fused_bias = False
     cross_attention = Scatter.cross_attention
     best = Scatter.best
 

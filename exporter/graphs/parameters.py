@@ -17,6 +17,7 @@ from torch import Tensor
 from txport.exporter.graphs.int8 import quantised
 from txport.exporter.graphs.tensors import query_scale
 from txport.exporter.graphs.weights import ALIGNMENT, INLINE
+from txport.models.positions import RelativePositions
 from txport.models.transformer import Attention, Transformer
 from txport.runtime.bundle.parameters import Architecture, Parameter, Parameters, ParameterType
 
@@ -56,6 +57,7 @@ def parameter_table(model: Transformer, graphs: Mapping[str, ir.Model], file: Pa
         config.activation,  # type: ignore[arg-type]
         model.source_embedding.scale,
         config.layer_norm_epsilon,
+        config.norm_kind,  # type: ignore[arg-type]
     )
     return Parameters(architecture, tuple(_without_ties(found)))
 
@@ -65,11 +67,16 @@ def _parameters(model: Transformer, longest: int) -> Iterator[tuple[str, Float32
     scales = {
         f"{name}.query": query_scale(module) for name, module in model.named_modules() if isinstance(module, Attention)
     }
+    tables = {
+        f"{name}.weight": module for name, module in model.named_modules() if isinstance(module, RelativePositions)
+    }
     tensors = {**model.state_dict(keep_vars=True), **dict(model.named_buffers())}
     for name, tensor in tensors.items():
         value: Tensor = tensor.detach()
         if name.endswith(".positions"):
             value = value[:longest]
+        if name in tables:
+            value = tables[name].table(longest).detach()
         scale = scales.get(name.rpartition(".")[0])
         yield name, (value if scale is None else value * scale).float().numpy()
 

@@ -34,8 +34,8 @@ def write_decoder(model: Transformer, length: int, tensors: ModelTensors) -> ir.
     read = w.op("Slice", w.op("Pad", ids, [0, 1, 0, 0], model.config.bos_id), [0], [-1], [1])
     causal = w.op("Where", w.op("LessOrEqual", row, w.op("Unsqueeze", positions, [1])), 0.0, MASKED)
     x = write_embedding(w, model.target_embedding, length, read, row)
-    lowering = Parallel(w, sizes, w.op("Unsqueeze", causal, [0, 1]))
-    layers = Decoder(w, model, lowering)
+    lowering = Parallel(w, sizes, positions, w.op("Unsqueeze", causal, [0, 1]))
+    layers = Decoder(w, model, lowering, length)
     logits, _ = layers.write(w.op("Reshape", x, [-1, sizes.d_model]), layers.key_values("cross"))
     shifted, log_sum = log_softmax_parts(w, logits)
     chosen = w.op("GatherElements", shifted, w.op("Reshape", ids, [-1, 1]), axis=1)
@@ -51,20 +51,21 @@ class Parallel(Lowering):
     Args:
         writer: of the graph.
         sizes: of the model.
+        positions: int64 `[t]`.
         causal: float `[1, 1, t, t]`, added to scores.
 
     Attributes:
         self_weights, cross_weights: weights of each layer so far, `[b, h, t, t]` and `[b, h, t, s]`.
     """
 
-    def __init__(self, writer: Writer, sizes: ModelSizes, causal: ir.Value) -> None:
+    def __init__(self, writer: Writer, sizes: ModelSizes, positions: ir.Value, causal: ir.Value) -> None:
         super().__init__(writer, sizes)
         self.self_weights: list[ir.Value] = []
         self.cross_weights: list[ir.Value] = []
-        self._causal = causal
+        self._positions, self._causal = positions, causal
         self._length = writer.op("Shape", writer.inputs["target_ids"], start=1, end=2)
 
-    def self_attention(self, qkv: ir.Value, cache: KeyValue) -> tuple[ir.Value, KeyValue]:
+    def self_attention(self, qkv: ir.Value, cache: KeyValue, bias: ir.Value | None = None) -> tuple[ir.Value, KeyValue]:
         """Packed projections [b * t, 3d] -> context [b * t, d]; the cache stays as it is."""
         w = self._w
         if self._head_dim % 8:
@@ -73,9 +74,15 @@ class Parallel(Lowering):
             # As one matrix, as int8 keeps it for ONNX Runtime's fused attention.
             packed = w.op("Transpose", self._by_sentence(qkv, 3, self._heads, self._head_dim), perm=[2, 0, 3, 1, 4])
             query, key, value = (w.op("Gather", packed, part, axis=0) for part in range(3))
-        context, weights = attend(w, query, w.op("Transpose", key, perm=[0, 1, 3, 2]), value, self._causal)
+        mask = self._causal if bias is None else w.op("Add", bias, self._causal)
+        context, weights = attend(w, query, w.op("Transpose", key, perm=[0, 1, 3, 2]), value, mask)
         self.self_weights.append(weights)
         return self._merge_heads(context), cache
+
+    def distances(self) -> ir.Value:
+        w, positions = self._w, self._positions
+        before = w.op("Sub", w.op("Unsqueeze", positions, [0, 2]), w.op("Unsqueeze", positions, [0, 1]))
+        return w.op("Max", before, 0)
 
     def cross_attention(self, query: ir.Value, key: ir.Value, value: ir.Value) -> ir.Value:
         """query [b * t, d], key and value [b, h, s, k] -> context [b * t, d]."""

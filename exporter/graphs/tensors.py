@@ -13,6 +13,7 @@ import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 from txport.models.norms import SharedNorm
+from txport.models.positions import RelativePositions
 from txport.models.transformer import Attention
 
 Float32 = npt.NDArray[np.float32]
@@ -43,6 +44,12 @@ class ModelTensors:
         """A parameter or buffer as it is, or its first `rows` rows."""
         shape = parameter.shape if rows is None else (min(rows, len(parameter)), *parameter.shape[1:])
         return self._tensor((id(parameter), rows), shape, lambda: _array(parameter[:rows]))
+
+    def relative(self, positions: RelativePositions, length: int) -> ir.LazyTensor:
+        """The table of relative positions for sequences of up to `length` tokens."""
+        rows = length if positions.causal else 2 * length - 1
+        tables, _, heads = positions.weight.shape
+        return self._tensor((id(positions), length), (rows, tables * heads), lambda: _array(positions.table(length)))
 
     def affine(self, norm: SharedNorm) -> tuple[ir.LazyTensor, ir.LazyTensor]:
         """Scale and shift `[d]` of a norm that is affine."""

@@ -14,7 +14,7 @@ from txport.models.importers.plan import ImportPlan
 from txport.models.importers.settings import Settings, one_file
 from txport.models.importers.tokenizers.word_lists import WordLists, read_word_lists, word_tokenizer
 from txport.models.importers.weights import Stored, read_tensors
-from txport.models.transformer import sinusoids
+from txport.models.positions import sinusoids
 from txport.runtime.errors import CheckpointError, InputError
 
 # The tensor by which such a state dict is recognised.

@@ -13,7 +13,9 @@ from txport.models.importers.imported import Imported, ImportOptions
 from txport.models.importers.m2m100 import import_m2m100
 from txport.models.importers.marian import import_marian
 from txport.models.importers.opennmt import import_opennmt
+from txport.models.importers.pegasus import import_pegasus
 from txport.models.importers.settings import one_file, read_json
+from txport.models.importers.t5 import import_t5
 from txport.models.importers.torch_transformer import DESCRIPTION, import_torch
 from txport.models.importers.weights import read_pickle, read_safetensors
 from txport.runtime.errors import CheckpointError, InputError
@@ -23,19 +25,29 @@ IMPORTERS: dict[str, Callable[[Path, ImportOptions], Imported]] = {
     "marian": import_marian,
     "m2m100": import_m2m100,
     "bart": import_bart,
+    "pegasus": import_pegasus,
+    "t5": import_t5,
     "torch": import_torch,
     "fairseq": import_fairseq,
     "opennmt": import_opennmt,
     "annotated": import_annotated,
     "d2l": import_d2l,
 }
-_MODEL_TYPES = {"marian": "marian", "m2m_100": "m2m100", "bart": "bart", "mbart": "bart"}
+_MODEL_TYPES = {
+    "marian": "marian",
+    "m2m_100": "m2m100",
+    **dict.fromkeys(("bart", "mbart"), "bart"),
+    "pegasus": "pegasus",
+    **dict.fromkeys(("t5", "mt5", "umt5"), "t5"),
+}
 # Architectures that people may well have, and why they are not supported.
 _REFUSED = {
-    "t5": "T5's relative positions and RMS norms",
-    "mt5": "mT5's relative positions, RMS norms and gated activations",
-    "umt5": "UMT5's relative positions, RMS norms and gated activations",
     "switch_transformers": "a mixture of experts",
+    "longt5": "LongT5's local and transient global attention",
+    "t5gemma": "T5Gemma's merged attention and rotary positions",
+    "t5gemma2": "T5Gemma's merged attention and rotary positions",
+    "pegasus_x": "Pegasus-X's block-local attention",
+    "blenderbot-small": "a decoder whose embeddings are normalised before positions are added",
     "nllb-moe": "a mixture of experts",
     "led": "Longformer's local attention",
     "bigbird_pegasus": "BigBird's sparse attention",

@@ -1,4 +1,4 @@
-"""Common parts of Hugging Face's models that descend from BART: config.json, names, generation."""
+"""Common parts of Hugging Face's models: config.json and generation, and the names of those that descend from BART."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,10 @@ from txport.runtime.bundle.schema import Generation
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.errors import CheckpointError
 
-_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
+ACTIVATIONS = {
+    **{"relu": "relu", "silu": "silu", "swish": "silu"},
+    **{"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"},
+}
 
 
 class HuggingFaceModel(Settings):
@@ -56,33 +59,47 @@ class HuggingFaceModel(Settings):
             raise CheckpointError(f"{self.file}: {name} must be an id, not {value!r}")
         return value
 
-    def config(self, **fields: Any) -> Config:
-        """Our config: what all of the family say alike, and `fields`. The decoder starts from what `generate` takes.
+    def config_of(self, **fields: Any) -> Config:
+        """Our config: `fields`, and the special ids. The decoder starts from what `generate` takes.
 
         Raises:
-            CheckpointError: a field is missing, or no model of ours can have it.
+            CheckpointError: an id is missing, or no model of ours can have it.
         """
         start = "decoder_start_token_id"
         return super().config(
-            d_model=self.get("d_model", kind=int),
-            heads=self.same("encoder_attention_heads", "decoder_attention_heads", kind=int),
-            ffn=self.same("encoder_ffn_dim", "decoder_ffn_dim", kind=int),
-            encoder_layers=self.get("encoder_layers", kind=int),
-            decoder_layers=self.get("decoder_layers", kind=int),
-            activation=self.activation("activation_function", _ACTIVATIONS),
-            scale_embedding=self.get("scale_embedding", False, bool),
-            dropout=self._rate("dropout", 0.1),
-            attention_dropout=self._rate("attention_dropout", 0.0),
-            activation_dropout=self._rate("activation_dropout", 0.0),
-            positions="learned",
-            max_positions=self.get("max_position_embeddings", kind=int),
             eos_id=self.token("eos_token_id"),
             pad_id=self.token("pad_token_id"),
             bos_id=self.token(start if self.generation(start) is not None else "bos_token_id"),
             **fields,
         )
 
-    def _rate(self, name: str, default: float) -> float:
+    def config(self, **fields: Any) -> Config:
+        """Our config: what all that descend from BART say alike, and `fields`.
+
+        Raises:
+            CheckpointError: a field is missing, or no model of ours can have it.
+        """
+        heads, decoder_heads = (self.get(f"{side}_attention_heads", kind=int) for side in ("encoder", "decoder"))
+        ffn, decoder_ffn = (self.get(f"{side}_ffn_dim", kind=int) for side in ("encoder", "decoder"))
+        stated = dict(
+            d_model=self.get("d_model", kind=int),
+            heads=heads,
+            decoder_heads=None if decoder_heads == heads else decoder_heads,
+            ffn=ffn,
+            decoder_ffn=None if decoder_ffn == ffn else decoder_ffn,
+            encoder_layers=self.get("encoder_layers", kind=int),
+            decoder_layers=self.get("decoder_layers", kind=int),
+            activation=self.activation("activation_function", ACTIVATIONS),
+            scale_embedding=self.get("scale_embedding", False, bool),
+            dropout=self.rate("dropout", 0.1),
+            attention_dropout=self.rate("attention_dropout", 0.0),
+            activation_dropout=self.rate("activation_dropout", 0.0),
+            positions="learned",
+            max_positions=self.get("max_position_embeddings", kind=int),
+        )
+        return self.config_of(**{**stated, **fields})
+
+    def rate(self, name: str, default: float) -> float:
         """A rate of dropout; it matters to further training only, so that an unreadable one is no fault."""
         value = self.fields.get(name, default)
         return float(value) if isinstance(value, int | float) else default
@@ -121,20 +138,29 @@ class HuggingFaceModel(Settings):
                 raise CheckpointError(f"{plan.source}: {there} differ, although {self.file} ties them")
         fields = plan.embeddings(source, target, projection)
         vocabulary = self.get("vocab_size", kind=int)
-        self._check_rows(source, fields["source_vocabulary"], "vocab_size", vocabulary)
+        self.check_rows(source, fields["source_vocabulary"], "vocab_size", vocabulary)
         if not shared:
             vocabulary = self.fields.get("decoder_vocab_size") or vocabulary
-            self._check_rows(target, fields["target_vocabulary"], "decoder_vocab_size", vocabulary)
-        return {**fields, "projection_bias": self._projection_bias(vocabulary)}
+            self.check_rows(target, fields["target_vocabulary"], "decoder_vocab_size", vocabulary)
+        return {**fields, "projection_bias": self.projection_bias(vocabulary)}
 
-    def _check_rows(self, table: str, rows: int, field: str, stated: int) -> None:
+    def check_rows(self, table: str, rows: int, field: str, stated: int) -> None:
+        """Check that a table has as many rows as a field of config.json says.
+
+        Raises:
+            CheckpointError: it has others.
+        """
         if rows != stated:
             raise CheckpointError(
                 f"{self.plan.source}: {table} has {rows} rows, but {self.file} says {field} = {stated}"
             )
 
-    def _projection_bias(self, vocabulary: int) -> bool:
-        """Map final_logits_bias with the ids that must never be made; whether the projection needs a bias at all."""
+    def projection_bias(self, vocabulary: int) -> bool:
+        """Map final_logits_bias with the ids that must never be made; whether the projection needs a bias at all.
+
+        Raises:
+            CheckpointError: its shape is not of this vocabulary, or a banned id is none of it.
+        """
         plan = self.plan
         name = "final_logits_bias"
         bias = torch.zeros(vocabulary)

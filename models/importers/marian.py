@@ -18,7 +18,7 @@ from txport.models.importers.settings import read_json
 from txport.models.importers.tokenizers.languages import chosen_language
 from txport.models.importers.tokenizers.pieces import completed, pieces_of
 from txport.models.importers.tokenizers.vocabulary import by_id, read_bytes, read_vocabulary, vocabulary_bytes
-from txport.models.transformer import sinusoids
+from txport.models.positions import sinusoids
 from txport.runtime.bundle.tokenizer_schema import Languages, TokenizerDescription, TokenizerFiles, ids_only
 from txport.runtime.errors import CheckpointError
 
@@ -47,7 +47,7 @@ def import_marian(directory: Path, options: ImportOptions) -> Imported:
     model.refuse(_NEUTRAL)
     shared = model.get("share_encoder_decoder_embeddings", True, bool)
     ours = model.config(unk_id=_MARIANS_UNK, **model.embeddings(shared=shared))
-    _positions(model.plan, model.prefix, ours)
+    map_positions(model.plan, model.prefix, ours)
     model.layers(ours)
     model.plan.check(ours)
     if not options.tokenizer:
@@ -60,7 +60,7 @@ def import_marian(directory: Path, options: ImportOptions) -> Imported:
     )
 
 
-def _positions(plan: ImportPlan, prefix: str, ours: Config) -> None:
+def map_positions(plan: ImportPlan, prefix: str, ours: Config) -> None:
     """The stored tables, which old files have, else what Marian computes."""
     for side, theirs in (("source", "encoder"), ("target", "decoder")):
         name = f"{prefix}{theirs}.embed_positions.weight"

@@ -88,10 +88,10 @@ class ImportPlan:
         self.parts[ours] = Part(tuple(tensor.shape), torch.float32, lambda i, j: tensor[i:j], origin)
 
     def change(self, ours: str, how: Callable[[Tensor], Tensor]) -> None:
-        """Our tensor, which was mapped already, becomes what `how` makes of all of it."""
+        """Our tensor, which was mapped already, becomes what `how` makes of all of it, in float32."""
         part = self.parts[ours]
         rows = part.shape[0]
-        self.parts[ours] = replace(part, read=lambda i, j: how(part.read(0, rows))[i:j])
+        self.parts[ours] = replace(part, dtype=torch.float32, read=lambda i, j: how(part.read(0, rows).float())[i:j])
 
     def affine(self, ours: str, theirs: str, *, optional_bias: bool = False) -> None:
         """Weight and bias of a linear layer or a LayerNorm; the bias is zeros where it may be missing, and is."""

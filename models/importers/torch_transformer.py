@@ -16,7 +16,7 @@ from txport.models.importers.plan import ImportPlan
 from txport.models.importers.settings import Settings
 from txport.models.importers.tokenizers.sentencepiece_models import own_sentencepiece
 from txport.models.importers.weights import read_tensors
-from txport.models.transformer import sinusoids
+from txport.models.positions import sinusoids
 from txport.runtime.bundle.strict_json import decode, read
 from txport.runtime.bundle.tokenizer_schema import ids_only
 from txport.runtime.errors import CheckpointError

@@ -111,9 +111,10 @@ def decoder(sizes: ModelSizes, floating: DType) -> Interface:
 
 def encoder_attention(sizes: ModelSizes, floating: DType) -> Interface:
     """Interface of the encoder whose own output and attention are read, both float32 whatever `floating` is."""
+    heads = sizes.encoder_heads or sizes.heads
     outputs = [
         *_tensors("float32", ("batch", "source", sizes.d_model), "memory"),
-        *_tensors("float32", (sizes.encoder_layers, "batch", sizes.heads, "source", "source"), "self_attention"),
+        *_tensors("float32", (sizes.encoder_layers, "batch", heads, "source", "source"), "self_attention"),
     ]
     return Interface(encoder(sizes, floating).inputs, tuple(outputs))
 

@@ -3,10 +3,10 @@
 An engine reads raw memory by this table, so nothing of it is believed. The C++ runtime checks the same.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from txport.runtime.bundle.parameters import WEIGHTS, Parameter, Parameters
+from txport.runtime.bundle.parameters import WEIGHTS, Architecture, Parameter, Parameters
 from txport.runtime.bundle.schema import Dimensions, FileEntry, ModelSizes
 
 ELEMENT_BYTES = {"float32": 4, "float16": 2, "int8": 1}
@@ -15,7 +15,7 @@ SOURCE_TOKENS = "source_embedding.tokens.weight"
 _LARGEST_SIZE = 2**31 - 1
 _SCALE_BYTES = 4
 _PARTS = ("weight", "bias")
-_ATTENTION = ("query", "key", "value", "output")
+_ATTENTION = ("query", "key", "value")
 
 
 @dataclass(frozen=True)
@@ -49,15 +49,13 @@ def parameter_faults(
         yield "parameters.architecture.embedding_scale must be greater than 0"
     if not 0 < architecture.layer_norm_epsilon < 1:
         yield "parameters.architecture.layer_norm_epsilon must be between 0 and 1"
-    if model.d_model != model.heads * model.head_dim:
-        yield f"parameters need a model.d_model of {model.heads * model.head_dim}, heads times head_dim"
     tensors: dict[str, Parameter] = {}
     for tensor in parameters.tensors:
         if tensor.name in tensors:
             yield f"parameters has the tensor {tensor.name!r} twice"
         tensors[tensor.name] = tensor
     known = set()
-    for expected in _expected(architecture.norm, tensors, model, dimensions):
+    for expected in _expected(architecture, tensors, model, dimensions):
         known.add(expected.name)
         if expected.name in tensors:
             yield from _tensor_faults(tensors[expected.name], expected, files[WEIGHTS].bytes)
@@ -74,37 +72,55 @@ def parameter_faults(
 
 
 def _expected(
-    norm: str, tensors: Mapping[str, Parameter], model: ModelSizes, dimensions: Dimensions
+    architecture: Architecture, tensors: Mapping[str, Parameter], model: ModelSizes, dimensions: Dimensions
 ) -> Iterator[Expected]:
     """The tensors of a model in order. Lazily: a manifest may claim billions of layers, but it lists few."""
-    width = model.d_model
+    width, parts = model.d_model, _PARTS if architecture.norm_kind == "layer" else _PARTS[:1]
     normed = any(f"{side}_embedding.norm.{part}" in tensors for side in ("source", "target") for part in _PARTS)
+    relative = any(f"{side}_positions.weight" in tensors for side in ("encoder", "decoder"))
     sides = (
         ("source", model.source_vocabulary, dimensions.source),
         ("target", model.target_vocabulary, dimensions.target),
     )
     for side, vocabulary, length in sides:
         yield Expected(f"{side}_embedding.tokens.weight", (vocabulary, width), True, side == "source")
-        yield Expected(f"{side}_embedding.positions", ("positions", width), least=length.max)
+        if not relative:
+            yield Expected(f"{side}_embedding.positions", ("positions", width), least=length.max)
         if normed:
-            yield from _norm(f"{side}_embedding.norm", width)
-    for layer in range(model.encoder_layers):
-        yield from _sublayer(f"encoder.{layer}.attention", width)
-        yield from _feed_forward(f"encoder.{layer}.feed_forward", width, tensors)
-    if norm != "post":
-        yield from _norm("encoder_norm", width)
-    for layer in range(model.decoder_layers):
-        yield from _sublayer(f"decoder.{layer}.self_attention", width)
-        yield from _sublayer(f"decoder.{layer}.cross_attention", width)
-        yield from _feed_forward(f"decoder.{layer}.feed_forward", width, tensors)
-    if norm != "post":
-        yield from _norm("decoder_norm", width)
+            yield from _norm(f"{side}_embedding.norm", width, parts)
+    stacks = (
+        ("encoder", model.encoder_layers, model.encoder_heads or model.heads, ("attention",)),
+        ("decoder", model.decoder_layers, model.heads, ("self_attention", "cross_attention")),
+    )
+    for stack, layers, heads, attentions in stacks:
+        if relative:
+            yield from _relative(stack, layers, heads, tensors, dimensions)
+        inner = heads * model.head_dim
+        for layer in range(layers):
+            for attention in attentions:
+                yield from _attention(f"{stack}.{layer}.{attention}", inner, width)
+                yield from _norm(f"{stack}.{layer}.{attention}_residual.norm", width, parts)
+            yield from _feed_forward(f"{stack}.{layer}.feed_forward", width, tensors)
+            yield from _norm(f"{stack}.{layer}.feed_forward_residual.norm", width, parts)
+        if architecture.norm != "post":
+            yield from _norm(f"{stack}_norm", width, parts)
     yield Expected("projection.weight", (model.target_vocabulary, width), True, True)
     yield Expected("projection.bias", (model.target_vocabulary,), optional=True)
 
 
-def _norm(name: str, width: int) -> Iterator[Expected]:
-    for part in _PARTS:
+def _relative(
+    stack: str, layers: int, heads: int, tensors: Mapping[str, Parameter], dimensions: Dimensions
+) -> Iterator[Expected]:
+    """The table of relative positions: the encoder's has distances to both sides."""
+    name = f"{stack}_positions.weight"
+    found = tensors.get(name)
+    columns = layers * heads if found is not None and found.shape[1:] == (layers * heads,) else heads
+    least = 2 * dimensions.source.max - 1 if stack == "encoder" else dimensions.target.max
+    yield Expected(name, ("distances", columns), least=least)
+
+
+def _norm(name: str, width: int, parts: Sequence[str]) -> Iterator[Expected]:
+    for part in parts:
         yield Expected(f"{name}.{part}", (width,))
 
 
@@ -113,10 +129,10 @@ def _linear(name: str, outputs: int | str, inputs: int | str) -> Iterator[Expect
     yield Expected(f"{name}.bias", (outputs,), optional=True)
 
 
-def _sublayer(name: str, width: int) -> Iterator[Expected]:
+def _attention(name: str, inner: int, width: int) -> Iterator[Expected]:
     for part in _ATTENTION:
-        yield from _linear(f"{name}.{part}", width, width)
-    yield from _norm(f"{name}_residual.norm", width)
+        yield from _linear(f"{name}.{part}", inner, width)
+    yield from _linear(f"{name}.output", width, inner)
 
 
 def _feed_forward(name: str, width: int, tensors: Mapping[str, Parameter]) -> Iterator[Expected]:
@@ -124,8 +140,9 @@ def _feed_forward(name: str, width: int, tensors: Mapping[str, Parameter]) -> It
     yield Expected(f"{name}.inner.weight", ("inner", width), True)
     inner = tensors[f"{name}.inner.weight"].shape[0]
     yield Expected(f"{name}.inner.bias", (inner,), optional=True)
+    if f"{name}.gate.weight" in tensors:
+        yield from _linear(f"{name}.gate", inner, width)
     yield from _linear(f"{name}.outer", width, inner)
-    yield from _norm(f"{name}_residual.norm", width)
 
 
 def _tensor_faults(tensor: Parameter, expected: Expected, size: int) -> Iterator[str]:

@@ -2,12 +2,13 @@
 
 Graphs pack and fold their weights. An engine without graphs, which knows the arithmetic of the Transformer,
 finds the same bytes by this table, under the names of the model's state dict (`txport.models.transformer`). Sinusoidal
-positions are stored as learned ones are. Weight and bias of every `query` are stored times head_dim^-0.5, as the graphs
-have them. Where `source_embedding.tokens.weight` or `projection.weight` is missing, it is the same tensor as
+positions are stored as learned ones are; relative ones as `RelativePositions.table` has them, a row for each distance
+and a column for each head, of one layer or of all. Weight and bias of every `query` are stored times head_dim^-0.5, as
+the graphs have them. Where `source_embedding.tokens.weight` or `projection.weight` is missing, it is the same tensor as
 `target_embedding.tokens.weight`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 WEIGHTS = "onnx/weights.bin"
@@ -19,16 +20,18 @@ class Architecture:
     """Arithmetic of the model that sizes and tensors do not say.
 
     Attributes:
-        norm: LayerNorm after each sublayer ("post"; "post_final" with one more at the end) or before it ("pre").
-        activation: of the feed-forward layers; "gelu" is by erf.
+        norm: after each sublayer ("post"; "post_final" with one more at the end) or before it ("pre").
+        activation: of the feed-forward layers, or of their gates; "gelu" is by erf, "gelu_tanh" by tanh.
         embedding_scale: what the embedding of a token is multiplied by before its position is added.
-        layer_norm_epsilon: added to the variance.
+        layer_norm_epsilon: added to the variance, or to the mean square.
+        norm_kind: LayerNorm, or RMSNorm, which has no bias.
     """
 
     norm: Literal["post", "pre", "post_final"]
-    activation: Literal["relu", "gelu", "silu"]
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu"]
     embedding_scale: float
     layer_norm_epsilon: float
+    norm_kind: Literal["layer", "rms"] = field(default="layer", metadata={"added": True})
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,13 @@ class MadeBy:
 
 @dataclass(frozen=True)
 class ModelSizes:
-    """Sizes of a runtime's buffers; `copies` says that a step reads the source's ids as well."""
+    """Sizes of a runtime's buffers.
+
+    Attributes:
+        heads: of the decoder, and of the encoder unless `encoder_heads` says otherwise.
+        head_dim: of the decoder.
+        copies: whether a step reads the source's ids as well.
+    """
 
     encoder_layers: int
     decoder_layers: int
@@ -62,6 +68,7 @@ class ModelSizes:
     source_vocabulary: int
     target_vocabulary: int
     copies: bool = added(False)
+    encoder_heads: int | None = added(None)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator
 
-from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, Vocabularies
+from txport.runtime.bundle.tokenizer_schema import FIRST_BYTE, WITHOUT_FILES, TokenizerDescription, Vocabularies
 
 _LISTS = ("source_prefix", "source_suffix", "target_prefix")
 
@@ -18,14 +18,16 @@ def tokenizer_faults(
         vocabularies: the ids that the model has.
     """
     yield from _file_faults(tokenizer, files)
+    if tokenizer.kind == "bytes" and (least := FIRST_BYTE + 256) > min(vocabularies.source, vocabularies.target):
+        yield f"tokenizer.kind 'bytes' needs vocabularies of {least} ids"
     yield from _list_faults(tokenizer, vocabularies)
     yield from _language_faults(tokenizer, vocabularies)
 
 
 def _file_faults(tokenizer: TokenizerDescription, listed: Collection[str]) -> Iterator[str]:
     for side, files in (("source", tokenizer.source), ("target", tokenizer.target)):
-        if (files is None) != (tokenizer.kind == "none"):
-            yield f"tokenizer.{side} must be null for kind 'none' and an object for every other kind"
+        if (files is None) != (tokenizer.kind in WITHOUT_FILES):
+            yield f"tokenizer.{side} must be null for the kinds 'none' and 'bytes' and an object for every other kind"
         if files is None:
             continue
         if files.vocabulary is not None and tokenizer.kind == "tokenizers":

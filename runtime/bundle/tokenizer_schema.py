@@ -3,6 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal
 
+# Kinds of which there are no files.
+WITHOUT_FILES = ("none", "bytes")
+# The id of the byte 0 in the kind "bytes"; before it are padding, the end of sequence and the unknown id.
+FIRST_BYTE = 3
+
 # Stands among ids for the id of the language that is chosen for a sentence.
 Placeholder = Literal["source_language", "target_language"]
 SOURCE_LANGUAGE: Placeholder = "source_language"
@@ -59,16 +64,16 @@ class TokenizerDescription:
     """Kind "none" takes and gives ids only; "tokenizers" is for Python; ids of the lists may be placeholders.
 
     Attributes:
-        kind: the library of the models.
-        source: none for kind "none".
-        target: none for kind "none"; perhaps the same files as `source`.
+        kind: the library of the models, or "bytes": those of UTF-8, from the id 3 on (ByT5: Xue et al. 2021).
+        source: none for the kinds "none" and "bytes".
+        target: likewise; perhaps the same files as `source`.
         source_prefix: what stands before the ids of each source text.
         source_suffix: what stands after them, eos for most models.
         target_prefix: what each answer is forced to begin with, after bos and before any prefix of the user's.
         languages: none where there is nothing to choose.
     """
 
-    kind: Literal["sentencepiece", "tokenizers", "none"]
+    kind: Literal["sentencepiece", "tokenizers", "bytes", "none"]
     source: TokenizerFiles | None
     target: TokenizerFiles | None
     source_prefix: tuple[Placeholder | int, ...]

@@ -113,7 +113,7 @@ class TeacherForcing:
     def attentions(self, sources: Sequence[Ids]) -> Iterator[tuple[int, Float32]]:
         """The encoder's self-attention `[layers, heads, s, s]` for each source, float32, likewise."""
         model = self._manifest.model
-        maps = model.encoder_layers * model.heads
+        maps = model.encoder_layers * (model.encoder_heads or model.heads)
         yield from self._encoded(sources, "self_attention", lambda s, _: maps * s * s)
 
     def _encoded(

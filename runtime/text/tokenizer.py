@@ -5,7 +5,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import sentencepiece
-from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, TokenizerFiles, Vocabularies, plain
+from txport.runtime.bundle.tokenizer_schema import (
+    FIRST_BYTE,
+    TokenizerDescription,
+    TokenizerFiles,
+    Vocabularies,
+    plain,
+)
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.libraries import needs
 from txport.runtime.text.affixes import Affixes, affixes, split_marker, with_unknown_target
@@ -151,6 +157,24 @@ class FromTokenizers(Side):
     def piece(self, token: int) -> str | None:
         piece: str | None = self._tokenizer.id_to_token(token)
         return piece
+
+
+class Bytes(Side):
+    """The bytes of UTF-8, as ByT5 has them: what is no byte, and bytes of no character, leave no text."""
+
+    def encode(self, text: str) -> list[int]:
+        return [byte + FIRST_BYTE for byte in _valid(text).encode()]
+
+    def locate(self, text: str) -> tuple[list[int], list[Span]]:
+        spans = [(i, i + 1) for i, character in enumerate(_valid(text)) for _ in character.encode()]
+        return self.encode(text), spans
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return bytes(i - FIRST_BYTE for i in ids if 0 <= i - FIRST_BYTE < 256).decode(errors="ignore")
+
+    def piece(self, token: int) -> str | None:
+        byte = token - FIRST_BYTE
+        return (chr(byte) if 32 < byte < 127 else f"<0x{byte:02X}>") if 0 <= byte < 256 else None
 
 
 class TextTokenizer(Tokenizer):
@@ -304,9 +328,11 @@ def open_tokenizer(
         BundleError: a file is missing, damaged, or has more pieces than the model has ids.
         MissingLibrary: the library that it needs is not installed.
     """
+    unk = vocabularies.unk
+    if description.kind == "bytes":
+        return TextTokenizer(Bytes(), Bytes(), description, unk)
     if description.source is None or description.target is None:
         return IdsOnly(description)
-    unk = vocabularies.unk
     source = _side(directory, description.kind, description.source, unk, vocabularies.source)
     same = description.source == description.target and vocabularies.source == vocabularies.target
     target = source if same else _side(directory, description.kind, description.target, unk, vocabularies.target)

@@ -19,8 +19,11 @@ def write_fused_bundle(directory: Path, model: Transformer, form: Form = "float3
     """Write what the engine reads: every tensor of the model contiguous, matrices in `form`, all else in float32."""
     config, longest = model.config, model.config.max_positions
     tensors = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
-    for side in ("source_embedding", "target_embedding"):
-        tensors[f"{side}.positions"] = getattr(model, side).positions.detach().numpy()
+    for side, stack in (("source_embedding", "encoder"), ("target_embedding", "decoder")):
+        if config.positions == "relative":
+            tensors[f"{stack}_positions.weight"] = getattr(model, f"{stack}_positions").table(longest).detach().numpy()
+        else:
+            tensors[f"{side}.positions"] = getattr(model, side).positions.detach().numpy()
     shared = {name for name, tied in zip(TIED, (config.share_embeddings, config.tie_projection), strict=True) if tied}
     (directory / "onnx").mkdir(parents=True)
     for name in ("encoder", "decoder_step.ort"):
@@ -37,8 +40,8 @@ def write_fused_bundle(directory: Path, model: Transformer, form: Form = "float3
             if name in shared:
                 continue
             if ".query." in name:
-                values = values * np.float32(config.head_dim**-0.5)
-            matrix = values.ndim == 2 and not name.endswith(".positions")
+                values = values * np.float32(config.decoder.head_dim**-0.5)
+            matrix = values.ndim == 2 and "positions" not in name
             dtype: ParameterType = form if matrix else "float32"
             scales = None
             if dtype == "int8":
@@ -47,7 +50,8 @@ def write_fused_bundle(directory: Path, model: Transformer, form: Form = "float3
             strides = (values.shape[1], 1) if values.ndim == 2 else (1,)
             table.append(Parameter(name, dtype, write(values.astype(dtype)), values.shape, strides, scales))
     scale = model.source_embedding.scale
-    architecture = Architecture(config.norm, config.activation, scale, config.layer_norm_epsilon)  # type: ignore[arg-type]
+    kinds = config.layer_norm_epsilon, config.norm_kind
+    architecture = Architecture(config.norm, config.activation, scale, *kinds)  # type: ignore[arg-type]
     return _manifest(model, Parameters(architecture, tuple(table)), form, longest, batch, directory).write(directory)
 
 

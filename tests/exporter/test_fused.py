@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_fused_bundle import Form, write_fused_bundle
 from moved_rows import Turn, check_moves, turns
-from numpy_runner import LAYER_NORM, random_model
+from numpy_runner import FUSED, random_model
 from txport.exporter.reference import answers, pad
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.manifest import Manifest
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=f"needs the fused 
 LIMIT = 32
 SOURCE = st.lists(st.integers(4, 63), min_size=0, max_size=LIMIT - 1).map(lambda ids: [*ids, 3])
 SOURCES = st.lists(SOURCE, min_size=1, max_size=20)
-# What LAYER_NORM lacks: heads that fill no vector, widths that no vector divides, layers of any number.
+# What FUSED lacks: heads that fill no vector, widths that no vector divides, layers of any number.
 MORE: dict[str, dict[str, Any]] = {
     "one_head": {"heads": 1, "ffn": 100},
     "narrow_heads": {"heads": 16, "activation": "gelu"},
@@ -41,7 +41,7 @@ MORE: dict[str, dict[str, Any]] = {
     # So many weights that threads share rows which they would else have apart.
     "large": {"encoder_layers": 1, "decoder_layers": 1, "target_vocabulary": 90_000, "share_embeddings": False},
 }  # fmt: skip
-MODELS = {**LAYER_NORM, **MORE}
+MODELS = {**FUSED, **MORE}
 
 
 @functools.cache

@@ -14,6 +14,8 @@ from txport.exporter.graphs.write import ATTENTION
 from txport.models.config import preset
 from txport.models.transformer import Transformer
 
+T5 = {"norm": "pre", "norm_kind": "rms", "positions": "relative", "position_buckets": 6, "position_distance": 9}
+GATED = {"feed_forward": "gated", "activation": "silu"}
 # Every option of the model appears at least once; head_dim 12 is one that ONNX Runtime's fused attention refuses.
 OPTIONS: dict[str, dict[str, Any]] = {
     "post": {},
@@ -26,11 +28,19 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "rms": {"norm_kind": "rms", "norm": "pre", "embedding_norm": True},
     "power": {"norm_kind": "power", "norm": "pre", "tie_projection": False, "attention_bias": False},
     "batch": {"norm_kind": "batch", "norm": "post_final", "embedding_norm": True},
+    "t5": {**T5, "head_dim": 24, "scale_embedding": False, "attention_bias": False, "feed_forward_bias": False},
+    "umt5": {**T5, "position_tables": "layer", "tie_projection": False, **GATED, "activation": "gelu_tanh"},
+    "sides": {"heads": 2, "decoder_heads": 4, "head_dim": 16, "encoder_layers": 3, "ffn": 48, "decoder_ffn": 80},
+    "relative_odd": {"positions": "relative", "head_dim": 12, "decoder_heads": 3},
     "copies": {"copy_heads": ((1, 0), (0, 3)), "norm": "pre", "projection_bias": True},
 }
 
-# Those that the fused engine for CPUs computes.
-LAYER_NORM = {name: options for name, options in OPTIONS.items() if not {"norm_kind", "copy_heads"} & options.keys()}
+# Those that the fused engine for CPUs computes: with LayerNorm or RMSNorm.
+FUSED = {
+    name: options
+    for name, options in OPTIONS.items()
+    if options.get("norm_kind", "layer") in ("layer", "rms") and "copy_heads" not in options
+}
 
 
 def random_model(**overrides: Any) -> Transformer:
@@ -96,7 +106,7 @@ class NumpyRunner:
         return run_graph(self._encoder, {"input_ids": ids, "source_lengths": lengths})
 
     def empty_caches(self, rows: int, length: int) -> dict[str, np.ndarray]:
-        shape = (rows, self.config.heads, length, self.config.head_dim)
+        shape = (rows, self.config.decoder.heads, length, self.config.decoder.head_dim)
         dtypes = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
         names = [name for name in self._inputs if name.startswith("self_")]
         return {name: np.zeros(shape, dtypes[self._inputs[name].type]) for name in names}

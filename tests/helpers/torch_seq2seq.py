@@ -4,7 +4,7 @@ import math
 
 import torch
 from torch import Tensor, nn
-from txport.models.transformer import sinusoids
+from txport.models.positions import sinusoids
 
 
 class TorchSeq2Seq(nn.Module):

@@ -20,7 +20,16 @@ def written(directory: Path, value: object) -> Config:
     return read_config(directory)
 
 
+NEUTRAL: list[tuple[str, Any]] = [
+    *((field, None) for field in ("activation_dropout", "head_dim", "decoder_heads", "decoder_ffn")),
+    *((field, []) for field in ("alignment_heads", "copy_heads")),
+]
 WRONG_VALUES = [
+    ("head_dim", 0),
+    ("decoder_heads", 0),
+    ("decoder_ffn", 2**25),
+    ("position_tables", "shared"),
+    ("feed_forward", "glu"),
     ("source_vocabulary", 0),
     ("target_vocabulary", -8),
     ("d_model", 0),
@@ -54,7 +63,8 @@ WRONG_VALUES = [
 # Checkpoints from before there were these fields do not have them.
 ADDED = (
     "attention_dropout", "activation_dropout", "attention_bias", "initialisation", "alignment_heads", "copy_heads",
-    "norm_kind",
+    "norm_kind", "head_dim", "decoder_heads", "decoder_ffn", "position_buckets", "position_distance", "position_tables",
+    "feed_forward", "feed_forward_bias",
 )  # fmt: skip
 
 
@@ -80,14 +90,22 @@ def test_every_field_survives_json(tmp_path: Path) -> None:
         target_vocabulary=64,
         d_model=48,
         heads=3,
+        head_dim=24,
         ffn=96,
+        decoder_heads=4,
+        decoder_ffn=40,
         encoder_layers=1,
         decoder_layers=4,
         norm="pre",
         norm_kind="power",
         positions="learned",
         max_positions=99,
+        position_buckets=16,
+        position_distance=50,
+        position_tables="layer",
         activation="silu",
+        feed_forward="gated",
+        feed_forward_bias=False,
         share_embeddings=False,
         tie_projection=False,
         projection_bias=True,
@@ -116,7 +134,7 @@ def test_every_field_survives_json(tmp_path: Path) -> None:
 def test_a_missing_or_mistyped_field_is_refused_by_name(tmp_path: Path, field: str) -> None:
     value = dataclasses.asdict(small(activation_dropout=0.1))
     for wrong in (None, [], {"x": 1}, "3" if not isinstance(value[field], str) else 3):
-        if (field, wrong) in (("activation_dropout", None), ("alignment_heads", []), ("copy_heads", [])):
+        if (field, wrong) in NEUTRAL:
             continue
         with pytest.raises(CheckpointError, match=field):
             written(tmp_path, {**value, field: wrong})

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from txport.models.config import Config, preset
-from txport.models.transformer import Attention, Transformer, sinusoids
+from txport.models.positions import sinusoids
+from txport.models.transformer import Attention, Transformer
 
 MakeModel = Callable[..., Transformer]
 TOLERANCE = {"atol": 1e-5, "rtol": 0.0}

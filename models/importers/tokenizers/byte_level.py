@@ -24,8 +24,9 @@ def byte_level_tokenizer(directory: Path, rows: int) -> bytes:
         file, data = directory / "vocab.json", _made(directory, rows)
     try:
         value = json.loads(data)
-        ids = [*value["model"]["vocab"].values(), *(token["id"] for token in value["added_tokens"])]
-        largest = max(ids)
+        pieces = value["model"]["vocab"]  # by their ids, or in the order of these
+        ids = pieces.values() if isinstance(pieces, dict) else range(len(pieces))
+        largest = max(*ids, *(token["id"] for token in value["added_tokens"]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{file} is no byte-level tokenizer ({error!r}): give --no-tokenizer") from None
     if largest >= rows:

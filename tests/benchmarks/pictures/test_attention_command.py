@@ -18,7 +18,8 @@ from toy import BUNDLE
 from txport.benchmarks import attention_command
 from txport.benchmarks.pictures.maps import KINDS, read_maps
 from txport.models.checkpoint import load_checkpoint
-from txport.models.transformer import AttentionMaps, sinusoids
+from txport.models.positions import sinusoids
+from txport.models.transformer import AttentionMaps
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.options import Options
 

@@ -110,9 +110,10 @@ inline double round_to_int8(std::vector<double>& row, std::size_t first, std::si
   return largest / 127;
 }
 
-// What one query [k] gets of keys and values [length, k], with int8 where the engine rounds to int8.
+// What one query [k] gets of keys and values [length, k], each score plus its `bias`, with int8 where the engine rounds
+// to int8.
 inline std::vector<double> attention(std::vector<double> query, const std::vector<float>& all_keys,
-                                     const std::vector<float>& all_values, bool int8) {
+                                     const std::vector<float>& all_values, const float* bias, bool int8) {
   const std::size_t k = query.size();
   const std::size_t length = all_keys.size() / k;
   std::vector<double> keys(all_keys.begin(), all_keys.end());
@@ -126,7 +127,7 @@ inline std::vector<double> attention(std::vector<double> query, const std::vecto
   std::vector<double> weights;
   double total = 0;
   for (std::size_t t = 0; t < length; ++t) {
-    double score = 0;
+    double score = bias == nullptr ? 0 : static_cast<double>(bias[t]);
     for (std::size_t i = 0; i < k; ++i) score += query[i] * keys[t * k + i];
     weights.push_back(std::exp(score));
     total += weights.back();
@@ -300,9 +301,16 @@ void CheckNorm(std::size_t d, std::mt19937& random) {
   std::vector<float> weight = weights;
   weight.resize(padded(d));
   Block y(padded(d) * sizeof(float));
-  LayerNorm(floats_of(x), {weight, weight}, 1e-5F, d, floats_in(y));
   double mean = 0;
   double square = 0;
+  for (const double value : values) square += value * value / static_cast<double>(d);
+  LayerNorm(floats_of(x), {weight, {}}, 1e-5F, d, floats_in(y));  // RMSNorm
+  for (std::size_t i = 0; i < padded(d); ++i) {
+    const double expected = i < d ? values[i] / std::sqrt(square + 1e-5) * static_cast<double>(weights[i]) : 0;
+    REQUIRE(static_cast<double>(floats_of(y)[i]) == doctest::Approx(expected).epsilon(1e-4));
+  }
+  LayerNorm(floats_of(x), {weight, weight}, 1e-5F, d, floats_in(y));
+  square = 0;
   for (const double value : values) mean += value / static_cast<double>(d);
   for (const double value : values) square += (value - mean) * (value - mean) / static_cast<double>(d);
   for (std::size_t i = 0; i < padded(d); ++i) {
@@ -329,6 +337,8 @@ void CheckFunctions() {
     };
     REQUIRE(activated(Activation::relu) == std::max(exact, 0.0));
     REQUIRE(std::abs(activated(Activation::gelu) - exact / 2 * (1 + std::erf(exact / std::sqrt(2.0)))) < 4e-6);
+    const double slope = std::sqrt(2 / std::acos(-1.0)) * (exact + 0.044715 * exact * exact * exact);
+    REQUIRE(std::abs(activated(Activation::gelu_tanh) - exact / 2 * (1 + std::tanh(slope))) < 4e-6);
     REQUIRE(std::abs(activated(Activation::silu) - exact / (1 + std::exp(-exact))) < 4e-6);
   }
 }
@@ -397,20 +407,23 @@ void CheckAttention(std::size_t k, std::size_t length, std::size_t rows, bool in
     }
   }
   Block out(rows * kHeads * width * sizeof(float));
+  const bool biased = random() % 2 == 0;
+  PositionBias bias{{}, 2, kHeads, 2 * (length + rows) + kPanel, length + rows};
+  if (biased) bias.values = numbers(2 * kHeads * bias.stride, -1, random);
   const std::size_t stride = kHeads * width;
-  Attend(Whole{memory.data()}, shape, 1, {first, kHeads}, length, {floats_of(queries), rows, stride, width}, own,
-         {floats_in(out), stride});
+  const Queries asked{floats_of(queries), rows, stride, width, random() % length};
+  Attend(Whole{memory.data()}, shape, 1, {first, kHeads}, length, asked, bias, 1, own, {floats_in(out), stride});
   Block same(stride * sizeof(float));
   for (std::size_t row = 0; row < rows; ++row) {
-    Attend(Paged{paged.pages.data()}, paged.shape, 1, {first, kHeads}, length,
-           {floats_of(queries) + row * stride, 1, 0, width}, own, {floats_in(same), 0});
+    const Queries one{asked.data + row * stride, 1, 0, width, asked.position + row};
+    Attend(Paged{paged.pages.data()}, paged.shape, 1, {first, kHeads}, length, one, bias, 1, own, {floats_in(same), 0});
     const float* expected = floats_of(out) + row * stride;
     REQUIRE(std::equal(expected + first * width, expected + stride, floats_of(same) + first * width));
   }
   for (std::size_t n = first; n < rows * kHeads; n += n % kHeads + 1 < kHeads ? 1 : 1 + first) {
     const std::vector<double> expected = attention(
         {query.begin() + static_cast<std::ptrdiff_t>(n * k), query.begin() + static_cast<std::ptrdiff_t>(n * k + k)},
-        keys[n % kHeads], values[n % kHeads], int8);
+        keys[n % kHeads], values[n % kHeads], bias.of(1, n % kHeads, asked.position + n / kHeads), int8);
     for (std::size_t i = 0; i < k; ++i) {
       // Numbers in the middle between two steps may become either.
       REQUIRE(std::abs(static_cast<double>(floats_of(out)[n * width + i]) - expected[i]) < (int8 ? 0.02 : 1e-5));

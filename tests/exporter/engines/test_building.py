@@ -50,7 +50,7 @@ def test_every_graph_becomes_an_engine_of_its_layers_and_precision(option: str, 
     builds = [("standard", encoder_profiles(manifest, BUCKETS), None)]
     builds += [("scatter", step_profiles(manifest, BUCKETS.batches, BUCKETS.targets), None)]
     # Its Attention has kernels for heads of a multiple of 8 only.
-    fused = config.head_dim % 8 == 0
+    fused = config.decoder.head_dim % 8 == 0
     builds += [("tensorscatter", step_profiles(manifest, BUCKETS.batches, [32]), 32)] if fused else []
     for lowering, profiles, target in builds:
         engine = builder.build(graph_of(manifest, lowering), f"{lowering}.plan", profiles, target)

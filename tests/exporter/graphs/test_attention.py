@@ -87,13 +87,13 @@ def test_the_first_layer_is_a_softmax_written_in_numpy() -> None:
 
     def linear(part: torch.nn.Linear, x: np.ndarray) -> np.ndarray:
         y = x @ part.weight.detach().double().numpy().T + part.bias.detach().double().numpy()
-        return y.reshape(len(x), config.heads, config.head_dim).transpose(1, 0, 2)
+        return y.reshape(len(x), config.encoder.heads, config.encoder.head_dim).transpose(1, 0, 2)
 
     for row, length in enumerate(SOURCE):
         table = model.source_embedding.tokens.weight.detach().double().numpy()
         x = table[source[row, :length]] * np.sqrt(config.d_model)
         x = x + model.source_embedding.positions[:length].double().numpy()
-        scores = linear(layer.query, x) @ linear(layer.key, x).transpose(0, 2, 1) / np.sqrt(config.head_dim)
+        scores = linear(layer.query, x) @ linear(layer.key, x).transpose(0, 2, 1) / np.sqrt(config.encoder.head_dim)
         weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
         np.testing.assert_allclose(found["self_attention"][0, row, :, :length, :length], weights, atol=1e-5)
 

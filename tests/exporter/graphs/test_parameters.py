@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
-from numpy_runner import LAYER_NORM, graphs_of, random_model
+from numpy_runner import FUSED, graphs_of, random_model
 from txport.exporter.bundle import write_graphs
 from txport.exporter.graphs.float16 import to_float16
 from txport.exporter.graphs.int8 import convertible, to_int8
@@ -82,20 +82,23 @@ def rebuilt(tensor: Parameter, data: bytes) -> np.ndarray:
 
 
 def expected(model: Transformer) -> dict[str, np.ndarray]:
-    """The state dict with what the format says of it: positions for all, and queries times head_dim^-0.5."""
+    """The state dict with what the format says of it: positions for all, whole tables of relative ones, and queries times head_dim^-0.5."""
     values = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-    for side in ("source_embedding", "target_embedding"):
-        values[f"{side}.positions"] = getattr(model, side).positions.detach()[:LENGTH]
+    for side, stack in (("source_embedding", "encoder"), ("target_embedding", "decoder")):
+        if model.config.positions == "relative":
+            values[f"{stack}_positions.weight"] = getattr(model, f"{stack}_positions").table(LENGTH).detach()
+        else:
+            values[f"{side}.positions"] = getattr(model, side).positions.detach()[:LENGTH]
     for name in values:
         if ".query." in name:
-            values[name] = values[name] * model.config.head_dim**-0.5
+            values[name] = values[name] * model.config.decoder.head_dim**-0.5
     return {name: value.numpy() for name, value in values.items()}
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-@pytest.mark.parametrize("options", LAYER_NORM)
+@pytest.mark.parametrize("options", FUSED)
 def test_every_parameter_is_rebuilt(options: str, form: Callable[[dict[str, ir.Model]], None], tmp_path: Path) -> None:
-    model = random_model(**LAYER_NORM[options], ffn=200)
+    model = random_model(**{"ffn": 200, **FUSED[options]})
     config = model.config
     table = table_of(model, form, tmp_path)
     data = (tmp_path / "weights.bin").read_bytes()
@@ -121,6 +124,7 @@ def test_every_parameter_is_rebuilt(options: str, form: Callable[[dict[str, ir.M
         config.activation,
         config.d_model**0.5 if config.scale_embedding else 1.0,
         config.layer_norm_epsilon,
+        config.norm_kind,
     )
 
 

@@ -34,6 +34,8 @@ GRID: dict[str, tuple[str, dict[str, Any]]] = {
     "bart": ("Bart", {"eos_bias": 5.5}),
     "bart_three_heads": ("Bart", {"d_model": 30, "encoder_attention_heads": 3, "decoder_attention_heads": 3}),
     "bart_scaled": ("Bart", {"scale_embedding": True, "activation_function": "relu", "encoder_layers": 1}),
+    "distilbart": ("Bart", {"decoder_layers": 1, "encoder_layers": 3, "eos_bias": 1.6}),
+    "sides": ("Bart", {"decoder_attention_heads": 4, "decoder_ffn_dim": 40, "eos_bias": 1.6}),
     "mbart": ("MBart", {"scale_embedding": True}),
     "mbart_untied": ("MBart", {"tie_word_embeddings": False, "encoder_layers": 1, "activation_function": "relu"}),
 }

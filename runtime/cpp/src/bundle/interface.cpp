@@ -48,7 +48,7 @@ Interface interface_of(const std::string& role, const ModelSizes& sizes, const s
     if (role == kEncoderAttention) {
       add(result.outputs, {"memory"}, "float32", {"batch", "source", sizes.d_model});
       add(result.outputs, {"self_attention"}, "float32",
-          {sizes.encoder_layers, "batch", sizes.heads, "source", "source"});
+          {sizes.encoder_layers, "batch", sizes.encoder_heads, "source", "source"});
       return result;
     }
     add(result.outputs, cross, floating, cross_shape);

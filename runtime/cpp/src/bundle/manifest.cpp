@@ -25,11 +25,16 @@ MadeBy decode_made_by(const Value& value) {
 ModelSizes decode_model(const Value& value) {
   value.fields(
       {"encoder_layers", "decoder_layers", "d_model", "heads", "head_dim", "source_vocabulary", "target_vocabulary"},
-      {"copies"});
-  return {value["encoder_layers"].integer(),    value["decoder_layers"].integer(),
-          value["d_model"].integer(),           value["heads"].integer(),
-          value["head_dim"].integer(),          value["source_vocabulary"].integer(),
-          value["target_vocabulary"].integer(), value.has("copies") && value["copies"].boolean()};
+      {"copies", "encoder_heads"});
+  return {value["encoder_layers"].integer(),
+          value["decoder_layers"].integer(),
+          value["d_model"].integer(),
+          value["heads"].integer(),
+          value["head_dim"].integer(),
+          value["source_vocabulary"].integer(),
+          value["target_vocabulary"].integer(),
+          value.has("copies") && value["copies"].boolean(),
+          value[value.has("encoder_heads") ? "encoder_heads" : "heads"].integer()};
 }
 
 SpecialTokens decode_tokens(const Value& value) {
@@ -130,7 +135,7 @@ std::optional<Languages> decode_languages(const Value& value) {
 
 TokenizerDescription decode_tokenizer(const Value& value) {
   value.fields({"kind", "source", "target", "source_prefix", "source_suffix", "target_prefix", "languages"});
-  return {value["kind"].literal({"sentencepiece", "tokenizers", "none"}),
+  return {value["kind"].literal({"sentencepiece", "tokenizers", "bytes", "none"}),
           decode_side(value["source"]),
           decode_side(value["target"]),
           decode_affixes(value["source_prefix"]),

@@ -82,18 +82,21 @@ class Table {
       require(tensors_.emplace(tensor.name, &tensor).second,
               "parameters has the tensor " + quote(tensor.name) + " twice");
     }
-    check_embeddings();
+    const bool relative = has("encoder_positions.weight") || has("decoder_positions.weight");
+    check_embeddings(relative);
     const bool final_norms = parameters_.architecture.norm != "post";
+    if (relative) check_relative(true);
     for (std::int64_t i = 0; i < sizes_.encoder_layers; ++i) {
       const std::string layer = "encoder." + std::to_string(i) + ".";
-      check_attention(layer + "attention");
+      check_attention(layer + "attention", sizes_.encoder_heads);
       check_feed_forward(layer + "feed_forward");
     }
     if (final_norms) check_norm("encoder_norm");
+    if (relative) check_relative(false);
     for (std::int64_t i = 0; i < sizes_.decoder_layers; ++i) {
       const std::string layer = "decoder." + std::to_string(i) + ".";
-      check_attention(layer + "self_attention");
-      check_attention(layer + "cross_attention");
+      check_attention(layer + "self_attention", sizes_.heads);
+      check_attention(layer + "cross_attention", sizes_.heads);
       check_feed_forward(layer + "feed_forward");
     }
     if (final_norms) check_norm("decoder_norm");
@@ -118,6 +121,7 @@ class Table {
   std::set<std::string> known_;
 
   std::int64_t width() const { return sizes_.d_model; }
+  bool has(const std::string& name) const { return tensors_.count(name) == 1; }
 
   static void require(bool holds, const std::string& fault) {
     if (!holds) throw Fault{fault};
@@ -129,28 +133,37 @@ class Table {
             "parameters.architecture.embedding_scale must be greater than 0");
     require(0 < architecture.layer_norm_epsilon && architecture.layer_norm_epsilon < 1,
             "parameters.architecture.layer_norm_epsilon must be between 0 and 1");
-    const std::int64_t heads = sizes_.heads * sizes_.head_dim;  // each below 2^31
-    require(width() == heads, "parameters need a model.d_model of " + std::to_string(heads) + ", heads times head_dim");
   }
 
-  void check_embeddings() {
+  void check_embeddings(bool relative) {
     bool normed = false;
     for (const char* name : {"source_embedding.norm.weight", "source_embedding.norm.bias",
                              "target_embedding.norm.weight", "target_embedding.norm.bias"}) {
-      normed = normed || tensors_.count(name) == 1;
+      normed = normed || has(name);
     }
     for (const bool source : {true, false}) {
       const std::string name = source ? "source_embedding" : "target_embedding";
       check({name + kTokens, {source ? sizes_.source_vocabulary : sizes_.target_vocabulary, width()}, true, source});
       const std::int64_t length = source ? model_.limits.source : model_.limits.target;
-      check({name + ".positions", {"positions", width()}, false, false, length});
+      if (!relative) check({name + ".positions", {"positions", width()}, false, false, length});
       if (normed) check_norm(name + ".norm");
     }
   }
 
   void check_norm(const std::string& name) {
     check({name + ".weight", {width()}});
-    check({name + ".bias", {width()}});
+    if (parameters_.architecture.norm_kind == "layer") check({name + ".bias", {width()}});
+  }
+
+  // The table of relative positions: the encoder's has distances to both sides.
+  void check_relative(bool encoder) {
+        const std::string name = encoder ? "encoder_positions.weight" : "decoder_positions.weight";
+    const std::int64_t heads = encoder ? model.encoder_heads : model.heads;
+    const std::int64_t all = heads * (encoder ? model.encoder_layers : model.decoder_layers);  // each below 2^31
+    const auto found = tensors_.find(name);
+    const bool each = found != tensors_.end() && found->second->shape.size() == 2 && found->second->shape[1] == all;
+    const std::int64_t least = encoder ? 2 * model_.limits.source - 1 : model_.limits.target;
+    check({name, {"distances", each ? all : heads}, false, false, least});
   }
 
   void check_linear(const std::string& name, std::int64_t outputs, std::int64_t inputs) {
@@ -158,8 +171,10 @@ class Table {
     check({name + ".bias", {outputs}, false, true});
   }
 
-  void check_attention(const std::string& name) {
-    for (const char* part : {".query", ".key", ".value", ".output"}) check_linear(name + part, width(), width());
+  void check_attention(const std::string& name, std::int64_t heads) {
+    const std::int64_t inner = heads * sizes_.head_dim;  // each below 2^31
+    for (const char* part : {".query", ".key", ".value"}) check_linear(name + part, inner, width());
+    check_linear(name + ".output", width(), inner);
     check_norm(name + "_residual.norm");
   }
 
@@ -167,6 +182,7 @@ class Table {
   void check_feed_forward(const std::string& name) {
     const Parameter& inner = *check({name + ".inner.weight", {"inner", width()}, true});
     check({name + ".inner.bias", {inner.shape[0]}, false, true});
+    if (has(name + ".gate.weight")) check_linear(name + ".gate", inner.shape[0], width());
     check_linear(name + ".outer", width(), inner.shape[0]);
     check_norm(name + "_residual.norm");
   }
@@ -235,6 +251,7 @@ std::string size_fault(const ModelSizes& sizes) {
                                    {"d_model", sizes.d_model},
                                    {"heads", sizes.heads},
                                    {"head_dim", sizes.head_dim},
+                                   {"encoder_heads", sizes.encoder_heads},
                                    {"source_vocabulary", sizes.source_vocabulary},
                                    {"target_vocabulary", sizes.target_vocabulary}}) {
     if (std::string fault = range_fault(std::string("model.") + name, size); !fault.empty()) return fault;

@@ -1,8 +1,9 @@
 // What an engine without graphs runs: a model's sizes, and where each of its tensors lies in the file of weights, in
 // which form; the table is the field `parameters` of a manifest, the same as txport.runtime.bundle.parameters.
 //
-// Names are those of the model's state dict. Weight and bias of every `query` are stored times head_dim^-0.5. Where
-// source_embedding.tokens.weight or projection.weight is missing, it is target_embedding.tokens.weight.
+// Names are those of the model's state dict. Relative positions are stored as `RelativePositions.table` has them.
+// Weight and bias of every `query` are stored times head_dim^-0.5. Where source_embedding.tokens.weight or
+// projection.weight is missing, it is target_embedding.tokens.weight.
 #pragma once
 
 #include <cstdint>
@@ -30,9 +31,10 @@ struct ModelSizes {
 // What the sizes and the tensors do not say about the model's arithmetic.
 struct Architecture {
   std::string norm;        // post, pre or post_final
-  std::string activation;  // relu, gelu (by erf) or silu
+  std::string activation;  // relu, gelu (by erf), gelu_tanh or silu; of gates, if there are some
   double embedding_scale = 1;
   double layer_norm_epsilon = 0;
+  std::string norm_kind = "layer";  // or rms, which has no bias
 };
 
 // A view of weights.bin: offset in bytes, strides in elements. An int8 tensor has scales, the offset in bytes of

@@ -25,8 +25,8 @@ bool fits(const Manifest& manifest, const std::string& side, std::int64_t id) {
 std::string file_fault(const Manifest& manifest, const std::string& name, const std::optional<TokenizerSide>& side) {
   const std::string& kind = manifest.tokenizer.kind;
   const std::string field = "tokenizer." + name;
-  if (side.has_value() == (kind == "none")) {
-    return field + " must be null for kind 'none' and an object for every other kind";
+  if (side.has_value() == (kind == "none" || kind == "bytes")) {
+    return field + " must be null for the kinds 'none' and 'bytes' and an object for every other kind";
   }
   if (!side) return "";
   if (side->vocabulary && kind == "tokenizers") return field + ".vocabulary must be null for kind 'tokenizers'";
@@ -37,6 +37,13 @@ std::string file_fault(const Manifest& manifest, const std::string& name, const 
     }
   }
   return "";
+}
+
+std::string bytes_fault(const Manifest& manifest) {
+  const std::int64_t least = TokenizerDescription::kFirstByte + 256;
+  const std::int64_t smallest = std::min(manifest.model.source_vocabulary, manifest.model.target_vocabulary);
+  if (manifest.tokenizer.kind != "bytes" || smallest >= least) return "";
+  return "tokenizer.kind 'bytes' needs vocabularies of " + std::to_string(least) + " ids";
 }
 
 std::string list_fault(const Manifest& manifest, const std::string& name, const std::vector<Affix>& items) {
@@ -87,6 +94,7 @@ std::string tokenizer_fault(const Manifest& manifest) {
   const TokenizerDescription& tokenizer = manifest.tokenizer;
   std::vector<std::string> faults{file_fault(manifest, "source", tokenizer.source),
                                   file_fault(manifest, "target", tokenizer.target),
+                                  bytes_fault(manifest),
                                   list_fault(manifest, "source_prefix", tokenizer.source_prefix),
                                   list_fault(manifest, "source_suffix", tokenizer.source_suffix),
                                   list_fault(manifest, "target_prefix", tokenizer.target_prefix)};

@@ -79,7 +79,7 @@ Choice forced(const Manifest& manifest, const Asked& asked, const Machine& machi
   }
   if (!manifest.parameters) {
     throw BundleError(kNoTable + std::string(": export it again with this version of txport, which writes them for "
-                                             "models with LayerNorm"));
+                                             "models with LayerNorm or RMSNorm"));
   }
   const std::string against = machine.against_fused(manifest);
   if (!against.empty()) throw MissingLibrary("the fused engine cannot be used: " + against);

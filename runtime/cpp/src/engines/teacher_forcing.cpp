@@ -98,7 +98,7 @@ class OrtTeacherForcing : public TeacherForcing {
     const ModelSizes& model = manifest_.model;
     const auto width = static_cast<std::size_t>(model.d_model);
     const auto numbers = [&](std::size_t source, std::size_t /*target*/) {
-      return source * std::max(width, static_cast<std::size_t>(model.encoder_layers * model.heads) * source);
+      return source * std::max(width, static_cast<std::size_t>(model.encoder_layers * model.encoder_heads) * source);
     };
     for (const auto& rows : batches_of(sources, sources, manifest_.limits().batch, numbers)) {
       Padded given = padded(sources, rows, manifest_.tokens.pad);

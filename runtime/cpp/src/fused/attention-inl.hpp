@@ -99,12 +99,17 @@ struct Paged {
   std::byte* operator[](std::size_t page) const { return pages[page].get(); }
 };
 
-// The softmax of `length` scores. What lies beyond the end, an earlier sentence's or anything, becomes zero up to a
-// multiple of 16. With `int8`: each times scales(position), rounded `to` int8; returns the unit of these.
+// The softmax of `length` scores, plus a `bias` of each if there is one. What lies beyond the end, an earlier
+// sentence's or anything, becomes zero up to a multiple of 16. With `int8`: each times scales(position), rounded `to`
+// int8; returns the unit of these.
 template <class Scales>
-HWY_INLINE float Softmax(float* scores, std::size_t length, bool int8, const Scales& scales, std::uint8_t* to) {
+HWY_INLINE float Softmax(float* scores, std::size_t length, const float* bias, bool int8, const Scales& scales,
+                         std::uint8_t* to) {
   const std::size_t width = padded(length);
   const auto within = [length](std::size_t t) HWY_ATTR { return hn::FirstN(df, length > t ? length - t : 0); };
+  for (std::size_t t = 0; t < length && bias != nullptr; t += kLanes) {
+    hn::Store(hn::Add(hn::Load(df, scores + t), hn::LoadU(df, bias + t)), df, scores + t);
+  }
   VF most = hn::Set(df, -1e30F);
   for (std::size_t t = 0; t < length; t += kLanes) {
     most = hn::Max(most, hn::IfThenElse(within(t), hn::Load(df, scores + t), most));
@@ -129,19 +134,21 @@ HWY_INLINE float Softmax(float* scores, std::size_t length, bool int8, const Sca
   return largest / 127 * by;
 }
 
-// Queries of a thread's heads [rows, heads, k], rows and heads so many numbers apart.
+// Queries of a thread's heads [rows, heads, k], rows and heads so many numbers apart, at consecutive positions.
 struct Queries {
   const float* data;
   std::size_t rows;
   std::size_t row_stride;
   std::size_t head_stride;
+  std::size_t position = 0;  // of the first
 };
 
 // Of at most kQueries rows, or of one, if `cache` is in pages. One phase after the other for all heads: then each hides
 // the others' latency.
 template <class Cache>
 void AttendTo(const Cache& cache, const CacheShape& shape, std::size_t layer, Member::Range heads, std::size_t length,
-              const Queries& queries, const OwnBuffers& own, const Out& out) {
+              const Queries& queries, const PositionBias& bias, std::size_t bias_layer, const OwnBuffers& own,
+              const Out& out) {
   const std::size_t k = shape.k;
   const std::size_t rows = Cache::kPaged ? 1 : queries.rows;
   const std::size_t width = padded(length);
@@ -176,7 +183,8 @@ void AttendTo(const Cache& cache, const CacheShape& shape, std::size_t layer, Me
     const auto scales = [&](std::size_t t) {
       return Cache::kPaged ? head(n, t / kPanel).ValueScales() + t % kPanel : head(n, 0).ValueScales() + t;
     };
-    own.attention_scale[n] = Softmax(own.scores + n * width, length, shape.int8, scales, own.bytes + n * width);
+    const float* added = bias.of(bias_layer, heads.begin + n / rows, queries.position + n % rows);
+    own.attention_scale[n] = Softmax(own.scores + n * width, length, added, shape.int8, scales, own.bytes + n * width);
   }
   for (std::size_t n = 0; n < count; n += rows) {
     const Rows a = input(n, width, 0, own.scores + n * width, width);
@@ -192,15 +200,16 @@ void AttendTo(const Cache& cache, const CacheShape& shape, std::size_t layer, Me
   }
 }
 
-// Attention over the first `length` positions; `out` [rows, all heads].
+// Attention over the first `length` positions, with a bias of the layer `bias_layer`; `out` [rows, all heads].
 template <class Cache>
 void Attend(const Cache& cache, const CacheShape& shape, std::size_t layer, Member::Range heads, std::size_t length,
-            Queries queries, const OwnBuffers& own, Out out) {
+            Queries queries, const PositionBias& bias, std::size_t bias_layer, const OwnBuffers& own, Out out) {
   const std::size_t rows = queries.rows;
   for (std::size_t i = 0; i < rows; i += kQueries) {
     queries.rows = std::min(kQueries, rows - i);
-    AttendTo(cache, shape, layer, heads, length, queries, own, out);
+    AttendTo(cache, shape, layer, heads, length, queries, bias, bias_layer, own, out);
     queries.data += kQueries * queries.row_stride;
+    queries.position += kQueries;
     out.data += kQueries * out.stride;
   }
 }

@@ -105,7 +105,7 @@ Member::Range share_tokens(const EncodeJob& job, const Member& member, SourceTok
       ++mine.end;
     }
     token += length;
-    start += cache_shape(job.model, length).layer_bytes();
+    start += source_shape(job.model, length).bytes();
   }
   return mine;
 }

@@ -33,6 +33,13 @@ inline CacheShape cache_shape(const Model& model, std::size_t positions) {
   shape.int8 = model.int8_caches;
   return shape;
 }
+// Of one layer of the encoder.
+inline CacheShape source_shape(const Model& model, std::size_t positions) {
+  CacheShape shape = cache_shape(model, positions);
+  shape.layers = 1;
+  shape.heads = model.encoder_heads.count;
+  return shape;
+}
 
 // A sentence to encode; `cross` gets cross-attention's keys and values, for `length` positions.
 struct Source {

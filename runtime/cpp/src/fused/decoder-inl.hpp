@@ -117,8 +117,8 @@ class Decoder {
         At(pages[position / kPanel].get(), shape_, l, h)
             .Store(position % kPanel, query + shape_.k, query + 2 * shape_.k, own_);
       }
-      Attend(Paged{pages}, shape_, l, heads_, position + 1, {own_.heads + i * m_.all * 3, 1, 0, 3 * shape_.k}, own_,
-             {mixed + i * m_.all, 0});
+      const Queries queries{own_.heads + i * m_.all * 3, 1, 0, 3 * shape_.k, position};
+      Attend(Paged{pages}, shape_, l, heads_, position + 1, queries, m_.decoder_bias, l, own_, {mixed + i * m_.all, 0});
     }
     member_.wait();
     delta = Output(mixed, layer.self_output);
@@ -127,15 +127,15 @@ class Decoder {
       const Row& row = *own_.active[i].row;
       while (end < rows_ && own_.active[end].row->cross == row.cross) ++end;  // of one sentence: read once
       const Queries queries{own_.heads + i * m_.all, end - i, m_.all, shape_.k};
-      Attend(Whole{row.cross.get()}, cache_shape(m_, row.source), l, heads_, row.source, queries, own_,
+      Attend(Whole{row.cross.get()}, cache_shape(m_, row.source), l, heads_, row.source, queries, {}, l, own_,
              {cross_mixed + i * m_.all, m_.all});
     }
     member_.wait();
     delta = Output(cross_mixed, layer.cross_output);
-    Product(AddNorm(m_, norm[2], rows_, delta, own_), layer.inner, member_, team_.hidden, 0, m_.activation);
+    InnerProduct(AddNorm(m_, norm[2], rows_, delta, own_), layer, m_.activation, member_, team_.hidden, team_.gate);
     member_.wait();
     Input hidden{own_, team_.hidden, rows_, layer.inner.outputs()};
-    hidden.positive = m_.activation == Activation::relu;
+    hidden.positive = m_.activation == Activation::relu && !m_.gated;
     Product(hidden, layer.outer, member_, team_.delta);
     member_.wait();
   }

@@ -16,9 +16,10 @@ class Encoder {
         team_(job.workspace.team(job.team)) {
     const Member::Range mine = share_tokens(job, member, own_.tokens);
     rows_ = mine.end - mine.begin;
-    mixed_ = team_.mixed + mine.begin * m_.all;
+    mixed_ = team_.mixed + mine.begin * m_.encoder_all;
     delta_ = team_.delta + mine.begin * m_.width;
     hidden_ = team_.hidden + mine.begin * m_.ffn;
+    gate_ = team_.gate + mine.begin * m_.ffn;
   }
 
   // Only attention needs the tokens of other threads: one barrier a layer, since layers take turns with two caches.
@@ -44,32 +45,34 @@ class Encoder {
   float* mixed_ = nullptr;  // this thread's rows of the team's
   float* delta_ = nullptr;
   float* hidden_ = nullptr;
+  float* gate_ = nullptr;
 
   void Layer(std::size_t l) {
     const EncoderLayer& layer = m_.encoder[l];
     const float* delta = l == 0 ? nullptr : delta_;
     std::byte* cache = team_.caches + l % 2 * job_.cache_bytes;
-    const std::size_t k = m_.heads.width();
+    const std::size_t k = m_.encoder_heads.width();
     Product(AddNorm(m_, m_.encoder_norms[2 * l], rows_, delta, own_), layer.query_key_value, Member{}, own_.heads);
     for (std::size_t i = 0; i < rows_; ++i) {
-      for (std::size_t h = 0; h < m_.heads.count; ++h) {
-        const float* query = own_.heads + i * 3 * m_.all + h * 3 * k;
-        const CacheShape shape = cache_shape(m_, Length(i));
+      for (std::size_t h = 0; h < m_.encoder_heads.count; ++h) {
+        const float* query = own_.heads + i * 3 * m_.encoder_all + h * 3 * k;
+        const CacheShape shape = source_shape(m_, Length(i));
         At(cache + own_.tokens[i].start, shape, 0, h).Store(own_.tokens[i].position, query + k, query + 2 * k, own_);
       }
     }
     member_.wait();
     for (std::size_t i = 0, end = 0; i < rows_; i = end) {
       while (end < rows_ && own_.tokens[end].sentence == own_.tokens[i].sentence) ++end;
-      const Queries queries{own_.heads + i * 3 * m_.all, end - i, 3 * m_.all, 3 * k};
-      Attend(Whole{cache + own_.tokens[i].start}, cache_shape(m_, Length(i)), 0, {0, m_.heads.count}, Length(i),
-             queries, own_, {mixed_ + i * m_.all, m_.all});
+      const Queries queries{own_.heads + i * 3 * m_.encoder_all, end - i, 3 * m_.encoder_all, 3 * k,
+                            own_.tokens[i].position};
+      Attend(Whole{cache + own_.tokens[i].start}, source_shape(m_, Length(i)), 0, {0, m_.encoder_heads.count},
+             Length(i), queries, m_.encoder_bias, l, own_, {mixed_ + i * m_.encoder_all, m_.encoder_all});
     }
-    Product({own_, mixed_, rows_, m_.all}, layer.output, Member{}, delta_);
-    Product(AddNorm(m_, m_.encoder_norms[2 * l + 1], rows_, delta_, own_), layer.inner, Member{}, hidden_, 0,
-            m_.activation);
+    Product({own_, mixed_, rows_, m_.encoder_all}, layer.output, Member{}, delta_);
+    InnerProduct(AddNorm(m_, m_.encoder_norms[2 * l + 1], rows_, delta_, own_), layer, m_.activation, Member{}, hidden_,
+                 gate_);
     Input hidden{own_, hidden_, rows_, layer.inner.outputs()};
-    hidden.positive = m_.activation == Activation::relu;
+    hidden.positive = m_.activation == Activation::relu && !m_.gated;
     Product(hidden, layer.outer, Member{}, delta_);
   }
 

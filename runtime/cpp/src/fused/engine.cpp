@@ -107,8 +107,7 @@ class FusedEngine : public Engine {
       most = std::max(most, group.tokens);
       size.positions = std::max(size.positions, group.positions);
     }
-    fused::CacheShape layer = fused::cache_shape(model, size.positions);
-    layer.layers = 1;
+    const fused::CacheShape layer = fused::source_shape(model, size.positions);
     size.cache_bytes = 2 * layer.bytes();
     size.team_rows = most;
     size.rows = fused::most_tokens(most, size.data_parallel ? 1 : threads);

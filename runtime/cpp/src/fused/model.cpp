@@ -69,11 +69,37 @@ class Tensors {
   }
 };
 
+// The relative positions of a stack for up to `most` tokens; none if it has no table. The encoder's has distances to
+// both sides, 0 in the middle; the decoder's those to keys before the query, 0 first.
+PositionBias position_bias(const Tensors& tensors, const std::string& stack, std::size_t heads, std::size_t most) {
+  const std::string name = stack + "_positions.weight";
+  if (!tensors.has(name)) return {};
+  const View& view = tensors[name];
+  const std::vector<float> table = tensors.floats(name, static_cast<std::int64_t>(view.rows));
+  const bool causal = stack == "decoder";
+  PositionBias bias{{}, view.columns / heads, heads, 2 * most + kPanel, most - 1};
+  bias.values.resize(view.columns * bias.stride);
+  for (std::size_t distance = 0; distance < most; ++distance) {
+    for (std::size_t column = 0; column < view.columns; ++column) {
+      const auto at = [&](std::size_t row) { return table[row * padded(view.columns) + column]; };
+      float* zero = bias.values.data() + column * bias.stride + bias.zero;
+      *(zero - distance) = at(causal ? distance : view.rows / 2 - distance);
+      if (!causal) *(zero + distance) = at(view.rows / 2 + distance);
+    }
+  }
+  return bias;
+}
+
+Activation activation_of(const std::string& name) {
+  if (name == "relu") return Activation::relu;
+  if (name == "silu") return Activation::silu;
+  return name == "gelu" ? Activation::gelu : Activation::gelu_tanh;
+}
+
 // Lists what is to be packed, in the order in which it is used.
 class Plans {
  public:
-  Plans(const ModelFile& file, const Tensors& tensors, const Groups& heads)
-      : file_(file), tensors_(tensors), heads_(heads) {}
+  Plans(const ModelFile& file, const Tensors& tensors) : file_(file), tensors_(tensors) {}
 
   Plan& whole(Matrix& matrix, const Linear& linear) {
     plans_.push_back({&matrix, {linear}, {1, linear.weight.rows}, {1, linear.weight.columns}});
@@ -81,11 +107,21 @@ class Plans {
   }
   void whole(Matrix& matrix, const std::string& name) { whole(matrix, tensors_.linear(name)); }
   // To heads: attention's projections of these names.
-  void to_heads(Matrix& matrix, const std::string& attention, std::initializer_list<const char*> names) {
-    plans_.push_back({&matrix, {}, heads_, {1, heads_.count * heads_.size}});
+  void to_heads(Matrix& matrix, const Groups& heads, const std::string& attention,
+                std::initializer_list<const char*> names) {
+    plans_.push_back({&matrix, {}, heads, {}});
     for (const char* name : names) plans_.back().parts.push_back(tensors_.linear(attention + name));
+    plans_.back().inputs = {1, plans_.back().parts.front().weight.columns};
   }
-  void from_heads(Matrix& matrix, const std::string& name) { whole(matrix, name), plans_.back().inputs = heads_; }
+  void from_heads(Matrix& matrix, const Groups& heads, const std::string& name) {
+    whole(matrix, name), plans_.back().inputs = heads;
+  }
+  template <class Layer>
+  void feed_forward(Layer& layer, const std::string& name) {
+    if (tensors_.has(name + ".gate.weight")) whole(layer.gate, name + ".gate");
+    whole(layer.inner, name + ".inner");
+    whole(layer.outer, name + ".outer");
+  }
 
   // Packs all of them into one block.
   Block pack(Team& team) {
@@ -117,7 +153,6 @@ class Plans {
  private:
   const ModelFile& file_;
   const Tensors& tensors_;
-  const Groups heads_;
   std::vector<Plan> plans_;
 };
 
@@ -140,7 +175,9 @@ std::vector<Norm> sublayer_norms(const Tensors& tensors, const std::string& stac
 Model::Model(const ModelFile& file, Team& team)
     : d(size_of(file.sizes.d_model)),
       width(padded(d)),
+      encoder_heads{size_of(file.sizes.encoder_heads), size_of(file.sizes.head_dim)},
       heads{size_of(file.sizes.heads), size_of(file.sizes.head_dim)},
+      encoder_all(encoder_heads.count * encoder_heads.width()),
       all(heads.count * heads.width()),
       vocabulary(size_of(file.sizes.target_vocabulary)),
       epsilon(static_cast<float>(file.parameters.architecture.layer_norm_epsilon)),
@@ -148,32 +185,28 @@ Model::Model(const ModelFile& file, Team& team)
       norm_first(file.parameters.architecture.norm == "pre"),
       int8_caches(file.precision == "int8" &&
                   size_of(std::max({file.limits.source, file.limits.target, file.sizes.head_dim})) <= kMostInt8Inputs),
-      activation(file.parameters.architecture.activation == "relu"   ? Activation::relu
-                 : file.parameters.architecture.activation == "gelu" ? Activation::gelu
-                                                                     : Activation::silu),
+      activation(activation_of(file.parameters.architecture.activation)),
       encoder(size_of(file.sizes.encoder_layers)),
       decoder(size_of(file.sizes.decoder_layers)) {
   const MappedFile mapped(file.weights, size_of(file.bytes));
   const Tensors tensors(file, mapped.data());
   const std::string target_tokens = "target_embedding.tokens.weight";
   const std::string source_tokens = "source_embedding.tokens.weight";
-  Plans plans(file, tensors, heads);
+  Plans plans(file, tensors);
   for (std::size_t i = 0; i < encoder.size(); ++i) {
     const std::string name = "encoder." + std::to_string(i);
-    plans.to_heads(encoder[i].query_key_value, name + ".attention.", {"query", "key", "value"});
-    plans.from_heads(encoder[i].output, name + ".attention.output");
-    plans.whole(encoder[i].inner, name + ".feed_forward.inner");
-    plans.whole(encoder[i].outer, name + ".feed_forward.outer");
+    plans.to_heads(encoder[i].query_key_value, encoder_heads, name + ".attention.", {"query", "key", "value"});
+    plans.from_heads(encoder[i].output, encoder_heads, name + ".attention.output");
+    plans.feed_forward(encoder[i], name + ".feed_forward");
   }
   for (std::size_t i = 0; i < decoder.size(); ++i) {
     const std::string name = "decoder." + std::to_string(i);
-    plans.to_heads(decoder[i].query_key_value, name + ".self_attention.", {"query", "key", "value"});
-    plans.from_heads(decoder[i].self_output, name + ".self_attention.output");
-    plans.to_heads(decoder[i].query, name + ".cross_attention.", {"query"});
-    plans.to_heads(decoder[i].key_value, name + ".cross_attention.", {"key", "value"});
-    plans.from_heads(decoder[i].cross_output, name + ".cross_attention.output");
-    plans.whole(decoder[i].inner, name + ".feed_forward.inner");
-    plans.whole(decoder[i].outer, name + ".feed_forward.outer");
+    plans.to_heads(decoder[i].query_key_value, heads, name + ".self_attention.", {"query", "key", "value"});
+    plans.from_heads(decoder[i].self_output, heads, name + ".self_attention.output");
+    plans.to_heads(decoder[i].query, heads, name + ".cross_attention.", {"query"});
+    plans.to_heads(decoder[i].key_value, heads, name + ".cross_attention.", {"key", "value"});
+    plans.from_heads(decoder[i].cross_output, heads, name + ".cross_attention.output");
+    plans.feed_forward(decoder[i], name + ".feed_forward");
   }
   const bool tied = !tensors.has("projection.weight");
   const Linear last{tensors[tied ? target_tokens : "projection.weight"], tensors.find("projection.bias")};
@@ -185,6 +218,7 @@ Model::Model(const ModelFile& file, Team& team)
   matrices_ = plans.pack(team);
   if (tied) target.tokens = projection;
   if (!tensors.has(source_tokens)) source.tokens = target.tokens;
+  gated = encoder.front().gate.panels + decoder.front().gate.panels > 0;
   for (const EncoderLayer& layer : encoder) ffn = std::max(ffn, layer.inner.outputs());
   for (const DecoderLayer& layer : decoder) ffn = std::max(ffn, layer.inner.outputs());
   // Packed in this order. A step reads few panels of a float32 projection, and of the rest all but the smaller part
@@ -197,10 +231,16 @@ Model::Model(const ModelFile& file, Team& team)
                                  {"self_attention", "cross_attention", "feed_forward"});
   if (!norm_first) encoder_final = tensors.norm("encoder_norm");
   if (!norm_first) decoder_final = tensors.norm("decoder_norm");
-  source.positions = tensors.floats("source_embedding.positions", file.limits.source);
-  source.norm = tensors.norm("source_embedding.norm");
-  target.positions = tensors.floats("target_embedding.positions", file.limits.target);
-  target.norm = tensors.norm("target_embedding.norm");
+  encoder_bias = position_bias(tensors, "encoder", encoder_heads.count, size_of(file.limits.source));
+  decoder_bias = position_bias(tensors, "decoder", heads.count, size_of(file.limits.target));
+  const auto embed = [&](Embedding& embedding, const std::string& name, std::int64_t most) {
+    embedding.positions = tensors.floats(name + ".positions", most);
+    embedding.next = embedding.positions.empty() ? 0 : width;
+    if (embedding.positions.empty()) embedding.positions.resize(width);
+    embedding.norm = tensors.norm(name + ".norm");
+  };
+  embed(source, "source_embedding", file.limits.source);
+  embed(target, "target_embedding", file.limits.target);
 }
 
 }  // namespace txport::core::fused

@@ -11,27 +11,44 @@
 
 namespace txport::core::fused {
 
-// LayerNorm: [d, padded] each; none if they are empty.
+// LayerNorm, or RMSNorm, which has no bias: [d, padded] each; none if both are empty.
 struct Norm {
   std::vector<float> weight;
   std::vector<float> bias;
 };
 
-enum class Activation { none, relu, gelu, silu };
+enum class Activation { none, relu, gelu, gelu_tanh, silu };
+
+// What relative positions add to scores (Raffel et al. 2020, section 2.1): for each head one vector over distances, of
+// which a query reads its part.
+struct PositionBias {
+  std::vector<float> values;  // [tables, heads, stride]; empty if there is none
+  std::size_t tables = 0;     // 1, or one for each layer
+  std::size_t heads = 0;
+  std::size_t stride = 0;
+  std::size_t zero = 0;  // where the distance 0 is
+
+  // From the first key on, and up to a multiple of 16; null if there is none.
+  const float* of(std::size_t layer, std::size_t head, std::size_t position) const {
+    if (values.empty()) return nullptr;
+    return values.data() + ((layer < tables ? layer : 0) * heads + head) * stride + zero - position;
+  }
+};
 
 struct Embedding {
   Matrix tokens;                 // a row is an output; the projection's where they are tied
-  std::vector<float> positions;  // [positions, width]
+  std::vector<float> positions;  // [positions, width]; one row of zeros where positions are relative
+  std::size_t next = 0;          // numbers from one position to the next
   Norm norm;
 };
 
 // Projections of queries, keys and values are packed head by head: [head, part, width of a head].
 struct EncoderLayer {
-  Matrix query_key_value, output, inner, outer;
+  Matrix query_key_value, output, gate, inner, outer;
 };
 
 struct DecoderLayer {
-  Matrix query_key_value, self_output, query, key_value, cross_output, inner, outer;
+  Matrix query_key_value, self_output, query, key_value, cross_output, gate, inner, outer;
 };
 
 struct Model {
@@ -41,16 +58,20 @@ struct Model {
   std::size_t d;        // d_model
   std::size_t width;    // d, padded
   std::size_t ffn = 0;  // of the widest layer, padded
-  Groups heads;
-  std::size_t all;         // heads, padded
+  Groups encoder_heads;
+  Groups heads;             // of the decoder
+  std::size_t encoder_all;  // heads, padded
+  std::size_t all;
   std::size_t vocabulary;  // of the target
   std::size_t step_bytes;  // weights of the decoder, which a step reads
-  float epsilon;           // of LayerNorm
+  float epsilon;           // of the norms
   float embedding_scale;
   bool norm_first;   // pre-norm
+  bool gated;        // feed-forward layers (Shazeer 2020)
   bool int8_caches;  // keys and values are int8, else float32
   Activation activation;
   Embedding source, target;
+  PositionBias encoder_bias, decoder_bias;
   std::vector<EncoderLayer> encoder;
   std::vector<DecoderLayer> decoder;
   Matrix projection;

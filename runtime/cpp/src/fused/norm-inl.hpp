@@ -1,4 +1,4 @@
-// What is between sublayers: embeddings, residual sums and LayerNorm.
+// What is between sublayers: embeddings, residual sums and norms.
 #if defined(TXPORT_FUSED_NORM_INL) == defined(HWY_TARGET_TOGGLE)  // once for each instruction set
 #ifdef TXPORT_FUSED_NORM_INL
 #undef TXPORT_FUSED_NORM_INL
@@ -13,8 +13,19 @@
 HWY_BEFORE_NAMESPACE();
 namespace txport::core::fused::HWY_NAMESPACE {
 
-// y := LayerNorm(x) of `d` numbers; y, which may be x, has padding up to a multiple of 16 as x, zeros.
+// y := RMSNorm(x) of `d` numbers (Zhang and Sennrich 2019); y, which may be x, has padding up to a multiple of 16 as x,
+// zeros.
+HWY_INLINE void RmsNorm(const float* x, const Norm& norm, float epsilon, std::size_t d, float* y) {
+  const auto square = [x](std::size_t i) HWY_ATTR { return hn::Mul(hn::Load(df, x + i), hn::Load(df, x + i)); };
+  const VF by = hn::Set(df, 1.0F / std::sqrt(Sum(padded(d), square) / static_cast<float>(d) + epsilon));
+  for (std::size_t i = 0; i < padded(d); i += kLanes) {
+    hn::Store(hn::Mul(hn::Mul(hn::Load(df, x + i), by), hn::LoadU(df, norm.weight.data() + i)), df, y + i);
+  }
+}
+
+// y := LayerNorm(x) of `d` numbers, or RMSNorm if it has no bias; y likewise.
 HWY_INLINE void LayerNorm(const float* x, const Norm& norm, float epsilon, std::size_t d, float* y) {
+  if (norm.bias.empty()) return RmsNorm(x, norm, epsilon, d, y);
   const std::size_t width = padded(d);
   const auto count = static_cast<float>(d);
   const VF mean = hn::Set(df, Sum(width, [&](std::size_t i) HWY_ATTR { return hn::Load(df, x + i); }) / count);
@@ -33,11 +44,11 @@ HWY_INLINE void LayerNorm(const float* x, const Norm& norm, float epsilon, std::
 
 // x [width] := the embedding of a token.
 HWY_INLINE void Embed(const Model& model, const Embedding& embedding, std::size_t id, std::size_t position, float* x) {
-  embed(embedding.tokens, id, model.embedding_scale, embedding.positions.data() + position * model.width, x);
+  embed(embedding.tokens, id, model.embedding_scale, embedding.positions.data() + position * embedding.next, x);
   if (!embedding.norm.weight.empty()) LayerNorm(x, embedding.norm, model.epsilon, model.d, x);
 }
 
-// "Add & Norm" (Vaswani et al. 2017, figure 1), between two sublayers: x += delta, LayerNorm. Pre-norm keeps the sum in
+// "Add & Norm" (Vaswani et al. 2017, figure 1), between two sublayers: x += delta, a norm. Pre-norm keeps the sum in
 // x, post-norm what is normed. After the last sublayer there may be a second norm.
 HWY_INLINE Input AddNorm(const Model& model, const Norm& norm, std::size_t rows, const float* delta,
                          const OwnBuffers& own, const Norm& second = {}) {

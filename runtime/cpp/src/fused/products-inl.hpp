@@ -86,6 +86,11 @@ inline void Activate(Activation activation, const Out& out, std::size_t rows, st
       const VF half = hn::Mul(y, hn::Set(df, 0.5F));
       return hn::MulAdd(half, Erf(hn::Mul(y, hn::Set(df, 0.70710678F))), half);
     });
+  } else if (activation == Activation::gelu_tanh) {  // tanh(x / 2) is 2 / (1 + e^-x) - 1
+    ForEach(out, rows, size, [](VF y) HWY_ATTR {
+      const VF cubic = hn::MulAdd(hn::Mul(hn::Mul(y, y), y), hn::Set(df, 0.044715F), y);
+      return hn::Div(y, hn::Add(hn::Set(df, 1.0F), Exp(hn::Mul(cubic, hn::Set(df, -1.59576912F)))));
+    });
   } else {
     ForEach(out, rows, size, [](VF y) HWY_ATTR { return hn::Div(y, hn::Add(hn::Set(df, 1.0F), Exp(hn::Neg(y)))); });
   }
@@ -419,16 +424,34 @@ struct Input {
   }
 };
 
-// This thread's outputs of a product, activated, in their places of `to` [rows, outputs]. So many parts (heads) are
-// each of one thread; 0: panels.
+// This thread's outputs of a product, in their places of `to` [rows, outputs]. So many parts (heads) are each of one
+// thread; 0: panels.
 // NOLINTNEXTLINE(readability-non-const-parameter): `to` is written
-inline void Product(Input a, const Matrix& w, const Member& member, float* to, std::size_t parts = 0,
-                    Activation activation = Activation::none) {
+inline void Product(Input a, const Matrix& w, const Member& member, float* to, std::size_t parts = 0) {
   const std::size_t each = parts == 0 ? 1 : w.panels / parts;
   const Member::Range mine = member.share(w.panels / each);
-  const Out out{to + mine.begin * each * kPanel, w.outputs()};
-  a.Times(w, mine.begin * each, mine.end * each, out);
-  if (activation != Activation::none) Activate(activation, out, a.rows, (mine.end - mine.begin) * each * kPanel);
+  a.Times(w, mine.begin * each, mine.end * each, {to + mine.begin * each * kPanel, w.outputs()});
+}
+
+// This thread's outputs of a feed-forward layer's first product, activated, in their places of `to` [rows, outputs];
+// or, with a gate, times what activates: activation(gate x) * (inner x). `gates` [rows, outputs] is written then.
+template <class Layer>
+void InnerProduct(Input a, const Layer& layer, Activation activation, const Member& member, float* to, float* gates) {
+  const Member::Range mine = member.share(layer.inner.panels);
+  const std::size_t size = (mine.end - mine.begin) * kPanel;
+  const Out out{to + mine.begin * kPanel, layer.inner.outputs()};
+  a.Times(layer.inner, mine.begin, mine.end, out);
+  if (layer.gate.panels == 0) return Activate(activation, out, a.rows, size);
+  const Out gate{gates + mine.begin * kPanel, out.stride};
+  a.Times(layer.gate, mine.begin, mine.end, gate);
+  Activate(activation, gate, a.rows, size);
+  for (std::size_t i = 0; i < a.rows; ++i) {
+    const float* by = gate.data + i * gate.stride;
+    float* row = out.data + i * out.stride;
+    for (std::size_t j = 0; j < size; j += kLanes) {
+      hn::Store(hn::Mul(hn::Load(df, row + j), hn::Load(df, by + j)), df, row + j);
+    }
+  }
 }
 
 }  // namespace txport::core::fused::HWY_NAMESPACE

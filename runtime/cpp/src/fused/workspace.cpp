@@ -21,15 +21,17 @@ void lay_out(OwnBuffers& own, const Model& model, const WorkspaceSize& size, Cur
   cursor.take(own.x, rows * model.width);
   own.normed = own.x;
   if (model.norm_first) cursor.take(own.normed, rows * model.width);
-  cursor.take(own.heads, rows * 3 * model.all);
+  const std::size_t heads = std::max(model.encoder_heads.count, model.heads.count);
+  const std::size_t all = heads * model.heads.width();
+  cursor.take(own.heads, rows * 3 * all);
   cursor.take(own.delta, rows * model.width);
   const std::size_t most = std::max(padded(size.positions), model.heads.width());
-  cursor.take(own.scores, kQueries * model.heads.count * most);
-  cursor.take(own.bytes, kQueries * model.heads.count * most);
-  cursor.take(own.attention_scale, kQueries * model.heads.count);
+  cursor.take(own.scores, kQueries * heads * most);
+  cursor.take(own.bytes, kQueries * heads * most);
+  cursor.take(own.attention_scale, kQueries * heads);
   cursor.take(own.zeros, most);
   cursor.take(own.ones, most);
-  cursor.take(own.quantised, rows * std::max({model.width, model.all, model.ffn}));
+  cursor.take(own.quantised, rows * std::max({model.width, all, model.ffn}));
   cursor.take(own.scale, rows);
   cursor.take(own.logits, rows * kLogits);
   cursor.take(own.norm, rows);
@@ -44,9 +46,10 @@ void lay_out(OwnBuffers& own, const Model& model, const WorkspaceSize& size, Cur
 
 void lay_out(TeamBuffers& team, const Model& model, const WorkspaceSize& size, Cursor& cursor) {
   constexpr std::size_t kLine = Cursor::kAlignment / sizeof(Best);
-  cursor.take(team.mixed, 2 * size.team_rows * model.all);
+  cursor.take(team.mixed, size.team_rows * std::max(2 * model.all, model.encoder_all));
   cursor.take(team.delta, size.team_rows * model.width);
   cursor.take(team.hidden, size.team_rows * model.ffn);
+  cursor.take(team.gate, model.gated ? size.team_rows * model.ffn : 0);
   team.best_stride = (size.team_rows + kLine - 1) / kLine * kLine;
   const std::size_t threads = size.data_parallel ? 1 : size.threads;
   cursor.take(team.best, threads * team.best_stride);

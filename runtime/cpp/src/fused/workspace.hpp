@@ -90,6 +90,7 @@ struct TeamBuffers {
   float* mixed = nullptr;       // [2, rows, all heads] what self-attention and cross-attention give
   float* delta = nullptr;       // [rows, d] what a sublayer adds to x
   float* hidden = nullptr;      // [rows, ffn]
+  float* gate = nullptr;        // [rows, ffn], where layers are gated
   Best* best = nullptr;         // [threads, best_stride] of each thread's columns
   double* sums = nullptr;       // [threads, best_stride] of e^x over these columns, in units of their largest
   std::size_t best_stride = 0;  // rows, and the rest of a cache line

@@ -107,6 +107,36 @@ class SentencePieceTokenizer : public Tokenizer {
   std::shared_ptr<const Side> target_;
 };
 
+// The bytes of a text, as ByT5 has them (Xue et al. 2021, arXiv:2105.13626).
+class ByteTokenizer : public Tokenizer {
+ public:
+  Ids encode(std::string_view text) const override {
+    Ids ids;
+    for (const char byte : text) ids.push_back(static_cast<unsigned char>(byte) + TokenizerDescription::kFirstByte);
+    return ids;
+  }
+
+  Ids locate(std::string_view text, std::vector<Span>& spans) const override {
+    for (std::size_t start = 0; start < text.size();) {
+      const std::size_t length = character_at(text, start).length;
+      spans.insert(spans.end(), length, {start, start + length});
+      start += length;
+    }
+    return encode(text);
+  }
+
+  Ids encode_prefix(std::string_view text) const override { return encode(text); }
+
+  std::string decode(const Ids& ids) const override {
+    std::string bytes;
+    for (const std::int64_t id : ids) {
+      const std::int64_t byte = id - TokenizerDescription::kFirstByte;
+      if (0 <= byte && byte < 256) bytes.push_back(static_cast<char>(static_cast<unsigned char>(byte)));
+    }
+    return without_faults(bytes);
+  }
+};
+
 // The tokenizer of a bundle that has none, or one that there is only in Python.
 class IdsOnly : public Tokenizer {
  public:
@@ -126,6 +156,7 @@ class IdsOnly : public Tokenizer {
 std::unique_ptr<Tokenizer> open_tokenizer(const fs::path& directory, const Manifest& manifest) {
   const std::string& kind = manifest.tokenizer.kind;
   if (kind == "sentencepiece") return std::make_unique<SentencePieceTokenizer>(directory, manifest);
+  if (kind == "bytes") return std::make_unique<ByteTokenizer>();
   if (kind == "none") return std::make_unique<IdsOnly>("this bundle has no tokenizer: give it ids (translate_ids)");
   return std::make_unique<IdsOnly>(
       "this bundle's tokenizer is a byte-level BPE, which only the Python runtime has: give it ids (translate_ids)");

@@ -88,6 +88,16 @@ std::string replace_faults(std::string_view bytes) {
   return text;
 }
 
+std::string without_faults(std::string_view bytes) {
+  std::string text;
+  for (std::size_t start = 0; start < bytes.size();) {
+    const std::size_t length = character_length(bytes, start);
+    text += bytes.substr(start, length);
+    start += std::max<std::size_t>(1, length);
+  }
+  return text;
+}
+
 bool is_blank(std::string_view text) {
   for (std::size_t start = 0; start < text.size();) {
     const std::size_t length = character_length(text, start);

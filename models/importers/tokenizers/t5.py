@@ -1,0 +1,135 @@
+"""Tokenizers of T5's family and of Pegasus: SentencePiece whose special ids leave no text, bytes, or byte-level BPE."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import sentencepiece
+from txport.models.config import Config
+from txport.models.importers.huggingface import HuggingFaceModel
+from txport.models.importers.imported import ImportOptions, TokenizerParts
+from txport.models.importers.settings import read_json
+from txport.models.importers.tokenizers.byte_level import byte_level_tokenizer
+from txport.models.importers.tokenizers.languages import chosen_language, refuse_languages
+from txport.models.importers.tokenizers.multilingual import SharedTokenizer, described
+from txport.models.importers.tokenizers.pieces import pieces_of
+from txport.models.importers.tokenizers.vocabulary import read_bytes, vocabulary_bytes
+from txport.runtime.bundle.tokenizer_schema import Languages, TokenizerDescription, TokenizerFiles, ids_only
+from txport.runtime.errors import CheckpointError
+
+SPM = ("spiece.model", "spm.model", "sentencepiece.model")
+# MADLAD's (and mT5's fine-tunes') way to say the language of an answer, at the beginning of a text.
+_LANGUAGE = re.compile(r"<2([A-Za-z_]+)>")
+_PEGASUS_OFFSET = 103
+
+
+def t5_tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOptions) -> tuple[Config, TokenizerParts]:
+    """The tokenizer of a directory, which its architecture does not decide, and the config with its unknown id.
+
+    Raises:
+        CheckpointError: files are missing, damaged or of another model.
+        InputError: a language that the model does not have.
+    """
+    stated = str(read_json(model.directory / "tokenizer_config.json", optional=True).get("tokenizer_class"))
+    if not options.tokenizer:
+        return ours, TokenizerParts(ids_only(ours.eos_id))
+    if "ByT5" in stated:
+        refuse_languages(options, model.directory)
+        return ours, _bytes(model, ours)
+    if spm := next((model.directory / name for name in SPM if (model.directory / name).is_file()), None):
+        return _sentencepiece(spm, ours, options)
+    if (model.directory / "merges.txt").is_file():
+        refuse_languages(options, model.directory)
+        return ours, _byte_level(model, ours)
+    return ours, _of_tokenizers(model.directory, ours, options)
+
+
+def pegasus_tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOptions) -> TokenizerParts:
+    """Pegasus': the ids of SentencePiece come after those of its masks.
+
+    Raises:
+        CheckpointError: the file is missing or of another model.
+        InputError: a language is chosen.
+    """
+    if not options.tokenizer:
+        return TokenizerParts(ids_only(ours.eos_id))
+    refuse_languages(options, model.directory)
+    spm = model.directory / SPM[0]
+    if not spm.is_file() and (model.directory / "tokenizer.json").is_file():
+        return _of_tokenizers(model.directory, ours, options)
+    data = read_bytes(spm)
+    table = _without_special(data, spm)
+    offset = read_json(model.directory / "tokenizer_config.json", optional=True).get("offset", _PEGASUS_OFFSET)
+    return _parts(spm, data, [*[None] * offset, *table], ours, (), None)
+
+
+def _sentencepiece(spm: Path, ours: Config, options: ImportOptions) -> tuple[Config, TokenizerParts]:
+    data = read_bytes(spm)
+    table = _without_special(data, spm)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=data)
+    ids = {match[1]: i for i, piece in enumerate(table) if (match := _LANGUAGE.fullmatch(piece or ""))}
+    chosen_language(options.source_language, {}, "source", spm.parent)
+    default = chosen_language(options.target_language, ids, "target", spm.parent)
+    languages = Languages({}, ids, None, default, False) if ids else None
+    before: tuple[int, ...] = ()
+    if ids:
+        name, token = next(iter(ids.items()))
+        before = tuple(int(i) for i in processor.encode(f"<2{name}>") if i != token)  # the "▁" of a text's beginning
+    for name in ids:
+        table[ids[name]] = None
+    parts = _parts(spm, data, table, ours, before, languages)
+    return replace(ours, unk_id=int(processor.unk_id())), parts
+
+
+def _without_special(data: bytes, spm: Path) -> list[str | None]:
+    """Pieces by SentencePiece's own ids; None for those of no text."""
+    pieces: Sequence[str] = pieces_of(data, spm)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=data)
+    special = (processor.is_control, processor.is_unknown, processor.is_unused)
+    return [None if any(each(i) for each in special) else piece for i, piece in enumerate(pieces)]
+
+
+def _parts(
+    spm: Path, data: bytes, table: list[str | None], ours: Config, before: tuple[int, ...], languages: Languages | None
+) -> TokenizerParts:
+    if len(table) > ours.source_vocabulary:
+        raise CheckpointError(
+            f"{spm} gives ids up to {len(table) - 1}, but the embedding has {ours.source_vocabulary} rows: "
+            "it belongs to another model; find the right file, or give --no-tokenizer"
+        )
+    names = TokenizerFiles("tokenizer/shared.model", "tokenizer/vocabulary.json")
+    files = {"shared.model": data, "vocabulary.json": vocabulary_bytes(table)}
+    tokenizer = SharedTokenizer("sentencepiece", names, files, {})
+    prefix = (*before, "target_language") if languages else ()
+    return described(tokenizer, prefix, (ours.eos_id,), (), languages)  # type: ignore[arg-type]
+
+
+def _bytes(model: HuggingFaceModel, ours: Config) -> TokenizerParts:
+    """ByT5's (Xue et al. 2021, arXiv:2105.13626): a byte is the id 3 above it."""
+    if ours.source_vocabulary < 259:
+        raise CheckpointError(
+            f"{model.directory}: bytes need an embedding of 259 rows, not {ours.source_vocabulary}: give --no-tokenizer"
+        )
+    return TokenizerParts(TokenizerDescription("bytes", None, None, (), (ours.eos_id,), (), None))
+
+
+def _byte_level(model: HuggingFaceModel, ours: Config) -> TokenizerParts:
+    """CodeT5's (Wang et al. 2021, arXiv:2109.00859): <s> text </s>."""
+    data = byte_level_tokenizer(model.directory, ours.source_vocabulary)
+    names = TokenizerFiles("tokenizer/tokenizer.json", None)
+    tokenizer = SharedTokenizer("tokenizers", names, {"tokenizer.json": data}, {})
+    return described(tokenizer, (model.token("bos_token_id"),), (ours.eos_id,), (), None)
+
+
+def _of_tokenizers(directory: Path, ours: Config, options: ImportOptions) -> TokenizerParts:
+    """tokenizer.json, which is all that transformers 5 writes; for Python only."""
+    refuse_languages(options, directory)
+    file = directory / "tokenizer.json"
+    if not file.is_file():
+        raise CheckpointError(
+            f"{directory} holds neither {SPM[0]} nor {file.name}: copy it too, or give --no-tokenizer"
+        )
+    data = byte_level_tokenizer(directory, ours.source_vocabulary)
+    names = TokenizerFiles("tokenizer/tokenizer.json", None)
+    return described(SharedTokenizer("tokenizers", names, {file.name: data}, {}), (), (ours.eos_id,), (), None)

@@ -1,0 +1,99 @@
+"""Bundles of T5's family: relative positions, gates and sides of their own, in every lowering and every precision."""
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+from checkpoints import make_tiny_checkpoint
+from parity import by_cpp, by_python
+from txport.exporter.export import ExportOptions, export_bundle
+from txport.exporter.graphs.lowerings import LOWERINGS
+from txport.models.checkpoint import load_checkpoint, save_checkpoint
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.translator import Translator
+
+T5 = {
+    **{"norm_kind": "rms", "layer_norm_epsilon": 1e-6, "head_dim": 24, "scale_embedding": False},
+    **{"positions": "relative", "position_buckets": 16, "position_distance": 40},
+    **{"attention_bias": False, "feed_forward_bias": False},
+}
+MODELS = {
+    "t5": T5,
+    "umt5": {**T5, "position_tables": "layer", "feed_forward": "gated", "activation": "gelu_tanh"},
+    "sides": {"heads": 2, "decoder_heads": 4, "head_dim": 16, "decoder_ffn": 48, "encoder_layers": 3},
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("t5") / str(request.param)
+    make_tiny_checkpoint(directory, **MODELS[request.param])
+    return directory
+
+
+@pytest.fixture(scope="module")
+def bundle(checkpoint: Path) -> Path:
+    """Verified in float32, with every lowering and the optional graphs."""
+    output = checkpoint.with_name("bundle")
+    report = export_bundle(checkpoint, output, ExportOptions(attention=True, sentences=24, singles=2))
+    assert report is not None and report.passed
+    return output
+
+
+def operators(bundle: Path, graph: str) -> Counter[str]:
+    model = onnx.load(bundle / "onnx" / f"{graph}.onnx", load_external_data=False)
+    return Counter(node.op_type for node in model.graph.node)
+
+
+def test_every_lowering_says_the_same(bundle: Path) -> None:
+    translators = [Translator(bundle, "cpu", lowering=each, workers=0) for each in (None, *LOWERINGS)]
+    lines = ["a cat sees it", "", "page 17 of twenty", "it is ten past nine, and the train is late again"]
+    found = [translator.translate(lines) for translator in translators]
+    assert all(other == found[0] for other in found)
+
+
+def test_no_graph_has_a_logarithm_for_positions(bundle: Path) -> None:
+    """A step looks the biases of all layers up once; there is a lookup of the token besides."""
+    for graph in ("encoder", "encoder_attention", *(f"decoder_step.{lowering}" for lowering in LOWERINGS)):
+        found = operators(bundle, graph)
+        assert found["Log"] == 0 and found["Gather"] == 2
+
+
+@pytest.mark.skipif("TXPORT_CPP_BUILD" not in os.environ, reason="needs the C++ build: make cpp")
+def test_cpp_gives_the_same_bytes(bundle: Path) -> None:
+    tool = Path(os.environ["TXPORT_CPP_BUILD"]) / "txport-translate"
+    lines = ["the cat sees a bird", "twenty-one", "", "it is ten past nine", "page 17"]
+    for lowering in Manifest.load(bundle).lowerings:
+        where = {"lowering": lowering}
+        assert by_cpp(tool, bundle, lines, where, 2) == by_python(bundle, lines, where, 2)
+
+
+def test_int8_is_verified(checkpoint: Path, tmp_path: Path) -> None:
+    options = ExportOptions(int8=True, lowerings=("ort",), sentences=64, singles=2)
+    report = export_bundle(checkpoint, tmp_path / "int8", options)
+    assert report is not None and report.passed
+
+
+def test_float16_is_verified(checkpoint: Path, tmp_path: Path) -> None:
+    report = export_bundle(checkpoint, tmp_path / "half", ExportOptions(float16=True, sentences=24, singles=2))
+    assert report is not None and report.passed
+
+
+def test_float16_of_activations_beyond_its_range(checkpoint: Path, tmp_path: Path) -> None:
+    """What the feed-forward layers add is far beyond 65,504, as in large T5s: those layers and sums become islands."""
+    if checkpoint.name == "sides":
+        pytest.skip("LayerNorm after an embedding of this size: not T5")
+    loaded, huge = load_checkpoint(checkpoint), 2.0**17
+    with torch.no_grad():
+        for name, parameter in loaded.model.named_parameters():
+            if name.endswith(("outer.weight", "output.weight")):
+                parameter *= huge
+    save_checkpoint(tmp_path / "huge", loaded.model, checkpoint / "tokenizer", loaded.sentences[:60], {})
+    report = export_bundle(tmp_path / "huge", tmp_path / "half", ExportOptions(float16=True, sentences=24, singles=2))
+    assert report is not None and report.passed
+    islands = [island for island in Manifest.load(tmp_path / "half").precision.islands if island.reason == "overflow"]
+    assert {island.graph for island in islands} >= {"encoder", *(f"decoder_step.{each}" for each in LOWERINGS)}
+    assert any("feed_forward.outer" in node for island in islands for node in island.nodes)
