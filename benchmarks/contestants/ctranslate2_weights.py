@@ -37,6 +37,8 @@ def write_ctranslate2(model: Transformer, directory: Path) -> None:
         raise InputError("CTranslate2 has no post-norm Transformer with a final LayerNorm")
     if config.norm_kind != "layer":
         raise InputError(f"CTranslate2's Transformer has LayerNorm, and this model's norm_kind is {config.norm_kind!r}")
+    if config.positions == "relative" or config.feed_forward == "gated" or config.encoder.heads != config.decoder.heads:
+        raise InputError("no relative positions, gates or unequal heads are written for CTranslate2 here")
     if config.copies:
         raise InputError("CTranslate2 has no copy mechanism, and this model's copy_heads need one")
     layers = (config.encoder_layers, config.decoder_layers)

@@ -35,7 +35,9 @@ def unsupported(model: Transformer) -> str | None:
     """Why there is no class of Hugging Face's with exactly this function, or None."""
     config = model.config
     needs = {
-        "sinusoidal positions": _order(model) is not None,
+        "sinusoidal positions": config.positions != "relative" and _order(model) is not None,
+        "sides alike": (config.head_dim, config.decoder_heads, config.decoder_ffn) == (None, None, None),
+        "plain feed-forward layers with biases": config.feed_forward == "plain" and config.feed_forward_bias,
         "LayerNorm": config.norm_kind == "layer",
         "LayerNorm before or after each sublayer only": config.norm in ("pre", "post"),
         "no copy mechanism": not config.copies,

@@ -137,9 +137,8 @@ class Verifier:
 
     def _match_model(self, directory: Path, manifest: Manifest) -> None:
         """Check that the checkpoint's model has the bundle's sizes, and give it positions for the bundle's lengths."""
-        sizes = ("encoder_layers", "decoder_layers", "d_model", "heads", "source_vocabulary", "target_vocabulary")
-        for name in (*sizes, "copies"):
-            ours, theirs = getattr(manifest.model, name), getattr(self.checkpoint.config, name)
+        for name, theirs in vars(self.checkpoint.config.sizes).items():
+            ours = getattr(manifest.model, name)
             if ours != theirs:
                 raise BundleError(
                     f"{directory} was not exported from {self.checkpoint.directory}: its {name} is {ours}, "

@@ -144,7 +144,9 @@ class _Half(_Arithmetic):
         scores = _to_half(_to_half(query / math.sqrt(query.shape[-1])) @ key.transpose(-1, -2))
         if causal:
             mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-        scores = scores if mask is None else scores.masked_fill(~mask, -math.inf)
+        if mask is not None:  # or a bias with the mask in it
+            bool_mask = mask.dtype == torch.bool
+            scores = scores.masked_fill(~mask, -math.inf) if bool_mask else _to_half(scores + mask)
         context: Tensor = _to_half(_to_half(scores.softmax(dim=-1)) @ value)
         return context
 

@@ -1,5 +1,6 @@
 """Bundles of T5's family: relative positions, gates and sides of their own, in every lowering and every precision."""
 
+import json
 import os
 from collections import Counter
 from pathlib import Path
@@ -11,8 +12,11 @@ from checkpoints import make_tiny_checkpoint
 from parity import by_cpp, by_python
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.exporter.graphs.lowerings import LOWERINGS
-from txport.models.checkpoint import load_checkpoint, save_checkpoint
+from txport.models.checkpoint import load_checkpoint, save_checkpoint, write_description
+from txport.models.config import preset
+from txport.models.transformer import Transformer
 from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 from txport.runtime.translator import Translator
 
 T5 = {
@@ -69,6 +73,28 @@ def test_cpp_gives_the_same_bytes(bundle: Path) -> None:
     for lowering in Manifest.load(bundle).lowerings:
         where = {"lowering": lowering}
         assert by_cpp(tool, bundle, lines, where, 2) == by_python(bundle, lines, where, 2)
+
+
+SCRIPTS = ["a cat", "naïve", "Ελληνικά", "русский текст", "עברית", "العربية", "हिन्दी", "ไทย", "한국어", "漢字 🙂"]
+
+
+@pytest.mark.skipif("TXPORT_CPP_BUILD" not in os.environ, reason="needs the C++ build: make cpp")
+def test_cpp_reads_and_writes_bytes_as_python_does(tmp_path: Path) -> None:
+    """A model that says any bytes, most of them of no character."""
+    torch.manual_seed(0)
+    sizes = {"source_vocabulary": 384, "target_vocabulary": 384, "max_positions": 64}
+    special = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": 0}
+    small = {"d_model": 32, "heads": 2, "head_dim": 12, "ffn": 40, "encoder_layers": 1, "decoder_layers": 1}
+    model = Transformer(preset("t5_small", **sizes, **special, **small, tie_projection=False)).eval()
+    (tmp_path / "tokenizer").mkdir()
+    write_description(tmp_path / "tokenizer", TokenizerDescription("bytes", None, None, (), (1,), (), None))
+    save_checkpoint(tmp_path / "byt5", model, tmp_path / "tokenizer", SCRIPTS, {})
+    export_bundle(tmp_path / "byt5", tmp_path / "bundle", ExportOptions(verify=False, lowerings=("ort",)))
+    tool = Path(os.environ["TXPORT_CPP_BUILD"]) / "txport-translate"
+    where = {"lowering": "ort"}
+    expected = by_python(tmp_path / "bundle", SCRIPTS, where, 4)
+    assert by_cpp(tool, tmp_path / "bundle", SCRIPTS, where, 4) == expected
+    assert len({token for line in expected for token in json.loads(line)["ids"]}) > 10
 
 
 def test_int8_is_verified(checkpoint: Path, tmp_path: Path) -> None:

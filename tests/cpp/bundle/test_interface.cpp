@@ -25,9 +25,16 @@ json listed(const std::vector<Tensor>& tensors) {
 }
 
 ModelSizes sizes_of(const json& model) {
-  return {
-      model["encoder_layers"], model["decoder_layers"],    model["d_model"],           model["heads"],
-      model["head_dim"],       model["source_vocabulary"], model["target_vocabulary"], model.value("copies", false)};
+  const json encoder_heads = model.value("encoder_heads", model["heads"]);
+  return {model["encoder_layers"],
+          model["decoder_layers"],
+          model["d_model"],
+          model["heads"],
+          model["head_dim"],
+          model["source_vocabulary"],
+          model["target_vocabulary"],
+          model.value("copies", false),
+          encoder_heads};
 }
 
 }  // namespace
@@ -39,7 +46,7 @@ TEST_CASE("the interface is that of Python") {
   CHECK(expected["lowerings"] == json(kLowerings));
   CHECK(expected["masked"] == kMasked);
   CHECK(expected["optional_inputs"] == json{kCachePositions});
-  REQUIRE(expected["models"].size() == 3);
+  REQUIRE(expected["models"].size() == 4);
   for (const json& item : expected["models"]) {
     for (const char* role : {kEncoder, kStep, kDecoder, kEncoderAttention}) {
       const Interface found = interface_of(role, sizes_of(item["model"]), item["type"]);

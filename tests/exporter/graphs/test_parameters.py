@@ -82,7 +82,7 @@ def rebuilt(tensor: Parameter, data: bytes) -> np.ndarray:
 
 
 def expected(model: Transformer) -> dict[str, np.ndarray]:
-    """The state dict with what the format says of it: positions for all, whole tables of relative ones, and queries times head_dim^-0.5."""
+    """The state dict with what the format says of it: positions for all, and queries times head_dim^-0.5."""
     values = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
     for side, stack in (("source_embedding", "encoder"), ("target_embedding", "decoder")):
         if model.config.positions == "relative":
