@@ -35,7 +35,7 @@ def unsupported(model: Transformer) -> str | None:
     """Why there is no class of Hugging Face's with exactly this function, or None."""
     config = model.config
     needs = {
-        "sinusoidal positions": config.positions != "relative" and _order(model) is not None,
+        "sinusoidal positions": _order(model) is not None,
         "sides alike": (config.head_dim, config.decoder_heads, config.decoder_ffn) == (None, None, None),
         "plain feed-forward layers with biases": config.feed_forward == "plain" and config.feed_forward_bias,
         "LayerNorm": config.norm_kind == "layer",
@@ -91,7 +91,8 @@ def _order(model: Transformer) -> Tensor | None:
     # An imported Marian has its own tables.
     theirs = concatenated_sinusoids(config.max_positions, config.d_model)
     tables = (model.source_embedding.positions, model.target_embedding.positions)
-    return torch.arange(config.d_model) if all(torch.allclose(table, theirs, atol=1e-6) for table in tables) else None
+    same = all(table is not None and torch.allclose(table, theirs, atol=1e-6) for table in tables)
+    return torch.arange(config.d_model) if same else None
 
 
 def _fields(config: Config) -> dict[str, Any]:

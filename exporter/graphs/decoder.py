@@ -125,7 +125,7 @@ class Decoder:
         return y if self._pre_norm else write_norm(w, y, *next(norms)), caches_after, attentions
 
     def _biases(self) -> Sequence[ir.Value | None]:
-        """What relative positions add to the scores of each layer, `[b or 1, h, t, m]`."""
+        """Biases of the scores of each layer by relative positions, `[b or 1, h, t, m]`, or None."""
         relative = self._model.decoder_positions
         if relative is None:
             return [None] * self._sizes.decoder_layers

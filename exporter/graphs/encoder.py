@@ -95,7 +95,7 @@ def _write_states(w: Writer, model: Transformer, length: int) -> _States:
 
 
 def _biases(w: Writer, model: Transformer, length: int, positions: ir.Value, bias: ir.Value) -> list[ir.Value]:
-    """What is added to the scores of each layer: `[b, 1, 1, s]` for padding, with relative positions `[b, h, s, s]`."""
+    """Biases of the scores of each layer: `[b, 1, 1, s]` for padding, with relative positions `[b, h, s, s]`."""
     relative = model.encoder_positions
     if relative is None:
         return [bias] * len(model.encoder)

@@ -38,7 +38,7 @@ def write_embedding(w: Writer, embedding: Embedding, length: int, ids: ir.Value,
 def write_relative_positions(
     w: Writer, relative: RelativePositions, length: int, rows: Callable[[], ir.Value]
 ) -> list[ir.Value]:
-    """What is added to the scores of each layer of a stack, `[n, h, t, m]`: rows of a table, and no logarithm.
+    """Biases of the scores of each layer of a stack, `[n, h, t, m]`: rows of a table, and no logarithm.
 
     Args:
         w: of the graph.

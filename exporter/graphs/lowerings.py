@@ -63,7 +63,7 @@ class Lowering(ABC):
 
     @abstractmethod
     def distances(self) -> ir.Value:
-        """How far before each query each key is, 0 for those after it: int64 [b or 1, t, c]."""
+        """Distance of each query from each key before it, 0 for those after it: int64 [b or 1, t, c]."""
 
     @abstractmethod
     def cross_attention(self, query: ir.Value, key: ir.Value, value: ir.Value) -> ir.Value:

@@ -4,10 +4,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from txport.models.importers import annotated, d2l
-from txport.models.importers.annotated import ENDINGS, import_annotated
 from txport.models.importers.bart import import_bart
-from txport.models.importers.d2l import import_d2l
 from txport.models.importers.fairseq import import_fairseq
 from txport.models.importers.imported import Imported, ImportOptions
 from txport.models.importers.m2m100 import import_m2m100
@@ -16,6 +13,9 @@ from txport.models.importers.opennmt import import_opennmt
 from txport.models.importers.pegasus import import_pegasus
 from txport.models.importers.settings import one_file, read_json
 from txport.models.importers.t5 import import_t5
+from txport.models.importers.textbooks import annotated, d2l
+from txport.models.importers.textbooks.annotated import ENDINGS, import_annotated
+from txport.models.importers.textbooks.d2l import import_d2l
 from txport.models.importers.torch_transformer import DESCRIPTION, import_torch
 from txport.models.importers.weights import read_pickle, read_safetensors
 from txport.runtime.errors import CheckpointError, InputError

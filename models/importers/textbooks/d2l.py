@@ -9,11 +9,11 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from txport.models.importers.annotated import ENDINGS, needed_heads, notes, prefix_of
 from txport.models.importers.imported import Imported, ImportOptions
 from txport.models.importers.layers import LayerNames, map_layers
 from txport.models.importers.plan import ImportPlan
 from txport.models.importers.settings import Settings, one_file
+from txport.models.importers.textbooks.annotated import ENDINGS, needed_heads, notes, prefix_of
 from txport.models.importers.tokenizers.word_lists import WordLists, read_word_lists, word_tokenizer
 from txport.models.importers.weights import read_tensors
 from txport.runtime.errors import CheckpointError

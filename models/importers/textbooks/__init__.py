@@ -1,0 +1,1 @@
+"""Importers of models that textbooks teach."""
