@@ -1,6 +1,7 @@
-"""Hugging Face BART (Lewis et al. 2020, arXiv:1910.13461) and mBART (Liu et al. 2020, arXiv:2001.08210).
+"""Hugging Face BART (Lewis et al. 2020, arXiv:1910.13461), mBART (Liu et al. 2020, arXiv:2001.08210) and Blenderbot.
 
-Learned positions with an offset of 2 and a LayerNorm on embeddings; BART is post-norm, mBART pre-norm.
+Learned positions with an offset of 2 and a LayerNorm on embeddings; BART is post-norm, mBART pre-norm. Blenderbot
+(Roller et al. 2020, arXiv:2004.13637) is pre-norm, without that offset and LayerNorm.
 """
 
 from dataclasses import replace
@@ -21,42 +22,47 @@ from txport.models.importers.tokenizers.multilingual import (
     without_tokenizer,
 )
 from txport.runtime.bundle.tokenizer_schema import Languages, TokenizerFiles
+from txport.runtime.errors import CheckpointError
 
 # Options of old config.json files that Hugging Face's own models of these names cannot have otherwise.
 _NEUTRAL = {
     "bart": {"normalize_before": (False, None), "add_final_layer_norm": (False, None)},
     "mbart": {"normalize_before": (True, None), "add_final_layer_norm": (True, None)},
+    "blenderbot": {"normalize_before": (True, None), "add_final_layer_norm": (True, None)},
 }
-_BOTH = {"normalize_embedding": (True, None), "static_position_embeddings": (False, None)}
 
 
 def import_bart(directory: Path, options: ImportOptions) -> Imported:
-    """Understand a directory that BartForConditionalGeneration or MBartForConditionalGeneration wrote.
+    """Understand a directory that BartForConditionalGeneration, or MBart's or Blenderbot's, wrote.
 
     Raises:
         CheckpointError: something is missing, damaged or not supported.
         InputError: a language that the model does not have, or none where one is needed.
     """
     model = HuggingFaceModel(directory)
-    many = model.fields.get("model_type") == "mbart"
-    model.refuse(_NEUTRAL["mbart" if many else "bart"] | _BOTH)
-    ours = model.config(norm="pre" if many else "post", embedding_norm=True, unk_id=UNK, **model.embeddings())
-    plan = model.plan
+    kind = str(model.fields.get("model_type"))
+    embedding_norm, pre_norm = kind != "blenderbot", kind in ("mbart", "blenderbot")
+    both = {"normalize_embedding": (embedding_norm, None), "static_position_embeddings": (False, None)}
+    model.refuse(_NEUTRAL.get(kind, _NEUTRAL["bart"]) | both)
+    norms = {"norm": "pre" if pre_norm else "post", "embedding_norm": embedding_norm}
+    ours = model.config(**norms, unk_id=UNK, **model.embeddings())
+    plan, first = model.plan, OFFSET if embedding_norm else 0
     for side, theirs in (("source", "encoder"), ("target", "decoder")):
         theirs = f"{model.prefix}{theirs}"
         plan.take(
-            f"{side}_embedding.positions", f"{theirs}.embed_positions.weight", first=OFFSET, rows=ours.max_positions
+            f"{side}_embedding.positions", f"{theirs}.embed_positions.weight", first=first, rows=ours.max_positions
         )
-        plan.affine(f"{side}_embedding.norm", f"{theirs}.layernorm_embedding")
+        if embedding_norm:
+            plan.affine(f"{side}_embedding.norm", f"{theirs}.layernorm_embedding")
         plan.ignore(f"{theirs}.version")
-    if many:
+    if pre_norm:
         plan.affine("encoder_norm", f"{model.prefix}encoder.layer_norm")
         plan.affine("decoder_norm", f"{model.prefix}decoder.layer_norm")
     model.layers(ours)
     plan.check(ours)
     if not options.tokenizer:
         tokenizer = without_tokenizer(model, ours, options, _codes(directory, ours)[0])
-    elif many:
+    elif kind == "mbart":
         ours, tokenizer = _languages(model, ours, options)
     else:
         tokenizer = _byte_level(model, ours, options)
@@ -64,14 +70,20 @@ def import_bart(directory: Path, options: ImportOptions) -> Imported:
 
 
 def _byte_level(model: HuggingFaceModel, ours: Config, options: ImportOptions) -> TokenizerParts:
-    """BART's: <s> text </s>, and answers that begin with the config's forced id, <s> for most."""
+    """BART's: <s> text </s>, and answers that begin with the config's forced id, <s> for most; Blenderbot has no <s>."""
     refuse_languages(options, model.directory)
+    blenderbot = model.fields.get("model_type") == "blenderbot"
+    if blenderbot and not (model.directory / "tokenizer.json").is_file():
+        raise CheckpointError(
+            f"{model.directory} has no tokenizer.json: save its tokenizer there, or give --no-tokenizer"
+        )
     data = byte_level_tokenizer(model.directory, ours.source_vocabulary)
     names = TokenizerFiles("tokenizer/tokenizer.json", None)
     tokenizer = SharedTokenizer("tokenizers", names, {"tokenizer.json": data}, {})
     forced = model.generation("forced_bos_token_id")
     prefix = (forced,) if type(forced) is int else ()
-    return described(tokenizer, (model.token("bos_token_id"),), (ours.eos_id,), prefix, None)
+    before = () if blenderbot else (model.token("bos_token_id"),)
+    return described(tokenizer, before, (ours.eos_id,), prefix, None)
 
 
 def _codes(directory: Path, ours: Config) -> tuple[str, bool]:

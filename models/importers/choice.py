@@ -36,7 +36,7 @@ IMPORTERS: dict[str, Callable[[Path, ImportOptions], Imported]] = {
 _MODEL_TYPES = {
     "marian": "marian",
     "m2m_100": "m2m100",
-    **dict.fromkeys(("bart", "mbart"), "bart"),
+    **dict.fromkeys(("bart", "mbart", "blenderbot"), "bart"),
     "pegasus": "pegasus",
     **dict.fromkeys(("t5", "mt5", "umt5"), "t5"),
 }

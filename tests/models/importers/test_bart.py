@@ -37,6 +37,7 @@ GRID: dict[str, tuple[str, dict[str, Any]]] = {
     "distilbart": ("Bart", {"decoder_layers": 1, "encoder_layers": 3, "eos_bias": 1.6}),
     "sides": ("Bart", {"decoder_attention_heads": 4, "decoder_ffn_dim": 40, "eos_bias": 1.6}),
     "mbart": ("MBart", {"scale_embedding": True}),
+    "blenderbot": ("Blenderbot", {"scale_embedding": True, "encoder_layers": 1}),
     "mbart_untied": ("MBart", {"tie_word_embeddings": False, "encoder_layers": 1, "activation_function": "relu"}),
 }
 
