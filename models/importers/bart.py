@@ -70,7 +70,7 @@ def import_bart(directory: Path, options: ImportOptions) -> Imported:
 
 
 def _byte_level(model: HuggingFaceModel, ours: Config, options: ImportOptions) -> TokenizerParts:
-    """BART's: <s> text </s>, and answers that begin with the config's forced id, <s> for most; Blenderbot has no <s>."""
+    """BART's: <s> text </s>, and answers that begin with the config's forced id, <s> for most; Blenderbot without."""
     refuse_languages(options, model.directory)
     blenderbot = model.fields.get("model_type") == "blenderbot"
     if blenderbot and not (model.directory / "tokenizer.json").is_file():
