@@ -256,7 +256,7 @@ def test_a_described_tokenizer(tmp_path: Path, make_model: MakeModel, tokenizer:
     [
         ({"source": TokenizerFiles("../x.model", None)}, "not listed"),
         ({"source_prefix": (10**6,)}, "outside the source vocabulary"),
-        ({"kind": "none"}, "must be null for kind 'none'"),
+        ({"kind": "none"}, "must be null for the kinds 'none' and 'bytes'"),
         ({"kind": "words"}, "not one of"),
     ],
 )
