@@ -16,7 +16,7 @@ from txport.models.importers.t5 import import_t5
 from txport.models.importers.textbooks import annotated, d2l
 from txport.models.importers.textbooks.annotated import ENDINGS, import_annotated
 from txport.models.importers.textbooks.d2l import import_d2l
-from txport.models.importers.torch_transformer import DESCRIPTION, import_torch
+from txport.models.importers.textbooks.torch_transformer import DESCRIPTION, import_torch
 from txport.models.importers.weights import read_pickle, read_safetensors
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.libraries import needs

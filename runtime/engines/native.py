@@ -111,6 +111,8 @@ class _Model(ctypes.Structure):
         ("layer_norm_epsilon", c_double),
         ("parameters", ctypes.POINTER(_Parameter)),
         ("parameter_count", c_int64),
+        ("norm_kind", c_char_p),
+        ("encoder_heads", c_int64),
     ]
 
     @classmethod
@@ -138,6 +140,8 @@ class _Model(ctypes.Structure):
             layer_norm_epsilon=architecture.layer_norm_epsilon,
             parameters=(_Parameter * len(tensors))(*map(_Parameter.of, tensors)),
             parameter_count=len(tensors),
+            norm_kind=architecture.norm_kind.encode(),
+            encoder_heads=manifest.model.encoder_heads or 0,
         )
 
 

@@ -1,1 +1,1 @@
-"""Importers of models that textbooks teach."""
+"""Importers of models that textbooks and tutorials teach, around PyTorch's own layers or none."""

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -105,6 +106,7 @@ TEST_CASE("the fused engine of a described model is that of its bundle, and its 
   DescribedModel described(model.file());
   txport_engine_handle* engine = nullptr;
   const auto create = [&] { return txport_engine_create(&described.fields, nullptr, &engine); };
+  const txport_model right = described.fields;
   REQUIRE(create() == TXPORT_OK);
   const txport_engine_handle opened = handle_of(model);
   const std::vector<txport::core::Request> requests{{{4, 5, 6, 7}, kLimit, 0, {}}, {{8, 9}, kLimit, 0, {}}};
@@ -112,6 +114,11 @@ TEST_CASE("the fused engine of a described model is that of its bundle, and its 
   const auto found = decode_all(*engine->engine, requests, {});
   for (std::size_t i = 0; i < 2; ++i) CHECK(found[i].ids == expected[i].ids);
   txport_engine_close(engine);
+  described.fields.struct_size = offsetof(txport_model, norm_kind);  // of txport 0.2.0
+  described.fields.encoder_heads = 77;                               // which it does not say
+  REQUIRE(create() == TXPORT_OK);
+  txport_engine_close(engine);
+  described.fields = right;
 
   const auto refused_as = [&](txport_code code, const char* words) {
     CAPTURE(std::string(words));
@@ -119,7 +126,6 @@ TEST_CASE("the fused engine of a described model is that of its bundle, and its 
     CHECK(engine == nullptr);
     CHECK_MESSAGE(std::strstr(txport_message(), words) != nullptr, txport_message());
   };
-  const txport_model right = described.fields;
   const auto with = [&](const std::function<void(txport_model&)>& change, txport_code code, const char* words) {
     change(described.fields);
     refused_as(code, words);
@@ -132,6 +138,11 @@ TEST_CASE("the fused engine of a described model is that of its bundle, and its 
   with([](txport_model& fields) { fields.parameters = nullptr; }, TXPORT_INPUT_ERROR, "parameters is NULL");
   with([](txport_model& fields) { fields.norm = "rms"; }, TXPORT_INPUT_ERROR,
        "norm is 'rms': use post, pre, post_final");
+  with([](txport_model& fields) { fields.norm_kind = "batch"; }, TXPORT_INPUT_ERROR,
+       "norm_kind is 'batch': use layer, rms");
+  with([](txport_model& fields) { fields.norm_kind = "rms"; }, TXPORT_BUNDLE_ERROR, "which this model does not have");
+  with([](txport_model& fields) { fields.encoder_heads = -1; }, TXPORT_BUNDLE_ERROR, "model.encoder_heads is -1");
+  with([](txport_model& fields) { fields.encoder_heads += 1; }, TXPORT_BUNDLE_ERROR, "must be of shape");
   with([](txport_model& fields) { fields.heads = 0; }, TXPORT_BUNDLE_ERROR, "model.heads is 0");
   with([](txport_model& fields) { fields.eos = 40; }, TXPORT_BUNDLE_ERROR, "tokens.eos is 40, outside");
   with([](txport_model& fields) { fields.batch = -1; }, TXPORT_BUNDLE_ERROR, "batch is -1");

@@ -26,7 +26,7 @@ from foreign_models import (
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch_seq2seq import TorchSeq2Seq
-from txport.models.importers.torch_transformer import TorchDescription
+from txport.models.importers.textbooks.torch_transformer import TorchDescription
 from txport.runtime.bundle.strict_json import decode
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.text.tokenizer import open_tokenizer

@@ -45,17 +45,19 @@ typedef struct txport_model {
   int64_t batch, source, target; /* most rows; most source and target tokens of a row, eos included */
   int64_t pad, unk, bos, eos;    /* padding, unknown, decoder start, end of sequence */
   const char* norm;              /* "post", "pre" or "post_final" */
-  const char* activation;        /* "relu", "gelu" (by erf) or "silu" */
+  const char* activation;        /* "relu", "gelu" (by erf), "gelu_tanh" or "silu"; of gates, if there are some */
   double embedding_scale;
   double layer_norm_epsilon;
   const txport_parameter* parameters;
   int64_t parameter_count;
+  const char* norm_kind; /* "layer" or NULL: LayerNorm; "rms": RMSNorm, which has no bias */
+  int64_t encoder_heads; /* 0: as many as `heads`, which are the decoder's */
 } txport_model;
 
 #define TXPORT_MODEL_INIT                                                                                             \
   {                                                                                                                   \
     sizeof(txport_model), sizeof(txport_parameter), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-        0                                                                                                             \
+        0, 0, 0                                                                                                       \
   }
 
 /* How to open an engine. Begin with TXPORT_ENGINE_OPTIONS_INIT: every zero is the default. New fields come at the end,

@@ -40,10 +40,12 @@ core::Parameter parameter_of(const txport_parameter& fields) {
 }
 
 core::Parameters parameters_of(const txport_model& model) {
-  core::Parameters result{{word(model.norm, {"post", "pre", "post_final"}, "txport_model.norm"),
-                           word(model.activation, {"relu", "gelu", "silu"}, "txport_model.activation"),
-                           model.embedding_scale, model.layer_norm_epsilon},
-                          {}};
+  core::Parameters result{
+      {word(model.norm, {"post", "pre", "post_final"}, "txport_model.norm"),
+       word(model.activation, {"relu", "gelu", "gelu_tanh", "silu"}, "txport_model.activation"), model.embedding_scale,
+       model.layer_norm_epsilon,
+       model.norm_kind == nullptr ? "layer" : word(model.norm_kind, {"layer", "rms"}, "txport_model.norm_kind")},
+      {}};
   constexpr std::size_t kFirst = sizeof(txport_parameter);  // the size of the first version of the struct
   if (model.parameter_size < kFirst || model.parameter_size > sizeof(txport_parameter)) {
     throw core::InputError("txport_model.parameter_size is " + std::to_string(model.parameter_size) +
@@ -61,14 +63,15 @@ core::Parameters parameters_of(const txport_model& model) {
 }
 
 core::ModelFile model_of(const txport_model& model) {
-  return {&given(model.weights, "txport_model.weights"),
-          within(model.weights_bytes, 1, INT64_MAX, "txport_model.weights_bytes"),
-          {model.encoder_layers, model.decoder_layers, model.d_model, model.heads, model.head_dim,
-           model.source_vocabulary, model.target_vocabulary},
-          {model.pad, model.unk, model.bos, model.eos},
-          {model.batch, model.source, model.target},
-          word(model.precision, {"float32", "float16", "int8"}, "txport_model.precision"),
-          parameters_of(model)};
+  return {
+      &given(model.weights, "txport_model.weights"),
+      within(model.weights_bytes, 1, INT64_MAX, "txport_model.weights_bytes"),
+      {model.encoder_layers, model.decoder_layers, model.d_model, model.heads, model.head_dim, model.source_vocabulary,
+       model.target_vocabulary, false, model.encoder_heads == 0 ? model.heads : model.encoder_heads},
+      {model.pad, model.unk, model.bos, model.eos},
+      {model.batch, model.source, model.target},
+      word(model.precision, {"float32", "float16", "int8"}, "txport_model.precision"),
+      parameters_of(model)};
 }
 
 }  // namespace
@@ -77,7 +80,7 @@ txport_code txport_engine_create(const txport_model* model, const txport_engine_
                                  txport_engine_handle** engine) noexcept {
   return abi::guarded([&] {
     given(engine, "engine") = nullptr;
-    constexpr std::size_t kFirst = sizeof(txport_model);  // the size of the first version of the struct
+    constexpr std::size_t kFirst = offsetof(txport_model, norm_kind);  // the size of the first version of the struct
     const core::ModelFile file = model_of(abi::read_options(&given(model, "model"), kFirst, "txport_model"));
     const auto fields = abi::read_options(options, sizeof(txport_engine_options), "txport_engine_options");
     within(fields.threads, 0, 4096, "threads");

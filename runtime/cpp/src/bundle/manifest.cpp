@@ -241,10 +241,11 @@ Parameter decode_parameter(const Value& value) {
 Parameters decode_parameters(const Value& value) {
   value.fields({"architecture", "tensors"});
   const Value architecture = value["architecture"];
-  architecture.fields({"norm", "activation", "embedding_scale", "layer_norm_epsilon"});
+  architecture.fields({"norm", "activation", "embedding_scale", "layer_norm_epsilon"}, {"norm_kind"});
   Parameters parameters{{architecture["norm"].literal({"post", "pre", "post_final"}),
-                         architecture["activation"].literal({"relu", "gelu", "silu"}),
-                         architecture["embedding_scale"].number(), architecture["layer_norm_epsilon"].number()},
+                         architecture["activation"].literal({"relu", "gelu", "gelu_tanh", "silu"}),
+                         architecture["embedding_scale"].number(), architecture["layer_norm_epsilon"].number(),
+                         architecture.has("norm_kind") ? architecture["norm_kind"].literal({"layer", "rms"}) : "layer"},
                         {}};
   for (const Value& tensor : value["tensors"].items()) parameters.tensors.push_back(decode_parameter(tensor));
   return parameters;

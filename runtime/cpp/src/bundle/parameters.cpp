@@ -157,9 +157,9 @@ class Table {
 
   // The table of relative positions: the encoder's has distances to both sides.
   void check_relative(bool encoder) {
-        const std::string name = encoder ? "encoder_positions.weight" : "decoder_positions.weight";
-    const std::int64_t heads = encoder ? model.encoder_heads : model.heads;
-    const std::int64_t all = heads * (encoder ? model.encoder_layers : model.decoder_layers);  // each below 2^31
+    const std::string name = encoder ? "encoder_positions.weight" : "decoder_positions.weight";
+    const std::int64_t heads = encoder ? sizes_.encoder_heads : sizes_.heads;
+    const std::int64_t all = heads * (encoder ? sizes_.encoder_layers : sizes_.decoder_layers);  // each below 2^31
     const auto found = tensors_.find(name);
     const bool each = found != tensors_.end() && found->second->shape.size() == 2 && found->second->shape[1] == all;
     const std::int64_t least = encoder ? 2 * model_.limits.source - 1 : model_.limits.target;

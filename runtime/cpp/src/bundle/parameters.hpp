@@ -25,7 +25,8 @@ struct ModelSizes {
   std::int64_t head_dim = 0;
   std::int64_t source_vocabulary = 0;
   std::int64_t target_vocabulary = 0;
-  bool copies = false;  // a step reads the source's ids as well
+  bool copies = false;             // a step reads the source's ids as well
+  std::int64_t encoder_heads = 0;  // `heads` and `head_dim` are the decoder's
 };
 
 // What the sizes and the tensors do not say about the model's arithmetic.
