@@ -112,7 +112,7 @@ TEST_CASE("the fused engine of a described model is that of its bundle, and its 
   const std::vector<txport::core::Request> requests{{{4, 5, 6, 7}, kLimit, 0, {}}, {{8, 9}, kLimit, 0, {}}};
   const auto expected = decode_all(*opened.engine, requests, {});
   const auto found = decode_all(*engine->engine, requests, {});
-  for (std::size_t i = 0; i < 2; ++i) CHECK(found[i].ids == expected[i].ids);
+  for (std::size_t i = 0; i < 2; ++i) CHECK(found[i].ids() == expected[i].ids());
   txport_engine_close(engine);
   described.fields.struct_size = offsetof(txport_model, norm_kind);  // of txport 0.2.0
   described.fields.encoder_heads = 77;                               // which it does not say
