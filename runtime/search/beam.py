@@ -211,25 +211,26 @@ class BeamSearch:
         # What a sentence gets must not depend on others in its batch, down to the last digit.
         ids = np.zeros((state.rows, self.top), np.int64)
         scores = np.full(ids.shape, -np.inf)
-        if not all(slot.ruled for slot in slots.values()):
+        forced = {index: token for index, slot in slots.items() if (token := forced_token(slot)) is not None}
+        free = {index: slot for index, slot in slots.items() if index not in forced}
+        if not all(slot.ruled for slot in free.values()):
             best = state.top(self.top)
             ids, scores = best.token_ids.copy(), best.logits - best.normaliser[:, None]
-        if ruled := {index: slot for index, slot in slots.items() if slot.ruled}:
+        if ruled := {index: slot for index, slot in free.items() if slot.ruled}:
             logits = state.logits()
             for index, slot in ruled.items():
                 for row, made in enumerate(slot.running, index * self.rows):
                     ids[row], scores[row] = self._ruled(logits[row], made.ids, slot)
+        for index, token in forced.items():
+            rows = slice(index * self.rows, (index + 1) * self.rows)
+            scores[rows] = -np.inf
+            ids[rows, 0], scores[rows, 0] = token, 0
         return ids, scores
 
     def _ruled(self, logits: Float32, made: Sequence[int], slot: BeamSlot) -> tuple[Int64, Float64]:
         """Ids `[k]` and log-probabilities `[k]` of the best tokens by the rules; -inf for those that must not come."""
         changed = log_softmax(logits)
-        token = forced_token(slot)
-        if token is None:
-            self._constraints.apply(changed, made, slot.request)
-        else:
-            changed.fill(-np.inf)
-            changed[token] = 0
+        self._constraints.apply(changed, made, slot.request)
         if self._renormalize:
             changed = log_softmax(changed)
         least = np.partition(changed, -self.top)[-self.top]

@@ -43,9 +43,9 @@ class Request:
 
     @property
     def ruled(self) -> bool:
-        """Whether a rule may change what comes after the prefix, so that the host must see each step and all logits."""
-        rules = self.search.rules
-        return self.min_length > 0 or rules != NO_RULES and replace(rules, renormalize=False) != NO_RULES
+        """Whether a rule may change the scores of what comes after the prefix, so that the host needs all logits."""
+        others = replace(self.search.rules, end_ids=(), forced_end=None, renormalize=False)
+        return self.min_length > 0 or others != NO_RULES
 
     def limit(self, limits: Limits) -> int:
         """The most tokens that this engine makes for it, eos included."""

@@ -161,14 +161,20 @@ std::vector<Candidate> BeamSearch::candidates(const BeamSlot& slot, const Scored
 std::vector<BeamSearch::Scored> BeamSearch::scored(DecoderState& state, const Slots& slots) const {
   std::vector<Scored> best(state.rows());
   const auto begun = [](const auto& slot) { return slot && beam_slot(slot)->begun(); };
-  const bool by_state =
-      std::any_of(slots.begin(), slots.end(), [&](const auto& slot) { return begun(slot) && !slot->ruled; });
+  const bool by_state = std::any_of(slots.begin(), slots.end(), [&](const auto& slot) {
+    return begun(slot) && !slot->ruled && !forced_token(*slot);
+  });
   const Top found = by_state ? state.top(top()) : Top{};
   for (std::size_t index = 0; index < slots.size(); ++index) {
     if (!begun(slots[index])) continue;
     const BeamSlot& slot = *beam_slot(slots[index]);
+    const auto forced = forced_token(slot);
     for (std::size_t i = 0; i < slot.running.size(); ++i) {
       const std::size_t row = index * rows() + i;
+      if (forced) {
+        best[row] = {{*forced}, {0}};
+        continue;
+      }
       if (slot.ruled) {
         best[row] = by_rules(state.logits(row), slot.running[i].ids, slot);
         continue;
@@ -186,12 +192,7 @@ std::vector<BeamSearch::Scored> BeamSearch::scored(DecoderState& state, const Sl
 BeamSearch::Scored BeamSearch::by_rules(const std::vector<float>& logits, const Ids& made, const Slot& slot) const {
   std::vector<double> scores(logits.begin(), logits.end());
   log_softmax(scores);
-  if (const auto forced = forced_token(slot)) {
-    std::fill(scores.begin(), scores.end(), kNever);
-    scores[static_cast<std::size_t>(*forced)] = 0;
-  } else {
-    constraints_.apply(scores, made, slot.request);
-  }
+  constraints_.apply(scores, made, slot.request);
   if (renormalize_) log_softmax(scores);
   Scored best{best_ids(scores, top()), {}};
   for (const std::int64_t id : best.ids) best.scores.push_back(scores[static_cast<std::size_t>(id)]);

@@ -25,9 +25,11 @@ struct Rules {
   bool renormalize = false;                // with beams, probabilities are normalised again after all rules
 
   // Whether there is one that may change what comes.
-  bool any() const {
+  bool any() const { return change_scores() || !end_ids.empty() || forced_end.has_value(); }
+  // Whether there is one that needs all logits.
+  bool change_scores() const {
     return repetition_penalty != 1 || no_repeat_ngram > 0 || !bad_words.empty() || !suppress.empty() ||
-           !begin_suppress.empty() || !end_ids.empty() || forced_end.has_value();
+           !begin_suppress.empty();
   }
 };
 
