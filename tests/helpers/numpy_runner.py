@@ -30,7 +30,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "batch": {"norm_kind": "batch", "norm": "post_final", "embedding_norm": True},
     "t5": {**T5, "head_dim": 24, "scale_embedding": False, "attention_bias": False, "feed_forward_bias": False},
     "umt5": {**T5, "position_tables": "layer", "tie_projection": False, **GATED, "activation": "gelu_tanh"},
-    "sides": {"heads": 2, "decoder_heads": 4, "head_dim": 16, "encoder_layers": 3, "ffn": 48, "decoder_ffn": 80},
+    "sides": {
+        **{"norm": "pre", "encoder_layers": 3, "ffn": 48, "decoder_ffn": 80},
+        **{"heads": 2, "decoder_heads": 4, "head_dim": 16},
+    },
     "relative_odd": {"positions": "relative", "head_dim": 12, "decoder_heads": 3},
     "copies": {"copy_heads": ((1, 0), (0, 3)), "norm": "pre", "projection_bias": True},
 }
