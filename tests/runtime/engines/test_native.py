@@ -140,7 +140,7 @@ def test_tokens_are_scored_by_the_library(engine: NativeEngine) -> None:
 @needs_library
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_candidates_are_those_of_all_logits(bundle: Path, threads: int) -> None:
-    engine = NativeEngine(bundle, threads=threads)
+    engine = NativeEngine(bundle, Manifest.load(bundle), threads=threads)
     memory = engine.encode(np.array([[17, 30, 25, 3], [40, 3, 0, 0]]), np.array([4, 2]))
     k = 12
     with_logits, without = (engine.allocate(2, 4, 16, logits=logits, top=k) for logits in (True, False))
