@@ -16,6 +16,9 @@ class _Config(PretrainedConfig):  # type: ignore[misc]
     model_type = "memory"
 
 
+_NO_HYPOTHESIS = -1e7
+
+
 class _Encoder(torch.nn.Module):
     """The identity: what is encoded are the ids."""
 
@@ -79,7 +82,9 @@ def generate(request: Request, limit: int, eos_weight: float) -> list[Hypothesis
     given = request.prefix[request.forced :]
     answers = [[*given, *_unpadded(ids[len(prompt) :], rules.end_ids)] for ids in made.sequences.tolist()]
     scores = [None] if search.beam == 1 else cast(Any, made.sequences_scores).tolist()
-    return [Hypothesis(ids, None, score) for ids, score in zip(answers, scores, strict=True)]
+    # Where there are fewer hypotheses, it fills up with ones of no probability.
+    found = zip(answers, scores, strict=True)
+    return [Hypothesis(ids, None, score) for ids, score in found if score is None or score > _NO_HYPOTHESIS]
 
 
 def _rules(rules: Rules) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Ctrl-C and SIGTERM: what they end, and how the user goes on."""
 
-import logging
+import os
 import signal
 import threading
 from types import FrameType, TracebackType
@@ -8,7 +8,6 @@ from typing import Any
 
 from txport.runtime.errors import TxportError
 
-_log = logging.getLogger("txport")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -70,4 +69,5 @@ class Interruption:
         again, self.received = self.received is not None, number
         if again or not self.deferred:
             raise self.error()
-        _log.info("interrupted: saving after this step; press Ctrl-C again to stop now")
+        # Not by logging: a message may be what the signal interrupts, and Python writes to no buffer twice at once.
+        os.write(2, b"tx-train: interrupted: saving after this step; press Ctrl-C again to stop now\n")
