@@ -67,7 +67,8 @@ def assert_as_recorded(checkpoint: Checkpoint, theirs: Recorded, banned: tuple[i
     assert (memory - theirs.memory)[valid].abs().max() < 1e-4
     likely = theirs.logits.isfinite()
     likely[..., list(banned)] = False
-    assert (logits - theirs.logits)[likely].abs().max() < 1e-4
+    # Recorded on one processor and computed on another: both round logits of up to 15 in their own way.
+    assert (logits - theirs.logits)[likely].abs().max() < 5e-4
     assert logits.std() > 0.1, "a model that says nothing proves nothing"
     assert_varied(theirs.answers, config.eos_id)
     assert identical(greedy(checkpoint, theirs.sources), theirs.answers) == len(theirs.sources)
