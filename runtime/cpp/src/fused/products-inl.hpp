@@ -111,7 +111,8 @@ HWY_INLINE float FindLargest(const float* logits, std::size_t size, std::size_t 
 }
 
 // Highway lacks SDOT. Where its NEON is chosen, compute.cpp sees to it that the processor has it. SMMLA is an
-// extension. By hand, since clang takes no target beside Highway's.
+// extension. By hand, since clang takes no target beside Highway's; with the architecture, which binutils (2.40) asks
+// for beside the extension.
 #undef TXPORT_SDOT
 #undef TXPORT_SMMLA
 #if HWY_TARGET == HWY_NEON && HWY_STATIC_TARGET != HWY_NEON
@@ -151,7 +152,9 @@ struct Int8 {
   static HWY_INLINE Sums Dot(const std::uint8_t* a, Weights w, Sums sums) {
     const Weights inputs = Inputs(a);
 #if defined(__ARM_FEATURE_DOTPROD) || defined(TXPORT_SDOT)
-    asm(".arch_extension dotprod\n\tsdot %0.4s, %1.16b, %2.16b" : "+w"(sums.raw) : "w"(inputs.raw), "w"(w.raw));
+    asm(".arch armv8.2-a+crypto+dotprod\n\tsdot %0.4s, %1.16b, %2.16b"
+        : "+w"(sums.raw)
+        : "w"(inputs.raw), "w"(w.raw));
     return sums;
 #elif HWY_TARGET_IS_NEON  // two products fit 16 bits
     return hn::Add(sums, hn::SumsOf2(hn::Add(hn::MulEven(inputs, w), hn::MulOdd(inputs, w))));
@@ -257,7 +260,9 @@ HWY_INLINE VI DotOfPairs(const std::uint8_t* row, std::size_t next, const std::u
   const VI even = hn::BitCast(di, Int8::Load(panel));
   const VI odd = hn::BitCast(di, Int8::Load(panel + kStepBytes));
   const VI outputs = kUpper ? hn::InterleaveUpper(di, even, odd) : hn::InterleaveLower(di, even, odd);
-  asm(".arch_extension i8mm\n\tsmmla %0.4s, %1.16b, %2.16b" : "+w"(sums.raw) : "w"(rows), "w"(outputs.raw));
+  asm(".arch armv8.2-a+crypto+dotprod+i8mm\n\tsmmla %0.4s, %1.16b, %2.16b"
+      : "+w"(sums.raw)
+      : "w"(rows), "w"(outputs.raw));
   return sums;
 }
 
