@@ -128,28 +128,34 @@ class DecoderState(Protocol):
         """
 
 
+def log_sum_exp(logits: Float32 | Float64) -> tuple[float, float]:
+    """The largest of `[vocabulary]` logits, and the logarithm of the sum of the exponentials of all less this."""
+    largest = float(logits.max())
+    return largest, float(np.log(np.exp(logits.astype(np.float64) - largest).sum()))
+
+
+def best_ids(logits: Float32 | Float64, k: int) -> Int64:
+    """int64 `[k]`, or fewer if there are: the best of `[vocabulary]` logits, equal ones by ascending id."""
+    k = min(k, len(logits))
+    # Candidates are all that equal the last one, since the library's choice among equals is open.
+    candidates = np.flatnonzero(logits >= np.partition(logits, -k)[-k])
+    return candidates[np.argsort(-logits[candidates], kind="stable")[:k]]
+
+
 def log_probabilities(logits: Float32, token_ids: Sequence[int]) -> Float64:
     """float64 `[rows]`, of one token for each row of float32 `[rows, vocabulary]`: for engines that compute none."""
 
     def of_row(row: Float32, token: int) -> float:  # row by row, whose float64 values stay in the processor's cache
-        shifted = row.astype(np.float64) - float(row.max())
-        return float(shifted[token] - np.log(np.exp(shifted).sum()))
+        largest, log_sum = log_sum_exp(row)
+        return float(row[token]) - largest - log_sum
 
     return np.array([of_row(row, token) for row, token in zip(logits, token_ids, strict=True)], np.float64)
 
 
 def top_of(logits: Float32, k: int) -> Top:
     """The `k` best of float32 `[rows, vocabulary]`: for engines whose library finds none."""
-    rows, vocabulary = logits.shape
-    # Enough to have all that equal the last one in order, too, where the library's choice among equals is open.
-    least = np.partition(logits, vocabulary - k, axis=1)[:, vocabulary - k]
-    token_ids = np.empty((rows, k), np.int64)
-    normaliser = np.empty(rows, np.float64)
-    for row, values in enumerate(logits):
-        candidates = np.flatnonzero(values >= least[row])
-        token_ids[row] = candidates[np.argsort(-values[candidates], kind="stable")[:k]]
-        shifted = values.astype(np.float64) - float(values.max())
-        normaliser[row] = float(values.max()) + np.log(np.exp(shifted).sum())
+    token_ids = np.stack([best_ids(row, k) for row in logits])
+    normaliser = np.array([sum(log_sum_exp(row)) for row in logits], np.float64)
     return Top(token_ids, np.take_along_axis(logits, token_ids, axis=1), normaliser)
 
 

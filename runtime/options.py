@@ -159,6 +159,8 @@ def _wrong(value: Any, name: str, kind: str, **bounds: Any) -> str | None:
             return "a whole number"
         if value < bounds["least"] and name not in _BOUNDED_BY_BUNDLE:
             return f"{bounds['least']} or more"
+        if value > _MOST_COUNT and name not in _BOUNDED_BY_BUNDLE:
+            return f"at most {_MOST_COUNT}"
     elif kind == "number":
         most = bounds.get("most", math.inf)
         number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
@@ -173,4 +175,5 @@ def _wrong(value: Any, name: str, kind: str, **bounds: Any) -> str | None:
 
 # Lengths, whose bounds are said together with the bundle's.
 _BOUNDED_BY_BUNDLE = ("max_length", "min_length")
+_MOST_COUNT = 2**63 - 1  # C++ has it in an int64_t
 DEFAULTS = Options()

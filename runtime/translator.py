@@ -1,6 +1,7 @@
 """Text in, text out: the one class that an application needs."""
 
 import os
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
@@ -105,6 +106,7 @@ class Translator:
         with self._lock:
             queue, self._queue = self._queue, None
         if queue is not None:
+            self._dropped.detach()
             queue.close()
         self._opened = None
 
@@ -251,13 +253,15 @@ class Translator:
         """
         call = self._call(options, changes)
         with self._lock:
-            if self._queue is None:
-                self._queue = Queue(self.engine, rows=self._batch, batch_tokens=self._batch_tokens)
+            queue = self._queue
+            if queue is None:
+                queue = self._queue = Queue(self.engine, rows=self._batch, batch_tokens=self._batch_tokens)
+                self._dropped = weakref.finalize(self, queue.close, drain=False)
         asked = call.sentence(sentence, "the sentence")
         if asked is None:
             return answered(empty(call.options))
         on_token = None if on_piece is None else self._pieces(on_piece, asked)
-        return self._queue.submit(
+        return queue.submit(
             asked.request,
             seconds=seconds,
             on_token=on_token,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 from txport.runtime.bundle.schema import SpecialTokens
-from txport.runtime.engine import DecoderState, Float32, Float64, Int64
+from txport.runtime.engine import DecoderState, Float32, Float64, Int64, best_ids, log_sum_exp
 from txport.runtime.search.requests import Hypothesis, Request, Result, Slot
 from txport.runtime.search.rules import Constraints, forced_token
 from txport.runtime.search.settings import Search
@@ -233,14 +233,12 @@ class BeamSearch:
         self._constraints.apply(changed, made, slot.request)
         if self._renormalize:
             changed = log_softmax(changed)
-        least = np.partition(changed, -self.top)[-self.top]
-        best = np.flatnonzero(changed >= least)  # of equals, the first ids
-        best = best[np.argsort(-changed[best], kind="stable")[: self.top]]
+        best = best_ids(changed, self.top)
         return best, changed[best]
 
 
 def log_softmax(logits: Float32 | Float64) -> Float64:
     """float64 `[vocabulary]` log-probabilities."""
-    shifted = logits.astype(np.float64) - float(logits.max())
-    normalised: Float64 = shifted - np.log(np.exp(shifted).sum())
+    largest, log_sum = log_sum_exp(logits)
+    normalised: Float64 = logits.astype(np.float64) - largest - log_sum
     return normalised

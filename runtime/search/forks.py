@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from txport.runtime.bundle.schema import SpecialTokens
-from txport.runtime.engine import DecoderState, Float32, Int64
+from txport.runtime.engine import DecoderState, Float32, Int64, best_ids
 from txport.runtime.search.requests import Request, Result, Slot
 from txport.runtime.search.rules import Constraints, forced_token
 from txport.runtime.search.sampling import draw
@@ -112,5 +112,4 @@ class Forks:
         self._constraints.apply(scores, answer.ids, answer.request)
         if self._sampling is not None:
             return [draw(scores, self._sampling, answer.request.key, number, answer.length)]
-        best = np.argsort(-scores, kind="stable")[:count]
-        return [int(token) for token in best if scores[token] > -np.inf]
+        return [token for token in best_ids(scores, count).tolist() if scores[token] > -np.inf]

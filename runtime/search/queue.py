@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from threading import Condition, Thread
+from threading import Condition, Thread, current_thread
 from typing import Any
 
 from txport.runtime.engine import Engine
@@ -63,12 +63,12 @@ class _Ticket:
 
 
 class _Lane:
-    """Requests of one search: their scheduler, and the batch that runs."""
+    """Requests of one search: their scheduler, and its batches, until none waits."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self.tickets: dict[int, _Ticket] = {}
-        self.steps: Iterator[list[Slot]] | None = None
+        self.steps: Iterator[list[Slot]] = scheduler.steps()
 
 
 class Queue:
@@ -130,8 +130,9 @@ class Queue:
                 raise InputError(CLOSED)
             if self._unanswered >= self._most_waiting:
                 raise ResourceError(f"{self._unanswered} requests wait already, which is the most: try again later")
-            lane = self._lane(request.search)
+            lane = self._lanes.get(request.search) or self._new_lane(request.search)
             (index,) = lane.scheduler.submit([request])
+            self._lanes[request.search] = lane
             lane.tickets[index] = _Ticket(future, deadline, convert, on_token)
             self._unanswered += 1
             self._changed.notify()
@@ -151,19 +152,20 @@ class Queue:
             self._changed.notify()
         for future in waiting:
             future.cancel()
-        self._thread.join()
+        if current_thread() is not self._thread:  # its owner may be collected there
+            self._thread.join()
 
-    def _lane(self, search: Search) -> _Lane:
-        if search not in self._lanes:
-            scheduler = Scheduler(
+    def _new_lane(self, search: Search) -> _Lane:
+        lane = _Lane(
+            Scheduler(
                 self._engine,
                 policy_of(self._engine, search),
                 rows=self._rows,
                 batch_tokens=self._batch_tokens,
                 on_failure=lambda indices, error: self._fail(lane, indices, error),
             )
-            lane = self._lanes[search] = _Lane(scheduler)
-        return self._lanes[search]
+        )
+        return lane
 
     def _cancel(self, lane: _Lane, index: int) -> None:
         with self._changed:
@@ -177,19 +179,21 @@ class Queue:
             with self._changed:
                 self._closing = True
                 waiting = [(lane, index) for lane in self._lanes.values() for index in lane.tickets]
+                self._lanes.clear()
             for lane, index in waiting:
                 self._fail(lane, [index], error)
 
     def _work(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closing or self._unanswered)
-                if self._closing and not self._unanswered:
+                self._changed.wait_for(lambda: self._closing or self._lanes)
+                if not self._lanes:
                     return
                 self._drop_cancelled()
-                working = [lane for lane in self._lanes.values() if lane.tickets]
-            for lane in working:
-                self._step(lane)
+                lanes = list(self._lanes.items())
+            for search, lane in lanes:
+                if not self._step(lane):
+                    self._end(search, lane)
 
     def _drop_cancelled(self) -> None:
         while self._cancelled:
@@ -203,14 +207,19 @@ class Queue:
         self._unanswered -= ticket is not None
         return ticket
 
-    def _step(self, lane: _Lane) -> None:
-        """One group of steps of a lane's batch."""
-        if lane.steps is None:
-            lane.steps = lane.scheduler.steps()
+    def _end(self, search: Search, lane: _Lane) -> None:
+        """Drop a lane whose batches have ended, unless a request came meanwhile."""
+        with self._changed:
+            if lane.scheduler.idle:
+                del self._lanes[search]
+            else:
+                lane.steps = lane.scheduler.steps()
+
+    def _step(self, lane: _Lane) -> bool:
+        """One group of steps of a lane's batch; False if nothing waits for a batch any more."""
         slots = next(lane.steps, None)
-        if slots is None:  # nothing waits for a batch any more; the next request begins another
-            lane.steps = None
-            return
+        if slots is None:
+            return False
         now = time.monotonic()
         for slot in slots:
             ticket = lane.tickets.get(slot.index)
@@ -219,10 +228,13 @@ class Queue:
             self._give_tokens(slot, ticket)
             if slot.done:
                 self._finish(lane, slot.index, slot.result())
-        late = [index for index, each in lane.tickets.items() if each.deadline is not None and each.deadline <= now]
-        for index in late:
-            self._fail(lane, [index], DeadlineExceeded("there was no answer at the deadline"))
-            lane.scheduler.cancel(index)
+        with self._changed:
+            deadlines = [(index, ticket.deadline) for index, ticket in lane.tickets.items()]
+        for index, deadline in deadlines:
+            if deadline is not None and deadline <= now:
+                self._fail(lane, [index], DeadlineExceeded("there was no answer at the deadline"))
+                lane.scheduler.cancel(index)
+        return True
 
     @staticmethod
     def _give_tokens(slot: Slot, ticket: _Ticket) -> None:

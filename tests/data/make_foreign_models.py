@@ -6,9 +6,9 @@ Both are of years ago. An environment that has txport[dev] runs them without wha
     pip install --no-deps OpenNMT-py==3.5.1 && pip install 'hydra-core>=1.3' 'bitarray>=2.6'
     PYTHONPATH=tests/helpers python tests/data/make_foreign_models.py
 
-READTHEDOCS keeps fairseq from compiling what its Transformer does not need. Weights are numbers that float16 has. Only
-sentences are recorded of which every token is more probable than the next one by far: on any processor the ids are the
-same.
+READTHEDOCS keeps fairseq from compiling what its Transformer does not need. Weights are numbers that float16 has. Memory
+and logits are computed in float64, and only sentences are recorded of which every token is more probable than the next
+one by far: no processor rounds to other numbers or ids.
 """
 
 import argparse
@@ -70,7 +70,6 @@ def record(
     assert len(kept) == KEPT
     targets = torch.randint(4, 56, (ROWS, STEPS), generator=torch.Generator().manual_seed(2))
     targets[:, 0] = first
-    memory, logits = numbers([sources[i] for i in kept[:ROWS]], targets)
     rows, lengths = padded([sources[i] for i in kept], pad)
     made = torch.full((KEPT, MADE), -1)
     for row, index in enumerate(kept):
@@ -80,13 +79,15 @@ def record(
         for key, value in model.state_dict().items()
         if value.dtype == torch.float32
     }
+    model.double()
+    memory, logits = numbers([sources[i] for i in kept[:ROWS]], targets)
     tensors = {
         "sources": rows.short(),
         "lengths": lengths.short(),
         "targets": targets.short(),
         "answers": made.short(),
-        "memory": memory,
-        "logits": logits,
+        "memory": memory.float(),
+        "logits": logits.float(),
     }
     described = {"package": package, "config": json.dumps(config, default=lambda value: {"Namespace": vars(value)})}
     save_file({name: value.contiguous() for name, value in (weights | tensors).items()}, FOLDER / name, described)
@@ -315,7 +316,7 @@ class Theirs(nn.Module):
         batch, steps, width = states.shape
         vocabulary = self.generator.linear.out_features
         # Time comes before rows, and the source's words are those of the vocabulary.
-        words = nn.functional.one_hot(ids, vocabulary).float()
+        words = nn.functional.one_hot(ids, vocabulary).to(states.dtype)
         both = self.generator(
             states.transpose(0, 1).reshape(-1, width), attention.transpose(0, 1).reshape(steps * batch, -1), words
         )

@@ -1,7 +1,10 @@
 """Searches through the doors of the runtime: hypotheses of a `Translator`, and lines of JSON of the command."""
 
 import asyncio
+import gc
 import json
+import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -112,3 +115,14 @@ def test_submitted_sentences_are_translated_as_in_a_call(bundle: Path) -> None:
             translator.submit(TEXTS[0], beam=2, on_piece=pieces.append)
     with pytest.raises(InputError, match="was closed"):
         translator.submit("one")
+
+
+def test_a_translator_that_is_dropped_ends_its_queue(bundle: Path) -> None:
+    translator = Translator(bundle)
+    engine = weakref.ref(translator.engine)
+    translator.submit(TEXTS[0]).result(60)
+    del translator
+    begin = time.monotonic()
+    while gc.collect() or engine() is not None:  # the queue's thread may still put its last request away
+        assert time.monotonic() < begin + 60
+        time.sleep(0.001)

@@ -163,6 +163,7 @@ def test_scores_of_an_empty_line(toy: Translator) -> None:
         ({"repetition_penalty": 0}, "repetition_penalty 0 is not a number above 0"),
         ({"top_p": 1.5}, "top_p 1.5 is not a number above 0, at most 1"),
         ({"early_stopping": "sometimes"}, "early_stopping 'sometimes' is not one of True, False, 'never'"),
+        ({"sample": True, "seed": 2**63}, "seed 9223372036854775808 is not at most 9223372036854775807"),
         ({"no_repeat_ngram": 0}, "no_repeat_ngram 0 is not 1 or more"),
         ({"suppress": range(96)}, "suppress has all 96 ids: leave some"),
         ({"suppress": [96]}, "suppress has the id 96"),

@@ -331,6 +331,34 @@ TEST_CASE("the best candidates are those of all logits, equal ones by their ids,
   }
 }
 
+TEST_CASE("the number of threads changes no bit of the normaliser") {
+  random_model::Options options;
+  options.tied = false;
+  options.shared = false;
+  options.target_vocabulary = 1900;
+  const RandomModel model(options, 5);
+  std::mt19937 random(5);
+  const Ids ids = random_ids(random, 9, 10);
+  std::vector<std::vector<double>> first;
+  for (const int threads : {1, 2, 3, 5}) {
+    CAPTURE(threads);
+    const auto engine = open(model, threads);
+    for (int run = 0; run < 20; ++run) {  // some on each number of threads that is tried
+      CAPTURE(run);
+      const auto state = engine->allocate(1, 9, 16, {false, 4});
+      state->place({0}, *engine->encode(ids, {9}), {0}, {16});
+      std::vector<std::vector<double>> normalisers;
+      for (int step = 0; step < 8; ++step) {
+        state->step(1);
+        state->read();
+        normalisers.push_back(state->top(4).normaliser);
+      }
+      if (first.empty()) first = normalisers;
+      REQUIRE(normalisers == first);
+    }
+  }
+}
+
 TEST_CASE("a sentence gives the same ids alone, in any batch, on any threads and among several callers") {
   for (const bool int8 : {false, true}) {
     random_model::Options options;

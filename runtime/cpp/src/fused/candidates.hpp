@@ -14,6 +14,12 @@ struct Best {
   std::int32_t index = 0;
 };
 
+// Logits that follow each other: their largest, and the sum of e^(x - largest).
+struct ChunkSum {
+  float largest = -std::numeric_limits<float>::infinity();
+  double sum = 0;
+};
+
 // By descending logit, equal ones by ascending id.
 struct Precedes {
   bool operator()(const Best& a, const Best& b) const {

@@ -21,7 +21,6 @@ class Decoder {
         own_(job.workspace.own(job.team + member.rank)),
         team_(job.workspace.team(job.team)),
         best_(team_.best + member.rank * team_.best_stride),
-        sums_(team_.sums + member.rank * team_.best_stride),
         shape_(cache_shape(m_, kPanel)),
         heads_(member.share(m_.heads.count)) {}
 
@@ -44,13 +43,14 @@ class Decoder {
   }
 
  private:
+  static constexpr std::size_t kChunk = kLogits / kPanel;
+
   const StepJob& job_;
   const Model& m_;
   const Member& member_;
   const OwnBuffers& own_;
   const TeamBuffers& team_;
   Best* const best_;           // [rows] among this thread's columns
-  double* const sums_;         // [rows] of these
   const CacheShape shape_;     // of a page
   const Member::Range heads_;  // of this thread
   std::size_t rows_ = 0;
@@ -63,10 +63,10 @@ class Decoder {
       if (theirs.value > best.value) best = theirs;  // of equals the first stays, as ArgMax
     }
     active.progress.advance(static_cast<std::size_t>(best.index), job_.eos);
+    const auto row = static_cast<std::size_t>(active.row - job_.base);
+    if (job_.top > 0 && i % member_.size == member_.rank) Merge(i, row, best.value);
     if (member_.rank == 0) {
-      const auto row = static_cast<std::size_t>(active.row - job_.base);
       job_.made[s * job_.stride + row] = best.index;
-      if (job_.top > 0) Merge(i, row, best.value);
       active.row->progress = active.progress;
       active.row->logits = job_.first + i;
     }
@@ -76,18 +76,27 @@ class Decoder {
     return {team_.candidates + (rank * job_.count + i) * team_.top_stride, job_.top};
   }
 
-  // The candidates and the normaliser of a row of the state, by those of all threads' columns.
+  // The candidates of a row of the state, by those of all threads' columns, and the normaliser, by the sums of chunks
+  // in their order: the number of threads changes no bit of it.
   void Merge(std::size_t i, std::size_t row, float largest) const {
     const Candidates all(job_.candidates + row * job_.top, job_.top);
-    double sum = 0;
     all.clear();
-    for (std::size_t rank = 0; rank < member_.size; ++rank) {
-      const std::size_t at = rank * team_.best_stride + i;
-      sum += team_.sums[at] * std::exp(static_cast<double>(team_.best[at].value) - static_cast<double>(largest));
-      all.offer(OfThread(rank, i));
-    }
+    for (std::size_t rank = 0; rank < member_.size; ++rank) all.offer(OfThread(rank, i));
     all.sort();
+    double sum = 0;
+    for (std::size_t c = 0; c < team_.chunks; ++c) {
+      const ChunkSum& chunk = team_.sums[i * team_.chunks + c];
+      sum += chunk.sum * std::exp(static_cast<double>(chunk.largest) - static_cast<double>(largest));
+    }
     job_.normalisers[row] = static_cast<double>(largest) + std::log(sum);
+  }
+
+  // The panels whose logits this thread makes; whole chunks where their sums are asked for.
+  Member::Range Columns() const {
+    const std::size_t panels = m_.projection.panels;
+    if (job_.top == 0) return member_.share(panels);
+    const Member::Range mine = member_.share(team_.chunks);
+    return {mine.begin * kChunk, std::min(mine.end * kChunk, panels)};
   }
 
   void Step() {
@@ -156,21 +165,18 @@ class Decoder {
 
   // The largest logit of each row, among this thread's columns.
   void Choose(Input last) {
-    const Member::Range panels = member_.share(m_.projection.panels);
+    const Member::Range panels = Columns();
     std::fill_n(best_, rows_, Best{});
     const std::size_t stride = m_.projection.outputs();
     const bool pruned = job_.logits == nullptr && job_.top == 0 && m_.bounds.copy.panels > 0;
-    for (std::size_t i = 0; i < rows_ && job_.top > 0; ++i) {
-      sums_[i] = 0;
-      OfThread(member_.rank, i).clear();
-    }
+    for (std::size_t i = 0; i < rows_ && job_.top > 0; ++i) OfThread(member_.rank, i).clear();
     for (std::size_t i = 0; i < rows_ && pruned; ++i) {
       const float* h = last.values + i * last.width;
       const auto square = [h](std::size_t j) HWY_ATTR { return hn::Mul(hn::Load(df, h + j), hn::Load(df, h + j)); };
       own_.norm[i] = std::sqrt(Sum(last.width, square) + 1);
     }
-    for (std::size_t p = panels.begin; p < panels.end; p += kLogits / kPanel) {
-      const std::size_t end = std::min(p + kLogits / kPanel, panels.end);
+    for (std::size_t p = panels.begin; p < panels.end; p += kChunk) {
+      const std::size_t end = std::min(p + kChunk, panels.end);
       const Out out = job_.logits == nullptr ? Out{own_.logits, kLogits}
                                              : Out{job_.logits + job_.first * stride + p * kPanel, stride};
       last.Times(pruned ? m_.bounds.copy : m_.projection, p, end, out);
@@ -201,14 +207,14 @@ class Decoder {
   // All logits of row i in the panels [begin, end).
   void Consider(std::size_t i, std::size_t begin, std::size_t end, const float* logits) const {
     const std::size_t size = (end - begin) * kPanel;
-    const float before = best_[i].value;
     const float here = FindLargest(logits, size, begin * kPanel, best_[i]);
     if (job_.top == 0) return;
     Offer(OfThread(member_.rank, i), logits, size, begin * kPanel, here);
-    const float largest = best_[i].value;
-    if (largest == Best{}.value) return;  // nothing but tokens that may not be
-    const auto e = [&](std::size_t n) HWY_ATTR { return Exp(hn::Sub(hn::Load(df, logits + n), hn::Set(df, largest))); };
-    sums_[i] = sums_[i] * std::exp(before - largest) + static_cast<double>(Sum(size, e));
+    ChunkSum& chunk = team_.sums[i * team_.chunks + begin / kChunk];
+    chunk = {here, 0};
+    if (here == Best{}.value) return;  // nothing but tokens that may not be
+    const auto e = [&](std::size_t n) HWY_ATTR { return Exp(hn::Sub(hn::Load(df, logits + n), hn::Set(df, here))); };
+    chunk.sum = static_cast<double>(Sum(size, e));
   }
 
   // What no logit of row i in the panels [begin, end) exceeds, by their `logits` of the copy.

@@ -152,9 +152,7 @@ struct Int8 {
   static HWY_INLINE Sums Dot(const std::uint8_t* a, Weights w, Sums sums) {
     const Weights inputs = Inputs(a);
 #if defined(__ARM_FEATURE_DOTPROD) || defined(TXPORT_SDOT)
-    asm(".arch armv8.2-a+crypto+dotprod\n\tsdot %0.4s, %1.16b, %2.16b"
-        : "+w"(sums.raw)
-        : "w"(inputs.raw), "w"(w.raw));
+    asm(".arch armv8.2-a+crypto+dotprod\n\tsdot %0.4s, %1.16b, %2.16b" : "+w"(sums.raw) : "w"(inputs.raw), "w"(w.raw));
     return sums;
 #elif HWY_TARGET_IS_NEON  // two products fit 16 bits
     return hn::Add(sums, hn::SumsOf2(hn::Add(hn::MulEven(inputs, w), hn::MulOdd(inputs, w))));

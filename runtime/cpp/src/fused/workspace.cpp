@@ -53,7 +53,8 @@ void lay_out(TeamBuffers& team, const Model& model, const WorkspaceSize& size, C
   team.best_stride = (size.team_rows + kLine - 1) / kLine * kLine;
   const std::size_t threads = size.data_parallel ? 1 : size.threads;
   cursor.take(team.best, threads * team.best_stride);
-  cursor.take(team.sums, threads * team.best_stride);
+  team.chunks = (model.projection.outputs() + kLogits - 1) / kLogits;
+  cursor.take(team.sums, size.top > 0 ? size.team_rows * team.chunks : 0);
   team.top_stride = (size.top + kLine - 1) / kLine * kLine;
   cursor.take(team.candidates, threads * size.team_rows * team.top_stride);
   cursor.take(team.caches, size.cache_bytes);

@@ -92,9 +92,10 @@ struct TeamBuffers {
   float* hidden = nullptr;      // [rows, ffn]
   float* gate = nullptr;        // [rows, ffn], where layers are gated
   Best* best = nullptr;         // [threads, best_stride] of each thread's columns
-  double* sums = nullptr;       // [threads, best_stride] of e^x over these columns, in units of their largest
   std::size_t best_stride = 0;  // rows, and the rest of a cache line
-  Best* candidates = nullptr;   // [threads, rows, top_stride] the best few of each thread's columns
+  ChunkSum* sums = nullptr;     // [rows, chunks] of kLogits logits each
+  std::size_t chunks = 0;
+  Best* candidates = nullptr;  // [threads, rows, top_stride] the best few of each thread's columns
   std::size_t top_stride = 0;
   std::byte* caches = nullptr;  // of the sentences that are being encoded
 };
