@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from txport.models.checkpoint import PLAIN
 from txport.models.config import BANNED, Config
+from txport.models.importers.generation import generation_notes
 from txport.models.importers.imported import Imported, ImportOptions, TokenizerParts
 from txport.models.importers.layers import FAIRSEQ, OFFSET, map_layers, offset_sinusoids
 from txport.models.importers.plan import ImportPlan
@@ -16,6 +18,7 @@ from txport.models.importers.settings import Settings, flat_settings, one_file
 from txport.models.importers.tokenizers.languages import refuse_languages
 from txport.models.importers.tokenizers.sentencepiece_models import dictionary_tokenizer, find_sentencepiece
 from txport.models.importers.weights import read_pickle, tensors_of
+from txport.runtime.bundle.schema import Generation
 from txport.runtime.bundle.tokenizer_schema import ids_only
 from txport.runtime.errors import CheckpointError
 
@@ -33,6 +36,19 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "base_layers": (0, None),
     "moe_freq": (0, None),
     "char_embedder_highway_layers": (None, 0),
+}
+# Options of its generator that change what it makes, and the values that do not.
+_GENERATION_NEUTRAL: dict[str, Any] = {
+    "max_len_a": 0,
+    "match_source_len": False,
+    "unkpen": 0,
+    "temperature": 1.0,
+    "sampling": False,
+    "constraints": None,
+    "diverse_beam_groups": -1,
+    "diversity_rate": -1.0,
+    "lm_path": None,
+    "prefix_size": 0,
 }
 # Names of the first versions: number of the LayerNorm in a layer, and what it is called since.
 _NORMS = {
@@ -72,12 +88,14 @@ def import_fairseq(path: Path, options: ImportOptions) -> Imported:
     bias[PAD] = BANNED
     plan.put("projection.bias", bias)
     plan.check(ours)
+    generation = _generation(flat_settings(file, (value.get("cfg") or {}).get("generation") or {}))
     notes = [
-        "fairseq's generator never makes <pad>, which is banned here too, nor empty answers, as with --min-length 1"
+        "fairseq's generator never makes <pad>, which is banned here too, nor empty answers, as with --min-length 1",
+        *generation_notes(generation),
     ]
     refuse_languages(options, file)
     tokenizer = _tokenizer(file, task, ours, options) if options.tokenizer else TokenizerParts(ids_only(EOS))
-    return Imported("fairseq", ours, plan, tokenizer, notes)
+    return Imported("fairseq", ours, plan, tokenizer, notes, generation)
 
 
 def _settings(file: Path, value: Any) -> tuple[Settings, Settings]:
@@ -94,6 +112,32 @@ def _settings(file: Path, value: Any) -> tuple[Settings, Settings]:
         raise CheckpointError(f"{file}: the architecture {name!r} of fairseq is not supported; there is transformer")
     settings.refuse(_NEUTRAL)
     return settings, task
+
+
+def _generation(settings: Settings) -> Generation:
+    """What fairseq-generate does with the model where its command line says nothing.
+
+    Its beams are Hugging Face's with early stopping (fairseq/sequence_generator.py), but for answers that reach their
+    limit, which end with eos there.
+    """
+    beam = settings.get("beam", 1, int)
+    if beam == 1:
+        return PLAIN
+    unsupported = [
+        f"{name} = {value!r}"
+        for name, neutral in _GENERATION_NEUTRAL.items()
+        if (value := settings.get(name, neutral)) != neutral
+    ]
+    longest = settings.get("max_len_b", None)
+    return Generation(
+        beam=beam,
+        length_penalty=0.0 if settings.get("unnormalized", False) else float(settings.get("lenpen", 1)),
+        early_stopping=True,
+        no_repeat_ngram=settings.get("no_repeat_ngram_size", 0, int) or None,
+        min_length=settings.get("min_len", 1, int) or None,
+        max_length=None if longest is None else int(longest) + 1,
+        unsupported=tuple(unsupported),
+    )
 
 
 def _todays_name(name: str) -> str:

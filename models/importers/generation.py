@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from txport.runtime.bundle.schema import Generation
+from txport.runtime.bundle.strict_json import encode
 from txport.runtime.errors import CheckpointError
 
 # What `generate` draws among where its settings do not say it (transformers 5, GenerationConfig).
@@ -72,6 +73,19 @@ def generation_settings(
         max_length=_most(read),
         unsupported=tuple(_unsupported(setting, bool(sample) and beam is not None)),
     )
+
+
+def generation_notes(generation: Generation) -> list[str]:
+    """Sentences that tell the user of the model's own settings."""
+    stated = encode(generation)
+    unsupported = stated.pop("unsupported", [])
+    notes = []
+    if stated:
+        settings = ", ".join(f"{name} {value}" for name, value in stated.items())
+        notes.append(f'the model\'s own generation settings, for the option generation="model": {settings}')
+    if unsupported:
+        notes.append(f"settings of the model that txport's search does not have: {', '.join(unsupported)}")
+    return notes
 
 
 class _Reader:

@@ -5,13 +5,12 @@ from typing import Any
 
 import torch
 from txport.models.config import BANNED, Config
-from txport.models.importers.generation import generation_settings
+from txport.models.importers.generation import generation_notes, generation_settings
 from txport.models.importers.layers import FAIRSEQ, map_layers
 from txport.models.importers.plan import ImportPlan
 from txport.models.importers.settings import Settings, read_json
 from txport.models.importers.weights import read_directory
 from txport.runtime.bundle.schema import Generation
-from txport.runtime.bundle.strict_json import encode
 from txport.runtime.errors import CheckpointError
 
 ACTIVATIONS = {
@@ -194,13 +193,7 @@ class HuggingFaceModel(Settings):
         """
         file = str(self.directory / "generation_config.json")
         generation = generation_settings(self.generation, tuple(self._ends()[1:]), set(self._banned()), file)
-        stated = encode(generation)
-        unsupported = stated.pop("unsupported", [])
-        if stated:
-            settings = ", ".join(f"{name} {value}" for name, value in stated.items())
-            self.notes.append(f'the model\'s own generation settings, for the option generation="model": {settings}')
-        if unsupported:
-            self.notes.append(f"settings of the model that txport's search does not have: {', '.join(unsupported)}")
+        self.notes += generation_notes(generation)
         return generation
 
     def _ends(self) -> list[int]:

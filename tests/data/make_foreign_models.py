@@ -12,6 +12,7 @@ the next one by far: no processor rounds to other numbers or ids.
 """
 
 import argparse
+import copy
 import dataclasses
 import functools
 import importlib
@@ -43,6 +44,7 @@ def record(
     answers: Sequence[list[int]],
     numbers: Callable[[Sequence[list[int]], Tensor], tuple[Tensor, Tensor]],
     ids: tuple[int, int],
+    beams: Sequence[list[int]] = (),
 ) -> None:
     """Write one model.
 
@@ -56,6 +58,7 @@ def record(
         numbers: memory `[b, s, d]` and logits `[b, t, v]` of sources, each padded on the right, and of what the decoder
             reads.
         ids: pad, and what the decoder reads first.
+        beams: ids for each source by the settings of `config`; empty ones are not compared.
     """
     pad, first = ids
     leads = []
@@ -71,9 +74,13 @@ def record(
     targets = torch.randint(4, 56, (ROWS, STEPS), generator=torch.Generator().manual_seed(2))
     targets[:, 0] = first
     rows, lengths = padded([sources[i] for i in kept], pad)
-    made = torch.full((KEPT, MADE), -1)
-    for row, index in enumerate(kept):
-        made[row, : len(answers[index])] = torch.tensor(answers[index])
+
+    def table(rows: Sequence[list[int]]) -> Tensor:
+        made = torch.full((KEPT, max(map(len, rows))), -1)
+        for row, index in enumerate(kept):
+            made[row, : len(rows[index])] = torch.tensor(rows[index])
+        return made.short()
+
     weights = {
         f"weights.{key}": (value[:POSITIONS] if key.endswith("pe.pe") else value.half()).clone()
         for key, value in model.state_dict().items()
@@ -85,10 +92,12 @@ def record(
         "sources": rows.short(),
         "lengths": lengths.short(),
         "targets": targets.short(),
-        "answers": made.short(),
+        "answers": table(answers),
         "memory": memory.float(),
         "logits": logits.float(),
     }
+    if beams:
+        tensors["beams"] = table(beams)
     described = {"package": package, "config": json.dumps(config, default=lambda value: {"Namespace": vars(value)})}
     save_file({name: value.contiguous() for name, value in (weights | tensors).items()}, FOLDER / name, described)
 
@@ -101,6 +110,8 @@ def rounded(model: nn.Module) -> None:
 
 # fairseq
 
+# What fairseq keeps of its generator's options with a model; its no_repeat_ngram_size acts on GPUs alone.
+SEARCH = {"beam": 4, "lenpen": 0.6, "min_len": 2}
 # Options, and a seed with which many answers end, at different lengths.
 FAIRSEQ: dict[str, dict[str, Any]] = {
     "post_norm_two_dictionaries": {"seed": 2},
@@ -151,7 +162,8 @@ def make_fairseq(fairseq: Any, name: str, seed: int, **changes: Any) -> None:
     sides |= {key: changes.pop(key) for key in (*sides, "normalize_before", "learned_pos") if key in changes}
     both = {f"{side}_{key}": value for side in ("encoder", "decoder") for key, value in sides.items()}
     common = {"arch": "transformer", "task": "translation", "source_lang": "de", "target_lang": "en"}
-    given = argparse.Namespace(**{**both, **common, "max_source_positions": 40, "max_target_positions": 40, **changes})
+    positions = {"max_source_positions": 40, "max_target_positions": 40}
+    given = argparse.Namespace(**{**both, **common, **positions, **SEARCH, **changes})
 
     def dictionary(count: int) -> Any:
         symbols = Dictionary()
@@ -187,7 +199,24 @@ def make_fairseq(fairseq: Any, name: str, seed: int, **changes: Any) -> None:
     generator = SequenceGenerator([model], target, beam_size=1, max_len_b=MADE + 1, min_len=0)
     batch = dict(zip(("src_tokens", "src_lengths"), collated(sources), strict=True))
     answers = [found[0]["tokens"].tolist()[:MADE] for found in generator.generate([model], {"net_input": batch})]
-    record(f"fairseq_{name}.safetensors", "fairseq 0.12.2", model, config, sources, answers, numbers, (pad, eos))
+
+    def beams(kind: torch.dtype, *, pad_counts: bool = True) -> list[list[list[int]]]:
+        searched = copy.deepcopy(model).to(kind)
+        if not pad_counts:  # its probability is not there, which ours leaves out as well
+            searched.get_normalized_probs = lambda output, log_probs, sample=None: (
+                output[0].index_fill(-1, torch.tensor([pad]), -float("inf")).log_softmax(-1)
+            )
+        options = {"beam_size": SEARCH["beam"], "len_penalty": SEARCH["lenpen"], "min_len": SEARCH["min_len"]}
+        best = SequenceGenerator([searched], target, **options).generate([], {"net_input": batch})
+        return [[each["tokens"].tolist() for each in hypotheses] for hypotheses in best]
+
+    # Where nothing but the search decides, and no hypothesis has reached the limit.
+    runs = beams(torch.float64), beams(torch.float32), beams(torch.float64, pad_counts=False)
+    clear = [
+        first[0] if first == second == third and max(map(len, first)) < 40 else []
+        for first, second, third in zip(*runs, strict=True)
+    ]
+    record(f"fairseq_{name}.safetensors", "fairseq 0.12.2", model, config, sources, answers, numbers, (pad, eos), clear)
 
 
 # OpenNMT-py

@@ -24,6 +24,7 @@ class Recorded:
         config: as the toolkit stores it.
         weights: its state, float32.
         sources, answers: ids, the answers by its greedy search.
+        beams: ids by the search that `config` says; empty ones are not compared.
         targets: int64 `[b, t]`, what its decoder read after the first sources.
         memory: float32 `[b, s, d]`, of float64, padded on the right.
         logits: float32 `[b, t, v]`, of float64.
@@ -33,6 +34,7 @@ class Recorded:
     weights: dict[str, Tensor]
     sources: list[list[int]]
     answers: list[list[int]]
+    beams: list[list[int]]
     targets: Tensor
     memory: Tensor
     logits: Tensor
@@ -52,9 +54,14 @@ def recorded(name: str) -> Recorded:
     }
     rows = zip(tensors["sources"].tolist(), tensors["lengths"].tolist(), strict=True)
     sources = [row[:length] for row, length in rows]
-    answers = [[token for token in row if token >= 0] for row in tensors["answers"].tolist()]
+
+    def ids(name: str) -> list[list[int]]:
+        return [[token for token in row if token >= 0] for row in tensors[name].tolist()] if name in tensors else []
+
     targets = tensors["targets"].long()
-    return Recorded(config, weights, sources, answers, targets, tensors["memory"], tensors["logits"])
+    return Recorded(
+        config, weights, sources, ids("answers"), ids("beams"), targets, tensors["memory"], tensors["logits"]
+    )
 
 
 def assert_as_recorded(checkpoint: Checkpoint, theirs: Recorded, banned: tuple[int, ...] = ()) -> Tensor:
