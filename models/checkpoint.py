@@ -78,6 +78,7 @@ def save_checkpoint(
     training: dict[str, Any],
     *,
     references: Sequence[str] = (),
+    generation: Generation = PLAIN,
     replace: bool = False,
 ) -> None:
     """Write a checkpoint to a temporary sibling, then rename it: a half-written one is never visible.
@@ -89,12 +90,13 @@ def save_checkpoint(
         sentences: held-out source lines, without line breaks.
         training: how the model was made, JSON.
         references: a translation of each sentence, without line breaks, or none at all.
+        generation: settings of the search that the model was imported with.
         replace: take the place of an existing checkpoint.
 
     Raises:
         InputError: the directory exists, or the disk is full or cannot be written.
     """
-    with new_checkpoint(directory, model.config, training, replace=replace) as temporary:
+    with new_checkpoint(directory, model.config, training, generation, replace=replace) as temporary:
         tensors = {name: tensor.detach().contiguous() for name, tensor in named_tensors(model).items()}
         save_file(tensors, temporary / "model.safetensors")
         if tokenizer is not None:
@@ -123,7 +125,7 @@ def load_checkpoint(directory: Path) -> Checkpoint:
     """
     if not directory.is_dir():
         raise CheckpointError(f"{directory} is not a checkpoint directory (tx-train and tx-import make one)")
-    file = _read_config_file(directory)
+    file = read_config_file(directory)
     config = file.config
     # Before the model itself: a damaged config may ask for more than there is memory.
     tensors = _read_tensors(directory / "model.safetensors", parameter_shapes(config))
@@ -171,10 +173,11 @@ def read_config(directory: Path) -> Config:
     Raises:
         CheckpointError: it is missing, not JSON, of another format, or has impossible fields; or this is a bundle.
     """
-    return _read_config_file(directory).config
+    return read_config_file(directory).config
 
 
-def _read_config_file(directory: Path) -> ConfigFile:
+def read_config_file(directory: Path) -> ConfigFile:
+    """All that config.json holds; errors as of `read_config`."""
     file = directory / "config.json"
     if (directory / "manifest.json").exists():
         raise CheckpointError(f"{directory} is a bundle: give the checkpoint it was exported from")

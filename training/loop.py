@@ -14,9 +14,10 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
-from txport.models.checkpoint import load_checkpoint, save_checkpoint
+from txport.models.checkpoint import PLAIN, load_checkpoint, save_checkpoint
 from txport.models.config import Config, preset
 from txport.models.transformer import Transformer
+from txport.runtime.bundle.schema import Generation
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import quiet
 from txport.runtime.text.tokenizer import SentencePieceTokenizer, TextTokenizer
@@ -116,6 +117,7 @@ class _Prepared:
     Attributes:
         weights: the checkpoint to take them from; None for random ones, and for a run that is resumed.
         outlook: what was measured of this machine.
+        generation: settings of the search that the first weights were imported with.
     """
 
     recipe: Recipe
@@ -124,6 +126,7 @@ class _Prepared:
     config: Config
     weights: Path | None
     outlook: Outlook
+    generation: Generation = PLAIN
 
 
 def _prepare(
@@ -167,7 +170,7 @@ def _prepare(
     run.wait_for_tokenizer()
     recipe = recipe if first or resume else run.stored()
     if (kept := run.start_of(recipe)) is not None:
-        return _Prepared(recipe, corpus, kept.tokenizer(), kept.config, weights, outlook)
+        return _Prepared(recipe, corpus, kept.tokenizer(), kept.config, weights, outlook, kept.generation)
     tokenizer = load_tokenizer(run.tokenizer)
     wanted, pieces = recipe.tokenizer.vocabulary, min(tokenizer.source_size, tokenizer.target_size)
     if first and recipe.tokenizer.algorithm in ("bpe", "unigram") and pieces < chosen(wanted):
@@ -468,6 +471,7 @@ def _finish(
         [source for source, _ in shown],
         report,
         references=[target for _, target in shown],
+        generation=prepared.generation,
         replace=True,
     )
     if run.last.exists():

@@ -8,9 +8,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from txport.models.checkpoint import FORMAT_VERSION, ConfigFile, read_config, read_tokenizer, write_description
+from txport.models.checkpoint import FORMAT_VERSION, ConfigFile, read_config_file, read_tokenizer, write_description
 from txport.models.config import PRESETS, Config
 from txport.models.transformer import Transformer
+from txport.runtime.bundle.schema import Generation
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 from txport.runtime.errors import InputError, nearest
@@ -32,11 +33,13 @@ class Start:
         directory: the checkpoint, or the run that keeps its config and tokenizer.
         config: the model, with the recipe's dropout.
         description: the tokenizer, whose default languages are those of the corpus where these have the same names.
+        generation: settings of the search that it was imported with.
     """
 
     directory: Path
     config: Config
     description: TokenizerDescription
+    generation: Generation
 
     @classmethod
     def read(cls, recipe: Recipe, directory: Path) -> "Start":
@@ -46,12 +49,13 @@ class Start:
             CheckpointError: it is damaged.
             InputError: it has no tokenizer, or is not what [model] says.
         """
-        config = read_config(directory)
+        file = read_config_file(directory)
+        config = file.config
         description = read_tokenizer(directory, config)
         if description.kind == "none":
             raise InputError(f"{directory} has no tokenizer: import it with one, since a corpus is text")
         _check_model(recipe.model, config, directory)
-        return cls(directory, _chosen(recipe, config), _in_languages(description, recipe.corpus))
+        return cls(directory, _chosen(recipe, config), _in_languages(description, recipe.corpus), file.generation)
 
     def recipe(self, recipe: Recipe) -> Recipe:
         """The recipe with the checkpoint's model and tokenizer in the place of its own."""
@@ -70,7 +74,7 @@ class Start:
 
     def keep(self, run: Path) -> None:
         """Copy what `read` needs into the directory of a run: a resumed run does not look at the checkpoint again."""
-        config = json.dumps(encode(ConfigFile(FORMAT_VERSION, self.config)), indent=1)
+        config = json.dumps(encode(ConfigFile(FORMAT_VERSION, self.config, self.generation)), indent=1)
         write_atomically(run / "config.json", f"{config}\n".encode())
         with new_directory(run / "tokenizer") as temporary:
             shutil.copytree(self.directory / "tokenizer", temporary, dirs_exist_ok=True)

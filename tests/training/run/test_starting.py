@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import torch
 from checkpoints import changed, weights
-from foreign_models import WORDS, import_here
+from foreign_models import WORDS, changed_json, import_here
 from safetensors.torch import load_file
 from tiny_marian import EOS, tiny_marian
 from txport.models.checkpoint import Checkpoint, load_checkpoint, read_config, read_tokenizer
 from txport.models.transformer import Transformer
+from txport.runtime.bundle.schema import Generation
 from txport.runtime.bundle.tokenizer_schema import Languages
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.text.tokenizer import TextTokenizer, open_tokenizer
@@ -53,6 +54,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`marian`, as Hugging Face saves it, `checkpoint`, imported from it, and a corpus in its words."""
     directory = tmp_path_factory.mktemp("starting")
     tiny_marian(directory / "marian", seed=5, vocabulary=60, tokenizer=True, max_position_embeddings=48)
+    changed_json(directory / "marian" / "generation_config.json", num_beams=6, length_penalty=0.8)
     import_here(directory / "marian", directory / "checkpoint", target_language="fra")
     lines = [
         "\t".join(" ".join(WORDS[(row * step + i) % len(WORDS)] for i in range(2 + row % 7)) for step in (1, 5))
@@ -210,6 +212,7 @@ def test_an_interrupted_run_goes_on_without_the_checkpoint(place: Path, tuned: P
         train(recipe(tmp_path, "training.max_steps=0"), tmp_path / "parts", place, resume=True)
     assert changed(tuned, tmp_path / "parts") == set(), "no step more"
     assert len(changed(tuned, place / "checkpoint")) > 20
+    assert load_checkpoint(tmp_path / "parts").generation == Generation(beam=6, length_penalty=0.8, forced_end=0)
     assert read_tokenizer(tuned, read_config(tuned)) == load_checkpoint(place / "checkpoint").tokenizer
 
 
