@@ -74,14 +74,36 @@ def test_an_output_file_is_whole_or_not_there(toy: Translator, tmp_path: Path) -
     assert out.read_text() == lines_of(toy, *lines_of(toy, "one", "two").splitlines()), "a file onto itself"
 
 
+def listen() -> None:
+    """Jobs in the background of a shell ignore Ctrl-C, and so would what they start."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_beams_that_are_interrupted_leave_the_old_file(number: signal.Signals, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "file").write_text("old")
+    (tmp_path / "lines").write_text("one\ntwo three\n" * 100_000)
+    command = [*COMMAND, "--beam", "4", "-o", str(out / "file"), str(tmp_path / "lines")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, preexec_fn=listen) as process:
+        assert process.stderr is not None
+        while not any(path.stat().st_size > 3 for path in out.iterdir()):  # the first windows are written
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(number)
+        message = process.stderr.read()
+    assert (out / "file").read_text() == "old"
+    if number == signal.SIGINT:
+        assert (process.returncode, message) == (130, b"tx-translate: interrupted\n")
+        assert [path.name for path in out.iterdir()] == ["file"]
+    else:
+        assert process.returncode == -number
+
+
 def test_an_interrupted_output_leaves_the_old_file(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("old")
     command = [*COMMAND, "-o", str(tmp_path / "out")]
-
-    def listen() -> None:
-        """Jobs in the background of a shell ignore Ctrl-C, and so would what they start."""
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stderr=pipe, preexec_fn=listen) as process:
         assert process.stderr is not None
