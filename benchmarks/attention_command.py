@@ -10,6 +10,7 @@ from txport.benchmarks.pictures.heatmaps import draw_heatmaps
 from txport.benchmarks.pictures.links import draw_links
 from txport.benchmarks.pictures.maps import KINDS, Map, read_maps
 from txport.benchmarks.pictures.positions import draw_positions
+from txport.runtime.bundle.argument import BUNDLE
 from txport.runtime.errors import InputError
 from txport.runtime.files import write_atomically
 from txport.runtime.libraries import needs
@@ -20,7 +21,7 @@ MOST = 250_000
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("model", metavar="[BUNDLE_OR_CHECKPOINT]", required=False, type=click.Path(path_type=Path))
+@click.argument("model", metavar="[BUNDLE_OR_CHECKPOINT]", required=False, type=BUNDLE)
 @click.argument("text", required=False)
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), required=True, help="The picture: .svg, .html or .png."

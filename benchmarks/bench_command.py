@@ -16,6 +16,7 @@ from txport.benchmarks.run.job import BenchOptions, make_job
 from txport.benchmarks.run.plans import PEERS
 from txport.benchmarks.run.session import Session
 from txport.exporter.progress import Stages
+from txport.runtime.bundle.argument import BUNDLE
 from txport.runtime.entry import INTERRUPTED
 from txport.runtime.errors import InputError
 from txport.runtime.files import make_directory, write_atomically
@@ -49,7 +50,7 @@ def _pythons(context: click.Context, option: click.Parameter, values: tuple[str,
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
     epilog="See also: tx-bench compare A.json B.json, which has a --help of its own.",
 )
-@click.argument("bundle", type=PATH)
+@click.argument("bundle", type=BUNDLE)
 @click.option(
     "-o",
     "--output",

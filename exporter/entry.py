@@ -18,3 +18,13 @@ def verify() -> NoReturn:
 def build() -> NoReturn:
     """tx-build"""
     run_command("txport.exporter.build_command", extra="trt")
+
+
+def get() -> NoReturn:
+    """tx-get"""
+    run_command("txport.exporter.hub.get_command", extra="hub")
+
+
+def push() -> NoReturn:
+    """tx-push"""
+    run_command("txport.exporter.hub.push_command", extra="hub")

@@ -12,6 +12,7 @@ import click
 from txport.exporter.verification.golden import GoldenReport, admit_fused, awaits_fused, verify_golden
 from txport.exporter.verification.options import verification_options
 from txport.exporter.words import plural
+from txport.runtime.bundle.argument import BUNDLE
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engines.choice import FUSED, TRT, choose, open_engine
 from txport.runtime.errors import CheckFailed, InputError
@@ -19,7 +20,7 @@ from txport.runtime.libraries import needs, share_cores, without_collection
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("bundle", type=BUNDLE)
 @click.argument("checkpoint", type=click.Path(path_type=Path), required=False)
 @click.option(
     "--device",

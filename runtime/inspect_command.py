@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from txport.runtime.bundle.argument import BUNDLE
 from txport.runtime.bundle.manifest import GOLDEN, Manifest
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
@@ -17,7 +18,7 @@ from txport.runtime.version import VERSION
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("bundle", type=BUNDLE)
 @click.option(
     "--check", is_flag=True, help="Compare every file with its hash and run golden.json; exit with 1 if any differs."
 )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 import click
+from txport.runtime.bundle.argument import BUNDLE
 from txport.runtime.errors import InputError
 from txport.runtime.files import new_file
 from txport.runtime.options import Options
@@ -64,7 +65,7 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("bundle", type=BUNDLE)
 @click.argument("files", metavar="[FILE]...", nargs=-1)
 @click.option(
     "-o",

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from txport.runtime.arguments import check_ids, listed
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
+from txport.runtime.bundle.names import find_bundle
 from txport.runtime.engine import Engine, Float32
 from txport.runtime.engines.choice import choose, open_engine
 from txport.runtime.errors import InputError
@@ -39,7 +40,7 @@ class Translator:
     """A bundle, ready to translate. Threads may share one: calls leave no state in it.
 
     Args:
-        bundle: the directory that tx-export wrote.
+        bundle: the directory that tx-export wrote, or the name by which tx-get keeps one.
         device: "auto", "cpu" or "cuda".
         engine: what runs it there: "auto", "fused" (our own for CPUs), "ort" (ONNX Runtime) or "trt" (TensorRT, with
             engines of tx-build).
@@ -73,7 +74,7 @@ class Translator:
     ) -> None:
         if not isinstance(bundle, (str, os.PathLike)):
             raise InputError(f"the bundle is of type {type(bundle).__name__}: give the path of its directory")
-        directory = Path(bundle)
+        directory = find_bundle(bundle)
         numbers = threads, workers, 1 if batch is None else batch, batch_tokens
         if not all(isinstance(n, Integral) and n >= least for n, least in zip(numbers, (0, 0, 1, 1), strict=True)):
             raise InputError("threads and workers must be 0 or more, batch and batch_tokens 1 or more")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from txport.runtime.bundle.argument import BUNDLE
 from txport.runtime.errors import InputError
 from txport.runtime.files import new_file
 from txport.runtime.results import Translation
@@ -61,7 +62,7 @@ class Filter:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("bundle", type=BUNDLE)
 @click.option("--source", required=True, type=click.Path(path_type=Path), help="Text to translate, a sentence a line.")
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path),

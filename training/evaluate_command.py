@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from txport.runtime.bundle.argument import BUNDLE
 from txport.runtime.errors import InputError
 from txport.runtime.files import write_atomically
 from txport.runtime.libraries import needs, without_collection
@@ -29,7 +30,7 @@ EVERY = 30.0
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("models", metavar="BUNDLE_OR_CHECKPOINT...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("models", metavar="BUNDLE_OR_CHECKPOINT...", nargs=-1, required=True, type=BUNDLE)
 @click.option(
     "--source", "sources", multiple=True, type=click.Path(path_type=Path),
     help="Sentences to translate, one a line; again for another test set. [default: those that a checkpoint carries]",

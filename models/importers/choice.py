@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from txport.models.hub.source import fetch
 from txport.models.importers.bart import import_bart
 from txport.models.importers.fairseq import import_fairseq
 from txport.models.importers.imported import Imported, ImportOptions
@@ -19,7 +20,6 @@ from txport.models.importers.textbooks.d2l import import_d2l
 from txport.models.importers.textbooks.torch_transformer import DESCRIPTION, import_torch
 from txport.models.importers.weights import read_pickle, read_safetensors
 from txport.runtime.errors import CheckpointError, InputError
-from txport.runtime.libraries import needs
 
 IMPORTERS: dict[str, Callable[[Path, ImportOptions], Imported]] = {
     "marian": import_marian,
@@ -55,7 +55,6 @@ _REFUSED = {
     "encoder-decoder": "an encoder and a decoder of different families",
 }
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-_HUB_FILES = ["*.json", "*.safetensors", "*.bin", "*.spm", "*.model", "*.txt"]
 
 
 def import_model(source: str, kind: str | None, options: ImportOptions) -> Imported:
@@ -86,13 +85,7 @@ def _local(source: str) -> Path:
         return path
     if not _HUB_ID.fullmatch(source):
         raise InputError(f"{source} is neither a file nor a directory nor the id of a model on the hub (owner/name)")
-    with needs("import"):
-        import huggingface_hub
-    try:
-        return Path(huggingface_hub.snapshot_download(source, allow_patterns=_HUB_FILES))
-    except Exception as error:  # of the network, of the hub, of the disk: each library has its own
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InputError(f"{source} is not a local directory, and its download from the hub failed: {reason}") from None
+    return fetch(source)
 
 
 def _detected(path: Path) -> str:

@@ -115,7 +115,7 @@ def _settings(file: Path, value: Any) -> tuple[Settings, Settings]:
 
 
 def _generation(settings: Settings) -> Generation:
-    """What fairseq-generate does with the model where its command line says nothing.
+    """Settings by which fairseq-generate searches where its command line says nothing.
 
     Its beams are Hugging Face's with early stopping (fairseq/sequence_generator.py), but for answers that reach their
     limit, which end with eos there.

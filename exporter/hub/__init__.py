@@ -1,0 +1,1 @@
+"""Bundles by name: fetched, exported, kept and shared."""

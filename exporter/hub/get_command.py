@@ -1,0 +1,99 @@
+"""tx-get: a model by its name becomes a bundle that is kept."""
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from txport.models.hub.source import MANIFEST, open_source
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.names import Name
+from txport.runtime.bundle.schema import LOWERINGS
+from txport.runtime.errors import CheckFailed, InputError
+from txport.runtime.files import make_directory, new_directory, scratch_directory
+from txport.runtime.libraries import needs, share_cores, without_collection
+from txport.runtime.system import Lock
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("name")
+@click.option(
+    "--source",
+    help="Where the model is, if not in the repository NAME: a directory, a .zip or .tar file, or another repository.",
+)
+@click.option("--offline", is_flag=True, help="Ask nothing of the network: use what an earlier call has fetched.")
+@click.option("--force", is_flag=True, help="Replace the bundle that is kept, also by what is newer.")
+def main(name: str, source: str | None, offline: bool, force: bool) -> None:
+    """Fetch the model NAME, export and verify it, and keep the bundle, which every command takes by NAME then.
+
+    NAME is that of a repository on the Hugging Face hub, OWNER/MODEL, and may say more: OWNER/MODEL@REVISION:PRECISION,
+    with a branch, tag or commit and with float32, float16 or int8. The repository holds a model that tx-import takes,
+    or a bundle. Nothing in it is run.
+    """
+    parsed = Name.parse(name)
+    if parsed is None:
+        raise InputError(f"{name} is no name: give OWNER/MODEL, OWNER/MODEL@REVISION or OWNER/MODEL:int8")
+    target = parsed.directory
+    make_directory(target.parent)
+    with _alone(target.parent):
+        if force or not target.exists():
+            with open_source(source or parsed.model, parsed.revision, offline=offline) as files:
+                if (files / MANIFEST).is_file():
+                    _keep(files, parsed, force)
+                else:
+                    _export(files, parsed, source or name, force)
+    click.echo(f"bundle: {target}")
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Wait until no other process makes a bundle in a directory."""
+    while (lock := Lock(directory)).elsewhere:
+        lock.close()
+        time.sleep(0.1)
+    try:
+        yield
+    finally:
+        lock.close()
+
+
+def _keep(bundle: Path, name: Name, force: bool) -> None:
+    """Keep a bundle that is one already."""
+    manifest = Manifest.parse((bundle / MANIFEST).read_bytes(), str(bundle / MANIFEST))
+    kind = manifest.precision.weights
+    if kind != name.precision:
+        raise InputError(f"{name.model} is a bundle in {kind}: tx-get {Name(name.model, name.revision, kind)}")
+    with new_directory(name.directory, force, marker=MANIFEST) as directory:
+        for file in (MANIFEST, *manifest.files):
+            (directory / file).parent.mkdir(parents=True, exist_ok=True)
+            try:
+                shutil.copyfile(bundle / file, directory / file)  # links are followed: the hub's cache has nothing else
+            except FileNotFoundError:
+                raise InputError(f"{name.model} lacks {file}, which its {MANIFEST} lists: upload it again") from None
+        Manifest.load(directory).check_files(directory, hashes=lambda file: True)
+
+
+def _export(model: Path, name: Name, source: str, force: bool) -> None:
+    with without_collection(), needs("import"), needs("export"):
+        share_cores()
+        from rich.console import Console
+        from txport.exporter.export import ExportOptions, export_bundle
+        from txport.exporter.progress import Stages
+        from txport.exporter.verification.table import print_report
+        from txport.models.importers.choice import import_model
+        from txport.models.importers.imported import ImportOptions, write_imported
+    with scratch_directory() as scratch, Stages() as stages:
+        imported = import_model(str(model), None, ImportOptions())
+        for note in imported.notes:
+            click.echo(f"tx-get: {note}", err=True)
+        write_imported(imported, scratch / "checkpoint", source, replace=False)
+        int8 = name.precision == "int8"
+        lowerings = ("ort",) if int8 else tuple(LOWERINGS)
+        options = ExportOptions(float16=name.precision == "float16", int8=int8, lowerings=lowerings, force=force)
+        report = export_bundle(scratch / "checkpoint", name.directory, options, stages)
+    assert report is not None
+    print_report(report, Console(stderr=True))
+    if not report.passed:
+        raise CheckFailed(f"{name.directory} was kept because of --force, but {report.failure}")

@@ -1,0 +1,31 @@
+"""tx-push: a bundle becomes a repository of the Hugging Face hub."""
+
+from pathlib import Path
+
+import click
+from txport.runtime.bundle.argument import BUNDLE
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.errors import InputError
+from txport.runtime.libraries import needs
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("bundle", type=BUNDLE)
+@click.argument("repository")
+@click.option("--private", is_flag=True, help="Make a repository that others cannot see, if it is new.")
+@click.option("--revision", help="The branch to write. [default: main]")
+def main(bundle: Path, repository: str, private: bool, revision: str | None) -> None:
+    """Upload BUNDLE, a directory or a name, to REPOSITORY (OWNER/NAME), with its README.md as the model card.
+
+    Every file is compared with its hash before. Log in with the command hf, or set HF_TOKEN.
+    """
+    with needs("hub"):
+        import huggingface_hub as hub
+    Manifest.load(bundle).check_files(bundle, hashes=lambda file: True)
+    try:
+        hub.create_repo(repository, private=private, exist_ok=True)
+        done = hub.upload_folder(repo_id=repository, folder_path=bundle, revision=revision)
+    except Exception as error:  # of the network, of the hub: each library has its own
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InputError(f"{bundle} was not uploaded to {repository}: {reason}") from None
+    click.echo(f"{done.commit_url}")

@@ -1,0 +1,98 @@
+"""Files of a model: a directory, an archive, or a repository of the Hugging Face hub."""
+
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+from txport.runtime.errors import InputError
+from txport.runtime.files import scratch_directory
+from txport.runtime.libraries import needs
+
+# Files that importers read; those of bundles are named by their manifest.
+_MODEL_FILES = ("*.json", "*.safetensors", "*.bin", "*.spm", "*.model", "*.txt")
+MANIFEST = "manifest.json"
+
+
+@contextmanager
+def open_source(source: str, revision: str, *, offline: bool) -> Iterator[Path]:
+    """Give the directory that holds the files of a source.
+
+    Args:
+        source: a directory, a .zip or .tar file, or the id of a repository (owner/name).
+        revision: branch, tag or commit of a repository.
+        offline: take what an earlier call has fetched; nothing is asked of the network.
+
+    Raises:
+        InputError: there is no such source, it cannot be fetched, or an archive is damaged or would write elsewhere.
+        MissingLibrary: huggingface_hub is needed and not installed.
+    """
+    path = Path(source)
+    if path.is_dir():
+        yield path
+    elif path.is_file():
+        with scratch_directory() as directory:
+            _unpack(path, directory)
+            yield _only_directory(directory)
+    else:
+        yield fetch(source, revision, offline=offline)
+
+
+def _unpack(archive: Path, directory: Path) -> None:
+    try:
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as file:
+                _check_names(archive, file.namelist())
+                file.extractall(directory)
+        else:
+            with tarfile.open(archive) as tar:
+                members = tar.getmembers()
+                _check_names(archive, [member.name for member in members])
+                if odd := next((each.name for each in members if not (each.isfile() or each.isdir())), None):
+                    raise InputError(f"{archive} has {odd}, which is neither a file nor a directory: pack it again")
+                tar.extractall(directory, members)
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
+        raise InputError(f"{archive} is neither a .zip nor a .tar file, or is damaged ({error})") from None
+
+
+def _check_names(archive: Path, names: Sequence[str]) -> None:
+    for name in names:
+        parts = PurePosixPath(name.replace("\\", "/"))
+        if parts.is_absolute() or ".." in parts.parts or ":" in parts.parts[0]:
+            raise InputError(f"{archive} has {name}, which lies outside of it: it is not to be trusted")
+
+
+def _only_directory(directory: Path) -> Path:
+    """The one directory in an unpacked archive, or what it was unpacked into."""
+    entries = list(directory.iterdir())
+    return entries[0] if len(entries) == 1 and entries[0].is_dir() else directory
+
+
+def fetch(source: str, revision: str = "main", *, offline: bool = False) -> Path:
+    """The files of a repository that are needed of it; arguments and errors as of `opened`."""
+    with needs("hub"):
+        import huggingface_hub as hub
+        from huggingface_hub.utils.logging import set_verbosity_error
+        from huggingface_hub.utils.tqdm import disable_progress_bars
+    set_verbosity_error()  # type: ignore[no-untyped-call]  # what it says is in the one sentence below
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    allowed = ignored = None
+    try:
+        files = [] if offline else hub.list_repo_files(source, revision=revision)
+        if MANIFEST not in files:
+            allowed = list(_MODEL_FILES)
+            # Where weights are there in two forms, in the one that is no pickle.
+            ignored = ["*.bin"] if any(file.endswith(".safetensors") for file in files) else None
+        return Path(
+            hub.snapshot_download(
+                source, revision=revision, local_files_only=offline, allow_patterns=allowed, ignore_patterns=ignored
+            )
+        )
+    except Exception as error:  # of the network, of the hub, of the disk: each library has its own
+        if offline:
+            raise InputError(f"{source} at {revision} was not fetched before: leave --offline out") from None
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InputError(f"{source} is no local file, and its download from the hub failed: {reason}") from None

@@ -1,0 +1,65 @@
+"""Bundles by name: those that tx-get keeps.
+
+A name is OWNER/MODEL, as on the Hugging Face hub, with what says which bundle of it: OWNER/MODEL@REVISION:PRECISION.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from txport.runtime.errors import InputError
+
+PRECISIONS = ("float32", "float16", "int8")
+_NAME = re.compile(rf"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?(?::({'|'.join(PRECISIONS)}))?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Name:
+    """Parts of a name.
+
+    Attributes:
+        model: owner/name.
+        revision: a branch, tag or commit.
+        precision: one of `PRECISIONS`.
+    """
+
+    model: str
+    revision: str = "main"
+    precision: str = "float32"
+
+    @classmethod
+    def parse(cls, text: str) -> "Name | None":
+        """The parts of a text, or None if it is no name."""
+        match = _NAME.fullmatch(text)
+        if match is None or any(set(part) <= {"."} for part in re.split("[/@]", text)):
+            return None
+        model, revision, precision = match.groups()
+        return cls(model, revision or cls.revision, precision or cls.precision)
+
+    def __str__(self) -> str:
+        revision = "" if self.revision == Name.revision else f"@{self.revision}"
+        return f"{self.model}{revision}" + ("" if self.precision == Name.precision else f":{self.precision}")
+
+    @property
+    def directory(self) -> Path:
+        """Place of the bundle below TXPORT_CACHE; by default txport in XDG_CACHE_HOME, or in ~/.cache."""
+        caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        root = Path(os.environ.get("TXPORT_CACHE") or os.path.join(caches, "txport"))
+        model, revision = (part.replace("/", "--") for part in (self.model, self.revision))
+        return root / "bundles" / model / revision / self.precision
+
+
+def find_bundle(bundle: str | os.PathLike[str]) -> Path:
+    """The directory of a bundle, which is named by its path or as tx-get has kept it; a path goes before a name.
+
+    Raises:
+        InputError: it looks like a name, and no such bundle is kept.
+    """
+    path = Path(bundle)
+    name = Name.parse(os.fspath(bundle))
+    if name is None or path.exists():
+        return path
+    if not name.directory.exists():
+        raise InputError(f"{bundle} is no directory, and tx-get has kept no bundle of this name: tx-get {bundle}")
+    return name.directory

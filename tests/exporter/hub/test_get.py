@@ -1,0 +1,225 @@
+"""Models by name: what tx-get fetches, exports and keeps, and how commands find it."""
+
+import random
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hub_server import COMMIT, Hub, hub
+from tiny_marian import tiny_marian
+from txport.models.hub.source import open_source
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.names import Name, find_bundle
+from txport.runtime.errors import InputError
+from txport.runtime.translator import Translator
+
+COMMANDS = Path(sys.executable).parent
+MODEL = "someone/opus-tiny"
+
+
+@dataclass
+class Place:
+    """A hub with repositories, and the caches of a user."""
+
+    hub: Hub
+    environment: dict[str, str]
+
+    def run(self, *arguments: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
+        """A command of this environment."""
+        command = [str(COMMANDS / arguments[0]), *arguments[1:]]
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, input="the cat\n")
+        assert done.returncode == 0 or not check, done.stderr
+        return done
+
+    def fetch(self, *arguments: str) -> Path:
+        """The files of a repository, in a process with this environment."""
+        script = "import sys; from txport.models.hub.source import fetch; print(fetch(*sys.argv[1:]))"
+        return Path(self.run("python", "-c", script, *arguments).stdout.strip())
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    root = tmp_path / "repositories"
+    tiny_marian(root / MODEL, seed=3, vocabulary=60, tokenizer=True, max_position_embeddings=48)
+    with hub(root) as served:
+        values = {
+            "HF_ENDPOINT": served.url,
+            "HF_HOME": str(tmp_path / "hf"),
+            "HF_HUB_DISABLE_XET": "1",
+            "TXPORT_CACHE": str(tmp_path / "kept"),
+            "HOME": str(tmp_path),
+        }
+        for name, value in values.items():
+            monkeypatch.setenv(name, value)
+        path = {"PATH": f"{COMMANDS}:/usr/bin:/bin"}
+        yield Place(served, {**values, **path})
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("a/b", Name("a/b")),
+        ("Helsinki-NLP/opus-mt-en-de@v1.0:int8", Name("Helsinki-NLP/opus-mt-en-de", "v1.0", "int8")),
+        ("a/b@refs/pr/1", Name("a/b", "refs/pr/1")),
+        ("a/b:int4", None),
+        ("../b", None),
+        ("a/..", None),
+        ("a/b@../..", None),
+        ("a", None),
+        ("a/b/c", None),
+        ("a/b@", None),
+        ("a/ b", None),
+    ],
+)
+def test_names(text: str, name: Name | None) -> None:
+    assert Name.parse(text) == name
+    assert name is None or (str(name) == text and ".." not in name.directory.parts)
+
+
+def test_a_model_by_its_name(place: Place) -> None:
+    with pytest.raises(InputError, match=f"{MODEL} is no directory, and tx-get has kept no bundle of this name"):
+        find_bundle(MODEL)
+    done = place.run("tx-get", MODEL)
+    assert done.stdout == f"bundle: {Name(MODEL).directory}\n"
+    assert done.stderr.endswith("passed\n")
+    asked = len(place.hub.requests)
+    assert place.run("tx-get", MODEL).stdout == done.stdout
+    assert len(place.hub.requests) == asked, "nothing is fetched twice"
+    line = place.run("tx-translate", MODEL).stdout
+    with Translator(MODEL) as translator:
+        assert translator.translate(["the cat"])[0].text + "\n" == line
+    assert place.run("tx-inspect", MODEL, "--check").stdout
+
+
+def test_a_bundle_is_kept_as_it_is(place: Place, bundle: Path) -> None:
+    shutil.copytree(bundle, place.hub.root / "someone/ready")
+    place.run("tx-get", "someone/ready@v1")
+    kept = Name("someone/ready", "v1").directory
+    files = [file for file in Manifest.load(bundle).files]
+    assert all((kept / file).read_bytes() == (bundle / file).read_bytes() for file in files)
+    assert not any(path.is_symlink() for path in kept.rglob("*"))
+    done = place.run("tx-get", "someone/ready:int8", check=False)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "tx-get: someone/ready is a bundle in float32: tx-get someone/ready\n",
+    )
+
+
+def test_a_bundle_that_was_changed_is_not_kept(place: Place, bundle: Path) -> None:
+    for name, file in (("changed", "onnx/weights.bin"), ("short", "golden.json")):
+        shutil.copytree(bundle, place.hub.root / "someone" / name)
+        damaged = place.hub.root / "someone" / name / file
+        data = damaged.read_bytes()
+        damaged.write_bytes(data[:-1] + bytes([data[-1] ^ 1]) if name == "changed" else data[:-1])
+        done = place.run("tx-get", f"someone/{name}", check=False)
+        assert done.returncode == 2 and file in done.stderr and done.stderr.count("\n") == 1
+        assert not Name(f"someone/{name}").directory.exists()
+    shutil.copytree(bundle, place.hub.root / "someone/lacks")
+    (place.hub.root / "someone/lacks/golden.json").unlink()
+    done = place.run("tx-get", "someone/lacks", check=False)
+    assert done.stderr == "tx-get: someone/lacks lacks golden.json, which its manifest.json lists: upload it again\n"
+
+
+def test_a_download_that_is_cut_goes_on(place: Place) -> None:
+    data = random.Random(1).randbytes(25_000_000)
+    (place.hub.root / "someone/large").mkdir()
+    (place.hub.root / "someone/large/model.safetensors").write_bytes(data)
+    ends = iter([15_000_000])
+    place.hub.cut = lambda name: next(ends, None)
+    assert (place.fetch("someone/large") / "model.safetensors").read_bytes() == data
+    whole, rest = place.hub.ranges("someone/large/model.safetensors")
+    assert whole is None and rest is not None and 0 < int(rest[6:-1]) <= 15_000_000
+
+
+def test_a_download_that_fails_is_told_and_the_next_one_fetches_the_rest(place: Place) -> None:
+    weights = f"{MODEL}/model.safetensors"
+    place.hub.cut = lambda name: 1 if name == weights else None
+    done = place.run("tx-get", MODEL, check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"tx-get: {MODEL} is no local file, and its download from the hub failed: ")
+    assert not Name(MODEL).directory.exists()
+    place.hub.cut = lambda name: None
+    place.hub.requests.clear()
+    place.run("tx-get", MODEL)
+    assert place.hub.ranges(weights) == [None]
+    assert place.hub.ranges(f"{MODEL}/config.json") == []
+
+
+def test_offline_and_unknown_names(place: Place) -> None:
+    done = place.run("tx-get", MODEL, "--offline", check=False)
+    assert done.stderr == f"tx-get: {MODEL} at main was not fetched before: leave --offline out\n"
+    place.fetch(MODEL)
+    asked = len(place.hub.requests)
+    place.run("tx-get", MODEL, "--offline")
+    assert len(place.hub.requests) == asked
+    for name in ("someone/else", f"{MODEL}@v2"):
+        done = place.run("tx-get", name, check=False)
+        assert (
+            done.returncode == 2 and done.stderr.count("\n") == 1 and "its download from the hub failed" in done.stderr
+        )
+
+
+def test_two_processes_at_once(place: Place) -> None:
+    command = [str(COMMANDS / "tx-get"), MODEL]
+    both = [subprocess.Popen(command, env=place.environment, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    errors = [process.communicate()[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert sum(error.endswith("passed\n") for error in errors) == 1, "one exports, the other finds it"
+
+
+@pytest.mark.parametrize("ending", ["zip", "tar.gz"])
+def test_archives(ending: str, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    archive = Path(
+        shutil.make_archive(str(tmp_path / "packed"), {"zip": "zip", "tar.gz": "gztar"}[ending], tmp_path, "model")
+    )
+    with open_source(str(archive), "main", offline=True) as files:
+        assert [file.name for file in files.iterdir()] == ["config.json"]
+    archive.write_bytes(archive.read_bytes()[:40])
+    with (
+        pytest.raises(InputError, match=f"packed.{ending} is neither a .zip nor a .tar file, or is damaged"),
+        open_source(str(archive), "main", offline=True),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("name", ["../out", "/tmp/out", "a/../../out", "..\\out", "C:\\out"])
+@pytest.mark.parametrize("ending", ["zip", "tar"])
+def test_archives_that_would_write_elsewhere_are_refused(ending: str, name: str, tmp_path: Path) -> None:
+    archive = tmp_path / f"hostile.{ending}"
+    (tmp_path / "data").write_text("x")
+    if ending == "zip":
+        with zipfile.ZipFile(archive, "w") as file:
+            file.writestr(name, "x")
+    else:
+        with tarfile.open(archive, "w") as tar:
+            tar.add(tmp_path / "data", name)
+            tar.getmembers()[0].name = name
+    if ending == "tar" and name.startswith("/"):
+        pytest.skip("tar's own writer takes the leading slash away")
+    with pytest.raises(InputError, match="lies outside of it"), open_source(str(archive), "main", offline=True):
+        pass
+
+
+def test_links_in_archives_are_refused(tmp_path: Path) -> None:
+    link = tarfile.TarInfo("config.json")
+    link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    with tarfile.open(tmp_path / "links.tar", "w") as tar:
+        tar.addfile(link)
+    with (
+        pytest.raises(InputError, match="neither a file nor a directory"),
+        open_source(str(tmp_path / "links.tar"), "main", offline=True),
+    ):
+        pass
+
+
+def test_the_commit_is_pinned(place: Place) -> None:
+    assert place.fetch(MODEL, COMMIT).name == COMMIT
+    assert {path.suffix for path in place.fetch(MODEL).iterdir()} >= {".json", ".safetensors", ".spm"}
