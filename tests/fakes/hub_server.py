@@ -1,5 +1,6 @@
 """A server on the loopback address that speaks what huggingface_hub needs of the Hub's protocol."""
 
+import base64
 import hashlib
 import json
 import re
@@ -12,6 +13,7 @@ from typing import Any
 
 COMMIT = hashlib.sha1(b"a commit").hexdigest()
 _FILE = re.compile(r"/(?P<repository>[\w.-]+/[\w.-]+)/resolve/(?P<revision>[^/]+)/(?P<name>.+)")
+_UPLOAD = re.compile(r"/api/models/(?P<repository>[\w.-]+/[\w.-]+)/(?P<what>preupload|commit)/")
 _API = re.compile(r"/api/models/(?P<repository>[\w.-]+/[\w.-]+)/(?P<what>revision|tree)/(?P<revision>[^/?]+)")
 
 
@@ -53,6 +55,27 @@ def hub(root: Path) -> Iterator[Hub]:
 
         def do_GET(self) -> None:
             self._answer(body=True)
+
+        def do_POST(self) -> None:
+            data = self.rfile.read(int(self.headers["Content-Length"]))
+            match = _UPLOAD.match(self.path)
+            answer: dict[str, Any] = {"errors": [], "warnings": []}
+            if match is None:
+                answer["url"] = f"{state.url}/someone/new"  # of a repository
+            elif match["what"] == "preupload":
+                paths = [file["path"] for file in json.loads(data)["files"]]
+                answer["files"] = [{"path": path, "uploadMode": "regular", "shouldIgnore": False} for path in paths]
+            else:
+                answer |= self._commit(match["repository"], data)
+            self._send(200, json.dumps(answer).encode(), {})
+
+        def _commit(self, repository: str, data: bytes) -> dict[str, Any]:
+            for line in map(json.loads, data.splitlines()):
+                if line["key"] == "file":
+                    file = root / repository / line["value"]["path"]
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    file.write_bytes(base64.b64decode(line["value"]["content"]))
+            return {"success": True, "commitOid": COMMIT, "commitUrl": f"{state.url}/{repository}/commit/{COMMIT}"}
 
         def _answer(self, body: bool) -> None:
             state.requests.append((self.command, self.path, self.headers.get("Range")))

@@ -111,6 +111,24 @@ def test_a_bundle_is_kept_as_it_is(place: Place, bundle: Path) -> None:
     )
 
 
+def test_a_bundle_goes_to_the_hub_and_back(place: Place, bundle: Path, tmp_path: Path) -> None:
+    done = place.run("tx-push", str(bundle), "someone/shared")
+    assert done.stdout == f"{place.hub.url}/someone/shared/commit/{COMMIT}\n"
+    place.run("tx-get", "someone/shared")
+    files = {path.relative_to(bundle) for path in bundle.rglob("*") if path.is_file()}
+    assert all(
+        (Name("someone/shared").directory / file).read_bytes() == (bundle / file).read_bytes()
+        for file in Manifest.load(bundle).files
+    )
+    shared = place.hub.root / "someone/shared"
+    assert {path.relative_to(shared) for path in shared.rglob("*") if path.is_file()} == files
+    shutil.copytree(bundle, tmp_path / "damaged")
+    (tmp_path / "damaged/golden.json").write_text("{}")
+    done = place.run("tx-push", str(tmp_path / "damaged"), "someone/damaged", check=False)
+    assert done.returncode == 2 and "golden.json has 2 bytes instead of" in done.stderr
+    assert not (place.hub.root / "someone/damaged").exists()
+
+
 def test_a_bundle_that_was_changed_is_not_kept(place: Place, bundle: Path) -> None:
     for name, file in (("changed", "onnx/weights.bin"), ("short", "golden.json")):
         shutil.copytree(bundle, place.hub.root / "someone" / name)
