@@ -8,7 +8,7 @@ from typing import Any, get_args
 import onnx
 import onnx_ir as ir
 from txport.exporter.graphs.weights import share_weights
-from txport.runtime.bundle.interface import OPTIONAL_OUTPUTS, decoder_step
+from txport.runtime.bundle.interface import OPTIONAL_OUTPUTS, interface
 from txport.runtime.bundle.schema import Graph, ModelSizes, OptionalRole, Tensor
 
 _DTYPES = {
@@ -47,7 +47,8 @@ def graph_record(name: str, model: ir.Model, sizes: ModelSizes) -> Graph:
     """The manifest's record of one graph."""
     role, _, lowering = name.partition(".")
     inputs = {value.name for value in model.graph.inputs}
-    aliases = decoder_step(sizes, "float32").aliases if lowering else ()
+    made = interface(role, sizes, "float32")
+    aliases = made.aliases if made is not None else ()
     return Graph(
         name=name,
         role=role,

@@ -15,7 +15,7 @@ from txport.exporter.graphs.float16 import to_float16
 from txport.exporter.graphs.int8 import convertible
 from txport.exporter.graphs.lowerings import LOWERINGS
 from txport.exporter.graphs.parameters import parameter_table
-from txport.exporter.graphs.write import ATTENTION, write_all
+from txport.exporter.graphs.write import ATTENTION, BEAMS, OPTIONAL, write_all
 from txport.exporter.precision.calibration import Calibration
 from txport.exporter.precision.int8_layers import Int8Search
 from txport.exporter.precision.islands import (
@@ -65,6 +65,7 @@ class ExportOptions:
         max_source: most source tokens, eos included.
         max_target: most target tokens, eos included.
         max_batch: most rows of a batch.
+        beams: add the graph by which beam search copies no cache.
         attention: add the graphs that attention, alignments, scores of given translations and embeddings need.
         verify: compare with PyTorch before the bundle appears.
         sentences: how many sentences to verify on, if there are so many.
@@ -81,6 +82,7 @@ class ExportOptions:
     max_source: int | None = None
     max_target: int | None = None
     max_batch: int = 64
+    beams: bool = False
     attention: bool = False
     verify: bool = True
     sentences: int = SENTENCES
@@ -137,9 +139,8 @@ class _Export:
         """Fill `directory` with all but the verification."""
         options = self._options
         self._stages.stage("graphs")
-        models = write_all(
-            self._checkpoint.model, options.lowerings, self._longest, options.attention, half=options.float16
-        )
+        optional = (*(ATTENTION if options.attention else ()), *(BEAMS if options.beams else ()))
+        models = write_all(self._checkpoint.model, options.lowerings, self._longest, optional, half=options.float16)
         with scratch_directory() as scratch:
             islands = self._convert(scratch, models)
             write_graphs(directory / "onnx", models, VERSION)
@@ -188,7 +189,7 @@ class _Export:
         if warning := coverage.endless(str(self._checkpoint.directory)):
             self._stages.say(warning)
         calibration = Calibration(calibrating, self._checkpoint.config.bos_id)
-        measured = {name: model for name, model in models.items() if name not in ATTENTION}
+        measured = {name: model for name, model in models.items() if name not in OPTIONAL}
         if self._options.int8:
             search = Int8Search(scratch, measured, self._manifest(measured, []), sample, calibration)
             islands = search.choose(self._stages.stage) if self._options.verify else []
@@ -197,7 +198,7 @@ class _Export:
             return islands
         islands = choose_islands(scratch, write_graphs(scratch, measured, VERSION), calibration, self._stages.stage)
         islands += islands_of_attention(islands, models, lambda model: model.graph) + islands_of_outputs(models)
-        islands += islands_of_mixtures({name: model for name, model in models.items() if name in ATTENTION})
+        islands += islands_of_mixtures({name: model for name, model in models.items() if name in OPTIONAL})
         for name, graph in models.items():
             to_float16(graph, island_nodes(islands, name))
         return islands

@@ -178,11 +178,15 @@ class Engine(Protocol):
         They are doubled when a row has filled them. `FIRST_TARGET` where the time of a step grows with their length.
         """
 
-    def allocate(self, rows: int, source: int, target: int, *, logits: bool = False, top: int = 0) -> DecoderState:
+    def allocate(
+        self, rows: int, source: int, target: int, *, logits: bool = False, top: int = 0, beams: int = 1
+    ) -> DecoderState:
         """Buffers for `rows` sentences of up to `source` tokens that make up to `target` tokens, all rows finished.
 
         Args:
             rows, source, target: sizes.
             logits: whether `logits` will be read.
             top: the most tokens that `top` will give; at most the vocabulary.
+            beams: so many rows next to each other are of one sentence: they are placed by the first of them, make
+                tokens together, are reordered among themselves and moved as a whole. An engine may make use of that.
         """

@@ -56,7 +56,9 @@ class TorchEngine:
         """The shortest caches: the time of a step grows with their length."""
         return FIRST_TARGET
 
-    def allocate(self, rows: int, source: int, target: int, *, logits: bool = False, top: int = 0) -> "TorchState":
+    def allocate(
+        self, rows: int, source: int, target: int, *, logits: bool = False, top: int = 0, beams: int = 1
+    ) -> "TorchState":
         """Logits are always kept: they cost nothing here."""
         return TorchState(self, rows, source, target)
 

@@ -78,8 +78,10 @@ class _IgnoreEosEngine(_Wrapper):
         super().__init__(engine)
         self.tokens = replace(engine.tokens, eos=-1)
 
-    def allocate(self, rows: int, source: int, target: int, *, logits: bool = False, top: int = 0) -> "_IgnoreEosState":
-        state = self._wrapped.allocate(rows, source, target, logits=logits, top=top)
+    def allocate(
+        self, rows: int, source: int, target: int, *, logits: bool = False, top: int = 0, beams: int = 1
+    ) -> "_IgnoreEosState":
+        state = self._wrapped.allocate(rows, source, target, logits=logits, top=top, beams=beams)
         return _IgnoreEosState(state, self._wrapped.tokens.eos)
 
 

@@ -1,8 +1,9 @@
 """All graphs of a model."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import onnx_ir as ir
+from txport.exporter.graphs.beams import write_beams
 from txport.exporter.graphs.decoder import write_step
 from txport.exporter.graphs.encoder import write_encoder, write_encoder_attention
 from txport.exporter.graphs.lowerings import HALF_LOWERINGS, LOWERINGS
@@ -10,15 +11,19 @@ from txport.exporter.graphs.teacher_forcing import write_decoder
 from txport.exporter.graphs.tensors import ModelTensors
 from txport.models.transformer import Transformer
 
-# The optional graphs, by their names and roles.
+# The optional graphs, by their names and roles: what attention needs,
 ATTENTION: dict[str, Callable[[Transformer, int, ModelTensors], ir.Model]] = {
     "decoder": write_decoder,
     "encoder_attention": write_encoder_attention,
 }
+# what beam search without copies of caches needs,
+BEAMS: dict[str, Callable[[Transformer, int, ModelTensors], ir.Model]] = {"decoder_beams": write_beams}
+# and all.
+OPTIONAL = ATTENTION | BEAMS
 
 
 def write_all(
-    model: Transformer, lowerings: Sequence[str], length: int, attention: bool, *, half: bool = False
+    model: Transformer, lowerings: Sequence[str], length: int, optional: Collection[str], *, half: bool = False
 ) -> dict[str, ir.Model]:
     """The encoder and the decoder steps of `lowerings` by the names of their files.
 
@@ -28,7 +33,7 @@ def write_all(
         model: in float32.
         lowerings: one or more.
         length: most tokens of a source and of an answer.
-        attention: whether the graphs of `ATTENTION` follow.
+        optional: which of the graphs of `OPTIONAL` follow.
         half: the graphs will be converted to float16.
     """
     tensors = ModelTensors()
@@ -36,6 +41,6 @@ def write_all(
     for name in lowerings:
         lowering = (HALF_LOWERINGS if half else LOWERINGS)[name]
         models[f"decoder_step.{name}"] = write_step(model, lowering, length, tensors)
-    for name, write in ATTENTION.items() if attention else ():
-        models[name] = write(model, length, tensors)
+    for name in optional:
+        models[name] = OPTIONAL[name](model, length, tensors)
     return models

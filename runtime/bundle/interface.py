@@ -10,6 +10,11 @@
     decoder        target_ids [batch, target], target_lengths [batch], cross_bias, cross_key_i, cross_value_i
                    -> log_probabilities [batch, target], cross_attention [layers, batch, heads, target, source],
                       self_attention [layers, batch, heads, target, target]
+    decoder_beams  token_ids, positions, rows [batch, beam], cache_positions [target], cross_bias, cross_key_i,
+                   cross_value_i, self_ancestors [batch, beam, target, beam],
+                   self_key_i, self_value_i [batch, heads, target, beam, head_dim]
+                   -> top_ids, top_logits [rows, top], normaliser [rows, 1], next_self_key_i, next_self_value_i,
+                      logits [rows, target_vocabulary]
     encoder_attention  input_ids [batch, source], source_lengths [batch]
                    -> memory [batch, source, d_model], self_attention [layers, batch, heads, source, source]
 
@@ -39,9 +44,15 @@ MASKED = -30000.0
 
 # The source's ids, where the model copies.
 CROSS_IDS = "cross_ids"
+# Which slots of the caches a hypothesis continues.
+ANCESTORS = "self_ancestors"
+# Beam search asks for twice as many candidates as it has beams: enough for 8, more than any model's own settings have.
+MOST_TOP = 16
+# Of each row: the candidates, and by what their logits are normalised.
+TOP_OUTPUTS = ("top_ids", "top_logits", "normaliser")
 STATE = ("token_ids", "positions", "finished")
 # A lowering that has no use for it leaves it out.
-OPTIONAL_INPUTS = ("cache_positions",)
+OPTIONAL_INPUTS = ("cache_positions", "slot_positions")
 # A runtime need not bind it.
 OPTIONAL_OUTPUTS = ("logits", "memory", "cross_attention", "self_attention")
 
@@ -91,6 +102,35 @@ def decoder_step(sizes: ModelSizes, floating: DType) -> Interface:
     return Interface(tuple(inputs), tuple(outputs), aliases)
 
 
+def most_top(sizes: ModelSizes) -> int:
+    """The candidates that `decoder_beams` gives for each row."""
+    return min(MOST_TOP, sizes.target_vocabulary)
+
+
+def decoder_beams(sizes: ModelSizes, floating: DType) -> Interface:
+    """Interface of one step of beam search; `floating` is the dtype of caches, bias and logits."""
+    caches = cache_names(sizes.decoder_layers)
+    shape: tuple[Dimension | int, ...] = ("batch", sizes.heads, "slots", sizes.head_dim)
+    inputs = [
+        *_tensors("int64", ("batch", "beam"), "token_ids", "positions", "rows"),
+        *_tensors("int64", ("batch",), "first_slots"),
+        *_tensors("int64", ("slots",), "slot_positions"),
+        *_bias(floating),
+        *_cross(sizes, floating),
+        *_tensors("bool", ("batch", "beam", "slots"), ANCESTORS),
+        *_tensors(floating, shape, *caches),
+        *_ids(sizes),
+    ]
+    outputs = [
+        *_tensors("int64", ("rows", most_top(sizes)), "top_ids"),
+        *_tensors("float32", ("rows", most_top(sizes)), "top_logits"),
+        *_tensors("float32", ("rows", 1), "normaliser"),
+        *_tensors(floating, shape, *(f"next_{name}" for name in caches)),
+        *_tensors(floating, ("rows", sizes.target_vocabulary), "logits"),
+    ]
+    return Interface(tuple(inputs), tuple(outputs), tuple((name, f"next_{name}") for name in caches))
+
+
 def decoder(sizes: ModelSizes, floating: DType) -> Interface:
     """Interface of the decoder over whole translations; `floating` is the dtype of keys, values and bias."""
     maps: tuple[Dimension | int, ...] = (sizes.decoder_layers, "batch", sizes.heads, "target")
@@ -125,6 +165,7 @@ def interface(role: str, sizes: ModelSizes, floating: DType) -> Interface | None
         "encoder": encoder,
         "decoder_step": decoder_step,
         "decoder": decoder,
+        "decoder_beams": decoder_beams,
         "encoder_attention": encoder_attention,
     }.get(role)
     return of_role and of_role(sizes, floating)

@@ -9,9 +9,11 @@ from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, Vocabul
 from txport.runtime.errors import BundleError, InputError
 
 DType = Literal["float32", "float16", "int64", "int32", "bool"]
-Dimension = Literal["batch", "source", "target"]
+Dimension = Literal["batch", "source", "target", "beam", "rows", "slots"]
 Role = Literal["encoder", "decoder_step"]  # what every bundle has
-OptionalRole = Literal["decoder", "encoder_attention"]  # for attention, scores of given translations, and the memory
+# For attention, scores of given translations, and the memory; and for beam search.
+AttentionRole = Literal["decoder", "encoder_attention"]
+OptionalRole = Literal[AttentionRole, "decoder_beams"]
 Lowering = Literal["standard", "ort", "scatter", "tensorscatter"]
 # Those of decoder steps, in the order in which ONNX Runtime should try them: its fused attention reads only the used
 # part of a cache; `scatter` needs nothing special; `tensorscatter` needs opset 24, which it has from 1.24 on.

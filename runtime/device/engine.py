@@ -75,7 +75,9 @@ class DeviceEngine:
             self._program.encode({**inputs, **outputs, "cross_bias": bias}, batch, width)
         return Encoded(tuple(sources), bias, width, memory)
 
-    def allocate(self, rows: int, source: int, target: int, *, logits: bool = False, top: int = 0) -> DeviceState:
+    def allocate(
+        self, rows: int, source: int, target: int, *, logits: bool = False, top: int = 0, beams: int = 1
+    ) -> DeviceState:
         """Buffers for `rows` sentences of up to `source` tokens that make up to `target` tokens, all rows finished.
 
         Raises:

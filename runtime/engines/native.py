@@ -290,7 +290,9 @@ class NativeEngine:
         target: int = self._library.txport_engine_first_target(self._handle.value, source)
         return target
 
-    def allocate(self, rows: int, source: int, target: int, *, logits: bool = False, top: int = 0) -> "NativeState":
+    def allocate(
+        self, rows: int, source: int, target: int, *, logits: bool = False, top: int = 0, beams: int = 1
+    ) -> "NativeState":
         """Buffers for `rows` sentences of up to `source` tokens that make up to `target` tokens, all rows finished.
 
         `logits` and `top` say what can be read besides tokens; see `txport.runtime.engine.Engine.allocate`.

@@ -99,7 +99,7 @@ def open_session(
     options.intra_op_num_threads = threads or limited()
     # The encoder's temporaries are large: fresh pages for each of them cost more than what is computed in them. The
     # step's are small, and as fast without an arena, which would only hold them.
-    options.enable_cpu_mem_arena = graph.role == "encoder"
+    options.enable_cpu_mem_arena = graph.role in ("encoder", "decoder_beams")
     # Each session has threads of its own. By default they wait actively for about 10 ms after a run, in which they
     # take a core from the other session, as at each change between the encoder and the steps.
     options.add_session_config_entry("session.intra_op.spin_duration_us", SPIN_US)

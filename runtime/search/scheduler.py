@@ -257,7 +257,7 @@ class _Batch:
         self._source = source
         widest = self._engine.limits.source if self._engine.ragged else source
         self._state: DecoderState = self._engine.allocate(
-            rows * self._width, widest, target, logits=logits, top=self._policy.top
+            rows * self._width, widest, target, logits=logits, top=self._policy.top, beams=self._width
         )
         self._logits = logits
         self._slots: list[Slot | None] = [None] * rows
@@ -311,10 +311,11 @@ class _Batch:
         waiting = self._waiting(most) if count < most else 0
         if not waiting or (needed := len(self._working()) + waiting) <= count:
             return
-        # The protocol makes no free rows: copies of the first become free by ending them.
+        # The protocol makes no free rows: copies of the first slot's become free by ending them.
         count = min(most, max(2 * count, needed))
         rows = range(self._state.rows, count * self._width)
-        self._state = self._state.moved([*range(self._state.rows), *[0] * len(rows)], self._target(self._working()))
+        taken = [*range(self._state.rows), *(row % self._width for row in rows)]
+        self._state = self._state.moved(taken, self._target(self._working()))
         self._state.override(rows, [self._engine.tokens.pad] * len(rows), [True] * len(rows))
         self._slots += [None] * (count - len(self._slots))
 

@@ -67,7 +67,9 @@ class MemoryEngine:
         self.encoded.append(rows)
         return [tuple(ids[:length].tolist()) for ids, length in zip(input_ids, source_lengths, strict=True)]
 
-    def allocate(self, rows: int, source: int, target: int, *, logits: bool = False, top: int = 0) -> "MemoryState":
+    def allocate(
+        self, rows: int, source: int, target: int, *, logits: bool = False, top: int = 0, beams: int = 1
+    ) -> "MemoryState":
         assert 0 <= top <= VOCABULARY
         self.allocated.append((rows, source, target))
         return MemoryState(self, rows, source, target, logits, top)

@@ -1,0 +1,129 @@
+"""A running batch of beam search on ONNX Runtime's CPU provider, by the graph `decoder_beams`.
+
+A sentence's rows are beams over one entry of each buffer: cross-attention is there once, and a search that goes on with
+other hypotheses moves the flags of ancestors and no cache (see `txport.exporter.graphs.beams`). The rows of a sentence
+that have not finished are all at one position.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from txport.runtime.bundle.interface import ANCESTORS, TOP_OUTPUTS
+from txport.runtime.engine import Float32, Top, top_of
+from txport.runtime.engines.ort_session import run
+from txport.runtime.engines.ort_state import Buffers, OrtState, OrtSteps, bind
+
+
+class OrtBeams(OrtState):
+    """The buffers of one running batch of beam search; see `txport.runtime.engine.DecoderState`.
+
+    Rows are reordered within their sentence, and sentences move whole.
+
+    Args:
+        steps: what runs it.
+        buffers: by name; those of `of`, or the front of another state's.
+        sizes: sentences, source tokens, positions of the caches.
+        beams: rows of a sentence.
+    """
+
+    def __init__(self, steps: OrtSteps, buffers: Buffers, sizes: tuple[int, int, int], beams: int) -> None:
+        super().__init__(steps, buffers, sizes, beams)
+        # The tokens that each sentence has made: the graph's positions stay before the end of the cache, where a
+        # sentence that has finished writes what nobody reads.
+        self._positions = buffers["lengths"]
+        self._ancestors = buffers[ANCESTORS].reshape(self._batch, beams, self.target, beams)
+        self._sentence, self._beam = np.arange(self._batch)[:, None], np.arange(beams)[None]
+        buffers["rows"][:] = self._sentence * beams + self._beam
+        for name in filter(buffers.__contains__, (*TOP_OUTPUTS, "logits")):
+            bind(self.binding.bind_output, name, self._by_row(name))
+
+    @classmethod
+    def of(cls, steps: OrtSteps, sizes: tuple[int, int, int], beams: int, *, logits: bool, top: int) -> "OrtBeams":
+        """A state of new buffers, all rows finished; those of cross-attention come with the first sentences.
+
+        Args:
+            steps: what runs it.
+            sizes: sentences, source tokens, positions of the caches.
+            beams: rows of a sentence.
+            logits: whether `logits` will be read.
+            top: the most tokens that `top` will give: where the graph gives fewer, they are found among the logits.
+        """
+        batch, source, target = sizes
+        (candidates,) = (tensor.shape[1] for tensor in steps.graph.outputs if tensor.name == "top_ids")
+        assert isinstance(candidates, int)
+        outputs = [*TOP_OUTPUTS, *(["logits"] if logits or top > candidates else [])]
+        named = {"batch": batch, "beam": beams, "rows": batch * beams, "target": target, "slots": target * beams}
+        buffers = steps.state({**named, "source": source}, outputs)
+        for name in outputs:
+            buffers[name] = buffers[name].reshape(batch, beams, -1)
+        if "slot_positions" in buffers:
+            buffers["slot_positions"][:] = np.arange(target).repeat(beams)
+        buffers["lengths"], buffers["target_limits"] = np.zeros(batch, np.int64), np.ones(batch, np.int64)
+        buffers["finished"] = np.ones((batch, beams), np.bool_)
+        return cls(steps, buffers, sizes, beams)
+
+    def place(
+        self, rows: Sequence[int], memory: Buffers, memory_rows: Sequence[int], target_limits: Sequence[int]
+    ) -> None:
+        """Start new sentences in the first of their rows; the others wait, finished, for `reorder`."""
+        here = [row // self._beams for row in rows]
+        super().place(here, memory, memory_rows, target_limits)
+        self._finished[here, 1:] = True
+
+    def step(self, count: int = 1) -> None:
+        """Advance every unfinished row by up to `count` tokens."""
+        self._clean = False
+        buffers = self._buffers
+        for _ in range(count):
+            position = np.minimum(self._positions, self.target - 1)[:, None]
+            buffers["positions"][:], buffers["first_slots"][:] = position, position[:, 0] * self._beams
+            self._ancestors[self._sentence, self._beam, position, self._beam] = True
+            run(self._steps.session, self.binding)
+            self._advance()
+
+    def _advance(self) -> None:
+        """What the graphs of plain steps do themselves: the best token of each row, and whether that ends it."""
+        tokens = self._steps.tokens
+        made = np.where(self._finished, tokens.pad, self._buffers["top_ids"][:, :, 0])
+        self._positions += ~self._finished.all(axis=1)
+        full = self._positions >= self._buffers["target_limits"]
+        self._token_ids[:] = made
+        self._finished |= (made == tokens.eos) | full[:, None]
+        self._made.append(made.reshape(-1))
+
+    def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
+        """Replace the last token that was made for these rows and their flag; see `DecoderState.override`."""
+        self._by_row("token_ids")[list(rows)] = token_ids
+        self._by_row("finished")[list(rows)] = finished
+
+    def logits(self) -> Float32:
+        """float32 `[rows, target_vocabulary]` of the last step."""
+        return self._by_row("logits").astype(np.float32, copy=False)
+
+    def top(self, k: int) -> Top:
+        """The best tokens by the last step; see `DecoderState.top`."""
+        ids, logits, normaliser = map(self._by_row, TOP_OUTPUTS)
+        if k > ids.shape[1]:
+            return top_of(self.logits(), k)
+        return Top(ids[:, :k], logits[:, :k], normaliser[:, 0].astype(np.float64))
+
+    def reorder(self, rows: Sequence[int]) -> None:
+        """Row i continues what row `rows[i]` of its sentence was; see `DecoderState.reorder`."""
+        order = np.array(rows).reshape(self._batch, self._beams)
+        assert (order // self._beams == self._sentence).all(), "a row of another sentence"
+        for values in (self._token_ids, self._finished, self._ancestors):
+            values[:] = values[self._sentence, order % self._beams]
+
+    def _moved(self, here: list[int], target: int) -> OrtState:
+        sentences = here[:: self._beams]
+        assert here == [row + beam for row in sentences for beam in range(self._beams)], "a part of a sentence"
+        return super()._moved([row // self._beams for row in sentences], target)
+
+    def _allocated(self, count: int, target: int) -> "OrtBeams":
+        logits = "logits" in self._buffers
+        return self.of(self._steps, (count, self.source, target), self._beams, logits=logits, top=0)
+
+    def _by_row(self, name: str) -> np.ndarray:
+        """A buffer with an entry for each row; a view."""
+        buffer = self._buffers[name]
+        return buffer.reshape(self.rows, *buffer.shape[2:])

@@ -1,0 +1,271 @@
+"""A running batch on ONNX Runtime's CPU provider.
+
+A state binds every buffer of its step once, by raw pointer; caches and ids are input and output in one buffer. A step
+is then one call, for which txport allocates nothing.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from txport.runtime.bundle.interface import MASKED
+from txport.runtime.bundle.schema import Graph, SpecialTokens, Tensor
+from txport.runtime.engine import Float32, Float64, Int64, StepOutput, Top, log_probabilities, top_of
+from txport.runtime.engines.ort_session import run
+from txport.runtime.errors import ResourceError
+
+Array = npt.NDArray[Any]
+Buffers = dict[str, Array]
+# What moves with a sentence beside its caches and the encoder's output,
+STATE = ("token_ids", "positions", "lengths", "finished", "target_limits")
+# and what has no entry for each.
+CONSTANTS = ("cache_positions", "slot_positions")
+
+
+@dataclass(frozen=True)
+class OrtSteps:
+    """What all states of an engine share.
+
+    Attributes:
+        graph: of a step.
+        session: that runs it.
+        tokens: ids with a meaning.
+    """
+
+    graph: Graph
+    session: Any
+    tokens: SpecialTokens
+
+    def state(self, sizes: dict[str, int], outputs: Sequence[str]) -> Buffers:
+        """What a state has beside cross-attention's buffers, which come with the first sentences: all 0."""
+        own = [tensor for tensor in self.graph.inputs if not is_cross(tensor.name)]
+        own += [tensor for tensor in self.graph.outputs if tensor.name in outputs]
+        with enough_memory(sizes["batch"], sizes["target"]):
+            return zeros(own, sizes)
+
+    def cross(self, rows: int, source: int) -> Buffers:
+        """Cross keys, values, bias and ids for `rows` sentences of up to `source` tokens, all 0."""
+        cross = [tensor for tensor in self.graph.inputs if is_cross(tensor.name)]
+        with enough_memory(rows, source):
+            return zeros(cross, {"batch": rows, "source": source})
+
+
+class OrtState:
+    """The buffers of one running batch, in host memory; see `txport.runtime.engine.DecoderState`.
+
+    Args:
+        steps: what runs it.
+        buffers: by name; those of `OrtSteps.state`, or the front of another state's.
+        sizes: entries of the buffers, source tokens, positions of the caches.
+        beams: rows that share an entry.
+    """
+
+    def __init__(self, steps: OrtSteps, buffers: Buffers, sizes: tuple[int, int, int], beams: int = 1) -> None:
+        self._batch, self.source, self.target = sizes
+        self._beams, self.rows = beams, self._batch * beams
+        self._steps, self._buffers = steps, buffers
+        self._token_ids, self._positions = buffers["token_ids"], buffers["positions"]
+        self._finished = buffers["finished"]
+        self._clean = True  # nothing was written into the caches yet
+        # Which sentence each row has, counted as they are placed: rows of one need no copies of its cross-attention.
+        self._sentences = np.zeros(self._batch, np.int64)
+        self._placed = 0
+        self._made: list[Int64] = []
+        self.binding = steps.session.io_binding()
+        for tensor in steps.graph.inputs:
+            if tensor.name in buffers:
+                bind(self.binding.bind_input, tensor.name, buffers[tensor.name])
+        for name, output in steps.graph.aliases:
+            bind(self.binding.bind_output, output, buffers[name])
+        if "logits" in buffers:
+            bind(self.binding.bind_output, "logits", buffers["logits"])
+
+    @classmethod
+    def allocated(cls, steps: OrtSteps, rows: int, source: int, target: int, *, logits: bool) -> "OrtState":
+        """A state of new buffers, all rows finished; those of cross-attention come with the first sentences."""
+        sizes = {"batch": rows, "source": source, "target": target}
+        buffers = steps.state(sizes, ["logits"] if logits else [])
+        buffers["finished"].fill(True)
+        buffers["target_limits"].fill(1)
+        if "cache_positions" in buffers:
+            buffers["cache_positions"][:] = np.arange(target)
+        return cls(steps, buffers, (rows, source, target))
+
+    def place(
+        self, rows: Sequence[int], memory: Buffers, memory_rows: Sequence[int], target_limits: Sequence[int]
+    ) -> None:
+        """Start new sentences: row `rows[i]` gets encoder output `memory_rows[i]`, bos at position 0, not finished.
+
+        What earlier sentences left in a row is zeroed: it is masked, but a NaN would come through the mask.
+        """
+        here = list(rows)
+        self._sentences[here] = np.arange(len(here)) + self._placed + 1
+        self._placed += len(here)
+        if not self._clean:
+            self._clear(here)
+        fits = memory["cross_bias"].shape == (self._batch, 1, 1, self.source)
+        if fits and here == list(memory_rows) == list(range(self._batch)):
+            self._take_over(memory)
+        else:
+            self._copy(here, memory, memory_rows)
+        self._token_ids[here], self._positions[here] = self._steps.tokens.bos, 0
+        self._finished[here], self._buffers["target_limits"][here] = False, target_limits
+
+    def _clear(self, rows: list[int]) -> None:
+        for row in rows:
+            used = self._used([row])
+            for name in filter(is_cache, self._buffers):
+                self._buffers[name][row, :, :used] = 0
+
+    def _used(self, rows: list[int] | slice) -> int:
+        """How much of its caches the longest of these entries has used, along their third axis."""
+        return (int(self._positions[rows].max()) + 1) * self._beams
+
+    def _take_over(self, cross: Buffers) -> None:
+        for name in filter(is_cross, cross):
+            self._buffers[name] = cross[name]
+            bind(self.binding.bind_input, name, cross[name])
+
+    def _copy(self, rows: list[int], memory: Buffers, memory_rows: Sequence[int]) -> None:
+        if "cross_bias" not in self._buffers:
+            self._take_over(self._steps.cross(self._batch, self.source))
+        width = memory["cross_bias"].shape[-1]
+        for row, memory_row in zip(rows, memory_rows, strict=True):
+            for name in memory:
+                buffer, value = self._buffers[name][row], memory[name][memory_row]
+                if name == "cross_bias":
+                    buffer[..., :width], buffer[..., width:] = value, MASKED
+                else:
+                    buffer[:, :width], buffer[:, width:] = value, 0
+
+    def step(self, count: int = 1) -> None:
+        """Advance every unfinished row by up to `count` tokens."""
+        self._clean = False
+        for _ in range(count):
+            run(self._steps.session, self.binding)
+            self._made.append(self._token_ids.copy())
+
+    def read(self) -> StepOutput:
+        """The tokens of the steps since the last `read`."""
+        made, self._made = np.stack(self._made) if len(self._made) > 1 else self._made[0][None], []
+        return StepOutput(made, self._finished.copy())
+
+    def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
+        """Replace the last token that was made for these rows and their flag; see `DecoderState.override`."""
+        here, flags = list(rows), np.array(finished, bool)
+        self._positions[here] += self._finished[here].astype(np.int64) - flags
+        self._token_ids[here], self._finished[here] = token_ids, flags
+
+    def logits(self) -> Float32:
+        """float32 `[rows, target_vocabulary]` of the last step."""
+        return self._buffers["logits"].astype(np.float32, copy=False)
+
+    def log_probabilities(self, rows: Sequence[int], token_ids: Sequence[int]) -> Float64:
+        """Log-probabilities by the last step; see `DecoderState.log_probabilities`."""
+        return log_probabilities(self.logits()[list(rows)], token_ids)
+
+    def top(self, k: int) -> Top:
+        """The best tokens by the last step; see `DecoderState.top`."""
+        return top_of(self.logits(), k)
+
+    def reorder(self, rows: Sequence[int]) -> None:
+        """Row i continues what row `rows[i]` was; see `DecoderState.reorder`."""
+        self._gather(list(rows))
+
+    def moved(self, rows: Sequence[int], target: int) -> "OrtState":
+        """A new state of these rows, as often as each is named; see `DecoderState.moved`."""
+        return self._moved(list(rows), target)
+
+    def _moved(self, here: list[int], target: int) -> "OrtState":
+        if here == list(range(self._batch)):
+            return self if target == self.target else self._copied(here, target)
+        if len(here) > self._batch:
+            return self._copied(here, target)
+        state = self._in_front(here)
+        return state if target == self.target else state._copied(list(range(state._batch)), target)
+
+    def _in_front(self, here: list[int]) -> "OrtState":
+        """These rows, no more than there are, moved to the front of the same buffers: nothing is allocated."""
+        self._gather(here)
+        count = len(here)
+        front = {name: buffer if name in CONSTANTS else buffer[:count] for name, buffer in self._buffers.items()}
+        new = type(self)(self._steps, front, (count, self.source, self.target), self._beams)
+        new._clean = self._clean
+        new._sentences, new._placed = self._sentences[:count].copy(), self._placed
+        return new
+
+    def _gather(self, here: list[int]) -> None:
+        """Copy these rows to the first rows of the same buffers.
+
+        What an earlier sentence left behind the end of the one that moves in is overwritten, too: see `place`.
+        """
+        to = [index for index, row in enumerate(here) if index != row]
+        of = [here[index] for index in to]
+        if not to:
+            return
+        used = self._used([*to, *of])
+        others = [pair for pair in zip(to, of, strict=True) if self._sentences[pair[0]] != self._sentences[pair[1]]]
+        cross_to, cross_of = map(list, zip(*others, strict=True)) if others else ([], [])
+        for name, buffer in self._buffers.items():
+            if is_cache(name):
+                buffer[to, :, :used] = buffer[of, :, :used]
+            elif is_cross(name):
+                buffer[cross_to] = buffer[cross_of]
+            elif name in STATE:
+                buffer[to] = buffer[of]
+        self._sentences[to] = self._sentences[of]
+
+    def _allocated(self, count: int, target: int) -> "OrtState":
+        """A new state of so many entries, with the same outputs."""
+        return self.allocated(self._steps, count, self.source, target, logits="logits" in self._buffers)
+
+    def _copied(self, here: list[int], target: int) -> "OrtState":
+        """These rows in new buffers; cross-attention stays where it is if they are all rows in order."""
+        new = self._allocated(len(here), target)
+        of: slice | list[int] = here
+        if here == list(range(self._batch)):
+            of = slice(None)  # numpy would first gather listed rows in a copy
+            new._take_over(self._buffers)
+        elif "cross_bias" in self._buffers:
+            new._take_over(self._steps.cross(len(here), self.source))
+        used = min(self._used(slice(None)), min(self.target, target) * self._beams)
+        for name, buffer in self._buffers.items():
+            if is_cache(name):
+                new._buffers[name][:, :, :used] = buffer[of, :, :used]
+            elif name in STATE or (is_cross(name) and not isinstance(of, slice)):
+                new._buffers[name][:] = buffer[of]
+        new._clean = self._clean
+        new._sentences, new._placed = self._sentences[of].copy(), self._placed
+        return new
+
+
+def is_cache(name: str) -> bool:
+    """Whether this buffer is of self-attention: `[batch, heads, target, head_dim]`."""
+    return name.startswith("self_")
+
+
+def is_cross(name: str) -> bool:
+    """Whether this buffer is of cross-attention: an output of the encoder."""
+    return name.startswith("cross_")
+
+
+def zeros(tensors: Sequence[Tensor], sizes: dict[str, int]) -> Buffers:
+    """Buffers by name."""
+    return {tensor.name: np.zeros(tensor.sizes(sizes), tensor.dtype) for tensor in tensors}
+
+
+@contextmanager
+def enough_memory(rows: int, length: int) -> Iterator[None]:
+    """Turns a failed allocation into a `ResourceError`."""
+    try:
+        yield
+    except (MemoryError, ValueError) as error:  # ValueError: NumPy's, for more than can be addressed
+        message = f"not enough memory for a batch of {rows} rows of {length} tokens: use a smaller batch"
+        raise ResourceError(message) from error
+
+
+def bind(to: Callable[..., None], name: str, array: Array) -> None:
+    to(name, "cpu", 0, array.dtype.type, list(array.shape), array.ctypes.data)
