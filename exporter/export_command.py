@@ -48,6 +48,13 @@ READ_BY = {
     help="Add the graphs that alignments, attention, scores of given translations and embeddings need; "
     "the others stay as they are.",
 )
+@click.option(
+    "--with-beams",
+    "beams",
+    is_flag=True,
+    help="Add the step of beam search that copies no cache, for ONNX Runtime 1.24 and later on CPUs; "
+    "without it the hypotheses of a sentence are rows like others.",
+)
 @click.option("--no-verify", is_flag=True, help="Do not compare with PyTorch.")
 @verification_options
 @click.option("--force", is_flag=True, help="Replace an existing bundle; keep one that failed verification.")

@@ -1,6 +1,6 @@
-"""The decoder's graphs: one greedy step over caches, and teacher forcing over whole translations.
+"""The decoder's graphs: one step over caches, greedy or of beam search, and teacher forcing over whole translations.
 
-Both have the same layers, over activations `[n, d]` with a row for each token, and differ in the lowering.
+All have the same layers, over activations `[n, d]` with a row for each token, and differ in the lowering.
 Rearranged when they are written: Q, K and V become one matrix, 1/sqrt(head_dim) is folded into the query's part, norms
 that are affine are folded into the layers that read them (`txport.exporter.graphs.norms`), and positions are cut to
 the exported length. Shapes: b batch, h heads, k head_dim, d d_model, s source, t target, c cache length, v vocabulary.
@@ -8,11 +8,12 @@ the exported length. Shapes: b batch, h heads, k head_dim, d d_model, s source, 
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import onnx_ir as ir
 from torch import nn
 from txport.exporter.graphs.copying import CrossAttention, write_mixture
 from txport.exporter.graphs.layers import write_embedding, write_feed_forward, write_relative_positions
-from txport.exporter.graphs.lowerings import KeyValue, Lowering
+from txport.exporter.graphs.lowerings import Beams, KeyValue, Lowering
 from txport.exporter.graphs.norms import foldable, remaining, write_norm
 from txport.exporter.graphs.tensors import ModelTensors, query_scale
 from txport.exporter.graphs.writer import Writer
@@ -45,6 +46,29 @@ def write_step(model: Transformer, lowering: type[Lowering], length: int, tensor
     written = w.model([token, position, ended, *(each for cache in caches for each in cache), logits])
     layers.lowering.finish(written.graph)
     return written
+
+
+def write_beams(model: Transformer, length: int, tensors: ModelTensors) -> ir.Model:
+    """One token more for each hypothesis: its best continuations, and by what their logits are normalised.
+
+    Args:
+        model: to take the tensors of.
+        length: positions to keep.
+        tensors: shared with the other graphs.
+    """
+    sizes = model.config.sizes
+    w = Writer(interface.decoder_beams(sizes, "float32"), Beams.opset, tensors)
+    ids, positions = (w.op("Reshape", w.inputs[name], [-1]) for name in ("token_ids", "positions"))
+    read = write_embedding(w, model.target_embedding, length, ids, positions)
+    layers = Decoder(w, model, Beams(w, sizes), length)
+    logits, caches = layers.write(read, layers.key_values("self"))
+    count = np.array([interface.most_top(sizes)], np.int64)
+    best, best_ids = w.ops("TopK", 2, logits, count, axis=-1)
+    best_ids.dtype = ir.DataType.INT64
+    # By the probability of the best one, which is far from 0.
+    first = w.op("GatherElements", w.op("Softmax", logits, axis=-1), w.op("Gather", best_ids, [0], axis=1), axis=1)
+    normaliser = w.op("Sub", w.op("Gather", best, [0], axis=1), w.op("Log", first))
+    return w.model([best_ids, best, normaliser, *(each for cache in caches for each in cache), logits])
 
 
 class Decoder:

@@ -22,7 +22,7 @@ MOVES = set(
 )
 
 # What a user reads, and no graph: four digits of a score or a weight would be too few.
-SINGLE_OUTPUTS = ("log_probabilities", "cross_attention", "self_attention", "memory")
+SINGLE_OUTPUTS = ("log_probabilities", "cross_attention", "self_attention", "memory", "top_logits", "normaliser")
 
 # ONNX Runtime's fused norms, and where they take a bias.
 _BIAS = {"SkipLayerNormalization": 4, "SkipSimplifiedLayerNormalization": 3}

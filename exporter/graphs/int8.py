@@ -25,7 +25,7 @@ CONTRIB = "com.microsoft"
 MARGIN = 1.25
 _LEVELS = 127
 # Whose rows all have one size; those of norms that are affine do not.
-_NORMS = ("LayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization")
+_NORMS = ("LayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "RMSNormalization")
 
 Float32 = npt.NDArray[np.float32]
 Int8 = npt.NDArray[np.int8]

@@ -254,6 +254,59 @@ class OrtCuda(Ort):
         fold_biases(graph)
 
 
+class Beams(Lowering):
+    """One token for each hypothesis of a sentence: m beams are queries over what all of them have in common.
+
+    Cross-attention reads a sentence's keys and values once. A cache has a slot for each beam at each position; what a
+    beam makes stays in its slot for ever, and `self_ancestors` say which slots a hypothesis continues. So a search that
+    goes on with other hypotheses moves those flags and no cache. Only standard operators; those of opset 18 would write
+    a cache one number at a time.
+    """
+
+    name = "standard"
+    opset = 24
+
+    def self_attention(self, qkv: ir.Value, cache: KeyValue, bias: ir.Value | None = None) -> tuple[ir.Value, KeyValue]:
+        w = self._w
+        query, key, value = w.ops("Split", 3, self._by_beam(qkv, 3 * self._heads), axis=1, num_outputs=3)
+        cache = self._written(cache[0], key), self._written(cache[1], value)
+        seen = w.op("Unsqueeze", w.inputs["self_ancestors"], [1])
+        mask = w.op("Where", seen, 0.0 if bias is None else bias, MASKED)
+        context, _ = attend(w, query, w.op("Transpose", cache[0], perm=[0, 1, 3, 2]), cache[1], mask)
+        return self._by_row(context), cache
+
+    def _written(self, cache: ir.Value, new: ir.Value) -> ir.Value:
+        """A cache [b, h, c * m, k] with what its beams have made, [b, h, m, k], from the first one's slot on."""
+        return self._w.op("TensorScatter", cache, new, self._w.inputs["first_slots"], axis=2)
+
+    def distances(self) -> ir.Value:
+        w = self._w
+        positions = w.op("Gather", w.inputs["positions"], [0], axis=1)
+        return w.op("Unsqueeze", w.op("Max", w.op("Sub", positions, w.inputs["slot_positions"]), 0), [1])
+
+    def cross_attention(self, query: ir.Value, key: ir.Value, value: ir.Value) -> ir.Value:
+        keys = self._w.op("Transpose", key, perm=[0, 1, 3, 2])
+        return self._by_row(
+            attend(self._w, self._by_beam(query, self._heads), keys, value, self._w.inputs["cross_bias"])[0]
+        )
+
+    def by_sentence(self, x: ir.Value, width: int) -> ir.Value:
+        return self._w.op("Gather", x, self._w.inputs["rows"], axis=0)
+
+    def for_each_token(self, x: ir.Value) -> ir.Value:
+        zeros = self._w.op("Mul", self._w.op("Unsqueeze", self._w.inputs["rows"], [2]), 0)
+        return self._w.op("Add", x, zeros)
+
+    def _by_beam(self, x: ir.Value, heads: int) -> ir.Value:
+        """[n, heads * k] -> [b, heads, m, k]."""
+        split = self._w.op("Reshape", self.by_sentence(x, heads * self._head_dim), [0, 0, heads, self._head_dim])
+        return self._w.op("Transpose", split, perm=[0, 2, 1, 3])
+
+    def _by_row(self, x: ir.Value) -> ir.Value:
+        """[b, h, m, k] -> [n, h * k]."""
+        return self._w.op("Reshape", self._w.op("Transpose", x, perm=[0, 2, 1, 3]), [-1, self._width])
+
+
 def _block(vocabulary: int) -> int:
     """The largest divisor of the vocabulary's size up to its square root; 1 for a prime one."""
     return max(width for width in range(1, math.isqrt(vocabulary) + 1) if vocabulary % width == 0)

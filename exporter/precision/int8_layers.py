@@ -79,7 +79,7 @@ class Int8Search:
         """Turn the graphs into int8, in place; the optional ones round as the encoder or the step does."""
         norms = {name: normalised(models[name]) for name in self._files}
         for name, model in models.items():
-            like = {"decoder": STEP, "encoder_attention": ENCODER}.get(name, name)
+            like = {"decoder": STEP, "decoder_beams": STEP, "encoder_attention": ENCODER}.get(name, name)
             pairs = zip(normalised(model), norms[like], strict=True)
             largest = {**self._largest[like], **{ours: self._largest[like][theirs] for ours, theirs in pairs}}
             to_int8(model, largest, island_nodes(islands, name))

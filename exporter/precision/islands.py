@@ -37,7 +37,7 @@ REGRET = 0.1
 MIXTURE = "copying"
 
 # The kind of graph whose modules an optional graph has.
-LIKE = {"decoder": "decoder_step", "encoder_attention": "encoder"}
+LIKE = {"decoder": "decoder_step", "decoder_beams": "decoder_step", "encoder_attention": "encoder"}
 
 Scope = tuple[str, str]  # graph ("encoder" or "decoder_step.<lowering>") and module within it
 

@@ -2,9 +2,10 @@
 
 PyTorch reads its own answers to a sample of the sentences, and so do the graphs. Besides, the score that the decoder
 graph gives to each token of the bundle's own answers must be the one that its steps gave: both are the same arithmetic,
-in another order.
+in another order. And beam search by its own step must find answers as good as by a plain one.
 """
 
+import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,15 +16,17 @@ import torch
 from txport.exporter.reference import Batch, answers
 from txport.exporter.sample import Sample, spread
 from txport.exporter.verification.errors import Errors
-from txport.exporter.verification.report import AttentionReport
+from txport.exporter.verification.report import AttentionReport, BeamsReport
 from txport.models.transformer import AttentionMaps, Transformer
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engine import Float32
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.engines.teacher_forcing import TeacherForcing
 from txport.runtime.search.decoding import decode_all
+from txport.runtime.search.settings import Search
 
 SAMPLE = 32
+BEAM = 4
 # What the mean error of a weight and of a score may be, by precision: weights lie between 0 and 1. The largest ones are
 # for the reader: a sharp attention that is torn between two tokens turns the last digit of a sum into much more.
 WEIGHTS = {"float32": 1e-5, "float16": 0.01, "int8": 0.05}
@@ -60,6 +63,31 @@ def _maps(model: Transformer, batch: Batch) -> tuple[AttentionMaps, torch.Tensor
     source, lengths = torch.from_numpy(batch.source_ids), torch.from_numpy(batch.source_lengths)
     maps = model.attention_maps(source, lengths, targets, torch.tensor([len(row) for row in batch.targets]))
     return maps, model.encode(source, lengths)
+
+
+def check_beams(sample: Sample, directory: Path, manifest: Manifest, engine: OrtEngine) -> BeamsReport:
+    """Search up to `SAMPLE` sentences with and without the step of beam search; see `check_attention`.
+
+    Where two hypotheses are nearly as good, rounding may prefer the other one: it is scores that must be the same.
+    """
+    if engine.beam_steps is None:
+        return BeamsReport(0, 0, 0.0, 0.0, ["this version of ONNX Runtime does not load the step of beam search"])
+    indices = list(itertools.islice(spread([len(source) for source in sample.sources]), SAMPLE))
+    search = Search(beam=min(BEAM, manifest.limits.batch))
+    requests = [replace(request, search=search) for request in sample.requests(indices)]
+    others = tuple(graph for graph in manifest.graphs if graph.role != "decoder_beams")
+    plain = OrtEngine(directory, dataclasses.replace(manifest, graphs=others), manifest.lowerings[:1])
+    errors, identical = Errors(), 0
+    for one, other in zip(decode_all(engine, requests), decode_all(plain, requests), strict=True):
+        ours, expected = one.hypotheses[0], other.hypotheses[0]
+        identical += ours.ids == expected.ids
+        errors.add(np.array([ours.score], np.float32), np.array([expected.score], np.float32))
+    most = OWN[manifest.precision.weights]
+    words = (
+        f"scores of beam search differ from those by plain steps by {errors.mean:.2g} on average, more than {most:g}"
+    )
+    failures = [words] if not errors.finite or errors.mean > most else []
+    return BeamsReport(len(requests), identical, errors.largest, errors.mean, failures)
 
 
 class _Found:

@@ -144,11 +144,29 @@ class AttentionReport:
 
 
 @dataclass(frozen=True)
+class BeamsReport:
+    """The results of beam search by its own step, next to beam search by a plain one.
+
+    Attributes:
+        sentences: that were searched.
+        identical: of them have the same best answer.
+        max_score_error, mean_score_error: of the best answers' scores, absolute.
+        failures: a sentence each.
+    """
+
+    sentences: int
+    identical: int
+    max_score_error: float
+    mean_score_error: float
+    failures: list[str]
+
+
+@dataclass(frozen=True)
 class VerificationReport:
     """The whole of `verification.json`; the counts are those of the worst lowering.
 
-    `cut` of PyTorch's answers did not end. `bound` is `rounding.bound`. `attention` is None for a bundle without the
-    optional graphs.
+    `cut` of PyTorch's answers did not end. `bound` is `rounding.bound`. `attention` and `beams` are None for
+    a bundle without the graphs.
     """
 
     format_version: int
@@ -168,10 +186,15 @@ class VerificationReport:
     versions: dict[str, str]
     notes: list[str]
     attention: AttentionReport | None = None
+    beams: BeamsReport | None = None
 
     def with_attention(self, attention: AttentionReport) -> "VerificationReport":
         """This report with that of the optional graphs."""
         return replace(self, attention=attention, passed=self.passed and not attention.failures)
+
+    def with_beams(self, beams: BeamsReport) -> "VerificationReport":
+        """This report with that of beam search."""
+        return replace(self, beams=beams, passed=self.passed and not beams.failures)
 
     def with_refusal(self, lowering: str, reason: str) -> "VerificationReport":
         """This report with a lowering whose engine refuses the bundle, which then fails."""
@@ -186,7 +209,7 @@ class VerificationReport:
     def failure(self) -> str:
         """Failures in one line."""
         failures = [f"{each.lowering}: {failure}" for each in self.lowerings for failure in each.failures]
-        failures += self.attention.failures if self.attention is not None else []
+        failures += [failure for each in (self.attention, self.beams) if each is not None for failure in each.failures]
         if 2 * self.cut > self.sentences:
             endless = f"{self.cut:,} of {plural(self.sentences, 'answer')} do not end"
             failures.append(f"{endless}: the model has hardly learnt anything yet")

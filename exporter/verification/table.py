@@ -55,6 +55,13 @@ def print_report(report: VerificationReport, console: Console) -> None:
         )
         for failure in attention.failures:
             console.print(f"[red]{escape(failure)}[/red]")
+    if (beams := report.beams) is not None:
+        console.print(
+            f"Beam search by its own step, on {plural(beams.sentences, 'sentence')}: {beams.identical} have the best "
+            f"answer of plain steps; scores differ by {beams.max_score_error:.1e} at most"
+        )
+        for failure in beams.failures:
+            console.print(f"[red]{escape(failure)}[/red]")
     for note in report.notes:
         console.print(f"[yellow]{escape(note)}[/yellow]")
     console.print("[green]passed[/green]" if report.passed else "[red]failed[/red]")

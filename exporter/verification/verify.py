@@ -14,7 +14,7 @@ from txport.exporter.graphs.float16 import rounded
 from txport.exporter.progress import Stages
 from txport.exporter.reference import BATCH
 from txport.exporter.sample import Sample
-from txport.exporter.verification.attention import check_attention
+from txport.exporter.verification.attention import check_attention, check_beams
 from txport.exporter.verification.card import CARD, card
 from txport.exporter.verification.comparison import compare
 from txport.exporter.verification.evidence import LoweringCheck
@@ -23,7 +23,7 @@ from txport.exporter.verification.report import Rounding, VerificationReport, su
 from txport.exporter.verification.yardstick import Yardstick, allowance
 from txport.models.checkpoint import Checkpoint
 from txport.runtime.bundle.manifest import NAME, Manifest
-from txport.runtime.bundle.schema import FileEntry, OptionalRole, Role, Verification
+from txport.runtime.bundle.schema import AttentionRole, FileEntry, OptionalRole, Role, Verification
 from txport.runtime.engine import Engine
 from txport.runtime.engines.choice import FUSED
 from txport.runtime.engines.ort import OrtEngine
@@ -80,10 +80,13 @@ class Verifier:
                 refusal = str(error)
             report = self._compare(engines, precision, arithmetic)
             report = report if refusal is None else report.with_refusal(FUSED, refusal)
-            if any(manifest.optional_graph(role) is None for role in get_args(OptionalRole)):
+            engine = OrtEngine(graphs, manifest, manifest.lowerings[:1])
+            if manifest.optional_graph("decoder_beams") is not None:
+                self.stages.stage("verify: beam search")
+                report = report.with_beams(check_beams(self.sample, graphs, manifest, engine))
+            if any(manifest.optional_graph(role) is None for role in get_args(AttentionRole)):
                 return report
             self.stages.stage("verify: attention")
-            engine = OrtEngine(graphs, manifest, manifest.lowerings[:1])
             return report.with_attention(check_attention(self.checkpoint.model, self.sample, graphs, manifest, engine))
 
     def verify_engine(self, directory: Path, manifest: Manifest, engine: Engine) -> VerificationReport:

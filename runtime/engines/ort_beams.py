@@ -1,8 +1,8 @@
 """A running batch of beam search on ONNX Runtime's CPU provider, by the graph `decoder_beams`.
 
 A sentence's rows are beams over one entry of each buffer: cross-attention is there once, and a search that goes on with
-other hypotheses moves the flags of ancestors and no cache (see `txport.exporter.graphs.beams`). The rows of a sentence
-that have not finished are all at one position.
+other hypotheses moves the flags of ancestors and no cache (see `txport.exporter.graphs.lowerings.Beams`). The rows of a
+sentence that have not finished are all at one position.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,11 @@ import numpy as np
 from txport.runtime.bundle.interface import ANCESTORS, TOP_OUTPUTS
 from txport.runtime.engine import Float32, Top, top_of
 from txport.runtime.engines.ort_session import run
-from txport.runtime.engines.ort_state import Buffers, OrtState, OrtSteps, bind
+from txport.runtime.engines.ort_state import Buffers, OrtState, OrtSteps, bind, is_cache
+
+# Positions by which caches grow. A step reads all that they have, used or not: longer ones cost time, and copying them
+# into longer ones costs as much as reading them once.
+WINDOW = 16
 
 
 class OrtBeams(OrtState):
@@ -31,14 +35,22 @@ class OrtBeams(OrtState):
         # The tokens that each sentence has made: the graph's positions stay before the end of the cache, where a
         # sentence that has finished writes what nobody reads.
         self._positions = buffers["lengths"]
-        self._ancestors = buffers[ANCESTORS].reshape(self._batch, beams, self.target, beams)
         self._sentence, self._beam = np.arange(self._batch)[:, None], np.arange(beams)[None]
         buffers["rows"][:] = self._sentence * beams + self._beam
-        for name in filter(buffers.__contains__, (*TOP_OUTPUTS, "logits")):
+
+    def _bind(self) -> None:
+        super()._bind()
+        for name in filter(self._buffers.__contains__, (*TOP_OUTPUTS, "logits")):
             bind(self.binding.bind_output, name, self._by_row(name))
+        self._window = self._buffers[ANCESTORS].shape[2] // self._beams  # positions that the caches have now
+        self._ancestors = self._buffers[ANCESTORS].reshape(self._batch, self._beams, self._window, self._beams)
+        if "slot_positions" in self._buffers:
+            self._buffers["slot_positions"][:] = np.arange(self._window).repeat(self._beams)
 
     @classmethod
-    def of(cls, steps: OrtSteps, sizes: tuple[int, int, int], beams: int, *, logits: bool, top: int) -> "OrtBeams":
+    def of(
+        cls, steps: OrtSteps, sizes: tuple[int, int, int], beams: int, *, logits: bool, top: int, window: int = WINDOW
+    ) -> "OrtBeams":
         """A state of new buffers, all rows finished; those of cross-attention come with the first sentences.
 
         Args:
@@ -47,17 +59,16 @@ class OrtBeams(OrtState):
             beams: rows of a sentence.
             logits: whether `logits` will be read.
             top: the most tokens that `top` will give: where the graph gives fewer, they are found among the logits.
+            window: positions that the caches begin with.
         """
         batch, source, target = sizes
         (candidates,) = (tensor.shape[1] for tensor in steps.graph.outputs if tensor.name == "top_ids")
         assert isinstance(candidates, int)
         outputs = [*TOP_OUTPUTS, *(["logits"] if logits or top > candidates else [])]
-        named = {"batch": batch, "beam": beams, "rows": batch * beams, "target": target, "slots": target * beams}
+        named = {"batch": batch, "beam": beams, "rows": batch * beams, "target": target, "slots": window * beams}
         buffers = steps.state({**named, "source": source}, outputs)
         for name in outputs:
             buffers[name] = buffers[name].reshape(batch, beams, -1)
-        if "slot_positions" in buffers:
-            buffers["slot_positions"][:] = np.arange(target).repeat(beams)
         buffers["lengths"], buffers["target_limits"] = np.zeros(batch, np.int64), np.ones(batch, np.int64)
         buffers["finished"] = np.ones((batch, beams), np.bool_)
         return cls(steps, buffers, sizes, beams)
@@ -75,11 +86,24 @@ class OrtBeams(OrtState):
         self._clean = False
         buffers = self._buffers
         for _ in range(count):
-            position = np.minimum(self._positions, self.target - 1)[:, None]
+            working = self._positions[~self._finished.all(axis=1)]
+            if working.max(initial=0) >= self._window:
+                self._lengthen()
+            position = np.minimum(self._positions, self._window - 1)[:, None]
             buffers["positions"][:], buffers["first_slots"][:] = position, position[:, 0] * self._beams
             self._ancestors[self._sentence, self._beam, position, self._beam] = True
             run(self._steps.session, self.binding)
             self._advance()
+
+    def _lengthen(self) -> None:
+        """Give the caches a window more."""
+        for name in [name for name in self._buffers if is_cache(name) or name == "slot_positions"]:
+            old = self._buffers[name]
+            axis = min(2, old.ndim - 1)
+            more = [(0, 0)] * old.ndim
+            more[axis] = (0, WINDOW * self._beams)
+            self._buffers[name] = np.pad(old, more)
+        self._bind()
 
     def _advance(self) -> None:
         """What the graphs of plain steps do themselves: the best token of each row, and whether that ends it."""
@@ -115,13 +139,18 @@ class OrtBeams(OrtState):
             values[:] = values[self._sentence, order % self._beams]
 
     def _moved(self, here: list[int], target: int) -> OrtState:
+        if here == list(range(self.rows)):
+            self.target = target
+            return self
         sentences = here[:: self._beams]
         assert here == [row + beam for row in sentences for beam in range(self._beams)], "a part of a sentence"
         return super()._moved([row // self._beams for row in sentences], target)
 
     def _allocated(self, count: int, target: int) -> "OrtBeams":
         logits = "logits" in self._buffers
-        return self.of(self._steps, (count, self.source, target), self._beams, logits=logits, top=0)
+        return self.of(
+            self._steps, (count, self.source, target), self._beams, logits=logits, top=0, window=self._window
+        )
 
     def _by_row(self, name: str) -> np.ndarray:
         """A buffer with an entry for each row; a view."""

@@ -75,10 +75,15 @@ class OrtState:
         self._placed = 0
         self._made: list[Int64] = []
         self.binding = steps.session.io_binding()
-        for tensor in steps.graph.inputs:
+        self._bind()
+
+    def _bind(self) -> None:
+        """Bind all buffers; those of cross-attention are bound when they come."""
+        buffers = self._buffers
+        for tensor in self._steps.graph.inputs:
             if tensor.name in buffers:
                 bind(self.binding.bind_input, tensor.name, buffers[tensor.name])
-        for name, output in steps.graph.aliases:
+        for name, output in self._steps.graph.aliases:
             bind(self.binding.bind_output, output, buffers[name])
         if "logits" in buffers:
             bind(self.binding.bind_output, "logits", buffers["logits"])

@@ -1,4 +1,4 @@
-"""The step of beam search against PyTorch: hypotheses that fork, end and are refilled, over caches that are not copied."""
+"""The step of beam search against PyTorch: hypotheses that fork and are refilled, over caches that stay."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy_runner import OPTIONS, open_session, random_model, run_graph
-from txport.exporter.graphs.beams import write_beams
+from txport.exporter.graphs.decoder import write_beams
 from txport.exporter.graphs.encoder import write_encoder
 from txport.exporter.graphs.tensors import ModelTensors
 from txport.models.transformer import Transformer
@@ -61,12 +61,8 @@ def runner(request: pytest.FixtureRequest) -> Runner:
 
 
 @settings(max_examples=4, deadline=None)
-@given(
-    sentences=st.integers(1, 3), beams=st.integers(1, 4), seed=st.integers(0, 2**16), waits=st.integers(0, 2)
-)
-def test_hypotheses_that_fork_equal_pytorch(
-    runner: Runner, sentences: int, beams: int, seed: int, waits: int
-) -> None:
+@given(sentences=st.integers(1, 3), beams=st.integers(1, 4), seed=st.integers(0, 2**16), waits=st.integers(0, 2))
+def test_hypotheses_that_fork_equal_pytorch(runner: Runner, sentences: int, beams: int, seed: int, waits: int) -> None:
     """Each hypothesis as PyTorch reads it alone; the last sentence begins some steps later, in a used entry."""
     random = np.random.default_rng(seed)
     lengths = random.integers(1, 7, sentences)

@@ -21,6 +21,9 @@ void add(std::vector<Tensor>& tensors, const std::vector<std::string>& names, co
   }
 }
 
+// The most candidates that a step of beam search gives for each row.
+constexpr std::int64_t kMostTop = 16;
+
 // Keys and values of each layer, after `start`.
 std::vector<std::string> layers(const std::string& start, std::int64_t count) {
   std::vector<std::string> names;
@@ -67,6 +70,27 @@ Interface interface_of(const std::string& role, const ModelSizes& sizes, const s
       const char* name = keys == std::string_view("source") ? "cross_attention" : "self_attention";
       add(result.outputs, {name}, "float32", {sizes.decoder_layers, "batch", sizes.heads, "target", keys});
     }
+    return result;
+  }
+  if (role == kBeams) {
+    const Shape slots_shape{"batch", sizes.heads, "slots", sizes.head_dim};
+    const std::int64_t top = std::min(kMostTop, sizes.target_vocabulary);
+    add(result.inputs, {"token_ids", "positions", "rows"}, "int64", {"batch", "beam"});
+    add(result.inputs, {"first_slots"}, "int64", {"batch"});
+    add(result.inputs, {kSlotPositions}, "int64", {"slots"});
+    add(result.inputs, {kCrossBias}, floating, bias_shape);
+    add(result.inputs, cross, floating, cross_shape);
+    add(result.inputs, {kAncestors}, "bool", {"batch", "beam", "slots"});
+    add(result.inputs, caches, floating, slots_shape);
+    add_ids(result.inputs);
+    add(result.outputs, {kTopIds}, "int64", {"rows", top});
+    add(result.outputs, {kTopLogits}, "float32", {"rows", top});
+    add(result.outputs, {kNormaliser}, "float32", {"rows", std::int64_t{1}});
+    for (const std::string& cache : caches) {
+      add(result.outputs, {"next_" + cache}, floating, slots_shape);
+      result.aliases.emplace_back(cache, result.outputs.back().name);
+    }
+    add(result.outputs, {kLogits}, floating, {"rows", sizes.target_vocabulary});
     return result;
   }
   // The state: it comes out advanced, in the same buffers.

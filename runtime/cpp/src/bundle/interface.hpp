@@ -19,10 +19,19 @@ inline constexpr const char* kStep = "decoder_step";
 // Of optional graphs: the decoder over whole translations, and the encoder whose own output and attention are read.
 inline constexpr const char* kDecoder = "decoder";
 inline constexpr const char* kEncoderAttention = "encoder_attention";
+// And one step of beam search, whose hypotheses share what their sentence has.
+inline constexpr const char* kBeams = "decoder_beams";
 inline constexpr const char* kCrossBias = "cross_bias";
 inline constexpr const char* kCrossIds = "cross_ids";  // the source's, where the model copies
-// An input that only some lowerings need.
+// Inputs that only some graphs need.
 inline constexpr const char* kCachePositions = "cache_positions";
+inline constexpr const char* kSlotPositions = "slot_positions";
+// Which slots of its sentence's caches a hypothesis continues.
+inline constexpr const char* kAncestors = "self_ancestors";
+// Candidates of each row of a step of beam search, and by what their logits are normalised.
+inline constexpr const char* kTopIds = "top_ids";
+inline constexpr const char* kTopLogits = "top_logits";
+inline constexpr const char* kNormaliser = "normaliser";
 // An output that need not be bound.
 inline constexpr const char* kLogits = "logits";
 
@@ -36,7 +45,7 @@ struct Interface {
 // graphs are float32 in every precision.
 Interface interface_of(const std::string& role, const ModelSizes& sizes, const std::string& floating);
 
-// Whether a tensor is a self-attention cache, `[batch, heads, target, head_dim]`.
+// Whether a tensor is a self-attention cache, `[batch, heads, target or slots, head_dim]`, or of its slots.
 bool is_cache(const std::string& name);
 // Whether a tensor is cross-attention's: an output of the encoder and an input of the step.
 bool is_cross(const std::string& name);

@@ -137,7 +137,7 @@ class Rules {
 
   static bool is_required(const Graph& graph) { return graph.role == kEncoder || graph.role == kStep; }
   static bool is_known(const Graph& graph) {
-    return is_required(graph) || graph.role == kDecoder || graph.role == kEncoderAttention;
+    return is_required(graph) || graph.role == kDecoder || graph.role == kEncoderAttention || graph.role == kBeams;
   }
 
   void check_graph_set() const {
@@ -238,7 +238,8 @@ class Rules {
     for (const Tensor& tensor : expected) {
       const auto here = found.find(tensor.name);
       if (here == found.end()) {
-        require(tensor.name == kCachePositions, start + " misses the " + kind + " " + quote(tensor.name));
+        require(tensor.name == kCachePositions || tensor.name == kSlotPositions,
+                start + " misses the " + kind + " " + quote(tensor.name));
         continue;
       }
       require(here->second.dtype == tensor.dtype && here->second.shape == tensor.shape,

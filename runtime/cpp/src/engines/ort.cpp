@@ -3,8 +3,12 @@
 #include "engines/ort.hpp"
 
 #include <algorithm>
+#include <mutex>
+#include <optional>
 #include <utility>
 
+#include "bundle/interface.hpp"
+#include "engines/ort_beams.hpp"
 #include "engines/ort_cuda.hpp"
 #include "engines/ort_state.hpp"
 #include "errors.hpp"
@@ -15,14 +19,48 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// The step of beam search, opened when it is first needed.
+class LazyBeams {
+ public:
+  LazyBeams(fs::path directory, const Manifest& manifest, int threads)
+      : directory_(std::move(directory)), tokens_(manifest.tokens), threads_(threads) {
+    if (const Graph* found = manifest.optional_graph(kBeams)) buffers_.emplace(manifest.encoder(), *found);
+  }
+
+  // Null for a bundle without it, and for an ONNX Runtime before 1.24, which does not know its opset: the rows of a
+  // sentence are then rows like others.
+  const OrtSteps* steps() {
+    std::call_once(opened_, [this] {
+      if (!buffers_) return;
+      try {
+        session_.emplace(open_on_cpu(directory_, buffers_->step(), threads_));
+        steps_.emplace(OrtSteps{*buffers_, *session_, tokens_});
+      } catch (const BundleError&) {
+        steps_.reset();
+      }
+    });
+    return steps_ ? &*steps_ : nullptr;
+  }
+
+ private:
+  const fs::path directory_;
+  const SpecialTokens tokens_;
+  const int threads_;
+  std::optional<OrtBuffers> buffers_;
+  std::optional<Ort::Session> session_;
+  std::optional<OrtSteps> steps_;
+  std::once_flag opened_;
+};
+
 class OrtEngine : public Engine {
  public:
-  OrtEngine(const Manifest& manifest, OrtSessions sessions)
+  OrtEngine(const fs::path& directory, const Manifest& manifest, OrtSessions sessions, int threads)
       : limits_(manifest.limits()),
         vocabulary_(manifest.model.target_vocabulary),
         sessions_(std::move(sessions)),
         buffers_(manifest.encoder(), sessions_.step_graph),
-        steps_{buffers_, sessions_.step, manifest.tokens} {}
+        steps_{buffers_, sessions_.step, manifest.tokens},
+        beams_(directory, manifest, threads) {}
 
   const std::string& name() const override { return sessions_.name; }
   const Limits& limits() const override { return limits_; }
@@ -57,6 +95,10 @@ class OrtEngine : public Engine {
 
   std::unique_ptr<DecoderState> allocate(std::size_t rows, std::int64_t source, std::int64_t target,
                                          const Outputs& outputs) const override {
+    if (const OrtSteps* steps = outputs.beams > 1 ? beams_.steps() : nullptr) {
+      return std::make_unique<OrtBeams>(*steps, BeamSizes{rows / outputs.beams, outputs.beams, source, target},
+                                        outputs);
+    }
     HostTensors tensors = buffers_.state(rows, source, target, outputs.any_logits());
     return std::make_unique<OrtState>(steps_, std::move(tensors), rows, source, target);
   }
@@ -67,6 +109,7 @@ class OrtEngine : public Engine {
   const OrtSessions sessions_;
   const OrtBuffers buffers_;
   const OrtSteps steps_;
+  mutable LazyBeams beams_;
 };
 
 }  // namespace
@@ -82,7 +125,8 @@ std::unique_ptr<Engine> open_ort(const fs::path& directory, const Manifest& mani
         "this build of txport has no CUDA: configure it with -DTXPORT_WITH_CUDA=ON, or use device cpu");
 #endif
   }
-  return std::make_unique<OrtEngine>(manifest, open_sessions(directory, manifest, choice, share.threads, nullptr));
+  return std::make_unique<OrtEngine>(directory, manifest,
+                                     open_sessions(directory, manifest, choice, share.threads, nullptr), share.threads);
 }
 
 std::shared_ptr<const OrtMemory> encode_on_host(const Engine& engine, const Ids& input_ids, const Ids& source_lengths) {

@@ -71,10 +71,12 @@ Ort::Value HostTensor::value() const {
   return Ort::Value::CreateTensor(host, data_.get(), bytes_, shape_.data(), shape_.size(), type_.onnx);
 }
 
+std::size_t HostTensor::token_bytes() const { return row_bytes() / static_cast<std::size_t>(size(1) * size(2)); }
+
 void HostTensor::clear_tokens(std::size_t row, std::int64_t tokens) const {
   const auto heads = static_cast<std::size_t>(size(1));
   const std::size_t head_bytes = row_bytes() / heads;
-  const std::size_t bytes = static_cast<std::size_t>(tokens * size(3)) * item_bytes();
+  const std::size_t bytes = static_cast<std::size_t>(tokens) * token_bytes();
   for (std::size_t head = 0; head < heads; ++head) {
     std::memset(data() + (row * heads + head) * head_bytes, 0, bytes);
   }
@@ -84,7 +86,7 @@ void HostTensor::copy_tokens(std::size_t row, const HostTensor& from, std::size_
   const auto heads = static_cast<std::size_t>(size(1));
   const std::size_t head_bytes = row_bytes() / heads;
   const std::size_t from_bytes = from.row_bytes() / heads;
-  const std::size_t bytes = static_cast<std::size_t>(tokens * size(3)) * item_bytes();
+  const std::size_t bytes = static_cast<std::size_t>(tokens) * token_bytes();
   for (std::size_t head = 0; head < heads; ++head) {
     std::memcpy(data() + (row * heads + head) * head_bytes, from.data() + (from_row * heads + head) * from_bytes,
                 bytes);
@@ -107,20 +109,26 @@ HostTensors OrtBuffers::encoder_outputs(std::int64_t batch, std::int64_t source)
 
 HostTensors OrtBuffers::state(std::size_t rows, std::int64_t source, std::int64_t target, bool logits) const {
   const Sizes sizes{{"batch", static_cast<std::int64_t>(rows)}, {"source", source}, {"target", target}};
-  // Cross-attention's come with the first sentences.
-  auto tensors = those(step_.inputs, [](const Tensor& tensor) { return !is_cross(tensor.name); });
-  if (logits) {
-    for (const Tensor& tensor : those(step_.outputs, [](const Tensor& output) { return output.name == kLogits; })) {
-      tensors.push_back(tensor);
-    }
-  }
-  HostTensors result = zeros(tensors, sizes);
+  HostTensors result = inputs(sizes);
+  if (logits) result.merge(outputs(sizes, {kLogits}));
   std::fill_n(result.at("finished").as<bool>(), rows, true);
   std::fill_n(result.at("target_limits").as<std::int64_t>(), rows, 1);
   if (const auto positions = result.find(kCachePositions); positions != result.end()) {
     for (std::int64_t i = 0; i < target; ++i) positions->second.as<std::int64_t>()[i] = i;
   }
   return result;
+}
+
+// Cross-attention's come with the first sentences.
+HostTensors OrtBuffers::inputs(const Sizes& sizes) const {
+  return zeros(those(step_.inputs, [](const Tensor& tensor) { return !is_cross(tensor.name); }), sizes);
+}
+
+HostTensors OrtBuffers::outputs(const Sizes& sizes, const std::vector<std::string>& names) const {
+  const auto is_named = [&](const Tensor& tensor) {
+    return std::find(names.begin(), names.end(), tensor.name) != names.end();
+  };
+  return zeros(those(step_.outputs, is_named), sizes);
 }
 
 HostTensors OrtBuffers::cross(std::size_t rows, std::int64_t source) const {

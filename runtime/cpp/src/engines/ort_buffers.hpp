@@ -41,10 +41,10 @@ class HostTensor {
   std::size_t row_bytes() const { return bytes_ / static_cast<std::size_t>(shape_[0]); }
   std::size_t item_bytes() const { return type_.bytes; }
 
-  // The following take tensors [rows, heads, tokens, head_dim].
+  // The following take tensors [rows, heads, tokens, ...].
   // Zero the first tokens of each head of one row.
   void clear_tokens(std::size_t row, std::int64_t tokens) const;
-  // Copy the first tokens of each head of a row of `from`.
+  // Copy the first tokens of each head of a row of `from`, whose tokens are as large.
   void copy_tokens(std::size_t row, const HostTensor& from, std::size_t from_row, std::int64_t tokens) const;
   // Copy a whole row of a tensor of the same row size.
   void copy_row(std::size_t row, const HostTensor& from, std::size_t from_row) const;
@@ -55,6 +55,7 @@ class HostTensor {
   std::size_t bytes_ = 0;
   std::shared_ptr<std::byte> data_;
 
+  std::size_t token_bytes() const;  // of one head
   void own(void* data);
 };
 
@@ -83,6 +84,9 @@ class OrtBuffers {
   HostTensors encoder_outputs(std::int64_t batch, std::int64_t source) const;
   // What a decoder state has beside cross-attention's tensors: all rows finished, caches zero.
   HostTensors state(std::size_t rows, std::int64_t source, std::int64_t target, bool logits) const;
+  // The inputs of a step but for cross-attention's, and those of its outputs that are named, all zeros.
+  HostTensors inputs(const Sizes& sizes) const;
+  HostTensors outputs(const Sizes& sizes, const std::vector<std::string>& names) const;
   // Cross-attention's keys, values, bias and ids, all zeros.
   HostTensors cross(std::size_t rows, std::int64_t source) const;
 

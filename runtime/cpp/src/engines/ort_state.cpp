@@ -11,8 +11,10 @@ namespace txport::core {
 
 namespace {
 
-// Whether rows of this tensor are rows of the batch that move with it.
-bool moves(const std::string& name) { return name != kCachePositions && name != kLogits; }
+// Whether this tensor has an entry for each of the batch,
+bool has_entries(const std::string& name) { return name != kCachePositions && name != kSlotPositions; }
+// and whether that moves with it.
+bool moves(const std::string& name) { return has_entries(name) && name != kLogits && name != "rows"; }
 
 // One row of the encoder's keys or values; the rest of the row is zeroed.
 void copy_source(const HostTensor& to, std::size_t to_row, const HostTensor& from, std::size_t from_row) {
@@ -42,21 +44,27 @@ void copy_part(const HostTensor& to, std::size_t to_row, const HostTensor& from,
 
 }  // namespace
 
-OrtState::OrtState(const OrtSteps& steps, HostTensors tensors, std::size_t rows, std::int64_t source,
-                   std::int64_t target)
+OrtState::OrtState(const OrtSteps& steps, HostTensors tensors, std::size_t batch, std::int64_t source,
+                   std::int64_t target, std::size_t beams)
     : steps_(steps),
       tensors_(std::move(tensors)),
-      rows_(rows),
+      batch_(batch),
+      beams_(beams),
       source_(source),
       target_(target),
       binding_(steps.session) {
+  bind();
+}
+
+// All tensors but cross-attention's, which come with the first sentences.
+void OrtState::bind() {
   const Graph& graph = steps_.buffers.step();
   for (const Tensor& tensor : graph.inputs) {
     const auto found = tensors_.find(tensor.name);
     if (found != tensors_.end()) binding_.BindInput(tensor.name.c_str(), found->second.value());
   }
   for (const auto& [input, output] : graph.aliases) binding_.BindOutput(output.c_str(), tensors_.at(input).value());
-  if (has_logits()) binding_.BindOutput(kLogits, tensors_.at(kLogits).value());
+  if (tensors_.count(kLogits) == 1) binding_.BindOutput(kLogits, tensors_.at(kLogits).value());
 }
 
 // What earlier sentences left in a row is cleared: it is masked, but a NaN would come through the mask.
@@ -67,16 +75,16 @@ void OrtState::place(const std::vector<std::size_t>& rows, const Memory& memory,
   if (take) {
     use_cross(encoded);
   } else if (tensors_.count(kCrossBias) == 0) {
-    use_cross(steps_.buffers.cross(rows_, source_));
+    use_cross(steps_.buffers.cross(batch_, source_));
   }
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const std::size_t row = rows[i];
     if (!clean_) clear_row(row);
     if (!take) copy_memory_row(encoded, memory_rows[i], row);
-    token_ids()[row] = steps_.tokens.bos;
+    token_ids()[row * beams_] = steps_.tokens.bos;
     positions()[row] = 0;
-    finished()[row] = false;
-    tensors_.at("target_limits").as<std::int64_t>()[row] = target_limits[i];
+    finished()[row * beams_] = false;
+    this->target_limits()[row] = target_limits[i];
   }
 }
 
@@ -84,12 +92,12 @@ void OrtState::step(std::int64_t count) {
   clean_ = false;
   for (std::int64_t i = 0; i < count; ++i) {
     run(steps_.session, Ort::RunOptions{nullptr}, binding_);
-    made_.insert(made_.end(), token_ids(), token_ids() + rows_);
+    made_.insert(made_.end(), token_ids(), token_ids() + rows());
   }
 }
 
 StepOutput OrtState::read() {
-  StepOutput output{std::move(made_), std::vector<bool>(finished(), finished() + rows_)};
+  StepOutput output{std::move(made_), std::vector<bool>(finished(), finished() + rows())};
   made_.clear();
   return output;
 }
@@ -105,7 +113,7 @@ void OrtState::override_tokens(const std::vector<std::size_t>& rows, const Ids& 
 }
 
 std::vector<float> OrtState::logits(std::size_t row) {
-  const HostTensor& tensor = tensors_.at(kLogits);
+  const HostTensor& tensor = all_logits();
   const auto size = static_cast<std::size_t>(tensor.size(1));
   if (!tensor.is_half()) {
     const float* start = tensor.as<float>() + row * size;
@@ -120,28 +128,41 @@ std::vector<float> OrtState::logits(std::size_t row) {
 void OrtState::reorder(const std::vector<std::size_t>& rows) { gather(rows); }
 
 std::unique_ptr<DecoderState> OrtState::moved(const std::vector<std::size_t>& rows, std::int64_t target) {
-  if (rows.size() > rows_) return widened(rows, target);
+  if (rows.size() > batch_) return widened(rows, target);
   std::unique_ptr<OrtState> next = narrowed(rows);
   return target == target_ ? std::move(next) : next->with_caches(target);
 }
 
 // A state that goes on with this one's rows.
-std::unique_ptr<OrtState> OrtState::next(HostTensors tensors, std::size_t rows, std::int64_t target) const {
-  auto made = std::make_unique<OrtState>(steps_, std::move(tensors), rows, source_, target);
+std::unique_ptr<OrtState> OrtState::next(HostTensors tensors, std::size_t batch, std::int64_t target) const {
+  auto made = of(std::move(tensors), batch, target);
   made->clean_ = clean_;
   return made;
 }
 
-// Whether these are all rows, in order.
-bool OrtState::is_all(const std::vector<std::size_t>& rows) const {
-  std::vector<std::size_t> all(rows_);
+std::unique_ptr<OrtState> OrtState::of(HostTensors tensors, std::size_t batch, std::int64_t target) const {
+  return std::make_unique<OrtState>(steps_, std::move(tensors), batch, source_, target);
+}
+
+HostTensors OrtState::allocated(std::size_t batch, std::int64_t target) const {
+  return steps_.buffers.state(batch, source_, target, tensors_.count(kLogits) == 1);
+}
+
+// Whether these are all entries, in order.
+bool OrtState::is_all(const std::vector<std::size_t>& entries) const {
+  std::vector<std::size_t> all(batch_);
   std::iota(all.begin(), all.end(), std::size_t{0});
-  return rows == all;
+  return entries == all;
+}
+
+// How much of its caches an entry has used.
+std::int64_t OrtState::used(std::size_t row) const {
+  return (positions()[row] + 1) * static_cast<std::int64_t>(beams_);
 }
 
 // Whether encoder output, by its bias `[batch, 1, 1, source]`, has the shapes of this state's own tensors.
 bool OrtState::fits(const HostTensor& bias) const {
-  return bias.size(0) == static_cast<std::int64_t>(rows_) && bias.size(3) == source_;
+  return bias.size(0) == static_cast<std::int64_t>(batch_) && bias.size(3) == source_;
 }
 
 // Use the encoder's output itself, or share another state's.
@@ -155,7 +176,7 @@ void OrtState::use_cross(const HostTensors& others) {
 
 void OrtState::clear_row(std::size_t row) const {
   for (const auto& [name, tensor] : tensors_) {
-    if (is_cache(name)) tensor.clear_tokens(row, positions()[row] + 1);
+    if (is_cache(name)) tensor.clear_tokens(row, std::min(used(row), tensor.size(2)));
   }
 }
 
@@ -169,29 +190,27 @@ void OrtState::copy_memory_row(const HostTensors& encoded, std::size_t from_row,
   }
 }
 
-// The front of the same buffers, with these rows, no more than there are: nothing is allocated or zeroed.
-std::unique_ptr<OrtState> OrtState::narrowed(const std::vector<std::size_t>& rows) const {
-  gather(rows);
+std::unique_ptr<OrtState> OrtState::narrowed(const std::vector<std::size_t>& entries) const {
+  gather(entries);
   HostTensors front;
   for (const auto& [name, tensor] : tensors_) {
-    front.emplace(name, name == kCachePositions ? tensor : tensor.front(rows.size()));
+    front.emplace(name, has_entries(name) ? tensor.front(entries.size()) : tensor);
   }
-  return next(std::move(front), rows.size(), target_);
+  return next(std::move(front), entries.size(), target_);
 }
 
-// More rows than there are, in new buffers.
-std::unique_ptr<OrtState> OrtState::widened(const std::vector<std::size_t>& rows, std::int64_t target) const {
-  auto made = next(steps_.buffers.state(rows.size(), source_, target, has_logits()), rows.size(), target);
-  if (tensors_.count(kCrossBias) == 1) made->use_cross(steps_.buffers.cross(rows.size(), source_));
-  for (std::size_t row = 0; row < rows.size(); ++row) made->copy_state_row(*this, rows[row], row);
+std::unique_ptr<OrtState> OrtState::widened(const std::vector<std::size_t>& entries, std::int64_t target) const {
+  auto made = next(allocated(entries.size(), target), entries.size(), target);
+  if (tensors_.count(kCrossBias) == 1) made->use_cross(steps_.buffers.cross(entries.size(), source_));
+  for (std::size_t row = 0; row < entries.size(); ++row) made->copy_state_row(*this, entries[row], row);
   return made;
 }
 
 // All rows, with caches of another length.
 std::unique_ptr<OrtState> OrtState::with_caches(std::int64_t target) const {
-  auto made = next(steps_.buffers.state(rows_, source_, target, has_logits()), rows_, target);
+  auto made = next(allocated(batch_, target), batch_, target);
   made->use_cross(tensors_);
-  for (std::size_t row = 0; row < rows_; ++row) made->copy_state_row(*this, row, row);
+  for (std::size_t row = 0; row < batch_; ++row) made->copy_state_row(*this, row, row);
   return made;
 }
 
@@ -199,18 +218,17 @@ std::unique_ptr<OrtState> OrtState::with_caches(std::int64_t target) const {
 // moves in is overwritten, too: see `place`. Where a row would be overwritten before it is copied, all go by way of
 // others.
 void OrtState::gather(const std::vector<std::size_t>& rows) const {
-  std::int64_t used = 0;
+  std::int64_t longest = 0;
   std::vector<std::size_t> changed;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (rows[i] == i) continue;
     changed.push_back(i);
-    used = std::max({used, positions()[i] + 1, positions()[rows[i]] + 1});
+    longest = std::max({longest, used(i), used(rows[i])});
   }
-  used = std::min(used, target_);
   const bool from_behind = std::all_of(changed.begin(), changed.end(), [&](std::size_t i) { return rows[i] > i; });
   for (const auto& [name, tensor] : tensors_) {
     if (!moves(name)) continue;
-    const std::int64_t tokens = is_cache(name) ? used : 0;
+    const std::int64_t tokens = is_cache(name) ? std::min(longest, tensor.size(2)) : 0;
     const HostTensor aside = from_behind ? tensor : tensor.like(changed.size());
     for (std::size_t k = 0; k < changed.size(); ++k) {
       copy_part(aside, from_behind ? changed[k] : k, tensor, rows[changed[k]], tokens);
@@ -224,7 +242,7 @@ void OrtState::copy_state_row(const OrtState& from, std::size_t from_row, std::s
   for (const auto& [name, tensor] : tensors_) {
     const HostTensor& other = from.tensors_.at(name);
     if (is_cache(name)) {
-      tensor.copy_tokens(row, other, from_row, std::min({from.positions()[from_row] + 1, from.target_, target_}));
+      tensor.copy_tokens(row, other, from_row, std::min({from.used(from_row), other.size(2), tensor.size(2)}));
     } else if (moves(name) && tensor.data() != other.data()) {
       tensor.copy_row(row, other, from_row);
     }

@@ -22,10 +22,11 @@ struct OrtSteps {
 
 class OrtState : public DecoderState {
  public:
-  // `tensors` are those of OrtBuffers::state.
-  OrtState(const OrtSteps& steps, HostTensors tensors, std::size_t rows, std::int64_t source, std::int64_t target);
+  // `tensors` are those of OrtBuffers::state, with an entry for each of `batch`, which `beams` rows share.
+  OrtState(const OrtSteps& steps, HostTensors tensors, std::size_t batch, std::int64_t source, std::int64_t target,
+           std::size_t beams = 1);
 
-  std::size_t rows() const override { return rows_; }
+  std::size_t rows() const override { return batch_ * beams_; }
   std::int64_t source() const override { return source_; }
   std::int64_t target() const override { return target_; }
 
@@ -39,30 +40,55 @@ class OrtState : public DecoderState {
   void reorder(const std::vector<std::size_t>& rows) override;
   std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) override;
 
+ protected:
+  const OrtSteps& steps() const { return steps_; }
+  HostTensors& tensors() { return tensors_; }
+  const HostTensors& tensors() const { return tensors_; }
+  Ort::IoBinding& binding() { return binding_; }
+  std::size_t batch() const { return batch_; }
+  std::size_t beams() const { return beams_; }
+  Ids& made() { return made_; }
+  void set_target(std::int64_t target) { target_ = target; }
+
+  std::int64_t* token_ids() const { return tensors_.at("token_ids").as<std::int64_t>(); }
+  // The tokens that each entry has made.
+  virtual std::int64_t* positions() const { return tensors_.at("positions").as<std::int64_t>(); }
+  bool* finished() const { return tensors_.at("finished").as<bool>(); }
+  std::int64_t* target_limits() const { return tensors_.at("target_limits").as<std::int64_t>(); }
+
+  // The state before its first step again.
+  void begin_step() { clean_ = false; }
+  void bind();
+  // Entries, no more than there are, at the front of the same buffers: nothing is allocated or zeroed.
+  std::unique_ptr<OrtState> narrowed(const std::vector<std::size_t>& entries) const;
+  // More entries than there are, in new buffers.
+  std::unique_ptr<OrtState> widened(const std::vector<std::size_t>& entries, std::int64_t target) const;
+
+  // A state of these tensors, and the tensors of a new one.
+  virtual std::unique_ptr<OrtState> of(HostTensors tensors, std::size_t batch, std::int64_t target) const;
+  virtual HostTensors allocated(std::size_t batch, std::int64_t target) const;
+  // The logits of all rows.
+  virtual const HostTensor& all_logits() const { return tensors_.at("logits"); }
+
  private:
   const OrtSteps& steps_;
   HostTensors tensors_;
-  std::size_t rows_;
+  std::size_t batch_;
+  std::size_t beams_;
   std::int64_t source_;
   std::int64_t target_;
   Ort::IoBinding binding_;
   bool clean_ = true;  // nothing was written into the caches yet
   Ids made_;
 
-  bool has_logits() const { return tensors_.count("logits") == 1; }
-  std::int64_t* token_ids() const { return tensors_.at("token_ids").as<std::int64_t>(); }
-  std::int64_t* positions() const { return tensors_.at("positions").as<std::int64_t>(); }
-  bool* finished() const { return tensors_.at("finished").as<bool>(); }
-
-  std::unique_ptr<OrtState> next(HostTensors tensors, std::size_t rows, std::int64_t target) const;
-  bool is_all(const std::vector<std::size_t>& rows) const;
+  std::unique_ptr<OrtState> next(HostTensors tensors, std::size_t batch, std::int64_t target) const;
+  bool is_all(const std::vector<std::size_t>& entries) const;
   bool fits(const HostTensor& bias) const;
   void use_cross(const HostTensors& others);
   void clear_row(std::size_t row) const;
   void copy_memory_row(const HostTensors& encoded, std::size_t from_row, std::size_t row) const;
+  std::int64_t used(std::size_t row) const;
 
-  std::unique_ptr<OrtState> narrowed(const std::vector<std::size_t>& rows) const;
-  std::unique_ptr<OrtState> widened(const std::vector<std::size_t>& rows, std::int64_t target) const;
   std::unique_ptr<OrtState> with_caches(std::int64_t target) const;
   void gather(const std::vector<std::size_t>& rows) const;
   void copy_state_row(const OrtState& from, std::size_t from_row, std::size_t row) const;

@@ -19,7 +19,7 @@ class Batch {
         width_(policy_.rows()),
         logits_(sizes.logits),
         slots_(sizes.rows),
-        state_(engine_.allocate(sizes.rows * width_, sizes.source, sizes.target, {sizes.logits, policy_.top()})) {}
+        state_(engine_.allocate(sizes.rows * width_, sizes.source, sizes.target, {sizes.logits, policy_.top(), width_})) {}
 
   // Step, and return the slots that worked; those that are done have left the batch already. Empty if no sentence is
   // left for this batch.
@@ -76,9 +76,9 @@ class Batch {
     const std::size_t needed = count_working() + waiting(most);
     if (count >= needed) return;
     const std::size_t total = std::min(most, std::max(2 * count, needed));
-    // The protocol makes no free rows: copies of the first become free by ending them.
+    // The protocol makes no free rows: copies of the first slot's become free by ending them.
     std::vector<std::size_t> rows = rows_of(all_slots());
-    rows.resize(total * width_, 0);
+    while (rows.size() < total * width_) rows.push_back(rows.size() % width_);
     state_ = state_->moved(rows, target(slots_));
     std::iota(rows.begin(), rows.end(), std::size_t{0});
     rows.erase(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(count * width_));

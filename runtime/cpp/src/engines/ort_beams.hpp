@@ -1,0 +1,59 @@
+// A running batch of beam search on ONNX Runtime's CPU provider, by the graph "decoder_beams".
+//
+// A sentence's rows are beams over one entry of each buffer: cross-attention is there once, and a search that goes on
+// with other hypotheses moves the flags of ancestors and no cache (txport.exporter.graphs.lowerings). The rows of a
+// sentence that have not finished are all at one position.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "engines/ort_state.hpp"
+
+namespace txport::core {
+
+// Sizes of a batch of beam search.
+struct BeamSizes {
+  std::size_t batch = 0;  // sentences
+  std::size_t beams = 0;
+  std::int64_t source = 0;
+  std::int64_t target = 0;  // the most tokens; the caches are shorter
+};
+
+// Rows are reordered within their sentence, and sentences move whole.
+class OrtBeams : public OrtState {
+ public:
+  // A state of new buffers, all rows finished.
+  OrtBeams(const OrtSteps& steps, const BeamSizes& sizes, const Outputs& outputs);
+
+  void place(const std::vector<std::size_t>& rows, const Memory& memory, const std::vector<std::size_t>& memory_rows,
+             const Ids& target_limits) override;
+  void step(std::int64_t count) override;
+  void override_tokens(const std::vector<std::size_t>& rows, const Ids& token_ids,
+                       const std::vector<bool>& finished) override;
+  Top top(std::size_t k) override;
+  void reorder(const std::vector<std::size_t>& rows) override;
+  std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) override;
+
+ private:
+  bool logits_;
+  HostTensors outputs_;  // with a row for each row
+  std::int64_t window_;  // positions that the caches have now
+
+  OrtBeams(const OrtSteps& steps, HostTensors tensors, const BeamSizes& sizes, bool logits);
+
+  std::int64_t* positions() const override { return tensors().at("lengths").as<std::int64_t>(); }
+  std::unique_ptr<OrtState> of(HostTensors tensors, std::size_t batch, std::int64_t target) const override;
+  HostTensors allocated(std::size_t batch, std::int64_t target) const override;
+  const HostTensor& all_logits() const override { return outputs_.at("logits"); }
+
+  bool works(std::size_t sentence) const;
+  bool* ancestors(std::size_t sentence, std::size_t beam) const;
+  void bind_all();
+  void lengthen();
+  void prepare();
+  void advance();
+};
+
+}  // namespace txport::core
