@@ -143,7 +143,9 @@ def _export(request: pytest.FixtureRequest, directory: Path, kind: str) -> None:
     # The golden cases are those that survive the rounding.
     options = export.ExportOptions(sentences=200, singles=20, float16=bool(kind), verify=not kind)
     if kind == "-attention":
-        options = export.ExportOptions(sentences=32, singles=2, lowerings=("ort", "scatter"), attention=True)
+        options = export.ExportOptions(
+            sentences=32, singles=2, lowerings=("ort", "scatter"), attention=True, beams=True
+        )
     if kind == "-int8":
         options = export.ExportOptions(sentences=200, int8=True, lowerings=("ort",))
     with pytest.MonkeyPatch.context() as patch:

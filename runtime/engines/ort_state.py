@@ -156,7 +156,7 @@ class OrtState:
     def read(self) -> StepOutput:
         """The tokens of the steps since the last `read`."""
         made, self._made = np.stack(self._made) if len(self._made) > 1 else self._made[0][None], []
-        return StepOutput(made, self._finished.copy())
+        return StepOutput(made, self._finished.ravel().copy())
 
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
         """Replace the last token that was made for these rows and their flag; see `DecoderState.override`."""
