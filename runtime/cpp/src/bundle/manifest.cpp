@@ -79,7 +79,7 @@ Tensor decode_tensor(const Value& value) {
   Tensor tensor{
       value["name"].text(), value["dtype"].literal({"float32", "float16", "int64", "int32", "bool"}), {}, false};
   for (const Value& size : value["shape"].items()) {
-    tensor.shape.push_back(decode_choice(size, {"batch", "source", "target"}));
+    tensor.shape.push_back(decode_choice(size, {"batch", "source", "target", "beam", "rows", "slots"}));
   }
   tensor.optional = value["optional"].boolean();
   return tensor;
