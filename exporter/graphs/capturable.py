@@ -1,8 +1,9 @@
 """Operators that ONNX Runtime may run in a captured decoder step.
 
 A replayed CUDA graph reads what it read when it was captured. Operators whose CUDA kernels take their arguments by
-value are safe. Others copy sizes or pointers from memory of the host that is freed or reused after the run: GatherND
-(before 1.31), Concat, ScatterND, Pad, Slice, Tile, Expand, Split into unequal parts, MatMul that broadcasts its batch.
+value are safe (TopK's K is a constant that the host reads at the capture). Others copy sizes or pointers from memory of
+the host that is freed or reused after the run: GatherND (before 1.31), Concat, ScatterND, Pad, Slice, Tile, Expand,
+Split into unequal parts, MatMul that broadcasts its batch.
 A copy between host and device (MemcpyToHost, MemcpyFromHost) cannot be captured at all.
 """
 
@@ -16,7 +17,7 @@ CAPTURABLE = frozenset(
     "GreaterOrEqual GroupQueryAttention LayerNormalization LessOrEqual Log MatMul Max Mul MultiHeadAttention Neg Not "
     "Or Pow QuickGelu RMSNormalization ReduceMax ReduceMean ReduceSum Relu Reshape ScatterElements Shape Sigmoid "
     "SimplifiedLayerNormalization SkipLayerNormalization SkipSimplifiedLayerNormalization Softmax Softplus Split Sqrt "
-    "Sub Tanh TensorScatter Transpose Unsqueeze Where".split()
+    "Sub Tanh TensorScatter TopK Transpose Unsqueeze Where".split()
 )
 # What only the CPU's provider makes of them: it fuses Gemm with Relu.
 CPU_ONLY = frozenset({"FusedGemm"})

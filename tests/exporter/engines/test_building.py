@@ -14,7 +14,9 @@ from txport.exporter.engines.caches import write_caches_by_select
 from txport.exporter.engines.network import check_network, computing_layers, kind_of, layers_of
 from txport.exporter.engines.profiles import Buckets, encoder_profiles, step_profiles
 from txport.exporter.engines.static_sizes import with_size
+from txport.exporter.graphs.decoder import write_beams
 from txport.exporter.graphs.float16 import ending, to_float16
+from txport.exporter.graphs.tensors import ModelTensors
 from txport.exporter.precision.islands import mixture_nodes
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, Tensor
@@ -101,6 +103,40 @@ def test_tensorrt_takes_the_optional_graphs(option: str, precision: str, tmp_pat
             profile.set_shape(tensor.name, *sizes)
         config.add_optimization_profile(profile)
         assert builder.build_serialized_network(network, config) is not None, tensorrt.why()
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("option", ["post", "t5", "copies"])
+def test_tensorrt_takes_the_step_of_beam_search(option: str, precision: str, tmp_path: Path) -> None:
+    """For a fixed number of beams and length of caches, which are written in place."""
+    model = random_model(**OPTIONS[option])
+    graph = write_beams(model, model.config.max_positions, ModelTensors())
+    islands = ending(graph) | mixture_nodes(graph)
+    manifest = write_bundle(tmp_path, OPTIONS[option], precision)
+    if precision == "float16":
+        to_float16(graph, islands)
+    file = write_graphs(tmp_path / "onnx", {"decoder_beams": graph}, "0")["decoder_beams"]
+    beams, target = 4, 16
+    fixed = {"beam": beams, "slots": beams * target}
+    for dimension, size in fixed.items():
+        file.write_bytes(with_size(file.read_bytes(), dimension, size))
+    tensorrt = find_tensorrt("tensorrt_rtx")
+    builder = tensorrt.module.Builder(tensorrt.logger)
+    network, _parser = parse_graph(tensorrt, builder, file)
+    kinds = collections.Counter(kind_of(layer) for layer in layers_of(network))
+    assert kinds["KV_CACHE_UPDATE"] == 2 * model.config.decoder_layers and kinds["TOPK"] == 1
+    record = graph_record("decoder_beams", graph, manifest.model)
+    counts = check_network(tensorrt, network, record, precision, islands if precision == "float16" else set())
+    assert set(counts) <= {"float32", precision}
+    config = builder.create_builder_config()
+    config.builder_optimization_level = 0
+    tensorrt.set_target(config, (CAPABILITY,), False, False)
+    profile = builder.create_optimization_profile()
+    for tensor in record.inputs:
+        sizes = [tensor.sizes({"batch": b, "source": s, **fixed}) for b, s in ((1, 1), (2, 8), (4, 16))]
+        profile.set_shape(tensor.name, *sizes)
+    config.add_optimization_profile(profile)
+    assert builder.build_serialized_network(network, config) is not None, tensorrt.why()
 
 
 def test_a_profile_that_is_refused_is_said_with_the_reason() -> None:

@@ -14,7 +14,9 @@ import onnxruntime
 import pytest
 from numpy_runner import OPTIONS, STEPS, graphs_of, random_model
 from txport.exporter.graphs.capturable import CAPTURABLE, CPU_ONLY, not_capturable
-from txport.exporter.graphs.float16 import to_float16
+from txport.exporter.graphs.decoder import write_beams
+from txport.exporter.graphs.float16 import ending, to_float16
+from txport.exporter.graphs.tensors import ModelTensors
 
 LEVELS = ("BASIC", "EXTENDED", "ALL")
 ISLAND = "layers.1.feed_forward.outer/"
@@ -40,6 +42,16 @@ def check(step: ir.Model, directory: Path) -> None:
 @pytest.mark.parametrize("option", OPTIONS)
 def test_optimised_steps_have_operators_that_may_be_captured(option: str, lowering: str, tmp_path: Path) -> None:
     check(graphs_of(random_model(**OPTIONS[option]), lowering)[1], tmp_path)
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_steps_of_beam_search_too(option: str, tmp_path: Path) -> None:
+    model = random_model(**OPTIONS[option])
+    step = write_beams(model, model.config.max_positions, ModelTensors())
+    check(step, tmp_path)
+    if option == "post":
+        to_float16(step, ending(step))
+        check(step, tmp_path)
 
 
 @pytest.mark.parametrize("islands", [False, True], ids=["float16", "islands"])
