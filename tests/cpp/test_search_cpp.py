@@ -1,6 +1,7 @@
 """Searches of the C++ runtime against those of the Python one: the same bytes, hypotheses and scores among them."""
 
 import itertools
+import json
 import os
 import shlex
 import shutil
@@ -93,6 +94,22 @@ def test_python_and_cpp_find_the_same(modelled: Path, search: str, engine: str) 
     assert expected.returncode == found.returncode == 0, expected.stderr + found.stderr
     assert found.stdout.splitlines() == expected.stdout.splitlines()
     assert said(found) == said(expected)
+
+
+@pytest.mark.parametrize("search", [BEAM, "--beam 9 --scores", SEARCHES[6], "--sample --n-best 3 --scores"])
+def test_python_and_cpp_find_the_same_by_the_step_of_beam_search(attention_bundle: Path, search: str) -> None:
+    """And the fused engine, which has no graphs: the same ids, and scores but for the last digits."""
+    text = "\n".join(line for line, _ in itertools.islice(spoken.sentences(3, "test"), 40)).encode()
+    where = ["--device", "cpu", "--engine", "ort", "--lowering", "ort"]
+    expected, found = both(attention_bundle, *where, "--batch", 12, "--json", *shlex.split(search), text=text)
+    assert expected.returncode == found.returncode == 0, expected.stderr + found.stderr
+    assert found.stdout.splitlines() == expected.stdout.splitlines()
+    _, fused = both(attention_bundle, "--device", "cpu", "--engine", "fused", "--json", *shlex.split(search), text=text)
+    assert fused.returncode == 0, fused.stderr
+    for ours, theirs in zip(*(map(json.loads, done.stdout.splitlines()) for done in (found, fused)), strict=True):
+        for one, other in zip(ours.get("hypotheses", [ours]), theirs.get("hypotheses", [theirs]), strict=True):
+            assert one["ids"] == other["ids"]
+            assert one["scores"] == pytest.approx(other["scores"], abs=1e-4)
 
 
 @pytest.mark.parametrize("search", REFUSED)

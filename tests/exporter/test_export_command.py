@@ -70,6 +70,16 @@ def test_attention_is_added_and_verified(random_checkpoint: Path, tmp_path: Path
         assert file.read_bytes() == (bundle / "onnx" / file.name).read_bytes(), file.name
 
 
+def test_a_step_of_beam_search_is_added_and_verified(random_checkpoint: Path, tmp_path: Path) -> None:
+    options = ("--sentences", "4", "--singles", "1", "--lowering", "scatter", "--max-target", "12")
+    done = run("tx-export", random_checkpoint, "-o", tmp_path / "bundle", *options, "--with-beams", "--json")
+    assert done.returncode == 0, done.stderr
+    beams = json.loads(done.stdout)["verification"]["beams"]
+    assert beams["sentences"] == 4 and beams["max_score_error"] < 1e-5 and beams["failures"] == []
+    graphs = Manifest.load(tmp_path / "bundle").graphs
+    assert [graph.name for graph in graphs] == ["encoder", "decoder_step.scatter", "decoder_beams"]
+
+
 def test_export_prints_its_report_and_refuses_to_overwrite(random_checkpoint: Path, tmp_path: Path) -> None:
     bundle = tmp_path / "bundle"
     options = ("--sentences", "16", "--singles", "2", "--lowering", "ort,scatter", "--max-target", "12")

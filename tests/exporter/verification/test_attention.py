@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 from txport.exporter.sample import choose_sample
-from txport.exporter.verification.attention import check_attention
+from txport.exporter.verification.attention import check_attention, check_beams
 from txport.exporter.verification.report import AttentionReport
 from txport.models.checkpoint import Checkpoint, load_checkpoint
 from txport.runtime.bundle.manifest import Manifest
@@ -31,6 +31,22 @@ def test_a_right_one_passes(model: Checkpoint, attention_bundle: Path) -> None:
     report = checked(model, attention_bundle)
     assert report.sentences == 6 and report.failures == []
     assert report.max_weight_error < 1e-5 and report.max_memory_error < 1e-4 and report.mean_own_score_error < 1e-5
+
+
+def test_a_wrong_step_of_beam_search_is_seen(model: Checkpoint, attention_bundle: Path, tmp_path: Path) -> None:
+    """Hypotheses that see what the others of their sentence have made."""
+    bundle = Path(shutil.copytree(attention_bundle, tmp_path / "bundle"))
+    manifest = Manifest.load(bundle)
+    sample = choose_sample(model, 6, manifest.limits.source, manifest.limits.target)
+    right = check_beams(sample, bundle, manifest, OrtEngine(bundle, manifest, ["ort"], 1))
+    assert (right.sentences, right.identical, right.failures) == (6, 6, []) and right.max_score_error < 1e-5
+    file = bundle / "onnx" / "decoder_beams.onnx"
+    graph = onnx.load(file, load_external_data=False)
+    (seen,) = (node for node in graph.graph.node if node.op_type == "Where")
+    seen.input[2] = seen.input[1]
+    onnx.save(graph, file)
+    wrong = check_beams(sample, bundle, manifest, OrtEngine(bundle, manifest, ["ort"], 1))
+    assert len(wrong.failures) == 1 and "scores of beam search differ" in wrong.failures[0]
 
 
 def without_the_causal_mask(graph: onnx.GraphProto) -> None:
