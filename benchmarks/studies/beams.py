@@ -19,7 +19,7 @@ from txport.runtime.search.settings import Search
 
 
 def seconds(engine: OrtEngine, requests: list[Request]) -> float:
-    """Of the processor, for these sentences in one batch."""
+    """Time of the processor for these sentences in one batch."""
     start = time.process_time()
     decode_all(engine, requests)
     return time.process_time() - start

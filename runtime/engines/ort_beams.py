@@ -106,7 +106,7 @@ class OrtBeams(OrtState):
         self._bind()
 
     def _advance(self) -> None:
-        """What the graphs of plain steps do themselves: the best token of each row, and whether that ends it."""
+        """Take the best token of each row, and whether that ends it, which plain steps do in their graphs."""
         tokens = self._steps.tokens
         made = np.where(self._finished, tokens.pad, self._buffers["top_ids"][:, :, 0])
         self._positions += ~self._finished.all(axis=1)

@@ -27,7 +27,7 @@ CONSTANTS = ("cache_positions", "slot_positions")
 
 @dataclass(frozen=True)
 class OrtSteps:
-    """What all states of an engine share.
+    """Step of an engine, which all of its states share.
 
     Attributes:
         graph: of a step.
@@ -40,7 +40,7 @@ class OrtSteps:
     tokens: SpecialTokens
 
     def state(self, sizes: dict[str, int], outputs: Sequence[str]) -> Buffers:
-        """What a state has beside cross-attention's buffers, which come with the first sentences: all 0."""
+        """Buffers of a state beside those of cross-attention, which come with the first sentences: all 0."""
         own = [tensor for tensor in self.graph.inputs if not is_cross(tensor.name)]
         own += [tensor for tensor in self.graph.outputs if tensor.name in outputs]
         with enough_memory(sizes["batch"], sizes["target"]):
@@ -126,7 +126,7 @@ class OrtState:
                 self._buffers[name][row, :, :used] = 0
 
     def _used(self, rows: list[int] | slice) -> int:
-        """How much of its caches the longest of these entries has used, along their third axis."""
+        """Length of what the longest of these entries has used of its caches, along their third axis."""
         return (int(self._positions[rows].max()) + 1) * self._beams
 
     def _take_over(self, cross: Buffers) -> None:

@@ -135,7 +135,7 @@ def dimensions() -> Dimensions:
 def test_biases_of_zeros(tmp_path: Path) -> None:
     """As those of a model that was not trained yet."""
     model = Transformer(preset("tiny", source_vocabulary=64, target_vocabulary=64, max_positions=LENGTH)).eval()
-    graphs = write_all(model, ("ort",), LENGTH, False)
+    graphs = write_all(model, ("ort",), LENGTH, ())
     write_graphs(tmp_path, graphs, "0")
     tensors = {t.name: t for t in parameter_table(model, graphs, tmp_path / "weights.bin", LENGTH).tensors}
     data = (tmp_path / "weights.bin").read_bytes()
