@@ -54,8 +54,8 @@ struct StepOutput {
 struct Outputs {
   bool logits = false;
   std::size_t top = 0;  // the most candidates of a row that DecoderState::top is asked for; 0: none
-  // So many rows next to each other are of one sentence: they are placed by the first of them, make tokens together, are
-  // reordered among themselves and moved as a whole. An engine may make use of that.
+  // So many rows next to each other are of one sentence: they are placed by the first of them, make tokens together,
+  // are reordered among themselves and moved as a whole. An engine may make use of that.
   std::size_t beams = 1;
 
   // For engines that choose candidates by their logits.

@@ -19,7 +19,8 @@ class Batch {
         width_(policy_.rows()),
         logits_(sizes.logits),
         slots_(sizes.rows),
-        state_(engine_.allocate(sizes.rows * width_, sizes.source, sizes.target, {sizes.logits, policy_.top(), width_})) {}
+        state_(
+            engine_.allocate(sizes.rows * width_, sizes.source, sizes.target, {sizes.logits, policy_.top(), width_})) {}
 
   // Step, and return the slots that worked; those that are done have left the batch already. Empty if no sentence is
   // left for this batch.
