@@ -35,7 +35,7 @@ sanitized_thread = $(call sanitized,thread,-DTXPORT_SANITIZE=thread)
 sanitized_tests = TSAN_OPTIONS=suppressions=$(CURDIR)/tests/cpp/tsan.txt ctest --test-dir $(CPP)/$(1) -j $(WORKERS) \
   --output-on-failure > $(CPP)/$(1)-tests.log 2>&1
 comma := ,
-FUZZERS := fuzz_manifest fuzz_golden fuzz_text fuzz_build fuzz_fused fuzz_engine
+FUZZERS := fuzz_manifest fuzz_golden fuzz_text fuzz_byte_level fuzz_build fuzz_fused fuzz_engine
 FUZZ_SECONDS ?= 60
 
 # The fused CPU engine, alone, as Python loads it; FUSED=0 does without it. FUSED_LIBRARY names
@@ -375,6 +375,7 @@ cpp-fuzz: cpp-clang
 	@$(call fuzz,manifest,$(CPP)/seeds/manifest) & first=$$!; \
 	$(call fuzz,golden,tests/cpp/fuzz/corpus/golden) & second=$$!; \
 	$(call fuzz,text,tests/cpp/fuzz/corpus/text) & third=$$!; \
+	$(call fuzz,byte_level,) & seventh=$$!; \
 	$(call fuzz,build,$(CPP)/seeds/build) & fourth=$$!; \
 	$(call fuzz,fused,) & fifth=$$!; \
 	$(call fuzz,engine,) & sixth=$$!; \

@@ -23,6 +23,7 @@ _ACTIVATIONS = {
     "relu": common_spec.Activation.RELU,
     "gelu": common_spec.Activation.GELU,
     "silu": common_spec.Activation.SWISH,
+    "gelu_tanh": common_spec.Activation.GELUTanh,
 }
 
 
@@ -35,10 +36,10 @@ def write_ctranslate2(model: Transformer, directory: Path) -> None:
     config = model.config
     if config.norm == "post_final":
         raise InputError("CTranslate2 has no post-norm Transformer with a final LayerNorm")
-    if config.norm_kind != "layer":
-        raise InputError(f"CTranslate2's Transformer has LayerNorm, and this model's norm_kind is {config.norm_kind!r}")
-    if config.positions == "relative" or config.feed_forward == "gated" or config.encoder.heads != config.decoder.heads:
-        raise InputError("no relative positions, gates or unequal heads are written for CTranslate2 here")
+    if config.norm_kind not in ("layer", "rms"):
+        raise InputError(f"CTranslate2 has LayerNorm and RMSNorm, and this model's norm_kind is {config.norm_kind!r}")
+    if config.encoder.heads != config.decoder.heads:
+        raise InputError("no unequal heads are written for CTranslate2 here")
     if config.copies:
         raise InputError("CTranslate2 has no copy mechanism, and this model's copy_heads need one")
     layers = (config.encoder_layers, config.decoder_layers)
@@ -48,6 +49,9 @@ def write_ctranslate2(model: Transformer, directory: Path) -> None:
         pre_norm=config.norm == "pre",
         activation=_ACTIVATIONS[config.activation],
         layernorm_embedding=config.embedding_norm,
+        relative_attention_bias=config.positions == "relative",
+        ffn_glu=config.feed_forward == "gated",
+        rms_norm=config.norm_kind == "rms",
     )
     _set_side(spec.encoder, spec.encoder.embeddings[0], model.source_embedding, model.encoder_norm, config)
     _set_side(spec.decoder, spec.decoder.embeddings, model.target_embedding, model.decoder_norm, config)
@@ -59,6 +63,9 @@ def write_ctranslate2(model: Transformer, directory: Path) -> None:
         _set_attention(described.self_attention, layer.self_attention, layer.self_attention_residual, fused=3)
         _set_attention(described.attention, layer.cross_attention, layer.cross_attention_residual, fused=1)
         _set_feed_forward(described.ffn, layer)
+    if config.positions == "relative":
+        _set_positions(spec.encoder, model.encoder_positions, config)
+        _set_positions(spec.decoder, model.decoder_positions, config)
     _set_linear(spec.decoder.projection, model.projection)
     spec.register_source_vocabulary([token(each) for each in range(config.source_vocabulary)])
     spec.register_target_vocabulary([token(each) for each in range(config.target_vocabulary)])
@@ -74,11 +81,20 @@ def write_ctranslate2(model: Transformer, directory: Path) -> None:
 def _set_side(spec: Any, table: Any, embedding: Any, norm: Any, config: Config) -> None:
     table.weight = _array(embedding.tokens.weight)
     spec.scale_embeddings = embedding.scale
-    spec.position_encodings.encodings = _array(embedding.positions)
+    if config.positions != "relative":
+        spec.position_encodings.encodings = _array(embedding.positions)
     if config.embedding_norm:
         _set_norm(spec.layernorm_embedding, embedding.norm)
     if config.norm == "pre":
         _set_norm(spec.layer_norm, norm)
+
+
+def _set_positions(spec: Any, positions: Any, config: Config) -> None:
+    """Each layer has a table of its own there: one of a stack is given to all."""
+    for index, layer in enumerate(spec.layer):
+        table = positions.weight[index if config.position_tables == "layer" else 0]
+        layer.self_attention.relative_attention_bias = _array(table)
+        layer.self_attention.relative_attention_max_distance = np.int32(config.position_distance)
 
 
 def _set_attention(spec: Any, attention: Any, residual: Any, fused: int) -> None:
@@ -90,11 +106,16 @@ def _set_attention(spec: Any, attention: Any, residual: Any, fused: int) -> None
     if parts[fused:]:
         fuse_linear(spec.linear[1], parts[fused:])
     _set_linear(spec.linear[-1], attention.output)
+    spec.queries_scale = np.float32((attention.query.weight.shape[0] // attention.heads) ** -0.5)
     _set_norm(spec.layer_norm, residual.norm)
 
 
 def _set_feed_forward(spec: Any, layer: Any) -> None:
-    _set_linear(spec.linear_0, layer.feed_forward.inner)
+    if gated := getattr(layer.feed_forward, "gate", None):
+        _set_linear(spec.linear_0, gated)
+        _set_linear(spec.linear_0_noact, layer.feed_forward.inner)
+    else:
+        _set_linear(spec.linear_0, layer.feed_forward.inner)
     _set_linear(spec.linear_1, layer.feed_forward.outer)
     _set_norm(spec.layer_norm, layer.feed_forward_residual.norm)
 
@@ -106,7 +127,9 @@ def _set_linear(spec: Any, linear: Any) -> None:
 
 
 def _set_norm(spec: Any, norm: Any) -> None:
-    spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
+    spec.gamma = _array(norm.weight)
+    if getattr(norm, "bias", None) is not None:
+        spec.beta = _array(norm.bias)
 
 
 def _array(tensor: Any) -> np.ndarray[Any, np.dtype[np.float32]]:

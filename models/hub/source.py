@@ -12,7 +12,8 @@ from txport.runtime.files import scratch_directory
 from txport.runtime.libraries import needs
 
 # Files that importers read; those of bundles are named by their manifest.
-_MODEL_FILES = ("*.json", "*.safetensors", "*.bin", "*.spm", "*.model", "*.txt")
+# The last one says that a model is SMaLL-100; nobody runs it.
+_MODEL_FILES = ("*.json", "*.safetensors", "*.bin", "*.spm", "*.model", "*.txt", "tokenization_small100.py")
 MANIFEST = "manifest.json"
 
 

@@ -1,7 +1,9 @@
-"""Hugging Face BART (Lewis et al. 2020, arXiv:1910.13461), mBART (Liu et al. 2020, arXiv:2001.08210) and Blenderbot.
+"""Hugging Face BART (Lewis et al. 2020, arXiv:1910.13461), mBART (Liu et al. 2020, arXiv:2001.08210) and their kin.
 
 Learned positions with an offset of 2 and a LayerNorm on embeddings; BART is post-norm, mBART pre-norm. Blenderbot
-(Roller et al. 2020, arXiv:2004.13637) is pre-norm, without that offset and LayerNorm.
+(Roller et al. 2020, arXiv:2004.13637) is pre-norm, without that offset and LayerNorm. PLBart (Ahmad et al. 2021,
+arXiv:2103.06333) is BART with mBART's tokenizer, and MVP (Tang et al. 2022, arXiv:2206.12131) is BART, unless it has
+prompts.
 """
 
 from dataclasses import replace
@@ -29,6 +31,7 @@ _NEUTRAL = {
     "bart": {"normalize_before": (False, None), "add_final_layer_norm": (False, None)},
     "mbart": {"normalize_before": (True, None), "add_final_layer_norm": (True, None)},
     "blenderbot": {"normalize_before": (True, None), "add_final_layer_norm": (True, None)},
+    "mvp": {"use_prompt": (False, None)},
 }
 
 
@@ -61,8 +64,8 @@ def import_bart(directory: Path, options: ImportOptions) -> Imported:
     model.layers(ours)
     plan.check(ours)
     if not options.tokenizer:
-        tokenizer = without_tokenizer(model, ours, options, _codes(directory, ours)[0])
-    elif kind == "mbart":
+        tokenizer = without_tokenizer(model, ours, options, _codes(model, ours)[0])
+    elif kind in ("mbart", "plbart"):
         ours, tokenizer = _languages(model, ours, options)
     else:
         tokenizer = _byte_level(model, ours, options)
@@ -86,17 +89,20 @@ def _byte_level(model: HuggingFaceModel, ours: Config, options: ImportOptions) -
     return described(tokenizer, before, (ours.eos_id,), prefix, None)
 
 
-def _codes(directory: Path, ours: Config) -> tuple[str, bool]:
-    """The languages by their order, and whether this is mBART-50."""
-    stated = read_json(directory / "tokenizer_config.json", optional=True).get("tokenizer_class")
+def _codes(model: HuggingFaceModel, ours: Config) -> tuple[str, bool]:
+    """The languages by their order, and whether this is mBART-50; PLBart names its list."""
+    tokenizer = read_json(model.directory / "tokenizer_config.json", optional=True)
+    if model.fields.get("model_type") == "plbart":
+        return CODES["multi" if tokenizer.get("language_codes") == "multi" else "base"], False
+    stated = tokenizer.get("tokenizer_class")
     # mBART starts the decoder from the target language, mBART-50 from eos and forces the language.
     fifty = ours.bos_id == ours.eos_id if stated is None else "50" in str(stated)
     return f"{CODES['mbart']} {CODES['mbart50']}" if fifty else CODES["mbart"], fifty
 
 
 def _languages(model: HuggingFaceModel, ours: Config, options: ImportOptions) -> tuple[Config, TokenizerParts]:
-    """mBART's; the decoder of the first one starts from its target language, which is so fixed by the import."""
-    codes, fifty = _codes(model.directory, ours)
+    """mBART's; the decoder of the first one, and PLBart's, starts from the target language, fixed so by the import."""
+    codes, fifty = _codes(model, ours)
     tokenizer = sentencepiece_files(model.directory, ours.source_vocabulary, codes)
     source, target = default_languages(model, options, tokenizer.languages, forced=fifty)
     if fifty:

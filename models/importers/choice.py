@@ -8,7 +8,7 @@ from txport.models.hub.source import fetch
 from txport.models.importers.bart import import_bart
 from txport.models.importers.fairseq import import_fairseq
 from txport.models.importers.imported import Imported, ImportOptions
-from txport.models.importers.m2m100 import import_m2m100
+from txport.models.importers.m2m100 import import_m2m100, import_seamless, import_small100
 from txport.models.importers.marian import import_marian
 from txport.models.importers.opennmt import import_opennmt
 from txport.models.importers.pegasus import import_pegasus
@@ -24,6 +24,8 @@ from txport.runtime.errors import CheckpointError, InputError
 IMPORTERS: dict[str, Callable[[Path, ImportOptions], Imported]] = {
     "marian": import_marian,
     "m2m100": import_m2m100,
+    "small100": import_small100,
+    "seamless": import_seamless,
     "bart": import_bart,
     "pegasus": import_pegasus,
     "t5": import_t5,
@@ -36,7 +38,8 @@ IMPORTERS: dict[str, Callable[[Path, ImportOptions], Imported]] = {
 _MODEL_TYPES = {
     "marian": "marian",
     "m2m_100": "m2m100",
-    **dict.fromkeys(("bart", "mbart", "blenderbot"), "bart"),
+    **dict.fromkeys(("seamless_m4t", "seamless_m4t_v2"), "seamless"),
+    **dict.fromkeys(("bart", "mbart", "blenderbot", "plbart", "mvp"), "bart"),
     "pegasus": "pegasus",
     **dict.fromkeys(("t5", "mt5", "umt5"), "t5"),
 }

@@ -6,7 +6,10 @@ from pathlib import Path
 import click
 from txport.runtime.libraries import needs
 
-KINDS = ("marian", "m2m100", "bart", "pegasus", "t5", "torch", "fairseq", "opennmt", "annotated", "d2l")
+KINDS = (
+    *("marian", "m2m100", "small100", "seamless", "bart", "pegasus", "t5"),
+    *("torch", "fairseq", "opennmt", "annotated", "d2l"),
+)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

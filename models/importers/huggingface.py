@@ -81,7 +81,7 @@ class HuggingFaceModel(Settings):
         heads, decoder_heads = (self.get(f"{side}_attention_heads", kind=int) for side in ("encoder", "decoder"))
         ffn, decoder_ffn = (self.get(f"{side}_ffn_dim", kind=int) for side in ("encoder", "decoder"))
         stated = dict(
-            d_model=self.get("d_model", kind=int),
+            d_model=self.get("d_model" if "d_model" in self.fields else "hidden_size", kind=int),
             heads=heads,
             decoder_heads=None if decoder_heads == heads else decoder_heads,
             ffn=ffn,
@@ -107,11 +107,12 @@ class HuggingFaceModel(Settings):
         """Map the layers."""
         map_layers(self.plan, config, FAIRSEQ, self.prefix)
 
-    def embeddings(self, *, shared: bool = True) -> dict[str, Any]:
+    def embeddings(self, *, shared: bool = True, stacks: tuple[str, str] | None = None) -> dict[str, Any]:
         """Map both embeddings and the projection, whichever copies of shared tables the files hold.
 
         Args:
             shared: whether the config says that source and target have one embedding.
+            stacks: the names of the two stacks; None for those of BART.
 
         Returns:
             the fields of our config that this decides.
@@ -123,7 +124,9 @@ class HuggingFaceModel(Settings):
         plan = self.plan
         common = f"{self.prefix}shared.weight"
         head = "lm_head.weight"
-        sides = [f"{self.prefix}{side}.embed_tokens.weight" for side in ("encoder", "decoder")]
+        sides = [
+            f"{stack}.embed_tokens.weight" for stack in stacks or (f"{self.prefix}encoder", f"{self.prefix}decoder")
+        ]
         source, target = (side if plan.has(side) else common for side in sides)
         tied = bool(self.fields.get("tie_word_embeddings", True))
         projection = head if plan.has(head) else target

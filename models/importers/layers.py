@@ -82,13 +82,13 @@ def _attention(plan: ImportPlan, ours: str, theirs: str, config: Config, names: 
             plan.put(f"{ours}.{name}.bias", torch.zeros(d_model))
 
 
-def offset_sinusoids(length: int, d_model: int) -> Tensor:
-    """float32 `[length, d_model]`: row i is what the token at i gets, which fairseq calls position i + 2.
+def offset_sinusoids(length: int, d_model: int, first: int = OFFSET) -> Tensor:
+    """float32 `[length, d_model]`: row i is what the token at i gets, which fairseq calls position i + `first`.
 
     All sines precede all cosines, and frequencies fall to 1/10000 exactly at the last one: tensor2tensor's
     version, in float32 as there, since at far positions rounding shows.
     """
     half = d_model // 2
     frequencies = torch.exp(torch.arange(half).float() * -(math.log(10000) / max(1, half - 1)))
-    angles = torch.arange(OFFSET, length + OFFSET).float()[:, None] * frequencies[None]
+    angles = torch.arange(first, length + first).float()[:, None] * frequencies[None]
     return torch.cat([torch.sin(angles), torch.cos(angles)], dim=1)

@@ -1,16 +1,19 @@
-"""Hugging Face M2M100 (Fan et al. 2020, arXiv:2010.11125) and NLLB (2022, arXiv:2207.04672).
+"""Hugging Face M2M100 (Fan et al. 2020, arXiv:2010.11125), NLLB (2022, arXiv:2207.04672), and their descendants.
 
 Pre-norm, fairseq's sinusoids, a language token before each source text, and answers that are forced to begin with one.
+SeamlessM4T's text to text (2023, arXiv:2308.11596) is NLLB under other names. SMaLL-100 (Mohammadshahi et al. 2022,
+arXiv:2210.11621) is M2M100 with the language of the answer before a text, and answers that begin with their words.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 from txport.models.config import Config
 from txport.models.importers.huggingface import HuggingFaceModel
 from txport.models.importers.imported import Imported, ImportOptions, TokenizerParts
-from txport.models.importers.layers import offset_sinusoids
+from txport.models.importers.layers import FAIRSEQ, LayerNames, map_layers, offset_sinusoids
 from txport.models.importers.settings import read_json
-from txport.models.importers.tokenizers.languages import CODES, default_languages
+from txport.models.importers.tokenizers.languages import CODES, chosen_language, default_languages
 from txport.models.importers.tokenizers.multilingual import (
     UNK,
     Affix,
@@ -18,7 +21,19 @@ from txport.models.importers.tokenizers.multilingual import (
     sentencepiece_files,
     without_tokenizer,
 )
-from txport.runtime.bundle.tokenizer_schema import Languages
+from txport.runtime.bundle.tokenizer_schema import Languages, ids_only
+
+# What a SeamlessM4T has for other tasks than text to text.
+_SPEECH = ("speech_encoder.", "t2u_model.", "vocoder.")
+_SEAMLESS = LayerNames(
+    stacks=("text_encoder.layers", "text_decoder.layers"),
+    attentions=("self_attn", "cross_attention"),
+    feed_forward=("ffn.fc1", "ffn.fc2"),
+    encoder_norms=("self_attn_layer_norm", "ffn_layer_norm"),
+    decoder_norms=("self_attn_layer_norm", "cross_attention_layer_norm", "ffn_layer_norm"),
+)
+# The code beside SMaLL-100's tokenizer, which its other files call that of M2M100. It is never run.
+SMALL100_MARK = "tokenization_small100.py"
 
 
 def import_m2m100(directory: Path, options: ImportOptions) -> Imported:
@@ -29,30 +44,85 @@ def import_m2m100(directory: Path, options: ImportOptions) -> Imported:
         InputError: a language that the model does not have, or none where one is needed.
     """
     model = HuggingFaceModel(directory)
-    plan, ours = model.plan, model.config(norm="pre", unk_id=UNK, **model.embeddings())
-    for side, theirs in (("source", "encoder"), ("target", "decoder")):
-        plan.put(f"{side}_embedding.positions", offset_sinusoids(ours.max_positions, ours.d_model))
-        plan.ignore(f"{model.prefix}{theirs}.embed_positions.weights")  # the same table, in files of old versions
-        plan.affine(f"{theirs}_norm", f"{model.prefix}{theirs}.layer_norm")
-    model.layers(ours)
+    ours = _mapped(model, (f"{model.prefix}encoder", f"{model.prefix}decoder"), FAIRSEQ, UNK)
+    answers_only = (directory / SMALL100_MARK).is_file()
+    return _imported(model, ours, options, _small100 if answers_only else _tokenizer)
+
+
+def import_small100(directory: Path, options: ImportOptions) -> Imported:
+    """Understand a SMaLL-100, also where nothing in its directory says so.
+
+    Raises:
+        CheckpointError: something is missing, damaged or not supported.
+        InputError: a language that the model does not have, or none where one is needed.
+    """
+    model = HuggingFaceModel(directory)
+    ours = _mapped(model, (f"{model.prefix}encoder", f"{model.prefix}decoder"), FAIRSEQ, UNK)
+    return _imported(model, ours, options, _small100)
+
+
+def import_seamless(directory: Path, options: ImportOptions) -> Imported:
+    """Understand a directory that SeamlessM4TForTextToText wrote, or SeamlessM4TModel with more than that.
+
+    Raises:
+        CheckpointError: something is missing, damaged or not supported.
+        InputError: a language that the model does not have, or none where one is needed.
+    """
+    model = HuggingFaceModel(directory)
+    model.plan.ignore(*(name for name in model.plan.theirs if name.startswith(_SPEECH)))
+    return _imported(model, _mapped(model, ("text_encoder", "text_decoder"), _SEAMLESS, 1), options, _tokenizer)
+
+
+def _mapped(model: HuggingFaceModel, stacks: tuple[str, str], names: LayerNames, unk: int) -> Config:
+    plan, ours = model.plan, model.config(norm="pre", unk_id=unk, **model.embeddings(stacks=stacks))
+    for side, mine, theirs in zip(("source", "target"), ("encoder", "decoder"), stacks, strict=True):
+        table = offset_sinusoids(ours.max_positions, ours.d_model, ours.pad_id + 1)
+        plan.put(f"{side}_embedding.positions", table)
+        plan.ignore(f"{theirs}.embed_positions.weights")  # the same table, in files of old versions
+        plan.affine(f"{mine}_norm", f"{theirs}.layer_norm")
+    map_layers(plan, ours, names, model.prefix)
     plan.check(ours)
-    if options.tokenizer:
-        tokenizer = _tokenizer(model, ours, options)
-    else:
-        tokenizer = without_tokenizer(model, ours, options, CODES["m2m100"])
-    return Imported("m2m100", ours, plan, tokenizer, model.notes, model.generation_settings())
+    return ours
+
+
+def _imported(
+    model: HuggingFaceModel,
+    ours: Config,
+    options: ImportOptions,
+    tokenizer: Callable[[HuggingFaceModel, Config, ImportOptions], TokenizerParts],
+) -> Imported:
+    parts = tokenizer(model, ours, options)
+    return Imported("m2m100", ours, model.plan, parts, model.notes, model.generation_settings())
+
+
+def _codes(directory: Path) -> str:
+    stated = read_json(directory / "tokenizer_config.json", optional=True)
+    codes = CODES.get(str(stated.get("language_codes")), CODES["m2m100"])
+    # NLLB's directories list their languages; these codes would be wrong for it.
+    return codes if (directory / "vocab.json").exists() else ""
 
 
 def _tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOptions) -> TokenizerParts:
     directory = model.directory
+    if not options.tokenizer:
+        return without_tokenizer(model, ours, options, CODES["m2m100"])
     stated = read_json(directory / "tokenizer_config.json", optional=True)
-    codes = CODES.get(str(stated.get("language_codes")), CODES["m2m100"])
-    # NLLB's directories list their languages; these codes would be wrong for it.
-    codes = codes if (directory / "vocab.json").exists() else ""
-    tokenizer = sentencepiece_files(directory, ours.source_vocabulary, codes)
+    tokenizer = sentencepiece_files(directory, ours.source_vocabulary, _codes(directory))
     source, target = default_languages(model, options, tokenizer.languages, forced=True)
     languages = Languages(tokenizer.languages, tokenizer.languages, source, target, False)
     legacy = stated.get("legacy_behaviour") is True
     before: Affix = () if legacy else ("source_language",)
     after: Affix = (ours.eos_id, "source_language") if legacy else (ours.eos_id,)
     return described(tokenizer, before, after, ("target_language",), languages)
+
+
+def _small100(model: HuggingFaceModel, ours: Config, options: ImportOptions) -> TokenizerParts:
+    """SMaLL-100's: <language of the answer> text </s>."""
+    chosen_language(options.source_language, {}, "source", model.directory)
+    if not options.tokenizer:
+        chosen_language(options.target_language, {}, "target", model.directory)
+        return TokenizerParts(ids_only(ours.eos_id))
+    tokenizer = sentencepiece_files(model.directory, ours.source_vocabulary, _codes(model.directory))
+    _, target = default_languages(model, options, tokenizer.languages, forced=True)
+    languages = Languages({}, tokenizer.languages, None, target, False)
+    return described(tokenizer, ("target_language",), (ours.eos_id,), (), languages)

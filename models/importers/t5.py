@@ -73,7 +73,9 @@ def _embeddings(model: HuggingFaceModel) -> dict[str, Any]:
 
     A table that is missing is the shared one, or the decoder's, as MADLAD was published.
     """
-    plan, shared, head = model.plan, "shared.weight", "lm_head.weight"
+    plan = model.plan
+    shared = "shared.weight"
+    head = "lm_head.weight"
     sides = [f"{side}.embed_tokens.weight" for side in ("encoder", "decoder")]
     common = next((name for name in (shared, *reversed(sides)) if plan.has(name)), shared)
     source, target = (side if plan.has(side) else common for side in sides)

@@ -61,10 +61,11 @@ class Languages:
 
 @dataclass(frozen=True)
 class TokenizerDescription:
-    """Kind "none" takes and gives ids only; "tokenizers" is for Python; ids of the lists may be placeholders.
+    """Kind "none" takes and gives ids only; ids of the lists may be placeholders.
 
     Attributes:
-        kind: the library of the models, or "bytes": those of UTF-8, from the id 3 on (ByT5: Xue et al. 2021).
+        kind: the library of the models ("tokenizers" is for Python, and in C++ byte-level BPE alone), or "bytes": those
+            of UTF-8, from the id 3 on (ByT5: Xue et al. 2021).
         source: none for the kinds "none" and "bytes".
         target: likewise; perhaps the same files as `source`.
         source_prefix: what stands before the ids of each source text.

@@ -127,6 +127,29 @@ def _assert_same_attention(
         assert (ours - layers).abs().max() < (1e-4 if single else 1e-5)
 
 
+def generate(theirs: Any, sources: Sequence[Sequence[int]], **options: Any) -> list[list[int]]:
+    """Greedy ids of a Hugging Face model, in a padded batch: without the start token, up to the first end."""
+    ids, lengths = padded(sources, theirs.config.pad_token_id)
+    mask = (torch.arange(ids.shape[1])[None] < lengths[:, None]).long()
+    rows = theirs.generate(
+        input_ids=ids, attention_mask=mask, num_beams=1, do_sample=False, max_new_tokens=MADE + 1, **options
+    )
+    return until_end(rows.tolist(), theirs.config.eos_token_id)
+
+
+def assert_same_ids(
+    checkpoint: Checkpoint,
+    theirs: Any,
+    sources: Sequence[Sequence[int]],
+    prefix: Sequence[int] = (),
+    **options: Any,
+) -> None:
+    """Greedy ids of all sources are those of Hugging Face's `generate` with `options`; ours begin with `prefix`."""
+    expected = generate(theirs, sources, **options)
+    assert_varied(expected, checkpoint.config.eos_id)
+    assert identical(greedy(checkpoint, sources, prefix), expected) == INPUTS
+
+
 def assert_varied(rows: Sequence[Sequence[int]], eos: int) -> None:
     """The comparison of greedy ids means something: answers differ, and many end, at different lengths, but not all."""
     ended = [row for row in rows if eos in row]

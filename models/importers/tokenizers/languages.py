@@ -20,10 +20,12 @@ CODES = {
     "ne_NP nl_XX ro_RO ru_RU si_LK tr_TR vi_VN zh_CN",
     "mbart50": "af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN pl_PL ps_AF pt_XX sv_SE "
     "sw_KE ta_IN te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI",  # after those of mbart
+    "base": "java python en_XX",  # PLBart's names of its lists
+    "multi": "java python en_XX javascript php ruby go",
 }
-_ENGLISH = ("en", "eng_Latn", "en_XX")  # the default source language of all these tokenizers
-# NLLB says eng_Latn, mBART en_XX, M2M100 __en__.
-_CODE = re.compile(r"__([a-z_]+)__|([a-z]{3}_[A-Z][a-z]{3}|[a-z]{2}_[A-Z]{2})")
+_ENGLISH = ("en", "eng", "eng_Latn", "en_XX")  # the default source language of all these tokenizers
+# NLLB says eng_Latn, mBART en_XX, M2M100 __en__, SeamlessM4T __eng__ and __cmn_Hant__, PLBart __en_XX__.
+_CODE = re.compile(r"__([A-Za-z_]+)__|([a-z]{3}_[A-Z][a-z]{3}|[a-z]{2}_[A-Z]{2})")
 
 
 def listed_languages(directory: Path) -> dict[str, int]:
@@ -33,7 +35,11 @@ def listed_languages(directory: Path) -> dict[str, int]:
     ids: dict[str, int] = {token["content"]: token["id"] for token in added}
     ids |= {token["content"]: int(identifier) for identifier, token in decoder.items()}
     ids |= read_json(directory / "added_tokens.json", optional=True)
-    return {name: token for content, token in sorted(ids.items(), key=lambda item: item[1]) if (name := _code(content))}
+    return {
+        name: token
+        for content, token in sorted(ids.items(), key=lambda item: item[1])
+        if (name := language_of(content))
+    }
 
 
 def ordered_languages(directory: Path, first: int, codes: str) -> dict[str, int]:
@@ -42,11 +48,12 @@ def ordered_languages(directory: Path, first: int, codes: str) -> dict[str, int]
     for file in ("special_tokens_map.json", "tokenizer_config.json"):
         value = read_json(directory / file, optional=True)
         tokens = value.get("additional_special_tokens") or value.get("extra_special_tokens") or []
-        names = names or [name for token in tokens if isinstance(token, str) and (name := _code(token))]
+        names = names or [name for token in tokens if isinstance(token, str) and (name := language_of(token))]
     return {name: first + i for i, name in enumerate(names or codes.split())}
 
 
-def _code(content: str) -> str | None:
+def language_of(content: str) -> str | None:
+    """The name of the language that a token stands for; None for other tokens."""
     match = _CODE.fullmatch(content)
     return (match[1] or match[2]) if match else None
 
@@ -66,16 +73,21 @@ def default_languages(
         InputError: a language is unknown, or there must be a target language and none is stated anywhere.
     """
     stated = read_json(model.directory / "tokenizer_config.json", optional=True)
+    own, other = (_stated(stated.get(name), languages) for name in ("src_lang", "tgt_lang"))
     english = next((name for name in _ENGLISH if name in languages), None)
-    source = options.source_language or (stated.get("src_lang") if stated.get("src_lang") in languages else english)
+    source = options.source_language or own or english
     source = chosen_language(source, languages, "source", model.directory, required=True)
     if not forced:
         return source, None
     bos = model.generation("forced_bos_token_id")
     target = options.target_language or next((name for name, token in languages.items() if token == bos), None)
-    if target is None and stated.get("tgt_lang") in languages:
-        target = stated["tgt_lang"]
-    return source, chosen_language(target, languages, "target", model.directory, required=True)
+    return source, chosen_language(target or other, languages, "target", model.directory, required=True)
+
+
+def _stated(name: object, languages: Mapping[str, int]) -> str | None:
+    """A language as tokenizer_config.json writes it, perhaps as its token."""
+    known = name if name in languages else language_of(str(name))
+    return str(known) if known in languages else None
 
 
 def chosen_language(

@@ -1,6 +1,7 @@
 """Peers get the same weights: every id is PyTorch's, in float32, with and without an end of sentences."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from txport.benchmarks.contestants.backend import Task
@@ -51,6 +52,24 @@ def post_norm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("post") / "checkpoint"
     save_checkpoint(directory, random_model(projection_bias=True, activation="gelu"), None, [], {})
     return directory
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"feed_forward": "gated", "activation": "gelu_tanh", "position_tables": "layer"}]
+)
+def test_ctranslate2_agrees_with_a_t5(fields: dict[str, Any], tmp_path: Path) -> None:
+    """Relative positions, RMSNorm, gates, and heads of a width of their own."""
+    pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install 'txport[dev]'")
+    from txport.benchmarks.contestants.ctranslate2 import CTranslate2Backend
+    from txport.benchmarks.contestants.ctranslate2_weights import write_ctranslate2
+
+    biases = {"attention_bias": False, "feed_forward_bias": False, "scale_embedding": False}
+    t5 = {"norm": "pre", "norm_kind": "rms", "positions": "relative", "head_dim": 24, "position_buckets": 8}
+    model = random_model(**{**biases, **t5, "position_distance": 12, **fields})
+    save_checkpoint(tmp_path / "checkpoint", model, None, [], {})
+    write_ctranslate2(model, tmp_path / "model")
+    backend = CTranslate2Backend(str(tmp_path / "model"), "cpu", "float32", 3)
+    assert answers(backend, {"intra": "1", "inter": "1", "rows": "4"}, 61) == reference(tmp_path / "checkpoint")
 
 
 @pytest.fixture(params=["pre_norm", "post_norm"])

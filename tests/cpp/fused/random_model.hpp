@@ -31,6 +31,9 @@ struct Options {
   bool some_float32 = false;  // a few matrices of an int8 model
   bool float16 = false;
   bool rounded = false;  // float32 weights that float16 has, too
+  bool rms = false;
+  bool gated = false;
+  std::string relative;  // positions by a table of each "stack" or each "layer"; empty for those of embeddings
   std::int64_t heads = 2;
   std::int64_t head_dim = 16;
   std::int64_t ffn = 48;
@@ -82,7 +85,8 @@ class RandomModel {
     manifest.dimensions = {{1, 1, 16}, {1, 8, kPositions}, {1, 8, kPositions}};
     manifest.precision = {"float32", this->options.int8 ? "int8" : "float32", {}};
     manifest.parameters.emplace();
-    manifest.parameters->architecture = {this->options.norm, this->options.activation, 1.7, 1e-5};
+    manifest.parameters->architecture = {this->options.norm, this->options.activation, 1.7, 1e-5,
+                                         this->options.rms ? "rms" : "layer"};
     add_all();
     std::filesystem::create_directories(directory() / "onnx");
     std::ofstream(directory() / kWeightsName, std::ios::binary)
@@ -209,7 +213,11 @@ class RandomModel {
   }
   void add_norm(const std::string& name) {
     add(name + ".weight", 1, d(), 0.3, 1, false);
-    add(name + ".bias", 1, d(), 0.2, 0, false);
+    if (!options.rms) add(name + ".bias", 1, d(), 0.2, 0, false);
+  }
+  void add_positions(const std::string& stack, std::int64_t rows, std::int64_t layers) {
+    const std::int64_t tables = options.relative == "layer" ? layers : 1;
+    add(stack + "_positions.weight", rows, tables * options.heads, 0.7, 0, false);
   }
   void add_attention(const std::string& name) {
     const double factor = 1.5 / std::sqrt(static_cast<double>(options.head_dim));
@@ -219,6 +227,7 @@ class RandomModel {
   }
   void add_feed_forward(const std::string& name) {
     const std::int64_t inner = options.ffn + static_cast<std::int64_t>(random_() % 40);  // of each layer its own
+    if (options.gated) add_linear(name + ".gate", inner, d());
     add_linear(name + ".inner", inner, d());
     add_linear(name + ".outer", d(), inner);
     add_norm(name + "_residual.norm");
@@ -228,8 +237,12 @@ class RandomModel {
     add("target_embedding.tokens.weight", options.target_vocabulary, d(), 0.6, 0, true);
     if (!options.shared) add("source_embedding.tokens.weight", options.source_vocabulary, d(), 0.6, 0, true);
     for (const char* side : {"source_embedding", "target_embedding"}) {
-      add(std::string(side) + ".positions", kPositions, d(), 0.5, 0, false);
+      if (options.relative.empty()) add(std::string(side) + ".positions", kPositions, d(), 0.5, 0, false);
       if (options.embedding_norm) add_norm(std::string(side) + ".norm");
+    }
+    if (!options.relative.empty()) {
+      add_positions("encoder", 2 * kPositions - 1, options.encoder_layers);
+      add_positions("decoder", kPositions, options.decoder_layers);
     }
     for (std::int64_t i = 0; i < options.encoder_layers; ++i) {
       const std::string layer = "encoder." + std::to_string(i) + ".";
@@ -280,11 +293,11 @@ class RandomModel {
     for (Numbers row : x) {
       double mean = 0;
       double square = 0;
-      for (const double value : row) mean += value / static_cast<double>(row.size());
+      for (const double value : row) mean += options.rms ? 0 : value / static_cast<double>(row.size());
       for (const double value : row) square += (value - mean) * (value - mean) / static_cast<double>(row.size());
       for (std::size_t i = 0; i < row.size(); ++i) {
-        row[i] = (row[i] - mean) / std::sqrt(square + 1e-5) * tensors_.at(name + ".weight").values[i] +
-                 tensors_.at(name + ".bias").values[i];
+        row[i] = (row[i] - mean) / std::sqrt(square + 1e-5) * tensors_.at(name + ".weight").values[i];
+        if (!options.rms) row[i] += tensors_.at(name + ".bias").values[i];
       }
       result.push_back(std::move(row));
     }
@@ -298,8 +311,8 @@ class RandomModel {
     for (std::size_t t = 0; t < ids.size(); ++t) {
       x.emplace_back();
       for (std::size_t i = 0; i < tokens.columns; ++i) {
-        x[t].push_back(tokens.at(static_cast<std::size_t>(ids[t]), i) * 1.7 +
-                       tensors_.at(name + ".positions").at(t, i));
+        x[t].push_back(tokens.at(static_cast<std::size_t>(ids[t]), i) * 1.7);
+        if (options.relative.empty()) x[t][i] += tensors_.at(name + ".positions").at(t, i);
       }
     }
     return options.embedding_norm ? layer_norm(name + ".norm", x) : x;
@@ -325,6 +338,16 @@ class RandomModel {
     }
   }
 
+  // What the positions of a query and a key add to a score of self-attention; 0 where there are no such tables.
+  double position_score(const std::string& name, std::size_t head, std::size_t query, std::size_t key) const {
+    const std::string stack = name.substr(0, 7);
+    if (options.relative.empty() || name.find("cross_attention") != std::string::npos) return 0;
+    const std::size_t layer = options.relative == "layer" ? std::stoul(name.substr(8)) : 0;
+    const auto middle = static_cast<std::size_t>(kPositions - 1);
+    const std::size_t row = stack == "encoder" ? middle + key - query : query - key;
+    return tensors_.at(stack + "_positions.weight").at(row, layer * static_cast<std::size_t>(options.heads) + head);
+  }
+
   Rows attend(const std::string& name, const Rows& x, const Rows& from, bool causal) const {
     Rows query = linear(name + ".query", x);
     Rows key = linear(name + ".key", from);
@@ -344,7 +367,7 @@ class RandomModel {
         const std::size_t start = static_cast<std::size_t>(h) * k;
         Numbers weights;
         for (std::size_t s = 0; s < seen; ++s) {
-          double score = 0;
+          double score = position_score(name, static_cast<std::size_t>(h), t, s);
           for (std::size_t i = start; i < start + k; ++i) score += query[t][i] * key[s][i];
           weights.push_back(score);
         }
@@ -360,15 +383,22 @@ class RandomModel {
   }
 
   Rows feed_forward(const std::string& name, const Rows& x) const {
-    Rows hidden = linear(name + ".inner", x);
+    Rows hidden = linear(name + (options.gated ? ".gate" : ".inner"), x);
     for (Numbers& row : hidden) {
       for (double& y : row) {
+        const double cubed = std::sqrt(2 / std::acos(-1.0)) * (y + 0.044715 * y * y * y);
+        if (options.activation == "gelu_tanh") y = 0.5 * y * (1 + std::tanh(cubed));
         if (options.activation == "relu") y = std::max(y, 0.0);
         if (options.activation == "gelu") y = y * 0.5 * (1 + std::erf(y / std::sqrt(2.0)));
         if (options.activation == "silu") y = y / (1 + std::exp(-y));
       }
     }
-    return linear(name + ".outer", hidden, options.activation == "relu");
+    if (!options.gated) return linear(name + ".outer", hidden, options.activation == "relu");
+    const Rows inner = linear(name + ".inner", x);
+    for (std::size_t t = 0; t < x.size(); ++t) {
+      for (std::size_t i = 0; i < hidden[t].size(); ++i) hidden[t][i] *= inner[t][i];
+    }
+    return linear(name + ".outer", hidden);
   }
 
   Rows encode(const Ids& source) const {

@@ -44,7 +44,7 @@ random_model::Options any_options(std::mt19937& random) {
   };
   random_model::Options options;
   options.norm = std::array{"post", "pre", "post_final"}[random() % 3];
-  options.activation = std::array{"relu", "gelu", "silu"}[random() % 3];
+  options.activation = std::array{"relu", "gelu", "gelu_tanh", "silu"}[random() % 4];
   options.biases = random() % 3 != 0;
   options.embedding_norm = random() % 2 == 0;
   options.tied = random() % 2 == 0;
@@ -57,6 +57,9 @@ random_model::Options any_options(std::mt19937& random) {
   options.encoder_layers = number(1, 3);
   options.decoder_layers = number(1, 3);
   options.target_vocabulary = number(10, 90);
+  options.rms = random() % 3 == 0;
+  options.gated = random() % 3 == 0;
+  options.relative = std::array{"", "stack", "layer"}[random() % 3];
   options.source_vocabulary = options.shared ? options.target_vocabulary : number(10, 90);
   return options;
 }

@@ -27,6 +27,7 @@ const RandomModel& base(std::size_t choice) {
     options.encoder_layers = 1;
     options.embedding_norm = tied;
     options.norm = tied ? "post" : "pre";
+    if (!tied) options.rms = options.gated = true, options.relative = float16 ? "layer" : "stack";
     return options;
   };
   static const std::array<RandomModel, 4> models{
@@ -63,21 +64,11 @@ void change_table(Parameters& parameters, Choices& choices) {
 
 void change_sizes(ModelFile& model, Choices& choices) {
   ModelSizes& sizes = model.sizes;
-  const std::array numbers{&sizes.encoder_layers,
-                           &sizes.decoder_layers,
-                           &sizes.d_model,
-                           &sizes.heads,
-                           &sizes.head_dim,
-                           &sizes.source_vocabulary,
-                           &sizes.target_vocabulary,
-                           &model.limits.source,
-                           &model.limits.target,
-                           &model.limits.batch,
-                           &model.tokens.pad,
-                           &model.tokens.unk,
-                           &model.tokens.bos,
-                           &model.tokens.eos,
-                           &model.bytes};
+  const std::array numbers{
+      &sizes.encoder_layers, &sizes.decoder_layers, &sizes.d_model,           &sizes.heads,
+      &sizes.head_dim,       &sizes.encoder_heads,  &sizes.source_vocabulary, &sizes.target_vocabulary,
+      &model.limits.source,  &model.limits.target,  &model.limits.batch,      &model.tokens.pad,
+      &model.tokens.unk,     &model.tokens.bos,     &model.tokens.eos,        &model.bytes};
   std::int64_t& number = *numbers.at(choices.below(numbers.size()));
   number = choices.number(number);
 }

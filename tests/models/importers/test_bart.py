@@ -7,21 +7,15 @@ from typing import Any
 import pytest
 import torch
 from foreign_models import (
-    INPUTS,
-    MADE,
     WORDS,
+    assert_same_ids,
     assert_same_numbers,
-    assert_varied,
     changed_json,
-    greedy,
-    identical,
     import_here,
-    padded,
     pieces,
     random_sources,
     sentencepiece_model,
     shake,
-    until_end,
     write_json,
 )
 from txport.runtime.errors import CheckpointError, InputError
@@ -38,6 +32,8 @@ GRID: dict[str, tuple[str, dict[str, Any]]] = {
     "sides": ("Bart", {"decoder_attention_heads": 4, "decoder_ffn_dim": 40, "eos_bias": 1.6}),
     "mbart": ("MBart", {"scale_embedding": True}),
     "blenderbot": ("Blenderbot", {"scale_embedding": True, "encoder_layers": 1}),
+    "plbart": ("PLBart", {"scale_embedding": True}),
+    "mvp": ("Mvp", {"decoder_layers": 1, "use_prompt": False}),
     "mbart_untied": ("MBart", {"tie_word_embeddings": False, "encoder_layers": 1, "activation_function": "relu"}),
 }
 
@@ -86,12 +82,7 @@ def test_same_numbers_and_ids_as_hugging_face(name: str, tmp_path: Path) -> None
     assert checkpoint.tokenizer.target_prefix == (BOS,)
     sources = random_sources(range(4, 55), [EOS], [BOS])
     assert_same_numbers(checkpoint, model, sources)
-    ids, lengths = padded(sources, PAD)
-    mask = (torch.arange(ids.shape[1])[None] < lengths[:, None]).long()
-    rows = model.generate(input_ids=ids, attention_mask=mask, num_beams=1, do_sample=False, max_new_tokens=MADE + 1)
-    expected = until_end(rows.tolist(), EOS)
-    assert_varied(expected, EOS)
-    assert identical(greedy(checkpoint, sources, [BOS]), expected) == INPUTS
+    assert_same_ids(checkpoint, model, sources, [BOS])
 
 
 def test_rates_of_dropout_come_along(tmp_path: Path) -> None:
@@ -122,6 +113,36 @@ def test_options_that_make_another_model(tmp_path: Path, fields: dict[str, Any])
     changed_json(tmp_path / "bart" / "config.json", **fields)
     with pytest.raises(CheckpointError, match=f"{next(iter(fields))} = True is not supported"):
         import_here(tmp_path / "bart", tmp_path / "checkpoint", tokenizer=False)
+
+
+def test_prompts_of_mvp_are_refused(tmp_path: Path) -> None:
+    make(tmp_path / "mvp", "Mvp", use_prompt=True, prompt_length=3, prompt_mid_dim=8)
+    with pytest.raises(CheckpointError, match="use_prompt = True is not supported"):
+        import_here(tmp_path / "mvp", tmp_path / "checkpoint", tokenizer=False)
+
+
+@pytest.mark.parametrize(("codes", "languages"), [("base", 3), ("multi", 7)])
+def test_plbart_texts(codes: str, languages: int, tmp_path: Path) -> None:
+    """Its languages come after a text's end, and the decoder starts from the one of the answer."""
+    spm = sentencepiece_model()
+    make(tmp_path / "plbart", "PLBart", vocabulary=len(pieces(spm)) + 12, forced=None)
+    (tmp_path / "plbart" / "sentencepiece.bpe.model").write_bytes(spm)
+    stated = {"tokenizer_class": "PLBartTokenizer", "language_codes": codes, "src_lang": "python", "tgt_lang": "java"}
+    write_json(tmp_path / "plbart" / "tokenizer_config.json", stated)
+    theirs = transformers.PLBartTokenizer.from_pretrained(str(tmp_path / "plbart"))
+    checkpoint = import_here(tmp_path / "plbart", tmp_path / "checkpoint", target_language="en_XX")
+    ids = {name.strip("_"): token for name, token in theirs.lang_code_to_id.items()}
+    table = checkpoint.tokenizer.languages
+    assert table is not None and table.source == ids and len(ids) == languages and table.source_default == "python"
+    assert checkpoint.config.bos_id == ids["en_XX"]
+    ours = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, checkpoint.config.vocabularies)
+    for language in ids:
+        theirs.src_lang = language
+        for text in ("the cat sees a bird", "unseen 漢字", "a"):
+            encoded, around = ours.encode_source(text, language)
+            assert around.wrap(encoded) == list(theirs(text).input_ids) and around.target_prefix == []
+            known = [token for token in encoded if token != checkpoint.config.unk_id]
+            assert ours.decode(known).strip() == theirs.decode(known, skip_special_tokens=True).strip()
 
 
 # --- byte-level BPE --------------------------------------------------------------------------------------------------

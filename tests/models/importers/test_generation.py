@@ -45,12 +45,16 @@ OUR_NAMES = {
     "begin_suppress_tokens": "begin_suppress",
 }
 FAMILIES = {"m2m100": "M2M100", "bart": "Bart", "mbart": "MBart"}
+# Their sizes by other names: pad starts an answer, and nothing but the id tells it from other tokens.
+OTHERS = {"t5": "T5", "pegasus": "Pegasus"}
 
 
 def make(directory: Path, name: str) -> Any:
     """A model with random weights, saved by `save_pretrained`."""
     if name == "marian":
         return tiny_marian(directory, seed=4)
+    if name in OTHERS:
+        return make_other(directory, name)
     family, special = FAMILIES[name], {"pad_token_id": 1, "eos_token_id": 2, "bos_token_id": 0}
     sizes = {**SIZES, "activation_function": "relu", "decoder_start_token_id": 2, "forced_eos_token_id": None}
     config = getattr(transformers, f"{family}Config")(vocab_size=60, **special, **sizes)
@@ -59,6 +63,20 @@ def make(directory: Path, name: str) -> Any:
     for table in {model.get_encoder().embed_tokens, model.get_decoder().embed_tokens}:
         table.weight.data[1] = 0
     model.lm_head.weight.data[2] *= 2
+    model.tie_weights()
+    model.save_pretrained(directory)
+    return model
+
+
+def make_other(directory: Path, name: str) -> Any:
+    """A T5 with gates, or a Pegasus, likewise."""
+    special = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "forced_eos_token_id": None}
+    t5 = {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2, "feed_forward_proj": "gated-gelu"}
+    sizes = t5 if name == "t5" else SIZES
+    config = getattr(transformers, f"{OTHERS[name]}Config")(vocab_size=60, **special, **sizes)
+    model = getattr(transformers, f"{OTHERS[name]}ForConditionalGeneration")(config).eval()
+    shake(model, 4, scale=1.6)
+    model.lm_head.weight.data[1] *= 2
     model.tie_weights()
     model.save_pretrained(directory)
     return model
@@ -98,7 +116,7 @@ class Imported:
         return rows, made.sequences_scores.tolist()
 
 
-@pytest.fixture(scope="module", params=["marian", *FAMILIES])
+@pytest.fixture(scope="module", params=["marian", *FAMILIES, *OTHERS])
 def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Imported]:
     threads = torch.get_num_threads()
     yield Imported(request.param, tmp_path_factory.mktemp(request.param))
@@ -163,16 +181,20 @@ def _check(
         assert each.score == pytest.approx(score, abs=1e-4 * tokens), ours
 
 
-@pytest.mark.parametrize("family", ["bart-large-cnn", "opus-mt", "mbart-50"])
+@pytest.mark.parametrize("family", ["bart-large-cnn", "opus-mt", "mbart-50", "pegasus-xsum", "t5"])
 def test_a_model_is_searched_by_its_own_settings(family: str, tmp_path: Path) -> None:
     """Settings as the files of these models have them, but for lengths."""
     source = tmp_path / "source"
-    model = make(source, {"bart-large-cnn": "bart", "opus-mt": "marian", "mbart-50": "mbart"}[family])
+    kinds = {"bart-large-cnn": "bart", "opus-mt": "marian", "mbart-50": "mbart", "pegasus-xsum": "pegasus", "t5": "t5"}
+    model = make(source, kinds[family])
     settings: dict[str, Any] = {
         "bart-large-cnn": {"num_beams": 4, "early_stopping": True, "length_penalty": 2.0, "no_repeat_ngram_size": 3,
                            "min_length": 6, "max_length": 15, "forced_eos_token_id": 2},
         "opus-mt": {"num_beams": 6, "max_length": 14, "renormalize_logits": True, "forced_eos_token_id": 0,
                     "bad_words_ids": [[model.config.pad_token_id]]},
+        "pegasus-xsum": {"num_beams": 8, "length_penalty": 0.6, "max_length": 14, "forced_eos_token_id": 1},
+        "t5": {"num_beams": 4, "early_stopping": True, "length_penalty": 2.0, "no_repeat_ngram_size": 3,
+               "min_length": 5, "max_length": 15},
         "mbart-50": {"num_beams": 5, "early_stopping": True, "max_length": 12, "forced_eos_token_id": 2},
     }[family]  # fmt: skip
     for name, value in settings.items():

@@ -472,3 +472,11 @@ def test_a_hub_id(marian: Path, tmp_path: Path) -> None:
         "someone/else is not a local directory, and its download from the hub failed" in refused
         and "LINE BREAK" not in refused
     )
+
+
+def test_the_command_names_each_importer() -> None:
+    """It has a list of its own, so that --help imports no PyTorch."""
+    from txport.models.importers.choice import IMPORTERS
+    from txport.models.importers.command import KINDS
+
+    assert KINDS == tuple(IMPORTERS)

@@ -6,23 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from foreign_models import (
     INPUTS,
     MADE,
     WORDS,
+    assert_same_ids,
     assert_same_numbers,
     assert_varied,
     changed_json,
+    generate,
     greedy,
     identical,
     import_here,
-    padded,
     pieces,
     random_sources,
     sentencepiece_model,
     shake,
-    until_end,
     write_json,
 )
 from txport.exporter.sample import choose_sample
@@ -69,20 +68,6 @@ def make(directory: Path, seed: int = 0, vocabulary: int = 60, **changes: Any) -
     return model
 
 
-def generate(model: Any, sources: list[list[int]], forced: int) -> list[list[int]]:
-    ids, lengths = padded(sources, PAD)
-    mask = (torch.arange(ids.shape[1])[None] < lengths[:, None]).long()
-    rows = model.generate(
-        input_ids=ids,
-        attention_mask=mask,
-        forced_bos_token_id=forced,
-        num_beams=1,
-        do_sample=False,
-        max_new_tokens=MADE + 1,
-    )
-    return until_end(rows.tolist(), EOS)
-
-
 @pytest.mark.parametrize("name", GRID)
 def test_same_numbers_and_ids_as_hugging_face(name: str, tmp_path: Path) -> None:
     model = make(tmp_path / "m2m100", seed=1 if name == "long" else len(name), **GRID[name])
@@ -90,9 +75,7 @@ def test_same_numbers_and_ids_as_hugging_face(name: str, tmp_path: Path) -> None
     assert checkpoint.config.norm == "pre" and checkpoint.tokenizer.target_prefix == ()
     sources = random_sources(range(4, 55), [EOS], [56])
     assert_same_numbers(checkpoint, model, sources)
-    expected = generate(model, sources, FORCED)
-    assert_varied(expected, EOS)
-    assert identical(greedy(checkpoint, sources, [FORCED]), expected) == INPUTS
+    assert_same_ids(checkpoint, model, sources, [FORCED], forced_bos_token_id=FORCED)
 
 
 def test_positions_far_away(tmp_path: Path) -> None:
@@ -164,7 +147,7 @@ def test_an_exported_import_forces_languages_as_hugging_face_does(m2m100: tuple[
     for source, target in (("en", "fr"), ("zu", "de")):
         theirs.src_lang = source
         encoded = [list(theirs(text).input_ids) for text in TEXTS]
-        expected = generate(model, encoded, theirs.get_lang_id(target))
+        expected = generate(model, encoded, forced_bos_token_id=theirs.get_lang_id(target))
         found = translator.translate(TEXTS, max_length=MADE, source_language=source, target_language=target)
         assert [result.ids for result in found] == expected
         assert [
@@ -283,7 +266,7 @@ def test_nllb_gives_the_same_numbers_and_ids_from_texts(
     prefix = ours.encode_source("")[1].target_prefix
     assert prefix == [theirs.convert_tokens_to_ids("fra_Latn")]
     assert_same_numbers(checkpoint, model, sources)
-    expected = generate(model, sources, prefix[0])
+    expected = generate(model, sources, forced_bos_token_id=prefix[0])
     assert_varied(expected, EOS)
     assert identical(greedy(checkpoint, sources, prefix), expected) == INPUTS
 

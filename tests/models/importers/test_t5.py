@@ -8,19 +8,13 @@ import pytest
 import sentencepiece
 import torch
 from foreign_models import (
-    INPUTS,
-    MADE,
     WORDS,
+    assert_same_ids,
     assert_same_numbers,
-    assert_varied,
     changed_json,
-    greedy,
-    identical,
     import_here,
-    padded,
     random_sources,
     shake,
-    until_end,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -73,24 +67,15 @@ def make(directory: Path, family: str = "T5", seed: int = 0, vocabulary: int = 6
     return model
 
 
-def assert_same_ids(checkpoint: Checkpoint, model: Any) -> None:
-    sources = random_sources(range(3, 60), [EOS])
-    ids, lengths = padded(sources, PAD)
-    mask = (torch.arange(ids.shape[1])[None] < lengths[:, None]).long()
-    rows = model.generate(input_ids=ids, attention_mask=mask, num_beams=1, do_sample=False, max_new_tokens=MADE + 1)
-    expected = until_end(rows.tolist(), EOS)
-    assert_varied(expected, EOS)
-    assert identical(greedy(checkpoint, sources), expected) == INPUTS
-
-
 @pytest.mark.parametrize("name", GRID)
 def test_same_numbers_and_ids_as_hugging_face(name: str, tmp_path: Path) -> None:
     family, changes = GRID[name]
     model = make(tmp_path / "theirs", family, **changes)
     checkpoint = import_here(tmp_path / "theirs", tmp_path / "checkpoint", tokenizer=False)
     assert checkpoint.config.tie_projection == (changes.get("tie_word_embeddings") is not False)
-    assert_same_numbers(checkpoint, model, random_sources(range(3, 60), [EOS]))
-    assert_same_ids(checkpoint, model)
+    sources = random_sources(range(3, 60), [EOS])
+    assert_same_numbers(checkpoint, model, sources)
+    assert_same_ids(checkpoint, model, sources)
 
 
 def test_both_layouts_of_names(tmp_path: Path) -> None:

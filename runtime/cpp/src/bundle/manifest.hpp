@@ -109,7 +109,7 @@ struct Languages {
 };
 
 // The tokenizer and the affixes around the ids of a text. Kind "none" works on ids only; kind "tokenizers" is a
-// tokenizer.json, which only the Python runtime reads; of kind "bytes" an id is that of a byte of UTF-8.
+// tokenizer.json, of which C++ has byte-level BPE; of kind "bytes" an id is that of a byte of UTF-8.
 struct TokenizerDescription {
   static constexpr std::int64_t kFirstByte = 3;  // the id of the byte 0 in the kind "bytes"
 

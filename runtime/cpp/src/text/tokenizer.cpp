@@ -6,7 +6,9 @@
 
 #include "bundle/files.hpp"
 #include "errors.hpp"
+#include "text/byte_level.hpp"
 #include "text/pieces.hpp"
+#include "text/side.hpp"
 #include "text/utf8.hpp"
 #include "text/vocabulary.hpp"
 
@@ -28,9 +30,9 @@ std::unique_ptr<SentencePieceProcessor> load_model(const fs::path& path) {
 }
 
 // One side's SentencePiece model (Kudo and Richardson 2018, arXiv:1808.06226) and its vocabulary, if it has one.
-class Side {
+class SentencePieces : public Side {
  public:
-  Side(const fs::path& directory, const TokenizerSide& files, std::int64_t vocabulary, std::int64_t unk)
+  SentencePieces(const fs::path& directory, const TokenizerSide& files, std::int64_t vocabulary, std::int64_t unk)
       : model_(load_model(directory / files.model)) {
     if (files.vocabulary) {
       vocabulary_.emplace(directory / *files.vocabulary, vocabulary, unk);
@@ -41,7 +43,7 @@ class Side {
     }
   }
 
-  Ids encode(std::string_view text) const {
+  Ids encode(std::string_view text) const override {
     Ids ids;
     if (!vocabulary_) {
       std::vector<int> found;
@@ -54,13 +56,13 @@ class Side {
     return vocabulary_->ids(pieces);
   }
 
-  Ids locate(std::string_view text, std::vector<Span>& spans) const {
+  Ids locate(std::string_view text, std::vector<Span>& spans) const override {
     Pieces pieces = read_pieces(model_->EncodeAsSerializedProto(text));
     spans = std::move(pieces.spans);
     return vocabulary_ ? vocabulary_->ids(pieces.texts) : std::move(pieces.ids);
   }
 
-  std::string decode(const Ids& ids) const {
+  std::string decode(const Ids& ids) const override {
     std::string text;
     if (vocabulary_) {
       check(model_->Decode(vocabulary_->pieces(ids), &text));
@@ -84,17 +86,29 @@ class Side {
   }
 };
 
-class SentencePieceTokenizer : public Tokenizer {
+std::shared_ptr<const Side> open_side(const fs::path& directory, const std::string& kind, const TokenizerSide& files,
+                                      std::int64_t vocabulary, std::int64_t unk) {
+  if (kind == "tokenizers") {
+    const fs::path path = directory / files.model;
+    return read_byte_level(read_bundle_file(path, kLargestModel), path.string(), vocabulary);
+  }
+  return std::make_shared<SentencePieces>(directory, files, vocabulary, unk);
+}
+
+// A model for each side, perhaps the same one.
+class TwoSides : public Tokenizer {
  public:
-  SentencePieceTokenizer(const fs::path& directory, const Manifest& manifest)
-      : source_(std::make_shared<Side>(directory, *manifest.tokenizer.source, manifest.model.source_vocabulary,
-                                       manifest.tokens.unk)) {
+  TwoSides(const fs::path& directory, const Manifest& manifest) {
     const TokenizerSide& source = *manifest.tokenizer.source;
     const TokenizerSide& target = *manifest.tokenizer.target;
+    const auto& model = manifest.model;
+    const auto open = [&](const TokenizerSide& files, std::int64_t vocabulary) {
+      return open_side(directory, manifest.tokenizer.kind, files, vocabulary, manifest.tokens.unk);
+    };
     const bool same = source.model == target.model && source.vocabulary == target.vocabulary &&
-                      manifest.model.source_vocabulary == manifest.model.target_vocabulary;
-    target_ = same ? source_
-                   : std::make_shared<Side>(directory, target, manifest.model.target_vocabulary, manifest.tokens.unk);
+                      model.source_vocabulary == model.target_vocabulary;
+    source_ = open(source, model.source_vocabulary);
+    target_ = same ? source_ : open(target, model.target_vocabulary);
   }
 
   Ids encode(std::string_view text) const override { return source_->encode(text); }
@@ -155,11 +169,13 @@ class IdsOnly : public Tokenizer {
 
 std::unique_ptr<Tokenizer> open_tokenizer(const fs::path& directory, const Manifest& manifest) {
   const std::string& kind = manifest.tokenizer.kind;
-  if (kind == "sentencepiece") return std::make_unique<SentencePieceTokenizer>(directory, manifest);
   if (kind == "bytes") return std::make_unique<ByteTokenizer>();
   if (kind == "none") return std::make_unique<IdsOnly>("this bundle has no tokenizer: give it ids (translate_ids)");
-  return std::make_unique<IdsOnly>(
-      "this bundle's tokenizer is a byte-level BPE, which only the Python runtime has: give it ids (translate_ids)");
+  try {
+    return std::make_unique<TwoSides>(directory, manifest);
+  } catch (const InputError& error) {
+    return std::make_unique<IdsOnly>(error.what());  // a tokenizer.json that there is in Python only; ids are as good
+  }
 }
 
 std::string TextStream::add(std::int64_t token_id, bool last) {

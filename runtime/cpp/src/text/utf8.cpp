@@ -50,12 +50,11 @@ std::uint32_t code_point(std::string_view text, std::size_t start, std::size_t l
   return result;
 }
 
-// Category Zs, or bidirectional class WS, B or S: what Python's str.isspace accepts.
-bool is_space(std::uint32_t code) {
-  return between(code, 0x09, 0x0D) || between(code, 0x1C, 0x20) || code == 0x85 || code == 0xA0 || code == 0x1680 ||
-         between(code, 0x2000, 0x200A) || code == 0x2028 || code == 0x2029 || code == 0x202F || code == 0x205F ||
-         code == 0x3000;
-}
+// Whether a byte is one after the first of a character.
+bool continues(char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U; }
+
+// White_Space, or bidirectional class B or S: what Python's str.isspace accepts.
+bool is_space(std::uint32_t code) { return is_white_space(code) || between(code, 0x1C, 0x1F); }
 
 }  // namespace
 
@@ -107,15 +106,51 @@ bool is_blank(std::string_view text) {
   return true;
 }
 
+bool is_white_space(std::uint32_t code) {
+  return between(code, 0x09, 0x0D) || code == 0x20 || code == 0x85 || code == 0xA0 || code == 0x1680 ||
+         between(code, 0x2000, 0x200A) || code == 0x2028 || code == 0x2029 || code == 0x202F || code == 0x205F ||
+         code == 0x3000;
+}
+
 Character character_at(std::string_view text, std::size_t start) {
   const std::size_t length = character_length(text, start);
-  if (length == 0) return {1, false};
-  return {length, is_space(code_point(text, start, length))};
+  if (length == 0) return {1, 0xFFFD, false};
+  const std::uint32_t code = code_point(text, start, length);
+  return {length, code, is_space(code)};
+}
+
+std::size_t character_before(std::string_view text, std::size_t end) { return character_begin(text, end - 1); }
+
+std::size_t character_begin(std::string_view text, std::size_t place) {
+  while (place > 0 && place < text.size() && continues(text[place])) --place;
+  return place;
+}
+
+std::size_t character_end(std::string_view text, std::size_t place) {
+  while (place < text.size() && continues(text[place])) ++place;
+  return place;
+}
+
+std::size_t before_space(std::string_view text, std::size_t end) {
+  while (end > 0) {
+    const std::size_t start = character_before(text, end);
+    if (!is_white_space(character_at(text, start).code)) break;
+    end = start;
+  }
+  return end;
+}
+
+std::size_t after_space(std::string_view text, std::size_t start) {
+  while (start < text.size()) {
+    const Character character = character_at(text, start);
+    if (!is_white_space(character.code)) break;
+    start += character.length;
+  }
+  return start;
 }
 
 std::size_t count_characters(std::string_view text) {
-  const auto begins = [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) != 0x80U; };
-  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), begins));
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char byte) { return !continues(byte); }));
 }
 
 std::size_t certain_length(std::string_view text) {

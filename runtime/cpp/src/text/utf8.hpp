@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,14 +25,30 @@ std::string without_faults(std::string_view bytes);
 // Whether valid UTF-8 is empty or white space only, as Python's str.isspace has it.
 bool is_blank(std::string_view text);
 
-// A character of a text: its bytes, and whether it is white space, as Python's str.isspace has it.
+// Whether a code point has Unicode's property White_Space.
+bool is_white_space(std::uint32_t code);
+
+// A character of a text: its bytes, its code point, and whether it is white space, as Python's str.isspace has it.
 struct Character {
   std::size_t length = 0;
+  std::uint32_t code = 0;
   bool is_space = false;
 };
 
-// The one that begins at `start`, inside the text; a byte that begins none is taken for one.
+// The one that begins at `start`, inside the text; a byte that begins none is taken for U+FFFD.
 Character character_at(std::string_view text, std::size_t start);
+
+// Where the character begins that ends at `end`, which is after the beginning.
+std::size_t character_before(std::string_view text, std::size_t end);
+
+// Where the character of the byte at `place` begins, and where that of the byte before `place` ends; both ends of the
+// text stay as they are.
+std::size_t character_begin(std::string_view text, std::size_t place);
+std::size_t character_end(std::string_view text, std::size_t place);
+
+// Where the white space begins that ends at `end`, and where that ends which begins at `start`; there if there is none.
+std::size_t before_space(std::string_view text, std::size_t end);
+std::size_t after_space(std::string_view text, std::size_t start);
 
 // How many characters valid UTF-8 has.
 std::size_t count_characters(std::string_view text);

@@ -1,0 +1,13 @@
+// What a character is: a letter, a number, white space or another one.
+#pragma once
+
+#include <cstdint>
+
+namespace txport::core {
+
+enum class Kind { other, letter, number, space };
+
+// By Unicode's general categories L and N, and its property White_Space.
+Kind kind_of(std::uint32_t code);
+
+}  // namespace txport::core

@@ -1,0 +1,269 @@
+"""Tokenizers of tokenizer.json and of bytes: C++ against the `tokenizers` library and Hugging Face, by many texts."""
+
+import functools
+import json
+import os
+import random
+import subprocess
+import sys
+import unicodedata
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from foreign_models import import_here, shake
+from txport.exporter.export import ExportOptions, export_bundle
+from txport.runtime.text.tokenizer import Bytes, FromTokenizers, Side
+from txport.runtime.translator import Translator
+
+tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers: pip install 'txport[dev]'")
+
+BUILD = Path(os.environ.get("TXPORT_CPP_BUILD", "/nowhere"))
+SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+ROWS = 3000
+# Beginnings and ends of blocks that are written in: one script each.
+BLOCKS = {
+    "Latin": (0x61, 0x24F), "Greek": (0x370, 0x3FF), "Cyrillic": (0x400, 0x4FF), "Hebrew": (0x590, 0x5F4),
+    "Arabic": (0x600, 0x6FF), "Devanagari": (0x900, 0x97F), "Thai": (0xE00, 0xE5B), "Georgian": (0x10A0, 0x10FF),
+    "kana": (0x3040, 0x30FF), "Han": (0x4E00, 0x9FFF), "Hangul": (0xAC00, 0xD7A3), "emoji": (0x1F300, 0x1F6FF),
+}  # fmt: skip
+BETWEEN = [
+    *" " * 12,
+    *"  \t\n\r\u00a0\u3000\u2009\u0085\u200b\x1c.,!?'\"-_()0123456789½Ⅷ",
+    "'s",
+    "'ll",
+    "<s>",
+    " <mask> ",
+]
+
+pytestmark = pytest.mark.skipif(
+    not (BUILD / "tests" / "txport_tokenizer_door").exists(), reason="needs the C++ build: make cpp"
+)
+
+
+def texts_of_blocks(draw: random.Random, count: int) -> list[str]:
+    """Lines of words of each script in turn, with what stands between words, and now and then another script's."""
+    names = list(BLOCKS)
+    made = []
+    for number in range(count):
+        parts = []
+        for _ in range(draw.randrange(1, 9)):
+            name = names[number % len(names)] if draw.random() < 0.9 else draw.choice(names)
+            parts += ["".join(chr(draw.randint(*BLOCKS[name])) for _ in range(draw.randrange(1, 7)))]
+            parts += [draw.choice(BETWEEN) for _ in range(draw.choice((0, 1, 1, 1, 2, 3)))]
+        made.append("".join(parts))
+    return made
+
+
+def texts_of_bytes(draw: random.Random, count: int) -> list[str]:
+    """Random bytes, where what is no UTF-8 has been replaced, as the runtimes take texts."""
+    return [draw.randbytes(draw.randrange(0, 24)).decode("utf-8", "replace") for _ in range(count)]
+
+
+def texts() -> Iterator[str]:
+    """20,000 lines, or all of those in the file that TXPORT_TEXTS names, and random bytes."""
+    draw = random.Random(0)
+    yield from [
+        "",
+        " ",
+        "  ",
+        "\n",
+        "'",
+        "''s",
+        "'S it's we'll",
+        "a  b",
+        " a",
+        "a ",
+        "<s>a</s> <mask> b",
+        "\x00a",
+        "a\n\nb",
+    ]
+    if "TXPORT_TEXTS" in os.environ:
+        yield from Path(os.environ["TXPORT_TEXTS"]).read_text(encoding="utf-8").split("\n")
+    else:
+        yield from texts_of_blocks(draw, 10_000)
+    yield from texts_of_bytes(draw, 10_000)
+
+
+@functools.cache
+def trained(prefix_space: bool) -> str:
+    bpe = tokenizers.ByteLevelBPETokenizer(add_prefix_space=prefix_space)
+    lines = texts_of_blocks(random.Random(1), 3000) + ["the cat's bird sees what we'll see"] * 50
+    bpe.train_from_iterator(lines, vocab_size=2000, special_tokens=SPECIAL)
+    return str(bpe.to_str())
+
+
+def made(directory: Path, style: str) -> Path:
+    """A tokenizer.json with the parts that a family has."""
+    own = tokenizers.Tokenizer.from_str(trained(style == "blenderbot"))
+    processors, Added = tokenizers.processors, tokenizers.AddedToken
+    pair = ("</s>", 2), ("<s>", 0)
+    if style != "plain":
+        own.post_processor = processors.RobertaProcessing(*pair, add_prefix_space=style == "blenderbot")
+        own.add_special_tokens([Added("<mask>", lstrip=True, special=True)])
+    if style == "codet5":  # its 100 extra ids, and tokens that nothing hides
+        own.add_special_tokens([Added(f"<extra_id_{i}>", lstrip=True, special=True) for i in range(99, -1, -1)])
+        own.add_tokens([Added("été", normalized=True), Added("<é>", rstrip=True, normalized=False)])
+    value = json.loads(own.to_str())
+    if style == "old":  # as releases before 0.20 wrote them
+        value["model"]["merges"] = [" ".join(merge) for merge in value["model"]["merges"]]
+    if style == "unknown":  # of a vocabulary without all bytes
+        del value["model"]["vocab"]["Ð"], value["model"]["vocab"]["z"]
+        value["model"]["merges"] = [merge for merge in value["model"]["merges"] if not {"Ð", "z"} & set("".join(merge))]
+        kept = value["model"]["vocab"]
+        value["model"]["vocab"] = {piece: i for piece, i in kept.items() if not {"Ð", "z"} & set(piece)}
+        value["model"] |= {"unk_token": "<unk>", "fuse_unk": True}
+    (directory / "tokenizer.json").write_text(json.dumps(value))
+    return directory / "tokenizer.json"
+
+
+def by_cpp(kind: str, file: Path | str, given: Sequence[Any], rows: int = ROWS) -> list[Any]:
+    lines = "".join(json.dumps(each) + "\n" for each in given)
+    command = [str(BUILD / "tests" / "txport_tokenizer_door"), kind, str(file), str(rows)]
+    done = subprocess.run(command, input=lines, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.split("\n")[:-1]]
+
+
+def in_characters(text: str, spans: list[list[int]]) -> list[tuple[int, int]]:
+    """Spans of bytes as those of characters."""
+    place, at = {0: 0}, 0
+    for number, character in enumerate(text):
+        at += len(character.encode())
+        place[at] = number + 1
+    return [(place[start], place[end]) for start, end in spans]
+
+
+def random_ids(draw: random.Random, lines: list[list[int]]) -> list[list[int]]:
+    """Parts of encoded texts, whose characters may be cut, and random ids, of which some are none."""
+    cut = [ids[draw.randrange(len(ids)) :][: draw.randrange(1, 20)] for ids in lines if ids]
+    return cut + [[draw.randrange(ROWS + 50) for _ in range(draw.randrange(12))] for _ in range(10_000)]
+
+
+def check(kind: str, file: Path | str, ours: Side) -> None:
+    """Ids, places of ids, and texts of ids."""
+    given = list(texts())
+    answers = by_cpp(kind, file, given)
+    lines = []
+    for text, (ids, spans) in zip(given, answers, strict=True):
+        expected = ours.locate(text)
+        assert (ids, in_characters(text, spans)) == expected, repr(text)
+        lines.append(ids)
+    many = random_ids(random.Random(2), lines)
+    for ids, text in zip(many, by_cpp(kind, file, many), strict=True):
+        assert text == ours.decode(ids), ids
+
+
+@pytest.mark.parametrize("style", ["plain", "bart", "blenderbot", "codet5", "old", "unknown"])
+def test_byte_level_bpe_is_that_of_tokenizers(style: str, tmp_path: Path) -> None:
+    file = made(tmp_path, style)
+    check("tokenizers", file, FromTokenizers(file))
+
+
+def test_bytes_are_those_of_python() -> None:
+    check("bytes", "", Bytes())
+
+
+def test_bytes_are_those_of_byt5() -> None:
+    theirs = pytest.importorskip("transformers", reason="needs transformers: pip install 'txport[dev]'").ByT5Tokenizer()
+    given = [text for text in texts() if not any(token in text for token in theirs.get_added_vocab())]
+    assert len(given) > 10_000
+    for text, (ids, _) in zip(given, by_cpp("bytes", "", given), strict=True):
+        assert ids == theirs.encode(text, add_special_tokens=False), repr(text)
+    many = [[i for i in ids if 3 <= i < 259 + 125] for ids in random_ids(random.Random(3), [])]
+    for ids, text in zip(many, by_cpp("bytes", "", many), strict=True):
+        assert text == theirs.decode(ids, skip_special_tokens=True), ids
+
+
+def test_every_character_of_unicode(tmp_path: Path) -> None:
+    """Each letter continues letters, and each number numbers, as Python's own Unicode says too, which may be older."""
+    file = made(tmp_path, "plain")
+    known = [chr(i) for i in range(sys.maxunicode + 1) if unicodedata.category(chr(i)) not in ("Cn", "Cs")]
+    given = ["".join(f"a{c}1{c}!{c}" for c in known[i : i + 50]) for i in range(0, len(known), 50)]
+    theirs = tokenizers.Tokenizer.from_file(str(file)).encode_batch(given, add_special_tokens=False)
+    for text, (ids, _), their in zip(given, by_cpp("tokenizers", file, given), theirs, strict=True):
+        assert ids == their.ids, ascii(text)
+
+
+def test_a_table_of_letters_that_python_agrees_with() -> None:
+    file = Path(__file__).parents[3] / "runtime" / "cpp" / "src" / "text" / "letters.inc"
+    items = file.read_text().split("\n", 1)[1].replace("{", "").split("}")
+    kinds: dict[int, str] = {}
+    for item in items:
+        if fields := item.strip(", \n"):
+            first, last, kind = fields.split(", ")
+            kinds |= dict.fromkeys(range(int(first, 16), int(last, 16) + 1), kind)
+    for code in range(sys.maxunicode + 1):
+        category = unicodedata.category(chr(code))
+        if category != "Cn":  # perhaps assigned since
+            assert kinds.get(code, "") == (category[0] if category[0] in "LN" else ""), hex(code)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"normalizer": {"type": "NFKC"}}, "normalizer 'NFKC'"),
+        ({"pre_tokenizer": {"type": "Metaspace"}}, "pre_tokenizer 'Metaspace'"),
+        ({"pre_tokenizer": None}, "pre_tokenizer 'none'"),
+        ({"decoder": None}, "decoder 'none'"),
+        ({"model": {"type": "Unigram"}}, "model 'Unigram'"),
+        ({"pre_tokenizer": {"type": "ByteLevel", "use_regex": False}}, "expression"),
+    ],
+)
+def test_what_only_python_has_is_named(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+    file = made(tmp_path, "plain")
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    with pytest.raises(AssertionError, match=f"{words}.*, which only the Python runtime has: give it ids"):
+        by_cpp("tokenizers", file, ["a"])
+    assert by_cpp("tokenizers", file, [[5, 6]]) == [""]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model": {"vocab": 3, "merges": []}}, "has no vocabulary"),
+        ({"added_tokens": [{"id": "x", "content": "<y>"}]}, "is not a tokenizer.json"),
+        ({"added_tokens": [{"id": 5000, "content": "<y>"}]}, "has the id 5000, outside the vocabulary of 3000"),
+        ({"model": {"vocab": {"a": -1}, "merges": []}}, "has the id -1"),
+        ({"model": {"vocab": {"a": 1, "b": 2}, "merges": ["a b"]}}, "lacks the piece 'ab'"),
+        ({"model": {"vocab": {"a": 1}, "merges": ["ab"]}}, "has the merge 'ab', which is no pair"),
+        ({"model": {"vocab": {"a": 1}, "merges": [["a"]]}}, "is not a tokenizer.json"),
+    ],
+)
+def test_damaged_files(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+    file = made(tmp_path, "plain")
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    with pytest.raises(AssertionError, match=words):
+        by_cpp("tokenizers", file, ["a"])
+
+
+@pytest.mark.parametrize("family", ["bart", "codet5"])
+def test_a_bundle_with_byte_level_bpe_is_translated_in_cpp(family: str, tmp_path: Path) -> None:
+    """BART's and CodeT5's directories, from the import to `txport-translate`, which writes what Python does."""
+    transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'txport[dev]'")
+    special = {"vocab_size": ROWS, "pad_token_id": 1, "eos_token_id": 2, "bos_token_id": 0, "decoder_start_token_id": 2}
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "max_position_embeddings": 256}
+    theirs = tmp_path / "theirs"
+    if family == "bart":
+        model = transformers.BartForConditionalGeneration(transformers.BartConfig(**special, **sizes, **heads))
+    else:
+        t5 = {"d_model": 16, "num_layers": 1, "d_ff": 16, "num_heads": 2, "d_kv": 8}
+        model = transformers.T5ForConditionalGeneration(transformers.T5Config(**special, **t5))
+    shake(model, 3, scale=1.6)
+    model.save_pretrained(theirs)
+    file = made(theirs, family)
+    parts = json.loads(file.read_text())["model"]
+    (theirs / "vocab.json").write_text(json.dumps(parts["vocab"]))
+    (theirs / "merges.txt").write_text("".join(" ".join(merge) + "\n" for merge in parts["merges"]))
+    import_here(theirs, tmp_path / "checkpoint")
+    export_bundle(tmp_path / "checkpoint", tmp_path / "bundle", ExportOptions(verify=False))
+    lines = [
+        text for text in texts_of_blocks(random.Random(5), 60) if len(text.split("\n")) == len(text.split("\r")) == 1
+    ]
+    expected = [each.text for each in Translator(tmp_path / "bundle", "cpu").translate(lines, max_length=12)]
+    command = [str(BUILD / "txport-translate"), str(tmp_path / "bundle"), "--max-length", "12"]
+    done = subprocess.run(command, input="\n".join(lines) + "\n", capture_output=True, encoding="utf-8", check=True)
+    assert len({*expected}) > len(lines) // 2
+    assert [" ".join(text.split("\n")) for text in done.stdout.split("\n")[:-1]] == expected
