@@ -289,9 +289,9 @@ typedef struct txport_request {
   { sizeof(txport_request), 0, 0, 0, 0 }
 
 /* Translate one text in the batch that runs, with those of other threads; returns at once. `length` and `options` as
- * for txport_translate_stream. Callbacks come from the thread that decodes, which they hold up, perhaps before this call
- * returns; they may call any function but txport_pending_wait. A text with nothing in it to translate is answered in
- * this call. On success free *pending at any time, before the answer too; with `done`, `pending` may be NULL.
+ * for txport_translate_stream. Callbacks come from the thread that decodes, which they hold up, perhaps before this
+ * call returns; they may call any function but txport_pending_wait. A text with nothing in it to translate is answered
+ * in this call. On success free *pending at any time, before the answer too; with `done`, `pending` may be NULL.
  * TXPORT_RESOURCE_ERROR: 1024 requests wait already. */
 TXPORT_API txport_code txport_submit(const txport_translator* translator, const char* text, size_t length,
                                      const txport_options* options, const txport_request* request,
