@@ -45,8 +45,14 @@ struct txport_stream {
 };
 
 struct txport_pending {
+  // Words, and not an exception: who waits has another thread than who decodes.
+  struct Answer {
+    txport_code code = TXPORT_OK;
+    std::string message;
+    txport::core::Translation translation;
+  };
   std::shared_ptr<txport::core::Ticket> ticket;
-  std::future<txport::core::Translation> answer;  // of a request without `done`
+  std::future<Answer> answer;  // of a request without `done`
 };
 
 namespace {
@@ -269,6 +275,11 @@ void close(const Translator* translator) {
 
 using Listener = txport::core::Listener<Translation, txport::core::Piece>;
 
+// The code of an error, whose message is this thread's then.
+txport_code code_of(const std::exception_ptr& error) {
+  return guarded([&]() -> txport_code { std::rethrow_exception(error); });
+}
+
 // The application's callbacks. What comes from them ends here: they must not throw.
 Listener listener_of(const txport_request& request) {
   Listener listener;
@@ -290,22 +301,25 @@ Listener listener_of(const txport_request& request) {
     give(&result, std::move(one));
     tell(TXPORT_OK, result);
   };
-  listener.failure = [tell](const std::exception_ptr& error) {
-    tell(guarded([&]() -> txport_code { std::rethrow_exception(error); }), nullptr);
-  };
+  listener.failure = [tell](const std::exception_ptr& error) { tell(code_of(error), nullptr); };
   return listener;
 }
 
+using Answer = txport_pending::Answer;
+
 // Keeps the answer for who will wait for it.
-std::future<Translation> promised(Listener& listener) {
-  const auto promise = std::make_shared<std::promise<Translation>>();
-  listener.answer = [promise](Translation translation) { promise->set_value(std::move(translation)); };
-  listener.failure = [promise](const std::exception_ptr& error) { promise->set_exception(error); };
+std::future<Answer> promised(Listener& listener) {
+  const auto promise = std::make_shared<std::promise<Answer>>();
+  listener.answer = [promise](Translation translation) { promise->set_value({TXPORT_OK, "", std::move(translation)}); };
+  listener.failure = [promise](const std::exception_ptr& error) {
+    const txport_code code = code_of(error);
+    promise->set_value({code, txport_message(), {}});
+  };
   return promise->get_future();
 }
 
 // Whether a future is ready, after so many seconds at most; below 0: as many as it takes.
-bool wait(const std::future<Translation>& answer, double seconds) {
+bool wait(const std::future<Answer>& answer, double seconds) {
   constexpr double kMost = 1e9;  // more than any clock counts is for ever
   if (seconds >= 0 && seconds < kMost) {
     return answer.wait_for(std::chrono::duration<double>(seconds)) == std::future_status::ready;
@@ -559,11 +573,13 @@ txport_code txport_submit(const txport_translator* translator, const char* text,
 txport_code txport_pending_wait(txport_pending* pending, double seconds, txport_result** result) noexcept {
   return guarded([&] {
     given(result, "result") = nullptr;
-    std::future<Translation>& answer = given(pending, "pending").answer;
+    std::future<Answer>& answer = given(pending, "pending").answer;
     if (!answer.valid()) throw InputError("the answer was taken already, or goes to `done`: wait for it once");
     if (!wait(answer, seconds)) return TXPORT_WAITING;
+    Answer found = answer.get();
+    if (found.code != TXPORT_OK) return fail(found.code, found.message.c_str());
     std::vector<Translation> one;
-    one.push_back(answer.get());
+    one.push_back(std::move(found.translation));
     give(result, std::move(one));
     return TXPORT_OK;
   });
