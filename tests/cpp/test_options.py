@@ -19,6 +19,7 @@ from option_doors import (
     by_cpp_api,
     by_python,
     by_stream,
+    by_submit,
     multilingual,
 )
 from toy import BUNDLE as TOY
@@ -36,6 +37,11 @@ DOORS = [
     pytest.param(by_command(BUILD / "txport-translate"), id="txport-translate", marks=needs_build),
     pytest.param(by_c(BUILD / "libtxport.so"), id="C", marks=needs_build),
     pytest.param(by_cpp_api(BUILD / "tests" / "txport_options_door"), id="C++", marks=needs_build),
+]
+SUBMITTED = [
+    pytest.param(by_submit, id="Python"),
+    pytest.param(by_c(BUILD / "libtxport.so", submitted=True), id="C", marks=needs_build),
+    pytest.param(by_cpp_api(BUILD / "tests" / "txport_options_door", submitted=True), id="C++", marks=needs_build),
 ]
 
 
@@ -74,3 +80,10 @@ def test_an_option_says_the_same_through_every_door(languages: Path, door: Door,
         assert found == NO_STREAM
     else:
         assert found == expected
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.option}={case.value}")
+@pytest.mark.parametrize("door", SUBMITTED)
+def test_a_submitted_text_is_translated_as_alone(languages: Path, door: Door, case: Case) -> None:
+    options = {**case.others, case.option: case.value}
+    assert door(languages, options) == by_python(languages, options, alone=True)

@@ -112,12 +112,25 @@ def _refused(message: str) -> Outcome:
     return "too long"
 
 
-def by_python(bundle: Path, options: Mapping[str, Any]) -> Outcome:
-    """`Translator.translate`."""
+def by_python(bundle: Path, options: Mapping[str, Any], *, alone: bool = False) -> Outcome:
+    """`Translator.translate`, of all texts or each alone."""
+    translator = Translator(bundle, "cpu")
+    calls = [[text] for text in TEXTS] if alone else [TEXTS]
     try:
-        results = Translator(bundle, "cpu").translate(TEXTS, **options)
+        results = [result for texts in calls for result in translator.translate(texts, **options)]
     except (InputError, BundleError) as error:
         return _refused(str(error))
+    return _outcome([[(each.ids, each.scores) for each in result.hypotheses or (result,)] for result in results])
+
+
+def by_submit(bundle: Path, options: Mapping[str, Any]) -> Outcome:
+    """`Translator.submit`, all texts in one batch."""
+    with Translator(bundle, "cpu") as translator:
+        try:
+            futures = [translator.submit(text, **options) for text in TEXTS]
+            results = [future.result(60) for future in futures]
+        except (InputError, BundleError) as error:
+            return _refused(str(error))
     return _outcome([[(each.ids, each.scores) for each in result.hypotheses or (result,)] for result in results])
 
 
@@ -157,11 +170,12 @@ def _flags(name: str, value: Any) -> Iterator[str]:
             yield str(one)
 
 
-def by_cpp_api(program: Path) -> Door:
-    """txport.hpp, through tests/cpp/abi/options_door.cpp."""
+def by_cpp_api(program: Path, *, submitted: bool = False) -> Door:
+    """txport.hpp, through tests/cpp/abi/options_door.cpp: one call of all texts, or each submitted."""
 
     def door(bundle: Path, options: Mapping[str, Any]) -> Outcome:
-        done = _run([program, bundle, *(word for item in options.items() for word in _assignments(*item))])
+        words = [word for item in options.items() for word in _assignments(*item)]
+        done = _run([program, bundle, *words, *["submitted"] * submitted])
         if done.returncode:
             return _refused(done.stderr.decode())
         lines = [[each.split("|") for each in line.split(";")[:-1]] for line in done.stdout.decode().splitlines()]
@@ -284,8 +298,8 @@ def c_options(options: Mapping[str, Any]) -> COptions:
     return result
 
 
-def by_c(library_path: Path) -> Door:
-    """libtxport.so, by ctypes."""
+def by_c(library_path: Path, *, submitted: bool = False) -> Door:
+    """libtxport.so, by ctypes: one call of all texts, or each submitted."""
 
     def door(bundle: Path, options: Mapping[str, Any]) -> Outcome:
         library = ctypes.CDLL(str(library_path))
@@ -294,26 +308,57 @@ def by_c(library_path: Path) -> Door:
         library.txport_result_scores.restype = ctypes.POINTER(ctypes.c_double)
         library.txport_result_hypotheses.restype = ctypes.c_void_p
         library.txport_result_count.restype = ctypes.c_size_t
-        translator, result = ctypes.c_void_p(), ctypes.c_void_p()
+        translator = ctypes.c_void_p()
         assert library.txport_open(str(bundle).encode(), None, ctypes.byref(translator)) == 0
-        texts = (ctypes.c_char_p * len(TEXTS))(*(text.encode() for text in TEXTS))
         asked = ctypes.byref(c_options(options))
-        code = library.txport_translate(
-            translator, texts, None, ctypes.c_size_t(len(TEXTS)), asked, ctypes.byref(result)
-        )
         try:
-            if code:
-                return _refused(library.txport_message().decode())
-            results = []
-            for index in range(len(TEXTS)):
-                several = library.txport_result_hypotheses(result, ctypes.c_size_t(index))
-                results.append(_read(library, several) if several else _read(library, result)[index : index + 1])
-            return _outcome(results)
+            results = (_submitted if submitted else _called)(library, translator, asked)
+            return _refused(library.txport_message().decode()) if results is None else _outcome(results)
         finally:
-            library.txport_result_free(result)
             library.txport_close(translator)
 
     return door
+
+
+_Read = list[list[tuple[list[int], list[float] | None]]]
+
+
+def _called(library: ctypes.CDLL, translator: ctypes.c_void_p, asked: object) -> _Read | None:
+    """What one call makes of all texts; None if it failed."""
+    texts = (ctypes.c_char_p * len(TEXTS))(*(text.encode() for text in TEXTS))
+    result = ctypes.c_void_p()
+    count = ctypes.c_size_t(len(TEXTS))
+    if library.txport_translate(translator, texts, None, count, asked, ctypes.byref(result)):
+        return None
+    return _hypotheses(library, result, len(TEXTS))
+
+
+def _submitted(library: ctypes.CDLL, translator: ctypes.c_void_p, asked: object) -> _Read | None:
+    """What the queue makes of the texts, all submitted before the first is waited for; None if one was refused."""
+    handles = [ctypes.c_void_p() for _ in TEXTS]
+    results: _Read | None = []
+    for text, handle in zip(TEXTS, handles, strict=True):
+        whole = ctypes.c_size_t(-1)  # SIZE_MAX: up to its NUL
+        if library.txport_submit(translator, text.encode(), whole, asked, None, ctypes.byref(handle)):
+            results = None
+            break
+    for handle in handles:
+        result = ctypes.c_void_p()
+        if results is not None:
+            assert library.txport_pending_wait(handle, ctypes.c_double(60), ctypes.byref(result)) == 0
+            results += _hypotheses(library, result, 1)
+        library.txport_pending_free(handle)
+    return results
+
+
+def _hypotheses(library: ctypes.CDLL, result: ctypes.c_void_p, count: int) -> _Read:
+    """Ids and scores of each hypothesis of each sentence; frees the result."""
+    found = []
+    for index in range(count):
+        several = library.txport_result_hypotheses(result, ctypes.c_size_t(index))
+        found.append(_read(library, several) if several else _read(library, result)[index : index + 1])
+    library.txport_result_free(result)
+    return found
 
 
 def _read(library: ctypes.CDLL, result: object) -> list[tuple[list[int], list[float] | None]]:

@@ -145,6 +145,8 @@ class Engine {
   virtual std::int64_t vocabulary() const = 0;  // logits of a row
   // Steps that are worth making before the host polls; 1 where polling costs nothing.
   virtual std::int64_t poll() const = 0;
+  // Whether short sources beside long ones cost nothing: no padding is computed.
+  virtual bool ragged() const { return false; }
   // The length of the first caches of a batch of sources of up to `source` tokens; they double when a row has filled
   // them. As short as possible where longer ones make a step more expensive.
   virtual std::int64_t first_target(std::int64_t /*source*/) const { return kFirstTarget; }

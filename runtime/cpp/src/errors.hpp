@@ -49,6 +49,18 @@ class CheckFailed : public Error {
   using Error::Error;
 };
 
+// A request that was given up before it had an answer.
+class Cancelled : public Error {
+ public:
+  using Error::Error;
+};
+
+// A request that had no answer at its deadline.
+class DeadlineExceeded : public Error {
+ public:
+  using Error::Error;
+};
+
 // Whether a library reports in its own words that memory is exhausted.
 bool is_out_of_memory(const std::string& message);
 

@@ -51,6 +51,7 @@ Translator::Translator(const std::filesystem::path& bundle, TranslatorOptions op
   engine_ = open_engine(bundle, manifest_, choice, {options_.threads, many}, options_.warn);
   reason_ = choice.reason;
   scorer_ = std::make_unique<Scorer>(bundle, manifest_, *tokenizer_, *engine_, options_.threads);
+  queue_ = std::make_unique<Queue>(*engine_, SearchOptions{options_.batch, options_.batch_tokens});
   if (options_.batch) check_between("batch", *options_.batch, 1, engine_->limits().batch, "the most of this bundle");
 }
 
@@ -81,6 +82,48 @@ std::vector<Translation> Translator::translate_ids(const std::vector<Ids>& sourc
   asked.reserve(sources.size());
   for (const Ids& source : sources) asked.push_back(shared.of_ids(source, asked.size() + 1));
   return translations(asked, shared.options());
+}
+
+namespace {
+
+// A sentence in the queue, and what belongs to it.
+struct Submitted {
+  std::string text;  // that the sentence refers to
+  Sentence sentence;
+  Options options;
+  TextStream pieces;
+  Listener<Translation, Piece> listener;
+};
+
+}  // namespace
+
+std::shared_ptr<Ticket> Translator::submit(std::string_view sentence, const Options& options,
+                                           Listener<Translation, Piece> listener, std::optional<double> seconds) const {
+  const Call shared = call(options);
+  const auto asked = std::make_shared<Submitted>(
+      Submitted{std::string(sentence), {}, shared.options(), TextStream(*tokenizer_), std::move(listener)});
+  auto found = shared.sentence(asked->text, "the sentence");
+  if (found && asked->listener.part) check_streams(found->request.search);
+  if (!found) {
+    Translation nothing;
+    if (options.scores) nothing.scores.emplace();
+    asked->listener.answer(std::move(nothing));
+    return std::make_shared<Ticket>();
+  }
+  asked->sentence = std::move(*found);
+  Listener<Result, Token> of_ids;
+  of_ids.answer = [this, asked](Result result) {
+    std::vector<Result> results;
+    results.push_back(std::move(result));
+    asked->listener.answer(std::move(built({asked->sentence}, std::move(results), asked->options).front()));
+  };
+  of_ids.failure = asked->listener.failure;
+  if (asked->listener.part) {
+    of_ids.part = [asked](const Token& token) {
+      asked->listener.part({token.id, asked->pieces.add(token.id, token.last), token.score});
+    };
+  }
+  return queue_->submit(asked->sentence.request, std::move(of_ids), seconds);
 }
 
 std::vector<Score> Translator::score(const std::vector<std::string_view>& sentences, const std::vector<Answer>& answers,
@@ -142,7 +185,11 @@ std::vector<Translation> Translator::translations(const std::vector<Sentence>& s
   requests.reserve(sentences.size());
   for (const Sentence& sentence : sentences) requests.push_back(sentence.request);
   const SearchOptions search{options_.batch, options_.batch_tokens, options_.workers};
-  std::vector<Result> results = decode_all(*engine_, std::move(requests), search);
+  return built(sentences, decode_all(*engine_, std::move(requests), search), options);
+}
+
+std::vector<Translation> Translator::built(const std::vector<Sentence>& sentences, std::vector<Result> results,
+                                           const Options& options) const {
   const bool aligned = options.alignments || options.attention;
   std::vector<Sentence> asked;  // once for each hypothesis
   std::vector<Translation> made;

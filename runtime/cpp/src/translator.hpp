@@ -15,6 +15,7 @@
 #include "results.hpp"
 #include "scoring.hpp"
 #include "search/decoding.hpp"
+#include "search/queue.hpp"
 #include "text/requests.hpp"
 #include "text/tokenizer.hpp"
 
@@ -69,6 +70,18 @@ class Translator {
   // Alignments are of tokens then: a source has no characters.
   std::vector<Translation> translate_ids(const std::vector<Ids>& sources, const Options& options) const;
 
+  // Translate one sentence in the batch that runs; any thread may do so at any time. `seconds`: the time to a deadline,
+  // after which the failure is a DeadlineExceeded. What the listener is told comes from the thread that decodes, or in
+  // this call if there is nothing in the sentence to translate.
+  // Throws as `translate`, and InputError: parts are asked of a search that has several answers, or the queue was
+  // closed. ResourceError: kMostWaiting requests wait. The listener hears nothing then.
+  std::shared_ptr<Ticket> submit(std::string_view sentence, const Options& options,
+                                 Listener<Translation, Piece> listener,
+                                 std::optional<double> seconds = std::nullopt) const;
+
+  // What answers submitted sentences.
+  Queue& queue() const { return *queue_; }
+
   // How likely the model takes a given translation of each sentence for; see `Scorer`, as for the two that follow.
   std::vector<Score> score(const std::vector<std::string_view>& sentences, const std::vector<Answer>& answers,
                            const Options& options) const;
@@ -96,10 +109,13 @@ class Translator {
   std::unique_ptr<Engine> engine_;
   std::string reason_;
   std::unique_ptr<Scorer> scorer_;  // uses all of these
+  std::unique_ptr<Queue> queue_;    // the same
 
   // Throws InputError: an option cannot be used. BundleError: the bundle lacks the graph that it needs.
   Call call(const Options& options) const;
   std::vector<Translation> translations(const std::vector<Sentence>& sentences, const Options& options) const;
+  std::vector<Translation> built(const std::vector<Sentence>& sentences, std::vector<Result> results,
+                                 const Options& options) const;
   Translation translation(const Sentence& sentence, Hypothesis hypothesis) const;
 };
 

@@ -1,6 +1,6 @@
 // The options of the C++ API for tests/cpp/test_options.py: translates standard input, line by line, with options given
-// as name=value, and writes for each line the hypotheses, each with a semicolon behind it: ids and, after a bar,
-// scores.
+// as name=value, or submits the lines if its last argument says so, and writes for each line the hypotheses, each with
+// a semicolon behind it: ids and, after a bar, scores.
 
 #include <iomanip>
 #include <iostream>
@@ -63,11 +63,21 @@ void write(const txport::Translation& result) {
   std::cout << ";";
 }
 
-void translate(const std::string& bundle, const txport::Options& options) {
+std::vector<txport::Translation> submitted(const txport::Translator& translator, const std::vector<std::string>& lines,
+                                           const txport::Options& options) {
+  std::vector<txport::Pending> pending;
+  for (const std::string& line : lines) pending.push_back(translator.submit(line, options));
+  std::vector<txport::Translation> results;
+  for (txport::Pending& each : pending) results.push_back(each.get());
+  return results;
+}
+
+void translate(const std::string& bundle, const txport::Options& options, bool submits) {
   const txport::Translator translator(bundle);
   std::vector<std::string> lines;
   for (std::string line; std::getline(std::cin, line);) lines.push_back(line);
-  for (const txport::Translation& result : translator.translate(lines, options)) {
+  const auto results = submits ? submitted(translator, lines, options) : translator.translate(lines, options);
+  for (const txport::Translation& result : results) {
     if (result.hypotheses.empty()) write(result);
     for (const txport::Translation& each : result.hypotheses) write(each);
     std::cout << "\n";
@@ -78,13 +88,14 @@ void translate(const std::string& bundle, const txport::Options& options) {
 
 int main(int argc, char** argv) {
   txport::Options options;
+  const bool submits = std::string(argv[argc - 1]) == "submitted";
   try {
-    for (int i = 2; i < argc; ++i) {
+    for (int i = 2; i < argc - (submits ? 1 : 0); ++i) {
       const std::string argument = argv[i];
       const auto equals = argument.find('=');
       kSetters.at(argument.substr(0, equals))(options, argument.substr(equals + 1));
     }
-    translate(argv[1], options);
+    translate(argv[1], options, submits);
   } catch (const std::exception& error) {
     std::cerr << error.what() << "\n";
     return 2;

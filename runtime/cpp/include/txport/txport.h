@@ -3,12 +3,12 @@
  * Handles are opaque. Each function that can fail returns a txport_code, and txport_message() then has one sentence
  * that names the file, the value and the way out. Nothing here throws, exits or prints. Text is UTF-8.
  *
- * Threads: any number of threads may use a translator at once, over one set of weights. A result or a stream belongs to
- * one thread at a time.
+ * Threads: any number of threads may use a translator at once, over one set of weights. A result, a stream or a pending
+ * answer belongs to one thread at a time.
  *
- * Lifetime: what a result or a translator points to is gone when it is closed. Results and streams may outlive their
- * translator. As with free(), it is undefined to use a handle that was closed, to close one twice, or to close one
- * while another thread uses it; NULL is always safe.
+ * Lifetime: what a result or a translator points to is gone when it is closed. Results, streams and pending answers may
+ * outlive their translator. As with free(), it is undefined to use a handle that was closed, to close one twice, or to
+ * close one while another thread uses it; NULL is always safe.
  */
 #ifndef TXPORT_TXPORT_H
 #define TXPORT_TXPORT_H
@@ -32,18 +32,21 @@ extern "C" {
 typedef struct txport_translator txport_translator;
 typedef struct txport_result txport_result;
 typedef struct txport_stream txport_stream;
+typedef struct txport_pending txport_pending;
 
 typedef enum txport_code {
   TXPORT_OK = 0,
-  TXPORT_INPUT_ERROR = 1,     /* the caller's fault: an argument, an option or a text that cannot be used */
-  TXPORT_BUNDLE_ERROR = 2,    /* a bundle that is incomplete, changed, of a newer format, or does not run here */
-  TXPORT_CHECK_FAILED = 3,    /* a self-check that ran to its end and found a difference */
-  TXPORT_CANCELLED = 4,       /* the callback asked to stop, or threw */
-  TXPORT_RESOURCE_ERROR = 5,  /* not enough memory, of the host or of a GPU: retry later, or with a smaller batch */
-  TXPORT_INTERNAL_ERROR = 6,  /* a bug in txport or in a library under it: please report the message */
-  TXPORT_END = 7,             /* a stream has no more tokens; no error, and no message */
-  TXPORT_ENGINE_ERROR = 8,    /* a library or a GPU failed; if it was a GPU, open the bundle again */
-  TXPORT_MISSING_LIBRARY = 9, /* a library or a driver that is not installed or cannot be loaded */
+  TXPORT_INPUT_ERROR = 1,        /* the caller's fault: an argument, an option or a text that cannot be used */
+  TXPORT_BUNDLE_ERROR = 2,       /* a bundle that is incomplete, changed, of a newer format, or does not run here */
+  TXPORT_CHECK_FAILED = 3,       /* a self-check that ran to its end and found a difference */
+  TXPORT_CANCELLED = 4,          /* the callback asked to stop, or threw; or the request was cancelled */
+  TXPORT_RESOURCE_ERROR = 5,     /* not enough memory, of the host or of a GPU: retry later, or with a smaller batch */
+  TXPORT_INTERNAL_ERROR = 6,     /* a bug in txport or in a library under it: please report the message */
+  TXPORT_END = 7,                /* a stream has no more tokens; no error, and no message */
+  TXPORT_ENGINE_ERROR = 8,       /* a library or a GPU failed; if it was a GPU, open the bundle again */
+  TXPORT_MISSING_LIBRARY = 9,    /* a library or a driver that is not installed or cannot be loaded */
+  TXPORT_DEADLINE_EXCEEDED = 10, /* a request had no answer at its deadline */
+  TXPORT_WAITING = 11,           /* there is no answer yet; no error, and no message */
 } txport_code;
 
 /* Takes one sentence of warning, in the thread of the call that causes it. Must not throw. */
@@ -265,6 +268,47 @@ TXPORT_API txport_code txport_stream_open(const txport_translator* translator, c
 TXPORT_API txport_code txport_stream_next(txport_stream* stream, int64_t* id, const char** text, size_t* length,
                                           double* score) TXPORT_NOEXCEPT;
 TXPORT_API void txport_stream_close(txport_stream* stream) TXPORT_NOEXCEPT;
+
+/* Takes the answer to a request, once: TXPORT_OK and a result of one sentence, which the callback frees; or another
+ * code and NULL, and txport_message() says why. No other callback of the request follows. Must return at once, and not
+ * throw.
+ */
+typedef void (*txport_done)(void* user, txport_code code, txport_result* result);
+
+/* How to answer a request. Begin with TXPORT_REQUEST_INIT: every zero is the default. New fields come at the end, and
+ * `struct_size` says which ones the application knows. */
+typedef struct txport_request {
+  size_t struct_size; /* sizeof(txport_request) */
+  double seconds;     /* time to its deadline; 0: none */
+  txport_done done;   /* NULL: wait for the answer by txport_pending_wait */
+  txport_token token; /* takes each token as it is made, and must return at once; NULL: nobody listens */
+  void* user;         /* passed to `done` and `token` */
+} txport_request;
+
+#define TXPORT_REQUEST_INIT \
+  { sizeof(txport_request), 0, 0, 0, 0 }
+
+/* Translate one text in the batch that runs, with those of other threads; returns at once. `length` and `options` as
+ * for txport_translate_stream. Callbacks come from the thread that decodes, which they hold up, perhaps before this
+ * call returns; they may call any function but txport_pending_wait. A text with nothing in it to translate is answered
+ * in this call. On success free *pending at any time, before the answer too; with `done`, `pending` may be NULL.
+ * TXPORT_RESOURCE_ERROR: 1024 requests wait already. */
+TXPORT_API txport_code txport_submit(const txport_translator* translator, const char* text, size_t length,
+                                     const txport_options* options, const txport_request* request,
+                                     txport_pending** pending) TXPORT_NOEXCEPT;
+/* The answer to a request without `done`: waits for it so many seconds at most, 0 to look only; below 0: as long as it
+ * takes. TXPORT_WAITING if there is none yet. Any other code is the request's own, and comes once; with TXPORT_OK, free
+ * *result at the end. */
+TXPORT_API txport_code txport_pending_wait(txport_pending* pending, double seconds,
+                                           txport_result** result) TXPORT_NOEXCEPT;
+/* Give up a request, in any thread: its place in the batch is free after the step that is under way, and its answer is
+ * TXPORT_CANCELLED, unless it has been answered. */
+TXPORT_API void txport_pending_cancel(txport_pending* pending) TXPORT_NOEXCEPT;
+/* Free the handle; cancels nothing. */
+TXPORT_API void txport_pending_free(txport_pending* pending) TXPORT_NOEXCEPT;
+/* Take no more requests by txport_submit, and return when those that are here have their answers; at once in a
+ * callback. txport_close without it cancels them. */
+TXPORT_API txport_code txport_drain(const txport_translator* translator) TXPORT_NOEXCEPT;
 
 #ifdef __cplusplus
 }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <future>
 #include <limits>
 #include <memory>
 #include <new>
@@ -62,6 +63,18 @@ class EngineError : public Error {
 
 // A library or a driver that is not installed or cannot be loaded.
 class MissingLibrary : public Error {
+ public:
+  using Error::Error;
+};
+
+// A request that was given up before it had an answer.
+class Cancelled : public Error {
+ public:
+  using Error::Error;
+};
+
+// A request that had no answer at its deadline.
+class DeadlineExceeded : public Error {
  public:
   using Error::Error;
 };
@@ -194,8 +207,12 @@ inline void check(txport_code code) {
   switch (code) {
     case TXPORT_OK:
     case TXPORT_END:
-    case TXPORT_CANCELLED:
+    case TXPORT_WAITING:
       return;
+    case TXPORT_CANCELLED:
+      throw Cancelled(message());
+    case TXPORT_DEADLINE_EXCEEDED:
+      throw DeadlineExceeded(message());
     case TXPORT_INPUT_ERROR:
       throw InputError(message());
     case TXPORT_BUNDLE_ERROR:
@@ -297,6 +314,9 @@ struct FreeResult {
 struct CloseStream {
   void operator()(txport_stream* handle) const noexcept { txport_stream_close(handle); }
 };
+struct FreePending {
+  void operator()(txport_pending* handle) const noexcept { txport_pending_free(handle); }
+};
 
 using Result = std::unique_ptr<txport_result, FreeResult>;
 
@@ -364,6 +384,36 @@ inline void check_pairs(std::size_t sentences, std::size_t translations) {
                    " translations: give one for each");
 }
 
+// What the callbacks of a request know.
+struct Request {
+  std::promise<Translation> answer;
+  std::function<bool(const Piece&)> take;
+  std::exception_ptr thrown;  // by `take`
+
+  // Gives a token to `take`; not 0 if it wants no more.
+  static int token(void* user, std::int64_t id, const char* text, std::size_t length, double score) noexcept {
+    auto* request = static_cast<Request*>(user);
+    try {
+      return request->take({id, std::string(text, length), score}) ? 0 : 1;
+    } catch (...) {
+      request->thrown = std::current_exception();
+      return 1;
+    }
+  }
+
+  static void done(void* user, txport_code code, txport_result* handle) noexcept {
+    const std::unique_ptr<Request> request(static_cast<Request*>(user));
+    const Result result(handle);
+    try {
+      if (request->thrown) std::rethrow_exception(request->thrown);
+      check(code);
+      request->answer.set_value(std::move(collect(handle).front()));
+    } catch (...) {
+      request->answer.set_exception(std::current_exception());
+    }
+  }
+};
+
 // Items as the C ABI takes them: the address and the length of each.
 template <typename T>
 struct Listed {
@@ -406,7 +456,21 @@ class Stream {
   std::unique_ptr<txport_stream, detail::CloseStream> handle_;
 };
 
-// A bundle, ready to translate. Threads may share one.
+// An answer to come: a std::future that can be cancelled. It may outlive its translator, and be dropped before the
+// answer has come, which cancels nothing.
+class Pending : public std::future<Translation> {
+ public:
+  // Give up the request, in any thread: `get` throws Cancelled then, unless it has been answered.
+  void cancel() const noexcept { txport_pending_cancel(handle_.get()); }
+
+ private:
+  friend class Translator;
+  Pending(std::future<Translation> answer, txport_pending* handle)
+      : std::future<Translation>(std::move(answer)), handle_(handle) {}
+  std::unique_ptr<txport_pending, detail::FreePending> handle_;
+};
+
+// A bundle, ready to translate. Threads may share one. Its end cancels what was submitted and has no answer.
 class Translator {
  public:
   // Open the directory that tx-export wrote. Throws BundleError, InputError.
@@ -518,6 +582,31 @@ class Translator {
     detail::check(txport_stream_open(handle_.get(), sentence.data(), sentence.size(), &asked, &handle));
     return Stream(handle);
   }
+
+  // Translate one sentence in the batch that runs, with those of other threads; returns at once. `get` of the answer
+  // throws as `translate`; DeadlineExceeded if there is none after so many seconds (0: any number); Cancelled.
+  // `take` gets each token as it is made, in the thread that decodes, so it must return at once; false, or what it
+  // throws, ends the request. Throws InputError; ResourceError: 1024 requests wait already.
+  Pending submit(const std::string& sentence, const Options& options = {}, double seconds = 0,
+                 std::function<bool(const Piece&)> take = nullptr) const {
+    const detail::Words words(options);
+    const txport_options asked = detail::to_c(options, words);
+    auto listener = std::make_unique<detail::Request>();
+    listener->take = std::move(take);
+    txport_request request = TXPORT_REQUEST_INIT;
+    request.seconds = seconds;
+    request.done = detail::Request::done;
+    request.token = listener->take ? detail::Request::token : nullptr;
+    request.user = listener.get();
+    std::future<Translation> answer = listener->answer.get_future();
+    txport_pending* handle = nullptr;
+    detail::check(txport_submit(handle_.get(), sentence.data(), sentence.size(), &asked, &request, &handle));
+    static_cast<void>(listener.release());  // `done` has it
+    return Pending(std::move(answer), handle);
+  }
+
+  // Submit no more, and return when what was submitted has its answers.
+  void drain() const { detail::check(txport_drain(handle_.get())); }
 
   // Translate the bundle's golden cases. Throws CheckFailed if what comes out differs from what did when it was made.
   void self_check() const { detail::check(txport_self_check(handle_.get())); }

@@ -38,6 +38,10 @@ txport_code fail_with_current_exception() noexcept {
     return fail(TXPORT_ENGINE_ERROR, error.what());
   } catch (const core::MissingLibrary& error) {
     return fail(TXPORT_MISSING_LIBRARY, error.what());
+  } catch (const core::Cancelled& error) {
+    return fail(TXPORT_CANCELLED, error.what());
+  } catch (const core::DeadlineExceeded& error) {
+    return fail(TXPORT_DEADLINE_EXCEEDED, error.what());
   } catch (const std::bad_alloc&) {
     return fail(TXPORT_RESOURCE_ERROR, "out of memory: use a smaller batch, or free some");
   } catch (const std::exception& error) {

@@ -3,12 +3,15 @@
 #include "txport/txport.h"
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -39,6 +42,17 @@ struct txport_stream {
   std::shared_ptr<const txport::core::Translator> translator;
   txport::core::PieceStream pieces;
   txport::core::Piece last{};  // pointers of the last token refer to it
+};
+
+struct txport_pending {
+  // Words, and not an exception: who waits has another thread than who decodes.
+  struct Answer {
+    txport_code code = TXPORT_OK;
+    std::string message;
+    txport::core::Translation translation;
+  };
+  std::shared_ptr<txport::core::Ticket> ticket;
+  std::future<Answer> answer;  // of a request without `done`
 };
 
 namespace {
@@ -250,6 +264,70 @@ bool take(txport_token token, void* user, const txport::core::Piece& piece) {
   return false;
 }
 
+// Who has the last of a translator may be a callback of its queue, in the very thread that must end before it can.
+void close(const Translator* translator) {
+  if (translator->queue().is_own_thread()) {
+    std::thread([translator] { delete translator; }).detach();
+  } else {
+    delete translator;
+  }
+}
+
+using Listener = txport::core::Listener<Translation, txport::core::Piece>;
+
+// The code of an error, whose message is this thread's then.
+txport_code code_of(const std::exception_ptr& error) {
+  return guarded([&]() -> txport_code { std::rethrow_exception(error); });
+}
+
+// The application's callbacks. What comes from them ends here: they must not throw.
+Listener listener_of(const txport_request& request) {
+  Listener listener;
+  if (request.token != nullptr) {
+    listener.part = [token = request.token, user = request.user](const txport::core::Piece& piece) {
+      if (!take(token, user, piece)) throw txport::core::Cancelled(txport_message());
+    };
+  }
+  const auto tell = [done = request.done, user = request.user](txport_code code, txport_result* result) {
+    try {
+      done(user, code, result);
+    } catch (...) {
+    }
+  };
+  listener.answer = [tell](Translation translation) {
+    std::vector<Translation> one;
+    one.push_back(std::move(translation));
+    txport_result* result = nullptr;
+    give(&result, std::move(one));
+    tell(TXPORT_OK, result);
+  };
+  listener.failure = [tell](const std::exception_ptr& error) { tell(code_of(error), nullptr); };
+  return listener;
+}
+
+using Answer = txport_pending::Answer;
+
+// Keeps the answer for who will wait for it.
+std::future<Answer> promised(Listener& listener) {
+  const auto promise = std::make_shared<std::promise<Answer>>();
+  listener.answer = [promise](Translation translation) { promise->set_value({TXPORT_OK, "", std::move(translation)}); };
+  listener.failure = [promise](const std::exception_ptr& error) {
+    const txport_code code = code_of(error);
+    promise->set_value({code, txport_message(), {}});
+  };
+  return promise->get_future();
+}
+
+// Whether a future is ready, after so many seconds at most; below 0: as many as it takes.
+bool wait(const std::future<Answer>& answer, double seconds) {
+  constexpr double kMost = 1e9;  // more than any clock counts is for ever
+  if (seconds >= 0 && seconds < kMost) {
+    return answer.wait_for(std::chrono::duration<double>(seconds)) == std::future_status::ready;
+  }
+  answer.wait();
+  return true;
+}
+
 }  // namespace
 
 txport_code txport_open(const char* bundle, const txport_translator_options* options,
@@ -257,13 +335,17 @@ txport_code txport_open(const char* bundle, const txport_translator_options* opt
   return guarded([&] {
     given(translator, "translator") = nullptr;
     given(bundle, "bundle");
-    auto opened = std::make_shared<const Translator>(bundle, options_of(options));
+    std::shared_ptr<const Translator> opened(new Translator(bundle, options_of(options)), close);
     *translator = std::make_unique<txport_translator>(txport_translator{std::move(opened)}).release();
     return TXPORT_OK;
   });
 }
 
-void txport_close(txport_translator* translator) noexcept { delete translator; }
+void txport_close(txport_translator* translator) noexcept {
+  // Streams may keep the rest of it.
+  if (translator != nullptr) translator->translator->queue().close(false);
+  delete translator;
+}
 
 txport_code txport_manifest(const txport_translator* translator, const char** json) noexcept {
   return guarded([&] {
@@ -468,3 +550,50 @@ txport_code txport_stream_next(txport_stream* stream, std::int64_t* id, const ch
 }
 
 void txport_stream_close(txport_stream* stream) noexcept { delete stream; }
+
+txport_code txport_submit(const txport_translator* translator, const char* text, std::size_t length,
+                          const txport_options* options, const txport_request* request,
+                          txport_pending** pending) noexcept {
+  return guarded([&] {
+    const auto fields = read_options(request, sizeof(txport_request), "txport_request");
+    if (pending != nullptr) *pending = nullptr;
+    if (fields.done == nullptr) given(pending, "pending");
+    const Translator& opened = given(translator);
+    const std::string_view view = view_of(&given(text, "text"), length);
+    auto made = std::make_unique<txport_pending>();
+    Listener listener = listener_of(fields);
+    if (fields.done == nullptr) made->answer = promised(listener);
+    const auto seconds = fields.seconds == 0 ? std::nullopt : std::optional(fields.seconds);
+    made->ticket = opened.submit(view, options_of(options), std::move(listener), seconds);
+    if (pending != nullptr) *pending = made.release();
+    return TXPORT_OK;
+  });
+}
+
+txport_code txport_pending_wait(txport_pending* pending, double seconds, txport_result** result) noexcept {
+  return guarded([&] {
+    given(result, "result") = nullptr;
+    std::future<Answer>& answer = given(pending, "pending").answer;
+    if (!answer.valid()) throw InputError("the answer was taken already, or goes to `done`: wait for it once");
+    if (!wait(answer, seconds)) return TXPORT_WAITING;
+    Answer found = answer.get();
+    if (found.code != TXPORT_OK) return fail(found.code, found.message.c_str());
+    std::vector<Translation> one;
+    one.push_back(std::move(found.translation));
+    give(result, std::move(one));
+    return TXPORT_OK;
+  });
+}
+
+void txport_pending_cancel(txport_pending* pending) noexcept {
+  if (pending != nullptr) pending->ticket->cancel();
+}
+
+void txport_pending_free(txport_pending* pending) noexcept { delete pending; }
+
+txport_code txport_drain(const txport_translator* translator) noexcept {
+  return guarded([&] {
+    given(translator).queue().close(true);
+    return TXPORT_OK;
+  });
+}

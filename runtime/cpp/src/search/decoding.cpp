@@ -76,10 +76,12 @@ struct TokenStream::Work {
       : greedy(engine.tokens(), search), scheduler(engine, greedy, {1}, 1), worker(scheduler) {}
 };
 
+void check_streams(const Search& search) {
+  if (!is_greedy(search)) throw InputError("a stream is greedy: beams, samples and alternatives need `translate`");
+}
+
 TokenStream::TokenStream(const Engine& engine, Request request) {
-  if (!is_greedy(request.search)) {
-    throw InputError("a stream is greedy: beams, samples and alternatives need `translate`");
-  }
+  check_streams(request.search);
   work_ = std::make_unique<Work>(engine, request.search);
   std::vector<Request> requests;
   requests.push_back(std::move(request));

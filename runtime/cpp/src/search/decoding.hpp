@@ -19,6 +19,9 @@ std::unique_ptr<const Policy> policy_of(const Engine& engine, const Search& sear
 // bundle runs fewer rows than a sentence needs.
 std::vector<Result> decode_all(const Engine& engine, std::vector<Request> requests, const SearchOptions& options);
 
+// Throws InputError: the search has several answers, or finds its tokens later.
+void check_streams(const Search& search);
+
 // Answers one request token by token, eos too. Throws as `decode_all`. The engine must outlive it.
 class TokenStream {
  public:

@@ -17,19 +17,21 @@ class Batch {
         engine_(scheduler.engine_),
         policy_(scheduler.policy_),
         width_(policy_.rows()),
+        source_(sizes.source),
         logits_(sizes.logits),
         slots_(sizes.rows),
-        state_(
-            engine_.allocate(sizes.rows * width_, sizes.source, sizes.target, {sizes.logits, policy_.top(), width_})) {}
+        state_(engine_.allocate(sizes.rows * width_, engine_.ragged() ? engine_.limits().source : sizes.source,
+                                sizes.target, {sizes.logits, policy_.top(), width_})) {}
 
   // Step, and return the slots that worked; those that are done have left the batch already. Empty if no sentence is
   // left for this batch.
   Slots step() {
     if (in_flight_ == 0) {
+      free_cancelled();
       add_rows();
       refill();
     }
-    drained_ = encoded_.empty() && (starved_ || scheduler_.idle());
+    drained_ = waiting(1) == 0;
     Slots working;
     std::copy_if(slots_.begin(), slots_.end(), std::back_inserter(working), [](const auto& slot) { return slot; });
     if (working.empty()) return working;
@@ -39,6 +41,15 @@ class Batch {
       if (slot && slot->done) slot.reset();
     }
     return working;
+  }
+
+  // Give up a request, if it is here.
+  void cancel(std::size_t index) {
+    const auto same = [index](const Encoded& each) { return each.entry.index == index; };
+    encoded_.erase(std::remove_if(encoded_.begin(), encoded_.end(), same), encoded_.end());
+    for (const auto& slot : slots_) {
+      if (slot && slot->index == index) slot->cancelled = true;
+    }
   }
 
  private:
@@ -51,15 +62,14 @@ class Batch {
   Scheduler& scheduler_;
   const Engine& engine_;
   const Policy& policy_;
-  const std::size_t width_;  // rows of a slot
+  const std::size_t width_;    // rows of a slot
+  const std::int64_t source_;  // the width that it began with
   const bool logits_;
   Slots slots_;
   std::unique_ptr<DecoderState> state_;
   std::deque<Encoded> encoded_;
   std::int64_t in_flight_ = 0;  // steps of the group that the device began while the host read another
-  bool starved_ = false;        // the last refill left rows free
-  // At this step no sentence waits for this batch, as far as it has looked for one; others may come.
-  bool drained_ = false;
+  bool drained_ = false;        // at this step no sentence waits for this batch; others may come
 
   // How many sentences may still be placed, as far as is known now, and as far as `most`.
   std::size_t waiting(std::size_t most) { return encoded_.size() + scheduler_.waiting(*state_, logits_, most); }
@@ -69,10 +79,24 @@ class Batch {
         std::count_if(slots_.begin(), slots_.end(), [](const auto& slot) { return slot != nullptr; }));
   }
 
+  void free_cancelled() {
+    std::vector<std::size_t> cancelled;
+    for (std::size_t index = 0; index < slots_.size(); ++index) {
+      if (slots_[index] && slots_[index]->cancelled) cancelled.push_back(index);
+    }
+    if (cancelled.empty()) return;
+    end_rows(rows_of(cancelled));
+    for (const std::size_t index : cancelled) slots_[index].reset();
+  }
+
+  void end_rows(const std::vector<std::size_t>& rows) {
+    state_->override_tokens(rows, Ids(rows.size(), engine_.tokens().pad), std::vector<bool>(rows.size(), true));
+  }
+
   // Take at least twice as many rows if more sentences wait than rows are free.
   void add_rows() {
     const std::size_t count = slots_.size();
-    const std::size_t most = scheduler_.most_rows(state_->source());
+    const std::size_t most = scheduler_.most_rows(source_);
     if (count >= most) return;
     const std::size_t needed = count_working() + waiting(most);
     if (count >= needed) return;
@@ -83,7 +107,7 @@ class Batch {
     state_ = state_->moved(rows, target(slots_));
     std::iota(rows.begin(), rows.end(), std::size_t{0});
     rows.erase(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(count * width_));
-    state_->override_tokens(rows, Ids(rows.size(), engine_.tokens().pad), std::vector<bool>(rows.size(), true));
+    end_rows(rows);
     slots_.resize(total);
   }
 
@@ -110,7 +134,6 @@ class Batch {
       }
       state_->place(rows, *memory, memory_rows, limits);
     }
-    starved_ = !free.empty();
   }
 
   // Encode as many sentences as there are rows, ahead of need; false if none is left for this batch.
@@ -196,7 +219,8 @@ class Batch {
     const bool stepwise = policy_.stepwise(working);
     // Where rows stay as they are, a device goes on while the host reads: with half as many steps in a group, since
     // those of two groups are lost after the last row has finished. Finished rows are inert meanwhile.
-    const bool ahead = engine_.poll() > 1 && !stepwise && drained_ && !half_free(working);
+    const bool given_up = std::any_of(working.begin(), working.end(), [](const auto& slot) { return slot->cancelled; });
+    const bool ahead = engine_.poll() > 1 && !stepwise && !given_up && drained_ && !half_free(working);
     const std::int64_t poll = scheduler_.poll_;
     const std::int64_t group = stepwise ? 1 : ahead ? std::max<std::int64_t>(poll / 2, 1) : poll;
     if (in_flight_ == 0) in_flight_ = begin(group, working);
@@ -307,10 +331,26 @@ std::size_t Scheduler::waiting(const DecoderState& state, bool logits, std::size
   return ready(state, logits, most);
 }
 
-// Whether no request waits.
-bool Scheduler::idle() {
+std::set<std::size_t> Scheduler::waiting() {
   const std::lock_guard lock(mutex_);
-  return queue_.empty();
+  std::set<std::size_t> indices;
+  for (const Entry& entry : queue_) indices.insert(entry.index);
+  return indices;
+}
+
+bool Scheduler::drop(std::size_t index) {
+  const std::lock_guard lock(mutex_);
+  const auto same = [index](const Entry& entry) { return entry.index == index; };
+  const auto found = std::find_if(queue_.begin(), queue_.end(), same);
+  if (found == queue_.end()) return false;
+  queue_.erase(found);
+  return true;
+}
+
+void Scheduler::drop_head() {
+  const std::lock_guard lock(mutex_);
+  const auto count = std::min(queue_.size(), static_cast<std::size_t>(rows_));
+  queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(count));
 }
 
 // The widest of those from whom a batch gets its width.
@@ -329,11 +369,13 @@ std::size_t Scheduler::share(std::int64_t workers) const {
 
 // How many at the head of the queue belong in a running batch.
 //
-// One that is too wide or needs logits lets the batch drain, so that it begins the next one. That is rare where many
-// wait, since the longest come first. Sentences of half the width get a batch of their own if they can fill it, so that
-// they do not pay for the padding.
+// One that is too wide, for an engine that pads, or needs logits lets the batch drain, so that it begins the next one.
+// That is rare where many wait, since the longest come first. Sentences of half the width get a batch of their own if
+// they can fill it, so that they do not pay for the padding.
 std::size_t Scheduler::ready(const DecoderState& state, bool logits, std::size_t most) const {
-  if (2 * head_width() <= state.source() && queue_.size() * policy_.rows() >= state.rows()) return 0;
+  if (queue_.empty()) return 0;
+  const bool narrow = !engine_.ragged() && 2 * head_width() <= state.source();
+  if (narrow && queue_.size() * policy_.rows() >= state.rows()) return 0;
   std::size_t count = 0;
   for (most = std::min(most, share(workers_)); count < most; ++count) {
     const Request& request = queue_[count].request;
@@ -344,8 +386,16 @@ std::size_t Scheduler::ready(const DecoderState& state, bool logits, std::size_t
 
 Worker::Worker(Scheduler& scheduler) : scheduler_(scheduler) {}
 
-Worker::~Worker() {
-  if (batch_) scheduler_.close();
+Worker::~Worker() { abandon(); }
+
+void Worker::cancel(std::size_t index) {
+  if (!scheduler_.drop(index) && batch_) batch_->cancel(index);
+}
+
+void Worker::abandon() {
+  if (!batch_) return;
+  batch_.reset();
+  scheduler_.close();
 }
 
 Slots Worker::step() {
@@ -362,8 +412,7 @@ Slots Worker::step() {
     }
     Slots working = batch_->step();
     if (!working.empty()) return working;
-    batch_.reset();
-    scheduler_.close();
+    abandon();
   }
   return {};
 }

@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -82,6 +83,12 @@ class Scheduler {
   void drain(const std::function<void(Result)>& give);
   // Let every thread that drains end after its step; answers that have not ended are lost.
   void stop() { stopped_ = true; }
+  // The requests that wait.
+  std::set<std::size_t> waiting();
+  // Give up a request that waits; false if it does not.
+  bool drop(std::size_t index);
+  // Give up those with which the next batch would begin.
+  void drop_head();
 
  private:
   friend class Worker;
@@ -115,7 +122,6 @@ class Scheduler {
   std::size_t most_rows(std::int64_t source) const;
   std::vector<Entry> take(const DecoderState& state, bool logits);
   std::size_t waiting(const DecoderState& state, bool logits, std::size_t most);
-  bool idle();
   std::int64_t head_width() const;
   std::size_t share(std::int64_t workers) const;
   std::size_t ready(const DecoderState& state, bool logits, std::size_t most) const;
@@ -129,8 +135,13 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  // Run a group of steps, and return the slots that worked; empty if nothing waits.
+  // Run a group of steps, and return the slots that worked; empty if nothing waits. If it throws, `abandon` the batch.
   Slots step();
+  // Give up a request: it leaves the queue or, at the next step, its rows, and has no result. If it has ended, nothing
+  // happens.
+  void cancel(std::size_t index);
+  // End the batch; the requests that it has taken are lost. The next step begins another one.
+  void abandon();
 
  private:
   Scheduler& scheduler_;

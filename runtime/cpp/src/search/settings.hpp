@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "engine.hpp"
@@ -61,5 +62,26 @@ struct Search {
   std::int64_t alternatives = 0;     // each of so many best tokens after the prefix is continued by greedy search
   Rules rules;
 };
+
+inline bool operator==(const Rules& one, const Rules& other) {
+  const auto all = [](const Rules& of) {
+    return std::tie(of.repetition_penalty, of.no_repeat_ngram, of.bad_words, of.suppress, of.begin_suppress, of.end_ids,
+                    of.forced_end, of.renormalize);
+  };
+  return all(one) == all(other);
+}
+
+inline bool operator==(const Sampling& one, const Sampling& other) {
+  const auto all = [](const Sampling& of) { return std::tie(of.temperature, of.top_k, of.top_p, of.min_p, of.seed); };
+  return all(one) == all(other);
+}
+
+inline bool operator==(const Search& one, const Search& other) {
+  const auto all = [](const Search& of) {
+    return std::tie(of.beam, of.n_best, of.length_penalty, of.early_stopping, of.patience, of.sampling, of.alternatives,
+                    of.rules);
+  };
+  return all(one) == all(other);
+}
 
 }  // namespace txport::core

@@ -1,0 +1,251 @@
+#include "search/queue.hpp"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "errors.hpp"
+#include "search/decoding.hpp"
+
+namespace txport::core {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// From now; nothing for what no clock can count to.
+std::optional<Clock::time_point> deadline_of(std::optional<double> seconds) {
+  constexpr double kMost = 1e9;
+  if (!seconds || !(*seconds < kMost)) return std::nullopt;
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(*seconds));
+}
+
+}  // namespace
+
+// Requests of one search: their batches, until none waits.
+struct Queue::Lane {
+  Search search;
+  std::unique_ptr<const Policy> policy;
+  Scheduler scheduler;
+  Worker worker;
+  std::map<std::size_t, std::shared_ptr<Ticket>> tickets;  // by their index in the scheduler
+
+  Lane(const Engine& engine, const Search& asked, const SearchOptions& options)
+      : search(asked), policy(policy_of(engine, search)), scheduler(engine, *policy, options), worker(scheduler) {}
+};
+
+std::exception_ptr Ticket::overdue(Time now) const {
+  if (cancelled_) return std::make_exception_ptr(Cancelled("the request was cancelled"));
+  if (!deadline_ || now < *deadline_) return nullptr;
+  return std::make_exception_ptr(DeadlineExceeded("there was no answer at the deadline"));
+}
+
+void Ticket::answer(Result result) {
+  const auto listener = std::exchange(listener_, {});
+  try {
+    listener.answer(std::move(result));
+  } catch (...) {
+    listener.failure(std::current_exception());
+  }
+}
+
+void Ticket::fail(const std::exception_ptr& error) { std::exchange(listener_, {}).failure(error); }
+
+Queue::Queue(const Engine& engine, const SearchOptions& options, std::size_t most_waiting)
+    : engine_(engine), options_{options.rows, options.batch_tokens, 1}, most_waiting_(most_waiting) {}
+
+Queue::~Queue() {
+  close(false);
+  if (thread_.joinable()) thread_.join();
+}
+
+std::shared_ptr<Ticket> Queue::submit(Request request, Listener<Result, Token> listener,
+                                      std::optional<double> seconds) {
+  request.check(engine_.limits());
+  auto ticket = std::make_shared<Ticket>();
+  ticket->deadline_ = deadline_of(seconds);
+  ticket->listener_ = std::move(listener);
+  const std::lock_guard lock(mutex_);
+  if (closing_) throw InputError("the queue was closed: open the bundle again");
+  if (unanswered_ >= most_waiting_) {
+    throw ResourceError(std::to_string(unanswered_) + " requests wait already, which is the most: try again later");
+  }
+  if (!thread_.joinable()) {
+    thread_ = std::thread([this] { run(); });
+    runs_ = true;
+  }
+  Lane& lane = lane_of(request.search);
+  std::vector<Request> requests;
+  requests.push_back(std::move(request));
+  ticket->index_ = lane.scheduler.submit(std::move(requests));
+  lane.tickets.emplace(ticket->index_, ticket);
+  ++unanswered_;
+  changed_.notify_all();
+  return ticket;
+}
+
+std::size_t Queue::unanswered() const {
+  const std::lock_guard lock(mutex_);
+  return unanswered_;
+}
+
+std::size_t Queue::searches() const {
+  const std::lock_guard lock(mutex_);
+  return lanes_.size();
+}
+
+bool Queue::is_own_thread() const {
+  const std::lock_guard lock(mutex_);
+  return thread_.get_id() == std::this_thread::get_id();
+}
+
+void Queue::close(bool drain) {
+  std::unique_lock lock(mutex_);
+  closing_ = true;
+  if (!drain) {
+    for (const Lane& lane : lanes_) {
+      for (const auto& [index, ticket] : lane.tickets) ticket->cancel();
+    }
+  }
+  changed_.notify_all();
+  if (thread_.get_id() != std::this_thread::get_id()) changed_.wait(lock, [this] { return !runs_; });
+}
+
+Queue::Lane& Queue::lane_of(const Search& search) {
+  const auto same = [&search](const Lane& lane) { return lane.search == search; };
+  const auto found = std::find_if(lanes_.begin(), lanes_.end(), same);
+  return found != lanes_.end() ? *found : lanes_.emplace_back(engine_, search, options_);
+}
+
+// Nobody may wait for ever: not if there is a bug here, nor if there is no memory.
+void Queue::run() {
+  std::exception_ptr error;
+  try {
+    work();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  std::list<Lane> lost;
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+    lost.swap(lanes_);
+    unanswered_ = 0;
+  }
+  for (const Lane& lane : lost) {
+    for (const auto& [index, ticket] : lane.tickets) ticket->fail(error);
+  }
+  lost.clear();
+  const std::lock_guard lock(mutex_);
+  runs_ = false;
+  changed_.notify_all();
+}
+
+void Queue::work() {
+  for (;;) {
+    std::vector<Lane*> lanes;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return closing_ || !lanes_.empty(); });
+      if (lanes_.empty()) return;
+      for (Lane& lane : lanes_) lanes.push_back(&lane);  // only this thread removes any
+    }
+    for (Lane* lane : lanes) {
+      drop_overdue(*lane);
+      if (!step(*lane)) end(*lane);
+    }
+  }
+}
+
+// Give up what was cancelled or is late.
+void Queue::drop_overdue(Lane& lane) {
+  const Clock::time_point now = Clock::now();
+  std::vector<std::pair<std::shared_ptr<Ticket>, std::exception_ptr>> overdue;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [index, ticket] : lane.tickets) {
+      if (const std::exception_ptr error = ticket->overdue(now)) overdue.emplace_back(ticket, error);
+    }
+  }
+  for (const auto& [ticket, error] : overdue) {
+    lane.worker.cancel(ticket->index_);
+    fail(lane, *ticket, error);
+  }
+}
+
+// One group of steps of a lane's batch; false if nothing waits for a batch any more.
+bool Queue::step(Lane& lane) {
+  Slots slots;
+  try {
+    slots = lane.worker.step();
+  } catch (...) {
+    lose_batch(lane, std::current_exception());
+    return true;
+  }
+  for (const auto& slot : slots) serve(lane, *slot);
+  return !slots.empty();
+}
+
+// Give the tokens of a slot, and its answer if it is done, to who waits.
+void Queue::serve(Lane& lane, Slot& slot) {
+  const std::shared_ptr<Ticket> ticket = find(lane, slot.index);
+  if (!ticket) return;
+  try {
+    std::size_t& given = ticket->given_;
+    for (; ticket->listener_.part && given < slot.ids.size(); ++given) {
+      const bool last = slot.done && given + 1 == slot.ids.size();
+      const auto score = slot.request.scores ? std::optional(slot.scores[given]) : std::nullopt;
+      ticket->listener_.part({slot.ids[given], score, last});
+    }
+  } catch (...) {
+    lane.worker.cancel(slot.index);
+    fail(lane, *ticket, std::current_exception());
+    return;
+  }
+  if (slot.done && take(lane, *ticket)) ticket->answer(slot.result());
+}
+
+// A batch has failed: all that does not wait for another one is lost.
+void Queue::lose_batch(Lane& lane, const std::exception_ptr& error) {
+  lane.worker.abandon();
+  std::vector<std::shared_ptr<Ticket>> lost;
+  while (lost.empty()) {
+    const std::lock_guard lock(mutex_);
+    const auto waiting = lane.scheduler.waiting();
+    for (const auto& [index, ticket] : lane.tickets) {
+      if (waiting.count(index) == 0) lost.push_back(ticket);
+    }
+    if (waiting.empty()) break;
+    if (lost.empty()) lane.scheduler.drop_head();  // it failed before it took any
+  }
+  for (const auto& ticket : lost) fail(lane, *ticket, error);
+}
+
+// Drop a lane whose batches have ended, unless a request came meanwhile.
+void Queue::end(Lane& lane) {
+  const std::lock_guard lock(mutex_);
+  if (!lane.scheduler.waiting().empty()) return;
+  lanes_.remove_if([&lane](const Lane& each) { return &each == &lane; });
+}
+
+std::shared_ptr<Ticket> Queue::find(const Lane& lane, std::size_t index) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = lane.tickets.find(index);
+  return found == lane.tickets.end() ? nullptr : found->second;
+}
+
+// Whether a request had no answer; now it has.
+bool Queue::take(Lane& lane, const Ticket& ticket) {
+  const std::lock_guard lock(mutex_);
+  const std::size_t count = lane.tickets.erase(ticket.index_);
+  unanswered_ -= count;
+  return count > 0;
+}
+
+void Queue::fail(Lane& lane, Ticket& ticket, const std::exception_ptr& error) {
+  if (take(lane, ticket)) ticket.fail(error);
+}
+
+}  // namespace txport::core

@@ -1,0 +1,116 @@
+// Requests of many threads, which join the batch that runs.
+//
+// A request takes the next free row of the running batch. Requests of one search share a batch; batches of several
+// searches take turns, step by step, in the queue's thread.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "engine.hpp"
+#include "search/requests.hpp"
+#include "search/scheduler.hpp"
+
+namespace txport::core {
+
+// The most requests that wait for an answer, unless the caller says otherwise.
+inline constexpr std::size_t kMostWaiting = 1024;
+
+// What becomes of a request: some parts, then either an answer or a failure, once. All are called in the thread that
+// decodes, so they must return at once.
+template <typename Answer, typename Part>
+struct Listener {
+  std::function<void(Answer)> answer;               // what it throws is the failure
+  std::function<void(std::exception_ptr)> failure;  // must not throw
+  std::function<void(const Part&)> part;            // may be empty; what it throws ends the request, as its failure
+};
+
+// A request in a queue, which it may outlive.
+class Ticket {
+ public:
+  // Give up the request: its row is free after the step that is under way, and its failure is a Cancelled. If it has
+  // been answered, nothing happens.
+  void cancel() { cancelled_ = true; }
+
+ private:
+  friend class Queue;
+  using Time = std::chrono::steady_clock::time_point;
+  std::atomic<bool> cancelled_{false};
+  std::size_t index_ = 0;  // in its scheduler
+  std::size_t given_ = 0;  // tokens that the listener has taken
+  std::optional<Time> deadline_;
+  Listener<Result, Token> listener_;
+
+  // Why there will be no answer; null while there may be one.
+  std::exception_ptr overdue(Time now) const;
+  // Tell the listener, which hears nothing more and is not kept.
+  void answer(Result result);
+  void fail(const std::exception_ptr& error);
+};
+
+// Answers to requests, by a thread of its own. Threads may share one.
+class Queue {
+ public:
+  // The engine must outlive it. `options`: rows and tokens of each batch; it has one worker.
+  Queue(const Engine& engine, const SearchOptions& options, std::size_t most_waiting = kMostWaiting);
+  // Cancels what has no answer yet. Not in the queue's own thread.
+  ~Queue();
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
+
+  // Queue a request; any thread may do so at any time, that of a listener too. `seconds`: the time to its deadline,
+  // after which its failure is a DeadlineExceeded. Parts are the tokens of a search that has one answer (see
+  // check_streams).
+  // Throws InputError: the request cannot be answered, or the queue was closed. ResourceError: as many requests wait as
+  // may. The listener hears nothing then.
+  std::shared_ptr<Ticket> submit(Request request, Listener<Result, Token> listener,
+                                 std::optional<double> seconds = std::nullopt);
+
+  // Requests that have no answer yet.
+  std::size_t unanswered() const;
+  // Searches whose batches run.
+  std::size_t searches() const;
+
+  // Take no more requests; answer those that are here, or cancel them, and return when that is done (at once if a
+  // listener closes it).
+  void close(bool drain);
+
+  // Whether this is the thread that decodes.
+  bool is_own_thread() const;
+
+ private:
+  struct Lane;
+
+  const Engine& engine_;
+  const SearchOptions options_;
+  const std::size_t most_waiting_;
+  mutable std::mutex mutex_;         // of all that follows
+  std::condition_variable changed_;  // a lane has come, the queue closes, or its thread has ended
+  std::list<Lane> lanes_;
+  std::size_t unanswered_ = 0;
+  bool closing_ = false;
+  bool runs_ = false;
+  std::thread thread_;  // begins with the first request
+
+  Lane& lane_of(const Search& search);
+  void run();
+  void work();
+  void drop_overdue(Lane& lane);
+  bool step(Lane& lane);
+  void serve(Lane& lane, Slot& slot);
+  void lose_batch(Lane& lane, const std::exception_ptr& error);
+  void end(Lane& lane);
+  std::shared_ptr<Ticket> find(const Lane& lane, std::size_t index) const;
+  bool take(Lane& lane, const Ticket& ticket);
+  void fail(Lane& lane, Ticket& ticket, const std::exception_ptr& error);
+};
+
+}  // namespace txport::core
