@@ -113,7 +113,8 @@ class Queue:
         Args:
             request: the sentence.
             seconds: the time to its deadline; None for none.
-            on_token: is called in the queue's thread with each token; it must return at once and raise nothing.
+            on_token: is called in the queue's thread with each token; it must return at once. What it raises becomes
+                the answer.
             convert: makes the answer of the `Result`, in the queue's thread.
 
         Returns:
@@ -175,7 +176,7 @@ class Queue:
     def _run(self) -> None:
         try:
             self._work()
-        except Exception as error:  # a bug here, or in a caller's on_token: nobody may wait for ever
+        except Exception as error:  # a bug: nobody may wait for ever
             with self._changed:
                 self._closing = True
                 waiting = [(lane, index) for lane in self._lanes.values() for index in lane.tickets]
@@ -225,16 +226,24 @@ class Queue:
             ticket = lane.tickets.get(slot.index)
             if ticket is None:
                 continue
-            self._give_tokens(slot, ticket)
+            try:
+                self._give_tokens(slot, ticket)
+            except Exception as error:  # of the caller's
+                self._give_up(lane, slot.index, error)
+                continue
             if slot.done:
                 self._finish(lane, slot.index, slot.result())
         with self._changed:
             deadlines = [(index, ticket.deadline) for index, ticket in lane.tickets.items()]
         for index, deadline in deadlines:
             if deadline is not None and deadline <= now:
-                self._fail(lane, [index], DeadlineExceeded("there was no answer at the deadline"))
-                lane.scheduler.cancel(index)
+                self._give_up(lane, index, DeadlineExceeded("there was no answer at the deadline"))
         return True
+
+    def _give_up(self, lane: _Lane, index: int, error: Exception) -> None:
+        """End a request before its answer has."""
+        self._fail(lane, [index], error)
+        lane.scheduler.cancel(index)
 
     @staticmethod
     def _give_tokens(slot: Slot, ticket: _Ticket) -> None:

@@ -263,7 +263,6 @@ class _Batch:
         self._slots: list[Slot | None] = [None] * rows
         self._encoded: deque[tuple[_Entry, Memory, int]] = deque()  # with the row of the memory
         self._encoding: list[_Entry] = []
-        self._starved = False  # the last refill left rows free
         self._in_flight = 0  # steps of the group that the device began while the host read another
 
     def steps(self) -> Iterator[list[Slot]]:
@@ -335,7 +334,6 @@ class _Batch:
                 limits.append(slot.limit)
                 self._slots[free.pop(0)] = slot
             self._state.place(rows, memory, memory_rows, limits)
-        self._starved = bool(free)
 
     def _encode_group(self) -> bool:
         """Encode as many sentences as there are rows, ahead of need; False if none is left for this batch."""
@@ -353,8 +351,8 @@ class _Batch:
         return True
 
     def _drained(self) -> bool:
-        """Whether no sentence waits for this batch, as far as it has looked for one; others may come."""
-        return not self._encoded and (self._starved or self._scheduler.idle)
+        """Whether no sentence waits for this batch; others may come."""
+        return not self._waiting()
 
     def _half_free(self, working: list[Slot]) -> bool:
         return 2 * len(working) <= len(self._slots)

@@ -177,17 +177,59 @@ def test_closing_without_draining_cancels() -> None:
     assert len(engine.steps) < 40
 
 
-def test_a_callers_fault_leaves_nobody_waiting() -> None:
+def test_a_callers_fault_ends_its_own_request() -> None:
     queue = Queue(MemoryEngine(eos_weight=-99.0))
 
     def fault(token: Token) -> None:
         raise ValueError("a caller's fault")
 
-    futures = [queue.submit(sources([5])[0], on_token=fault), queue.submit(sources([6])[0])]
-    for future in futures:
-        with pytest.raises(ValueError, match="a caller's fault"):
-            future.result(60)
+    faulty, other = queue.submit(sources([5])[0], on_token=fault), queue.submit(sources([6])[0])
+    with pytest.raises(ValueError, match="a caller's fault"):
+        faulty.result(60)
+    assert len(other.result(60).ids) == 40
     queue.close()
+
+
+def test_a_bug_leaves_nobody_waiting() -> None:
+    class Broken(MemoryEngine):
+        def encode(self, input_ids: Int64, source_lengths: Int64) -> list[tuple[int, ...]]:
+            raise ZeroDivisionError("a bug")
+
+    queue = Queue(Broken())
+    with pytest.raises(ZeroDivisionError, match="a bug"):
+        queue.submit(sources([5])[0]).result(60)
+    with pytest.raises(InputError, match="the queue was closed"):
+        queue.submit(sources([5])[0])
+    queue.close()
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_request_takes_a_row_that_is_free_while_the_device_goes_on(rows: int) -> None:
+    engine = MemoryEngine(Limits(8, 12, 100), poll=4, eos_weight=-99.0)
+    queue = Queue(engine)
+    late: list[Pending] = []
+    steps: list[int] = []
+
+    def begins(token: Token) -> None:
+        made.append(token)
+        if len(made) == 40:
+            steps.append(len(engine.steps))
+            late.append(queue.submit(replace(sources([4])[0], max_length=8), on_token=ends))
+
+    def ends(token: Token) -> None:
+        if token.last:
+            steps.append(len(engine.steps))
+
+    made: list[Token] = []
+    requests = [replace(request, max_length=90) for request in sources([5] * rows)]
+    if rows > 1:
+        requests[-1] = replace(requests[-1], max_length=12)
+    futures = [queue.submit(requests[0], on_token=begins), *map(queue.submit, requests[1:])]
+    wait([*futures], 60)
+    assert len(late[0].result(60).ids) == 8
+    queue.close()
+    submitted, answered = steps
+    assert answered - submitted <= 8 + 2 * 4, "after the two groups that may be under way"
 
 
 def test_threads_submit_while_deadlines_are_looked_at() -> None:
