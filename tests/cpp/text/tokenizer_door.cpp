@@ -1,5 +1,6 @@
-// The tokenizers for tests/cpp/text/test_tokenizers_cpp.py: KIND FILE VOCABULARY as arguments, where FILE is "" for bytes.
-// Each line of standard input is JSON, a text or a list of ids; what is written for it is [ids, spans] or a text.
+// The tokenizers for tests/cpp/text/test_tokenizers_cpp.py: KIND FILE VOCABULARY as arguments, where FILE is "" for
+// bytes. Each line of standard input is JSON, a text or a list of ids; what is written for it is [ids, spans] or a
+// text.
 
 #include <iostream>
 #include <nlohmann/json.hpp>
