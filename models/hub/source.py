@@ -72,14 +72,16 @@ def _only_directory(directory: Path) -> Path:
 
 
 def fetch(source: str, revision: str = "main", *, offline: bool = False) -> Path:
-    """The files of a repository that are needed of it; arguments and errors as of `opened`."""
+    """The files of a repository that are needed of it; arguments and errors as of `open_source`."""
     with needs("hub"):
         import huggingface_hub as hub
+        from huggingface_hub.constants import HF_HUB_OFFLINE
         from huggingface_hub.utils.logging import set_verbosity_error
         from huggingface_hub.utils.tqdm import disable_progress_bars
     set_verbosity_error()  # type: ignore[no-untyped-call]  # what it says is in the one sentence below
     if not sys.stderr.isatty():
         disable_progress_bars()
+    offline = offline or HF_HUB_OFFLINE
     allowed = ignored = None
     try:
         files = [] if offline else hub.list_repo_files(source, revision=revision)
@@ -94,6 +96,8 @@ def fetch(source: str, revision: str = "main", *, offline: bool = False) -> Path
         )
     except Exception as error:  # of the network, of the hub, of the disk: each library has its own
         if offline:
-            raise InputError(f"{source} at {revision} was not fetched before: leave --offline out") from None
+            raise InputError(
+                f"{source} is no local file, and was not fetched at {revision} before, while huggingface_hub is offline"
+            ) from None
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(f"{source} is no local file, and its download from the hub failed: {reason}") from None

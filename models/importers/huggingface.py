@@ -80,8 +80,9 @@ class HuggingFaceModel(Settings):
         """
         heads, decoder_heads = (self.get(f"{side}_attention_heads", kind=int) for side in ("encoder", "decoder"))
         ffn, decoder_ffn = (self.get(f"{side}_ffn_dim", kind=int) for side in ("encoder", "decoder"))
+        width = "hidden_size" if "hidden_size" in self.fields and "d_model" not in self.fields else "d_model"
         stated = dict(
-            d_model=self.get("d_model" if "d_model" in self.fields else "hidden_size", kind=int),
+            d_model=self.get(width, kind=int),
             heads=heads,
             decoder_heads=None if decoder_heads == heads else decoder_heads,
             ffn=ffn,

@@ -213,7 +213,7 @@ from toy import BUNDLE
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engines import ort
 engine = ort.OrtEngine(BUNDLE, Manifest.load(BUNDLE), threads=1)
-zeros = ort._zeros
+zeros = ort.zeros
 
 def zeros_and_limit(tensors, sizes):
     # Nothing is left for buffers of ONNX Runtime itself.
@@ -222,7 +222,7 @@ def zeros_and_limit(tensors, sizes):
     resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20),) * 2)
     return buffers
 
-ort._zeros = zeros_and_limit
+ort.zeros = zeros_and_limit
 rows = 200_000
 try:
     engine.encode(np.full((rows, 24), 5), np.full(rows, 24))

@@ -171,7 +171,9 @@ def test_a_download_that_fails_is_told_and_the_next_one_fetches_the_rest(place: 
 
 def test_offline_and_unknown_names(place: Place) -> None:
     done = place.run("tx-get", MODEL, "--offline", check=False)
-    assert done.stderr == f"tx-get: {MODEL} at main was not fetched before: leave --offline out\n"
+    assert done.stderr == (
+        f"tx-get: {MODEL} is no local file, and was not fetched at main before, while huggingface_hub is offline\n"
+    )
     place.fetch(MODEL)
     asked = len(place.hub.requests)
     place.run("tx-get", MODEL, "--offline")
