@@ -33,7 +33,7 @@ sanitized_address = $(call sanitized,address,-DTXPORT_SANITIZE=address$(comma)un
 sanitized_thread = $(call sanitized,thread,-DTXPORT_SANITIZE=thread)
 # $(call sanitized_tests,FOLDER): one process has nearly all of them, so that two folders' are run at the same time.
 sanitized_tests = TSAN_OPTIONS=suppressions=$(CURDIR)/tests/cpp/tsan.txt ctest --test-dir $(CPP)/$(1) -j $(WORKERS) \
-  --output-on-failure > $(CPP)/$(1)-tests.log 2>&1
+  --timeout 900 --output-on-failure > $(CPP)/$(1)-tests.log 2>&1
 comma := ,
 FUZZERS := fuzz_manifest fuzz_golden fuzz_text fuzz_byte_level fuzz_build fuzz_fused fuzz_engine
 FUZZ_SECONDS ?= 60
@@ -281,7 +281,7 @@ cpp-build: cpp-dependencies
 
 cpp-ctest: cpp-build
 	@echo '== Tests of the C++ runtime'
-	@ctest --test-dir $(CPP)/release -j $(WORKERS) --output-on-failure
+	@ctest --test-dir $(CPP)/release -j $(WORKERS) --timeout 300 --output-on-failure
 	@echo '== The example of runtime/cpp/README.md, with the toy bundle of the tests'
 	@echo 'the cat sees a bird' | $(CPP)/release/txport_example_cpp tests/data/toy_bundle
 

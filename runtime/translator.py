@@ -107,7 +107,7 @@ class Translator:
         with self._lock:
             queue, self._queue = self._queue, None
         if queue is not None:
-            self._dropped.detach()
+            self._finalizer.detach()
             queue.close()
         self._opened = None
 
@@ -257,7 +257,7 @@ class Translator:
             queue = self._queue
             if queue is None:
                 queue = self._queue = Queue(self.engine, rows=self._batch, batch_tokens=self._batch_tokens)
-                self._dropped = weakref.finalize(self, queue.close, drain=False)
+                self._finalizer = weakref.finalize(self, queue.close, drain=False)
         asked = call.sentence(sentence, "the sentence")
         if asked is None:
             return answered(empty(call.options))

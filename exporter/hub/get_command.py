@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
-from txport.models.hub.source import MANIFEST, open_source
-from txport.runtime.bundle.manifest import Manifest
+from txport.models.hub.source import open_source
+from txport.runtime.bundle.manifest import NAME, Manifest
 from txport.runtime.bundle.names import Name
 from txport.runtime.bundle.schema import LOWERINGS
 from txport.runtime.errors import CheckFailed, InputError
@@ -40,7 +40,7 @@ def main(name: str, source: str | None, offline: bool, force: bool) -> None:
     with _alone(target.parent):
         if force or not target.exists():
             with open_source(source or parsed.model, parsed.revision, offline=offline) as files:
-                if (files / MANIFEST).is_file():
+                if (files / NAME).is_file():
                     _keep(files, parsed, force)
                 else:
                     _export(files, parsed, source or name, force)
@@ -61,17 +61,17 @@ def _alone(directory: Path) -> Iterator[None]:
 
 def _keep(bundle: Path, name: Name, force: bool) -> None:
     """Keep a bundle that is one already."""
-    manifest = Manifest.parse((bundle / MANIFEST).read_bytes(), str(bundle / MANIFEST))
+    manifest = Manifest.parse((bundle / NAME).read_bytes(), str(bundle / NAME))
     kind = manifest.precision.weights
     if kind != name.precision:
         raise InputError(f"{name.model} is a bundle in {kind}: tx-get {Name(name.model, name.revision, kind)}")
-    with new_directory(name.directory, force, marker=MANIFEST) as directory:
-        for file in (MANIFEST, *manifest.files):
+    with new_directory(name.directory, force, marker=NAME) as directory:
+        for file in (NAME, *manifest.files):
             (directory / file).parent.mkdir(parents=True, exist_ok=True)
             try:
                 shutil.copyfile(bundle / file, directory / file)  # links are followed: the hub's cache has nothing else
             except FileNotFoundError:
-                raise InputError(f"{name.model} lacks {file}, which its {MANIFEST} lists: upload it again") from None
+                raise InputError(f"{name.model} lacks {file}, which its {NAME} lists: upload it again") from None
         Manifest.load(directory).check_files(directory, hashes=lambda file: True)
 
 

@@ -7,14 +7,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
+from txport.runtime.bundle.manifest import NAME
 from txport.runtime.errors import InputError
 from txport.runtime.files import scratch_directory
 from txport.runtime.libraries import needs
 
+# It says that a model is SMaLL-100, whose other files are as M2M100's; nobody runs it.
+SMALL100_MARK = "tokenization_small100.py"
 # Files that importers read; those of bundles are named by their manifest.
-# The last one says that a model is SMaLL-100; nobody runs it.
-_MODEL_FILES = ("*.json", "*.safetensors", "*.bin", "*.spm", "*.model", "*.txt", "tokenization_small100.py")
-MANIFEST = "manifest.json"
+_MODEL_FILES = ("*.json", "*.safetensors", "*.bin", "*.spm", "*.model", "*.txt", SMALL100_MARK)
 
 
 @contextmanager
@@ -61,7 +62,7 @@ def _unpack(archive: Path, directory: Path) -> None:
 def _check_names(archive: Path, names: Sequence[str]) -> None:
     for name in names:
         parts = PurePosixPath(name.replace("\\", "/"))
-        if parts.is_absolute() or ".." in parts.parts or ":" in parts.parts[0]:
+        if parts.is_absolute() or ".." in parts.parts or ":" in name.partition("/")[0]:
             raise InputError(f"{archive} has {name}, which lies outside of it: it is not to be trusted")
 
 
@@ -76,6 +77,7 @@ def fetch(source: str, revision: str = "main", *, offline: bool = False) -> Path
     with needs("hub"):
         import huggingface_hub as hub
         from huggingface_hub.constants import HF_HUB_OFFLINE
+        from huggingface_hub.errors import LocalEntryNotFoundError
         from huggingface_hub.utils.logging import set_verbosity_error
         from huggingface_hub.utils.tqdm import disable_progress_bars
     set_verbosity_error()  # type: ignore[no-untyped-call]  # what it says is in the one sentence below
@@ -85,7 +87,7 @@ def fetch(source: str, revision: str = "main", *, offline: bool = False) -> Path
     allowed = ignored = None
     try:
         files = [] if offline else hub.list_repo_files(source, revision=revision)
-        if MANIFEST not in files:
+        if NAME not in files:
             allowed = list(_MODEL_FILES)
             # Where weights are there in two forms, in the one that is no pickle.
             ignored = ["*.bin"] if any(file.endswith(".safetensors") for file in files) else None
@@ -95,7 +97,7 @@ def fetch(source: str, revision: str = "main", *, offline: bool = False) -> Path
             )
         )
     except Exception as error:  # of the network, of the hub, of the disk: each library has its own
-        if offline:
+        if offline and isinstance(error, LocalEntryNotFoundError):
             raise InputError(
                 f"{source} is no local file, and was not fetched at {revision} before, while huggingface_hub is offline"
             ) from None

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from txport.models.checkpoint import PLAIN
 from txport.models.config import BANNED, Config
-from txport.models.importers.generation import generation_notes
+from txport.models.importers.generation import SettingReader, generation_notes
 from txport.models.importers.imported import Imported, ImportOptions, TokenizerParts
 from txport.models.importers.layers import FAIRSEQ, OFFSET, map_layers, offset_sinusoids
 from txport.models.importers.plan import ImportPlan
@@ -120,22 +120,23 @@ def _generation(settings: Settings) -> Generation:
     Its beams are Hugging Face's with early stopping (fairseq/sequence_generator.py), but for answers that reach their
     limit, which end with eos there.
     """
-    beam = settings.get("beam", 1, int)
-    if beam == 1:
+    read = SettingReader(lambda name: settings.get(name, None), str(settings.file))
+    beam = read.of("beam", int, 1)
+    if beam is None:
         return PLAIN
     unsupported = [
         f"{name} = {value!r}"
         for name, neutral in _GENERATION_NEUTRAL.items()
         if (value := settings.get(name, neutral)) != neutral
     ]
-    longest = settings.get("max_len_b", None)
+    longest = read.of("max_len_b", int, None)
     return Generation(
         beam=beam,
-        length_penalty=0.0 if settings.get("unnormalized", False) else float(settings.get("lenpen", 1)),
+        length_penalty=0.0 if settings.get("unnormalized", False) else read.of("lenpen", float, 1.0),
         early_stopping=True,
-        no_repeat_ngram=settings.get("no_repeat_ngram_size", 0, int) or None,
-        min_length=settings.get("min_len", 1, int) or None,
-        max_length=None if longest is None else int(longest) + 1,
+        no_repeat_ngram=read.of("no_repeat_ngram_size", int, 0),
+        min_length=read.of("min_len", int, 0) if "min_len" in settings.fields else 1,  # 1 is fairseq's own default
+        max_length=None if longest is None else longest + 1,
         unsupported=tuple(unsupported),
     )
 

@@ -46,7 +46,7 @@ def generation_settings(
     Raises:
         CheckpointError: a setting is of another type.
     """
-    read = _Reader(setting, file)
+    read = SettingReader(setting, file)
     sample = read.of("do_sample", bool, False)
     beam = read.of("num_beams", int, 1)
     words = [word for word in setting("bad_words_ids") or [] if not (len(word) == 1 and word[0] in banned)]
@@ -88,7 +88,7 @@ def generation_notes(generation: Generation) -> list[str]:
     return notes
 
 
-class _Reader:
+class SettingReader:
     """Settings of a type; None where they have the value that changes nothing."""
 
     def __init__(self, setting: Callable[[str], Any], file: str) -> None:
@@ -121,14 +121,14 @@ def _one(value: Any, file: str) -> int | None:
     return ids[0]
 
 
-def _least(read: _Reader) -> int | None:
+def _least(read: SettingReader) -> int | None:
     """Tokens before an end: `min_length` counts the decoder's first token, too."""
     whole = read.of("min_length", int, 0) or 0
     made = read.of("min_new_tokens", int, 0) or 0
     return max(whole - 1, made) or None
 
 
-def _most(read: _Reader) -> int | None:
+def _most(read: SettingReader) -> int | None:
     """Tokens at most: `max_length` counts the decoder's first token, too, and gives way to `max_new_tokens`."""
     made: int | None = read.of("max_new_tokens", int, None)
     whole: int | None = read.of("max_length", int, None)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from txport.models.config import Config
+from txport.models.hub.source import SMALL100_MARK
 from txport.models.importers.huggingface import HuggingFaceModel
 from txport.models.importers.imported import Imported, ImportOptions, TokenizerParts
 from txport.models.importers.layers import FAIRSEQ, LayerNames, map_layers, offset_sinusoids
@@ -32,8 +33,6 @@ _SEAMLESS = LayerNames(
     encoder_norms=("self_attn_layer_norm", "ffn_layer_norm"),
     decoder_norms=("self_attn_layer_norm", "cross_attention_layer_norm", "ffn_layer_norm"),
 )
-# The code beside SMaLL-100's tokenizer, which its other files call that of M2M100. It is never run.
-SMALL100_MARK = "tokenization_small100.py"
 
 
 def import_m2m100(directory: Path, options: ImportOptions) -> Imported:

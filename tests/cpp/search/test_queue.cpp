@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <future>
+#include <limits>
 #include <set>
 
 #include "errors.hpp"
@@ -349,7 +350,8 @@ TEST_CASE("queue: closing without draining cancels") {
   Gate engine(1);
   std::vector<Asked> asked;
   {
-    Queue queue(engine, {});
+    // No bound: who submits until the queue is closed must not be refused for another reason, however late that is.
+    Queue queue(engine, {}, std::numeric_limits<std::size_t>::max());
     asked = ask_all(queue, sources(std::vector<std::size_t>(4, 5), 40));
     engine.arrived.get_future().wait();
     auto closing = std::async(std::launch::async, [&] { queue.close(false); });
@@ -361,7 +363,7 @@ TEST_CASE("queue: closing without draining cancels") {
       }
       return false;
     };
-    while (!is_closed()) std::this_thread::yield();
+    while (!is_closed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     engine.open.set_value();
     closing.get();
   }

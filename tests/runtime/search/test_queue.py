@@ -255,8 +255,10 @@ def test_a_search_that_has_ended_keeps_no_caches() -> None:
     for seed in range(20):
         request = replace(sources([5])[0], search=Search(sampling=Sampling(seed=seed)))
         queue.submit(request).result(60)
-    while queue._lanes:  # the last answer comes before its batch has ended
+    end = time.monotonic() + 60
+    while queue._lanes and time.monotonic() < end:  # the last answer comes before its batch has ended
         time.sleep(0.001)
+    assert not queue._lanes
     queue.close()
 
 
