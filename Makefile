@@ -57,7 +57,7 @@ endif
 
 help:
 	@echo 'make demo      train a small Transformer, export it, verify it, translate with it (build/demo)'
-	@echo 'make bench     measure that bundle, and one of the base preset, next to peers, and put the figures into README.md'
+	@echo 'make bench     measure that bundle, and random ones, next to peers, greedy and with beams, and put the figures into README.md'
 	@echo 'make test      lint, types, import layers and all tests'
 	@echo 'make lint      only style and import layers'
 	@echo 'make venv      only the virtual environment, build/venv'
@@ -77,19 +77,26 @@ venv: $(VENV)/.ready
 demo: $(VENV)/.ready fused
 	@$(VENV)/bin/python -m txport.benchmarks.demo -o build/demo
 
-base_checkpoint = test -e build/base/checkpoint/config.json \
-  || $(VENV)/bin/python -m txport.benchmarks.studies.random_checkpoint --preset base -o build/base/checkpoint
+# $(call random_checkpoint,PRESET,VOCABULARY)
+random_checkpoint = test -e build/$(1)/checkpoint/config.json || $(VENV)/bin/python -m \
+  txport.benchmarks.studies.random_checkpoint --preset $(1) --vocabulary $(2) -o build/$(1)/checkpoint
+base_checkpoint = $(call random_checkpoint,base,32000)
 
 # int8 of random weights is not verified: they have no quality, and the gate would leave most of the encoder in float32.
 bench: $(VENV)/.ready fused
 	@test -e build/demo/bundle/manifest.json || { echo 'Run `make demo` first: it makes the bundle to measure.'; exit 2; }
 	@test -e build/demo/bundle-int8/manifest.json || $(VENV)/bin/tx-export build/demo/checkpoint -o build/demo/bundle-int8 --int8
+	@$(call random_checkpoint,small,4000)
 	@$(base_checkpoint)
-	@for kind in bundle bundle-int8; do test -e build/base/$$kind/manifest.json || $(VENV)/bin/tx-export build/base/checkpoint \
-	  -o build/base/$$kind --max-target 128 $$(test $$kind = bundle && echo --sentences 32 --singles 2 || echo --int8 --no-verify); done
+	@for model in small base; do for kind in bundle bundle-int8; do test -e build/$$model/$$kind/manifest.json \
+	  || $(VENV)/bin/tx-export build/$$model/checkpoint -o build/$$model/$$kind --max-target 128 \
+	  $$(test $$kind = bundle && echo --sentences 32 --singles 2 || echo --int8 --no-verify) || exit; done; done
 	@$(VENV)/bin/tx-bench build/demo/bundle --against build/demo/bundle-int8 --peers -o build/bench/demo
 	@$(VENV)/bin/tx-bench build/base/bundle --against build/base/bundle-int8 --peer ctranslate2 --lines 0 --quick -o build/bench/base
+	@for model in demo small base; do $(VENV)/bin/tx-bench build/$$model/bundle --against build/$$model/bundle-int8 --beam 4 \
+	  --batch 1,8 --lines 0 --peer huggingface --peer ctranslate2 --no-plots -o build/bench/$$model-beams || exit; done
 	@$(VENV)/bin/python -m txport.benchmarks.report.readme_figures demo=build/bench/demo base=build/bench/base
+	@$(VENV)/bin/python -m txport.benchmarks.report.readme_figures $(foreach model,demo small base,$(model)=build/bench/$(model)-beams)
 
 test: lint types unit unit-runtime
 ifndef TXPORT_CPP_BUILD

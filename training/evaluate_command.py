@@ -50,6 +50,7 @@ EVERY = 30.0
     type=click.IntRange(1),
     help="Most tokens to make, eos included. [default: 2 for each of the source's and 20 more]",
 )
+@click.option("--beam", type=click.IntRange(1), help="Hypotheses of a beam search. [default: 1, greedy]")
 @click.option("--device", default="auto", show_default=True, help="Where to run: auto, cpu or cuda.")
 @click.option("--engine", default="auto", show_default=True, help="What runs a bundle there: auto, fused, ort or trt.")
 @click.option("--threads", type=click.IntRange(0), default=0, help="Threads of each operator. [default: the cores]")
@@ -69,10 +70,10 @@ EVERY = 30.0
 @click.option("--json", "as_json", is_flag=True, help="Write the figures as JSON.")
 def main(
     models: tuple[Path, ...], sources: tuple[Path, ...], references: tuple[Path, ...], recipes: tuple[str, ...],
-    data: Path | None, lines: int | None, max_length: int | None, device: str, engine: str, threads: int,
-    batch: int | None, show: int, bleu_order: int, output: Path | None, as_json: bool,
+    data: Path | None, lines: int | None, max_length: int | None, beam: int | None, device: str, engine: str,
+    threads: int, batch: int | None, show: int, bleu_order: int, output: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Translate test sets greedily, with the loop that ships, and compare: BLEU and chrF by sacreBLEU, exact match.
+    """Translate test sets with the search that ships, and compare: BLEU and chrF by sacreBLEU, exact match.
 
     A checkpoint runs in PyTorch, a bundle in txport's runtime. Several models are compared with the first of them, by
     paired bootstrap resampling.
@@ -84,7 +85,7 @@ def main(
     sets = evaluation_sets(models[0], sources, references, recipes, data or Path(os.environ.get("TXPORT_DATA", ".")))
     if output is not None and len(models) * len(sets) > 1:
         raise InputError("--output takes the translations of one model on one test set: evaluate them one by one")
-    evaluation = _Evaluation(sets, lines, max_length, device, engine, threads, batch, show, bleu_order)
+    evaluation = _Evaluation(sets, lines, max_length, beam, device, engine, threads, batch, show, bleu_order)
     reports, texts = evaluation.run(models)
     if output is not None:
         write_atomically(output, b"".join(map(as_line, texts[models[0], sets[0].name])))
@@ -102,6 +103,7 @@ class _Evaluation:
     sets: Sequence[EvaluationSet]
     lines: int | None
     max_length: int | None
+    beam: int | None
     device: str
     engine: str
     threads: int
@@ -139,7 +141,13 @@ class _Evaluation:
             sentences = [text for text, _ in shown]
             with _Progress(len(shown)) as progress:
                 made = answers(
-                    engine, tokenizer, sentences, max_length=self.max_length, rows=self.batch, watch=progress.advance
+                    engine,
+                    tokenizer,
+                    sentences,
+                    max_length=self.max_length,
+                    beam=self.beam,
+                    rows=self.batch,
+                    watch=progress.advance,
                 )
             texts = [answer.text for answer in made]
             yield (

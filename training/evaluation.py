@@ -14,6 +14,7 @@ from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.options import Options
 from txport.runtime.search.decoding import decode_all
 from txport.runtime.text.requests import Call, quiet
+from txport.runtime.text.search_options import Model
 from txport.runtime.text.tokenizer import Tokenizer, open_tokenizer
 from txport.runtime.translator import Translator
 from txport.training.torch_engine import TorchEngine
@@ -79,10 +80,11 @@ def answers(
     sentences: Sequence[str],
     *,
     max_length: int | None = None,
+    beam: int | None = None,
     rows: int | None = None,
     watch: Callable[[int], None] | None = None,
 ) -> list[Answer]:
-    """Greedy translations, in order; empty sentences stay empty, and longer ones than the engine takes are cut.
+    """Translations, in order; empty sentences stay empty, and longer ones than the engine takes are cut.
 
     Requests are those of the shipped `Translator`, and so is the limit of an answer's length.
 
@@ -91,13 +93,15 @@ def answers(
         tokenizer: its tokenizer.
         sentences: any number.
         max_length: the most tokens to make, eos included; None for the default limit, by the source.
+        beam: hypotheses of a beam search; None for greedy search.
         rows: the most sentences that run together; None for as many as the engine takes.
         watch: told how many more sentences are done, every now and then.
 
     Raises:
-        InputError: the engine does not make so many tokens.
+        InputError: the engine does not make so many tokens, or has no room for the beam.
     """
-    call = Call.of(tokenizer, engine.limits, Options(max_length=max_length), warn=quiet)
+    model = Model(engine.tokens, engine.vocabulary)
+    call = Call.of(tokenizer, engine.limits, Options(max_length=max_length, beam=beam), quiet, model)
     asked = [(call.sentence(text, f"sentence {number + 1}"), number) for number, text in enumerate(sentences)]
     asked.sort(key=lambda each: 0 if each[0] is None else -len(each[0].request.source_ids))
     results = [Answer("")] * len(asked)

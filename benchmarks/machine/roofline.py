@@ -74,9 +74,16 @@ def step_cost(shape: Shape, rows: int, source: float, tokens: float, width: int,
 
 
 def roofline(
-    shape: Shape, machine: Machine, precision: str, rows: int, source: float, steps: int, call_ms: Percentiles
+    shape: Shape,
+    machine: Machine,
+    precision: str,
+    rows: int,
+    source: float,
+    steps: int,
+    call_ms: Percentiles,
+    beam: int = 1,
 ) -> Roofline | None:
-    """The bound of a call that encodes `rows` sentences of `source` tokens and makes `steps` tokens of each.
+    """The bound of a call that encodes `rows` sentences of `source` tokens and takes `steps` steps of `beam` rows each.
 
     None if the machine was not probed in this precision (float16 on a CPU is computed as float32).
     """
@@ -87,7 +94,7 @@ def roofline(
     cache = 2 if precision in ("float16", "bfloat16") else 4
     encoder = encoder_cost(shape, rows, source, width)
     # The mean step: costs that grow with the tokens made grow linearly.
-    step = step_cost(shape, rows, source, (steps - 1) / 2, width, cache)
+    step = step_cost(shape, rows * beam, source, (steps - 1) / 2, width, cache)
     parts = ((encoder, 1), (step, steps))
     by_bytes = [count * cost.bytes / _bandwidth(machine, cost.bytes) for cost, count in parts]
     by_operations = [count * cost.operations / peak for cost, count in parts]

@@ -1,6 +1,7 @@
 """Put the figures of runs into README.md: `python -m txport.benchmarks.report.readme_figures demo=build/bench/demo`.
 
 The table between the two markers is replaced, and the first run's plot of the peers is copied to benchmarks/figures.
+Runs of `tx-bench --beam` have a table of their own, without a plot.
 """
 
 import argparse
@@ -9,10 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from txport.benchmarks.report.report import read_report
-from txport.benchmarks.report.schema import BenchReport, Measurement
+from txport.benchmarks.report.schema import BenchReport, Measurement, of_beam
 
-BEGIN, END = "<!-- figures of tx-bench: begin -->\n", "<!-- figures of tx-bench: end -->\n"
 PLOT = "peers.svg"
+
+
+def markers(beams: bool) -> tuple[str, str]:
+    """The lines before and after a table in the README."""
+    command = "tx-bench --beam" if beams else "tx-bench"
+    return f"<!-- figures of {command}: begin -->\n", f"<!-- figures of {command}: end -->\n"
 
 
 def readme_table(reports: Mapping[str, BenchReport]) -> str:
@@ -29,7 +35,7 @@ def readme_table(reports: Mapping[str, BenchReport]) -> str:
         for work in report.workloads:
             if sum(each.workload == work.name for each in report.measurements) > 1:
                 if work.batch:
-                    sizes = sizes or f"{work.source:.0f} source tokens, {work.target} new ones"
+                    sizes = sizes or f"{work.source:.0f} source tokens, {work.target} new ones{of_beam(work.beam)}"
                 heads.append(f"{model}, batch {work.batch}" if work.batch else f"{model}, {work.sentences} sentences")
                 columns.append({name: each for (name, workload), each in rows.items() if workload == work.name})
     names = dict.fromkeys(each.name for report in reports.values() for each in report.contestants)
@@ -41,7 +47,9 @@ def readme_table(reports: Mapping[str, BenchReport]) -> str:
     first = next(iter(reports.values()))
     machine = first.machine
     facts = f"{machine.processor}, {machine.cores} cores, {first.created[:10]}, load average {machine.load_average:.1f}"
-    return "\n".join([*lines, "", f"{facts}; {sizes}; for the text, all tokens of all sentences count.", ""])
+    texts = any(work.kind == "text" for report in reports.values() for work in report.workloads)
+    counted = "; for the text, all tokens of all sentences count" if texts else ""
+    return "\n".join([*lines, "", f"{facts}; {sizes}{counted}.", ""])
 
 
 def _cell(each: Measurement | None) -> str:
@@ -61,12 +69,18 @@ def main() -> None:
     runs = {name: Path(run) for name, _, run in (each.partition("=") for each in options.runs)}
     if not all(runs.keys()) or any(run == Path() for run in runs.values()):
         parser.error("give each run as NAME=DIRECTORY")
-    table = readme_table({name: read_report(run / "bench.json") for name, run in runs.items()})
-    before, _, rest = options.readme.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
+    reports = {name: read_report(run / "bench.json") for name, run in runs.items()}
+    beams = {work.beam > 1 for report in reports.values() for work in report.workloads}
+    if len(beams) > 1:
+        parser.error("beams and greedy search have a table each: give runs of one of them")
+    begin, end = markers(True in beams)
+    before, _, rest = options.readme.read_text().partition(begin)
+    _, _, after = rest.partition(end)
     if not after:
         parser.error(f"{options.readme} lacks one or both of the markers")
-    options.readme.write_text(f"{before}{BEGIN}{table}{END}{after}")
+    options.readme.write_text(f"{before}{begin}{readme_table(reports)}{end}{after}")
+    if True in beams:
+        return
     figures = options.readme.parent / "benchmarks" / "figures"
     figures.mkdir(exist_ok=True)
     shutil.copyfile(next(iter(runs.values())) / PLOT, figures / PLOT)

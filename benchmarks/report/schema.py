@@ -9,7 +9,7 @@ from typing import Literal
 from txport.runtime.bundle.schema import MadeBy
 
 BENCH_FORMAT = "tx-bench"
-BENCH_FORMAT_VERSION = 2
+BENCH_FORMAT_VERSION = 3
 
 Kind = Literal["bundle", "cpp", "pytorch", "compile", "huggingface", "ctranslate2", "optimum"]
 
@@ -135,6 +135,7 @@ class Workload:
         source: tokens of each sentence, eos included; the mean for text.
         target: tokens to make; the most for text.
         sentences: of one call.
+        beam: hypotheses of each sentence; 1 for greedy search.
     """
 
     name: str
@@ -143,11 +144,17 @@ class Workload:
     source: float
     target: int
     sentences: int
+    beam: int = 1
 
 
-def fixed_name(batch: int, source: int, target: int) -> str:
-    """The name of a fixed workload, such as "8 x 32 -> 64": sentences, source tokens, new tokens."""
-    return f"{batch} x {source} -> {target}"
+def fixed_name(batch: int, source: int, target: int, beam: int = 1) -> str:
+    """The name of a fixed workload, such as "8 x 32 -> 64, beam 4": sentences, source tokens, new tokens."""
+    return f"{batch} x {source} -> {target}{of_beam(beam)}"
+
+
+def of_beam(beam: int) -> str:
+    """What a beam adds to the name of a workload."""
+    return f", beam {beam}" if beam > 1 else ""
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ def measurement(
     # The least work that a text can be: full batches of equal sentences.
     rows = min(rows, workload.sentences) if workload.kind == "text" else workload.sentences
     least_steps = max(1, tokens // rows) if workload.kind == "text" else workload.target
+    work_of = (rows, workload.source, least_steps, call, workload.beam)
     return Measurement(
         contestant=contestant.name,
         workload=workload.name,
@@ -55,7 +56,7 @@ def measurement(
         sentences_per_second=workload.sentences * calls / seconds,
         peak_resident_bytes=own.peak_resident_bytes,
         gpu_memory_bytes=gpu_memory_bytes,
-        roofline=roofline(shape, machine, contestant.precision, rows, workload.source, least_steps, call),
+        roofline=roofline(shape, machine, contestant.precision, *work_of),
         agreement=agreement(own.ids, times[reference].ids) if contestant.name != reference else None,
         ratio=ratio(own.medians(), times[first].medians()) if contestant.name != first else None,
         rounds_ms=tuple(own.medians()),

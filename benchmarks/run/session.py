@@ -26,7 +26,7 @@ from txport.runtime.errors import EngineError, InputError
 
 CURVE_SECONDS = 2.0  # the most for a workload of the bundle alone
 NOTES = (
-    "Timed: whole calls from ids in memory to ids in memory, encoder and greedy loop; on a GPU until the ids are back.",
+    "Timed: whole calls from ids in memory to ids in memory, encoder and search; on a GPU until the ids are back.",
     "Not timed: loading, tokenization, conversion of ids for a library, warm-up; a bundle's text is detokenized.",
     "Warm-up: until three calls in a row take the same time within 5%, at most 30 calls or 5 s a setting (peers less).",
     "Interleaved: ten rounds, in each of which each has a tenth of its calls or time; the others are stopped.",
@@ -69,9 +69,7 @@ class Session:
             for plan in self._job.plans:
                 self._change(contestants=(*self.report.contestants, self._loaded(plan)))
             self._probe()
-            pytorch = [each.name for each in self.report.contestants if each.kind == "pytorch" and not each.skipped]
-            reference = (pytorch or [self.report.contestants[0].name])[0]
-            self._change(contestants=(*self.report.contestants, *self._job.skipped), reference=reference)
+            self._change(contestants=(*self.report.contestants, *self._job.skipped), reference=self._reference())
             for work in self._job.shared:
                 self._measure(work, self._runners())
             for work in self._job.alone:
@@ -80,6 +78,12 @@ class Session:
             for process in self._processes.values():
                 process.close()
         self._save(complete=True)
+
+    def _reference(self) -> str:
+        """The contestant whose ids are right, if it is there: PyTorch, or Hugging Face, which has beams too."""
+        right = "huggingface" if self._options.beam > 1 else "pytorch"
+        found = [each.name for each in self.report.contestants if each.kind == right and not each.skipped]
+        return (found or [self.report.contestants[0].name])[0]
 
     def _probe(self) -> None:
         if self._options.roofline:

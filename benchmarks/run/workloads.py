@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 from txport.benchmarks.contestants.backend import Task
-from txport.benchmarks.report.schema import Workload, fixed_name
+from txport.benchmarks.report.schema import Workload, fixed_name, of_beam
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.errors import InputError
 from txport.runtime.golden import load_golden
@@ -37,7 +37,7 @@ def fixed_work(manifest: Manifest, batch: int, source: int, target: int, beam: i
             raise InputError(
                 f"the workload needs --{name} {value}, but this bundle takes 1 to {most}: choose a value in that range"
             )
-    workload = Workload(fixed_name(batch, source, target), "fixed", batch, float(source), target, batch)
+    workload = Workload(fixed_name(batch, source, target, beam), "fixed", batch, float(source), target, batch, beam)
     sources = [_random_ids(manifest, source, row) for row in range(batch)]
     return Work(workload, Task(sources, target, True, [], manifest.tokens.pad, beam))
 
@@ -69,7 +69,7 @@ def text_work(bundle: Path, manifest: Manifest, file: Path | None, lines: int, b
     prefix = list(affixes(manifest.tokenizer).target_prefix)
     # The bundle has this limit for each sentence; peers have one for all.
     target = max(length_limit(len(source), len(prefix), manifest.limits.target) for source in sources)
-    workload = Workload(f"text: {name}", "text", None, mean, target, len(sources))
+    workload = Workload(f"text: {name}{of_beam(beam)}", "text", None, mean, target, len(sources), beam)
     return [Work(workload, Task(sources, target, False, prefix, manifest.tokens.pad, beam))]
 
 

@@ -53,6 +53,10 @@ _CHECKED: dict[str, tuple[Any, ...]] = {
     "txport_state_top": (c_void_p, c_int64, c_void_p, c_void_p, c_void_p),
     "txport_state_reorder": (c_void_p, c_int64, c_void_p),
     "txport_state_moved": (c_void_p, c_int64, c_void_p, c_int64, c_void_p),
+    "txport_beam_search_create": (c_void_p, c_void_p, c_void_p),
+    "txport_hypotheses_create": (c_void_p, c_void_p, c_void_p),
+    "txport_state_search": (c_void_p, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p),
+    "txport_hypotheses_answer": (c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_void_p),
 }
 # The others: what they return, and their arguments.
 _PLAIN: dict[str, tuple[Any, tuple[Any, ...]]] = {
@@ -62,6 +66,8 @@ _PLAIN: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "txport_engine_close": (None, (c_void_p,)),
     "txport_engine_memory_free": (None, (c_void_p,)),
     "txport_state_free": (None, (c_void_p,)),
+    "txport_beam_search_free": (None, (c_void_p,)),
+    "txport_hypotheses_free": (None, (c_void_p,)),
 }
 
 
@@ -202,13 +208,13 @@ def _load(file: Path) -> ctypes.CDLL:
     return library
 
 
-def _check(library: ctypes.CDLL, code: int) -> None:
+def check(library: ctypes.CDLL, code: int) -> None:
     """Raise what a call reported; the message is of this thread."""
     if code:
         raise _ERRORS.get(code, EngineError)(library.txport_message().decode())
 
 
-def _address(array: npt.NDArray[Any]) -> int:
+def address(array: npt.NDArray[Any]) -> int:
     """Address of the first element; faster than `array.ctypes.data`."""
     address: int = array.__array_interface__["data"][0]
     return address
@@ -227,7 +233,7 @@ def _same_length(**arrays: npt.NDArray[Any]) -> int:
     return length
 
 
-class _Handle:
+class Handle:
     """Something that the library made, freed with this object."""
 
     def __init__(self, value: c_void_p, free: Callable[[c_void_p], None]) -> None:
@@ -257,16 +263,16 @@ class NativeEngine:
         file = find_library()
         if file is None:
             raise MissingLibrary(f"the fused engine cannot be used: {missing()}")
-        self._library = library = _load(file)
+        self.library = library = _load(file)
         model = _Model.of(directory, manifest)
         options = _Options(struct_size=ctypes.sizeof(_Options), threads=threads, many=many)
         opened = c_void_p()
         facts = _Facts(struct_size=ctypes.sizeof(_Facts))
         name = c_char_p()
-        _check(library, library.txport_engine_create(byref(model), byref(options), byref(opened)))
-        self._handle = _Handle(opened, library.txport_engine_close)
-        _check(library, library.txport_engine_get_facts(opened, byref(facts)))
-        _check(library, library.txport_engine_name(opened, byref(name)))
+        check(library, library.txport_engine_create(byref(model), byref(options), byref(opened)))
+        self.handle = Handle(opened, library.txport_engine_close)
+        check(library, library.txport_engine_get_facts(opened, byref(facts)))
+        check(library, library.txport_engine_name(opened, byref(name)))
         self.name = (name.value or b"").decode()
         self.limits = Limits(facts.batch, facts.source, facts.target)
         self.tokens = SpecialTokens(facts.pad, facts.unk, facts.bos, facts.eos)
@@ -274,20 +280,20 @@ class NativeEngine:
         self.poll: int = facts.poll
         self.vocabulary: int = facts.vocabulary
 
-    def encode(self, input_ids: Int64, source_lengths: Int64) -> _Handle:
+    def encode(self, input_ids: Int64, source_lengths: Int64) -> Handle:
         """Run the encoder on int64 `[batch, source]` ids, padded with pad, of int64 `[batch]` lengths."""
         ids = _int64(input_ids)
         lengths = _int64(source_lengths)
         memory = c_void_p()
         _same_length(input_ids=ids, source_lengths=lengths)
-        library, engine = self._library, self._handle.value
-        arguments = _address(ids), _address(lengths), *ids.shape, byref(memory)
-        _check(library, library.txport_engine_encode(engine, *arguments))
-        return _Handle(memory, library.txport_engine_memory_free)
+        library, engine = self.library, self.handle.value
+        arguments = address(ids), address(lengths), *ids.shape, byref(memory)
+        check(library, library.txport_engine_encode(engine, *arguments))
+        return Handle(memory, library.txport_engine_memory_free)
 
     def first_target(self, source: int) -> int:
         """Length of the first caches; see `txport.runtime.engine.Engine.first_target`."""
-        target: int = self._library.txport_engine_first_target(self._handle.value, source)
+        target: int = self.library.txport_engine_first_target(self.handle.value, source)
         return target
 
     def allocate(
@@ -297,10 +303,10 @@ class NativeEngine:
 
         `logits` and `top` say what can be read besides tokens; see `txport.runtime.engine.Engine.allocate`.
         """
-        state, library = c_void_p(), self._library
+        state, library = c_void_p(), self.library
         arguments = rows, source, target, logits, top, byref(state)
-        _check(library, library.txport_engine_allocate(self._handle.value, *arguments))
-        handle = _Handle(state, library.txport_state_free)
+        check(library, library.txport_engine_allocate(self.handle.value, *arguments))
+        handle = Handle(state, library.txport_state_free)
         return NativeState(library, handle, (rows, source, target), self.vocabulary)
 
 
@@ -314,23 +320,23 @@ class NativeState:
         vocabulary: logits of a row.
     """
 
-    def __init__(self, library: ctypes.CDLL, handle: _Handle, sizes: tuple[int, int, int], vocabulary: int) -> None:
-        self._library = library
-        self._handle = handle
+    def __init__(self, library: ctypes.CDLL, handle: Handle, sizes: tuple[int, int, int], vocabulary: int) -> None:
+        self.library = library
+        self.handle = handle
         self._vocabulary = vocabulary
         self.rows, self.source, self.target = sizes
         self._unread: deque[int] = deque()  # calls of `txport_state_step` for each group of steps
 
     def place(
-        self, rows: Sequence[int], memory: _Handle, memory_rows: Sequence[int], target_limits: Sequence[int]
+        self, rows: Sequence[int], memory: Handle, memory_rows: Sequence[int], target_limits: Sequence[int]
     ) -> None:
         """Start new sentences: row `rows[i]` gets encoder output `memory_rows[i]`, bos at position 0, not finished."""
         here = _int64(rows)
         there = _int64(memory_rows)
         limits = _int64(target_limits)
         count = _same_length(rows=here, memory_rows=there, target_limits=limits)
-        arguments = count, _address(here), memory.value, _address(there), _address(limits)
-        _check(self._library, self._library.txport_state_place(self._handle.value, *arguments))
+        arguments = count, address(here), memory.value, address(there), address(limits)
+        check(self.library, self.library.txport_state_place(self.handle.value, *arguments))
 
     def step(self, count: int = 1) -> None:
         """Advance every unfinished row by up to `count` tokens, in one call of the library for each `MOST_STEPS`."""
@@ -338,7 +344,7 @@ class NativeState:
         try:
             for done in range(0, max(count, 1), MOST_STEPS):
                 part = min(count - done, MOST_STEPS)
-                _check(self._library, self._library.txport_state_step(self._handle.value, part))
+                check(self.library, self.library.txport_state_step(self.handle.value, part))
                 calls += 1
         finally:  # a step that is refused makes nothing, and those before it are to be read
             if calls > 0:
@@ -353,8 +359,8 @@ class NativeState:
         finished = np.empty(self.rows, np.bool_)
         for _ in range(self._unread.popleft()):
             part = np.empty((MOST_STEPS, self.rows), np.int64)
-            arguments = _address(part), MOST_STEPS, byref(steps), _address(finished)
-            _check(self._library, self._library.txport_state_read(self._handle.value, *arguments))
+            arguments = address(part), MOST_STEPS, byref(steps), address(finished)
+            check(self.library, self.library.txport_state_read(self.handle.value, *arguments))
             made.append(part[: steps.value])
         return StepOutput(made[0] if len(made) == 1 else np.concatenate(made), finished)
 
@@ -364,13 +370,13 @@ class NativeState:
         tokens = _int64(token_ids)
         flags = np.ascontiguousarray(finished, np.bool_)
         count = _same_length(rows=here, token_ids=tokens, finished=flags)
-        arguments = count, _address(here), _address(tokens), _address(flags)
-        _check(self._library, self._library.txport_state_override(self._handle.value, *arguments))
+        arguments = count, address(here), address(tokens), address(flags)
+        check(self.library, self.library.txport_state_override(self.handle.value, *arguments))
 
     def logits(self) -> Float32:
         """float32 `[rows, target_vocabulary]` of the last step."""
         logits = np.empty((self.rows, self._vocabulary), np.float32)
-        _check(self._library, self._library.txport_state_logits(self._handle.value, _address(logits)))
+        check(self.library, self.library.txport_state_logits(self.handle.value, address(logits)))
         return logits
 
     def log_probabilities(self, rows: Sequence[int], token_ids: Sequence[int]) -> Float64:
@@ -378,8 +384,8 @@ class NativeState:
         here, tokens = _int64(rows), _int64(token_ids)
         count = _same_length(rows=here, token_ids=tokens)
         found = np.empty(count, np.float64)
-        arguments = count, _address(here), _address(tokens), _address(found)
-        _check(self._library, self._library.txport_state_log_probabilities(self._handle.value, *arguments))
+        arguments = count, address(here), address(tokens), address(found)
+        check(self.library, self.library.txport_state_log_probabilities(self.handle.value, *arguments))
         return found
 
     def top(self, k: int) -> Top:
@@ -388,21 +394,21 @@ class NativeState:
         best = Top(
             np.empty((self.rows, width), np.int64), np.empty((self.rows, width), np.float32), np.empty(self.rows)
         )
-        arguments = k, _address(best.token_ids), _address(best.logits), _address(best.normaliser)
-        _check(self._library, self._library.txport_state_top(self._handle.value, *arguments))
+        arguments = k, address(best.token_ids), address(best.logits), address(best.normaliser)
+        check(self.library, self.library.txport_state_top(self.handle.value, *arguments))
         return best
 
     def reorder(self, rows: Sequence[int]) -> None:
         """Row i continues what row `rows[i]` was; see `DecoderState.reorder`."""
         here = _int64(rows)
-        _check(self._library, self._library.txport_state_reorder(self._handle.value, len(here), _address(here)))
+        check(self.library, self.library.txport_state_reorder(self.handle.value, len(here), address(here)))
 
     def moved(self, rows: Sequence[int], target: int) -> "NativeState":
         """A new state of these rows, as often as each is named; see `DecoderState.moved`."""
         here = _int64(rows)
         state = c_void_p()
-        library = self._library
-        arguments = len(here), _address(here), target, byref(state)
-        _check(library, library.txport_state_moved(self._handle.value, *arguments))
-        handle = _Handle(state, library.txport_state_free)
+        library = self.library
+        arguments = len(here), address(here), target, byref(state)
+        check(library, library.txport_state_moved(self.handle.value, *arguments))
+        handle = Handle(state, library.txport_state_free)
         return NativeState(library, handle, (len(here), self.source, target), self._vocabulary)

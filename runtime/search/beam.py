@@ -148,8 +148,7 @@ class BeamSearch:
         self._renormalize = search.rules.renormalize
         self._pad = tokens.pad
         self.rows = search.beam
-        # Each hypothesis may end with each of the ends, and as many must be left to go on.
-        self._kept = (1 + len(self._constraints.ends)) * search.beam
+        self._kept = candidates(search, self._constraints)
         self.top = min(self._kept, vocabulary)
 
     def slot(self, index: int, request: Request, limit: int) -> Slot:
@@ -235,6 +234,11 @@ class BeamSearch:
             changed = log_softmax(changed)
         best = best_ids(changed, self.top)
         return best, changed[best]
+
+
+def candidates(search: Search, constraints: Constraints) -> int:
+    """Continuations of a sentence to look at: each hypothesis may end with each of the ends, and as many must go on."""
+    return (1 + len(constraints.ends)) * search.beam
 
 
 def log_softmax(logits: Float32 | Float64) -> Float64:

@@ -6,10 +6,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from txport.runtime.engine import Engine
+from txport.runtime.engines.native import NativeEngine
 from txport.runtime.errors import InputError
 from txport.runtime.search.beam import BeamSearch
 from txport.runtime.search.forks import Forks
 from txport.runtime.search.greedy import Greedy
+from txport.runtime.search.native_beam import NativeBeamSearch
 from txport.runtime.search.requests import Request, Result, Token
 from txport.runtime.search.scheduler import BATCH_TOKENS, Policy, Scheduler
 from txport.runtime.search.settings import GREEDY, Search
@@ -18,6 +20,8 @@ from txport.runtime.search.settings import GREEDY, Search
 def policy_of(engine: Engine, search: Search) -> Policy:
     """The policy of a search."""
     if search.beam > 1:
+        if isinstance(engine, NativeEngine):
+            return NativeBeamSearch(engine, search)
         return BeamSearch(engine.tokens, search, engine.vocabulary)
     if search.sampling or search.alternatives:
         return Forks(engine.tokens, search)

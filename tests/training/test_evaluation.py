@@ -8,7 +8,10 @@ import sacrebleu
 from txport.models.checkpoint import save_checkpoint
 from txport.models.transformer import Transformer
 from txport.runtime.errors import CheckpointError, InputError
+from txport.runtime.search.decoding import decode_all
+from txport.runtime.search.settings import Search
 from txport.runtime.text.affixes import Affixes
+from txport.runtime.text.requests import Call
 from txport.training.evaluation import Answer, answers, open_model, score, translate
 from txport.training.torch_engine import TorchEngine
 
@@ -86,6 +89,18 @@ def test_what_ended_and_what_was_read(copying_model: Transformer) -> None:
     assert [answer.whole for answer in made[:3]] == [True, True, False]
     assert made[0].ended and made[1] == Answer("") and sum(done) == 303 and len(done) == 2
     assert [answer.text for answer in made] == translate(TorchEngine(copying_model), Letters(), sentences)
+
+
+def test_beams_are_those_of_the_search(copying_model: Transformer) -> None:
+    engine, sentences = TorchEngine(copying_model), ["abc", "hello", "tsrqponm"]
+    search = Search(beam=3)
+    call = Call.of(Letters(), engine.limits)
+    found = [call.sentence(text, "it") for text in sentences]
+    requests = [dataclasses.replace(each.request, search=search) for each in found if each is not None]
+    expected = [Letters().decode(result.ids) for result in decode_all(engine, requests)]
+    assert [answer.text for answer in answers(engine, Letters(), sentences, beam=3)] == expected
+    with pytest.raises(InputError, match="beam 65 has no room: this bundle runs 64 rows together"):
+        answers(engine, Letters(), sentences, beam=65)
 
 
 def test_a_directory_that_is_neither(tmp_path: Path) -> None:

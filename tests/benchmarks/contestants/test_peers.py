@@ -11,23 +11,26 @@ import numpy as np
 import torch
 from txport.benchmarks.contestants.backend import Backend
 from txport.benchmarks.contestants.pytorch import PyTorchBackend
+from txport.exporter.export import ExportOptions, export_bundle
 from txport.models.checkpoint import load_checkpoint, save_checkpoint
 from txport.models.config import preset
 from txport.models.transformer import Transformer
+from txport.runtime.engines.native import missing
+from txport.runtime.translator import Translator
 
 ONE = {"threads": "1", "rows": "4"}
 
 
-def tasks(vocabulary: int, absent: int = 0) -> list[Task]:
+def tasks(vocabulary: int, absent: int = 0, beam: int = 1) -> list[Task]:
     """Three rows that make 12 tokens whatever they are, and ten of mixed lengths that end by themselves."""
     random = np.random.default_rng(0)
     rows = [[*random.integers(4, vocabulary, length).tolist(), 3] for length in (9, 9, 9, *range(1, 11))]
-    return [Task(rows[:3], 12, True, [], absent), Task(rows[3:], 30, False, [], absent)]
+    return [Task(rows[:3], 12, True, [], absent, beam), Task(rows[3:], 30, False, [], absent, beam)]
 
 
-def answers(backend: Backend, setting: dict[str, str], vocabulary: int) -> list[list[list[int]]]:
+def answers(backend: Backend, setting: dict[str, str], vocabulary: int, beam: int = 1) -> list[list[list[int]]]:
     found = []
-    for task in tasks(vocabulary, absent=vocabulary - 1):
+    for task in tasks(vocabulary, absent=vocabulary - 1, beam=beam):
         backend.prepare(task, setting)
         backend.call()
         found.append(backend.ids())
@@ -119,6 +122,55 @@ def test_ctranslate2_agrees(model: Path, tmp_path: Path) -> None:
     backend = CTranslate2Backend(str(tmp_path / "model"), "cpu", "float32", 3)
     setting = {"intra": "1", "inter": "1", "rows": "4"}
     assert answers(backend, setting, vocabulary_of(model)) == reference(model)
+
+
+def test_beams_of_all_are_the_same(checkpoint: Path, bundle: Path, tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="needs transformers: pip install 'txport[dev]'")
+    pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install 'txport[dev]'")
+    from txport.benchmarks.contestants.bundle import BundleBackend
+    from txport.benchmarks.contestants.ctranslate2 import CTranslate2Backend
+    from txport.benchmarks.contestants.ctranslate2_weights import write_ctranslate2
+    from txport.benchmarks.contestants.huggingface import HuggingFaceBackend
+
+    write_ctranslate2(load_checkpoint(checkpoint).model, tmp_path / "model")
+    vocabulary = vocabulary_of(checkpoint)
+    theirs = answers(HuggingFaceBackend(str(checkpoint), "cpu"), ONE, vocabulary, beam=4)
+    assert theirs != reference(checkpoint), "greedy search"
+    for engine in ["ort"] if missing() else ["ort", "fused"]:
+        assert answers(BundleBackend(str(bundle), "cpu", engine, None, 1), {}, vocabulary, beam=4) == theirs
+    backend = CTranslate2Backend(str(tmp_path / "model"), "cpu", "float32", 3)
+    assert answers(backend, {"intra": "1", "inter": "1", "rows": "4"}, vocabulary, beam=4) == theirs
+
+
+@pytest.mark.parametrize("length_penalty", [1.0, 2.0])
+def test_n_best_lists_are_those_of_ctranslate2(model: Path, length_penalty: float, tmp_path: Path) -> None:
+    """Its beams end a sentence as `early_stopping` does; ids, and scores within 1e-4."""
+    ctranslate2 = pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install 'txport[dev]'")
+    from txport.benchmarks.contestants.ctranslate2 import token
+    from txport.benchmarks.contestants.ctranslate2_weights import write_ctranslate2
+
+    write_ctranslate2(load_checkpoint(model).model, tmp_path / "model")
+    export_bundle(model, tmp_path / "bundle", ExportOptions(verify=False))
+    random = np.random.default_rng(7)
+    sources = [[*random.integers(4, 61, 1 + row % 12).tolist(), 3] for row in range(40)]
+    theirs = ctranslate2.Translator(str(tmp_path / "model"), intra_threads=1).translate_batch(
+        [[token(each) for each in source] for source in sources],
+        beam_size=4,
+        num_hypotheses=4,
+        length_penalty=length_penalty,
+        max_decoding_length=30,
+        min_decoding_length=0,
+        return_end_token=True,
+        return_scores=True,
+    )
+    ids = [[[int(name[1:]) for name in made] for made in result.hypotheses] for result in theirs]
+    for engine in ["ort"] if missing() else ["ort", "fused"]:
+        ours = Translator(tmp_path / "bundle", "cpu", engine).translate_ids(
+            sources, beam=4, n_best=4, early_stopping=True, length_penalty=length_penalty, max_length=30
+        )
+        assert [[made.ids for made in result.hypotheses] for result in ours] == ids
+        for result, right in zip(ours, theirs, strict=True):
+            assert [made.score for made in result.hypotheses] == pytest.approx(right.scores, abs=1e-4)
 
 
 def test_hugging_face_agrees_with_an_imported_marian(tmp_path: Path) -> None:

@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 
 from bench_reports import CONTESTANT, measurement, report
-from txport.benchmarks.report.readme_figures import BEGIN, END
+from txport.benchmarks.report.readme_figures import markers
 from txport.benchmarks.report.report import write_report
 from txport.benchmarks.report.schema import Agreement
+
+BEGIN, END = markers(beams=False)
 
 
 def run(directory: Path, *more: str) -> subprocess.CompletedProcess[str]:
@@ -59,6 +61,25 @@ def test_models_stand_side_by_side(tmp_path: Path) -> None:
     assert table[0] == "| ms a token | demo, batch 1 | base, batch 1 | base, batch 8 |"
     assert table[2] == "| txport | 0.5 | 0.5 | 0.75 |" and table[3] == "| other | 2 | 4 | 0.75 |"
     assert run(tmp_path, "base").returncode == 2
+
+
+def test_beams_have_a_table_of_their_own(tmp_path: Path) -> None:
+    peer = dataclasses.replace(CONTESTANT, name="other", kind="huggingface")
+    theirs = dataclasses.replace(measurement([8.0]), contestant="other")
+    given = report(measurement([2.0]), theirs)
+    works = tuple(dataclasses.replace(work, beam=4) for work in given.workloads)
+    (tmp_path / "bench").mkdir()
+    given = dataclasses.replace(given, contestants=(CONTESTANT, peer), workloads=works)
+    write_report(tmp_path / "bench/bench.json", given)
+    begin, end = markers(beams=True)
+    (tmp_path / "README.md").write_text(f"{BEGIN}greedy\n{END}{begin}old\n{end}after\n")
+    assert run(tmp_path).returncode == 0
+    text = (tmp_path / "README.md").read_text()
+    assert text.startswith(f"{BEGIN}greedy\n{END}{begin}| ms a token | demo, batch 1 |\n") and "old" not in text
+    assert "8 source tokens, 4 new ones, beam 4." in text and text.endswith("after\n")
+    mixed = dataclasses.replace(given, workloads=(works[0], dataclasses.replace(works[1], beam=1)))
+    write_report(tmp_path / "bench/bench.json", mixed)
+    assert run(tmp_path).returncode == 2
 
 
 def test_a_readme_without_markers_is_left_alone(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 /* txport: one engine, for programs that bring their own search. The C ABI.
  *
  * Encode sentences, then step a fixed set of rows whose buffers the engine owns: ids in, ids out, no text. Python's
- * runtime drives the fused engine through this. Applications that translate want txport.h.
+ * runtime drives the fused engine through this. Applications that translate want txport.h. Beam search, whose choice
+ * of tokens a fast engine would wait for, is here as well: txport_state_search.
  *
  * libtxport has all of it, if it was built with the fused engine. libtxport_engine, which needs nothing but a C
  * library, has the fused engine alone and opens no bundle: all but txport_engine_open.
@@ -167,6 +168,66 @@ TXPORT_API txport_code txport_state_reorder(txport_engine_state* state, int64_t 
  * more than once. All steps must have been read. The old state is invalid afterwards, and still to be freed. */
 TXPORT_API txport_code txport_state_moved(txport_engine_state* state, int64_t count, const int64_t* rows,
                                           int64_t target, txport_engine_state** moved) TXPORT_NOEXCEPT;
+
+typedef struct txport_beam_search txport_beam_search; /* the settings of a search */
+typedef struct txport_hypotheses txport_hypotheses;   /* those of one sentence */
+
+/* What a beam search is like; each as the option of its name in txport_options. Begin with TXPORT_BEAM_SETTINGS_INIT,
+ * which is a beam of 1 without rules. New fields come at the end. */
+typedef struct txport_beam_settings {
+  size_t struct_size; /* sizeof(txport_beam_settings) */
+  int64_t beam, n_best;
+  double length_penalty, patience;
+  int64_t early_stopping; /* 0: false; 1: true; 2: "never" */
+  double repetition_penalty;
+  int64_t no_repeat_ngram;
+  int64_t forced_end;  /* -1: none */
+  int64_t renormalize; /* not 0: yes */
+  const txport_ids* bad_words;
+  size_t bad_word_count;
+  txport_ids suppress, begin_suppress, end_ids;
+} txport_beam_settings;
+
+#define TXPORT_BEAM_SETTINGS_INIT \
+  { sizeof(txport_beam_settings), 1, 1, 1, 1, 0, 1, 0, -1, 0, 0, 0, {0, 0}, {0, 0}, { 0, 0 } }
+
+/* A sentence of a search. Begin with TXPORT_BEAM_SENTENCE_INIT. New fields come at the end. */
+typedef struct txport_beam_sentence {
+  size_t struct_size; /* sizeof(txport_beam_sentence) */
+  int64_t limit;      /* the most tokens of an answer, as in `target_limits` of txport_state_place */
+  int64_t min_length; /* tokens to make before an answer may end */
+  txport_ids prefix;  /* what answers must begin with */
+  int64_t forced;     /* how many ids of it the model itself forces: they count in the length of an answer */
+} txport_beam_sentence;
+
+#define TXPORT_BEAM_SENTENCE_INIT \
+  { sizeof(txport_beam_sentence), 1, 0, {0, 0}, 0 }
+
+/* A search by an engine's ids; it may outlive the engine. Free it at the end, after or before its sentences. */
+TXPORT_API txport_code txport_beam_search_create(const txport_engine_handle* engine,
+                                                 const txport_beam_settings* settings,
+                                                 txport_beam_search** search) TXPORT_NOEXCEPT;
+TXPORT_API void txport_beam_search_free(txport_beam_search* search) TXPORT_NOEXCEPT;
+
+/* The hypotheses of a sentence that begins. */
+TXPORT_API txport_code txport_hypotheses_create(const txport_beam_search* search, const txport_beam_sentence* sentence,
+                                                txport_hypotheses** hypotheses) TXPORT_NOEXCEPT;
+TXPORT_API void txport_hypotheses_free(txport_hypotheses* hypotheses) TXPORT_NOEXCEPT;
+
+/* Choose what the rows of a state go on with after its last step, which was of one token and was read, and make up to
+ * `more` steps likewise, as long as no sentence ends and there is room in the caches. Sentence i has the `beam` rows
+ * from i * beam on, and was placed in the first of them; NULL: these rows are free. The state was allocated with `top`
+ * of at least `beam` times one more than there are ids that end an answer (or the vocabulary), and with logits if rules
+ * change scores. Writes the number of `steps` chosen, from 1 on, and for each sentence whether it is `done`. */
+TXPORT_API txport_code txport_state_search(txport_engine_state* state, const txport_beam_search* search, int64_t count,
+                                           txport_hypotheses* const* sentences, int64_t more, int64_t* steps,
+                                           uint8_t* done) TXPORT_NOEXCEPT;
+
+/* Answer `index` of a sentence that is done, the best first: `ids`, the natural logarithm of the probability of each in
+ * `scores`, how many they are, and the `score` that it was ranked by. Valid until the sentence is freed; `count` is 0 if
+ * there are no more answers. */
+TXPORT_API txport_code txport_hypotheses_answer(const txport_hypotheses* hypotheses, int64_t index, const int64_t** ids,
+                                                const double** scores, int64_t* count, double* score) TXPORT_NOEXCEPT;
 
 #ifdef __cplusplus
 }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
@@ -21,19 +20,12 @@ struct txport_engine_memory {
   std::int64_t source;  // of the longest
 };
 
-struct txport_engine_state {
-  txport_engine_handle handle;
-  std::unique_ptr<txport::core::DecoderState> state;
-  txport::core::Outputs outputs;
-  std::deque<std::int64_t> unread;  // steps of each group
-
-  std::int64_t rows() const { return static_cast<std::int64_t>(state->rows()); }
-};
-
 namespace {
 
 using txport::abi::given;
 using txport::abi::guarded;
+using txport::abi::read_out;
+using txport::abi::usable;
 using txport::abi::within;
 using txport::core::Ids;
 using txport::core::InputError;
@@ -47,17 +39,6 @@ std::vector<std::size_t> indices(const std::int64_t* values, std::int64_t count,
     result.push_back(static_cast<std::size_t>(within(values[i], 0, bound - 1, name)));
   }
   return result;
-}
-
-txport_engine_state& usable(txport_engine_state* state) {
-  if (given(state, "state").state == nullptr) throw InputError("the state was moved: use the new one");
-  return *state;
-}
-
-// One whose steps were all read.
-txport_engine_state& read_out(txport_engine_state* state) {
-  if (!usable(state).unread.empty()) throw InputError("steps of the state were not read: read them first");
-  return *state;
 }
 
 }  // namespace

@@ -42,6 +42,18 @@ void copy_part(const HostTensor& to, std::size_t to_row, const HostTensor& from,
   }
 }
 
+// Copies row `rows[i]` of a tensor to each row i of `changed`. Where a row would be overwritten before it is copied, all
+// go by way of others.
+void move_rows(const HostTensor& tensor, const std::vector<std::size_t>& changed, const std::vector<std::size_t>& rows,
+               std::int64_t tokens) {
+  const bool from_behind = std::all_of(changed.begin(), changed.end(), [&](std::size_t i) { return rows[i] > i; });
+  const HostTensor aside = from_behind ? tensor : tensor.like(changed.size());
+  for (std::size_t k = 0; k < changed.size(); ++k) {
+    copy_part(aside, from_behind ? changed[k] : k, tensor, rows[changed[k]], tokens);
+  }
+  for (std::size_t k = 0; !from_behind && k < changed.size(); ++k) copy_part(tensor, changed[k], aside, k, tokens);
+}
+
 }  // namespace
 
 OrtState::OrtState(const OrtSteps& steps, HostTensors tensors, std::size_t batch, std::int64_t source,
@@ -52,7 +64,8 @@ OrtState::OrtState(const OrtSteps& steps, HostTensors tensors, std::size_t batch
       beams_(beams),
       source_(source),
       target_(target),
-      binding_(steps.session) {
+      binding_(steps.session),
+      sentences_(batch) {
   bind();
 }
 
@@ -85,6 +98,7 @@ void OrtState::place(const std::vector<std::size_t>& rows, const Memory& memory,
     positions()[row] = 0;
     finished()[row * beams_] = false;
     this->target_limits()[row] = target_limits[i];
+    sentences_[row] = ++placed_;
   }
 }
 
@@ -137,6 +151,7 @@ std::unique_ptr<DecoderState> OrtState::moved(const std::vector<std::size_t>& ro
 std::unique_ptr<OrtState> OrtState::next(HostTensors tensors, std::size_t batch, std::int64_t target) const {
   auto made = of(std::move(tensors), batch, target);
   made->clean_ = clean_;
+  made->placed_ = placed_;
   return made;
 }
 
@@ -190,13 +205,15 @@ void OrtState::copy_memory_row(const HostTensors& encoded, std::size_t from_row,
   }
 }
 
-std::unique_ptr<OrtState> OrtState::narrowed(const std::vector<std::size_t>& entries) const {
+std::unique_ptr<OrtState> OrtState::narrowed(const std::vector<std::size_t>& entries) {
   gather(entries);
   HostTensors front;
   for (const auto& [name, tensor] : tensors_) {
     front.emplace(name, has_entries(name) ? tensor.front(entries.size()) : tensor);
   }
-  return next(std::move(front), entries.size(), target_);
+  auto made = next(std::move(front), entries.size(), target_);
+  std::copy_n(sentences_.begin(), entries.size(), made->sentences_.begin());
+  return made;
 }
 
 std::unique_ptr<OrtState> OrtState::widened(const std::vector<std::size_t>& entries, std::int64_t target) const {
@@ -215,30 +232,29 @@ std::unique_ptr<OrtState> OrtState::with_caches(std::int64_t target) const {
 }
 
 // Copy these rows to the first rows of the same buffers. What an earlier sentence left beyond the end of the one that
-// moves in is overwritten, too: see `place`. Where a row would be overwritten before it is copied, all go by way of
-// others.
-void OrtState::gather(const std::vector<std::size_t>& rows) const {
+// moves in is overwritten, too: see `place`. Cross-attention stays where a row keeps its sentence.
+void OrtState::gather(const std::vector<std::size_t>& rows) {
   std::int64_t longest = 0;
   std::vector<std::size_t> changed;
+  std::vector<std::size_t> others;
+  Ids sentences;
   for (std::size_t i = 0; i < rows.size(); ++i) {
+    sentences.push_back(sentences_[rows[i]]);
     if (rows[i] == i) continue;
     changed.push_back(i);
+    if (sentences[i] != sentences_[i]) others.push_back(i);
     longest = std::max({longest, used(i), used(rows[i])});
   }
-  const bool from_behind = std::all_of(changed.begin(), changed.end(), [&](std::size_t i) { return rows[i] > i; });
   for (const auto& [name, tensor] : tensors_) {
     if (!moves(name)) continue;
-    const std::int64_t tokens = is_cache(name) ? std::min(longest, tensor.size(2)) : 0;
-    const HostTensor aside = from_behind ? tensor : tensor.like(changed.size());
-    for (std::size_t k = 0; k < changed.size(); ++k) {
-      copy_part(aside, from_behind ? changed[k] : k, tensor, rows[changed[k]], tokens);
-    }
-    for (std::size_t k = 0; !from_behind && k < changed.size(); ++k) copy_part(tensor, changed[k], aside, k, tokens);
+    move_rows(tensor, is_cross(name) ? others : changed, rows, is_cache(name) ? std::min(longest, tensor.size(2)) : 0);
   }
+  std::copy(sentences.begin(), sentences.end(), sentences_.begin());
 }
 
 // Into new buffers, whose caches are zero and may have another length. Cross-attention's tensors may be shared.
-void OrtState::copy_state_row(const OrtState& from, std::size_t from_row, std::size_t row) const {
+void OrtState::copy_state_row(const OrtState& from, std::size_t from_row, std::size_t row) {
+  sentences_[row] = from.sentences_[from_row];
   for (const auto& [name, tensor] : tensors_) {
     const HostTensor& other = from.tensors_.at(name);
     if (is_cache(name)) {

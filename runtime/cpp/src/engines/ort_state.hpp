@@ -60,7 +60,7 @@ class OrtState : public DecoderState {
   void begin_step() { clean_ = false; }
   void bind();
   // Entries, no more than there are, at the front of the same buffers: nothing is allocated or zeroed.
-  std::unique_ptr<OrtState> narrowed(const std::vector<std::size_t>& entries) const;
+  std::unique_ptr<OrtState> narrowed(const std::vector<std::size_t>& entries);
   // More entries than there are, in new buffers.
   std::unique_ptr<OrtState> widened(const std::vector<std::size_t>& entries, std::int64_t target) const;
 
@@ -79,6 +79,8 @@ class OrtState : public DecoderState {
   std::int64_t target_;
   Ort::IoBinding binding_;
   bool clean_ = true;  // nothing was written into the caches yet
+  Ids sentences_;      // which each entry has, counted as they are placed: those of one have equal cross-attention
+  std::int64_t placed_ = 0;
   Ids made_;
 
   std::unique_ptr<OrtState> next(HostTensors tensors, std::size_t batch, std::int64_t target) const;
@@ -90,8 +92,8 @@ class OrtState : public DecoderState {
   std::int64_t used(std::size_t row) const;
 
   std::unique_ptr<OrtState> with_caches(std::int64_t target) const;
-  void gather(const std::vector<std::size_t>& rows) const;
-  void copy_state_row(const OrtState& from, std::size_t from_row, std::size_t row) const;
+  void gather(const std::vector<std::size_t>& rows);
+  void copy_state_row(const OrtState& from, std::size_t from_row, std::size_t row);
 };
 
 }  // namespace txport::core

@@ -142,6 +142,16 @@ void BeamSearch::choose(DecoderState& state, const Slots& slots, const Ids& /*to
   next.apply(state);
 }
 
+std::int64_t BeamSearch::go_on(DecoderState& state, const Slots& slots, std::int64_t more) const {
+  const auto ready = [&](const auto& slot) { return !slot || (!slot->done && slot->length < state.target()); };
+  for (std::int64_t steps = 1;; ++steps) {
+    choose(state, slots, {}, true);
+    if (steps > more || !std::all_of(slots.begin(), slots.end(), ready)) return steps;
+    state.step(1);
+    state.read();
+  }
+}
+
 // The best continuations of a slot, by descending total: of equals, that of the first hypothesis.
 std::vector<Candidate> BeamSearch::candidates(const BeamSlot& slot, const Scored* best) const {
   std::vector<Candidate> all;

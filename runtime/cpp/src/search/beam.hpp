@@ -61,6 +61,9 @@ class BeamSearch : public Policy {
   bool needs_logits(const Request& request) const override { return request.ruled(); }
   bool stepwise(const Slots& /*slots*/) const override { return true; }
   void choose(DecoderState& state, const Slots& slots, const Ids& token_ids, bool stepwise) const override;
+  // `choose`, and up to `more` steps likewise, as long as no sentence ends and there is room in the caches. Returns the
+  // number of tokens that were chosen.
+  std::int64_t go_on(DecoderState& state, const Slots& slots, std::int64_t more) const;
 
  private:
   // Of the best tokens of a row: ids `[k]` and log-probabilities `[k]`.

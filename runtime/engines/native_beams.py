@@ -1,0 +1,126 @@
+"""Beam search in the library of a native engine, which chooses tokens between steps without Python."""
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import byref, c_double, c_int64, c_size_t, c_void_p
+
+import numpy as np
+from txport.runtime.engine import Int64
+from txport.runtime.engines.native import Handle, NativeEngine, NativeState, address, check
+
+
+class _Ids(ctypes.Structure):
+    """`txport_ids`; the array must outlive it."""
+
+    _fields_ = [("values", c_void_p), ("count", c_size_t)]
+
+    @classmethod
+    def of(cls, ids: Int64) -> "_Ids":
+        return cls(address(ids), len(ids))
+
+
+class _Settings(ctypes.Structure):
+    """`txport_beam_settings`."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        *((name, c_int64) for name in ("beam", "n_best")),
+        *((name, c_double) for name in ("length_penalty", "patience")),
+        ("early_stopping", c_int64),
+        ("repetition_penalty", c_double),
+        *((name, c_int64) for name in ("no_repeat_ngram", "forced_end", "renormalize")),
+        ("bad_words", ctypes.POINTER(_Ids)),
+        ("bad_word_count", c_size_t),
+        *((name, _Ids) for name in ("suppress", "begin_suppress", "end_ids")),
+    ]
+
+
+class _Sentence(ctypes.Structure):
+    """`txport_beam_sentence`."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        *((name, c_int64) for name in ("limit", "min_length")),
+        ("prefix", _Ids),
+        ("forced", c_int64),
+    ]
+
+
+class NativeHypotheses:
+    """The hypotheses of one sentence, in the library."""
+
+    def __init__(self, library: ctypes.CDLL, handle: Handle) -> None:
+        self._library, self.handle = library, handle
+
+    def answers(self) -> list[tuple[list[int], list[float], float]]:
+        """Ids, the score of each, and the score of all, once the sentence is done: the best first."""
+        found: list[tuple[list[int], list[float], float]] = []
+        ids, scores, count, score = c_void_p(), c_void_p(), c_int64(), c_double()
+        arguments = byref(ids), byref(scores), byref(count), byref(score)
+        while True:
+            check(self._library, self._library.txport_hypotheses_answer(self.handle.value, len(found), *arguments))
+            if not count.value:
+                return found
+            made = (c_int64 * count.value).from_address(ids.value or 0)
+            parts = (c_double * count.value).from_address(scores.value or 0)
+            found.append(([*made], [*parts], score.value))
+
+
+class NativeBeams:
+    """The settings of a beam search, in the library; each as in `txport.runtime.search.settings`.
+
+    Raises:
+        InputError: a setting is out of range.
+    """
+
+    def __init__(
+        self,
+        engine: NativeEngine,
+        *,
+        bad_words: Sequence[Sequence[int]],
+        suppress: Sequence[int],
+        begin_suppress: Sequence[int],
+        end_ids: Sequence[int],
+        forced_end: int | None,
+        early_stopping: bool | str,
+        **numbers: float,
+    ) -> None:
+        lists = {"suppress": suppress, "begin_suppress": begin_suppress, "end_ids": end_ids}
+        arrays = {name: np.array(ids, np.int64) for name, ids in lists.items()}
+        words = [np.array(word, np.int64) for word in bad_words]
+        settings = _Settings(
+            struct_size=ctypes.sizeof(_Settings),
+            early_stopping=2 if early_stopping == "never" else int(bool(early_stopping)),
+            forced_end=-1 if forced_end is None else forced_end,
+            bad_words=(_Ids * len(words))(*map(_Ids.of, words)),
+            bad_word_count=len(words),
+            **{name: _Ids.of(ids) for name, ids in arrays.items()},
+            **numbers,
+        )
+        self._library, made = engine.library, c_void_p()
+        create = self._library.txport_beam_search_create
+        check(self._library, create(engine.handle.value, byref(settings), byref(made)))
+        self._handle = Handle(made, self._library.txport_beam_search_free)
+
+    def sentence(self, limit: int, min_length: int, prefix: Sequence[int], forced: int) -> NativeHypotheses:
+        """Hypotheses of a sentence that begins; see `txport.runtime.search.requests.Request`."""
+        ids, made = np.array(prefix, np.int64), c_void_p()
+        fields = _Sentence(ctypes.sizeof(_Sentence), limit, min_length, _Ids.of(ids), forced)
+        create = self._library.txport_hypotheses_create
+        check(self._library, create(self._handle.value, byref(fields), byref(made)))
+        return NativeHypotheses(self._library, Handle(made, self._library.txport_hypotheses_free))
+
+    def search(
+        self, state: NativeState, sentences: Sequence[NativeHypotheses | None], more: int
+    ) -> tuple[int, list[bool]]:
+        """Choose tokens after a step that was read, and make up to `more` steps likewise, until a sentence is done.
+
+        Returns:
+            the tokens that each hypothesis got, and whether each sentence is done.
+        """
+        count, steps = len(sentences), c_int64()
+        handles = (c_void_p * count)(*(None if each is None else each.handle.value.value for each in sentences))
+        done = np.empty(count, np.bool_)
+        arguments = self._handle.value, count, handles, more, byref(steps), address(done)
+        check(self._library, self._library.txport_state_search(state.handle.value, *arguments))
+        return steps.value, done.tolist()

@@ -1,0 +1,71 @@
+"""Beam search by the library of a native engine: as `txport.runtime.search.beam`, which it is tested against.
+
+Between steps of a small model Python takes longer than the step.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+
+from txport.runtime.engine import DecoderState, Int64
+from txport.runtime.engines.native import NativeEngine, NativeState
+from txport.runtime.engines.native_beams import NativeBeams, NativeHypotheses
+from txport.runtime.search.beam import candidates
+from txport.runtime.search.requests import Hypothesis, Request, Result, Slot
+from txport.runtime.search.rules import Constraints
+from txport.runtime.search.settings import Search
+
+
+@dataclass
+class _Slot(Slot):
+    """A sentence whose hypotheses the library has; `ids` and `scores` stay empty."""
+
+    hypotheses: NativeHypotheses | None = None
+
+    def result(self) -> Result:
+        """The best hypotheses that ended."""
+        assert self.hypotheses is not None
+        answers = self.hypotheses.answers()
+        scored = self.request.scores
+        return Result(
+            self.index, [Hypothesis(ids, scores if scored else None, score) for ids, scores, score in answers]
+        )
+
+
+class NativeBeamSearch:
+    """The policy of beam search; see `txport.runtime.search.scheduler.Policy`.
+
+    Args:
+        engine: what runs the model.
+        search: its settings.
+    """
+
+    def __init__(self, engine: NativeEngine, search: Search) -> None:
+        settings = {**asdict(search), **asdict(search.rules)}
+        for name in ("rules", "sampling", "alternatives"):
+            del settings[name]
+        self._beams = NativeBeams(engine, **settings)
+        self._more = engine.poll - 1
+        self.rows = search.beam
+        self.top = min(candidates(search, Constraints(search.rules, engine.tokens)), engine.vocabulary)
+
+    def slot(self, index: int, request: Request, limit: int) -> Slot:
+        """The slot of a request."""
+        hypotheses = self._beams.sentence(limit, request.min_length, request.prefix, request.forced)
+        return _Slot(index, request, limit, hypotheses=hypotheses)
+
+    def needs_logits(self, request: Request) -> bool:
+        """Whether rules need all logits, and not only the best."""
+        return request.ruled
+
+    def stepwise(self, slots: Sequence[Slot]) -> bool:
+        """Whether the host sees the next step: always."""
+        return True
+
+    def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64, stepwise: bool) -> None:
+        """Continue the best hypotheses, by further steps as well, until a sentence ends."""
+        assert isinstance(state, NativeState)
+        steps, done = self._beams.search(state, [getattr(slot, "hypotheses", None) for slot in slots], self._more)
+        for slot, ended in zip(slots, done, strict=True):
+            if slot is not None:
+                slot.length += steps
+                slot.done = ended
