@@ -24,11 +24,10 @@ class _Slot(Slot):
     def result(self) -> Result:
         """The best hypotheses that ended."""
         assert self.hypotheses is not None
-        answers = self.hypotheses.answers()
-        scored = self.request.scores
-        return Result(
-            self.index, [Hypothesis(ids, scores if scored else None, score) for ids, scores, score in answers]
-        )
+        best = [Hypothesis(*answer) for answer in self.hypotheses.answers()]
+        if not self.request.scores:
+            best = [replace(hypothesis, scores=None) for hypothesis in best]
+        return Result(self.index, best)
 
 
 class NativeBeamSearch:

@@ -235,6 +235,95 @@ TEST_CASE("the C ABI of an engine gives the best candidates of each row, whateve
   }
 }
 
+TEST_CASE("the C ABI of an engine searches as beam search does") {
+  const random_model::RandomModel model({}, 11);
+  const txport_engine_handle engine = handle_of(model);
+  for (const bool ruled : {false, true}) {
+    txport::core::Search chosen;
+    chosen.beam = chosen.n_best = 2;
+    chosen.early_stopping = txport::core::EarlyStopping::kNever;
+    chosen.length_penalty = 0.5;
+    txport_beam_settings settings = TXPORT_BEAM_SETTINGS_INIT;
+    settings.beam = settings.n_best = 2;
+    settings.early_stopping = 2;
+    settings.length_penalty = 0.5;
+    const Ids word{5, 6};
+    const txport_ids words{word.data(), word.size()};
+    if (ruled) {
+      chosen.rules.bad_words = {word};
+      chosen.rules.no_repeat_ngram = settings.no_repeat_ngram = 2;
+      settings.bad_words = &words;
+      settings.bad_word_count = 1;
+    }
+    txport_beam_search* made = nullptr;
+    REQUIRE(txport_beam_search_create(&engine, &settings, &made) == TXPORT_OK);
+    const std::unique_ptr<txport_beam_search, void (*)(txport_beam_search*)> search(made, txport_beam_search_free);
+    const Ids prefix{7};
+    std::array<txport_hypotheses*, 2> sentences{};
+    txport_beam_sentence sentence = TXPORT_BEAM_SENTENCE_INIT;
+    sentence.limit = kLimit;
+    REQUIRE(txport_hypotheses_create(search.get(), &sentence, &sentences[0]) == TXPORT_OK);
+    sentence.prefix = {prefix.data(), prefix.size()};
+    REQUIRE(txport_hypotheses_create(search.get(), &sentence, &sentences[1]) == TXPORT_OK);
+
+    txport_engine_state* opened = nullptr;
+    REQUIRE(txport_engine_allocate(&engine, 4, 4, kLimit, ruled ? 1 : 0, 4, &opened) == TXPORT_OK);
+    const StatePointer state(opened);
+    const Ids rows{0, 2};
+    const Ids limits{kLimit, kLimit};
+    const MemoryPointer memory = encoded(engine);
+    REQUIRE(txport_state_place(state.get(), 2, rows.data(), memory.get(), kBoth.data(), limits.data()) == TXPORT_OK);
+    Ids tokens(4);
+    std::array<std::uint8_t, 4> finished{};
+    std::array<std::uint8_t, 2> done{};
+    std::array<txport_hypotheses*, 2> working = sentences;
+    std::int64_t steps = 0;
+    const auto go_on = [&](std::int64_t count, std::int64_t more) {
+      return txport_state_search(state.get(), search.get(), count, working.data(), more, &steps, done.data());
+    };
+    while (working[0] != nullptr || working[1] != nullptr) {
+      REQUIRE(txport_state_step(state.get(), 1) == TXPORT_OK);
+      CHECK(refused(go_on(2, 3), "were not read"));
+      REQUIRE(txport_state_read(state.get(), tokens.data(), 1, &steps, finished.data()) == TXPORT_OK);
+      CHECK(refused(go_on(1, 3), "count is 1, and the state has 4 rows for sentences of 2"));
+      REQUIRE(go_on(2, 3) == TXPORT_OK);
+      CHECK(steps >= 1);
+      CHECK(steps <= 4);
+      for (std::size_t i = 0; i < 2; ++i) {
+        if (done.at(i) != 0) working.at(i) = nullptr;
+      }
+    }
+    std::vector<txport::core::Request> requests(2);
+    requests[0].source_ids = {4, 5, 6, 7};
+    requests[1].source_ids = {8, 9};
+    requests[1].prefix = prefix;
+    for (txport::core::Request& request : requests) {
+      request.max_length = kLimit;
+      request.scores = true;
+      request.search = chosen;
+    }
+    const auto expected = decode_all(*engine.engine, requests, {});
+    for (std::size_t i = 0; i < 2; ++i) {
+      const std::unique_ptr<txport_hypotheses, void (*)(txport_hypotheses*)> owned(sentences.at(i),
+                                                                                   txport_hypotheses_free);
+      const std::int64_t* ids = nullptr;
+      const double* scores = nullptr;
+      std::int64_t count = -1;
+      double score = 0;
+      for (std::size_t n = 0; n < 3; ++n) {
+        const auto index = static_cast<std::int64_t>(n);
+        REQUIRE(txport_hypotheses_answer(owned.get(), index, &ids, &scores, &count, &score) == TXPORT_OK);
+        if (n >= expected[i].hypotheses.size()) break;
+        const txport::core::Hypothesis& right = expected[i].hypotheses[n];
+        CHECK(Ids(ids, ids + count) == right.ids);
+        CHECK(std::vector<double>(scores, scores + count) == *right.scores);
+        CHECK(score == *right.score);
+      }
+      CHECK(count == 0);
+    }
+  }
+}
+
 TEST_CASE("no calls of the C ABI of an engine lead a row beyond its cache") {
   const random_model::RandomModel model({}, 11);
   const txport_engine_handle engine = handle_of(model);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdlib>
 #include <memory>
 #include <utility>
@@ -37,9 +38,13 @@ struct Session {
   std::array<txport_engine_memory*, 2> memories{};
   std::array<txport_engine_state*, 2> states{};
   std::array<std::int64_t, 2> rows{};
+  txport_beam_search* search = nullptr;
+  std::array<txport_hypotheses*, 4> sentences{};
 
   Session() = default;
   ~Session() {
+    txport_beam_search_free(search);
+    for (txport_hypotheses* sentence : sentences) txport_hypotheses_free(sentence);
     for (txport_engine_memory* memory : memories) txport_engine_memory_free(memory);
     for (txport_engine_state* state : states) txport_state_free(state);
   }
@@ -139,6 +144,60 @@ bool best(const Session& session, Choices& choices, std::size_t slot) {
   return true;
 }
 
+bool begin_search(Session& session, Choices& choices, std::size_t slot) {
+  txport_beam_search_free(std::exchange(session.search, nullptr));
+  txport_beam_settings settings = TXPORT_BEAM_SETTINGS_INIT;
+  settings.beam = choices.number(2);
+  settings.n_best = choices.number(1);
+  settings.early_stopping = choices.number(1);
+  settings.no_repeat_ngram = choices.number(0);
+  settings.forced_end = choices.number(0);
+  const Ids ends = numbers(choices, 1, 5);
+  settings.end_ids = {ends.data(), choices.below(2)};
+  settings.bad_words = &settings.end_ids;
+  settings.bad_word_count = choices.below(2);
+  return done(txport_beam_search_create(&engine(slot), &settings, &session.search));
+}
+
+bool begin_sentence(Session& session, Choices& choices) {
+  txport_hypotheses*& sentence = session.sentences.at(choices.below(4));
+  txport_hypotheses_free(std::exchange(sentence, nullptr));
+  txport_beam_sentence fields = TXPORT_BEAM_SENTENCE_INIT;
+  fields.limit = choices.number(4);
+  fields.min_length = choices.number(0);
+  const Ids prefix = numbers(choices, 2, 5);
+  fields.prefix = {prefix.data(), choices.below(3)};
+  fields.forced = choices.number(0);
+  return done(txport_hypotheses_create(session.search, &fields, &sentence));
+}
+
+bool search(Session& session, Choices& choices, std::size_t slot) {
+  std::array<txport_hypotheses*, 4> given{};
+  for (txport_hypotheses*& each : given) {
+    const std::size_t which = choices.below(5);
+    each = which < 4 ? session.sentences.at(which) : nullptr;
+  }
+  std::array<std::uint8_t, 4> ended{};
+  std::int64_t steps = 0;
+  const std::int64_t count = choices.number(1);
+  if (count > 4) return false;
+  if (!done(txport_state_search(session.states.at(slot), session.search, count, given.data(), choices.number(2), &steps,
+                                ended.data()))) {
+    return false;
+  }
+  for (std::size_t i = 0; i < 4; ++i) {
+    const std::int64_t* ids = nullptr;
+    const double* scores = nullptr;
+    std::int64_t length = 0;
+    double score = 0;
+    if (ended.at(i) == 0 || !done(txport_hypotheses_answer(given.at(i), 0, &ids, &scores, &length, &score))) continue;
+    for (std::int64_t at = 0; at < length; ++at) {
+      if (ids[at] < 0 || ids[at] >= kVocabulary || std::isnan(scores[at])) std::abort();
+    }
+  }
+  return true;
+}
+
 bool change(Session& session, Choices& choices, std::size_t slot, bool place) {
   txport_engine_state* state = session.states.at(slot);
   const std::int64_t count = choices.number(1);
@@ -159,7 +218,7 @@ bool call(Session& session, Choices& choices) {
   const std::size_t slot = choices.below(8) == 0 ? 1 : 0;
   txport_engine_state* state = session.states.at(slot);
   const std::int64_t rows = session.rows.at(slot);
-  switch (choices.below(15)) {
+  switch (choices.below(20)) {
     case 0:
       return encode(session, choices, slot);
     case 1:
@@ -187,6 +246,13 @@ bool call(Session& session, Choices& choices) {
       return score(session, choices, slot);
     case 12:
       return best(session, choices, slot);
+    case 13:
+      return begin_search(session, choices, slot);
+    case 14:
+      return begin_sentence(session, choices);
+    case 15:
+    case 16:
+      return search(session, choices, slot);
     default:
       return done(txport_state_step(state, choices.number(1))) && read(state, rows, choices);
   }

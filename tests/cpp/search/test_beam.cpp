@@ -194,6 +194,31 @@ TEST_CASE("an answer to which nothing may be added ends") {
   }
 }
 
+TEST_CASE("where memory is short it is said what fits") {
+  class Short : public MemoryEngine {
+   public:
+    explicit Short(std::size_t room) : MemoryEngine({100, 12, 100}, 1, 0), room_(room) {}
+    std::unique_ptr<DecoderState> allocate(std::size_t rows, std::int64_t source, std::int64_t target,
+                                           const Outputs& outputs) const override {
+      if (rows > room_) throw ResourceError("there is memory for " + std::to_string(room_) + " rows");
+      return MemoryEngine::allocate(rows, source, target, outputs);
+    }
+
+   private:
+    std::size_t room_;
+  };
+  Request request;
+  request.source_ids = {4, kTokens.eos};
+  request.search.beam = 8;
+  const auto fault = [&](std::size_t room) {
+    const Short engine(room);
+    return fault_of<ResourceError>([&] { decode_all(engine, {request, request, request}, {}); });
+  };
+  CHECK(fault(23) == "there is no memory for 3 sentences of 8 rows each: batch 1 fits");
+  CHECK(fault(7) == "there is no memory for 3 sentences of 8 rows each: beam or n_best 4 fits");
+  CHECK(fault(0) == "there is memory for 0 rows");
+}
+
 TEST_CASE("a beam for which there is no room, and streams of one") {
   const MemoryEngine engine({4, 12, 100}, 1, 0);
   Request request;

@@ -2,15 +2,16 @@
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from beam_searches import BEAMS, RULES, requests
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from memory_engine import TOKENS, VOCABULARY, MemoryEngine, logits_after
+from memory_engine import TOKENS, VOCABULARY, MemoryEngine, MemoryState, logits_after
 from txport.runtime.bundle.schema import Limits
-from txport.runtime.errors import InputError
+from txport.runtime.errors import InputError, ResourceError
 from txport.runtime.search.decoding import decode_all, stream
 from txport.runtime.search.requests import Request
 from txport.runtime.search.settings import Rules, Sampling, Search
@@ -129,6 +130,26 @@ def test_patience_lets_more_hypotheses_end() -> None:
 def test_a_beam_needs_as_many_rows() -> None:
     with pytest.raises(InputError, match="5 rows for a sentence are too many: this bundle runs 4"):
         decode_all(MemoryEngine(), [Request([4, TOKENS.eos], search=Search(beam=5))])
+
+
+@pytest.mark.parametrize(
+    ("room", "words"),
+    [
+        (23, "there is no memory for 3 sentences of 8 rows each: batch 1 fits"),
+        (7, "there is no memory for 3 sentences of 8 rows each: beam or n_best 4 fits"),
+        (0, "memory for 0 rows"),
+    ],
+)
+def test_where_memory_is_short_it_is_said_what_fits(room: int, words: str) -> None:
+    class Short(MemoryEngine):
+        def allocate(self, rows: int, *sizes: int, **outputs: Any) -> MemoryState:
+            if rows > room:
+                raise ResourceError(f"there is memory for {room} rows")
+            return super().allocate(rows, *sizes, **outputs)
+
+    asked = [Request([4, TOKENS.eos], search=Search(beam=8))] * 3
+    with pytest.raises(ResourceError, match=words):
+        decode_all(Short(Limits(100, 12, 100)), asked)
 
 
 def test_a_stream_has_no_beams() -> None:

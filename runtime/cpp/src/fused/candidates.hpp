@@ -27,28 +27,28 @@ struct Precedes {
   }
 };
 
-// The first `size` of all logits that are offered, in memory of the caller's: a heap, whose root is the last of them.
+// The first `size` of all logits that are offered, in their order, in memory of the caller's. Few are kept and few of
+// those that are offered get in: they are shifted, which takes less time than a heap.
 class Candidates {
  public:
   Candidates(Best* best, std::size_t size) : best_(best), size_(size) {}
 
   void clear() const { std::fill_n(best_, size_, Best{Best{}.value, std::numeric_limits<std::int32_t>::max()}); }
   // A logit below it would be refused.
-  float least() const { return best_->value; }
+  float least() const { return best_[size_ - 1].value; }
   // What is not a number counts as -infinity, so that there is an order.
   void offer(const Best& one) const {
     const Best next{one.value > Best{}.value ? one.value : Best{}.value, one.index};
-    if (!Precedes()(next, *best_)) return;
-    std::pop_heap(best_, best_ + size_, Precedes());
-    best_[size_ - 1] = next;
-    std::push_heap(best_, best_ + size_, Precedes());
+    Best* const last = best_ + size_ - 1;
+    if (!Precedes()(next, *last)) return;
+    Best* const at = std::upper_bound(best_, last, next, Precedes());
+    std::move_backward(at, last, last + 1);
+    *at = next;
   }
   // All of others'.
   void offer(const Candidates& others) const {
     std::for_each(others.best_, others.best_ + others.size_, [this](const Best& one) { offer(one); });
   }
-  // Ends the heap.
-  void sort() const { std::sort_heap(best_, best_ + size_, Precedes()); }
 
  private:
   Best* best_;

@@ -82,7 +82,6 @@ class Decoder {
     const Candidates all(job_.candidates + row * job_.top, job_.top);
     all.clear();
     for (std::size_t rank = 0; rank < member_.size; ++rank) all.offer(OfThread(rank, i));
-    all.sort();
     double sum = 0;
     for (std::size_t c = 0; c < team_.chunks; ++c) {
       const ChunkSum& chunk = team_.sums[i * team_.chunks + c];

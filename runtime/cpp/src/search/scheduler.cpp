@@ -1,6 +1,7 @@
 #include "search/scheduler.hpp"
 
 #include <algorithm>
+#include <new>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -20,8 +21,7 @@ class Batch {
         source_(sizes.source),
         logits_(sizes.logits),
         slots_(sizes.rows),
-        state_(engine_.allocate(sizes.rows * width_, engine_.ragged() ? engine_.limits().source : sizes.source,
-                                sizes.target, {sizes.logits, policy_.top(), width_})) {}
+        state_(allocated(sizes)) {}
 
   // Step, and return the slots that worked; those that are done have left the batch already. Empty if no sentence is
   // left for this batch.
@@ -152,6 +152,45 @@ class Batch {
     const auto memory = engine_.encode(ids, lengths);
     for (std::size_t row = 0; row < group.size(); ++row) encoded_.push_back({std::move(group[row]), memory, row});
     return true;
+  }
+
+  // The state of so many sentences; where they take several rows each and memory fails, how many fit is said.
+  std::unique_ptr<DecoderState> allocated(const Scheduler::BatchSizes& sizes) const {
+    const std::int64_t source = engine_.ragged() ? engine_.limits().source : sizes.source;
+    const auto state = [&](std::size_t rows, std::size_t width) {
+      return engine_.allocate(rows * width, source, sizes.target, {logits_, policy_.top(), width});
+    };
+    const auto fits = [&](std::size_t rows, std::size_t width) {
+      try {
+        return state(rows, width) != nullptr;
+      } catch (const std::bad_alloc&) {
+      } catch (const ResourceError&) {
+      }
+      return false;
+    };
+    const auto way = [&]() -> std::string {
+      for (std::size_t rows = sizes.rows / 2; rows > 0 && width_ > 1; rows /= 2) {
+        if (fits(rows, width_)) return "batch " + std::to_string(rows);
+      }
+      for (std::size_t width = width_ / 2; width > 0; width /= 2) {
+        if (fits(1, width)) return "beam or n_best " + std::to_string(width);
+      }
+      return "";
+    };
+    const auto fail = [&] {
+      const std::string fitting = way();
+      if (fitting.empty()) throw;
+      throw ResourceError("there is no memory for " + std::to_string(sizes.rows) + " sentences of " +
+                          std::to_string(width_) + " rows each: " + fitting + " fits");
+    };
+    try {
+      return state(sizes.rows, width_);
+    } catch (const std::bad_alloc&) {
+      fail();
+    } catch (const ResourceError&) {
+      fail();
+    }
+    return nullptr;
   }
 
   bool half_free(const Slots& working) const { return drained_ && 2 * working.size() <= slots_.size(); }
