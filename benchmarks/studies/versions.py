@@ -1,8 +1,8 @@
 """Two versions of txport on one bundle, in turns: `python -m txport.benchmarks.studies.versions OTHER_PYTHON BUNDLE`.
 
-Each version is a process of its own: of this interpreter, and of another one whose txport is the other version, with the
-engine's library that it finds. Ids must be equal to the last. Times are of the processor, in one thread, which other
-programs change less than the clock, or with --clock those of the clock and of as many threads as there are cores.
+Each version is a process of its own: of this interpreter, and of another one whose txport is the other version.
+Ids must be equal to the last. Times are of the processor, in one thread, which other programs change less than the
+clock, or with --clock those of the clock and of as many threads as there are cores.
 """
 
 import contextlib
@@ -37,6 +37,7 @@ class Version:
     """The process of one version."""
 
     def __init__(self, python: str, arguments: list[str]) -> None:
+        self._python = python
         command = [python, "-c", CHILD, *arguments]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
@@ -49,7 +50,7 @@ class Version:
             self._process.stdin.flush()
             line = self._process.stdout.readline()
         if not line:
-            raise EngineError(f"{self._process.args[0]} failed: its message is above")  # type: ignore[index]
+            raise EngineError(f"{self._python} failed: its message is above")
         seconds, ids = json.loads(line)
         return seconds, ids
 
