@@ -57,7 +57,7 @@ endif
 
 help:
 	@echo 'make demo      train a small Transformer, export it, verify it, translate with it (build/demo)'
-	@echo 'make bench     measure that bundle, and random ones, next to peers, greedy and with beams, and put the figures into README.md'
+	@echo 'make bench     measure that bundle, and random ones, next to peers, greedy and with beams, and put the figures into the READMEs'
 	@echo 'make test      lint, types, import layers and all tests'
 	@echo 'make lint      only style and import layers'
 	@echo 'make venv      only the virtual environment, build/venv'
@@ -96,7 +96,8 @@ bench: $(VENV)/.ready fused
 	@for model in demo small base; do $(VENV)/bin/tx-bench build/$$model/bundle --against build/$$model/bundle-int8 --beam 4 \
 	  --batch 1,8 --lines 0 --peer huggingface --peer ctranslate2 --no-plots -o build/bench/$$model-beams || exit; done
 	@$(VENV)/bin/python -m txport.benchmarks.report.readme_figures demo=build/bench/demo base=build/bench/base
-	@$(VENV)/bin/python -m txport.benchmarks.report.readme_figures $(foreach model,demo small base,$(model)=build/bench/$(model)-beams)
+	@$(VENV)/bin/python -m txport.benchmarks.report.readme_figures --readme benchmarks/README.md \
+	  $(foreach model,demo small base,$(model)=build/bench/$(model)-beams)
 
 test: lint types unit unit-runtime
 ifndef TXPORT_CPP_BUILD

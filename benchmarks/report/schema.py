@@ -153,7 +153,7 @@ def fixed_name(batch: int, source: int, target: int, beam: int = 1) -> str:
 
 
 def of_beam(beam: int) -> str:
-    """What a beam adds to the name of a workload."""
+    """End of the name of a workload with a beam."""
     return f", beam {beam}" if beam > 1 else ""
 
 

@@ -16,7 +16,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 from txport.runtime.engine import DecoderState, Engine, Int64, Memory
-from txport.runtime.errors import InputError, ResourceError, TxportError
+from txport.runtime.errors import InputError, TxportError
+from txport.runtime.search.allocation import allocate
 from txport.runtime.search.requests import Request, Result, Slot
 
 # The most source tokens (padding included) that rows of one batch hold by default.
@@ -256,30 +257,12 @@ class _Batch:
         self._width = self._policy.rows
         self._source = source
         self._logits = logits
-        self._state: DecoderState = self._allocate(rows, target)
+        widest = self._engine.limits.source if self._engine.ragged else source
+        self._state = allocate(self._engine, (rows, self._width, widest, target), logits, self._policy.top)
         self._slots: list[Slot | None] = [None] * rows
         self._encoded: deque[tuple[_Entry, Memory, int]] = deque()  # with the row of the memory
         self._encoding: list[_Entry] = []
         self._in_flight = 0  # steps of the group that the device began while the host read another
-
-    def _allocate(self, rows: int, target: int) -> DecoderState:
-        """The state of so many sentences; where they take several rows each and memory fails, how many fit is said."""
-        widest = self._engine.limits.source if self._engine.ragged else self._source
-
-        def state(rows: int, width: int) -> DecoderState:
-            top = self._policy.top
-            return self._engine.allocate(rows * width, widest, target, logits=self._logits, top=top, beams=width)
-
-        try:
-            return state(rows, self._width)
-        except ResourceError as error:
-            less = [(count, self._width) for count in _halves(rows)] + [(1, count) for count in _halves(self._width)]
-            fitting = next((each for each in less if _succeeds(state, *each)), None)
-            if self._width == 1 or fitting is None:
-                raise
-            way = f"batch {fitting[0]}" if fitting[1] == self._width else f"beam or n_best {fitting[1]}"
-            message = f"there is no memory for {rows} sentences of {self._width} rows each: {way} fits"
-            raise ResourceError(message) from error
 
     def steps(self) -> Iterator[list[Slot]]:
         """Step, and yield the slots that worked; those that are done have left the batch already."""
@@ -423,19 +406,6 @@ class _Batch:
         if steps > 0:
             self._state.step(steps)
         return max(steps, 0)
-
-
-def _halves(count: int) -> list[int]:
-    """Half of it, half of that and so on, to 1."""
-    return [count := count // 2] + _halves(count) if count > 1 else []
-
-
-def _succeeds(allocate: Callable[[int, int], object], rows: int, width: int) -> bool:
-    try:
-        allocate(rows, width)
-    except ResourceError:
-        return False
-    return True
 
 
 def _longest(slots: Sequence[Slot]) -> int:

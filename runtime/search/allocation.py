@@ -1,0 +1,45 @@
+"""The state of a batch; where memory has no room for it, how much fits is said."""
+
+from txport.runtime.engine import DecoderState, Engine
+from txport.runtime.errors import ResourceError
+
+
+def allocate(engine: Engine, sizes: tuple[int, int, int, int], logits: bool, top: int) -> DecoderState:
+    """Buffers for a batch; see `Engine.allocate`.
+
+    Args:
+        engine: what runs the model.
+        sizes: sentences, rows of each, source and target tokens.
+        logits: whether logits will be read.
+        top: the most candidates that will be read.
+
+    Raises:
+        ResourceError: there is not enough memory.
+    """
+    sentences, width, source, target = sizes
+
+    def state(sentences: int, width: int) -> DecoderState:
+        return engine.allocate(sentences * width, source, target, logits=logits, top=top, beams=width)
+
+    def fits(sentences: int, width: int) -> bool:
+        try:
+            state(sentences, width)
+        except ResourceError:
+            return False
+        return True
+
+    try:
+        return state(sentences, width)
+    except ResourceError as error:
+        less = [(count, width) for count in _halves(sentences)] + [(1, count) for count in _halves(width)]
+        fitting = next((each for each in less if fits(*each)), None) if width > 1 else None
+        if fitting is None:
+            raise
+        way = f"batch {fitting[0]}" if fitting[1] == width else f"beam or n_best {fitting[1]}"
+        message = f"there is no memory for {sentences} sentences of {width} rows each: {way} fits"
+        raise ResourceError(message) from error
+
+
+def _halves(count: int) -> list[int]:
+    """Half of it, half of that and so on, to 1."""
+    return [count // 2, *_halves(count // 2)] if count > 1 else []
