@@ -171,11 +171,16 @@ _STARTERS = {
 # Languages that write ordinals with a full stop ("am 3. Oktober").
 _ORDINALS = "de da no fi is pl cs sk sl hr sr bs hu et lv tr kk".split()
 # Codes of three letters, and others, of these languages.
-_CODES = """
-    eng=en deu=de ger=de fra=fr fre=fr spa=es ita=it por=pt nld=nl dut=nl dan=da swe=sv nor=no nob=no nno=no nb=no nn=no
-    fin=fi pol=pl ces=cs cze=cs slk=sk slo=sk ron=ro rum=ro hun=hu tur=tr rus=ru ukr=uk bul=bg ell=el gre=el kaz=kk
-    isl=is slv=sl hrv=hr srp=sr bos=bs est=et lav=lv lvs=lv
-"""
+CODES = dict(
+    pair.split("=")
+    for pair in """
+        eng=en deu=de ger=de fra=fr fre=fr spa=es ita=it por=pt nld=nl dut=nl dan=da swe=sv nor=no nob=no nno=no nb=no
+        nn=no fin=fi pol=pl ces=cs cze=cs slk=sk slo=sk ron=ro rum=ro hun=hu tur=tr rus=ru ukr=uk bul=bg ell=el gre=el
+        kaz=kk isl=is slv=sl hrv=hr srp=sr bos=bs est=et lav=lv lvs=lv
+    """.split()
+)
+# Languages of which something is known; "" is what is known of any.
+LANGUAGES = sorted({*_NEVER, *_ORDINALS})
 
 
 @dataclass(frozen=True)
@@ -201,7 +206,7 @@ def code_of(language: str | None) -> str | None:
         return None
     letters = re.search("[A-Za-z]+", language)
     code = letters[0].lower() if letters else ""
-    return dict(pair.split("=") for pair in _CODES.split()).get(code, code)
+    return CODES.get(code, code)
 
 
 @lru_cache(64)
@@ -213,7 +218,7 @@ def abbreviations_of(language: str | None) -> Abbreviations:
         return frozenset(word for each in table if code is None or each in ("", code) for word in table[each].split())
 
     def forms(table: Mapping[str, str]) -> frozenset[str]:
-        """In lower case, with a capital, and in capitals."""
+        """The words in lower case, with a capital, and in capitals."""
         return frozenset(form for each in words(table) for form in (each, each[0].upper() + each[1:], each.upper()))
 
     return Abbreviations(forms(_NEVER), forms(_BEFORE_NUMBERS), words(_STARTERS), code in _ORDINALS)

@@ -1,4 +1,4 @@
-"""Parts of a sentence that is longer than a model takes, as pieces of their own.
+"""Parts of a sentence that is longer than a model takes, as segments of their own.
 
 It is cut after punctuation that ends a clause, if there is some in the second half of what fits; else at white space;
 else between tokens. One specification in Python and in C++ (`cpp/src/documents/cuts.cpp`).
@@ -6,41 +6,47 @@ else between tokens. One specification in Python and in C++ (`cpp/src/documents/
 
 from collections.abc import Callable, Iterator
 
-from txport.runtime.documents.layout import Piece, piece_of
+from txport.runtime.documents.layout import Segment, segment_of
 
 # Ends of a clause before white space, and those that need none.
 _WEAK = ",;:)–—"
 _STRONG = "，、；：،"
+# The most characters of a part, so that no more of a very long sentence is looked at for each.
+_MOST = 1 << 14
 
 
-def cut(text: str, piece: Piece, fitting: Callable[[str], int]) -> Iterator[Piece]:
-    """Cut a piece into parts that fit.
+def cut(text: str, segment: Segment, fitting: Callable[[str], int]) -> Iterator[Segment]:
+    """Cut a segment into parts that fit.
 
     Args:
         text: the document.
-        piece: of it.
+        segment: of it.
         fitting: how many characters at the beginning of a text the model takes: perhaps all of them.
 
     Yields:
         the parts in order, all of them marked as cut; what is between them is white space.
     """
-    start = piece.start
-    while (rest := piece_of(text, start, piece.end, cut=True)).text:
-        part = rest
+    start = segment.start
+    while start < segment.end:
+        part = segment_of(text, start, _without_space(text, min(segment.end, start + _MOST)), cut=True)
         while (most := max(1, fitting(part.text))) < len(part.text):
             part = _beginning(text, part, _place(part.text, most))
         yield part
         start = part.end
-        while start < piece.end and text[start].isspace():
+        while start < segment.end and text[start].isspace():
             start += 1
 
 
-def _beginning(text: str, piece: Piece, place: int) -> Piece:
-    """The piece before a place in its text."""
-    end = piece.start + place + sum(len(layout) - 1 for at, layout in piece.breaks if at < place)
+def _beginning(text: str, segment: Segment, place: int) -> Segment:
+    """The segment before a place in its text."""
+    end = segment.start + place + sum(len(layout) - 1 for at, layout in segment.breaks if at < place)
+    return segment_of(text, segment.start, _without_space(text, end), cut=True)
+
+
+def _without_space(text: str, end: int) -> int:
     while text[end - 1].isspace():
         end -= 1
-    return piece_of(text, piece.start, end, cut=True)
+    return end
 
 
 def _place(text: str, most: int) -> int:

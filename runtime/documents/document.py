@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from txport.runtime.arguments import check_text
 from txport.runtime.documents.cuts import cut
-from txport.runtime.documents.layout import Piece, join, split
+from txport.runtime.documents.layout import Segment, join, split
 from txport.runtime.results import Translation
 from txport.runtime.text.affixes import split_marker
 from txport.runtime.text.alignment import Span
@@ -24,12 +24,14 @@ class Part:
         source: its characters in the document.
         target: those of its translation in the translated document.
         cut: whether it is a part of a sentence that is longer than the model takes, and was cut.
-        translation: of its text, in which line breaks are spaces.
+        text: what was translated: line breaks are spaces, and what chooses the document's language is before it.
+        translation: of this text.
     """
 
     source: Span
     target: Span
     cut: bool
+    text: str
     translation: Translation
 
 
@@ -56,7 +58,7 @@ class Draft:
         what: names a line in messages, before its number.
 
     Attributes:
-        sentences: those of its pieces; None where a tokenizer leaves nothing of one.
+        sentences: those of its segments; None where a tokenizer leaves nothing of one.
 
     Raises:
         InputError: it is no text, or a sentence is too long and the call is strict.
@@ -69,40 +71,46 @@ class Draft:
         self._marker = text[: len(text) - len(self.text)]
         languages = description.languages
         language = call.options.source_language or (None if languages is None else languages.source_default)
-        self.pieces: list[Piece] = []
+        self.segments: list[Segment] = []
         self.sentences: list[Sentence | None] = []
         line, seen = 1, 0
-        for piece in split(self.text, language):
-            line += self.text.count("\n", seen, piece.start)
-            seen = piece.start
-            self._add(piece, f"the sentence in {what} {line}")
+        for segment in split(self.text, language):
+            line += self.text.count("\n", seen, segment.start)
+            seen = segment.start
+            self._add(segment, f"the sentence in {what} {line}")
 
-    def _add(self, piece: Piece, what: str) -> None:
+    def _add(self, segment: Segment, what: str) -> None:
         warnings: list[str] = []
-        sentence = replace(self.call, warn=warnings.append).sentence(*self._numbered(piece, what))
+        sentence = replace(self.call, warn=warnings.append).sentence(*self._numbered(segment, what))
         if sentence is None or not sentence.truncated:
-            self.pieces.append(piece)
+            self.segments.append(segment)
             self.sentences.append(sentence)
             return
-        first = len(self.pieces)
-        for part in cut(self.text, piece, self._fitting):
+        first = len(self.segments)
+        for part in cut(self.text, segment, self._fitting):
             self.sentences.append(self.call.sentence(*self._numbered(part, what)))
-            self.pieces.append(part)
-        self.call.warn(f"{warnings[0]} into {len(self.pieces) - first} parts")
+            self.segments.append(part)
+        self.call.warn(f"{warnings[0]} into {len(self.segments) - first} parts")
 
-    def _numbered(self, piece: Piece, what: str) -> tuple[str, str, int]:
-        return self._marker + piece.text, what, len(self.pieces) + 1
+    def _numbered(self, segment: Segment, what: str) -> tuple[str, str, int]:
+        return self._marker + segment.text, what, len(self.segments) + 1
 
     def _fitting(self, text: str) -> int:
         return self.call.fitting(self._marker + text) - len(self._marker)
 
     def built(self, translations: Sequence[Translation]) -> Document:
-        """The document, of the translations of all pieces; warns of those that did not come to their end."""
-        text, targets = join(self.text, self.pieces, [each.text for each in translations])
+        """The document, of the translations of all segments; warns of those that did not come to their end."""
+        text, targets = join(self.text, self.segments, [each.text for each in translations])
         skipped = len(self._marker)
         parts = [
-            Part((piece.start + skipped, piece.end + skipped), target, piece.cut, translation)
-            for piece, target, translation in zip(self.pieces, targets, translations, strict=True)
+            Part(
+                (segment.start + skipped, segment.end + skipped),
+                target,
+                segment.cut,
+                self._marker + segment.text,
+                translation,
+            )
+            for segment, target, translation in zip(self.segments, targets, translations, strict=True)
         ]
         if unfinished := sum(not each.finished for each in translations):
             self.call.warn(

@@ -114,7 +114,7 @@ class _InOrder:
         self._ended: dict[int, Translation] = {}
         self._current = 0
         self._begun = False  # whether the layout before the current part was given
-        self._before: tuple[layout.Piece, str] | None = None
+        self._before: tuple[layout.Segment, str] | None = None
 
     def add(self, at: int, piece: Piece) -> None:
         """Give a token of a part, or keep it until those before it are whole."""
@@ -134,26 +134,26 @@ class _InOrder:
     def _give(self) -> None:
         sentences = self._draft.sentences
         while self._current < len(sentences):
-            piece = self._draft.pieces[self._current]
+            segment = self._draft.segments[self._current]
             nothing = sentences[self._current] is None
             whole = self._ended.get(self._current)
-            if not piece.breaks:
+            if not segment.breaks:
                 for token in self._waiting.pop(self._current, []):
                     if token.text and not self._begun:
-                        self._begin(piece, token.text)
+                        self._begin(segment, token.text)
                     self._on_piece(token)
             if whole is None and not nothing:
                 return
             text = "" if whole is None else whole.text
             if not self._begun:
-                self._begin(piece, text)
-            if piece.breaks:
-                self._layout(layout.with_breaks(piece, text))
-            self._before = piece, text
+                self._begin(segment, text)
+            if segment.breaks:
+                self._layout(layout.with_breaks(segment, text))
+            self._before = segment, text
             self._current, self._begun = self._current + 1, False
 
-    def _begin(self, piece: layout.Piece, text: str) -> None:
-        self._layout(layout.layout_before(self._draft.text, piece, text, self._before))
+    def _begin(self, segment: layout.Segment, text: str) -> None:
+        self._layout(layout.layout_before(self._draft.text, segment, text, self._before))
         self._begun = True
 
     def _layout(self, text: str) -> None:

@@ -1,10 +1,10 @@
-r"""A document as pieces to translate, and the layout between them, which is kept character for character.
+r"""A document as segments to translate, and the layout between them, which is kept character for character.
 
-A piece is a sentence, or what stands for one: a cell between tabs, a heading, an item of a list. Layout is white space,
-line breaks, what marks a line (bullets, numbers, "#", ">"), and all that has no letter or number in it, such as a rule
-of dashes. A line break ends a piece unless its paragraph was wrapped, which some line in lower case must show. Breaks
-inside a piece come back in its translation, at the white space that is nearest in proportion. `join` puts the pieces'
-own texts together to the document again, character by character.
+A segment is a sentence, or what stands for one: a cell between tabs, a heading, an item of a list. Layout is white
+space, line breaks, what marks a line (bullets, numbers, "#", ">"), and all that has no letter or number in it, such as
+a rule of dashes. A line break ends a segment unless its paragraph was wrapped, which some line in lower case must show.
+Breaks inside a segment come back in its translation, at the white space that is nearest in proportion. `join` puts the
+segments' own texts together to the document again, character by character.
 
 One specification in Python and in C++ (`cpp/src/documents/layout.cpp`).
 """
@@ -22,7 +22,7 @@ _BREAK = re.compile("\r\n|[\n\v\f\r\x85\u2028\u2029]")
 _SPACE = "[^\\S\n\v\f\r\x85\u2028\u2029]"
 _BULLETS = "•‣▪●○◦⁃"
 _MARK = re.compile(
-    rf"{_SPACE}*(?:>{_SPACE}*)*(?:[{_BULLETS}]{_SPACE}*)?"
+    rf"\ufeff?{_SPACE}*(?:>{_SPACE}*)*(?:[{_BULLETS}]{_SPACE}*)?"
     rf"(?:(?:\#{{1,6}}|[-*+·–—]|[0-9]{{1,3}}[.)]|[A-Za-z]\)|\([0-9]{{1,3}}\)|\([A-Za-z]\)){_SPACE}+)?"
     rf"(?:\[[ xX]\]{_SPACE}+)?"
 )
@@ -37,8 +37,8 @@ _FIRST_UNSPACED = "\u2e80"  # of Chinese, Japanese and what follows them
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A piece of a document to translate.
+class Segment:
+    """A segment of a document to translate.
 
     Attributes:
         start, end: its characters in the document, without white space around them.
@@ -64,23 +64,23 @@ class _Line:
     cells: tuple[Span, ...]
 
 
-def split(text: str, language: str | None = None) -> list[Piece]:
-    """The pieces of a document, in order.
+def split(text: str, language: str | None = None) -> list[Segment]:
+    """The segments of a document, in order.
 
     Args:
         text: any text.
         language: of the text, as a bundle names it; None for an unknown one.
     """
-    pieces = []
+    segments = []
     for start, end in _blocks(text):
         for first, last in sentences(text, start, end, language):
             if any(map(str.isalnum, text[first:last])):
-                pieces.append(piece_of(text, first, last))
-    return pieces
+                segments.append(segment_of(text, first, last))
+    return segments
 
 
-def piece_of(text: str, start: int, end: int, cut: bool = False) -> Piece:
-    """The piece of these characters of a document."""
+def segment_of(text: str, start: int, end: int, cut: bool = False) -> Segment:
+    """The segment of these characters of a document."""
     words, breaks, at, length = [], [], start, 0
     for found in _BREAK.finditer(text, start, end):
         first, last = found.span()
@@ -94,36 +94,36 @@ def piece_of(text: str, start: int, end: int, cut: bool = False) -> Piece:
         length += first - at
         breaks.append((length, text[first:last]))
         length, at = length + 1, last
-    return Piece(start, end, " ".join([*words, text[at:end]]), tuple(breaks), cut)
+    return Segment(start, end, " ".join([*words, text[at:end]]), tuple(breaks), cut)
 
 
-def join(text: str, pieces: Sequence[Piece], translations: Iterable[str]) -> tuple[str, list[Span]]:
-    """The document with a translation in place of each piece, and the characters of each translation in it."""
+def join(text: str, segments: Sequence[Segment], translations: Iterable[str]) -> tuple[str, list[Span]]:
+    """The document with a translation in place of each segment, and the characters of each translation in it."""
     made, spans, length = [], [], 0
-    before: tuple[Piece, str] | None = None
-    for piece, translation in zip(pieces, translations, strict=True):
-        layout, written = layout_before(text, piece, translation, before), with_breaks(piece, translation)
+    before: tuple[Segment, str] | None = None
+    for segment, translation in zip(segments, translations, strict=True):
+        layout, written = layout_before(text, segment, translation, before), with_breaks(segment, translation)
         made += [layout, written]
         length += len(layout)
         spans.append((length, length + len(written)))
         length += len(written)
-        before = piece, translation
+        before = segment, translation
     return "".join([*made, text[before[0].end if before else 0 :]]), spans
 
 
-def layout_before(text: str, piece: Piece, translation: str, before: tuple[Piece, str] | None) -> str:
+def layout_before(text: str, segment: Segment, translation: str, before: tuple[Segment, str] | None) -> str:
     """Text between a translation and the one before it.
 
     Args:
         text: the document.
-        piece: of it.
-        translation: of the piece, or the beginning of it.
-        before: the piece before, and its translation; None for none.
+        segment: of it.
+        translation: of the segment, or the beginning of it.
+        before: the segment before, and its translation; None for none.
     """
     if before is None:
-        return text[: piece.start]
-    layout = text[before[0].end : piece.start]
-    spaced = _spaced(before[1], translation) and not _spaced(before[0].text, piece.text)
+        return text[: segment.start]
+    layout = text[before[0].end : segment.start]
+    spaced = _spaced(before[1], translation) and not _spaced(before[0].text, segment.text)
     return layout or " " * spaced  # a script without spaces needs none
 
 
@@ -153,8 +153,9 @@ def _line(text: str, start: int, end: int) -> _Line:
     begin = _end_of_mark(text, start, end)
     cells, at = [], begin
     for column in _COLUMN.finditer(text, begin, end):
-        cells.append((at, column.start()))
-        at = _end_of_mark(text, column.end(), end)
+        if column.start() >= at:  # and not inside the mark of a cell
+            cells.append((at, column.start()))
+            at = _end_of_mark(text, column.end(), end)
     return _Line(start, end, not text[start:begin].strip(), (*cells, (at, end)))
 
 
@@ -185,11 +186,11 @@ def _wrapped(text: str, paragraph: Sequence[_Line]) -> list[bool]:
     return goes_on if shown else [False] * len(paragraph)
 
 
-def with_breaks(piece: Piece, translation: str) -> str:
-    """The translation with the line breaks of the piece in it; after it where it has no white space for them."""
+def with_breaks(segment: Segment, translation: str) -> str:
+    """The translation with the line breaks of the segment in it; after it where it has no white space for them."""
     made, at = "", 0
-    for place, layout in piece.breaks:
-        near = (place * len(translation) + len(piece.text) // 2) // len(piece.text)
+    for place, layout in segment.breaks:
+        near = (place * len(translation) + len(segment.text) // 2) // len(segment.text)
         spaces = (each for each in range(at, len(translation)) if translation[each].isspace())
         space = min(spaces, key=lambda each: abs(each - near), default=len(translation))
         made += translation[at:space] + layout

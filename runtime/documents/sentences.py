@@ -105,7 +105,7 @@ def _full_stop(text: str, begin: int, stop: int, following: int, end: int, rules
     """Whether a full stop at `stop`, with no lower case after it, ends the sentence that began at `begin`."""
     word = _word_before(text, begin, stop)
     number = 0 < len(word) <= 3 and all(each in _DIGITS for each in word)
-    if word in rules.never or (number and not text[begin : stop - len(word)].strip()):  # it marks an item of a list
+    if word in rules.never or (number and _is_first(text, begin, stop - len(word))):  # it marks an item of a list
         return False
     if word in rules.before_numbers and text[following] in _DIGITS:
         return False
@@ -113,8 +113,7 @@ def _full_stop(text: str, begin: int, stop: int, following: int, end: int, rules
     dotted = len(parts) > 1 and all(0 < len(each) <= 2 and each.isalpha() for each in parts)
     ordinal = rules.ordinals and number and len(word) < 3
     if dotted or ordinal or (len(word) == 1 and word.isalpha()):
-        after = _word_after(text, following, end)
-        return after in rules.starters and text[following + len(after) : following + len(after) + 1] != "."
+        return _is_starter(text, following, end, rules)
     return True
 
 
@@ -155,11 +154,18 @@ def _word_before(text: str, begin: int, end: int) -> str:
     return text[start:end]
 
 
-def _word_after(text: str, start: int, end: int) -> str:
+def _is_first(text: str, begin: int, word: int) -> bool:
+    while word > begin and text[word - 1].isspace():
+        word -= 1
+    return word == begin
+
+
+def _is_starter(text: str, start: int, end: int, rules: Abbreviations) -> bool:
+    """Whether the word there begins a sentence, and is no initial."""
     stop = start
     while stop < end and text[stop].isalpha():
         stop += 1
-    return text[start:stop]
+    return text[start:stop] in rules.starters and not (stop < end and text[stop] == ".")
 
 
 def _stripped(text: str, start: int, end: int) -> Span:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:  # it needs SentencePiece, which is not there where engines ar
 LENGTH_RATIO = 2
 LENGTH_OFFSET = 20
 LIMIT = f"{LENGTH_RATIO} times the tokens of the source plus {LENGTH_OFFSET}"
-# More characters than tokens have in the mean: no more of a long text need be encoded to see how much fits.
-_TOKEN_CHARACTERS = 32
 _log = logging.getLogger("txport")
 
 
@@ -151,11 +149,9 @@ class Call:
 
     def fitting(self, text: str) -> int:
         """The number of characters at the beginning of a text that the model takes, perhaps all of them."""
-        most = self.limits.source
-        head = text[: _TOKEN_CHARACTERS * most]
-        ids, spans, around = self.tokenizer.locate_source(head, *self._languages)
-        room = max(0, most - around.count)
-        return len(head) if len(ids) <= room else spans[room][0]
+        ids, spans, around = self.tokenizer.locate_source(text, *self._languages)
+        room = max(0, self.limits.source - around.count)
+        return len(text) if len(ids) <= room else spans[room][0]
 
     def needed(self, text: str, what: str) -> Sentence:
         """Request as `sentence` makes it, of a text that must not be blank.
