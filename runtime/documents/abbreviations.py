@@ -36,7 +36,7 @@ _NEVER = {
         sáb dom párrf ext cra s.a
     """,
     "it": """
-        sig sigg sig.ra sig.na sig.re dott dott.ssa dr dr.ssa prof prof.ssa avv ing arch rag geom on sen mons
+        sig sigg sig.ra sig.na sig.re dott dott.ssa dr dr.ssa prof prof.ssa avv ing arch rag geom sen mons
         gen col cap ten magg s ss sant spett egr gent.mo gent.ma ill.mo p.es es ecc cfr v.le p.zza c.so pag fig
         art tel febb apr lug ott nov dic d.c a.c rev
     """,
@@ -69,7 +69,7 @@ _NEVER = {
     """,
     "ro": "dl dna dnul dra dr prof ing av gen col mr cpt sf str bd nr ex cca aprox",
     "hu": "dr prof ifj id özv szt pl kb ill stb ún u pf tel",
-    "tr": "dr prof doç av sn yrd gen alb yb bnb yzb vb örn bkz cad sok mah no",
+    "tr": "dr prof doç av sn yrd gen alb yb bnb yzb vb örn bkz cad sok mah",
     "ru": """
         г гг гор д обл р р-н пл ул пр просп пер наб пос дер им т.е т.к т.н т.д и.о проф акад доц д-р г-н г-жа
         тов гр мр ст см ср напр св о рис табл гл стр тыс пгт млн млрд руб долл кв корп н.э

@@ -11,26 +11,25 @@ from txport.runtime.documents.layout import Segment, segment_of
 # Ends of a clause before white space, and those that need none.
 _WEAK = ",;:)–—"
 _STRONG = "，、；：،"
-# The most characters of a part, so that no more of a very long sentence is looked at for each.
-_MOST = 1 << 14
 
 
-def cut(text: str, segment: Segment, fitting: Callable[[str], int]) -> Iterator[Segment]:
+def cut(text: str, segment: Segment, fitting: Callable[[str], int], most: int) -> Iterator[Segment]:
     """Cut a segment into parts that fit.
 
     Args:
         text: the document.
         segment: of it.
         fitting: how many characters at the beginning of a text the model takes: perhaps all of them.
+        most: characters that are looked at for a part, which has no more.
 
     Yields:
         the parts in order, all of them marked as cut; what is between them is white space.
     """
     start = segment.start
     while start < segment.end:
-        part = segment_of(text, start, _without_space(text, min(segment.end, start + _MOST)), cut=True)
-        while (most := max(1, fitting(part.text))) < len(part.text):
-            part = _beginning(text, part, _place(part.text, most))
+        part = segment_of(text, start, _without_space(text, min(segment.end, start + most)), cut=True)
+        while (count := max(1, fitting(part.text))) < len(part.text):
+            part = _beginning(text, part, _place(part.text, count))
         yield part
         start = part.end
         while start < segment.end and text[start].isspace():

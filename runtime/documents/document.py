@@ -15,6 +15,9 @@ from txport.runtime.text.requests import Call, Sentence
 if TYPE_CHECKING:
     from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 
+# More characters than a token has in the mean.
+_TOKEN_CHARACTERS = 16
+
 
 @dataclass(frozen=True)
 class Part:
@@ -87,7 +90,7 @@ class Draft:
             self.sentences.append(sentence)
             return
         first = len(self.segments)
-        for part in cut(self.text, segment, self._fitting):
+        for part in cut(self.text, segment, self._fitting, _TOKEN_CHARACTERS * self.call.limits.source):
             self.sentences.append(self.call.sentence(*self._numbered(part, what)))
             self.segments.append(part)
         self.call.warn(f"{warnings[0]} into {len(self.segments) - first} parts")

@@ -86,9 +86,9 @@ class _Feed:
             else:
                 self._finish()
         except Exception as error:
-            self._cancel()
             if self.answer.set_running_or_notify_cancel():
                 self.answer.set_exception(error)
+            self._cancel()
 
     def _finish(self) -> None:
         if self._in_order is not None:

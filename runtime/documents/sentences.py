@@ -18,9 +18,10 @@ STRONG = "。！？｡．।॥؟۔։።፧፨\u104b\u17d4\u17d5᠃᠉꓿"
 # Terminators after letters of one script each: of Greek and of Armenian.
 AFTER_LETTERS = {";": ("\u0370", "\u03ff"), ":": ("\u0530", "\u058f")}
 BRACKETS = ("([{（［｛「『【〈《〔｢", ")]}）］｝」』】〉》〕｣")
-# Quotes that open here and close there, and those of which it is known.
-_ANY_QUOTES = "\"'`´“‘"
-QUOTES = _ANY_QUOTES + "”„‟’‚‛«»‹›"
+# Quotes that open and close, those that open in one language and close in another, and those that mostly close.
+_PLAIN_QUOTES = "\"'`´"
+_OPENING_QUOTES = "“‘„‟‚‛«‹"
+QUOTES = _PLAIN_QUOTES + _OPENING_QUOTES + "”’»›"
 OPENING = BRACKETS[0] + "¿¡" + QUOTES
 CLOSING = BRACKETS[1] + QUOTES
 # What no sentence begins with, and what may stand before its first word.
@@ -76,7 +77,7 @@ def _boundary(text: str, begin: int, start: int, stop: int, end: int, rules: Abb
         end: of what is split.
     """
     mark = text[stop - 1]
-    after = _after_closing(text, stop, end)
+    after = _after_closing(text, stop, end, "" if mark in STRONG else _OPENING_QUOTES)
     first, last = AFTER_LETTERS.get(mark, ("", "\U0010ffff"))
     if after == end or not first <= text[start - 1 : start] <= last:
         return 0
@@ -117,16 +118,20 @@ def _full_stop(text: str, begin: int, stop: int, following: int, end: int, rules
     return True
 
 
-def _after_closing(text: str, place: int, end: int) -> int:
-    """The place after quotes and brackets that close; one that only closes may have white space around it."""
+def _after_closing(text: str, place: int, end: int, quotes: str) -> int:
+    """The place after quotes and brackets that close; one that only closes may have white space around it.
+
+    Args:
+        quotes: of the opening ones, those that may close here.
+    """
     while place < end:
-        if text[place] in CLOSING:
+        if text[place] in CLOSING and (text[place] in quotes or text[place] not in _OPENING_QUOTES):
             place += 1
             continue
         after = place
         while after < end and text[after] in " \u00a0\u202f":
             after += 1
-        alone = place < after < end and text[after] in CLOSING and text[after] not in _ANY_QUOTES
+        alone = place < after < end and text[after] in CLOSING and text[after] not in _PLAIN_QUOTES + _OPENING_QUOTES
         if not alone or not (after + 1 == end or text[after + 1].isspace()):
             break
         place = after + 1

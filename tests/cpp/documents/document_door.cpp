@@ -15,6 +15,8 @@ using nlohmann::json;
 
 namespace {
 
+constexpr std::size_t kLooked = 1000;
+
 json described(const Segment& segment) {
   json breaks = json::array();
   for (const Break& each : segment.breaks) breaks.push_back({each.place, utf8_of(each.layout)});
@@ -29,7 +31,7 @@ json answer(const std::u32string& text, const std::string& language, std::size_t
       continue;
     }
     const auto fitting = [most](std::u32string_view rest) { return std::min(most, rest.size()); };
-    for (const Segment& part : cut(text, segment, fitting)) segments.push_back(part);
+    for (const Segment& part : cut(text, segment, fitting, kLooked)) segments.push_back(part);
   }
   json listed = json::array();
   std::vector<std::u32string> backwards;

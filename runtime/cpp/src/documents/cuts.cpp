@@ -13,8 +13,6 @@ using Text = std::u32string_view;
 // Ends of a clause before white space, and those that need none.
 constexpr Text kWeak = U",;:)\u2013\u2014";
 constexpr Text kStrong = U"\uFF0C\u3001\uFF1B\uFF1A\u060C";
-// The most characters of a part, so that no more of a very long sentence is looked at for each.
-constexpr std::size_t kMost = std::size_t{1} << 14;
 
 // Where to cut a text that is longer: at most after so many characters, and after one at least.
 std::size_t place_of(Text text, std::size_t most) {
@@ -46,14 +44,15 @@ Segment beginning(Text text, const Segment& segment, std::size_t place) {
 
 }  // namespace
 
-std::vector<Segment> cut(Text text, const Segment& segment, const std::function<std::size_t(Text)>& fitting) {
+std::vector<Segment> cut(Text text, const Segment& segment, const std::function<std::size_t(Text)>& fitting,
+                         std::size_t most) {
   std::vector<Segment> parts;
   for (std::size_t start = segment.start; start < segment.end;) {
-    Segment part = segment_of(text, start, without_space(text, std::min(segment.end, start + kMost)), true);
+    Segment part = segment_of(text, start, without_space(text, std::min(segment.end, start + most)), true);
     while (true) {
-      const std::size_t most = std::max<std::size_t>(1, fitting(part.text));
-      if (most >= part.text.size()) break;
-      part = beginning(text, part, place_of(part.text, most));
+      const std::size_t count = std::max<std::size_t>(1, fitting(part.text));
+      if (count >= part.text.size()) break;
+      part = beginning(text, part, place_of(part.text, count));
     }
     start = part.end;
     while (start < segment.end && is_space(text[start])) ++start;

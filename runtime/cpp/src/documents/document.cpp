@@ -10,6 +10,9 @@ namespace txport::core {
 
 namespace {
 
+// More characters than a token has in the mean.
+constexpr std::size_t kTokenCharacters = 16;
+
 // Spans of characters, each from the end of the one before on, as bytes of the text.
 class Bytes {
  public:
@@ -63,7 +66,7 @@ void Draft::add(const Segment& segment, const std::string& what) {
   const auto fitting = [this](std::u32string_view text) {
     return call_.fitting(marker_ + utf8_of(text)) - count_characters(marker_);
   };
-  for (const Segment& part : cut(text_, segment, fitting)) {
+  for (const Segment& part : cut(text_, segment, fitting, kTokenCharacters * call_.most_tokens())) {
     sentences_.push_back(sentence(part, what, call_.warn()));
     segments_.push_back(part);
   }

@@ -21,9 +21,10 @@ constexpr Text kStrong =
     U"\uA4FF";
 constexpr Text kOpens = U"([{\uFF08\uFF3B\uFF5B\u300C\u300E\u3010\u3008\u300A\u3014\uFF62";
 constexpr Text kCloses = U")]}\uFF09\uFF3D\uFF5D\u300D\u300F\u3011\u3009\u300B\u3015\uFF63";
-// Quotes that open here and close there, and those of which it is known.
-constexpr Text kAnyQuotes = U"\"'`\u00B4\u201C\u2018";
-constexpr Text kQuotes = U"\"'`\u00B4\u201C\u2018\u201D\u201E\u201F\u2019\u201A\u201B\u00AB\u00BB\u2039\u203A";
+// Quotes that open and close, those that open in one language and close in another, and those that mostly close.
+constexpr Text kPlainQuotes = U"\"'`\u00B4";
+constexpr Text kOpeningQuotes = U"\u201C\u2018\u201E\u201F\u201A\u201B\u00AB\u2039";
+constexpr Text kClosingQuotes = U"\u201D\u2019\u00BB\u203A";
 constexpr Text kSpanish = U"\u00BF\u00A1";
 // What no sentence begins with, beside wide brackets.
 constexpr Text kFollowing = U",;:)]}!?.\u2026&%=+/\u3001\uFF0C\uFF1B\uFF1A";
@@ -37,8 +38,13 @@ bool is_digit(char32_t character) { return U'0' <= character && character <= U'9
 
 bool is_letter(char32_t character) { return kind_of(character) == Kind::letter; }
 
+bool is_quote(char32_t character) {
+  return is_one_of(character, kPlainQuotes) || is_one_of(character, kOpeningQuotes) ||
+         is_one_of(character, kClosingQuotes);
+}
+
 bool is_opening(char32_t character) {
-  return is_one_of(character, kOpens) || is_one_of(character, kSpanish) || is_one_of(character, kQuotes);
+  return is_one_of(character, kOpens) || is_one_of(character, kSpanish) || is_quote(character);
 }
 
 bool is_following(char32_t character) {
@@ -107,9 +113,10 @@ class Splitter {
   // The end of the sentence that began at `begin`, for a run of terminators from `start` to `stop`; 0 if it goes on.
   std::size_t boundary_of(std::size_t begin, std::size_t start, std::size_t stop) const {
     const char32_t mark = text_[stop - 1];
-    std::size_t after = after_closing(stop);
+    const bool strong = is_one_of(mark, kStrong);
+    std::size_t after = after_closing(stop, !strong);
     if (after == text_.size() || !ends_after(mark, start == 0 ? U'\0' : text_[start - 1])) return 0;
-    if (is_one_of(mark, kStrong)) {
+    if (strong) {
       const bool decimal = mark == kWideFullStop && is_word_character(text_[stop]);
       const bool ends = (after == stop && !decimal) || is_space_at(after) || is_opening(text_[after]);
       return ends ? after_notes(after) : 0;
@@ -167,17 +174,19 @@ class Splitter {
     return rules_.starters.count(std::u32string(text_.substr(start, stop - start))) > 0;
   }
 
-  // The place after quotes and brackets that close; one that only closes may have white space around it.
-  std::size_t after_closing(std::size_t place) const {
+  // The place after quotes and brackets that close, and those that open in other languages if `any`; one that only
+  // closes may have white space around it.
+  std::size_t after_closing(std::size_t place, bool any) const {
     while (place < text_.size()) {
-      if (is_closing(text_[place])) {
+      if (is_closing(text_[place]) && (any || !is_one_of(text_[place], kOpeningQuotes))) {
         ++place;
         continue;
       }
       std::size_t after = place;
       while (after < text_.size() && is_one_of(text_[after], U" \u00A0\u202F")) ++after;
       if (after == place || after == text_.size()) break;
-      const bool alone = is_closing(text_[after]) && !is_one_of(text_[after], kAnyQuotes);
+      const bool alone = is_closing(text_[after]) && !is_one_of(text_[after], kPlainQuotes) &&
+                         !is_one_of(text_[after], kOpeningQuotes);
       if (!alone || !(after + 1 == text_.size() || is_space_at(after + 1))) break;
       place = after + 1;
     }
@@ -199,7 +208,7 @@ class Splitter {
 
 }  // namespace
 
-bool is_closing(char32_t character) { return is_one_of(character, kCloses) || is_one_of(character, kQuotes); }
+bool is_closing(char32_t character) { return is_one_of(character, kCloses) || is_quote(character); }
 
 bool is_word_character(char32_t character) {
   const Kind kind = kind_of(character);
