@@ -4,9 +4,10 @@
 
 Requests of one sentence each come at random times (a Poisson process), whether or not those before them have been
 answered: who is slower has more of them waiting. Both get the same sentences at the same times, in turns within one
-process. CTranslate2 runs as one batch on all cores and as one batch on each core, whichever is better at a load; it has
-nothing that joins requests of several callers, so that its max_batch_size changes nothing. Loads are shares of the
-highest load that CTranslate2 bears, which is measured first: what it takes for many sentences that wait all at once.
+process. CTranslate2 runs as one batch on all cores and as one batch on each core, whichever is better at a load; on a
+busy machine the threads of one batch wait for each other, and take seconds for a sentence: leave it out by --settings.
+It has nothing that joins requests of several callers, so that its max_batch_size changes nothing. Loads are shares of
+the highest load that CTranslate2 bears, which is measured first, as what it takes for many sentences that all wait.
 Timed: from the moment at which a request should come to its answer. Not timed: loading, tokenization, a warm-up.
 Sources are random ids, of lengths as `clients.py` has them, and each answer is as long as its source.
 """
@@ -38,6 +39,7 @@ Seconds = npt.NDArray[np.float64]
 # Calls back with the number of tokens of the answer, in any thread.
 Ask = Callable[[Request, Callable[[int], None]], None]
 OURS = "txport, submit"
+_MANY = 48  # sentences by which the highest load is measured
 
 
 @dataclass
@@ -58,8 +60,8 @@ def txport_system(bundle: Path, threads: int) -> System:
     return System(OURS, ask)
 
 
-def ctranslate2_systems(model: Path, compute_type: str, absent: int, threads: int) -> list[System]:
-    """Its asynchronous translator on `threads` cores: one batch on all of them, and one batch on each."""
+def ctranslate2_systems(model: Path, compute_type: str, absent: int, settings: str) -> list[System]:
+    """Its asynchronous translator, with each of the settings."""
     waiters = ThreadPoolExecutor(512)  # an asynchronous result tells nobody: somebody must wait for each
 
     def system(inter: int, intra: int) -> System:
@@ -81,7 +83,7 @@ def ctranslate2_systems(model: Path, compute_type: str, absent: int, threads: in
 
         return System(f"CTranslate2, {inter} x {intra} threads", ask)
 
-    return [system(1, threads), *([system(threads, 1)] if threads > 1 else [])]
+    return [system(*map(int, setting.split("x"))) for setting in settings.split(",")]
 
 
 def answer_times(system: System, requests: list[Request], arrivals: Seconds) -> tuple[Seconds, int]:
@@ -115,7 +117,7 @@ def compare(
     systems: list[System], requests: list[Request], shares: list[float], seconds: float, turns: int
 ) -> list[Row]:
     """Each system at each load, in turns."""
-    highest = {system.name: highest_load(system, requests[:96]) for system in systems}
+    highest = {system.name: highest_load(system, requests[:_MANY]) for system in systems}
     for name, load in highest.items():
         click.echo(f"  {name:32} at most {load:6.1f} sentences a second")
     most = max(load for name, load in highest.items() if name != OURS)
@@ -178,22 +180,30 @@ def draw_plot(found: dict[str, list[Row]], output: Path) -> None:
 @click.option("--shares", default="0.3,0.5,0.7,0.9", show_default=True, help="Loads, of CTranslate2's highest.")
 @click.option("--seconds", default=5.0, show_default=True, help="Of each turn, in which a system gets one load.")
 @click.option("--turns", default=2, show_default=True)
+@click.option("--settings", help="Of CTranslate2, inter_threads x intra_threads. [default: as '2x1,1x2' on two cores]")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the plot, as SVG.")
 def main(
-    model: Path, pairs: list[tuple[Path, str]], shares: str, seconds: float, turns: int, output: Path | None
+    model: Path,
+    pairs: list[tuple[Path, str]],
+    shares: str,
+    seconds: float,
+    turns: int,
+    settings: str | None,
+    output: Path | None,
 ) -> None:
     """Compare bundles with the CTranslate2 MODEL of the same weights, each bundle with one of its compute types."""
     found = {}
+    default = ",".join(dict.fromkeys((f"{cores()}x1", f"1x{cores()}")))
     for bundle, compute_type in pairs:
         manifest = Manifest.load(bundle)
         systems = [
             txport_system(bundle, cores()),
-            *ctranslate2_systems(model, compute_type, manifest.tokens.pad, cores()),
+            *ctranslate2_systems(model, compute_type, manifest.tokens.pad, settings or default),
         ]
         requests = requests_of(manifest, 256)
         click.echo(f"{bundle.name} and CTranslate2 {ctranslate2.__version__} {compute_type}, {cores()} cores")
         for system in systems:
-            highest_load(system, requests[:16])  # a warm-up
+            highest_load(system, requests[:4])  # a warm-up
         parts = [float(share) for share in shares.split(",")]
         found[compute_type] = compare(systems, requests, parts, seconds, turns)
         report(found[compute_type], parts)
