@@ -44,7 +44,7 @@ _MANY = 48  # sentences by which the highest load is measured
 
 @dataclass
 class System:
-    """What answers requests, as one of its settings."""
+    """An engine that answers requests, with one of its settings."""
 
     name: str
     ask: Ask

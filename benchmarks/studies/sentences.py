@@ -43,7 +43,7 @@ class Case:
 
 
 def pysbd_cases(directory: Path) -> Iterator[Case]:
-    """Those of pysbd: lists named CASES of (text, sentences), perhaps inside pytest.param."""
+    """Cases of pysbd: lists named CASES of (text, sentences), perhaps inside pytest.param."""
     for name, language in LANGUAGES.items():
         tree = ast.parse((directory / "tests" / "lang" / f"test_{name}.py").read_text())
         for node in ast.walk(tree):
@@ -55,7 +55,7 @@ def pysbd_cases(directory: Path) -> Iterator[Case]:
 
 
 def sentencex_cases(directory: Path) -> Iterator[Case]:
-    """Those of sentencex: a text, "---" and a sentence a line, parted by "==="; lines of "#" are left out."""
+    """Cases of sentencex: a text, "---" and a sentence a line, parted by "==="; lines of "#" are left out."""
     for file in sorted((directory / "tests").glob("??.txt")):
         lines = [line for line in file.read_text().split("\n") if not line.startswith("#")]
         for block in "\n".join(lines).split("==="):
