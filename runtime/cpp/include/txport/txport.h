@@ -199,9 +199,9 @@ TXPORT_API txport_code txport_translate_ids(const txport_translator* translator,
                                             txport_result** result) TXPORT_NOEXCEPT;
 
 /* Translate a text of any length and keep its layout: paragraphs, white space, marks of lists and headings. Its
- * sentences, found by rules, are those of the result; txport_result_document is the whole. A sentence that is longer than
- * the model takes is cut into parts, with a warning, or refused with the option strict. `length` holds the bytes of
- * `text`, which may be anything but NULL. `options` may be NULL. On success, free *result at the end. */
+ * sentences, found by rules, are those of the result; txport_result_document is the whole. A sentence that is longer
+ * than the model takes is cut into parts, with a warning, or refused with the option strict. `length` holds the bytes
+ * of `text`, which may be anything but NULL. `options` may be NULL. On success, free *result at the end. */
 TXPORT_API txport_code txport_translate_document(const txport_translator* translator, const char* text, size_t length,
                                                  const txport_options* options, txport_result** result) TXPORT_NOEXCEPT;
 

@@ -534,8 +534,8 @@ class Translator {
     return std::move(translate(std::vector<std::string>{sentence}, options).front());
   }
 
-  // Translate a text of any length and keep its layout: paragraphs, white space, marks of lists and headings. A sentence
-  // that is longer than the model takes is cut into parts, with a warning, or refused if `strict` is set.
+  // Translate a text of any length and keep its layout: paragraphs, white space, marks of lists and headings. A
+  // sentence that is longer than the model takes is cut into parts, with a warning, or refused if `strict` is set.
   Document translate_document(const std::string& text, const Options& options = {}) const {
     const detail::Words words(options);
     const txport_options asked = detail::to_c(options, words);

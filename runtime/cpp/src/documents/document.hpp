@@ -15,10 +15,11 @@ namespace txport::core {
 
 // A sentence of a document, or a part of one.
 struct Part {
-  Span source;             // its bytes in the document
-  Span target;             // those of its translation in the translated document
-  bool cut = false;        // it is a part of a sentence that is longer than the model takes
-  std::string text;  // that was translated: line breaks are spaces, and what chooses the document's language is before it
+  Span source;       // its bytes in the document
+  Span target;       // those of its translation in the translated document
+  bool cut = false;  // it is a part of a sentence that is longer than the model takes
+  std::string
+      text;  // that was translated: line breaks are spaces, and what chooses the document's language is before it
   Translation translation;
 };
 
