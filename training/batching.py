@@ -4,13 +4,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from torch.utils.data import DataLoader, Sampler
 from txport.training.examples import Examples, Lengths, TrainingBatch
+
+# Numbers of the rows of a batch: an array, not a list, of which each number would take 36 bytes.
+Rows = npt.NDArray[np.int64]
 
 
 def token_batches(
     lengths: Lengths, most_tokens: int, multiple: int, rng: np.random.Generator, most_rows: int | None = None
-) -> list[list[int]]:
+) -> list[Rows]:
     """Part all rows into batches of at most `most_tokens` tokens, padding included, in random order.
 
     Rows are sorted by length, equal lengths at random, and cut; then the batches are shuffled. Each row is in exactly
@@ -26,13 +30,13 @@ def token_batches(
     """
     assert len(lengths) and lengths.max() <= most_tokens
     order = np.lexsort((rng.random(len(lengths)), lengths))
-    batches: list[list[int]] = []
+    batches: list[Rows] = []
     start = 0
     # Sorted by length, a batch's longest row is its last.
     for end in range(1, len(order) + 1):
         rows = end + 1 - start
         if end == len(order) or rows * lengths[order[end]] > most_tokens or rows > (most_rows or rows):
-            batches.append(order[start:end].tolist())
+            batches.append(order[start:end])
             start = end
     while len(batches) % multiple:
         largest = max(range(len(batches)), key=lambda number: len(batches[number]))
@@ -71,7 +75,7 @@ class TokenBatches(Sampler[list[int]]):
         self._rank = rank
         self._world = world
         self._shuffle = shuffle
-        self._batches: list[list[int]] = []
+        self._batches: list[Rows] = []
         self.skip = 0  # batches of the next epoch consumed before an interruption
         self.set_epoch(0)
 
@@ -86,7 +90,8 @@ class TokenBatches(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         start, self.skip = self.skip, 0
-        yield from self._batches[start:]
+        for batch in self._batches[start:]:
+            yield batch.tolist()
 
 
 class Loader(DataLoader[TrainingBatch]):

@@ -44,6 +44,7 @@ from txport.training.run.progress import RunProgress
 from txport.training.run.saving import StateSaver
 from txport.training.run.sharding import Sharded
 from txport.training.run.starting import Start, check_fit, freeze
+from txport.training.shards import Shards
 from txport.training.tokenizers import load_tokenizer, padded_vocabulary, train_tokenizer
 from txport.training.torch_engine import TorchEngine, special_tokens
 
@@ -205,7 +206,7 @@ def _train(
     if options.max_steps == 0 and not resume:
         return _finish(prepared, run, module, progress, 0, "max_steps") if _first_process() else None
     progress.phase("tokenising")
-    examples = _examples(corpus, tokenizer, model, options)
+    examples = _examples(corpus, tokenizer, model, options, run.path)
     # Lightning advertises itself and gives advice on data loaders.
     with quiet("lightning.pytorch", "lightning.fabric", module="lightning"):
         held_out = Examples.of(shown, tokenizer, options.max_length, special_tokens(model.config))
@@ -268,9 +269,12 @@ def _first_process() -> bool:
     return all(os.environ.get(name, "0") == "0" for name in ("LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID"))
 
 
-def _examples(corpus: Corpus, tokenizer: TextTokenizer, model: Transformer, options: TrainingOptions) -> Examples:
+def _examples(
+    corpus: Corpus, tokenizer: TextTokenizer, model: Transformer, options: TrainingOptions, folder: Path
+) -> Examples:
     pairs, guide = corpus.train, choose_guide(options, corpus.alignments, tokenizer)
-    examples = Examples.of(pairs, tokenizer, options.max_length, special_tokens(model.config), guide)
+    disk = folder if isinstance(pairs, Shards) else None
+    examples = Examples.of(pairs, tokenizer, options.max_length, special_tokens(model.config), guide, disk)
     if _first_process():
         parameters = sum(parameter.numel() for parameter in model.parameters())
         frozen = sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad)

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from txport.runtime.bundle.names import find_bundle
-from txport.runtime.corpus.loop import parquet
 from txport.runtime.corpus.rows import Rows
+from txport.runtime.corpus.sources import parquet
 from txport.runtime.corpus.translation import Translate
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs

@@ -39,7 +39,7 @@ _PARTS = (
     click.option("--resume", is_flag=True, help="Make what is missing, and leave the parts that are there."),
     click.option("--check", is_flag=True, help="Make nothing: compare what is there with its hashes; exit with 1 if "
                  "anything is missing or damaged."),
-    click.option("--source", default="text", show_default=True, help="Column to translate."),
+    click.option("--column", default="text", show_default=True, help="Column to translate."),
     click.option("--from", "read", type=click.Choice(FORMATS), help="Format of the input. [default: by its names]"),
     click.option("--to", "write", type=click.Choice(FORMATS), help="Format of the output. [default: the input's]"),
     click.option("--compress", "compression", type=click.Choice(COMPRESSIONS),
@@ -47,12 +47,8 @@ _PARTS = (
     click.option("--part-rows", type=click.IntRange(1), default=PART_ROWS, show_default=True, help="Rows of a part."),
     click.option("--window-rows", type=click.IntRange(1), default=WINDOW_ROWS, show_default=True,
                  help="Rows that are sorted by length together."),
-    click.option("--errors", type=click.Choice(ON_ERROR), default=ON_ERROR[0], show_default=True,
-                 help="For a row that is no text: say why and go on, stop, or put U+FFFD where bytes are wrong."),
 )  # fmt: skip
-PART_FLAGS = (
-    "share", "resume", "check", "source", "read", "write", "compression", "part_rows", "window_rows", "errors",
-)  # fmt: skip
+PART_FLAGS = ("share", "resume", "check", "column", "read", "write", "compression", "part_rows", "window_rows")
 
 
 def of_parts(command: F) -> F:
@@ -82,6 +78,13 @@ def run(task: Task, files: Sequence[str], output: str, flags: dict[str, Any], **
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @click.option("-o", "--output", required=True, metavar="DIRECTORY", help="Directory of the parts, or its URL.")
 @of_parts
+@click.option(
+    "--errors",
+    type=click.Choice(ON_ERROR),
+    default=ON_ERROR[0],
+    show_default=True,
+    help="For a row that is no text: say why and go on, stop, or put U+FFFD where bytes are wrong.",
+)
 @click.option("--keep", callback=_names, help="Columns of the input to write, too, divided by commas. [default: all]")
 @click.option("--target", default="translation", show_default=True, help="Column of the translation.")
 @click.option("--ids", is_flag=True, help="Write the target ids, too.")
@@ -89,7 +92,7 @@ def run(task: Task, files: Sequence[str], output: str, flags: dict[str, Any], **
 @of_engine
 def main(
     bundle: Path, files: Sequence[str], output: str, keep: tuple[str, ...] | None, target: str, ids: bool,
-    **options: Any,
+    errors: str, **options: Any,
 ) -> None:  # fmt: skip
     """Translate corpora with BUNDLE: text, JSONL and Parquet, plain or .gz or .zst, here or at URLs.
 
@@ -102,4 +105,4 @@ def main(
     chosen = engine_of(options)
     flags = {name: options.pop(name) for name in PART_FLAGS}
     task = Translate(bundle, lambda: Translator(bundle, **chosen), Options(**given_options(options)), target, ids)
-    click.echo(run(task, files, output, flags, keep=keep))
+    click.echo(run(task, files, output, flags, keep=keep, errors=errors))

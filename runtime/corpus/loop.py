@@ -13,14 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from txport.runtime.corpus import parts
-from txport.runtime.corpus.formats import JSONL, PARQUET, TEXT, Form, damage, form_of, packed, unpacked
-from txport.runtime.corpus.lines import JsonSource, JsonWriter, TextSource, TextWriter, json_line
-from txport.runtime.corpus.locations import Store, opened
+from txport.runtime.corpus import parts, sources
+from txport.runtime.corpus.formats import JSONL, PARQUET, TEXT, Form, form_of, packed
+from txport.runtime.corpus.lines import JsonWriter, TextWriter, json_line
+from txport.runtime.corpus.locations import Store
 from txport.runtime.corpus.parts import Part
 from txport.runtime.corpus.rows import Fault, Output, Rows
 from txport.runtime.errors import InputError
-from txport.runtime.libraries import needs
 
 _log = logging.getLogger("txport.corpus")
 # Rows of a part, and of those that are sorted by length and translated together.
@@ -54,7 +53,7 @@ class Layout:
     """Form of input and output.
 
     Attributes:
-        source: the column to translate; of a text the name of its column in other formats.
+        column: what to translate; of a text the name of its column in other formats.
         keep: the columns to keep; None for all of them.
         read: format of the input; None for that of its name.
         write: format of the output; None for that of the input.
@@ -63,7 +62,7 @@ class Layout:
         part_rows, window_rows: rows of a part, and of a window.
     """
 
-    source: str = "text"
+    column: str = "text"
     keep: tuple[str, ...] | None = None
     read: str | None = None
     write: str | None = None
@@ -76,20 +75,12 @@ class Layout:
     def settings(self) -> dict[str, str]:
         """All of it, as a part's manifest keeps it."""
         kept = "all" if self.keep is None else ",".join(self.keep)
-        shown = {name: str(getattr(self, name)) for name in ("source", "read", "write", "compression", "errors")}
+        shown = {name: str(getattr(self, name)) for name in ("column", "read", "write", "compression", "errors")}
         return {**shown, "keep": kept, "part rows": str(self.part_rows), "window rows": str(self.window_rows)}
 
-    def keeps(self, column: str) -> bool:
-        """Whether a column is to be kept."""
-        return self.keep is None or column in self.keep
-
-    def kept(self, form: Form) -> Sequence[str] | None:
-        """Members of JSONL to keep. For Parquet those that are named, or the source: others have no type."""
-        return self.schema() if self.output_form(form).format == PARQUET else self.keep
-
     def schema(self) -> Sequence[str]:
-        """Columns of Parquet that come from lines."""
-        return (self.source,) if self.keep is None else self.keep
+        """Columns of Parquet that come from lines, which say no types: text all of them."""
+        return (self.column,) if self.keep is None else self.keep
 
     def output_form(self, form: Form) -> Form:
         """Form of the parts of a file of some form."""
@@ -253,26 +244,20 @@ class Corpus:
     def _source(self, path: str, form: Form) -> Iterator[Any]:
         """Rows of a file, from the first on."""
         layout, new = self._layout, list(self._task.kinds)
-        try:
-            with opened(path) as file, unpacked(file, form.compression) as plain:
-                if form.format == TEXT:
-                    kept = layout.output_form(form).format != TEXT and layout.keeps(layout.source)
-                    yield TextSource(plain, layout.source if kept else None)
-                elif form.format == JSONL:
-                    yield JsonSource(plain, layout.source, layout.kept(form), new)
-                else:
-                    yield parquet().ParquetSource(plain, path, layout.source, layout.keep, new)
-        except Exception as error:
-            if not damage(error):
-                raise
-            raise InputError(f"{path} is damaged, or ends too early ({error}): take another copy") from error
+        keep: Sequence[str] | None = layout.keep
+        if layout.output_form(form).format == PARQUET and form.format == JSONL:
+            keep = layout.schema()
+        elif form.format == TEXT and layout.output_form(form).format == TEXT:
+            keep = ()
+        with sources.opened(path, form, layout.column, keep, new) as source:
+            yield source
 
     def _writer(self, file: Any, format: str, nothing: Any) -> Any:
         if format == TEXT:
             return TextWriter(file, list(self._task.kinds))
         if format == JSONL:
             return JsonWriter(file)
-        return parquet().ParquetWriter(file, self._task.kinds, self._layout.schema(), nothing)
+        return sources.parquet().ParquetWriter(file, self._task.kinds, self._layout.schema(), nothing)
 
 
 @dataclass(frozen=True)
@@ -372,17 +357,6 @@ class _Clock:
         if time.monotonic() - self._said >= EVERY:
             self._said = time.monotonic()
             _log.info("%s, %d s", totals.sentence(), self._said - self._start)
-
-
-def parquet() -> Any:
-    """The module that reads and writes Parquet.
-
-    Raises:
-        MissingLibrary: pyarrow is not installed.
-    """
-    with needs("corpus", "this is Parquet"):
-        from txport.runtime.corpus import parquet
-    return parquet
 
 
 def _count(number: int, noun: str) -> str:

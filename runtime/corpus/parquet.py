@@ -107,7 +107,7 @@ def check_text_column(type: "pyarrow.DataType", what: str) -> None:
         type = type.value_type
     texts = (kinds.is_string, kinds.is_large_string, kinds.is_string_view, kinds.is_binary, kinds.is_large_binary)
     if not any(fits(type) for fits in (*texts, kinds.is_null)):
-        raise InputError(f"{what} is of type {type}, not text: choose another one by --source")
+        raise InputError(f"{what} is of type {type}, not text: choose another one by --column")
 
 
 def texts_of(column: "pyarrow.ChunkedArray", errors: str) -> list[Any]:

@@ -274,9 +274,9 @@ def test_bad_columns_and_names_are_one_sentence(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", TEXTS)
     write(tmp_path / "a.txt", TEXTS)
     with pytest.raises(InputError, match=r"a\.parquet has no column 'txt': did you mean text\?"):
-        run(tmp_path / "a.parquet", tmp_path / "o1", "--source", "txt")
+        run(tmp_path / "a.parquet", tmp_path / "o1", "--column", "txt")
     with pytest.raises(InputError, match=r"column 'n' of .*a\.parquet is of type int64, not text: choose another"):
-        run(tmp_path / "a.parquet", tmp_path / "o2", "--source", "n")
+        run(tmp_path / "a.parquet", tmp_path / "o2", "--column", "n")
     with pytest.raises(InputError, match=r"a\.parquet has a column 'text' already: leave it out by --keep, or name"):
         run(tmp_path / "a.parquet", tmp_path / "o3", "--target", "text")
     with pytest.raises(InputError, match=r"two input files are called a: rename one"):

@@ -163,14 +163,14 @@ def test_bytes_nulls_and_dictionaries_of_parquet(toy: Translator, tmp_path: Path
     columns = {"raw": raw, "broken": broken, "of": plain.dictionary_encode(), "large": plain.cast("large_string")}
     pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
     for name in columns:
-        run(tmp_path / "a.parquet", tmp_path / name, "--source", name, "--keep", "")
+        run(tmp_path / "a.parquet", tmp_path / name, "--column", name, "--keep", "")
         rows = all_rows(tmp_path / name)
         second = "two" if name in ("of", "large") else ""
         expected = translations(toy, ["one", second, "", "", "three"])
         assert [row["translation"] or "" for row in rows] == expected
         faults = [row["error"] for row in rows]
         assert faults[2] == "the row is null" and (faults[1] is None) == (second == "two"), faults
-    run(tmp_path / "a.parquet", tmp_path / "replace", "--source", "broken", "--keep", "", "--errors", "replace")
+    run(tmp_path / "a.parquet", tmp_path / "replace", "--column", "broken", "--keep", "", "--errors", "replace")
     assert all_rows(tmp_path / "replace")[1]["translation"] == translations(toy, ["t\ufffdo"])[0]
 
 
