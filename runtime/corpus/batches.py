@@ -73,7 +73,7 @@ def translate_dataset(
     actors: int | tuple[int, int] = 1,
     cpus: int = 1,
     gpus: int = 0,
-    batch_rows: int = 2_048,
+    block_rows: int = 8_192,
     engine: Mapping[str, Any] | None = None,
     **arguments: Any,
 ) -> Any:
@@ -84,7 +84,7 @@ def translate_dataset(
         bundle: as for `BatchTranslator`.
         actors: how many; two numbers for what Ray may scale between, on as many machines as it has.
         cpus, gpus: of each actor. One with a GPU runs there.
-        batch_rows: rows that are sorted by length together.
+        block_rows: rows that an actor takes at once and sorts by length; that is what is done again if it is killed.
         engine: arguments of `Translator`.
         arguments: of `BatchTranslator`.
 
@@ -95,11 +95,11 @@ def translate_dataset(
         from ray.data import ActorPoolStrategy
     least, most = (actors, actors) if isinstance(actors, int) else actors
     chosen = {"threads": cpus, "device": "cuda" if gpus else "cpu", **(engine or {})}
-    return dataset.map_batches(
+    return dataset.repartition(target_num_rows_per_block=block_rows).map_batches(
         BatchTranslator,
         fn_constructor_kwargs={"bundle": str(bundle), "engine": chosen, **arguments},
         batch_format="pyarrow",
-        batch_size=batch_rows,
+        batch_size=None,  # whole blocks
         compute=ActorPoolStrategy(min_size=least, max_size=most),
         num_cpus=cpus,
         num_gpus=gpus,

@@ -116,7 +116,7 @@ def damage(error: BaseException) -> bool:
     """Whether an exception says that a compressed file is damaged or ends too early."""
     if isinstance(error, (EOFError, gzip.BadGzipFile)) or type(error).__module__ == "zlib":
         return True
-    return type(error).__name__ in ("ZstdError", "ArrowInvalid")
+    return type(error).__name__ == "ZstdError"
 
 
 def _zstandard() -> Any:

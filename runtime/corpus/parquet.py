@@ -52,7 +52,7 @@ class ParquetSource:
         check_text_column(whole.schema_arrow.field(column).type, f"column {column!r} of {where}")
         self._column, self._where = column, where
         read = [column, *(name for name in self._keep if name != column)]
-        self.nothing = whole.schema_arrow.empty_table().select(self._keep)
+        self.nothing = pyarrow.Table.from_batches([], whole.schema_arrow).select(self._keep)
         self._batches = whole.iter_batches(_ROWS, columns=read)
         self._table: pyarrow.Table | None = None
 
@@ -60,7 +60,11 @@ class ParquetSource:
     def ended(self) -> bool:
         """Whether no row follows."""
         while self._table is None or not self._table.num_rows:
-            if (batch := next(self._batches, None)) is None:
+            try:
+                batch = next(self._batches, None)
+            except (pyarrow.ArrowException, OSError) as error:
+                raise InputError(f"{self._where} is damaged ({error}): take another copy") from error
+            if batch is None:
                 return True
             self._table = pyarrow.Table.from_batches([batch])
         return False
@@ -141,13 +145,13 @@ def table_of(output: Output, kinds: dict[str, Any], keep: Sequence[str]) -> "pya
         keep: the names of the kept ones, which are text where they do not come from a table.
     """
     kept = output.kept
+    new = {name: pyarrow.array(output.columns[name], type_of(kind)) for name, kind in kinds.items()}
     if kept is None or isinstance(kept, list):
         columns = {name: pyarrow.array([_text(row.get(name)) for row in kept or ()], pyarrow.string()) for name in keep}
-        kept = pyarrow.table(columns)
-    table = kept
-    for name, kind in kinds.items():
-        table = table.append_column(name, pyarrow.array(output.columns[name], type_of(kind)))
-    return table
+        return pyarrow.table({**columns, **new})
+    for name, column in new.items():
+        kept = kept.append_column(name, column)
+    return kept
 
 
 def _text(value: object) -> str | None:
