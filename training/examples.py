@@ -78,7 +78,7 @@ class Growing:
         folder: where the ids lie, in a file without a name that goes with this process; None for memory.
     """
 
-    _MOST = 1 << 20  # ids in memory where there is a file
+    _MOST = 1 << 18  # ids in memory where there is a file
 
     def __init__(self, folder: Path | None = None) -> None:
         self._file: IO[bytes] | None = None if folder is None else TemporaryFile(dir=folder)

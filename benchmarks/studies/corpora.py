@@ -204,8 +204,10 @@ def disturb(fixed: Sequence[object], output: str, shards: int, moments: list[flo
         if made > count:
             count, pace, since = made, (time.monotonic() - since) / (made - count), time.monotonic()
         if moments and (moments[0] < made or count + (time.monotonic() - since) / (pace or 5.0) > moments[0]):
-            moments.pop(0)
-            running[draw.choice(list(running))].kill()
+            alive = [each for each in running.values() if each.poll() is None]
+            if alive:
+                moments.pop(0)
+                draw.choice(alive).kill()
         for shard, each in list(running.items()):
             if each.poll() == -signal.SIGKILL:
                 killed += 1

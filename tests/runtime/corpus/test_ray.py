@@ -24,7 +24,7 @@ from ray.data.checkpoint import CheckpointConfig
 from txport.runtime.corpus.batches import translate_dataset
 
 folder = sys.argv[1]
-ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, _temp_dir=sys.argv[2], object_store_memory=2**27)
+ray.init(num_cpus=6, include_dashboard=False, log_to_driver=False, _temp_dir=sys.argv[2], object_store_memory=2**27)
 context = ray.data.DataContext.get_current()
 context.enable_progress_bars = False
 context.checkpoint_config = CheckpointConfig(
@@ -81,7 +81,7 @@ def end(process: "subprocess.Popen[str]") -> None:
 def start(folder: Path, session: Path) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-c", DRIVER, str(folder), str(session)],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "RAY_AUTH_MODE": "disabled"},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_raylet_start_wait_time_s": "120"},
     )  # fmt: skip
 
 
