@@ -232,7 +232,7 @@ def ray(bundle: Path, text: Path, lines: int, max_length: int | None, rounds: in
     import pyarrow.parquet
     import ray as ray_
 
-    ray_.init(num_cpus=3, include_dashboard=False, log_to_driver=False)
+    ray_.init(num_cpus=6, include_dashboard=False, log_to_driver=False)
     ray_.data.DataContext.get_current().enable_progress_bars = False
     with tempfile.TemporaryDirectory() as folder:
         rows = list(corpus(text, lines))
@@ -241,7 +241,7 @@ def ray(bundle: Path, text: Path, lines: int, max_length: int | None, rounds: in
         for file, start in zip(files, range(0, lines, size), strict=True):
             pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows[start : start + size]), file)
         outputs = itertools.count()
-        options = {} if max_length is None else {"max_length": max_length}
+        options: dict[str, Any] = {} if max_length is None else {"max_length": max_length}
 
         def by_ray() -> None:
             found = translate_dataset(ray_.data.read_parquet(files), bundle, actors=2, **options)
