@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from txport.models.normalisation import spaced
 from txport.runtime.corpus.locations import is_url, listed
+from txport.runtime.corpus.shards import Shards, check_some
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
 from txport.runtime.text.lines import read_lines
@@ -26,7 +27,6 @@ from txport.training.recipe import (
     TableOptions,
     TokenizerOptions,
 )
-from txport.training.shards import Shards, check_some
 from txport.training.spoken import corpus as spoken
 from txport.training.spoken import names
 

@@ -18,6 +18,7 @@ from txport.models.checkpoint import PLAIN, load_checkpoint, save_checkpoint
 from txport.models.config import Config, preset
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.schema import Generation
+from txport.runtime.corpus.shards import Shards
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import quiet
 from txport.runtime.text.tokenizer import SentencePieceTokenizer, TextTokenizer
@@ -44,7 +45,6 @@ from txport.training.run.progress import RunProgress
 from txport.training.run.saving import StateSaver
 from txport.training.run.sharding import Sharded
 from txport.training.run.starting import Start, check_fit, freeze
-from txport.training.shards import Shards
 from txport.training.tokenizers import load_tokenizer, padded_vocabulary, train_tokenizer
 from txport.training.torch_engine import TorchEngine, special_tokens
 

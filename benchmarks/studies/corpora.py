@@ -51,7 +51,7 @@ def with_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def corpus(text: Path, lines: int) -> Iterator[dict[str, Any]]:
-    """So many rows, no two the same."""
+    """Rows, no two the same."""
     given = [line for line in text.read_text(encoding="utf-8").splitlines() if line.strip()]
     numbered = enumerate(itertools.islice(itertools.cycle(given), lines))
     return ({"id": number, "text": f"{number} {line}"} for number, line in numbered)

@@ -15,6 +15,7 @@ from corpora import all_rows, content, parts_of
 from hypothesis import given
 from hypothesis import strategies as st
 from toy import BUNDLE
+from txport.runtime.corpus.shards import Shards
 from txport.runtime.errors import InputError
 from txport.training import corpora as training_corpora
 from txport.training.corpora import Pair, hold_out, load
@@ -22,7 +23,6 @@ from txport.training.distill_command import main
 from txport.training.examples import Examples
 from txport.training.loop import train
 from txport.training.recipe import ShardsOptions, read
-from txport.training.shards import Shards
 from txport.training.tokenizers import load_tokenizer, train_tokenizer
 
 pyarrow = pytest.importorskip("pyarrow", reason="needs Arrow, zstd and fsspec: pip install 'txport[corpus]'")

@@ -1,7 +1,6 @@
 """Pairs in shards: JSONL or Parquet files, such as tx-translate-corpus and tx-distill write, read anew in each pass.
 
-No text stays in memory, so that a corpus may be larger than it; what training keeps of it are ids, on disk
-(`txport.training.examples`).
+No text stays in memory, so that a corpus may be larger than it.
 """
 
 import itertools
