@@ -21,6 +21,11 @@ def translate() -> NoReturn:
     run_command("txport.runtime.translate_command", extra="")
 
 
+def translate_corpus() -> NoReturn:
+    """tx-translate-corpus"""
+    run_command("txport.runtime.corpus.command", extra="")
+
+
 def inspect() -> NoReturn:
     """tx-inspect"""
     run_command("txport.runtime.inspect_command", extra="")

@@ -49,7 +49,7 @@ _FORMS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
 }
 
 
-def _of_options(command: F) -> F:
+def of_options(command: F) -> F:
     """A flag for each field of `Options`; what is not given is left out."""
     for option in reversed(fields(Options)):
         form = _FORMS[option.metadata["kind"]](option.metadata)
@@ -58,12 +58,56 @@ def _of_options(command: F) -> F:
     return command
 
 
-def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that the caller gave."""
     given = {name: value for name, value in options.items() if value not in (None, ()) and value is not False}
     if "early_stopping" in given:
         given["early_stopping"] = {"true": True, "false": False}.get(given["early_stopping"], "never")
     return given
+
+
+# Of `Translator`: where and how a bundle runs.
+_ENGINE = (
+    click.option("--device", default="auto", show_default=True, help="Where to run: auto, cpu or cuda."),
+    click.option("--engine", default="auto", show_default=True, help="What runs it there: auto, fused, ort or trt."),
+    click.option(
+        "--lowering",
+        help="For experts: the graph of the decoder step: ort, scatter or tensorscatter. [default: the best here]",
+    ),
+    click.option(
+        "--threads",
+        type=click.IntRange(0),
+        default=0,
+        help="Threads per batch. [default: the cores divided by --workers]",
+    ),
+    click.option(
+        "--workers",
+        type=click.IntRange(0),
+        default=0,
+        help="Batches that run side by side on the CPU. [default: one per core, at most 4]",
+    ),
+    click.option("--batch", type=click.IntRange(1), help="Most lines that run together. [default: the bundle's]"),
+    click.option(
+        "--batch-tokens",
+        type=click.IntRange(1),
+        default=BATCH_TOKENS,
+        show_default=True,
+        help="Most source tokens, padding included, that run together.",
+    ),
+)
+
+
+def of_engine(command: F) -> F:
+    """Flags for the arguments of `Translator`."""
+    for option in reversed(_ENGINE):
+        command = option(command)
+    return command
+
+
+def engine_of(options: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of `Translator`, taken out of the options of a command."""
+    names = ("device", "engine", "lowering", "threads", "workers", "batch", "batch_tokens")
+    return {name: options.pop(name) for name in names}
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -88,30 +132,8 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
     is_flag=True,
     help="Translate each file as a whole, sentence by sentence, and keep its layout; with --json, one object a file.",
 )
-@_of_options
-@click.option("--device", default="auto", show_default=True, help="Where to run: auto, cpu or cuda.")
-@click.option("--engine", default="auto", show_default=True, help="What runs it there: auto, fused, ort or trt.")
-@click.option(
-    "--lowering",
-    help="For experts: the graph of the decoder step: ort, scatter or tensorscatter. [default: the best here]",
-)
-@click.option(
-    "--threads", type=click.IntRange(0), default=0, help="Threads per batch. [default: the cores divided by --workers]"
-)
-@click.option(
-    "--workers",
-    type=click.IntRange(0),
-    default=0,
-    help="Batches that run side by side on the CPU. [default: one per core, at most 4]",
-)
-@click.option("--batch", type=click.IntRange(1), help="Most lines that run together. [default: the bundle's]")
-@click.option(
-    "--batch-tokens",
-    type=click.IntRange(1),
-    default=BATCH_TOKENS,
-    show_default=True,
-    help="Most source tokens, padding included, that run together.",
-)
+@of_options
+@of_engine
 @click.option(
     "--window", type=click.IntRange(1), default=WINDOW_LINES, show_default=True, help="Most lines to read ahead."
 )
@@ -122,13 +144,6 @@ def main(
     errors: str,
     as_json: bool,
     document: bool,
-    device: str,
-    engine: str,
-    lowering: str | None,
-    threads: int,
-    workers: int,
-    batch: int | None,
-    batch_tokens: int,
     window: int,
     **options: Any,
 ) -> None:
@@ -140,12 +155,13 @@ def main(
     With --document a file is a text of sentences, and comes out with the same paragraphs, indentation and lists.
     """
     files = files or [STANDARD_INPUT]
-    options = _given(options)
+    chosen = engine_of(options)
+    options = given_options(options)
     needy = (*NEED_JSON, "alignments") if document else NEED_JSON
     _check(files, output, [name for name in needy if name in options and not as_json])
     progress = _Progress(shown=_is_watched(files, output))
     logging.basicConfig(format=f"{progress.clear}tx-translate: %(message)s", level=logging.WARNING)
-    translator = Translator(bundle, device, engine, lowering, threads, batch, batch_tokens, workers)
+    translator = Translator(bundle, **chosen)
     first = FIRST_LINES if output is None else window
     line_of = as_json_line if as_json else _with_alignment if "alignments" in options else _as_line
     with _writer(output) as target, progress:

@@ -4,13 +4,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from torch.utils.data import DataLoader, Sampler
 from txport.training.examples import Examples, Lengths, TrainingBatch
+
+# Numbers of the rows of a batch: an array, not a list, of which each number would take 36 bytes.
+Rows = npt.NDArray[np.int64]
 
 
 def token_batches(
     lengths: Lengths, most_tokens: int, multiple: int, rng: np.random.Generator, most_rows: int | None = None
-) -> list[list[int]]:
+) -> list[Rows]:
     """Part all rows into batches of at most `most_tokens` tokens, padding included, in random order.
 
     Rows are sorted by length, equal lengths at random, and cut; then the batches are shuffled. Each row is in exactly
@@ -26,20 +30,27 @@ def token_batches(
     """
     assert len(lengths) and lengths.max() <= most_tokens
     order = np.lexsort((rng.random(len(lengths)), lengths))
-    batches: list[list[int]] = []
+    batches: list[Rows] = []
     start = 0
     # Sorted by length, a batch's longest row is its last.
     for end in range(1, len(order) + 1):
         rows = end + 1 - start
         if end == len(order) or rows * lengths[order[end]] > most_tokens or rows > (most_rows or rows):
-            batches.append(order[start:end].tolist())
+            batches.append(order[start:end])
             start = end
+    batches = _multiple(batches, multiple)
+    return [batches[number] for number in rng.permutation(len(batches))]
+
+
+def _multiple(batches: list[Rows], multiple: int) -> list[Rows]:
+    """The batches, the largest of them halved until their number is a multiple."""
+    batches = list(batches)
     while len(batches) % multiple:
         largest = max(range(len(batches)), key=lambda number: len(batches[number]))
         whole = batches[largest]
         halves = [whole[: len(whole) // 2], whole[len(whole) // 2 :]] if len(whole) > 1 else [whole, whole]
         batches[largest : largest + 1] = halves
-    return [batches[number] for number in rng.permutation(len(batches))]
+    return batches
 
 
 class TokenBatches(Sampler[list[int]]):
@@ -71,22 +82,45 @@ class TokenBatches(Sampler[list[int]]):
         self._rank = rank
         self._world = world
         self._shuffle = shuffle
-        self._batches: list[list[int]] = []
-        self.skip = 0  # batches of the next epoch consumed before an interruption
+        self._batches: list[Rows] = []
+        # What was consumed of the next epoch before an interruption: by each device batches, and of how many devices.
+        self.phases: list[tuple[int, int]] = []
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the batches of this epoch. Lightning calls it."""
-        rng = np.random.default_rng([self._seed, epoch if self._shuffle else 0])
-        batches = token_batches(self._lengths, self._most_tokens, self._world, rng, self._most_rows)
-        self._batches = batches[self._rank :: self._world]
+        self._epoch = epoch if self._shuffle else 0
+        self._make()
+
+    def _make(self) -> None:
+        """The batches that are left of the epoch, which other numbers of devices may have begun."""
+        rng = np.random.default_rng([self._seed, self._epoch])
+        worlds = [world for _, world in self.phases] + [self._world]
+        batches = token_batches(self._lengths, self._most_tokens, worlds[0], rng, self._most_rows)
+        for consumed, world in self.phases:
+            batches = _multiple(batches, world)[consumed * world :]
+        self._batches = _multiple(batches, self._world)[self._rank :: self._world]
+
+    def go_on(self, phases: list[tuple[int, int]]) -> None:
+        """Begin the next epoch where it was left."""
+        self.phases = phases
+        self._make()
 
     def __len__(self) -> int:
-        return len(self._batches)
+        return sum(consumed for consumed, _ in self.phases) + len(self._batches)
 
     def __iter__(self) -> Iterator[list[int]]:
-        start, self.skip = self.skip, 0
-        yield from self._batches[start:]
+        batches = self._batches
+        if self.phases:  # the epoch after it is whole again
+            self.go_on([])
+        for batch in batches:
+            yield batch.tolist()
+
+    def after(self, consumed: int, phases: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """The phases of an epoch of which each device has consumed so many batches more."""
+        if phases and phases[-1][1] == self._world:
+            return [*phases[:-1], (phases[-1][0] + consumed, self._world)]
+        return [*phases, (consumed, self._world)]
 
 
 class Loader(DataLoader[TrainingBatch]):
@@ -99,18 +133,24 @@ class Loader(DataLoader[TrainingBatch]):
         # batch_size=None: each item of the sampler is a whole batch.
         super().__init__(examples, sampler=batches, batch_size=None)
         self.batches = batches
-        self._consumed = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._before, self._left, self._consumed = self.batches.phases, len(self.batches), 0
 
     def __iter__(self) -> Any:
-        self._consumed = self.batches.skip
+        self._begin()
         for batch in super().__iter__():
             self._consumed += 1
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Called by Lightning when it saves."""
-        return {"consumed": self._consumed if self._consumed < len(self.batches) else 0}
+        """Called by Lightning when it saves: batches consumed of the epoch by each device, and by how many devices."""
+        before = sum(consumed for consumed, _ in self._before)
+        whole = before + self._consumed >= self._left
+        phases = self._before if self._consumed == 0 else self.batches.after(self._consumed, self._before)
+        return {"phases": [] if whole else [list(phase) for phase in phases]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Called by Lightning when it resumes, before it takes batches."""
-        self.batches.skip = int(state["consumed"])
+        self.batches.go_on([(int(consumed), int(world)) for consumed, world in state["phases"]])

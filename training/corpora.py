@@ -4,12 +4,14 @@ import hashlib
 import heapq
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from txport.models.normalisation import spaced
+from txport.runtime.corpus.locations import is_url, listed
+from txport.runtime.corpus.shards import Shards, check_some
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
 from txport.runtime.text.lines import read_lines
@@ -21,6 +23,7 @@ from txport.training.recipe import (
     DatasetsOptions,
     NamesOptions,
     ParallelOptions,
+    ShardsOptions,
     TableOptions,
     TokenizerOptions,
 )
@@ -33,13 +36,14 @@ _log = logging.getLogger("txport")
 Pair = tuple[str, str]
 # Pairs of a split that is held out of the training pairs, where the recipe does not say how many.
 MOST_HELD_OUT = 1_000
+FileOptions: TypeAlias = ParallelOptions | TableOptions | DatasetsOptions | ShardsOptions
 
 
 @dataclass(frozen=True)
 class Corpus:
     """Pairs to learn from, to choose by, and to judge by, and alignments of training pairs where the recipe has any."""
 
-    train: list[Pair]
+    train: Collection[Pair]
     validation: list[Pair]
     test: list[Pair]
     alignments: dict[Pair, Links] = field(default_factory=dict)
@@ -59,14 +63,14 @@ def load(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | None 
     """
     if isinstance(options, BuiltinOptions | NamesOptions):
         whole = builtin(options)
-        return _as_answered_all([whole.train, whole.validation, whole.test], tokenizer)
+        return _as_answered_all(whole.train, whole.validation, whole.test, tokenizer)
     train = _read_split(options, data, options.train)
     count = options.held_out or max(1, min(MOST_HELD_OUT, len(train) // 20))
     splits: list[list[Pair]] = []
     left_out = 0
     for salt, name in (("validation", options.validation), ("test", options.test)):
         if name is not None:
-            splits.append(_read_split(options, data, name))
+            splits.append(list(_read_split(options, data, name)))
         else:  # no file of its own: taken from the training pairs, by sentence
             before = len(train)
             train, held_out = hold_out(train, count, salt)
@@ -77,14 +81,21 @@ def load(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | None 
             "%d %s left out: with the source of a held-out one, but above their number (%d for each split)",
             left_out, "pair is" if left_out == 1 else "pairs are", count,
         )  # fmt: skip
-    return _as_answered_all([train, *splits], tokenizer, _alignments(options, data))
+    return _as_answered_all(train, splits[0], splits[1], tokenizer, _alignments(options, data))
 
 
 def _as_answered_all(
-    splits: list[list[Pair]], tokenizer: TokenizerOptions | None, alignments: dict[Pair, Links] | None = None
+    train: Collection[Pair],
+    validation: list[Pair],
+    test: list[Pair],
+    tokenizer: TokenizerOptions | None,
+    alignments: dict[Pair, Links] | None = None,
 ) -> Corpus:
-    train, validation, test = (_as_answered(pairs, tokenizer) for pairs in splits)
-    return Corpus(train, validation, test, alignments or {})
+    if isinstance(train, Shards) and tokenizer is not None and tokenizer.space_punctuation:
+        train = train.answered(lambda target: spaced(target, lower_case=tokenizer.lower_case))
+    elif not isinstance(train, Shards):
+        train = _as_answered(list(train), tokenizer)
+    return Corpus(train, _as_answered(validation, tokenizer), _as_answered(test, tokenizer), alignments or {})
 
 
 def _as_answered(pairs: list[Pair], tokenizer: TokenizerOptions | None) -> list[Pair]:
@@ -94,7 +105,14 @@ def _as_answered(pairs: list[Pair], tokenizer: TokenizerOptions | None) -> list[
     return [(source, spaced(target, lower_case=tokenizer.lower_case)) for source, target in pairs]
 
 
-def _read_split(options: ParallelOptions | TableOptions | DatasetsOptions, data: Path, name: str) -> list[Pair]:
+def _read_split(options: FileOptions, data: Path, name: str) -> Collection[Pair]:
+    if isinstance(options, ShardsOptions):
+        if options.unique_sources:
+            raise InputError("corpus.unique_sources would keep all sources of the shards in memory: leave it out")
+        files = listed([name if is_url(name) else str(data / name)])
+        pairs_of = Shards(files, (options.source_column, options.target_column), options.first)
+        check_some(pairs_of, f"the shards {name}")
+        return pairs_of
     pairs = _read_whole(options, data, name)
     if options.unique_sources:
         pairs = list({source: (source, target) for source, target in reversed(pairs)}.values())[::-1]
@@ -111,7 +129,7 @@ def _read_whole(options: ParallelOptions | TableOptions | DatasetsOptions, data:
     return read_dataset(options, name)
 
 
-def _alignments(options: ParallelOptions | TableOptions | DatasetsOptions, data: Path) -> dict[Pair, Links]:
+def _alignments(options: FileOptions, data: Path) -> dict[Pair, Links]:
     """Alignments of the training pairs, by pair: as pairs move between splits, theirs need not be moved along."""
     if isinstance(options, ParallelOptions) and options.alignments is not None:
         endings = options.source_language, options.target_language, options.alignments
@@ -149,7 +167,7 @@ def load_test(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | 
     if isinstance(options, BuiltinOptions | NamesOptions):
         return _as_answered(_generated(options, "test"), tokenizer)
     if options.test is not None:
-        return _as_answered(_read_split(options, data, options.test), tokenizer)
+        return _as_answered(list(_read_split(options, data, options.test)), tokenizer)
     return load(options, data, tokenizer).test
 
 
@@ -242,24 +260,45 @@ def _pairs(rows: Iterator[Pair], what: str) -> list[Pair]:
     return pairs
 
 
-def hold_out(pairs: Sequence[Pair], count: int, salt: str) -> tuple[list[Pair], list[Pair]]:
+def hold_out(pairs: Collection[Pair], count: int, salt: str) -> tuple[Collection[Pair], list[Pair]]:
     """Part pairs in two so that no source sentence is in both: those that stay, and exactly `count` that are held out.
 
     Held out are the sources with the smallest hashes, so that adding data keeps most of the test set. Where the last of
-    them has more pairs than there is room for, the others are in neither part.
+    them has more pairs than there is room for, the others are in neither part. Shards are read twice, and stay shards.
 
     Raises:
         InputError: there are not at least twice as many pairs, or all that is not held out has one of these sources.
     """
     if len(pairs) < 2 * count:
         raise InputError(f"{len(pairs)} pairs are too few to hold out {count}: give separate files or hold out fewer")
-    kept: dict[str, list[Pair]] = {}
+    found: dict[str, list[Pair]] = {source: [] for source in _smallest(pairs, count, salt)}
     for pair in pairs:
-        kept.setdefault(pair[0], []).append(pair)
+        if pair[0] in found:
+            found[pair[0]].append(pair)
     held: list[Pair] = []
-    for source in heapq.nsmallest(count, kept, key=lambda text: hashlib.sha256(f"{salt}\n{text}".encode()).digest()):
+    sources: set[str] = set()
+    left_out = 0
+    for source, same in found.items():
         if len(held) < count:
-            held += kept.pop(source)
-    if not kept:
+            held += same
+            sources.add(source)
+            left_out += len(same)
+    if left_out == len(pairs):
         raise InputError(f"{len(pairs)} pairs cannot be split: too many share a source; give separate files")
-    return [pair for pair in pairs if pair[0] in kept], held[:count]
+    if isinstance(pairs, Shards):
+        return pairs.without(frozenset(sources), left_out), held[:count]
+    return [pair for pair in pairs if pair[0] not in sources], held[:count]
+
+
+def _smallest(pairs: Collection[Pair], count: int, salt: str) -> list[str]:
+    """The `count` different sources with the smallest hashes, in their order, in memory for so many."""
+    chosen: dict[str, bytes] = {}
+    least = b"\xff" * 33
+    for source, _ in pairs:
+        digest = hashlib.sha256(f"{salt}\n{source}".encode()).digest()
+        if digest < least and source not in chosen:
+            chosen[source] = digest
+            if len(chosen) >= 2 * count:
+                chosen = dict(heapq.nsmallest(count, chosen.items(), key=lambda item: item[1]))
+                least = max(chosen.values())
+    return [source for source, _ in heapq.nsmallest(count, chosen.items(), key=lambda item: item[1])]

@@ -5,24 +5,26 @@ teacher says, rather than what people wrote, has fewer answers to choose between
 """
 
 import logging
-import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import click
 from txport.runtime.bundle.argument import BUNDLE
+from txport.runtime.corpus.command import PART_FLAGS, of_parts, run
+from txport.runtime.corpus.rows import Fault, Output, Rows
+from txport.runtime.corpus.translation import bundle_settings, translated
 from txport.runtime.errors import InputError
 from txport.runtime.files import new_file
+from txport.runtime.options import Options
 from txport.runtime.results import Translation
 from txport.runtime.text.lines import ON_ERROR, open_lines, text_windows
+from txport.runtime.translate_command import engine_of, of_engine
 from txport.runtime.translator import Translator
 
-_log = logging.getLogger("txport")
-# Seconds between two lines of progress.
-EVERY = 30.0
 # Columns are divided by tabs, and pairs by the end of a line.
 _SPACES = str.maketrans("\t\n\r", "   ")
 
@@ -61,12 +63,71 @@ class Filter:
         return f"below --min-score {self.min_score:g}" if sum(scores) / len(scores) < self.min_score else None
 
 
+class Distill:
+    """The task of a corpus that keeps the pairs which are good enough (see `txport.runtime.corpus.loop.Task`).
+
+    Args:
+        bundle: the teacher.
+        open: opens it, when the first row is there.
+        options: of the translation.
+        allowed: what is good enough.
+    """
+
+    def __init__(self, bundle: Path, open: Callable[[], Translator], options: Options, allowed: Filter) -> None:
+        self._open, self._options, self._allowed = open, options, allowed
+        self.kinds = {"source": "text", "target": "text", "score": "number"}
+        shown = {**asdict(allowed), **{name: getattr(options, name) for name in OPTIONS}}
+        self.settings = {**bundle_settings(bundle), **{name: str(value) for name, value in shown.items()}}
+        self.tokens = 0
+        self.counts: Counter[str] = Counter()
+
+    @cached_property
+    def _translator(self) -> Translator:
+        return self._open()
+
+    def outputs(self, windows: Iterator[Rows]) -> Iterator[Output]:
+        """The pairs of each window, with the mean log-probability of the answers' tokens."""
+        for rows, results in translated(self._translator, windows, self._options):
+            columns: dict[str, list[Any]] = {name: [] for name in self.kinds}
+            for text, result in zip(rows.texts, results, strict=True):
+                self.tokens += len(result.ids)
+                fault = "no text" if isinstance(text, Fault) else self._fault(text, result)
+                self.counts[fault or KEPT] += 1
+                if fault is None:
+                    scores = result.scores or [0.0]
+                    pair = text.translate(_SPACES).strip(), result.text.translate(_SPACES).strip()
+                    for column, value in zip(
+                        columns.values(), (*pair, round(sum(scores) / len(scores), 6)), strict=True
+                    ):
+                        column.append(value)
+            yield Output(None, columns)
+
+    def _fault(self, text: str, result: Translation) -> str | None:
+        if not text or text.isspace():
+            return self._allowed.fault(0, 0, result)
+        languages = self._options.source_language, self._options.target_language
+        ids, around = self._translator.tokenizer.encode_source(text, *languages)
+        return self._allowed.fault(len(ids), len(around.target_prefix), result)
+
+
+# Of `Options`: what this command takes.
+OPTIONS = ("source_language", "target_language", "max_length")
+KEPT = "kept"
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("bundle", type=BUNDLE)
-@click.option("--source", required=True, type=click.Path(path_type=Path), help="Text to translate, a sentence a line.")
 @click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path),
-    help="File of pairs to write, whole or not at all: source, tab, translation.",
+    "--source",
+    "sources",
+    required=True,
+    multiple=True,
+    metavar="FILE",
+    help="Text to translate, a sentence a line; with --to also JSONL, Parquet, directories and URLs.",
+)
+@click.option(
+    "-o", "--output", required=True,
+    help="File of pairs to write, whole or not at all: source, tab, translation. With --to, a directory.",
 )  # fmt: skip
 @click.option(
     "--max-ratio", type=click.FloatRange(1), default=3.0, show_default=True,
@@ -85,74 +146,43 @@ class Filter:
 )
 @click.option("--errors", type=click.Choice(ON_ERROR), default=ON_ERROR[0], show_default=True,
               help="For a line that is not UTF-8: stop, put U+FFFD where it is wrong, or leave it out.")  # fmt: skip
-@click.option("--device", default="auto", show_default=True, help="Where to run: auto, cpu or cuda.")
-@click.option("--engine", default="auto", show_default=True, help="What runs it there: auto, fused, ort or trt.")
-@click.option("--threads", type=click.IntRange(0), default=0, help="Threads of each operator. [default: the cores]")
-@click.option(
-    "--workers", type=click.IntRange(0), default=0,
-    help="Batches that run side by side on the CPU. [default: one per core, at most 4]",
-)  # fmt: skip
-@click.option("--batch", type=click.IntRange(1), help="Most sentences that run together. [default: the bundle's]")
+@of_parts
+@of_engine
 def main(
-    bundle: Path, source: Path, output: Path, max_ratio: float, min_score: float, errors: str, device: str,
-    engine: str, threads: int, workers: int, batch: int | None, **options: Any,
-) -> None:  # fmt: skip
+    bundle: Path, sources: Sequence[str], output: str, max_ratio: float, min_score: float, errors: str, **options: Any
+) -> None:
     """Translate a text with BUNDLE and write the pairs that are good enough to train another model on.
 
-    The file is what a recipe reads as kind = "table". Memory does not grow with the text.
+    The file is what a recipe reads as kind = "table"; the parts that --to makes instead, as tx-translate-corpus does,
+    with its options, are what it reads as kind = "shards". Memory does not grow with the text.
     """
     logging.basicConfig(format="tx-distill: %(message)s", level=logging.WARNING)
-    _log.setLevel(logging.INFO)
-    translator = Translator(bundle, device, engine, threads=threads, batch=batch, workers=workers)
-    allowed = Filter(max_ratio, min_score)
-    found: Counter[str | None] = Counter()
+    logging.getLogger("txport.corpus").setLevel(logging.INFO)
+    chosen = engine_of(options)
+    flags = {name: options.pop(name) for name in PART_FLAGS}
+    task = Distill(
+        bundle, lambda: Translator(bundle, **chosen), Options(scores=True, **options), Filter(max_ratio, min_score)
+    )
+    if flags["write"] in ("jsonl", "parquet"):
+        click.echo(run(task, sources, output, flags, keep=(), errors=errors))
+    elif flags["write"] is None and len(sources) == 1 and not (flags["resume"] or flags["check"]):
+        _write_table(task, Path(sources[0]), Path(output), errors)
+    else:
+        raise InputError("pairs in parts, or of several files, are JSONL or Parquet: choose --to jsonl or --to parquet")
+
+
+def _write_table(task: Distill, source: Path, output: Path, errors: str) -> None:
     with open_lines(source) as raw, new_file(output) as file:
-        windows = text_windows(raw, errors, f"{source}, line")
-        for pairs in _kept(translator, windows, allowed, found, options, f"{source}, line"):
-            file.writelines(f"{_cell(text)}\t{_cell(translation)}\n".encode() for text, translation in pairs)
-        if not found[None]:
-            raise InputError(f"{source} gives no pair: {_summary(found)}")
-    click.echo(f"{output}: {_summary(found)}")
+        windows = (Rows(list(texts), None) for texts in text_windows(raw, errors, f"{source}, line"))
+        for pairs in task.outputs(windows):
+            rows = zip(pairs.columns["source"], pairs.columns["target"], strict=True)
+            file.writelines(f"{text}\t{translation}\n".encode() for text, translation in rows)
+        if not task.counts[KEPT]:
+            raise InputError(f"{source} gives no pair: {_summary(task.counts)}")
+    click.echo(f"{output}: {_summary(task.counts)}")
 
 
-def _kept(
-    translator: Translator,
-    windows: Iterator[Sequence[str]],
-    allowed: Filter,
-    found: "Counter[str | None]",
-    options: dict[str, Any],
-    what: str,
-) -> Iterator[list[tuple[str, str]]]:
-    """The pairs of each window that pass the filter; `found` counts all, by what is wrong with them."""
-    languages, said = (options["source_language"], options["target_language"]), time.monotonic()
-    window: Sequence[str] = ()
-
-    def remembered() -> Iterator[Sequence[str]]:
-        nonlocal window
-        for lines in windows:
-            window = lines
-            yield lines
-
-    for results in translator.translate_windows(remembered(), scores=True, what=what, **options):
-        pairs = []
-        for text, result in zip(window, results, strict=True):
-            ids, around = translator.tokenizer.encode_source(text, *languages)
-            blank = not text or text.isspace()
-            fault = allowed.fault(0 if blank else len(ids), len(around.target_prefix), result)
-            found[fault] += 1
-            if fault is None:
-                pairs.append((text, result.text))
-        yield pairs
-        if time.monotonic() - said >= EVERY:
-            said = time.monotonic()
-            _log.info("%s", _summary(found))
-
-
-def _summary(found: "Counter[str | None]") -> str:
+def _summary(found: "Counter[str]") -> str:
     """Count of the pairs that were kept, and why others were not."""
-    faults = ", ".join(f"{count:,} {fault}" for fault, count in sorted(found.items(), key=str) if fault is not None)
-    return f"{found[None]:,} of {found.total():,} sentences kept{f' ({faults})' if faults else ''}"
-
-
-def _cell(text: str) -> str:
-    return text.translate(_SPACES).strip()
+    faults = ", ".join(f"{count:,} {fault}" for fault, count in sorted(found.items()) if fault != KEPT)
+    return f"{found[KEPT]:,} of {found.total():,} sentences kept{f' ({faults})' if faults else ''}"

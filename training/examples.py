@@ -1,8 +1,11 @@
-"""A corpus as ids: tokenised once and stored in flat arrays, so that memory grows with the tokens only."""
+"""A corpus as ids: tokenised once and stored in flat arrays, in memory or, of a corpus in shards, on disk."""
 
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -46,10 +49,10 @@ class Ragged:
 
     @classmethod
     def of(cls, rows: Iterable[Sequence[int]]) -> "Ragged":
-        kept = [np.asarray(row, np.int32) for row in rows]
-        starts = np.zeros(len(kept) + 1, np.int64)
-        np.cumsum([len(row) for row in kept], out=starts[1:])
-        return cls(np.concatenate(kept) if kept else np.zeros(0, np.int32), starts)
+        growing = Growing()
+        for row in rows:
+            growing.add(row)
+        return growing.ragged()
 
     @property
     def lengths(self) -> Lengths:
@@ -66,6 +69,41 @@ class Ragged:
         for number, part in enumerate(parts):
             result[number, : len(part)] = part
         return torch.from_numpy(result)
+
+
+class Growing:
+    """Rows that become `Ragged`.
+
+    Args:
+        folder: where the ids lie, in a file without a name that goes with this process; None for memory.
+    """
+
+    _MOST = 1 << 18  # ids in memory where there is a file
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._file: IO[bytes] | None = None if folder is None else TemporaryFile(dir=folder)
+        self._ids, self._starts, self._count = array("i"), array("q", [0]), 0
+
+    def add(self, row: Sequence[int]) -> None:
+        """Add a row."""
+        self._ids.extend(row)
+        self._count += len(row)
+        self._starts.append(self._count)
+        if self._file is not None and len(self._ids) >= self._MOST:
+            self._write(self._file)
+
+    def ragged(self) -> Ragged:
+        """All rows; of a file, the pages that are read are kept as long as the system has room for them."""
+        starts = np.frombuffer(self._starts, np.int64)
+        if self._file is None or not self._count:
+            return Ragged(np.frombuffer(self._ids, np.int32) if self._ids else np.zeros(0, np.int32), starts)
+        self._write(self._file)
+        self._file.flush()
+        return Ragged(np.memmap(self._file, np.int32, "r"), starts)
+
+    def _write(self, file: IO[bytes]) -> None:
+        file.write(self._ids.tobytes())
+        self._ids = array("i")
 
 
 class Examples(Dataset[TrainingBatch]):
@@ -93,33 +131,39 @@ class Examples(Dataset[TrainingBatch]):
     @classmethod
     def of(
         cls,
-        pairs: Sequence[Pair],
+        pairs: Collection[Pair],
         tokenizer: Tokenizer,
         max_length: int,
         tokens: SpecialTokens = OURS,
         guide: Guide | None = None,
+        folder: Path | None = None,
     ) -> "Examples":
         """Tokenise pairs, leaving out those with a side of more than `max_length` tokens (eos included).
+
+        Args:
+            pairs: may be larger than memory.
+            tokenizer, max_length, tokens, guide: what makes ids of them.
+            folder: of `Growing`.
 
         Raises:
             InputError: no pair is left.
         """
-        sources = []
-        targets = []
-        points = []
+        sources, targets, points = (Growing(folder) for _ in range(3))
+        count = 0
         for source, target in pairs:
             ids, around = tokenizer.encode_source(source)
             source_ids, target_ids = around.wrap(ids), [*around.target_prefix, *tokenizer.encode_prefix(target)]
             if len(source_ids) <= max_length and len(target_ids) < max_length:
-                sources.append(source_ids)
-                targets.append([tokens.bos, *target_ids, tokens.eos])
+                count += 1
+                sources.add(source_ids)
+                targets.add([tokens.bos, *target_ids, tokens.eos])
                 if guide is not None:
                     first = len(around.source_prefix)
                     texts = range(first, first + len(ids)), range(len(around.target_prefix), len(target_ids))
-                    points.append(guide.points((source, target), *texts))
-        if not sources:
+                    points.add(guide.points((source, target), *texts))
+        if not count:
             raise InputError(f"no pair has at most {max_length} tokens on each side: raise training.max_length")
-        return cls(Ragged.of(sources), Ragged.of(targets), tokens.pad, guide, Ragged.of(points))
+        return cls(sources.ragged(), targets.ragged(), tokens.pad, guide, points.ragged())
 
     def __len__(self) -> int:
         return len(self.sources.starts) - 1

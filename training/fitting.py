@@ -7,7 +7,7 @@ values of Vaswani et al. (2017).
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -61,7 +61,7 @@ class Size:
     different: int
 
     @classmethod
-    def of(cls, pairs: Sequence[Pair]) -> "Size":
+    def of(cls, pairs: Collection[Pair]) -> "Size":
         different: set[str] = set()
         for pair in pairs:
             different.update(*pair)
@@ -73,7 +73,7 @@ class Size:
         return self.characters / CHARACTERS + self.pairs
 
 
-def fit(recipe: Recipe, pairs: Sequence[Pair], outlook: Outlook | None = None) -> tuple[Recipe, dict[str, Any]]:
+def fit(recipe: Recipe, pairs: Collection[Pair], outlook: Outlook | None = None) -> tuple[Recipe, dict[str, Any]]:
     """A recipe that leaves nothing open, and what was chosen, by "section.key"; `outlook` is filled in."""
     size, given = Size.of(pairs), recipe.training
     outlook = outlook or Outlook()
@@ -143,7 +143,7 @@ def _differences(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any
     }
 
 
-def _vocabulary(size: Size, options: TokenizerOptions, pairs: Sequence[Pair]) -> int:
+def _vocabulary(size: Size, options: TokenizerOptions, pairs: Collection[Pair]) -> int:
     """Grows with the corpus, so that pieces are seen often: 1,000 for 3,000 short pairs, 32,000 for millions.
 
     Of words and of characters, all, as long as these are not more.

@@ -18,6 +18,7 @@ from txport.models.checkpoint import PLAIN, load_checkpoint, save_checkpoint
 from txport.models.config import Config, preset
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.schema import Generation
+from txport.runtime.corpus.shards import Shards
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import quiet
 from txport.runtime.text.tokenizer import SentencePieceTokenizer, TextTokenizer
@@ -205,7 +206,7 @@ def _train(
     if options.max_steps == 0 and not resume:
         return _finish(prepared, run, module, progress, 0, "max_steps") if _first_process() else None
     progress.phase("tokenising")
-    examples = _examples(corpus, tokenizer, model, options)
+    examples = _examples(corpus, tokenizer, model, options, run.path)
     # Lightning advertises itself and gives advice on data loaders.
     with quiet("lightning.pytorch", "lightning.fabric", module="lightning"):
         held_out = Examples.of(shown, tokenizer, options.max_length, special_tokens(model.config))
@@ -268,9 +269,12 @@ def _first_process() -> bool:
     return all(os.environ.get(name, "0") == "0" for name in ("LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID"))
 
 
-def _examples(corpus: Corpus, tokenizer: TextTokenizer, model: Transformer, options: TrainingOptions) -> Examples:
+def _examples(
+    corpus: Corpus, tokenizer: TextTokenizer, model: Transformer, options: TrainingOptions, folder: Path
+) -> Examples:
     pairs, guide = corpus.train, choose_guide(options, corpus.alignments, tokenizer)
-    examples = Examples.of(pairs, tokenizer, options.max_length, special_tokens(model.config), guide)
+    disk = folder if isinstance(pairs, Shards) else None
+    examples = Examples.of(pairs, tokenizer, options.max_length, special_tokens(model.config), guide, disk)
     if _first_process():
         parameters = sum(parameter.numel() for parameter in model.parameters())
         frozen = sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad)

@@ -117,7 +117,18 @@ class DatasetsOptions(Splits):
     target_field: str = option("translation.de", "field of the target")
 
 
-CorpusOptions: TypeAlias = BuiltinOptions | NamesOptions | ParallelOptions | TableOptions | DatasetsOptions
+@dataclass(frozen=True, kw_only=True)
+class ShardsOptions(Splits):
+    """`kind = "shards"`: JSONL or Parquet files of any number and size, plain or .gz or .zst, read by streaming."""
+
+    train: str = option("train", "file, directory, pattern or URL of the training pairs")
+    source_column: str = option("source", "column of the source")
+    target_column: str = option("target", "column of the target")
+
+
+CorpusOptions: TypeAlias = (
+    BuiltinOptions | NamesOptions | ParallelOptions | TableOptions | DatasetsOptions | ShardsOptions
+)
 # Where the two sides of a pair come from: never from one place.
 SIDES = (
     ("source_language", "target_language"),
@@ -130,6 +141,7 @@ CORPORA: dict[str, type[CorpusOptions]] = {
     "parallel": ParallelOptions,
     "table": TableOptions,
     "datasets": DatasetsOptions,
+    "shards": ShardsOptions,
 }
 
 

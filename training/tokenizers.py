@@ -3,8 +3,9 @@
 import io
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import sentencepiece
@@ -30,7 +31,7 @@ MOST_SENTENCES = 2_000_000
 THREADS = 4
 
 
-def train_tokenizer(pairs: Sequence[Pair], options: TokenizerOptions, directory: Path) -> None:
+def train_tokenizer(pairs: Collection[Pair], options: TokenizerOptions, directory: Path) -> None:
     """Train and write `directory`/shared.model, or source.model and target.model; the directory appears when whole.
 
     Pad is 0, unknown 1, begin of sentence 2, end of sentence 3. Each digit is a piece of its own, so that numbers that
@@ -46,7 +47,7 @@ def train_tokenizer(pairs: Sequence[Pair], options: TokenizerOptions, directory:
             (temporary / f"{name}.model").write_bytes(model)
 
 
-def most_pieces(pairs: Sequence[Pair], options: TokenizerOptions) -> int:
+def most_pieces(pairs: Collection[Pair], options: TokenizerOptions) -> int:
     """The pieces that a corpus gives to algorithms word and char, on the side that has more of them."""
     return max(_pieces(sentences, options) for sentences in _sides(pairs, options).values())
 
@@ -64,20 +65,30 @@ def padded_vocabulary(pieces: int) -> int:
     return (pieces + 7) // 8 * 8
 
 
-def _sides(pairs: Sequence[Pair], options: TokenizerOptions) -> dict[str, list[str]]:
+@dataclass(frozen=True)
+class _Sentences(Iterable[str]):
+    """Sentences of some sides of the pairs, as often as they are asked for."""
+
+    pairs: Collection[Pair]
+    sides: slice
+
+    def __iter__(self) -> Iterator[str]:
+        return (sentence for pair in self.pairs for sentence in pair[self.sides])
+
+
+def _sides(pairs: Collection[Pair], options: TokenizerOptions) -> dict[str, _Sentences]:
     """The sentences of each model."""
-    if options.joint:
-        return {"shared": [side for pair in pairs for side in pair]}
-    return {"source": [source for source, _ in pairs], "target": [target for _, target in pairs]}
+    sides = {"shared": slice(2)} if options.joint else {"source": slice(1), "target": slice(1, 2)}
+    return {name: _Sentences(pairs, side) for name, side in sides.items()}
 
 
 def _pieces(sentences: Iterable[str], options: TokenizerOptions) -> int:
     """The different words or characters of sentences that are frequent enough, and the pieces that are always there."""
     if options.space_punctuation:
-        texts = [spaced(text, lower_case=options.lower_case) for text in sentences]
+        texts = (spaced(text, lower_case=options.lower_case) for text in sentences)
     else:
         normaliser = sentencepiece.SentencePieceNormalizer(rule_name=_rule(options), remove_extra_whitespaces=True)
-        texts = [normaliser.normalize(text) for text in sentences]
+        texts = (normaliser.normalize(text) for text in sentences)
     counts = Counter(piece for text in texts for piece in (text.split(" ") if options.algorithm == "word" else text))
     frequent = sum(count >= options.minimum_count for count in counts.values())
     return SPECIAL + (BYTES if options.byte_fallback else 0) + frequent
@@ -97,7 +108,7 @@ def _normalisation(options: TokenizerOptions) -> Iterator[dict[str, str]]:
         yield {"normalization_rule_tsv": str(rules)}
 
 
-def _train(sentences: Sequence[str], options: TokenizerOptions, name: str) -> bytes:
+def _train(sentences: Iterable[str], options: TokenizerOptions, name: str) -> bytes:
     model, vocabulary = io.BytesIO(), chosen(options.vocabulary)
     if options.algorithm == "word":  # SentencePiece has no least count, but takes the most frequent words
         vocabulary = min(vocabulary, _pieces(sentences, options))

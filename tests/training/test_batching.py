@@ -1,5 +1,7 @@
 """Batches: each pair once, within the bound, little padding, decided by the seed, shared by any number of devices."""
 
+from random import Random
+
 import numpy as np
 import pytest
 import torch
@@ -17,7 +19,7 @@ LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=120).map(np.array)
 @given(LENGTHS, st.integers(40, 300), st.integers(1, 5), st.integers(0, 3))
 def test_each_pair_once_within_the_bound(lengths: np.ndarray, bound: int, world: int, seed: int) -> None:
     batches = token_batches(lengths, bound, world, np.random.default_rng(seed))
-    assert len(batches) % world == 0 and all(batches)
+    assert len(batches) % world == 0 and all(map(len, batches))
     assert all(len(rows) * lengths[rows].max() <= bound for rows in batches)
     rows = sorted(row for batch in batches for row in batch)
     if any(len(batch) > 1 for batch in batches) or len(lengths) % world == 0:
@@ -130,4 +132,42 @@ def test_a_loader_goes_on_where_it_was_saved() -> None:
     assert begun + [batch.source_ids.tolist() for batch in second] == whole
     # And the epoch after it is whole again.
     assert [batch.source_ids.tolist() for batch in second] == whole
-    assert second.state_dict() == {"consumed": 0}
+    assert second.state_dict() == {"phases": []}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    LENGTHS.filter(lambda lengths: len(lengths) >= 40),
+    st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    st.randoms(use_true_random=False),
+)
+def test_other_numbers_of_devices_go_on_with_an_epoch(lengths: np.ndarray, worlds: list[int], draw: Random) -> None:
+    """Each pair once over all devices that have a part of the epoch, as far as batches could be halved."""
+    rows = Ragged.of([[4] * length for length in lengths])
+    examples = Examples(rows, rows)
+    seen: list[int] = []
+    state: dict[str, object] = {"phases": []}
+    for number, world in enumerate(worlds):
+        loaders = [Loader(examples, TokenBatches(lengths, 60, 1, rank, world)) for rank in range(world)]
+        for loader in loaders:
+            loader.load_state_dict(state)
+            loader.batches.set_epoch(3)
+        left = {len(loader.batches._batches) for loader in loaders}
+        assert len(left) == 1
+        stop = left.pop() if number == len(worlds) - 1 else draw.randint(0, min(left | {2}))
+        states = []
+        for loader in loaders:
+            whole = list(loader.batches._batches)
+            iterator = iter(loader)
+            for batch in whole[:stop]:
+                next(iterator)
+                seen += batch.tolist()
+            states.append(loader.state_dict())
+        assert all(each == states[0] for each in states)
+        state = states[0]
+        if state == {"phases": []} and stop:
+            break
+    if len(seen) == len(lengths):
+        assert sorted(seen) == list(range(len(lengths)))
+    else:
+        assert len(set(seen)) == len(lengths) and len(seen) - len(lengths) < sum(worlds)

@@ -106,7 +106,14 @@ def test_the_starter_is_a_recipe_of_defaults(write: Callable[..., Path]) -> None
 def test_every_value_of_the_starter_is_the_default(write: Callable[..., Path]) -> None:
     """Without the signs of comments, and with one kind of corpus, it is the same recipe, every key written out."""
     head, *corpora, rest = re.split(r"\n# With kind = |\n(?=\[tokenizer\])", recipes.starter())
-    assert [text.partition("\n")[0] for text in corpora] == ["parallel", "builtin", "names", "table", "datasets"]
+    assert [text.partition("\n")[0] for text in corpora] == [
+        "parallel",
+        "builtin",
+        "names",
+        "table",
+        "datasets",
+        "shards",
+    ]
     for text in corpora:
         kind, _, keys = text.partition("\n")
         whole = re.sub(r"^# (\w+ = *[^# ])", r"\1", f"{head}\n{keys}\n{rest}", flags=re.MULTILINE)

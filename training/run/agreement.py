@@ -25,7 +25,7 @@ class Agreement(Callback):
         digest = hashlib.sha256()
         rows = [side for each in examples for side in (each.sources, each.targets, each.points)]
         for array in (part for side in rows for part in (side.starts, side.flat)):
-            digest.update(np.ascontiguousarray(array).tobytes())
+            digest.update(np.ascontiguousarray(array).data)
         self._digest = digest.hexdigest()
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

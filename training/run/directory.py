@@ -27,7 +27,7 @@ PATIENCE = 3_600.0
 # The values of [training] that may change when a run is resumed.
 FREE = frozenset(
     "max_steps max_epochs max_minutes validate_every validation_sentences patience monitor keep average_last "
-    "accelerator devices nodes strategy".split()
+    "accelerator devices nodes strategy accumulate".split()
 )
 
 

@@ -2,9 +2,10 @@
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ class Start:
                 write_description(temporary, self.description)
 
 
-def check_fit(tokenizer: TextTokenizer, unk: int, pairs: Sequence[Pair], checkpoint: Path) -> None:
+def check_fit(tokenizer: TextTokenizer, unk: int, pairs: Collection[Pair], checkpoint: Path) -> None:
     """Whether a tokenizer knows the pieces of a corpus.
 
     Args:
@@ -94,7 +95,7 @@ def check_fit(tokenizer: TextTokenizer, unk: int, pairs: Sequence[Pair], checkpo
     Raises:
         InputError: on one side too many pieces are unknown, or the checkpoint needs a language that it does not know.
     """
-    every = pairs[:: max(1, len(pairs) // LOOKED_AT)]
+    every = list(islice(pairs, 0, None, max(1, len(pairs) // LOOKED_AT)))
     for side in (0, 1):
         name = ("source", "target")[side]
         encode_side = (lambda text: tokenizer.encode_source(text)[0], tokenizer.encode_prefix)[side]

@@ -3,6 +3,7 @@
 import csv
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -170,6 +171,35 @@ def test_shards_make_the_steps_of_whole_weights(pair: Path, tmp_path: Path) -> N
     for name, value in theirs.items():
         if not name.endswith("key.bias"):  # its gradient is zero: Adam makes steps of what rounding leaves
             torch.testing.assert_close(mine[name], value, rtol=2e-3, atol=2e-4, msg=name)
+
+
+@pytest.mark.parametrize("then", [1, 2])
+def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path, then: int) -> None:
+    """Six steps of an epoch of ten, then as many by one process that accumulates, or by two after one that did.
+
+    The weights go where they would have gone. In a step of Adam rounding may turn those whose gradient is almost none.
+    """
+
+    def two(output: Path, steps: int, resume: bool) -> None:
+        with ranks(output, f"training.max_steps={steps}", resume=resume) as both:
+            ended(both, 0, 0)
+
+    def one(output: Path, steps: int, resume: bool) -> None:
+        train(recipe("training.accumulate=2", f"training.max_steps={steps}"), output, Path(), resume=resume)
+
+    first, second = (one, two) if then == 2 else (two, one)
+    first(tmp_path / "other", 6, False)
+    shutil.copytree(tmp_path / "other", tmp_path / "same")
+    shutil.copytree(tmp_path / "other.run", tmp_path / "same.run")
+    begun = weights(tmp_path / "other")
+    second(tmp_path / "other", 12, True)
+    first(tmp_path / "same", 12, True)
+    other, same = weights(tmp_path / "other"), weights(tmp_path / "same")
+
+    def distance(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> float:
+        return float(sum((left[name] - right[name]).double().pow(2).sum() for name in left)) ** 0.5
+
+    assert distance(other, same) < 0.05 * distance(begun, same)
 
 
 def test_torchrun(pair: Path, tmp_path: Path) -> None:

@@ -1,0 +1,262 @@
+"""Corpora, measured: full batches, two processes, processes that are killed, and Ray beside plain shards.
+
+`python -m txport.benchmarks.studies.corpora windows BUNDLE TEXT`
+`python -m txport.benchmarks.studies.corpora processes BUNDLE TEXT`
+`python -m txport.benchmarks.studies.corpora kills BUNDLE TEXT --lines 1000000 --kills 20`
+`python -m txport.benchmarks.studies.corpora ray BUNDLE TEXT`
+
+The lines of TEXT are taken again and again, each with a number before it so that no two are the same. What is compared
+takes turns, round by round.
+"""
+
+import hashlib
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import numpy.typing as npt
+from txport.benchmarks.studies.turns import in_turns
+from txport.runtime.corpus.batches import translate_dataset
+from txport.runtime.corpus.formats import packed
+from txport.runtime.corpus.lines import json_line
+from txport.runtime.corpus.loop import Corpus, Layout
+from txport.runtime.corpus.translation import Translate
+from txport.runtime.options import Options
+from txport.runtime.translator import Translator
+
+COMMAND = "import sys; from txport.runtime.entry import translate_corpus; translate_corpus()"
+ARGUMENTS = (
+    click.argument("bundle", type=click.Path(path_type=Path)),
+    click.argument("text", type=click.Path(path_type=Path)),
+    click.option("--lines", default=20_000, show_default=True, help="Lines of the corpus."),
+    click.option("--max-length", default=None, type=int, help="Most tokens of a translation."),
+)
+
+
+def with_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The arguments of all of these."""
+    for argument in reversed(ARGUMENTS):
+        command = argument(command)
+    return command
+
+
+def corpus(text: Path, lines: int) -> Iterator[dict[str, Any]]:
+    """Rows, no two the same."""
+    given = [line for line in text.read_text(encoding="utf-8").splitlines() if line.strip()]
+    numbered = enumerate(itertools.islice(itertools.cycle(given), lines))
+    return ({"id": number, "text": f"{number} {line}"} for number, line in numbered)
+
+
+def write(path: Path, text: Path, lines: int) -> Path:
+    """The corpus as zst of JSONL."""
+    with path.open("wb") as file, packed(file, "zst") as plain:
+        for row in corpus(text, lines):
+            plain.write(json_line(row))
+    return path
+
+
+def process(core: int | None, *arguments: object) -> "subprocess.Popen[bytes]":
+    """The command, on one core."""
+    line = [sys.executable, "-c", COMMAND, *map(str, arguments), "--threads", "1", "--workers", "1"]
+    pin = None if core is None else (lambda: os.sched_setaffinity(0, {core}))
+    return subprocess.Popen(line, preexec_fn=pin, stdout=subprocess.DEVNULL)
+
+
+def finish(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
+    """Wait for all.
+
+    Raises:
+        ClickException: one failed.
+    """
+    for each in processes:
+        if each.wait():
+            raise click.ClickException(f"{each.args!r} failed")
+
+
+def limit(max_length: int | None) -> list[str]:
+    return [] if max_length is None else ["--max-length", str(max_length)]
+
+
+def say(name: str, ratios: npt.NDArray[np.float64], bar: str) -> None:
+    """Print the quantiles of a ratio."""
+    low, middle, high = np.quantile(ratios, [0.1, 0.5, 0.9])
+    click.echo(f"{name}: {middle:.3f} (p10 {low:.3f}, p90 {high:.3f}, {len(ratios)} rounds); the bar is {bar}")
+
+
+@click.group()
+def main() -> None:
+    """Measure work on corpora."""
+
+
+@main.command()
+@with_arguments
+@click.option("--rounds", default=5, show_default=True)
+@click.option("--window-rows", default=8_192, show_default=True)
+def windows(bundle: Path, text: Path, lines: int, max_length: int | None, rounds: int, window_rows: int) -> None:
+    """Compare the tokens a second of a corpus, files included, with those of `translate` on all its sorted texts."""
+    rows = list(corpus(text, lines))
+    options = Options(max_length=max_length)
+    tokens: list[list[int]] = [[], []]
+    with Translator(bundle, threads=1) as translator, tempfile.TemporaryDirectory() as folder:
+        files = [str(write(Path(folder, "a.jsonl.zst"), text, lines))]
+        texts = sorted((row["text"] for row in rows), key=len)
+        outputs = itertools.count()
+
+        def sorted_texts() -> None:
+            results = translator.translate(texts, options)
+            tokens[0].append(sum(len(result.ids) for result in results))
+
+        def in_parts() -> None:
+            task = Translate(bundle, lambda: translator, options)
+            layout = Layout(window_rows=window_rows)
+            tokens[1].append(Corpus(files, f"{folder}/out{next(outputs)}", layout, task).run().tokens)
+
+        times = in_turns([sorted_texts, in_parts], rounds, 1)
+        name = translator.engine.name
+    rates = 1e3 * np.array(tokens).T[1:] / times
+    click.echo(f"{name}, {lines:,} lines: sorted {np.median(rates[:, 0]):,.0f} tokens/s, in parts ", nl=False)
+    click.echo(f"{np.median(rates[:, 1]):,.0f}")
+    say("in parts / sorted", rates[:, 1] / rates[:, 0], "0.95 or more")
+
+
+@main.command()
+@with_arguments
+@click.option("--rounds", default=5, show_default=True)
+def processes(bundle: Path, text: Path, lines: int, max_length: int | None, rounds: int) -> None:
+    """Compare two processes, each on a core of its own, with twice the rate of one; each has as many lines."""
+    first, second, *_ = sorted(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory() as folder:
+        one = write(Path(folder, "one.jsonl.zst"), text, lines)
+        two = write(Path(folder, "two.jsonl.zst"), text, 2 * lines)
+        outputs = itertools.count()
+
+        def run(path: Path, cores: Sequence[int]) -> None:
+            fixed = ["-o", f"{folder}/out{next(outputs)}", "--part-rows", max(1, lines // 8), *limit(max_length)]
+            shares = [["--shard", f"{number}/{len(cores)}"] for number in range(1, len(cores) + 1)]
+            finish([process(core, bundle, path, *fixed, *share) for core, share in zip(cores, shares, strict=True)])
+
+        calls = [lambda: run(one, [first]), lambda: run(one, [second]), lambda: run(two, [first, second])]
+        times = in_turns(calls, rounds, 1)
+    alone = times[:, :2].mean(axis=1)
+    click.echo(
+        f"{lines / np.median(alone) * 1e3:,.0f} lines/s alone, {2 * lines / np.median(times[:, 2]) * 1e3:,.0f} by two"
+    )
+    say("two processes / twice one", alone / times[:, 2], "0.9 or more")
+
+
+@main.command()
+@with_arguments
+@click.option("--kills", default=20, show_default=True, help="How many processes are killed, at random moments.")
+@click.option("--shards", default=2, show_default=True)
+@click.option("--part-rows", default=10_000, show_default=True)
+@click.option("--seed", default=0, show_default=True)
+def kills(
+    bundle: Path, text: Path, lines: int, max_length: int | None, kills: int, shards: int, part_rows: int, seed: int
+) -> None:
+    """Kill processes at random moments, let others go on, and compare all bytes with those of an undisturbed run."""
+    draw = random.Random(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(Path(folder, "corpus.jsonl.zst"), text, lines)
+        fixed = [bundle, path, "--part-rows", part_rows, *limit(max_length)]
+        start = time.monotonic()
+        finish([process(None, *fixed, "-o", f"{folder}/calm", "--shard", f"{i}/{shards}") for i in shares_of(shards)])
+        calm = time.monotonic() - start
+        click.echo(f"undisturbed: {calm:.0f} s")
+        parts = len(list(Path(folder, "calm", "_parts").iterdir()))
+        moments = sorted(draw.uniform(0, 0.95 * parts) for _ in range(kills))
+        killed = disturb(fixed, f"{folder}/disturbed", shards, moments, draw)
+        digests = [digest_of(Path(folder, name)) for name in ("calm", "disturbed")]
+        click.echo(f"{killed} processes killed; {time.monotonic() - start - calm:.0f} s")
+        if digests[0] != digests[1]:
+            raise click.ClickException("the files differ")
+        click.echo(f"{len(digests[0])} files, all the same bytes")
+
+
+def shares_of(shards: int) -> range:
+    return range(1, shards + 1)
+
+
+def disturb(fixed: Sequence[object], output: str, shards: int, moments: list[float], draw: random.Random) -> int:
+    """Run all shards, and kill one of the processes when so many parts are there; how many were killed.
+
+    A moment between two numbers is as long after the first of them, by the pace so far.
+    """
+
+    def begin(shard: int) -> "subprocess.Popen[bytes]":
+        return process(None, *fixed, "-o", output, "--shard", f"{shard}/{shards}", "--resume")
+
+    running = {shard: begin(shard) for shard in shares_of(shards)}
+    killed, count, since = 0, 0, time.monotonic()
+    pace = 0.0  # seconds a part
+    while running:
+        time.sleep(0.01)
+        made = len(list(Path(output, "_parts").glob("[!.]*"))) if Path(output, "_parts").exists() else 0
+        if made > count:
+            count, pace, since = made, (time.monotonic() - since) / (made - count), time.monotonic()
+        if moments and (moments[0] < made or count + (time.monotonic() - since) / (pace or 5.0) > moments[0]):
+            alive = [each for each in running.values() if each.poll() is None]
+            if alive:
+                moments.pop(0)
+                draw.choice(alive).kill()
+        for shard, each in list(running.items()):
+            if each.poll() == -signal.SIGKILL:
+                killed += 1
+                running[shard] = begin(shard)
+            elif each.poll() is not None:
+                finish([running.pop(shard)])
+    return killed
+
+
+def digest_of(folder: Path) -> dict[str, str]:
+    """The hash of every file below a folder, hidden ones too."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@main.command()
+@with_arguments
+@click.option("--rounds", default=3, show_default=True)
+def ray(bundle: Path, text: Path, lines: int, max_length: int | None, rounds: int) -> None:
+    """Compare two actors of Ray with two shards, from and to Parquet; the cluster runs before, all else is timed."""
+    import pyarrow
+    import pyarrow.parquet
+    import ray as ray_
+
+    ray_.init(num_cpus=6, include_dashboard=False, log_to_driver=False)
+    ray_.data.DataContext.get_current().enable_progress_bars = False
+    with tempfile.TemporaryDirectory() as folder:
+        rows = list(corpus(text, lines))
+        size = max(1, lines // 16)
+        files = [f"{folder}/{start:09d}.parquet" for start in range(0, lines, size)]
+        for file, start in zip(files, range(0, lines, size), strict=True):
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows[start : start + size]), file)
+        outputs = itertools.count()
+        options: dict[str, Any] = {} if max_length is None else {"max_length": max_length}
+
+        def by_ray() -> None:
+            found = translate_dataset(ray_.data.read_parquet(files), bundle, actors=2, **options)
+            found.write_parquet(f"{folder}/out{next(outputs)}")
+
+        def by_shards() -> None:
+            fixed = ["-o", f"{folder}/out{next(outputs)}", *limit(max_length)]
+            finish([process(None, bundle, *files, *fixed, "--shard", f"{share}/2") for share in (1, 2)])
+
+        times = in_turns([by_shards, by_ray], rounds, 1)
+    ray_.shutdown()
+    rates = lines / np.median(times, axis=0) * 1e3
+    click.echo(f"{rates[0]:,.0f} lines/s by shards, {rates[1]:,.0f} by Ray")
+    say("time of Ray / time of shards", times[:, 1] / times[:, 0], "1.1 or less")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+r"""Corpora of lines: text, and JSONL with an object a line. Lines end at "\n" and nowhere else."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO
+
+from txport.runtime.corpus.rows import MOST_BYTES, Fault, Output, Rows, text_of
+from txport.runtime.text.lines import as_line
+
+_CHUNK = 1 << 20
+# Bytes of a window, at most: lines may be long.
+_WINDOW_BYTES = 1 << 23
+
+
+class Lines:
+    """Lines of a file, to be taken from the beginning. One that is longer than `MOST_BYTES` is cut there.
+
+    Attributes:
+        nothing: what no rows keep.
+    """
+
+    nothing = None
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._chunks = self._split(file)
+        self._lines: list[bytes] = []
+        self._at = 0
+
+    @staticmethod
+    def _split(file: BinaryIO) -> Iterator[list[bytes]]:
+        """Whole lines, as they come."""
+        rest, size = [b""], 0
+        while chunk := file.read(_CHUNK):
+            start, *more = chunk.split(b"\n")
+            if size <= MOST_BYTES:
+                rest.append(start)
+            size += len(start)
+            if more:
+                yield [b"".join(rest)[: MOST_BYTES + 1], *more[:-1]]
+                rest, size = [more[-1]], len(more[-1])
+        if last := b"".join(rest)[: MOST_BYTES + 1]:
+            yield [last]
+
+    @property
+    def ended(self) -> bool:
+        """Whether no line follows."""
+        while self._at == len(self._lines):
+            if (lines := next(self._chunks, None)) is None:
+                return True
+            self._lines, self._at = lines, 0
+        return False
+
+    def take(self, most: int) -> list[bytes]:
+        """The next lines, at most so many; fewer if they are long. None is left if there is none."""
+        taken: list[bytes] = []
+        size = 0
+        while len(taken) < most and size < _WINDOW_BYTES and not self.ended:
+            more = self._lines[self._at : self._at + most - len(taken)]
+            self._at += len(more)
+            taken += more
+            size += sum(map(len, more))
+        return taken
+
+    def skip(self, count: int) -> int:
+        """Leave out the next lines; how many there were."""
+        skipped = 0
+        while skipped < count and not self.ended:
+            step = min(count - skipped, len(self._lines) - self._at)
+            self._at += step
+            skipped += step
+        return skipped
+
+    def identity(self, raw: Sequence[bytes]) -> Iterator[bytes]:
+        """Bytes that tell these rows from others."""
+        return (line + b"\n" for line in raw)
+
+
+class TextSource(Lines):
+    """A text, a row a line.
+
+    Args:
+        file: the lines.
+        keep: name of the column that keeps the text; None for none.
+    """
+
+    def __init__(self, file: BinaryIO, keep: str | None) -> None:
+        super().__init__(file)
+        self._keep = keep
+
+    def decode(self, raw: Sequence[bytes], errors: str) -> Rows:
+        """Rows of lines; the text itself is a column if it is to be kept."""
+        texts = [text_of(line, errors) for line in raw]
+        if self._keep is None:
+            return Rows(texts, None)
+        return Rows(texts, [{self._keep: None if isinstance(text, Fault) else text} for text in texts])
+
+
+class JsonSource(Lines):
+    """Objects, one a line.
+
+    Args:
+        file: the lines.
+        column: the member to translate.
+        keep: the members to keep; None for all.
+        new: names of the columns that are to be written beside them.
+    """
+
+    def __init__(self, file: BinaryIO, column: str, keep: Sequence[str] | None, new: Sequence[str]) -> None:
+        super().__init__(file)
+        self._column, self._keep, self._new = column, keep, new
+
+    def decode(self, raw: Sequence[bytes], errors: str) -> Rows:
+        """Rows of lines."""
+        rows = [self._row(line, errors) for line in raw]
+        return Rows([text for text, _ in rows], [kept for _, kept in rows])
+
+    def _row(self, line: bytes, errors: str) -> tuple[str | Fault, dict[str, Any]]:
+        text = text_of(line, errors)
+        if isinstance(text, Fault):
+            return text, {}
+        try:
+            row = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            return Fault(f"the row is no JSON ({str(error).partition(':')[0]})"), {}
+        if not isinstance(row, dict):
+            return Fault("the row is no JSON object"), {}
+        kept = dict(row) if self._keep is None else {name: row[name] for name in self._keep if name in row}
+        if twice := [name for name in self._new if kept.pop(name, None) is not None]:
+            return Fault(f"the row has {twice[0]!r} already, which is to be written"), kept
+        if self._column not in row:
+            return Fault(f"the row has no {self._column!r}"), kept
+        return text_of(row[self._column], errors), kept
+
+
+class TextWriter:
+    """Writes one column, a line a row; a row without a value is an empty line."""
+
+    def __init__(self, file: Any, columns: Sequence[str]) -> None:
+        self._file, self._columns = file, columns
+
+    def write(self, output: Output) -> None:
+        """Write rows."""
+        self._file.write(b"".join(as_line(text or "") for text in output.columns[self._columns[0]]))
+
+    def close(self) -> None:
+        """Nothing is left to do."""
+
+
+class JsonWriter:
+    """Writes an object a row: what is kept, then the new columns."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def write(self, output: Output) -> None:
+        """Write rows."""
+        names, values = list(output.columns), zip(*output.columns.values(), strict=True)
+        kept = output.kept
+        if kept is None or isinstance(kept, list):
+            before: Sequence[dict[str, Any]] = kept or [{}] * len(next(iter(output.columns.values()), ()))
+        else:
+            before = kept.to_pylist()
+        rows = ({**first, **dict(zip(names, row, strict=True))} for first, row in zip(before, values, strict=True))
+        self._file.write(b"".join(map(json_line, rows)))
+
+    def close(self) -> None:
+        """Nothing is left to do."""
+
+
+def json_line(row: dict[str, Any]) -> bytes:
+    """An object as a line of JSON."""
+    try:
+        return json.dumps(row, ensure_ascii=False, default=str).encode() + b"\n"
+    except UnicodeEncodeError:  # half of a pair of surrogates, which JSON can hold and UTF-8 cannot
+        return json.dumps(row, default=str).encode() + b"\n"

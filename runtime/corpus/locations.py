@@ -1,0 +1,206 @@
+"""Places of corpora: local paths, and URLs of any store that fsspec knows (s3://, gs://, hdfs://, https:// ...).
+
+A local file appears by one rename. A store has no such thing for all protocols: a file is made here, uploaded under its
+name, and counts only once the manifest is there that is written after it (`txport.runtime.corpus.parts`). Object stores
+show an upload only when it is whole; elsewhere (SFTP, SMB) a file without its manifest may be a part of one.
+"""
+
+import glob
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from txport.runtime.errors import InputError, TxportError
+from txport.runtime.files import io_failure, make_directory, new_file, scratch_directory
+from txport.runtime.libraries import needs
+
+_CHUNK = 1 << 20
+
+
+def is_url(path: str) -> bool:
+    """Whether a path is of a store, not of this machine."""
+    return "://" in path
+
+
+def listed(paths: Sequence[str]) -> list[str]:
+    """Input files, in order: of a directory those in it, of a pattern those that fit it, sorted by name.
+
+    Names that begin with "." or "_" are left out, as everywhere in this field.
+
+    Raises:
+        InputError: nothing is there.
+    """
+    found = [file for path in paths for file in (_urls(path) if is_url(path) else _files(path))]
+    if not found:
+        raise InputError(f"{' '.join(paths)} names no file")
+    return found
+
+
+def _files(path: str) -> list[str]:
+    if os.path.isdir(path):
+        names = sorted(os.listdir(path))
+        return [file for name in names if name[0] not in "._" and os.path.isfile(file := os.path.join(path, name))]
+    if os.path.exists(path):
+        return [path]
+    return sorted(glob.glob(path)) if glob.has_magic(path) else _missing(path)
+
+
+def _urls(path: str) -> list[str]:
+    with _reported(path):
+        system, inner = _system(path)
+        if glob.has_magic(inner):
+            names = sorted(system.glob(inner))
+        elif system.isdir(inner):
+            names = sorted(name for name in system.ls(inner, detail=False) if name.rsplit("/", 1)[-1][0] not in "._")
+        else:
+            return [path] if system.exists(inner) else _missing(path)
+        return [system.unstrip_protocol(name) for name in names if system.isfile(name)]
+
+
+def _missing(path: str) -> list[str]:
+    raise InputError(f"{path} does not exist")
+
+
+@contextmanager
+def opened(path: str) -> Iterator[BinaryIO]:
+    """A file to read from its beginning.
+
+    Raises:
+        InputError: it cannot be read.
+        MissingLibrary: fsspec, or what it needs for this store, is not installed.
+    """
+    with _reported(path):
+        if is_url(path):
+            system, inner = _system(path)
+            file = system.open(inner, "rb")
+        else:
+            file = open(path, "rb")
+    with file:
+        yield cast(BinaryIO, file)
+
+
+class Hashed:
+    """A file to write that knows the SHA-256 and the size of what was written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._digest, self.size = file, hashlib.sha256(), 0
+        self.closed = False  # Arrow asks
+
+    def write(self, data: Any) -> int:
+        """Write all of it."""
+        size = memoryview(data).nbytes
+        self._digest.update(data)
+        self._file.write(data)
+        self.size += size
+        return size
+
+    def tell(self) -> int:
+        """Bytes that were written."""
+        return self.size
+
+    def flush(self) -> None:
+        """Leave it to the file."""
+
+    @property
+    def sha256(self) -> str:
+        """64 hexadecimal digits."""
+        return self._digest.hexdigest()
+
+
+class Store:
+    """A directory of a corpus to write, on this machine or in a store."""
+
+    def __init__(self, base: str, folders: Sequence[str] = ()) -> None:
+        self.base = base.rstrip("/") or "/"
+        self._system: Any
+        self._system, self._inner = _system(base) if is_url(base) else (None, "")
+        for folder in ("", *folders):
+            if self._system is None:
+                make_directory(Path(self.base, folder))
+            else:
+                with _reported(base):
+                    self._system.makedirs(self._at(folder), exist_ok=True)
+
+    def names(self, folder: str) -> list[str]:
+        """Names of the files in a folder, sorted; hidden ones are not finished."""
+        if self._system is None:
+            found = os.listdir(Path(self.base, folder))
+        else:
+            with _reported(self.base):
+                self._system.invalidate_cache()
+                found = [name.rsplit("/", 1)[-1] for name in self._system.ls(self._at(folder), detail=False)]
+        return sorted(name for name in found if name and not name.startswith("."))
+
+    def read(self, name: str) -> bytes | None:
+        """The content of a small file; None if it is not there."""
+        with suppress(FileNotFoundError):
+            if self._system is None:
+                return Path(self.base, name).read_bytes()
+            return cast(bytes, self._system.cat_file(self._at(name)))
+        return None
+
+    def size(self, name: str) -> int | None:
+        """Bytes of a file; None if it is not there."""
+        with suppress(FileNotFoundError):
+            if self._system is None:
+                return Path(self.base, name).stat().st_size
+            self._system.invalidate_cache()
+            return cast(int, self._system.size(self._at(name)))
+        return None
+
+    def sha256(self, name: str) -> str | None:
+        """Hash of a file; None if it is not there."""
+        digest = hashlib.sha256()
+        try:
+            with opened(self.path(name)) as file:
+                while chunk := file.read(_CHUNK):
+                    digest.update(chunk)
+        except InputError:
+            return None
+        return digest.hexdigest()
+
+    def path(self, name: str) -> str:
+        """Path or URL of a file."""
+        return f"{self.base}/{name}"
+
+    @contextmanager
+    def write(self, name: str) -> Iterator[Hashed]:
+        """A file to write; it is there, whole, once the block has ended, and not if it raises."""
+        if self._system is None:
+            with new_file(Path(self.base, name)) as file:
+                yield Hashed(file)
+            return
+        with scratch_directory() as folder:
+            local = folder / "part"
+            with local.open("wb") as file:
+                yield Hashed(file)
+            with _reported(self.path(name)):
+                self._system.put_file(str(local), self._at(name))
+
+    def _at(self, name: str) -> str:
+        return f"{self._inner}/{name}" if name else self._inner
+
+
+def _system(url: str) -> tuple[Any, str]:
+    with needs("corpus", f"{url} is a URL"):
+        import fsspec
+    try:
+        system, inner = fsspec.core.url_to_fs(url)
+    except ImportError as error:  # s3fs, gcsfs ...
+        raise InputError(f"{url} cannot be opened: {error}") from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"{url} cannot be opened: {error}") from error
+    return system, inner.rstrip("/")
+
+
+@contextmanager
+def _reported(path: str) -> Iterator[None]:
+    try:
+        yield
+    except TxportError:
+        raise
+    except OSError as error:
+        raise io_failure(error, f"{path} cannot be read or written: {error.strerror or error}") from error

@@ -1,0 +1,363 @@
+"""The loop over a corpus: its files, their parts, and of each part the windows that are translated together.
+
+A part is some ten thousand rows of one file, always the same ones: what one process leaves undone another one does, and
+the bytes are those that the first one would have written.
+"""
+
+import hashlib
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from txport.runtime.corpus import parts, sources
+from txport.runtime.corpus.formats import JSONL, PARQUET, TEXT, Form, form_of, packed
+from txport.runtime.corpus.lines import JsonWriter, TextWriter, json_line
+from txport.runtime.corpus.locations import Store
+from txport.runtime.corpus.parts import Part
+from txport.runtime.corpus.rows import Fault, Output, Rows
+from txport.runtime.errors import InputError
+
+_log = logging.getLogger("txport.corpus")
+# Rows of a part, and of those that are sorted by length and translated together.
+PART_ROWS, WINDOW_ROWS = 65_536, 8_192
+# Columns of which a text has none, and needs none: errors have a file of their own.
+PLAIN = ("error", "truncated", "finished")
+EVERY = 30.0  # seconds between two lines of progress
+
+
+class Task(Protocol):
+    """Work on rows.
+
+    Attributes:
+        kinds: kinds of the new columns, by name (see `txport.runtime.corpus.columns`).
+        settings: all that decides what is made of a row.
+        tokens: target tokens that were made so far.
+        counts: rows so far, by what was wrong with them.
+    """
+
+    kinds: dict[str, Any]
+    settings: dict[str, str]
+    tokens: int
+    counts: Counter[str]
+
+    def outputs(self, windows: Iterator[Rows]) -> Iterator[Output]:
+        """Output of each window of a part."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Form of input and output.
+
+    Attributes:
+        column: what to translate; of a text the name of its column in other formats.
+        keep: the columns to keep; None for all of them.
+        read: format of the input; None for that of its name.
+        write: format of the output; None for that of the input.
+        compression: of the output; None for that of the input.
+        errors: what becomes of rows that are no text.
+        part_rows, window_rows: rows of a part, and of a window.
+    """
+
+    column: str = "text"
+    keep: tuple[str, ...] | None = None
+    read: str | None = None
+    write: str | None = None
+    compression: str | None = None
+    errors: str = "skip"
+    part_rows: int = PART_ROWS
+    window_rows: int = WINDOW_ROWS
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """All of it, as a part's manifest keeps it."""
+        kept = "all" if self.keep is None else ",".join(self.keep)
+        shown = {name: str(getattr(self, name)) for name in ("column", "read", "write", "compression", "errors")}
+        return {**shown, "keep": kept, "part rows": str(self.part_rows), "window rows": str(self.window_rows)}
+
+    def schema(self) -> Sequence[str]:
+        """Columns of Parquet that come from lines, which say no types: text all of them."""
+        return (self.column,) if self.keep is None else self.keep
+
+    def output_form(self, form: Form) -> Form:
+        """Form of the parts of a file of some form."""
+        format = self.write or form.format
+        compression = "none" if format == PARQUET else self.compression or form.compression
+        return Form(format, compression, form.name)
+
+
+@dataclass(frozen=True)
+class Share:
+    """The parts that one process makes: those with `(file + part) % of == number`."""
+
+    number: int = 0
+    of: int = 1
+
+    def has(self, file: int, part: int) -> bool:
+        """Whether it has a part of a file."""
+        return (file + part) % self.of == self.number
+
+
+WHOLE = Share()
+
+
+@dataclass
+class Totals:
+    """Counts of a run."""
+
+    made: int = 0
+    found: int = 0
+    rows: int = 0
+    tokens: int = 0
+
+    def __post_init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.missing: list[str] = []
+
+    def sentence(self) -> str:
+        """All of it, for people."""
+        faults = "".join(f", {count:,} {fault}" for fault, count in sorted(self.counts.items()))
+        there = f", {self.found:,} there already" if self.found else ""
+        return f"{_count(self.made, 'part')} made{there}; {_count(self.rows, 'row')}, {self.tokens:,} tokens{faults}"
+
+    def add(self, part: Part) -> None:
+        """Add a part."""
+        self.rows += part.rows
+        self.tokens += part.tokens
+        self.counts.update(part.counts)
+
+
+class Corpus:
+    """Files, and the directory of what is made of them.
+
+    Args:
+        files: paths and URLs, as `txport.runtime.corpus.locations.listed` has them.
+        output: the directory to write.
+        layout: what their columns are.
+        task: what is made of their rows.
+
+    Raises:
+        InputError: two files have one name, or columns are asked for of which a text has none.
+    """
+
+    def __init__(self, files: Sequence[str], output: str, layout: Layout, task: Task) -> None:
+        self._files = [(file, form_of(file, layout.read)) for file in files]
+        self._layout, self._task = layout, task
+        twice = [name for name, count in Counter(form.name for _, form in self._files).items() if count > 1]
+        if twice:
+            raise InputError(f"two input files are called {twice[0]}: rename one, or give it another output directory")
+        plain = [name for name in task.kinds if name not in (*PLAIN, next(iter(task.kinds)))]
+        if plain and any(layout.output_form(form).format == TEXT for _, form in self._files):
+            raise InputError(f"lines of text have no place for {plain[0]}: write --to jsonl or parquet")
+        self._store = Store(output, (parts.FOLDER, parts.ERRORS))
+        self._settings = {**layout.settings, **task.settings}
+
+    def run(self, share: Share = WHOLE, *, resume: bool = False, check: bool = False) -> Totals:
+        """Make the parts of a share that are not there.
+
+        Args:
+            share: which parts.
+            resume: leave the parts that are there, if they were made of these rows with these settings.
+            check: make nothing; compare what is there with its hashes.
+
+        Returns:
+            counts of all parts of the share; in `missing` are those that a check has not found, or found damaged.
+
+        Raises:
+            InputError: a part is there and `resume` is not set, or it was made of other rows or with other settings; a
+                file cannot be read, or is damaged.
+            ResourceError: the disk is full or fails.
+        """
+        totals, clock = Totals(), _Clock()
+        for number, (path, form) in enumerate(self._files):
+            with self._source(path, form) as source:
+                at = 0
+                while at == 0 or not source.ended:
+                    if share.has(number, at):
+                        part = _Place(path, self._layout.output_form(form), at, source)
+                        self._part(part, totals, resume, check)
+                        clock.tell(totals)
+                    else:
+                        source.skip(self._layout.part_rows)
+                    at += 1
+        return totals
+
+    def _part(self, place: "_Place", totals: Totals, resume: bool, check: bool) -> None:
+        found = parts.read(self._store, place.output)
+        if found is not None and not (resume or check):
+            raise InputError(f"{self._store.path(place.output)} is there already: go on with --resume")
+        if found is not None and self._is_whole(found, check):
+            found.check_settings(self._settings, self._store)
+            self._check_rows(place, found)
+            totals.found += 1
+            totals.add(found)
+        elif check:
+            place.source.skip(self._layout.part_rows)
+            totals.missing.append(place.output)
+        else:
+            totals.made += 1
+            totals.add(self._make(place))
+
+    def _is_whole(self, part: Part, hashes: bool) -> bool:
+        """Whether the file of a part is there as it was written, by its size or by its hash."""
+        if not hashes:
+            return self._store.size(part.output) == part.output_bytes
+        return self._store.sha256(part.output) == part.output_sha256
+
+    def _check_rows(self, place: "_Place", found: Part) -> None:
+        reading = _Reading(place, self._layout)
+        for _ in reading.windows():
+            pass
+        if (reading.sha256, reading.rows, place.source.ended) != (found.input_sha256, found.rows, found.last):
+            raise InputError(
+                f"{place.path} has changed since {self._store.path(found.output)} was made of it: choose another "
+                "output directory, or remove the parts of this file"
+            )
+
+    def _make(self, place: "_Place") -> Part:
+        """Write a part, what was wrong with its rows where they have no column for it, and its manifest."""
+        task, form = self._task, place.form
+        tokens, counts, report = task.tokens, task.counts.copy(), _Report()
+        reading = _Reading(place, self._layout)
+        rows = 0
+        with self._store.write(place.output) as file:
+            with packed(file, form.compression) as plain:
+                writer = self._writer(plain, form.format, place.source.nothing)
+                for output in task.outputs(reading.decoded()):
+                    rows += report.add(output, place.first(self._layout))
+                    writer.write(output)
+                writer.close()
+        report.write(self._store, place.output, form.format)
+        part = Part(
+            version=parts.VERSION, input=place.path, number=place.number, first=place.first(self._layout),
+            rows=reading.rows, last=place.source.ended, input_sha256=reading.sha256, output=place.output,
+            output_rows=rows, output_bytes=file.size, output_sha256=file.sha256, tokens=task.tokens - tokens,
+            counts=dict(sorted((task.counts - counts).items())), settings=self._settings,
+        )  # fmt: skip
+        part.write(self._store)
+        return part
+
+    @contextmanager
+    def _source(self, path: str, form: Form) -> Iterator[Any]:
+        """Rows of a file, from the first on."""
+        layout, new = self._layout, list(self._task.kinds)
+        keep: Sequence[str] | None = layout.keep
+        if layout.output_form(form).format == PARQUET and form.format == JSONL:
+            keep = layout.schema()
+        elif form.format == TEXT and layout.output_form(form).format == TEXT:
+            keep = ()
+        with sources.opened(path, form, layout.column, keep, new) as source:
+            yield source
+
+    def _writer(self, file: Any, format: str, nothing: Any) -> Any:
+        if format == TEXT:
+            return TextWriter(file, list(self._task.kinds))
+        if format == JSONL:
+            return JsonWriter(file)
+        return sources.parquet().ParquetWriter(file, self._task.kinds, self._layout.schema(), nothing)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A part that may have to be made: its file's path, its form and number, and the source that stands before it."""
+
+    path: str
+    form: Form
+    number: int
+    source: Any
+
+    @property
+    def output(self) -> str:
+        """Name of its file."""
+        return f"{self.form.name}-{self.number:05d}{self.form.ending}"
+
+    def first(self, layout: Layout) -> int:
+        """Its first row."""
+        return self.number * layout.part_rows
+
+
+class _Reading:
+    """The rows of one part, from a source that stands before them; they are hashed and counted on the way."""
+
+    def __init__(self, place: _Place, layout: Layout) -> None:
+        self._place, self._layout, self._digest, self.rows = place, layout, hashlib.sha256(), 0
+
+    def windows(self) -> Iterator[Any]:
+        """Windows as the source has them."""
+        while left := self._layout.part_rows - self.rows:
+            raw = self._place.source.take(min(left, self._layout.window_rows))
+            if not len(raw):
+                return
+            self.rows += len(raw)
+            for piece in self._place.source.identity(raw):
+                self._digest.update(piece)
+            yield raw
+
+    def decoded(self) -> Iterator[Rows]:
+        """Windows as rows.
+
+        Raises:
+            InputError: a row cannot be translated, and errors are to be strict.
+        """
+        for raw in self.windows():
+            rows = self._place.source.decode(raw, self._layout.errors)
+            if self._layout.errors == "strict":
+                self._refuse_faults(rows)
+            yield rows
+
+    def _refuse_faults(self, rows: Rows) -> None:
+        before = self._place.first(self._layout) + self.rows - len(rows.texts)
+        for row, text in enumerate(rows.texts, before + 1):
+            if isinstance(text, Fault):
+                raise InputError(
+                    f"{self._place.path}, row {row}: {text}: repair it, or choose --errors skip or replace"
+                )
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the rows so far."""
+        return self._digest.hexdigest()
+
+
+class _Report:
+    """Faults of a part's rows, as lines of JSON."""
+
+    def __init__(self) -> None:
+        self._lines: list[bytes] = []
+        self._rows = 0
+
+    def add(self, output: Output, first: int) -> int:
+        """Take note of the faults of some rows; how many rows these are."""
+        errors = output.columns.get("error", [])
+        for row, error in enumerate(errors, first + self._rows):
+            if error is not None:
+                self._lines.append(json_line({"row": row, "error": error}))
+        size = len(next(iter(output.columns.values())))
+        self._rows += size
+        return size
+
+    def write(self, store: Store, output: str, format: str) -> None:
+        """Write them beside a text, which has no column for them."""
+        if format == TEXT and self._lines:
+            with store.write(f"{parts.ERRORS}/{output}.jsonl") as file:
+                file.write(b"".join(self._lines))
+
+
+class _Clock:
+    """Says now and then how far a run is."""
+
+    def __init__(self) -> None:
+        self._start = self._said = time.monotonic()
+
+    def tell(self, totals: Totals) -> None:
+        """Say it if it is time."""
+        if time.monotonic() - self._said >= EVERY:
+            self._said = time.monotonic()
+            _log.info("%s, %d s", totals.sentence(), self._said - self._start)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

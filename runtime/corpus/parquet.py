@@ -1,0 +1,187 @@
+"""Corpora of columns: Parquet, by Apache Arrow."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO
+
+import pyarrow
+import pyarrow.parquet
+from txport.runtime.corpus.rows import Output, Rows, text_of
+from txport.runtime.errors import InputError, nearest
+
+_WINDOW_BYTES = 1 << 23
+_ROWS = 8_192
+# Types of the new columns, by the names that `txport.runtime.corpus.columns` has for them.
+_TYPES = {
+    "text": pyarrow.string(),
+    "flag": pyarrow.bool_(),
+    "number": pyarrow.float64(),
+    "numbers": pyarrow.list_(pyarrow.float64()),
+    "ids": pyarrow.list_(pyarrow.int32()),
+}
+
+
+class ParquetSource:
+    """A Parquet file, to be taken from the beginning.
+
+    Args:
+        file: seekable.
+        where: names it in messages.
+        column: the column to translate.
+        keep: the columns to keep; None for all.
+        new: names of the columns that are to be written beside them.
+
+    Attributes:
+        nothing: what no rows keep.
+
+    Raises:
+        InputError: it is no Parquet file, or has not these columns, or has new ones already.
+    """
+
+    def __init__(self, file: BinaryIO, where: str, column: str, keep: Sequence[str] | None, new: Sequence[str]) -> None:
+        try:
+            whole = pyarrow.parquet.ParquetFile(file, pre_buffer=False)
+        except pyarrow.ArrowException as error:
+            raise InputError(f"{where} is no whole Parquet file: {error}") from error
+        names = whole.schema_arrow.names
+        self._keep = list(names if keep is None else keep)
+        for name in (column, *self._keep):
+            if name not in names:
+                raise InputError(f"{where} has no column {name!r}: {nearest(name, names)}")
+        if twice := sorted({*self._keep} & {*new}):
+            raise InputError(f"{where} has a column {twice[0]!r} already: leave it out by --keep, or name the new one")
+        check_text_column(whole.schema_arrow.field(column).type, f"column {column!r} of {where}")
+        self._column, self._where = column, where
+        read = [column, *(name for name in self._keep if name != column)]
+        self.nothing = pyarrow.Table.from_batches([], whole.schema_arrow).select(self._keep)
+        self._batches = whole.iter_batches(_ROWS, columns=read)
+        self._table: pyarrow.Table | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether no row follows."""
+        while self._table is None or not self._table.num_rows:
+            try:
+                batch = next(self._batches, None)
+            except (pyarrow.ArrowException, OSError) as error:
+                raise InputError(f"{self._where} is damaged ({error}): take another copy") from error
+            if batch is None:
+                return True
+            self._table = pyarrow.Table.from_batches([batch])
+        return False
+
+    def take(self, most: int) -> "pyarrow.Table":
+        """The next rows, at most so many; fewer if they are large. The table is empty if there is none."""
+        if self.ended:
+            return pyarrow.table({})
+        assert self._table is not None
+        taken = self._table.slice(0, most)
+        while taken.nbytes > _WINDOW_BYTES and taken.num_rows > 1:
+            taken = taken.slice(0, taken.num_rows // 2)
+        self._table = self._table.slice(taken.num_rows)
+        return taken
+
+    def skip(self, count: int) -> int:
+        """Leave out the next rows; how many there were."""
+        skipped = 0
+        while skipped < count and (rows := self.take(count - skipped).num_rows):
+            skipped += rows
+        return skipped
+
+    def decode(self, raw: "pyarrow.Table", errors: str) -> Rows:
+        """Rows of a table."""
+        return Rows(texts_of(raw.column(self._column), errors), raw.select(self._keep))
+
+    def identity(self, raw: "pyarrow.Table") -> Iterator[bytes]:
+        """Bytes that tell these rows from others."""
+        for name in raw.column_names:
+            try:
+                yield repr(_as_bytes(raw.column(name)).to_pylist()).encode("utf-8", "surrogatepass")
+            except UnicodeDecodeError as error:  # inside of lists and structures
+                raise InputError(f"column {name!r} of {self._where} has text that is not UTF-8 ({error})") from error
+
+
+def check_text_column(type: "pyarrow.DataType", what: str) -> None:
+    """Refuse a column that holds no text.
+
+    Raises:
+        InputError: its type is neither of text nor of bytes.
+    """
+    kinds = pyarrow.types
+    if kinds.is_dictionary(type):
+        type = type.value_type
+    texts = (kinds.is_string, kinds.is_large_string, kinds.is_string_view, kinds.is_binary, kinds.is_large_binary)
+    if not any(fits(type) for fits in (*texts, kinds.is_null)):
+        raise InputError(f"{what} is of type {type}, not text: choose another one by --column")
+
+
+def texts_of(column: "pyarrow.ChunkedArray", errors: str) -> list[Any]:
+    """The text of each row; bytes that are not UTF-8 and nulls are faults."""
+    return [text_of(value, errors) for value in _as_bytes(column).to_pylist()]
+
+
+def _as_bytes(column: "pyarrow.ChunkedArray") -> "pyarrow.ChunkedArray":
+    """Text as bytes, which Arrow has not checked yet."""
+    kinds = pyarrow.types
+    if kinds.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if kinds.is_string(column.type) or kinds.is_large_string(column.type) or kinds.is_string_view(column.type):
+        return column.cast(pyarrow.large_binary())
+    return column
+
+
+def type_of(kind: Any) -> "pyarrow.DataType":
+    """The type of a new column: of its name, or a list of structures of such."""
+    if isinstance(kind, dict):
+        return pyarrow.list_(pyarrow.struct([(name, type_of(each)) for name, each in kind.items()]))
+    return _TYPES[kind]
+
+
+def table_of(output: Output, kinds: dict[str, Any], keep: Sequence[str]) -> "pyarrow.Table":
+    """Rows as a table.
+
+    Args:
+        output: the rows.
+        kinds: of the new columns.
+        keep: the names of the kept ones, which are text where they do not come from a table.
+    """
+    kept = output.kept
+    new = {name: pyarrow.array(output.columns[name], type_of(kind)) for name, kind in kinds.items()}
+    if kept is None or isinstance(kept, list):
+        columns = {name: pyarrow.array([_text(row.get(name)) for row in kept or ()], pyarrow.string()) for name in keep}
+        return pyarrow.table({**columns, **new})
+    for name, column in new.items():
+        kept = kept.append_column(name, column)
+    return kept
+
+
+def _text(value: object) -> str | None:
+    if value is None:
+        return None
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else str(value)
+
+
+class ParquetWriter:
+    """Writes a row group for each window.
+
+    Args:
+        file: to write.
+        kinds, keep: see `table_of`.
+        nothing: what no rows keep.
+    """
+
+    def __init__(self, file: Any, kinds: dict[str, Any], keep: Sequence[str], nothing: Any) -> None:
+        self._file, self._kinds, self._keep, self._nothing = file, kinds, keep, nothing
+        self._writer: Any = None
+
+    def write(self, output: Output) -> None:
+        """Write rows."""
+        table = table_of(output, self._kinds, self._keep)
+        if self._writer is None:
+            self._writer = pyarrow.parquet.ParquetWriter(self._file, table.schema, compression="zstd")
+        self._writer.write_table(table)
+
+    def close(self) -> None:
+        """Write the end of the file, which has its columns even if there was no row."""
+        if self._writer is None:
+            self.write(Output(self._nothing, {name: [] for name in self._kinds}))
+        self._writer.close()

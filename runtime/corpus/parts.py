@@ -1,0 +1,87 @@
+"""Manifests of parts: a part of the output counts once its manifest is there, which is written last.
+
+`_parts/NAME.json` says what the part was made of and how, and what it holds. So a run that goes on can tell what is
+missing, what is damaged, and what was made of another input or with other options.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from txport.runtime.bundle.strict_json import decode
+from txport.runtime.corpus.locations import Store
+from txport.runtime.errors import InputError
+
+FOLDER = "_parts"
+ERRORS = "_errors"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the output.
+
+    Attributes:
+        version: of this format.
+        input: the file that its rows come from.
+        number: of the part among those of that file, from 0.
+        first: its first row in that file, from 0.
+        rows: rows of the input.
+        last: whether the file ends with it.
+        input_sha256: of these rows.
+        output: the name of its file.
+        output_rows, output_bytes, output_sha256: of that file.
+        tokens: target tokens that were made.
+        counts: rows by what was wrong with them.
+        settings: all that decides what is made of a row, as JSON of each.
+    """
+
+    version: int
+    input: str
+    number: int
+    first: int
+    rows: int
+    last: bool
+    input_sha256: str
+    output: str
+    output_rows: int
+    output_bytes: int
+    output_sha256: str
+    tokens: int
+    counts: dict[str, int]
+    settings: dict[str, str]
+
+    def write(self, store: Store) -> None:
+        """Write it where `read` finds it."""
+        with store.write(name_of(self.output)) as file:
+            file.write(f"{json.dumps(asdict(self), indent=1)}\n".encode())
+
+    def check_settings(self, settings: dict[str, str], store: Store) -> None:
+        """Refuse to go on with other settings.
+
+        Raises:
+            InputError: one of them differs.
+        """
+        names = sorted({*settings, *self.settings})
+        for name in names:
+            then, now = self.settings.get(name, "none"), settings.get(name, "none")
+            if then != now:
+                raise InputError(
+                    f"{store.path(self.output)} was made with {name} {then}, and now it is {now}: go on as before, or "
+                    "choose another output directory"
+                )
+
+
+def name_of(output: str) -> str:
+    """Name of the manifest of a part's file."""
+    return f"{FOLDER}/{output}.json"
+
+
+def read(store: Store, output: str) -> Part | None:
+    """The manifest of a part; None if there is none, or only a piece of one, as an upload that broke off leaves it."""
+    data = store.read(name_of(output))
+    try:
+        value: Any = None if data is None else json.loads(data)
+    except ValueError:
+        return None
+    return None if value is None else decode(Part, value, store.path(name_of(output)), InputError)

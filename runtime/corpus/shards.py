@@ -1,0 +1,79 @@
+"""Pairs in shards: JSONL or Parquet files, such as tx-translate-corpus and tx-distill write, read anew in each pass.
+
+No text stays in memory, so that a corpus may be larger than it.
+"""
+
+import itertools
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+from txport.runtime.corpus.sources import read_pairs
+from txport.runtime.errors import InputError
+
+Pair = tuple[str, str]
+
+
+class Shards(Collection[Pair]):
+    """The pairs of some files, in order. Rows of which a side is no text, or empty, are left out.
+
+    Args:
+        files: paths and URLs.
+        columns: names of source and target.
+        first: the most pairs to take; None for all.
+
+    Raises:
+        InputError: a file cannot be read, or has not these columns.
+    """
+
+    def __init__(self, files: Sequence[str], columns: tuple[str, str], first: int | None = None) -> None:
+        self._files, self._columns, self._first = files, columns, first
+        self._held_out: frozenset[str] = frozenset()
+        self._answered: Callable[[str], str] | None = None
+        self._count = sum(1 for _ in self)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, pair: object) -> bool:
+        return any(pair == each for each in self)
+
+    def __iter__(self) -> Iterator[Pair]:
+        for source, target in itertools.islice(self._all(), self._first):
+            if source not in self._held_out:
+                yield source, target if self._answered is None else self._answered(target)
+
+    def without(self, sources: frozenset[str], count: int) -> "Shards":
+        """The pairs with other sources; `count` are left out."""
+        others = self._copy()
+        others._held_out, others._count = self._held_out | sources, self._count - count
+        return others
+
+    def answered(self, change: Callable[[str], str]) -> "Shards":
+        """The pairs with targets that are changed when they are read."""
+        changed = self._copy()
+        changed._answered = change
+        return changed
+
+    def _copy(self) -> "Shards":
+        copy = Shards.__new__(Shards)
+        copy.__dict__.update(self.__dict__)
+        return copy
+
+    def _all(self) -> Iterator[Pair]:
+        for file in self._files:
+            for window in read_pairs(file, *self._columns):
+                for source, target in window:
+                    pair = _line(source), _line(target)
+                    if pair[0] and pair[1]:
+                        yield pair
+
+
+def _line(value: Any) -> str:
+    """A text without line breaks, which would be two lines in the files that are made of it; "" for what is none."""
+    return " ".join(value.split()) if type(value) is str else ""
+
+
+def check_some(pairs: Collection[Pair], what: str) -> None:
+    """Refuse shards without a pair."""
+    if not pairs:
+        raise InputError(f"{what} hold no pair of sentences: at least one row with text on both sides is needed")

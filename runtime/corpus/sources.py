@@ -1,0 +1,68 @@
+"""Rows of one file, of any format, from the first on."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from txport.runtime.corpus import locations
+from txport.runtime.corpus.formats import JSONL, TEXT, Form, damage, form_of, unpacked
+from txport.runtime.corpus.lines import JsonSource, TextSource
+from txport.runtime.errors import InputError
+from txport.runtime.libraries import needs
+
+_ROWS = 8_192
+
+
+@contextmanager
+def opened(path: str, form: Form, column: str, keep: Sequence[str] | None, new: Sequence[str] = ()) -> Iterator[Any]:
+    """The rows of a file.
+
+    Args:
+        path: path or URL.
+        form: of the file.
+        column: the one with the text.
+        keep: the columns to keep; None for all.
+        new: names of the columns that will be written beside them.
+
+    Raises:
+        InputError: it cannot be read, is damaged, or has not these columns.
+        MissingLibrary: what reads it is not installed.
+    """
+    try:
+        with locations.opened(path) as file, unpacked(file, form.compression) as plain:
+            if form.format == TEXT:
+                yield TextSource(plain, column if keep is None or column in keep else None)
+            elif form.format == JSONL:
+                yield JsonSource(plain, column, keep, new)
+            else:
+                yield parquet().ParquetSource(plain, path, column, keep, new)
+    except Exception as error:
+        if not damage(error):
+            raise
+        raise InputError(f"{path} is damaged, or ends too early ({error}): take another copy") from error
+
+
+def read_pairs(path: str, column: str, other: str) -> Iterator[list[tuple[object, object]]]:
+    """Two columns of a file of objects, in windows; what is no text is a `Fault`, None or of another type."""
+    form = form_of(path)
+    if form.format == TEXT:
+        raise InputError(f"{path} has no columns: give .jsonl or .parquet")
+    with opened(path, form, column, (other,)) as source:
+        while len(raw := source.take(_ROWS)):
+            rows = source.decode(raw, "skip")
+            if isinstance(rows.kept, list):
+                others: list[object] = [row.get(other) for row in rows.kept]
+            else:
+                others = parquet().texts_of(rows.kept.column(other), "skip")
+            yield list(zip(rows.texts, others, strict=True))
+
+
+def parquet() -> Any:
+    """The module that reads and writes Parquet.
+
+    Raises:
+        MissingLibrary: pyarrow is not installed.
+    """
+    with needs("corpus", "this is Parquet"):
+        from txport.runtime.corpus import parquet
+    return parquet

@@ -1,0 +1,95 @@
+"""Translation of the rows of a corpus: what it adds to each, and how a row that cannot be translated is reported."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from functools import cached_property
+from pathlib import Path
+
+from txport.runtime.bundle.manifest import NAME
+from txport.runtime.corpus.columns import columns_of, values
+from txport.runtime.corpus.rows import Fault, Output, Rows
+from txport.runtime.errors import InputError
+from txport.runtime.files import sha256
+from txport.runtime.libraries import quiet
+from txport.runtime.options import DEFAULTS, Options
+from txport.runtime.results import Translation
+from txport.runtime.translator import Translator
+from txport.runtime.version import VERSION
+
+
+class Translate:
+    """The task of a corpus that translates: one row for each row.
+
+    Args:
+        bundle: the bundle.
+        open: opens it, when the first row is there.
+        options: of the translation; `strict` makes a row that is too long an error.
+        target: name of the translation's column.
+        ids: whether the target ids are a column, too.
+    """
+
+    def __init__(
+        self,
+        bundle: Path,
+        open: Callable[[], Translator],
+        options: Options = DEFAULTS,
+        target: str = "translation",
+        ids: bool = False,
+    ) -> None:
+        if options.attention:
+            raise InputError("attention is no column of a corpus: ask for alignments, or use tx-translate --json")
+        self._open, self._options = open, replace(options, strict=False)
+        self._strict = options.strict
+        self._columns = columns_of(options, target, ids)
+        if "error" in self._columns:
+            raise InputError("error is the column of errors: name the translation otherwise")
+        self.kinds = {**{name: column.kind for name, column in self._columns.items()}, "error": "text"}
+        changed = {name: value for name, value in asdict(options).items() if value != getattr(DEFAULTS, name)}
+        self.settings = {**bundle_settings(bundle), "target": target, "ids": str(ids)}
+        self.settings |= {name: str(value) for name, value in changed.items()}
+        self.tokens = 0
+        self.counts: Counter[str] = Counter()
+
+    @cached_property
+    def translator(self) -> Translator:
+        """The bundle, opened."""
+        return self._open()
+
+    def outputs(self, windows: Iterator[Rows]) -> Iterator[Output]:
+        """Output of each window of a part; what sampling draws follows from a row's place in the part."""
+        for rows, results in translated(self.translator, windows, self._options):
+            errors = list(map(self._error, rows.texts, results))
+            made = [None if error else result for error, result in zip(errors, results, strict=True)]
+            self.tokens += sum(len(result.ids) for result in made if result is not None)
+            self.counts["errors"] += sum(error is not None for error in errors)
+            yield Output(rows.kept, {**values(self._columns, made), "error": errors})
+
+    def _error(self, text: str | Fault, result: Translation) -> str | None:
+        if isinstance(text, Fault):
+            return str(text)
+        if self._strict and result.truncated:
+            return f"the row has more than the {self.translator.engine.limits.source} tokens that this model takes"
+        return None
+
+
+def bundle_settings(bundle: Path) -> dict[str, str]:
+    """Facts that a part must remember of the bundle, which has the hashes of its files, and of this program."""
+    return {"bundle": sha256(bundle / NAME), "txport": VERSION}
+
+
+def translated(
+    translator: Translator, windows: Iterator[Rows], options: Options
+) -> Iterator[tuple[Rows, Sequence[Translation]]]:
+    """Windows and the translations of their texts; that of a fault is empty."""
+    last: list[Rows] = []
+
+    def texts() -> Iterator[list[str]]:
+        for rows in windows:
+            last[:] = [rows]
+            yield ["" if isinstance(text, Fault) else text for text in rows.texts]
+
+    # That rows are cut is a column; a warning for each would be millions.
+    with quiet("txport"):
+        for results in translator.translate_windows(texts(), options, what="row"):
+            yield last[0], results

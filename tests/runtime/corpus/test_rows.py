@@ -1,0 +1,185 @@
+"""One row out for each row in, in order, whatever the format, the parts and the rows."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from corpora import BUNDLE, LIMIT, all_rows, content, parts_of, rows_of, run, sentences, write
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from txport.runtime.corpus.loop import Corpus, Layout, Share
+from txport.runtime.corpus.translation import Translate
+from txport.runtime.errors import InputError
+from txport.runtime.options import Options
+from txport.runtime.translator import Translator
+
+pytest.importorskip("pyarrow", reason="needs Arrow, zstd and fsspec: pip install 'txport[corpus]'")
+TEXTS = sentences(60)
+FORMATS = ["a.txt", "a.txt.gz", "a.en.zst", "a.jsonl", "a.jsonl.gz", "a.ndjson.zst", "a.parquet"]
+
+
+def translations(toy: Translator, texts: list[str]) -> list[str]:
+    return [result.text for result in toy.translate(texts, max_length=LIMIT)]
+
+
+def answers(rows: list[Any]) -> list[str]:
+    return [row if isinstance(row, str) else row["translation"] for row in rows]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_each_format_and_compression(toy: Translator, tmp_path: Path, name: str) -> None:
+    said = run(write(tmp_path / name, TEXTS), tmp_path / "out", "--part-rows", 25, "--window-rows", 10)
+    rows = all_rows(tmp_path / "out")
+    assert answers(rows) == translations(toy, TEXTS)
+    assert [len(rows_of(part)) for part in parts_of(tmp_path / "out")] == [25, 25, 10]
+    assert said.startswith(f"{tmp_path / 'out'}: 3 parts made; 60 rows, ")
+    if not isinstance(rows[0], str):
+        assert [(row["n"], row["text"]) for row in rows] == list(enumerate(TEXTS)), "kept as they are"
+
+
+@pytest.mark.parametrize("to", ["text", "jsonl", "parquet"])
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet"])
+def test_from_each_format_to_each(toy: Translator, tmp_path: Path, name: str, to: str) -> None:
+    run(write(tmp_path / name, TEXTS), tmp_path / "out", "--to", to, "--compress", "none", "--keep", "text")
+    rows = all_rows(tmp_path / "out")
+    assert answers(rows) == translations(toy, TEXTS)
+    assert to == "text" or [row["text"] for row in rows] == TEXTS
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.lists(st.sampled_from(TEXTS), max_size=30),
+    part=st.integers(1, 12),
+    window=st.integers(1, 12),
+    shards=st.permutations(range(3)),
+    name=st.sampled_from(["a.txt", "a.jsonl.zst", "a.parquet"]),
+)
+def test_any_parts_and_shares_are_the_whole(
+    toy: Translator, tmp_path_factory: pytest.TempPathFactory, rows: list[str], part: int, window: int,
+    shards: list[int], name: str,
+) -> None:  # fmt: skip
+    folder = tmp_path_factory.mktemp("any")
+    files = [write(folder / name, rows), write(folder / f"b{name[1:]}", rows[::-1])]
+    task = Translate(BUNDLE, lambda: toy, Options(max_length=LIMIT))
+    corpus = Corpus(list(map(str, files)), str(folder / "out"), Layout(part_rows=part, window_rows=window), task)
+    totals = [corpus.run(Share(shard, 3)) for shard in shards]
+    assert sum(total.rows for total in totals) == 2 * len(rows)
+    assert answers(all_rows(folder / "out")) == translations(toy, rows + rows[::-1])
+    assert len(parts_of(folder / "out")) == 2 * max(1, -(-len(rows) // part))
+
+
+def test_columns_are_what_the_translator_says(tmp_path: Path) -> None:
+    flags = ["--beam", 2, "--n-best", 2, "--scores", "--ids"]
+    with Translator(BUNDLE, threads=1) as translator:
+        expected = translator.translate(TEXTS[:12], max_length=LIMIT, beam=2, n_best=2, scores=True)
+    found = {}
+    for name in ("a.jsonl", "a.parquet"):
+        run(write(tmp_path / name, TEXTS[:12]), tmp_path / name[2:], *flags)
+        found[name] = all_rows(tmp_path / name[2:])
+    assert found["a.jsonl"] == found["a.parquet"]
+    for row, result in zip(found["a.jsonl"], expected, strict=True):
+        assert (row["translation"], row["ids"]) == (result.text, result.ids)
+        assert row["scores"] == pytest.approx(result.scores, abs=1e-5)
+        best = [each.text for each in result.hypotheses or (result,)]
+        assert [each["text"] for each in row["hypotheses"]] == best
+        assert (row["finished"], row["truncated"], row["error"]) == (result.finished, result.truncated, None)
+
+
+def test_columns_have_their_types_where_all_is_null(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    flags = ["--beam", 2, "--n-best", 2, "--scores", "--ids"]
+    whole = write(tmp_path / "a.parquet", ["one"])
+    run(whole, tmp_path / "a", *flags)
+    kinds = pyarrow.parquet.read_schema(tmp_path / "a" / "a-00000.parquet")
+    for rows in ([], [None]):
+        table = pyarrow.table({"n": pyarrow.array(range(len(rows)), "int64"), "text": pyarrow.array(rows, "string")})
+        pyarrow.parquet.write_table(table, whole)
+        run(whole, tmp_path / f"b{len(rows)}", *flags)
+        assert pyarrow.parquet.read_schema(tmp_path / f"b{len(rows)}" / "a-00000.parquet") == kinds
+
+
+BAD = {
+    b'{"text": "t\xffo"}': "is not UTF-8 (byte 12 is 0xff)",
+    b'{"text": null}': "is null",
+    b'{"text": 3}': "of type int",
+    b'{"txt": "one"}': "no 'text'",
+    b'{"text": "one"': "no JSON (",
+    b"": "no JSON (",
+    b'["one"]': "no JSON object",
+    b"[" * 100_000: "no JSON (",
+    b'{"text": "\\ud800"}': "not valid text",
+    b'{"text": "one", "error": "mine"}': "'error' already",
+    b'{"text": "' + b"a" * 2_000_000 + b'"}': "more than 1,048,576 bytes",
+}
+
+
+def test_a_poisoned_row_is_reported_and_shifts_nothing(toy: Translator, tmp_path: Path) -> None:
+    good = [json.dumps({"text": text}).encode() for text in TEXTS[: len(BAD) + 1]]
+    lines = [line for pair in zip(good, BAD, strict=False) for line in pair] + [good[-1]]
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    said = run(tmp_path / "a.jsonl", tmp_path / "out", "--part-rows", 7, "--window-rows", 3)
+    rows = all_rows(tmp_path / "out")
+    assert answers(rows[::2]) == translations(toy, TEXTS[: len(BAD) + 1]) and len(rows) == len(lines)
+    for row, reason in zip(rows[1::2], BAD.values(), strict=True):
+        assert reason in row["error"] and row["translation"] is None
+    assert f", {len(BAD)} errors" in said
+
+
+def test_errors_in_a_text_have_a_file_of_their_own(toy: Translator, tmp_path: Path) -> None:
+    long = "one two " * 40
+    (tmp_path / "a.txt").write_bytes(f"one\n{long}\n".encode() + b"t\xffo\n\nthree")
+    run(tmp_path / "a.txt", tmp_path / "out", "--part-rows", 2)
+    assert all_rows(tmp_path / "out") == translations(toy, ["one", long, "", "", "three"]), "what is long is cut"
+    run(tmp_path / "a.txt", tmp_path / "strict", "--part-rows", 2, "--strict")
+    reports = [
+        json.loads(line) for part in parts_of(tmp_path / "strict" / "_errors") for line in part.read_text().splitlines()
+    ]
+    assert [report["row"] for report in reports] == [1, 2]
+    assert "more than the 24 tokens" in reports[0]["error"] and "0xff" in reports[1]["error"]
+    assert all_rows(tmp_path / "strict") == translations(toy, ["one", "", "", "", "three"])
+    run(tmp_path / "a.txt", tmp_path / "replace", "--errors", "replace")
+    assert all_rows(tmp_path / "replace")[2] == translations(toy, ["t\ufffdo"])[0]
+
+
+def test_strict_errors_stop_before_the_part(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"one\ntwo\nt\xffo\n")
+    with pytest.raises(
+        InputError, match=r"a\.txt, row 3: the row is not UTF-8 \(byte 2 is 0xff\): repair it, or choose"
+    ):
+        run(tmp_path / "a.txt", tmp_path / "out", "--errors", "strict", "--part-rows", 2)
+    assert [part.name for part in parts_of(tmp_path / "out")] == ["a-00000.txt"]
+
+
+def test_bytes_nulls_and_dictionaries_of_parquet(toy: Translator, tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    raw = pyarrow.array([b"one", b"t\xffo", None, b"", b"three"])
+    broken = pyarrow.Array.from_buffers(pyarrow.string(), 5, raw.buffers(), null_count=1)
+    plain = pyarrow.array(["one", "two", None, "", "three"])
+    columns = {"raw": raw, "broken": broken, "of": plain.dictionary_encode(), "large": plain.cast("large_string")}
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+    for name in columns:
+        run(tmp_path / "a.parquet", tmp_path / name, "--column", name, "--keep", "")
+        rows = all_rows(tmp_path / name)
+        second = "two" if name in ("of", "large") else ""
+        expected = translations(toy, ["one", second, "", "", "three"])
+        assert [row["translation"] or "" for row in rows] == expected
+        faults = [row["error"] for row in rows]
+        assert faults[2] == "the row is null" and (faults[1] is None) == (second == "two"), faults
+    run(tmp_path / "a.parquet", tmp_path / "replace", "--column", "broken", "--keep", "", "--errors", "replace")
+    assert all_rows(tmp_path / "replace")[1]["translation"] == translations(toy, ["t\ufffdo"])[0]
+
+
+def test_draws_do_not_depend_on_who_makes_a_part(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.txt", TEXTS)
+    flags = ["--part-rows", 20, "--sample", "--temperature", 3, "--seed", 5]
+    run(file, tmp_path / "one", *flags)
+    for shard in ("3/3", "1/3", "2/3"):
+        run(file, tmp_path / "three", *flags, "--shard", shard)
+    assert content(tmp_path / "one") == content(tmp_path / "three")
+    run(file, tmp_path / "other", *flags[:-1], 6)
+    assert all_rows(tmp_path / "one") != all_rows(tmp_path / "other")
