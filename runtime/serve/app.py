@@ -5,7 +5,7 @@ import hashlib
 import json
 import re
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from importlib.resources import files
 from typing import Any, TypeVar
@@ -31,15 +31,14 @@ from txport.runtime.serve.settings import Settings
 T = TypeVar("T")
 
 
-def create_app(service: Service, keys: Keys, draining: Callable[[], bool] = lambda: False) -> Starlette:
+def create_app(service: Service, keys: Keys) -> Starlette:
     """The application.
 
     Args:
         service: answers requests.
         keys: that clients must have.
-        draining: whether the server is about to end.
     """
-    routes = Routes(service, keys, draining)
+    routes = Routes(service, keys)
     settings = service.settings
 
     @asynccontextmanager
@@ -83,8 +82,8 @@ async def _of_http(_: Request, error: Exception) -> Response:
 class Routes:
     """Handlers."""
 
-    def __init__(self, service: Service, keys: Keys, draining: Callable[[], bool]) -> None:
-        self._service, self._keys, self._draining = service, keys, draining
+    def __init__(self, service: Service, keys: Keys) -> None:
+        self._service, self._keys = service, keys
         self._loaded = False
         self._page, self._policy = page()
 
@@ -107,9 +106,7 @@ class Routes:
         return _health(self._service.models.alive, "an engine fails again and again: start the server anew")
 
     async def ready(self, _: Request) -> Response:
-        """Whether requests should come here."""
-        if self._draining():
-            return _health(False, "the server is about to end")
+        """Whether requests should come here; while the server drains, it takes no connections."""
         return _health(self._loaded, "models are being loaded")
 
     async def metrics(self, _: Request) -> Response:

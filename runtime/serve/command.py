@@ -119,7 +119,7 @@ def _run(service: Service, keys: Keys, listener: socket.socket, drain_seconds: f
     """Serve until a signal; the exit code."""
     _raise_file_limit()
     protocol = type("Protocol", (Protocol,), {"slow_seconds": service.settings.slow_seconds})
-    app = create_app(service, keys, lambda: server.draining)
+    app = create_app(service, keys)
     server = Server(
         uvicorn.Config(
             app,

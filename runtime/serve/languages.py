@@ -10,7 +10,7 @@ from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 @cache
 def _table() -> dict[str, tuple[str, str]]:
     """Code and English name of each language, by the codes of two and of three letters."""
-    table = {}
+    table: dict[str, tuple[str, str]] = {}
     for line in files("txport.runtime.serve").joinpath("languages.tsv").read_text(encoding="utf-8").splitlines():
         short, long, name = line.split("\t")
         table |= {short: (short, name), long: (short, name)}
@@ -25,7 +25,7 @@ def _code(name: str, whole: bool = False) -> str:
 
 
 def by_code(names: Iterable[str]) -> dict[str, str]:
-    """A bundle's languages by their codes; those of one language are told apart by what follows, as zh-Hans, zh-Hant."""
+    """A bundle's languages by their codes; what follows tells those of one language apart, as zh-Hans and zh-Hant."""
     names = list(names)
     codes = [_code(name) for name in names]
     return {_code(name, codes.count(code) > 1): name for name, code in zip(names, codes, strict=True)}

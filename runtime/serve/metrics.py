@@ -27,7 +27,10 @@ class Metrics:
             buckets=_SECONDS,
         )
         self.first_seconds = Histogram(
-            "txport_first_piece_seconds", "The same to the first text of a stream.", registry=self.registry, buckets=_SECONDS
+            "txport_first_piece_seconds",
+            "The same to the first text of a stream.",
+            registry=self.registry,
+            buckets=_SECONDS,
         )
         self.tokens = Counter("txport_tokens", "Tokens that were made.", ["model"], registry=self.registry)
         self.sentences = Counter("txport_sentences", "Sentences translated.", ["model"], registry=self.registry)

@@ -158,7 +158,7 @@ class Models:
         return {source: sorted(targets) for source, targets in sorted(found.items()) if targets}
 
     async def load(self) -> None:
-        """Load the first models, as many as the memory holds; one that cannot be is logged, and tried when asked for."""
+        """Load the first models, as many as the memory holds; a failure is logged, and tried again when one asks."""
         room = self.memory
         for model in self.models:
             if room is not None and model.bytes > room:
@@ -236,8 +236,10 @@ class Models:
 
 def _codes(side: dict[str, str | None], wanted: str) -> list[str]:
     """The codes of a side that a client may mean; [""] where the bundle says none and the client, too."""
-    if wanted in ("", AUTO):
+    if wanted == AUTO or (wanted == "" and len(side) == 1):
         return list(side) or [""]
+    if wanted == "":
+        return [""]
     exact = [code for code, own in side.items() if wanted in (code, own)]
     short = wanted.replace("_", "-").partition("-")[0].lower()
     return exact or [code for code in side if code.lower() == short]

@@ -4,7 +4,6 @@ import asyncio
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 import h11
 import uvicorn
@@ -30,7 +29,8 @@ class Protocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait for nothing more."""
-        self._headers, self._stalled = _without(self._headers), _without(self._stalled)
+        self._forget("_headers")
+        self._forget("_stalled")
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -40,7 +40,7 @@ class Protocol(H11Protocol):
 
     def resume_writing(self) -> None:
         """Go on: it takes the answer."""
-        self._stalled = _without(self._stalled)
+        self._forget("_stalled")
         super().resume_writing()
 
     def _watch_headers(self) -> None:
@@ -48,34 +48,24 @@ class Protocol(H11Protocol):
         if waits and self._headers is None:
             self._headers = self.loop.call_later(self.slow_seconds, self.transport.abort)
         elif not waits:
-            self._headers = _without(self._headers)
+            self._forget("_headers")
 
-
-def _without(timer: asyncio.TimerHandle | None) -> None:
-    if timer is not None:
-        timer.cancel()
+    def _forget(self, name: str) -> None:
+        timer: asyncio.TimerHandle | None = getattr(self, name)
+        if timer is not None:
+            timer.cancel()
+        setattr(self, name, None)
 
 
 class Server(uvicorn.Server):
-    """A server that ends after SIGTERM and SIGINT as a program that has done its work.
-
-    Attributes:
-        draining: a signal has come: what is here is answered, and nothing else is taken.
-    """
-
-    draining = False
+    """A server that ends after SIGTERM and SIGINT as a program that has done its work."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle both signals, without raising them again at the end."""
+        """Drain at either signal; they are not raised again at the end. A second SIGINT ends at once."""
         handlers = {each: signal.signal(each, self.handle_exit) for each in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
         finally:
             for each, handler in handlers.items():
                 signal.signal(each, handler)
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Drain; a second SIGINT ends at once."""
-        self.draining = True
-        super().handle_exit(sig, frame)
