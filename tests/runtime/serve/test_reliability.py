@@ -104,11 +104,11 @@ def test_clients_that_send_slowly_are_cut(toy: "Translator") -> None:
 
 
 def test_a_client_that_reads_nothing_holds_no_row() -> None:
-    text = "\n".join(["the cat"] * 250)
+    text = "\n".join(["the cat"] * 900)
     with serving(PAIR, "--slow-seconds", "1", code=SMALL_BUFFERS) as server:
         with server.socket(receive_buffer=2048) as client:
             client.sendall(raw_request({**ASK, "q": text, "stream": True}))
-            server.until("txport_sentences_total", 250)
+            server.until("txport_sentences_total", 900)
             server.until("txport_queue_sentences", 0)
             assert server.ask(**ASK)[0] == 200
             server.wait("request", 2)  # its connection was cut
