@@ -28,6 +28,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
     from txport.runtime.bundle.manifest import Manifest
+    from txport.runtime.documents.document import Document, Part
     from txport.runtime.options import Options
     from txport.runtime.results import AttentionMaps, Piece, Score, Translation
     from txport.runtime.text.alignment import Alignment
@@ -39,11 +40,13 @@ __all__ = [
     "BundleError",
     "CheckFailed",
     "CheckpointError",
+    "Document",
     "EngineError",
     "InputError",
     "Manifest",
     "MissingLibrary",
     "Options",
+    "Part",
     "Piece",
     "ResourceError",
     "Score",
@@ -56,8 +59,10 @@ __all__ = [
 _LAZY = {
     "Alignment": "txport.runtime.text.alignment",
     "AttentionMaps": "txport.runtime.results",
+    "Document": "txport.runtime.documents.document",
     "Manifest": "txport.runtime.bundle.manifest",
     "Options": "txport.runtime.options",
+    "Part": "txport.runtime.documents.document",
     "Piece": "txport.runtime.results",
     "Score": "txport.runtime.results",
     "Translation": "txport.runtime.results",

@@ -13,6 +13,7 @@ from typing import Any, TextIO, TypeVar
 
 import click
 from txport.runtime.bundle.argument import BUNDLE
+from txport.runtime.documents.document import Document
 from txport.runtime.errors import InputError
 from txport.runtime.files import new_file
 from txport.runtime.options import Options
@@ -24,8 +25,9 @@ from txport.runtime.text.lines import (
     WINDOW_LINES,
     as_line,
     check_file,
-    open_lines,
+    open_text,
     text_windows,
+    whole_text,
     windows,
     write_all,
 )
@@ -81,6 +83,11 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
     help="For a line that is not UTF-8: stop, put U+FFFD where it is wrong, or write an empty line.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON object a line: text, ids, truncated, finished.")
+@click.option(
+    "--document",
+    is_flag=True,
+    help="Translate each file as a whole, sentence by sentence, and keep its layout; with --json, one object a file.",
+)
 @_of_options
 @click.option("--device", default="auto", show_default=True, help="Where to run: auto, cpu or cuda.")
 @click.option("--engine", default="auto", show_default=True, help="What runs it there: auto, fused, ort or trt.")
@@ -114,6 +121,7 @@ def main(
     output: Path | None,
     errors: str,
     as_json: bool,
+    document: bool,
     device: str,
     engine: str,
     lowering: str | None,
@@ -128,10 +136,13 @@ def main(
 
     One line out for each line in. A single line is translated at once; many lines are sorted by length and run in
     batches, the first of them small. Lines are UTF-8 and end at "\n" only; empty ones stay empty.
+
+    With --document a file is a text of sentences, and comes out with the same paragraphs, indentation and lists.
     """
     files = files or [STANDARD_INPUT]
     options = _given(options)
-    _check(files, output, [name for name in NEED_JSON if name in options and not as_json])
+    needy = (*NEED_JSON, "alignments") if document else NEED_JSON
+    _check(files, output, [name for name in needy if name in options and not as_json])
     progress = _Progress(shown=_is_watched(files, output))
     logging.basicConfig(format=f"{progress.clear}tx-translate: %(message)s", level=logging.WARNING)
     translator = Translator(bundle, device, engine, lowering, threads, batch, batch_tokens, workers)
@@ -139,8 +150,14 @@ def main(
     line_of = as_json_line if as_json else _with_alignment if "alignments" in options else _as_line
     with _writer(output) as target, progress:
         for file in files:
-            with _reader(file, window, first) as (raw, what):
-                texts = text_windows(raw, errors, what)
+            with _reader(file) as (descriptor, what):
+                if document:
+                    text = whole_text(descriptor, errors, what)
+                    made = translator.translate_document(text, what=what, **options)
+                    write_all(target, as_json_document(made) if as_json else made.text.encode())
+                    progress.add(text.count("\n"))
+                    continue
+                texts = text_windows(windows(descriptor, window, first), errors, what)
                 for results in translator.translate_windows(texts, what=what, **options):
                     write_all(target, b"".join(line_of(result) for result in results))
                     progress.add(len(results))
@@ -161,13 +178,13 @@ def _check(files: Sequence[str], output: Path | None, unseen: Sequence[str]) -> 
 
 
 @contextmanager
-def _reader(file: str, most: int, first: int) -> Iterator[tuple[Iterator[list[bytes]], str]]:
-    """Windows of a file's lines, and what a line of it is called in messages."""
+def _reader(file: str) -> Iterator[tuple[int, str]]:
+    """A file's descriptor, and what a line of it is called in messages."""
     if file == STANDARD_INPUT:
-        yield windows(_descriptor(sys.stdin, "input"), most, first), "line"
+        yield _descriptor(sys.stdin, "input"), "line"
     else:
-        with open_lines(Path(file), most, first) as found:
-            yield found, f"{file}, line"
+        with open_text(Path(file)) as descriptor:
+            yield descriptor, f"{file}, line"
 
 
 @contextmanager
@@ -241,6 +258,16 @@ def as_json_line(result: Translation) -> bytes:
     is a list of rows, one a target id. Hypotheses are objects as the line itself is one.
     """
     return f"{_as_object(result)}\n".encode()
+
+
+def as_json_document(document: Document) -> bytes:
+    """One JSON object: the text, and its parts with their characters in the source and in the text."""
+    parts = (
+        f'{{"source": {json.dumps(part.source)}, "target": {json.dumps(part.target)}, "cut": {json.dumps(part.cut)}, '
+        f"{_as_object(part.translation)[1:]}"
+        for part in document.parts
+    )
+    return f'{{"text": {json.dumps(document.text, ensure_ascii=False)}, "parts": [{", ".join(parts)}]}}\n'.encode()
 
 
 def _as_object(result: Translation) -> str:

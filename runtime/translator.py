@@ -1,6 +1,7 @@
 """Text in, text out: the one class that an application needs."""
 
 import os
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +14,8 @@ from typing import Any, NoReturn
 from txport.runtime.arguments import check_ids, listed
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.names import find_bundle
+from txport.runtime.documents.document import Document, Draft
+from txport.runtime.documents.feed import submit
 from txport.runtime.engine import Engine, Float32
 from txport.runtime.engines.choice import choose, open_engine
 from txport.runtime.errors import InputError
@@ -196,6 +199,27 @@ class Translator:
                 count += len(results)
         return count
 
+    def translate_document(
+        self, text: str, options: Options = DEFAULTS, *, what: str = "line", **changes: Any
+    ) -> Document:
+        """Translate a text of any length and keep its layout: line breaks, white space, bullets, numbers of items.
+
+        Each sentence is translated by itself. One that is longer than the model takes is cut into parts, with a
+        warning, where punctuation or white space allows it; with `strict` it is refused.
+
+        Args:
+            text: any text; with nothing to translate in it, it stays as it is.
+            options, changes: as for `translate`.
+            what: names a line in messages, before its number.
+
+        Raises:
+            as `translate`.
+        """
+        call = self._call(options, changes)
+        draft = self._draft(text, call, what)
+        made = iter(self._translations([each for each in draft.sentences if each is not None], call.options))
+        return draft.built([empty(call.options) if each is None else next(made) for each in draft.sentences])
+
     def translate_ids(
         self, sources: Iterable[Iterable[int]], options: Options = DEFAULTS, **changes: Any
     ) -> list[Translation]:
@@ -253,21 +277,70 @@ class Translator:
             ResourceError: as many requests wait as may (`txport.runtime.search.queue.MOST_WAITING`).
         """
         call = self._call(options, changes)
+        asked = call.sentence(sentence, "the sentence")
+        if asked is None:
+            return answered(empty(call.options))
+        return self._enqueue(asked, call.options, on_piece, seconds)
+
+    def submit_document(
+        self,
+        text: str,
+        options: Options = DEFAULTS,
+        *,
+        seconds: float | None = None,
+        on_piece: Callable[[Piece], object] | None = None,
+        **changes: Any,
+    ) -> Pending:
+        """Translate a document as `translate_document` does, in the batch that runs; otherwise as `submit`.
+
+        Args:
+            text, options, changes: as for `translate_document`.
+            seconds: as for `submit`, to the deadline of the whole document.
+            on_piece: is called in the order of the document, from the first sentence on. What is no token has the id
+                `NO_ID`: layout, and sentences over several lines, which are given whole. All texts together are that
+                of the document.
+
+        Returns:
+            the `Document` to come. `cancel` frees the rows of all its parts.
+
+        Raises:
+            InputError, ResourceError: as `submit`. A document counts as one request until it is taken.
+        """
+        draft = self._draft(text, self._call(options, changes), "line")
+        deadline = None if seconds is None else time.monotonic() + seconds
+
+        def enqueue(asked: Sentence, on_token: Callable[[Piece], object] | None, admitted: bool) -> Pending:
+            left = None if deadline is None else deadline - time.monotonic()
+            return self._enqueue(asked, draft.call.options, on_token, left, admitted)
+
+        return submit(draft, enqueue, on_piece)
+
+    def _enqueue(
+        self,
+        asked: Sentence,
+        options: Options,
+        on_piece: Callable[[Piece], object] | None,
+        seconds: float | None,
+        admitted: bool = False,
+    ) -> Pending:
+        return self._running_queue().submit(
+            asked.request,
+            seconds=seconds,
+            on_token=None if on_piece is None else self._pieces(on_piece, asked),
+            convert=lambda result: self._built([asked], [result], options)[0],
+            admitted=admitted,
+        )
+
+    def _running_queue(self) -> Queue:
         with self._lock:
             queue = self._queue
             if queue is None:
                 queue = self._queue = Queue(self.engine, rows=self._batch, batch_tokens=self._batch_tokens)
                 self._finalizer = weakref.finalize(self, queue.close, drain=False)
-        asked = call.sentence(sentence, "the sentence")
-        if asked is None:
-            return answered(empty(call.options))
-        on_token = None if on_piece is None else self._pieces(on_piece, asked)
-        return queue.submit(
-            asked.request,
-            seconds=seconds,
-            on_token=on_token,
-            convert=lambda result: self._built([asked], [result], call.options)[0],
-        )
+        return queue
+
+    def _draft(self, text: str, call: Call, what: str) -> Draft:
+        return Draft(call, text, self.manifest.tokenizer, what)
 
     @property
     def load(self) -> Load:

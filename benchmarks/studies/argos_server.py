@@ -2,9 +2,9 @@
 
 `python -m txport.benchmarks.studies.argos_server MARIAN --port 5001`
 
-LibreTranslate itself would find its packages, and its splitters of sentences, on the network. This is its path from the
-request to the answer: `Translation.hypotheses` of argostranslate, on CTranslate2 in int8 with a beam of 4 and four threads
-of waitress. Sentences are not split, which leaves work out. It needs argostranslate, flask and waitress, in an
+LibreTranslate itself would find its packages, and its splitters of sentences, on the network. This is its path from a
+request to the answer: `Translation.hypotheses` of argostranslate, on CTranslate2 in int8 with a beam of 4, and four
+threads of waitress. Sentences are not split, which leaves work out. It needs argostranslate, flask and waitress, in an
 environment of their own.
 """
 

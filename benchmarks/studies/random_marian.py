@@ -3,8 +3,8 @@
 `python -m txport.benchmarks.studies.random_marian TEXT -o MODEL`
 
 It is saved by Hugging Face's own code, so that `tx-import` and CTranslate2's converter read the same weights. Random
-weights end no answer; here the row of the end of sequence is fitted, by least squares over states of the decoder, so that
-it wins at about the 24th token. Sizes are those of OPUS-MT and of Argos Translate's packages.
+weights end no answer; here the row of the end of sequence is fitted, by least squares over states of the decoder, so
+that it wins at about the 24th token. Sizes are those of OPUS-MT and of Argos Translate's packages.
 """
 
 import io
@@ -34,7 +34,7 @@ LENGTH, SLOPE, STEPS = 24, 0.3, 40
 
 
 def tokenizer(lines: list[str], vocabulary: int) -> tuple[bytes, dict[str, int]]:
-    """A SentencePiece model of these lines, and ids of a vocabulary of this size; what the text does not fill is `<n>`."""
+    """A SentencePiece model of these lines, and a vocabulary of this size; what the text does not fill is `<n>`."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines), model_writer=model, vocab_size=8000, hard_vocab_limit=False, minloglevel=2
@@ -86,7 +86,12 @@ def main(text: Path, output: Path, vocabulary: int) -> None:
     for _ in range(2):  # the row is of sources, too
         fit_end(model, sources)
     model.generation_config = transformers.GenerationConfig(
-        bad_words_ids=[[pad]], pad_token_id=pad, eos_token_id=EOS, decoder_start_token_id=pad, num_beams=4, max_length=256
+        bad_words_ids=[[pad]],
+        pad_token_id=pad,
+        eos_token_id=EOS,
+        decoder_start_token_id=pad,
+        num_beams=4,
+        max_length=256,
     )
     model.save_pretrained(output)
     for side in ("source", "target"):

@@ -2,8 +2,9 @@
 
 `python -m txport.benchmarks.studies.service NAME=URL... --texts FILE`
 
-Each client keeps one connection and asks for one sentence at a time; the servers take turns round by round, with the same
-sentences. Timed: from the moment at which all clients are ready to the last answer. Not timed: connections, warm-up.
+Each client keeps one connection and asks for one sentence at a time; the servers take turns round by round, with the
+same sentences. Timed: from the moment at which all clients are ready to the last answer. Not timed: connections and
+warm-up.
 """
 
 import http.client
@@ -20,7 +21,9 @@ import numpy as np
 from txport.runtime.text.lines import open_lines, text_windows
 
 
-def by_clients(url: str, texts: list[str], clients: int, fields: dict[str, str]) -> tuple[float, list[float], list[str]]:
+def by_clients(
+    url: str, texts: list[str], clients: int, fields: dict[str, str]
+) -> tuple[float, list[float], list[str]]:
     """Seconds for all texts, seconds of each, and the translations."""
     ready = Barrier(clients + 1)
     place = urlsplit(url)

@@ -123,6 +123,7 @@ class Queue:
         seconds: float | None = None,
         on_token: Callable[[Token], object] | None = None,
         convert: Callable[[Result], object] = lambda result: result,
+        admitted: bool = False,
     ) -> Pending:
         """Queue a request; any thread may do so at any time.
 
@@ -132,6 +133,8 @@ class Queue:
             on_token: is called in the queue's thread with each token; it must return at once. What it raises becomes
                 the answer.
             convert: makes the answer of the `Result`, in the queue's thread.
+            admitted: it belongs to what was taken before: however many wait, and in the queue's thread also while it
+                drains, it is taken, too.
 
         Returns:
             the answer to come.
@@ -146,9 +149,9 @@ class Queue:
         with self._changed:
             if self._failed:
                 raise EngineError("the queue failed: open the bundle again")
-            if self._closing:
+            if self._closing and not (admitted and current_thread() is self._thread):
                 raise InputError(CLOSED)
-            if self._unanswered >= self._most_waiting:
+            if self._unanswered >= self._most_waiting and not admitted:
                 raise ResourceError(f"{self._unanswered} requests wait already, which is the most: try again later")
             lane = self._lanes.get(request.search) or self._new_lane(request.search)
             (index,) = lane.scheduler.submit([request])

@@ -4,8 +4,10 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from txport.runtime.serve.documents import MOST_AT_ONCE
 from txport.runtime.serve.errors import Refusal
+
+# Sentences of one request that are in the queue at the same time, about: a document has no more there.
+MOST_OF_A_REQUEST = 64
 
 
 class Admission:
@@ -22,12 +24,12 @@ class Admission:
 
     @contextmanager
     def place(self, sentences: int, client: str) -> Iterator[None]:
-        """A place for a request, which has at most `MOST_AT_ONCE` sentences in the queue at one time.
+        """A place for a request, which counts for at most `MOST_OF_A_REQUEST` sentences.
 
         Raises:
             Refusal: 429, this client has its share; 503, all places are taken.
         """
-        count = max(1, min(sentences, MOST_AT_ONCE))
+        count = max(1, min(sentences, MOST_OF_A_REQUEST))
         if self._most_of_a_client and self._clients[client] >= self._most_of_a_client:
             raise Refusal(429, "too many requests of one client at the same time: wait for an answer first", retry=True)
         if self._waiting and self._waiting + count > self._most_waiting:

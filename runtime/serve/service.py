@@ -3,14 +3,14 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from txport.runtime.documents.document import Document
 from txport.runtime.options import Options
 from txport.runtime.serve.admission import Admission
-from txport.runtime.serve.documents import Document, Texts
+from txport.runtime.serve.documents import alignments, alternatives, tokens, translate
 from txport.runtime.serve.errors import NO_TIME, Refusal
 from txport.runtime.serve.metrics import Metrics
 from txport.runtime.serve.models import AUTO, Choice, Models
@@ -46,10 +46,7 @@ class Service:
         Raises:
             Refusal, TxportError: there is none.
         """
-        async with self._texts(ask, client, record) as (choice, texts):
-            documents = await self._in_time(texts.translate(ask.texts), record)
-            self._count(choice, documents, record)
-        return _members(ask, choice, documents)
+        return await self._translate(ask, client, record, None)
 
     async def stream(
         self, ask: Ask, client: str, record: Record, send: Callable[[str, Mapping[str, Any]], object]
@@ -67,13 +64,11 @@ class Service:
                 self.metrics.first_seconds.observe(seconds)
             send("piece", {"text": text})
 
-        async with self._texts(ask, client, record) as (choice, texts):
-            documents = await self._in_time(texts.translate(ask.texts, take), record)
-            self._count(choice, documents, record)
-        send("done", _members(ask, choice, documents))
+        send("done", await self._translate(ask, client, record, take))
 
-    @asynccontextmanager
-    async def _texts(self, ask: Ask, client: str, record: Record) -> AsyncIterator[tuple[Choice, Texts]]:
+    async def _translate(
+        self, ask: Ask, client: str, record: Record, take: Callable[[str], object] | None
+    ) -> dict[str, Any]:
         choice = self.models.choose(ask.model, ask.source, ask.target)
         record.figures |= {"model": choice.model.name, "texts": len(ask.texts), "characters": ask.characters}
         if ask.alignments and not choice.model.aligns:
@@ -90,23 +85,19 @@ class Service:
         sentences = sum(text.count("\n") + 1 for text in ask.texts)
         with self.admission.place(sentences, client):
             async with self.models.lease(choice.model) as translator:
-                # Tokens of a stream have no alignments; those of the whole text come at its end.
-                yield choice, Texts(translator, options, self._left(record))
-
-    def _left(self, record: Record) -> float:
-        return max(0.0, record.start + self.settings.seconds - time.monotonic())
-
-    async def _in_time(self, work: Any, record: Record) -> list[Document]:
-        try:
-            found: list[Document] = await asyncio.wait_for(work, self._left(record))
-        except asyncio.TimeoutError:
-            raise Refusal(503, NO_TIME, retry=True) from None
-        return found
+                left = max(0.0, record.start + self.settings.seconds - time.monotonic())
+                work = translate(translator, ask.texts, options, left, take)
+                try:
+                    documents = await asyncio.wait_for(work, left)
+                except asyncio.TimeoutError:
+                    raise Refusal(503, NO_TIME, retry=True) from None
+        self._count(choice, documents, record)
+        return _members(ask, choice, documents)
 
     def _count(self, choice: Choice, documents: list[Document], record: Record) -> None:
-        tokens, sentences = (sum(getattr(each, name) for each in documents) for name in ("tokens", "sentences"))
-        record.figures |= {"tokens": tokens, "sentences": sentences}
-        self.metrics.tokens.labels(choice.model.name).inc(tokens)
+        made, sentences = sum(map(tokens, documents)), sum(len(each.parts) for each in documents)
+        record.figures |= {"tokens": made, "sentences": sentences}
+        self.metrics.tokens.labels(choice.model.name).inc(made)
         self.metrics.sentences.labels(choice.model.name).inc(sentences)
 
 
@@ -119,9 +110,9 @@ def _members(ask: Ask, choice: Choice, documents: list[Document]) -> dict[str, A
         # The only one that can be asked for: nothing was detected.
         members["detectedLanguage"] = of([{"confidence": 100, "language": choice.source}] * len(documents))
     if ask.alternatives:
-        members["alternatives"] = of([document.alternatives(ask.alternatives) for document in documents])
+        members["alternatives"] = of([alternatives(document, ask.alternatives) for document in documents])
     if ask.alignments:
-        members["alignments"] = of([document.alignments() for document in documents])
+        members["alignments"] = of([alignments(*each) for each in zip(ask.texts, documents, strict=True)])
     return members
 
 

@@ -12,6 +12,8 @@ import select
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from txport.runtime.errors import InputError, TxportError
@@ -78,7 +80,14 @@ def check_file(path: Path) -> None:
 
 @contextmanager
 def open_lines(path: Path, most: int = WINDOW_LINES, first: int = WINDOW_LINES) -> Iterator[Iterator[list[bytes]]]:
-    """The windows of a file, as `windows` has them.
+    """The windows of a file, as `windows` has them; see `open_text`."""
+    with open_text(path) as descriptor:
+        yield windows(descriptor, most, first)
+
+
+@contextmanager
+def open_text(path: Path) -> Iterator[int]:
+    """The descriptor of a file that is open for reading.
 
     Raises:
         InputError: it cannot be read.
@@ -89,7 +98,7 @@ def open_lines(path: Path, most: int = WINDOW_LINES, first: int = WINDOW_LINES) 
         raise io_failure(error, f"{path} cannot be read: {error.strerror}") from error
     try:
         check_file(path)
-        yield windows(descriptor, most, first)
+        yield descriptor
     finally:
         os.close(descriptor)
 
@@ -157,6 +166,12 @@ def text_windows(raw: Iterable[list[bytes]], errors: str = "strict", what: str =
             raise
         yield texts
         number += len(window)
+
+
+def whole_text(descriptor: int, errors: str = "strict", what: str = "line") -> str:
+    """All text of a file descriptor, line breaks included; otherwise as `text_windows`."""
+    lines = b"".join(iter(partial(_read, descriptor), b"")).split(b"\n")
+    return "\n".join(chain.from_iterable(text_windows([lines], errors, what)))
 
 
 def _line_text(line: bytes, errors: str, where: str) -> str:

@@ -147,6 +147,12 @@ class Call:
         spans = [stripped(span, text) for span in spans[: last - first]]
         return Sentence(request, text, first, last, spans, len(around.target_prefix), truncated=count > most)
 
+    def fitting(self, text: str) -> int:
+        """The number of characters at the beginning of a text that the model takes, perhaps all of them."""
+        ids, spans, around = self.tokenizer.locate_source(text, *self._languages)
+        room = max(0, self.limits.source - around.count)
+        return len(text) if len(ids) <= room else spans[room][0]
+
     def needed(self, text: str, what: str) -> Sentence:
         """Request as `sentence` makes it, of a text that must not be blank.
 
@@ -164,11 +170,14 @@ class Call:
         return Sentence(request, "", 0, 0, [], len(self.target_prefix), truncated=False)
 
     def _encode(self, text: str) -> tuple[list[int], list[Span], Affixes]:
-        languages = self.options.source_language, self.options.target_language
         if self.options.alignments:
-            return self.tokenizer.locate_source(text, *languages)
-        ids, around = self.tokenizer.encode_source(text, *languages)
+            return self.tokenizer.locate_source(text, *self._languages)
+        ids, around = self.tokenizer.encode_source(text, *self._languages)
         return ids, [], around
+
+    @property
+    def _languages(self) -> tuple[str | None, str | None]:
+        return self.options.source_language, self.options.target_language
 
     def _request(self, source: Sequence[int], target_prefix: Sequence[int], number: int) -> Request:
         """A sentence may choose a target language, and with it a target prefix, of its own."""

@@ -103,5 +103,10 @@ def test_a_text_chooses_its_language(damaged: Path, toy: Translator) -> None:
     sources = {">>fra<< one": [40, *text], ">>xx<<one": [TOKENS.unk, *text], "one": text, ">>ita<< ": []}
     found = translator.translate(list(sources), max_length=9)
     assert [result.ids for result in found] == [answer(ids, 9)[0] if ids else [] for ids in sources.values()]
+    document = translator.translate_document(">>fra<<\n one.\n\n two", max_length=9)
+    alone = translator.translate([">>fra<<one.", ">>fra<<two"], max_length=9)
+    assert [part.translation for part in document.parts] == alone
+    assert [part.source for part in document.parts] == [(9, 13), (16, 19)]
+    assert document.text == f"\n {alone[0].text}\n\n {alone[1].text}"
     found = translator.translate(["one", ">>fra<<one"], max_length=9, target_language="ita")
     assert [result.ids for result in found] == [answer([first, *text], 9)[0] for first in (41, 40)]

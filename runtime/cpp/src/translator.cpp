@@ -73,6 +73,26 @@ std::vector<Translation> Translator::translate(const std::vector<std::string_vie
   return results;
 }
 
+Document Translator::translate_document(std::string_view text, const Options& options, const std::string& what) const {
+  const Call shared = call(options);
+  const Draft draft(shared, text, what);
+  std::vector<Sentence> asked;
+  for (const auto& sentence : draft.sentences()) {
+    if (sentence) asked.push_back(*sentence);
+  }
+  std::vector<Translation> made = translations(asked, shared.options());
+  std::vector<Translation> all(draft.sentences().size());
+  auto next = made.begin();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (draft.sentences()[i]) {
+      all[i] = std::move(*next++);
+    } else if (options.scores) {
+      all[i].scores.emplace();
+    }
+  }
+  return draft.built(std::move(all));
+}
+
 std::vector<Translation> Translator::translate_ids(const std::vector<Ids>& sources, const Options& options) const {
   for (std::size_t i = 0; i < sources.size(); ++i) {
     scorer_->check_source(sources[i], "sentence " + std::to_string(i + 1));

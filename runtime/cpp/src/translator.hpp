@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bundle/manifest.hpp"
+#include "documents/document.hpp"
 #include "engine.hpp"
 #include "engines/choice.hpp"
 #include "options.hpp"
@@ -64,6 +65,10 @@ class Translator {
   // BundleError: the bundle was exported without the graph that alignments and attention need.
   std::vector<Translation> translate(const std::vector<std::string_view>& sentences, const Options& options,
                                      const std::string& what = "sentence", std::size_t first = 1) const;
+
+  // Translate a text of any length in UTF-8 and keep its layout. A sentence that is longer than the model takes is cut
+  // into parts, with a warning, or refused if `strict` is set. `what` names a line in messages. Throws as `translate`.
+  Document translate_document(std::string_view text, const Options& options, const std::string& what = "line") const;
 
   // As `translate`, from source ids (eos included), without a tokenizer; `strict` makes no difference.
   // Throws InputError: a source is empty, longer than the bundle takes, or has an id outside the vocabulary.

@@ -47,13 +47,15 @@ std::string array(const std::vector<T>& values, const Show& show_one) {
   return "[" + text + "]";
 }
 
-// Words in characters, as tx-translate counts, of a text whose spans are in bytes.
+// A span in characters, as tx-translate counts, of a text in which it is in bytes.
+std::string in_characters(const Span& span, std::string_view text) {
+  const std::size_t start = count_characters(text.substr(0, span.start));
+  const std::size_t length = count_characters(text.substr(span.start, span.end - span.start));
+  return "[" + std::to_string(start) + ", " + std::to_string(start + length) + "]";
+}
+
 std::string in_characters(const std::vector<Span>& words, std::string_view text) {
-  return array(words, [text](const Span& word) {
-    const std::size_t start = count_characters(text.substr(0, word.start));
-    const std::size_t length = count_characters(text.substr(word.start, word.end - word.start));
-    return "[" + std::to_string(start) + ", " + std::to_string(start + length) + "]";
-  });
+  return array(words, [text](const Span& word) { return in_characters(word, text); });
 }
 
 std::string rows_of(const FloatMatrix& matrix) {
@@ -87,6 +89,16 @@ std::string as_json(const Translation& result, std::string_view source) {
          flag("looped", result.looped) + others + "}";
 }
 
+// The text, and its parts with their characters in the source and in the text.
+std::string as_json(const Document& document, std::string_view source) {
+  const std::string parts = array(document.parts, [&](const Part& part) {
+    return R"({"source": )" + in_characters(part.source, source) + R"(, "target": )" +
+           in_characters(part.target, document.text) + R"(, "cut": )" + (part.cut ? "true" : "false") + ", " +
+           as_json(part.translation, part.text).substr(1);
+  });
+  return "{\"text\": " + nlohmann::json(document.text).dump() + ", \"parts\": " + parts + "}\n";
+}
+
 // The text, and after it the alignment as Marian writes it.
 std::string as_text_line(const Translation& result, bool alignments) {
   if (!alignments) return as_line(result.text);
@@ -100,6 +112,7 @@ struct Arguments {
   std::string output;
   std::string errors = "strict";
   bool json = false;
+  bool document = false;
   std::size_t window = kWindowLines;
   TranslatorOptions opening;
   Options options;
@@ -198,6 +211,7 @@ void check(const Arguments& arguments) {
   };
   needs_json(arguments.options.scores, "scores");
   needs_json(arguments.options.attention, "attention");
+  needs_json(arguments.document && arguments.options.alignments, "alignments");
   needs_json(arguments.options.n_best.has_value(), "n_best");
   needs_json(arguments.options.alternatives.has_value(), "alternatives");
   for (const std::string& file : arguments.files) {
@@ -215,14 +229,41 @@ std::size_t usable_lines(std::vector<std::string>& lines, const std::string& err
   return lines.size();
 }
 
+// A text in which each line is UTF-8; see `usable_lines`.
+std::string usable_text(std::string text, const std::string& errors, const std::string& what) {
+  if (!utf8_fault(text)) return text;
+  std::string usable;
+  std::size_t number = 1;
+  for (std::size_t start = 0, end = 0; end != std::string::npos; start = end + 1, ++number) {
+    end = text.find('\n', start);
+    std::vector<std::string> line{text.substr(start, end == std::string::npos ? end : end - start)};
+    if (usable_lines(line, errors) == 0) {
+      check_utf8(line[0], what + " " + std::to_string(number), ", or choose --errors replace or skip");
+    }
+    usable += line[0];
+    if (end != std::string::npos) usable += '\n';
+  }
+  return usable;
+}
+
+// Translate one file as a whole; false if nobody reads any more.
+bool translate_whole(const Arguments& arguments, const Translator& translator, int descriptor, const std::string& what,
+                     const Output& output, Progress& progress) {
+  const std::string text = usable_text(read_all(descriptor), arguments.errors, what);
+  const Document document = translator.translate_document(text, arguments.options, what);
+  progress.add(static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')));
+  return output.write(arguments.json ? as_json(document, text) : document.text);
+}
+
 // Translate one file; false if nobody reads any more.
 bool translate_file(const Arguments& arguments, const Translator& translator, const std::string& path,
                     const Output& output, Progress& progress) {
   std::optional<InputFile> file;
   if (path != kStandardInput) file.emplace(path);
   const std::string what = file ? path + ", line" : "line";
-  Windows windows(file ? file->descriptor() : STDIN_FILENO, arguments.window,
-                  arguments.output.empty() ? kFirstLines : arguments.window);
+  const int descriptor = file ? file->descriptor() : STDIN_FILENO;
+  if (arguments.document) return translate_whole(arguments, translator, descriptor, what, output, progress);
+  Windows windows(descriptor, arguments.window, arguments.output.empty() ? kFirstLines : arguments.window);
   std::size_t first = 1;
   for (auto lines = windows.next(); !lines.empty(); lines = windows.next()) {
     const std::size_t usable = usable_lines(lines, arguments.errors);
@@ -316,6 +357,9 @@ void declare(CLI::App& app, Arguments& arguments) {
       ->check(CLI::IsMember({"strict", "replace", "skip"}))
       ->capture_default_str();
   app.add_flag("--json", arguments.json, "Write a JSON object a line: text, ids, truncated, finished.");
+  app.add_flag("--document", arguments.document,
+               "Translate each file as a whole, sentence by sentence, and keep its layout; with --json, one object a "
+               "file.");
 // NOLINTNEXTLINE(cppcoreguidelines-macro-usage): a name as text and as a member
 #define TXPORT_OPTION(kind, name, help) add(app, flag_of(#name), arguments.options.name, help);
 #include "options.inc"

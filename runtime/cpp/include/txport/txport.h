@@ -158,6 +158,14 @@ typedef enum txport_spans {
   TXPORT_TARGET_WORDS = 3,
 } txport_spans;
 
+/* A sentence of a document, or a part of one: its bytes in the document, those of its translation in the translated
+ * document, and whether it is a part of a sentence that is longer than the model takes. */
+typedef struct txport_part {
+  txport_span source;
+  txport_span target;
+  int32_t cut;
+} txport_part;
+
 /* The version of this library, as "0.1.0". */
 TXPORT_API const char* txport_version(void) TXPORT_NOEXCEPT;
 
@@ -190,6 +198,13 @@ TXPORT_API txport_code txport_translate_ids(const txport_translator* translator,
                                             const size_t* lengths, size_t count, const txport_options* options,
                                             txport_result** result) TXPORT_NOEXCEPT;
 
+/* Translate a text of any length and keep its layout: paragraphs, white space, marks of lists and headings. Its
+ * sentences, found by rules, are those of the result; txport_result_document is the whole. A sentence that is longer than
+ * the model takes is cut into parts, with a warning, or refused with the option strict. `length` holds the bytes of
+ * `text`, which may be anything but NULL. `options` may be NULL. On success, free *result at the end. */
+TXPORT_API txport_code txport_translate_document(const txport_translator* translator, const char* text, size_t length,
+                                                 const txport_options* options, txport_result** result) TXPORT_NOEXCEPT;
+
 /* How likely the model takes given translations for: of each of `count` texts, the translation of the same number.
  * Scores are in the result, beside the ids that they are of; it has no texts. `lengths` and `options` as for
  * txport_translate; of the options, the languages and `strict` have a meaning here. For bundles of tx-export
@@ -220,6 +235,10 @@ TXPORT_API const int64_t* txport_result_ids(const txport_result* result, size_t 
 /* The natural logarithm of each id's probability; NULL without the option scores. */
 TXPORT_API const double* txport_result_scores(const txport_result* result, size_t index,
                                               size_t* length) TXPORT_NOEXCEPT;
+/* The translated document; NULL for a result of anything else. */
+TXPORT_API const char* txport_result_document(const txport_result* result, size_t* length) TXPORT_NOEXCEPT;
+/* Where the sentence of this number is in the document; NULL for a result of anything else. */
+TXPORT_API const txport_part* txport_result_part(const txport_result* result, size_t index) TXPORT_NOEXCEPT;
 /* For each target id, the position of the source id that it comes from, -1 for none (end of sequence, a language); NULL
  * without the option alignments, as all that follows from it, and for an empty sentence. Read off cross-attention: the
  * average of the manifest's alignment_heads, or of all heads of the last two layers. */

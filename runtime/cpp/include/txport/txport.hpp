@@ -193,6 +193,20 @@ struct Translation {
       hypotheses;  // all that n_best or alternatives asked for, this one first; empty for one alone
 };
 
+// A sentence of a document, or a part of one.
+struct Part {
+  Span source{};            // its bytes in the document
+  Span target{};            // those of its translation in the translated document
+  bool cut = false;         // it is a part of a sentence that is longer than the model takes
+  Translation translation;  // of its text, in which line breaks are spaces
+};
+
+// A translated document: the whole with the layout of the source, and its sentences in order.
+struct Document {
+  std::string text;
+  std::vector<Part> parts;
+};
+
 // One token of a stream.
 struct Piece {
   std::int64_t id = 0;
@@ -371,6 +385,17 @@ inline std::vector<Translation> collect(const txport_result* result) {
   return translations;
 }
 
+inline Document collect_document(const txport_result* result) {
+  std::size_t length = 0;
+  const char* text = txport_result_document(result, &length);
+  Document made{std::string(text, length), {}};
+  for (Translation& each : collect(result)) {
+    const txport_part* part = txport_result_part(result, made.parts.size());
+    made.parts.push_back({part->source, part->target, part->cut != 0, std::move(each)});
+  }
+  return made;
+}
+
 inline std::vector<Score> collect_scores(txport_result* handle) {
   const Result result(handle);
   std::vector<Score> made;
@@ -507,6 +532,16 @@ class Translator {
   // Translate one sentence.
   Translation translate(const std::string& sentence, const Options& options = {}) const {
     return std::move(translate(std::vector<std::string>{sentence}, options).front());
+  }
+
+  // Translate a text of any length and keep its layout: paragraphs, white space, marks of lists and headings. A sentence
+  // that is longer than the model takes is cut into parts, with a warning, or refused if `strict` is set.
+  Document translate_document(const std::string& text, const Options& options = {}) const {
+    const detail::Words words(options);
+    const txport_options asked = detail::to_c(options, words);
+    txport_result* result = nullptr;
+    detail::check(txport_translate_document(handle_.get(), text.data(), text.size(), &asked, &result));
+    return detail::collect_document(detail::Result(result).get());
   }
 
   // From source ids (end of sequence included), without a tokenizer.

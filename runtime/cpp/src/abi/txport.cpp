@@ -36,6 +36,8 @@ struct txport_result {
     std::unique_ptr<txport_result> hypotheses;  // null for one alone
   };
   std::vector<Sentence> sentences;
+  std::optional<std::string> document{};
+  std::vector<txport_part> parts{};  // of a document
 };
 
 struct txport_stream {
@@ -210,6 +212,17 @@ void give(txport_result** result, std::vector<Translation> translations) {
   give(result, std::move(sentences));
 }
 
+void give(txport_result** result, txport::core::Document document) {
+  auto made = std::make_unique<txport_result>();
+  for (txport::core::Part& part : document.parts) {
+    made->parts.push_back(
+        {{part.source.start, part.source.end}, {part.target.start, part.target.end}, part.cut ? 1 : 0});
+    made->sentences.push_back(sentence_of(std::move(part.translation)));
+  }
+  made->document = std::move(document.text);
+  *result = made.release();
+}
+
 void give(txport_result** result, std::vector<txport::core::Score> scores) {
   std::vector<Sentence> sentences(scores.size());
   for (std::size_t i = 0; i < scores.size(); ++i) {
@@ -380,6 +393,16 @@ txport_code txport_translate(const txport_translator* translator, const char* co
   });
 }
 
+txport_code txport_translate_document(const txport_translator* translator, const char* text, std::size_t length,
+                                      const txport_options* options, txport_result** result) noexcept {
+  return guarded([&] {
+    given(result, "result") = nullptr;
+    const Translator& opened = given(translator);
+    give(result, opened.translate_document(view_of(&given(text, "text"), length), options_of(options)));
+    return TXPORT_OK;
+  });
+}
+
 txport_code txport_translate_ids(const txport_translator* translator, const std::int64_t* const* sources,
                                  const std::size_t* lengths, std::size_t count, const txport_options* options,
                                  txport_result** result) noexcept {
@@ -446,6 +469,16 @@ const std::int64_t* txport_result_ids(const txport_result* result, std::size_t i
 const double* txport_result_scores(const txport_result* result, std::size_t index, std::size_t* length) noexcept {
   const Translation* translation = sentence(result, index);
   return array_of(translation == nullptr || !translation->scores ? nullptr : &*translation->scores, length);
+}
+
+const char* txport_result_document(const txport_result* result, std::size_t* length) noexcept {
+  const bool known = result != nullptr && result->document;
+  if (length != nullptr) *length = known ? result->document->size() : 0;
+  return known ? result->document->c_str() : nullptr;
+}
+
+const txport_part* txport_result_part(const txport_result* result, std::size_t index) noexcept {
+  return result == nullptr || index >= result->parts.size() ? nullptr : &result->parts[index];
 }
 
 const std::int64_t* txport_result_alignment(const txport_result* result, std::size_t index,

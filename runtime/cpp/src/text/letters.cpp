@@ -22,13 +22,31 @@ constexpr Range kRanges[] = {
 #include "text/letters.inc"
 };
 
+struct Lower {
+  std::uint32_t first;
+  std::uint32_t last;
+};
+
+constexpr Lower kLower[] = {
+#include "text/lower.inc"
+};
+
+// The range that a code point is in, or null.
+template <typename Range, std::size_t count>
+const Range* range_of(const Range (&ranges)[count], std::uint32_t code) {
+  const auto ends_before = [](const Range& range, std::uint32_t value) { return range.last < value; };
+  const Range* const found = std::lower_bound(std::begin(ranges), std::end(ranges), code, ends_before);
+  return found != std::end(ranges) && found->first <= code ? found : nullptr;
+}
+
 }  // namespace
 
 Kind kind_of(std::uint32_t code) {
   if (is_white_space(code)) return Kind::space;
-  const auto ends_before = [](const Range& range, std::uint32_t value) { return range.last < value; };
-  const auto found = std::lower_bound(std::begin(kRanges), std::end(kRanges), code, ends_before);
-  return found != std::end(kRanges) && found->first <= code ? found->kind : Kind::other;
+  const Range* const found = range_of(kRanges, code);
+  return found == nullptr ? Kind::other : found->kind;
 }
+
+bool is_lower(std::uint32_t code) { return range_of(kLower, code) != nullptr; }
 
 }  // namespace txport::core

@@ -10,4 +10,7 @@ enum class Kind { other, letter, number, space };
 // By Unicode's general categories L and N, and its property White_Space.
 Kind kind_of(std::uint32_t code);
 
+// Whether a character is in lower case: by Unicode's property Lowercase.
+bool is_lower(std::uint32_t code);
+
 }  // namespace txport::core

@@ -23,7 +23,23 @@ constexpr std::size_t kWindowBytes = std::size_t{1} << 20;
   throw_io_failure(what + ": " + std::generic_category().message(code), code);
 }
 
+// What comes next, at most as much as the chunk takes; empty at the end.
+std::string_view read_some(int descriptor, std::vector<char>& chunk) {
+  while (true) {
+    const ssize_t count = ::read(descriptor, chunk.data(), chunk.size());
+    if (count >= 0) return {chunk.data(), static_cast<std::size_t>(count)};
+    if (errno != EINTR) fail("the input cannot be read", errno);
+  }
+}
+
 }  // namespace
+
+std::string read_all(int descriptor) {
+  std::vector<char> chunk(kChunk);
+  std::string text;
+  for (auto data = read_some(descriptor, chunk); !data.empty(); data = read_some(descriptor, chunk)) text += data;
+  return text;
+}
 
 InputFile::InputFile(const std::string& path)
     : descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {  // NOLINT(cppcoreguidelines-pro-type-vararg)
@@ -42,16 +58,13 @@ std::vector<std::string> Windows::next() {
   std::vector<char> chunk(kChunk);
   while (!ended_) {
     if (!lines_.empty() && (lines_.size() >= now_ || size_ >= kWindowBytes || !ready())) return take();
-    const ssize_t count = ::read(descriptor_, chunk.data(), chunk.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail("the input cannot be read", errno);
-    if (count == 0) {
+    std::string_view data = read_some(descriptor_, chunk);
+    if (data.empty()) {
       ended_ = true;
       if (!rest_.empty()) lines_.push_back(std::move(rest_));
       break;
     }
-    size_ += static_cast<std::size_t>(count);
-    std::string_view data(chunk.data(), static_cast<std::size_t>(count));
+    size_ += data.size();
     for (std::size_t end = data.find('\n'); end != std::string_view::npos; end = data.find('\n')) {
       rest_ += data.substr(0, end);
       lines_.push_back(std::move(rest_));

@@ -59,6 +59,9 @@ class Windows {
   std::vector<std::string> take();
 };
 
+// All bytes of a file descriptor, to its end. Throws InputError, ResourceError: it cannot be read.
+std::string read_all(int descriptor);
+
 // A translation as one line of output; a line break in it must not shift the lines after it.
 std::string as_line(std::string text);
 

@@ -45,7 +45,8 @@ Call::Call(const Manifest& manifest, const Tokenizer& tokenizer, const Limits& l
   search_ = search_of(options_, manifest, limits, tokenizer);
 }
 
-std::optional<Sentence> Call::sentence(std::string_view text, const std::string& what, std::size_t number) const {
+std::optional<Sentence> Call::sentence(std::string_view text, const std::string& what, std::size_t number,
+                                       const Warn& warn) const {
   check_utf8(text, what);
   if (is_blank(text)) return std::nullopt;
   std::string_view rest = text;
@@ -61,7 +62,7 @@ std::optional<Sentence> Call::sentence(std::string_view text, const std::string&
     const std::string message = what + " has " + std::to_string(count) + " tokens, more than the " +
                                 std::to_string(most) + " that this model takes";
     if (options_.strict) throw InputError(message + ": shorten it, or leave out the option strict to have it cut");
-    if (warn_) warn_(message + ": it was cut");
+    if (warn) warn(message + ": it was cut");
     ids.resize(most > fixed ? most - fixed : 0);
   }
   result.text = text;
@@ -73,6 +74,30 @@ std::optional<Sentence> Call::sentence(std::string_view text, const std::string&
   result.forced = around.target_prefix.size();
   result.request = request(around.wrap(ids), around.target_prefix, number);
   return result;
+}
+
+std::size_t Call::fitting(std::string_view text) const {
+  std::string_view rest = text;
+  const Affixes around = affixes_of(rest, manifest_.tokenizer, languages_, manifest_.tokens.unk);
+  std::vector<Span> spans;
+  const Ids ids = tokenizer_.locate(rest, spans);
+  const auto most = static_cast<std::size_t>(limits_.source);
+  const std::size_t fixed = around.source_prefix.size() + around.source_suffix.size();
+  const std::size_t room = most > fixed ? most - fixed : 0;
+  if (ids.size() <= room) return count_characters(text);
+  return count_characters(text.substr(0, text.size() - rest.size() + spans[room].start));
+}
+
+std::size_t Call::marker(std::string_view text) const {
+  std::string_view rest = text;
+  affixes_of(rest, manifest_.tokenizer, languages_, manifest_.tokens.unk);
+  return text.size() - rest.size();
+}
+
+std::string Call::source_language() const {
+  if (languages_.source) return *languages_.source;
+  const auto& languages = manifest_.tokenizer.languages;
+  return languages ? languages->source_default.value_or("") : "";
 }
 
 Sentence Call::needed(std::string_view text, const std::string& what) const {

@@ -52,7 +52,25 @@ class Call {
   // The sentence of a text, or nothing if there is nothing in it to translate; `what` names it in messages. Random
   // draws follow from its `number` in its text, from 1.
   // Throws InputError: it is not UTF-8, or too long and the call is strict.
-  std::optional<Sentence> sentence(std::string_view text, const std::string& what, std::size_t number = 1) const;
+  std::optional<Sentence> sentence(std::string_view text, const std::string& what, std::size_t number = 1) const {
+    return sentence(text, what, number, warn_);
+  }
+  std::optional<Sentence> sentence(std::string_view text, const std::string& what, std::size_t number,
+                                   const Warn& warn) const;
+
+  // The number of characters at the beginning of a text in UTF-8 that the model takes, perhaps all of them.
+  std::size_t fitting(std::string_view text) const;
+
+  // The most tokens of a source that the model takes.
+  std::size_t most_tokens() const { return static_cast<std::size_t>(limits_.source); }
+
+  // How many bytes at the beginning of a text choose its target language.
+  std::size_t marker(std::string_view text) const;
+
+  // The language of the texts, as the bundle names it; empty if it does not.
+  std::string source_language() const;
+
+  const Warn& warn() const { return warn_; }
 
   // As `sentence`, of a text in which there must be something. Throws InputError: it is empty.
   Sentence needed(std::string_view text, const std::string& what) const;

@@ -53,9 +53,6 @@ std::uint32_t code_point(std::string_view text, std::size_t start, std::size_t l
 // Whether a byte is one after the first of a character.
 bool continues(char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U; }
 
-// White_Space, or bidirectional class B or S: what Python's str.isspace accepts.
-bool is_space(std::uint32_t code) { return is_white_space(code) || between(code, 0x1C, 0x1F); }
-
 }  // namespace
 
 std::optional<std::size_t> utf8_fault(std::string_view bytes) {
@@ -110,6 +107,44 @@ bool is_white_space(std::uint32_t code) {
   return between(code, 0x09, 0x0D) || code == 0x20 || code == 0x85 || code == 0xA0 || code == 0x1680 ||
          between(code, 0x2000, 0x200A) || code == 0x2028 || code == 0x2029 || code == 0x202F || code == 0x205F ||
          code == 0x3000;
+}
+
+// White_Space, or bidirectional class B or S: what Python's str.isspace accepts.
+bool is_space(std::uint32_t code) { return is_white_space(code) || between(code, 0x1C, 0x1F); }
+
+std::u32string characters_of(std::string_view text) {
+  std::u32string characters;
+  characters.reserve(text.size());
+  for (std::size_t start = 0; start < text.size();) {
+    const Character next = character_at(text, start);
+    characters += static_cast<char32_t>(next.code);
+    start += next.length;
+  }
+  return characters;
+}
+
+std::string utf8_of(std::u32string_view characters) {
+  std::string text;
+  text.reserve(characters.size());
+  const auto add = [&text](char32_t bits) { text += static_cast<char>(bits); };
+  for (const char32_t code : characters) {
+    if (code < 0x80) {
+      add(code);
+      continue;
+    }
+    if (code < 0x800) {
+      add(0xC0 | code >> 6);
+    } else if (code < 0x10000) {
+      add(0xE0 | code >> 12);
+      add(0x80 | (code >> 6 & 0x3F));
+    } else {
+      add(0xF0 | code >> 18);
+      add(0x80 | (code >> 12 & 0x3F));
+      add(0x80 | (code >> 6 & 0x3F));
+    }
+    add(0x80 | (code & 0x3F));
+  }
+  return text;
 }
 
 Character character_at(std::string_view text, std::size_t start) {

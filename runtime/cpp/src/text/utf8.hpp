@@ -28,6 +28,13 @@ bool is_blank(std::string_view text);
 // Whether a code point has Unicode's property White_Space.
 bool is_white_space(std::uint32_t code);
 
+// Whether a code point is white space, as Python's str.isspace has it.
+bool is_space(std::uint32_t code);
+
+// The characters of valid UTF-8, and the UTF-8 of characters.
+std::u32string characters_of(std::string_view text);
+std::string utf8_of(std::u32string_view characters);
+
 // A character of a text: its bytes, its code point, and whether it is white space, as Python's str.isspace has it.
 struct Character {
   std::size_t length = 0;

@@ -1,0 +1,1 @@
+"""Documents: texts of any length, whose layout is kept."""

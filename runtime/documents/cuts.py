@@ -1,0 +1,57 @@
+"""Parts of a sentence that is longer than a model takes, as segments of their own.
+
+It is cut after punctuation that ends a clause, if there is some in the second half of what fits; else at white space;
+else between tokens. One specification in Python and in C++ (`cpp/src/documents/cuts.cpp`).
+"""
+
+from collections.abc import Callable, Iterator
+
+from txport.runtime.documents.layout import Segment, segment_of
+
+# Ends of a clause before white space, and those that need none.
+_WEAK = ",;:)–—"
+_STRONG = "，、；：،"
+
+
+def cut(text: str, segment: Segment, fitting: Callable[[str], int], most: int) -> Iterator[Segment]:
+    """Cut a segment into parts that fit.
+
+    Args:
+        text: the document.
+        segment: of it.
+        fitting: how many characters at the beginning of a text the model takes: perhaps all of them.
+        most: characters that are looked at for a part, which has no more.
+
+    Yields:
+        the parts in order, all of them marked as cut; what is between them is white space.
+    """
+    start = segment.start
+    while start < segment.end:
+        part = segment_of(text, start, _without_space(text, min(segment.end, start + most)), cut=True)
+        while (count := max(1, fitting(part.text))) < len(part.text):
+            part = _beginning(text, part, _place(part.text, count))
+        yield part
+        start = part.end
+        while start < segment.end and text[start].isspace():
+            start += 1
+
+
+def _beginning(text: str, segment: Segment, place: int) -> Segment:
+    """The segment before a place in its text."""
+    end = segment.start + place + sum(len(layout) - 1 for at, layout in segment.breaks if at < place)
+    return segment_of(text, segment.start, _without_space(text, end), cut=True)
+
+
+def _without_space(text: str, end: int) -> int:
+    while text[end - 1].isspace():
+        end -= 1
+    return end
+
+
+def _place(text: str, most: int) -> int:
+    """The place of a cut: at most after so many characters, and after one at least."""
+    for place in range(most, most // 2, -1):
+        before = text[place - 1]
+        if before in _STRONG or (before in _WEAK and text[place].isspace()):
+            return place
+    return next((place for place in range(most, 0, -1) if text[place].isspace()), most)

@@ -1,0 +1,122 @@
+"""Translated documents, and documents on their way to it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from txport.runtime.arguments import check_text
+from txport.runtime.documents.cuts import cut
+from txport.runtime.documents.layout import Segment, join, split
+from txport.runtime.results import Translation
+from txport.runtime.text.affixes import split_marker
+from txport.runtime.text.alignment import Span
+from txport.runtime.text.requests import Call, Sentence
+
+if TYPE_CHECKING:
+    from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
+
+# More characters than a token has in the mean.
+_TOKEN_CHARACTERS = 16
+
+
+@dataclass(frozen=True)
+class Part:
+    """A sentence of a document, or a part of one.
+
+    Attributes:
+        source: its characters in the document.
+        target: those of its translation in the translated document.
+        cut: whether it is a part of a sentence that is longer than the model takes, and was cut.
+        text: what was translated: line breaks are spaces, and what chooses the document's language is before it.
+        translation: of this text.
+    """
+
+    source: Span
+    target: Span
+    cut: bool
+    text: str
+    translation: Translation
+
+
+@dataclass(frozen=True)
+class Document:
+    """A translated document.
+
+    Attributes:
+        text: the whole, with the layout of the source.
+        parts: its sentences, in order.
+    """
+
+    text: str
+    parts: list[Part]
+
+
+class Draft:
+    """A document before it is translated.
+
+    Args:
+        call: the options.
+        text: the document. It may choose a target language by its beginning, if the bundle has that, for all of it.
+        description: of the bundle's tokenizer.
+        what: names a line in messages, before its number.
+
+    Attributes:
+        sentences: those of its segments; None where a tokenizer leaves nothing of one.
+
+    Raises:
+        InputError: it is no text, or a sentence is too long and the call is strict.
+    """
+
+    def __init__(self, call: Call, text: str, description: "TokenizerDescription", what: str) -> None:
+        check_text(text, "the document")
+        self.call = call
+        self.text = split_marker(text, description)[1]
+        self._marker = text[: len(text) - len(self.text)]
+        languages = description.languages
+        language = call.options.source_language or (None if languages is None else languages.source_default)
+        self.segments: list[Segment] = []
+        self.sentences: list[Sentence | None] = []
+        line, seen = 1, 0
+        for segment in split(self.text, language):
+            line += self.text.count("\n", seen, segment.start)
+            seen = segment.start
+            self._add(segment, f"the sentence in {what} {line}")
+
+    def _add(self, segment: Segment, what: str) -> None:
+        warnings: list[str] = []
+        sentence = replace(self.call, warn=warnings.append).sentence(*self._numbered(segment, what))
+        if sentence is None or not sentence.truncated:
+            self.segments.append(segment)
+            self.sentences.append(sentence)
+            return
+        first = len(self.segments)
+        for part in cut(self.text, segment, self._fitting, _TOKEN_CHARACTERS * self.call.limits.source):
+            self.sentences.append(self.call.sentence(*self._numbered(part, what)))
+            self.segments.append(part)
+        self.call.warn(f"{warnings[0]} into {len(self.segments) - first} parts")
+
+    def _numbered(self, segment: Segment, what: str) -> tuple[str, str, int]:
+        return self._marker + segment.text, what, len(self.segments) + 1
+
+    def _fitting(self, text: str) -> int:
+        return self.call.fitting(self._marker + text) - len(self._marker)
+
+    def built(self, translations: Sequence[Translation]) -> Document:
+        """The document, of the translations of all segments; warns of those that did not come to their end."""
+        text, targets = join(self.text, self.segments, [each.text for each in translations])
+        skipped = len(self._marker)
+        parts = [
+            Part(
+                (segment.start + skipped, segment.end + skipped),
+                target,
+                segment.cut,
+                self._marker + segment.text,
+                translation,
+            )
+            for segment, target, translation in zip(self.segments, targets, translations, strict=True)
+        ]
+        if unfinished := sum(not each.finished for each in translations):
+            self.call.warn(
+                f"{unfinished} of {len(parts)} parts of the document reached the maximum length before an end"
+            )
+        return Document(text, parts)

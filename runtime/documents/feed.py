@@ -1,0 +1,161 @@
+"""Documents on their way through the queue of requests, some parts at a time."""
+
+from collections.abc import Callable
+from functools import partial
+from threading import Lock
+
+from txport.runtime.documents import layout
+from txport.runtime.documents.document import Draft
+from txport.runtime.results import Piece, Translation, empty
+from txport.runtime.search.queue import Pending
+from txport.runtime.text.requests import Sentence
+
+# Id of what is no token: layout, and the text of a part that cannot be given token by token.
+NO_ID = -1
+# Parts of a document that are in the queue at one time: more than a batch has rows, and no more than others can bear.
+_AT_ONCE = 64
+# Puts a sentence into the queue. Arguments: the sentence, what takes its tokens, whether its document was admitted.
+Enqueue = Callable[[Sentence, Callable[[Piece], object] | None, bool], Pending]
+
+
+def submit(draft: Draft, enqueue: Enqueue, on_piece: Callable[[Piece], object] | None) -> Pending:
+    """The `Document` to come, whose parts go through a queue some at a time."""
+    feed = _Feed(draft, enqueue, None if on_piece is None else _InOrder(draft, on_piece))
+    feed.start()
+    return feed.answer
+
+
+class _Feed:
+    """The parts of a document on their way through a queue."""
+
+    def __init__(self, draft: Draft, enqueue: Enqueue, in_order: "_InOrder | None") -> None:
+        self.answer = Pending()
+        self._draft, self._enqueue, self._in_order = draft, enqueue, in_order
+        nothing = empty(draft.call.options)
+        self._made: list[Translation] = [nothing] * len(draft.sentences)
+        work = [(at, sentence) for at, sentence in enumerate(draft.sentences) if sentence is not None]
+        self._left = len(work)
+        self._work = iter(work)
+        self._lock = Lock()  # of `_work`, `_running` and `_admitted`
+        self._running: set[Pending] = set()
+        self._admitted = False
+
+    def start(self) -> None:
+        """Queue the first parts.
+
+        Raises:
+            InputError, ResourceError: as `Queue.submit`; nothing is in the queue then.
+        """
+        if not self._left:
+            self._finish()
+        self.answer.add_done_callback(lambda done: self._cancel() if done.cancelled() else None)
+        try:
+            for _ in range(min(_AT_ONCE, self._left)):
+                self._next()
+        except Exception:
+            self._cancel()
+            raise
+
+    def _next(self) -> None:
+        with self._lock:
+            at, sentence = next(self._work, (0, None))
+            if sentence is None:
+                return
+            on_piece = None if self._in_order is None else partial(self._in_order.add, at)
+            future = self._enqueue(sentence, on_piece, self._admitted)
+            self._admitted = True
+            self._running.add(future)
+        future.add_done_callback(partial(self._take, at))
+
+    def _take(self, at: int, future: Pending) -> None:
+        """Take the translation of a part, in the queue's thread."""
+        with self._lock:
+            self._running.discard(future)
+        if self.answer.done():
+            return
+        try:
+            if future.cancelled():
+                self.answer.cancel()
+                return
+            self._made[at] = future.result()
+            if self._in_order is not None:
+                self._in_order.finish(at, self._made[at])
+            self._left -= 1
+            if self._left:
+                self._next()
+            else:
+                self._finish()
+        except Exception as error:
+            if self.answer.set_running_or_notify_cancel():
+                self.answer.set_exception(error)
+            self._cancel()
+
+    def _finish(self) -> None:
+        if self._in_order is not None:
+            self._in_order.end()
+        made = self._draft.built(self._made)
+        if self.answer.set_running_or_notify_cancel():
+            self.answer.set_result(made)
+
+    def _cancel(self) -> None:
+        with self._lock:
+            self._work = iter(())
+            running = list(self._running)
+        for future in running:
+            future.cancel()
+
+
+class _InOrder:
+    """The pieces of all parts, given in the order of the document with the layout between them."""
+
+    def __init__(self, draft: Draft, on_piece: Callable[[Piece], object]) -> None:
+        self._draft, self._on_piece = draft, on_piece
+        self._waiting: dict[int, list[Piece]] = {}  # of parts that are not the current one
+        self._ended: dict[int, Translation] = {}
+        self._current = 0
+        self._begun = False  # whether the layout before the current part was given
+        self._before: tuple[layout.Segment, str] | None = None
+
+    def add(self, at: int, piece: Piece) -> None:
+        """Give a token of a part, or keep it until those before it are whole."""
+        self._waiting.setdefault(at, []).append(piece)
+        self._give()
+
+    def finish(self, at: int, translation: Translation) -> None:
+        """End a part."""
+        self._ended[at] = translation
+        self._give()
+
+    def end(self) -> None:
+        """Give what is left, after the last part."""
+        self._give()
+        self._layout(self._draft.text[self._before[0].end if self._before else 0 :])
+
+    def _give(self) -> None:
+        sentences = self._draft.sentences
+        while self._current < len(sentences):
+            segment = self._draft.segments[self._current]
+            nothing = sentences[self._current] is None
+            whole = self._ended.get(self._current)
+            if not segment.breaks:
+                for token in self._waiting.pop(self._current, []):
+                    if token.text and not self._begun:
+                        self._begin(segment, token.text)
+                    self._on_piece(token)
+            if whole is None and not nothing:
+                return
+            text = "" if whole is None else whole.text
+            if not self._begun:
+                self._begin(segment, text)
+            if segment.breaks:
+                self._layout(layout.with_breaks(segment, text))
+            self._before = segment, text
+            self._current, self._begun = self._current + 1, False
+
+    def _begin(self, segment: layout.Segment, text: str) -> None:
+        self._layout(layout.layout_before(self._draft.text, segment, text, self._before))
+        self._begun = True
+
+    def _layout(self, text: str) -> None:
+        if text:
+            self._on_piece(Piece(NO_ID, text, None))

@@ -1,0 +1,181 @@
+"""Sentences of a line of text, by rules: one specification in Python and in C++ (`cpp/src/documents/sentences.cpp`).
+
+A sentence ends after a terminator and the quotes and brackets that close behind it. Terminators of scripts without
+capitals (as of Chinese, Japanese and Hindi) always end one. Those of Latin, Greek and Cyrillic do before white space,
+unless the next word is in lower case; a single full stop has more meanings, which `_full_stop` tells apart: those of
+decimal points and addresses by what follows, those of initials and ordinals by their form, and only then by the
+abbreviations of a language (`txport.runtime.documents.abbreviations`).
+"""
+
+import re
+
+from txport.runtime.documents.abbreviations import Abbreviations, abbreviations_of
+from txport.runtime.text.alignment import Span
+
+# Terminators that need white space after them, and those that need none.
+WEAK = ".!?…‼‽⁇⁈⁉"
+STRONG = "。！？｡．।॥؟۔։።፧፨\u104b\u17d4\u17d5᠃᠉꓿"
+# Terminators after letters of one script each: of Greek and of Armenian.
+AFTER_LETTERS = {";": ("\u0370", "\u03ff"), ":": ("\u0530", "\u058f")}
+BRACKETS = ("([{（［｛「『【〈《〔｢", ")]}）］｝」』】〉》〕｣")
+# Quotes that open and close, those that open in one language and close in another, and those that mostly close.
+_PLAIN_QUOTES = "\"'`´"
+_OPENING_QUOTES = "“‘„‟‚‛«‹"
+QUOTES = _PLAIN_QUOTES + _OPENING_QUOTES + "”’»›"
+OPENING = BRACKETS[0] + "¿¡" + QUOTES
+CLOSING = BRACKETS[1] + QUOTES
+# What no sentence begins with, and what may stand before its first word.
+_FOLLOWING = ",;:)]}!?.…&%=+/、，；：" + BRACKETS[1][3:]
+_BEFORE_WORDS = OPENING + "-–—"
+# The most characters of what stands in brackets and is not split.
+_BRACKETED = 100
+_RUN = re.compile(f"[{re.escape(WEAK + STRONG + ''.join(AFTER_LETTERS))}]+")
+_BRACKET = re.compile(f"[{re.escape(BRACKETS[0] + BRACKETS[1])}]")
+_DIGITS = "0123456789"
+
+
+def sentences(text: str, start: int, end: int, language: str | None = None) -> list[Span]:
+    """The characters of each sentence between `start` and `end`, without white space around them.
+
+    Args:
+        text: may have line breaks there, which count as white space.
+        start, end: what to split.
+        language: as a bundle names it ("en", "deu_Latn", "fr_XX"); None for an unknown one.
+    """
+    rules = abbreviations_of(language)
+    found = []
+    last = seen = start
+    depth = 0  # of brackets
+    for run in _RUN.finditer(text, start, end):
+        if run.start() < last:  # inside what followed the last terminator
+            continue
+        for bracket in _BRACKET.findall(text, seen, run.start()):
+            depth = max(0, depth + (1 if bracket in BRACKETS[0] else -1))
+        seen = run.start()
+        if depth and _closes(text, run.end(), end):
+            continue
+        if boundary := _boundary(text, last, run.start(), run.end(), end, rules):
+            found.append((last, boundary))
+            last = seen = boundary
+            depth = 0
+    found.append((last, end))
+    return [span for each in found if (span := _stripped(text, *each))[0] < span[1]]
+
+
+def _closes(text: str, start: int, end: int) -> bool:
+    """Whether a bracket closes soon, but for one that closes at once."""
+    bracket = _BRACKET.search(text, start + 1, min(end, start + _BRACKETED))
+    return bracket is not None and bracket[0] in BRACKETS[1] and text[start] not in CLOSING
+
+
+def _boundary(text: str, begin: int, start: int, stop: int, end: int, rules: Abbreviations) -> int:
+    """The end of the sentence that began at `begin`, for a run of terminators; 0 if it goes on.
+
+    Args:
+        begin: of the sentence.
+        start, stop: of the run.
+        end: of what is split.
+    """
+    mark = text[stop - 1]
+    after = _after_closing(text, stop, end, "" if mark in STRONG else _OPENING_QUOTES)
+    first, last = AFTER_LETTERS.get(mark, ("", "\U0010ffff"))
+    if after == end or not first <= text[start - 1 : start] <= last:
+        return 0
+    if mark in STRONG:
+        decimal = mark == "．" and text[stop].isalnum()
+        ends = (after == stop and not decimal) or text[after].isspace() or text[after] in OPENING
+        return _after_notes(text, after, end) if ends else 0
+    after = _after_notes(text, after, end)
+    if after == end or not text[after].isspace():
+        return 0
+    following = after
+    while following < end and text[following].isspace():
+        following += 1
+    word = following
+    while word < end and (text[word] in _BEFORE_WORDS or text[word].isspace()):
+        word += 1
+    if word == end or text[following] in _FOLLOWING:
+        return 0
+    if text[word].islower() and not (mark == "?" and after == stop and word == following):
+        return 0
+    full_stop = stop - start == 1 and mark == "."
+    return 0 if full_stop and not _full_stop(text, begin, start, word, end, rules) else after
+
+
+def _full_stop(text: str, begin: int, stop: int, following: int, end: int, rules: Abbreviations) -> bool:
+    """Whether a full stop at `stop`, with no lower case after it, ends the sentence that began at `begin`."""
+    word = _word_before(text, begin, stop)
+    number = 0 < len(word) <= 3 and all(each in _DIGITS for each in word)
+    if word in rules.never or (number and _is_first(text, begin, stop - len(word))):  # it marks an item of a list
+        return False
+    if word in rules.before_numbers and text[following] in _DIGITS:
+        return False
+    parts = word.split(".")
+    dotted = len(parts) > 1 and all(0 < len(each) <= 2 and each.isalpha() for each in parts)
+    ordinal = rules.ordinals and number and len(word) < 3
+    if dotted or ordinal or (len(word) == 1 and word.isalpha()):
+        return _is_starter(text, following, end, rules)
+    return True
+
+
+def _after_closing(text: str, place: int, end: int, quotes: str) -> int:
+    """The place after quotes and brackets that close; one that only closes may have white space around it.
+
+    Args:
+        quotes: of the opening ones, those that may close here.
+    """
+    while place < end:
+        if text[place] in CLOSING and (text[place] in quotes or text[place] not in _OPENING_QUOTES):
+            place += 1
+            continue
+        after = place
+        while after < end and text[after] in " \u00a0\u202f":
+            after += 1
+        alone = place < after < end and text[after] in CLOSING and text[after] not in _PLAIN_QUOTES + _OPENING_QUOTES
+        if not alone or not (after + 1 == end or text[after + 1].isspace()):
+            break
+        place = after + 1
+    return place
+
+
+def _after_notes(text: str, place: int, end: int) -> int:
+    """The place after references to notes, as in "known.[1] [2]"."""
+    while True:
+        at = place + (place < end and text[place] == " ")
+        if at == end or text[at] != "[":
+            return place
+        close = at + 1
+        while close < end and text[close] in _DIGITS:
+            close += 1
+        if close == at + 1 or close == end or text[close] != "]":
+            return place
+        place = close + 1
+
+
+def _word_before(text: str, begin: int, end: int) -> str:
+    start = end
+    while start > begin and not text[start - 1].isspace() and text[start - 1] not in OPENING:
+        start -= 1
+    return text[start:end]
+
+
+def _is_first(text: str, begin: int, word: int) -> bool:
+    while word > begin and text[word - 1].isspace():
+        word -= 1
+    return word == begin
+
+
+def _is_starter(text: str, start: int, end: int, rules: Abbreviations) -> bool:
+    """Whether the word there begins a sentence, and is no initial."""
+    stop = start
+    while stop < end and text[stop].isalpha():
+        stop += 1
+    return text[start:stop] in rules.starters and not (stop < end and text[stop] == ".")
+
+
+def _stripped(text: str, start: int, end: int) -> Span:
+    while start < end and text[start].isspace():
+        start += 1
+    while start < end and text[end - 1].isspace():
+        end -= 1
+    return start, end

@@ -1,0 +1,102 @@
+"""Documents in C++ against Python: segments, parts and what they are joined to, by many texts."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import unicodedata
+from pathlib import Path
+
+import pytest
+from document_texts import KINDS, random_text
+from make_sentence_tables import FILES
+from txport.runtime.documents.abbreviations import LANGUAGES
+from txport.runtime.documents.cuts import cut
+from txport.runtime.documents.layout import join, split
+
+BUILD = Path(os.environ.get("TXPORT_CPP_BUILD", "/nowhere"))
+DOOR = BUILD / "tests" / "txport_document_door"
+# Texts of each kind; TXPORT_DOCUMENTS asks for more.
+COUNT = int(os.environ.get("TXPORT_DOCUMENTS", "300"))
+
+LOOKED = 1000  # characters for a part, as the door has it
+needs_door = pytest.mark.skipif(not DOOR.exists(), reason="needs the C++ build: make cpp")
+Asked = tuple[str, str, int]
+
+
+def by_cpp(asked: list[Asked]) -> list[object]:
+    lines = "".join(json.dumps(each) + "\n" for each in asked)
+    done = subprocess.run([DOOR], input=lines, capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def by_python(text: str, language: str, most: int) -> object:
+    segments = []
+    for segment in split(text, language or None):
+        whole = len(segment.text) <= most
+        segments += [segment] if whole else cut(text, segment, lambda part: min(most, len(part)), LOOKED)
+    joined, spans = join(text, segments, [segment.text[::-1] for segment in segments])
+    listed = [[each.start, each.end, each.text, [list(pair) for pair in each.breaks], each.cut] for each in segments]
+    return [listed, joined, [list(span) for span in spans]]
+
+
+def check(asked: list[Asked]) -> None:
+    for each, found in zip(asked, by_cpp(asked), strict=True):
+        assert found == by_python(*each), ascii(each)
+
+
+@needs_door
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_segments_of_any_text(kind: object) -> None:
+    draw = random.Random(0)
+    names = ["", "en", "deu_Latn", "xx", *LANGUAGES]
+    asked = [(kind(draw), draw.choice(names), draw.choice((3, 10, 1000))) for _ in range(COUNT)]  # type: ignore[operator]
+    assert sum(len(set(text)) > 3 for text, _, _ in asked) > COUNT / 2
+    check(asked)
+
+
+@needs_door
+def test_each_character_of_unicode_counts_the_same() -> None:
+    """As a letter, a number, white space, lower case, a terminator, a quote, a bracket, or the mark of a line."""
+    known = [chr(i) for i in range(sys.maxunicode + 1) if unicodedata.category(chr(i)) not in ("Cn", "Cs", "Co")]
+    texts = [
+        "".join(f"A.{c}A. {c}A{c} b{c}\n{c} A{c}{c} {c}. A\n{c}) A\n" for c in known[i : i + 400])
+        for i in range(0, len(known), 400)
+    ]
+    check([(text, "en", 1000) for text in texts])
+
+
+@needs_door
+def test_each_abbreviation_counts_the_same() -> None:
+    draw = random.Random(1)
+    words = sorted(
+        {word for text in FILES.values() for word in text().split() if len(word) < 12 and word[0] not in '{"/'}
+    )
+    asked = []
+    for language in ["", *LANGUAGES]:
+        some = draw.sample(words, 150)
+        asked.append((" ".join(f"A {word}. B {word}. 3 {word}. {word} 3. {word}" for word in some), language, 10_000))
+    check(asked)
+
+
+@needs_door
+def test_long_sentences_are_cut_the_same() -> None:
+    draw = random.Random(2)
+    check([(" ".join(random_text(draw) for _ in range(40)), "en", draw.randrange(1, 60)) for _ in range(20)])
+    check([("word " * 8000, "en", 20_000), ("x" * 40_000, "", 20_000)])
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_tables_of_cpp_are_those_of_python(file: Path) -> None:
+    """The file says what Python says, whose Unicode may be another one."""
+    if file.name == "lower.inc":
+        ranges = [
+            part.strip(" ,{").split(", ") for part in file.read_text().split("\n", 1)[1].split("}") if part.strip()
+        ]
+        lower = {code for first, last in ranges for code in range(int(first, 16), int(last, 16) + 1)}
+        for code in range(sys.maxunicode + 1):
+            if unicodedata.category(chr(code)) != "Cn":  # perhaps assigned since
+                assert (code in lower) == chr(code).islower(), hex(code)
+    else:
+        assert file.read_text() == FILES[file]()
