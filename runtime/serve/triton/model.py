@@ -58,7 +58,7 @@ class Answer:
         except Exception:
             self.cancel()
             raise
-        self.left = len(self.futures)
+        self.left, self.gone = len(self.futures), False
         if not self.left:
             self.finish()
         for future in self.futures:  # which end in the thread of the queue, one after the other
@@ -69,7 +69,8 @@ class Answer:
         self.left -= 1
         if not self.left:
             self.finish()
-        elif self.sender.is_cancelled():
+        elif not self.gone and self.sender.is_cancelled():
+            self.gone = True
             self.cancel()
 
     def cancel(self) -> None:
