@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from txport.runtime.documents.document import Document
@@ -16,6 +17,8 @@ T = TypeVar("T")
 MOST_AT_ONCE = 32
 # A text of more characters is split and tokenized in a thread of its own: it takes longer than others should wait.
 SHORT = 1000
+# Few: a hostile text of the length that is allowed may take seconds.
+_THREADS = ThreadPoolExecutor(2, "txport-split")
 
 
 async def translate(
@@ -111,15 +114,15 @@ def _places(inner: str, whole: str, span: Span) -> dict[int, int]:
 async def _in_thread(submit: Callable[[str], Pending], text: str) -> Document:
     """The answer to what another thread submits; if nobody waits for it any more, it is cancelled when it is there."""
 
-    def drop(task: "asyncio.Task[Pending]") -> None:
-        if not task.cancelled() and task.exception() is None:
-            task.result().cancel()
+    def drop(future: "Future[Pending]") -> None:
+        if not future.cancelled() and future.exception() is None:
+            future.result().cancel()
 
-    task = asyncio.ensure_future(asyncio.to_thread(submit, text))
+    future = _THREADS.submit(submit, text)
     try:
-        pending = await asyncio.shield(task)
+        pending = await asyncio.wrap_future(future)
     except asyncio.CancelledError:
-        task.add_done_callback(drop)
+        future.add_done_callback(drop)
         raise
     document: Document = await pending
     return document

@@ -22,7 +22,7 @@ class Settings:
     """
 
     most_bytes: int = 1 << 20
-    most_characters: int = 100_000
+    most_characters: int = 20_000
     most_texts: int = 256
     most_alternatives: int = 8
     most_waiting: int = 1024
