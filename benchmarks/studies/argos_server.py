@@ -69,10 +69,11 @@ def main(marian: Path, port: int, threads: int) -> None:
         translator = translation(Path(place))
         app = Flask(__name__)
 
-        @app.post("/translate")
         def translate() -> Any:
             (best,) = translator.hypotheses(request.get_json()["q"], 1)
             return jsonify({"translatedText": best.value})
+
+        app.add_url_rule("/translate", view_func=translate, methods=["POST"])
 
         waitress.serve(app, host="127.0.0.1", port=port, threads=threads, connection_limit=1000)
 

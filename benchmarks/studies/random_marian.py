@@ -10,6 +10,7 @@ that it wins at about the 24th token. Sizes are those of OPUS-MT and of Argos Tr
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 import sentencepiece
@@ -17,7 +18,7 @@ import torch
 import transformers
 from txport.runtime.text.lines import open_lines, text_windows
 
-SIZES = {
+SIZES: dict[str, Any] = {
     "d_model": 512,
     "encoder_layers": 6,
     "decoder_layers": 6,
@@ -47,7 +48,7 @@ def tokenizer(lines: list[str], vocabulary: int) -> tuple[bytes, dict[str, int]]
     return model.getvalue(), {token: i for i, token in enumerate(tokens)}
 
 
-def fit_end(model: transformers.MarianMTModel, sources: torch.Tensor) -> None:
+def fit_end(model: Any, sources: torch.Tensor) -> None:
     """Let the row of the end of sequence win where an answer is `LENGTH` tokens long, whatever it says.
 
     Args:
@@ -81,14 +82,16 @@ def main(text: Path, output: Path, vocabulary: int) -> None:
     config = transformers.MarianConfig(
         vocab_size=vocabulary, pad_token_id=pad, decoder_start_token_id=pad, eos_token_id=EOS, **SIZES
     )
-    model = transformers.MarianMTModel(config).eval()
+    model: Any = transformers.MarianMTModel(config)
+    model.eval()
     model.get_decoder().layers[-1].final_layer_norm.weight.data *= PEAK
     draw = torch.Generator().manual_seed(0)
     sources = torch.randint(2, pad, (24, 20), generator=draw)
     sources[:, -1] = EOS
     for _ in range(2):  # the row is of sources, too
         fit_end(model, sources)
-    model.generation_config = transformers.GenerationConfig(
+    generation: Any = transformers.GenerationConfig
+    model.generation_config = generation(
         bad_words_ids=[[pad]],
         pad_token_id=pad,
         eos_token_id=EOS,
