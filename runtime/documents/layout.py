@@ -127,6 +127,11 @@ def layout_before(text: str, segment: Segment, translation: str, before: tuple[S
     return layout or " " * spaced  # a script without spaces needs none
 
 
+def without_mark(text: str) -> str:
+    """A line without what marks it, such as a bullet."""
+    return text[_end_of_mark(text, 0, len(text)) :]
+
+
 def _blocks(text: str) -> list[Span]:
     """The cells of all lines, without the marks of lines; those of wrapped lines are one."""
     lines = [_line(text, *span) for span in _line_spans(text)]

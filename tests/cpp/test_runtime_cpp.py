@@ -79,6 +79,9 @@ def test_python_and_cpp_give_the_same_bytes(bundle: Path, lines: list[str], lowe
         ["--prefix", "a dog", "--window", "2"],
         ["-", str(SOURCE / "README.md"), "-", "--max-length", "3"],
         ["--batch", "3", "--batch-tokens", "50", "--threads", "1", "--lowering", "scatter"],
+        ["--document"],
+        ["--document", "--json", "--max-length", "9", "-", str(SOURCE / "README.md")],
+        ["--document", "--json", "--beam", "2", "--n-best", "2", "--scores", "--max-length", "5"],
     ],
     ids=" ".join,
 )
@@ -112,6 +115,9 @@ def test_the_tools_write_the_same_bytes(options: list[str]) -> None:
         ([TOY, "--lowering", "fused"], b""),
         ([TOY, "--lowering", "swift"], b""),
         ([TOY, "--target-language", "fra"], b"one\n"),
+        ([TOY, "--document"], b"one\r\n\ntwo \xff\nthree"),
+        ([TOY, "--document", "--strict"], b"one\n\n" + b"cat " * 40),
+        ([TOY, "--document", "--alignments"], b"one\n"),
         (["/nothing/here"], b""),
         ([TOY.parent], b""),
     ],
@@ -135,6 +141,10 @@ def test_lines_that_are_not_utf8(tmp_path: Path, errors: str) -> None:
     expected, found = (run(tool, TOY, tmp_path / "in", *options) for tool in ("tx-translate", TOOL))
     assert (found.returncode, found.stderr) == (0, b"")
     assert found.stdout.count(b"\n") == len(cases) and found.stdout == expected.stdout
+    some = b"\r\n".join(b"One " + case + b". Two" for case in cases[:: len(cases) // 500])
+    expected, found = (run(tool, TOY, "--document", *options, input=some) for tool in ("tx-translate", TOOL))
+    assert (found.returncode, found.stdout) == (0, expected.stdout)
+    assert found.stderr.replace(b"txport-translate", b"tx-translate") == expected.stderr
 
 
 def test_the_tools_have_the_same_flags_and_words() -> None:

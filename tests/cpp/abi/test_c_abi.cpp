@@ -216,6 +216,33 @@ TEST_CASE("C ABI: null pointers") {
   txport_close(translator);
 }
 
+TEST_CASE("C ABI: documents") {
+  txport_translator* translator = open();
+  txport_result* result = nullptr;
+  CHECK(txport_translate_document(nullptr, "", 0, nullptr, &result) == TXPORT_INPUT_ERROR);
+  CHECK(txport_translate_document(translator, nullptr, 0, nullptr, &result) == TXPORT_INPUT_ERROR);
+  CHECK(txport_translate_document(translator, "", 0, nullptr, nullptr) == TXPORT_INPUT_ERROR);
+  REQUIRE(txport_translate_document(translator, "- one\n", 6, nullptr, &result) == TXPORT_OK);
+  std::size_t length = 0;
+  const std::string text = txport_result_document(result, &length);
+  CHECK(text.size() == length);
+  CHECK(text == "- " + std::string(txport_result_text(result, 0, nullptr)) + "\n");
+  REQUIRE(txport_result_part(result, 0) != nullptr);
+  CHECK(txport_result_part(result, 0)->source.start == 2);
+  CHECK(txport_result_part(result, 0)->source.end == 5);
+  CHECK(txport_result_part(result, 1) == nullptr);
+  txport_result_free(result);
+  const char* one = "one";
+  REQUIRE(txport_translate(translator, &one, nullptr, 1, nullptr, &result) == TXPORT_OK);
+  CHECK(txport_result_document(result, &length) == nullptr);
+  CHECK(length == 0);
+  CHECK(txport_result_part(result, 0) == nullptr);
+  txport_result_free(result);
+  txport_close(translator);
+  CHECK(txport_result_document(nullptr, nullptr) == nullptr);
+  CHECK(txport_result_part(nullptr, 0) == nullptr);
+}
+
 TEST_CASE("C ABI: a result does not need its translator") {
   txport_translator* translator = open_toy();
   txport_result* result = nullptr;

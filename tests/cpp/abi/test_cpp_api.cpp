@@ -58,6 +58,48 @@ TEST_CASE("C++ API") {
                   std::runtime_error);
 }
 
+TEST_CASE("C++ API: documents") {
+  std::string warnings;
+  txport::TranslatorOptions how;
+  how.warning = [&](const std::string& message) { warnings += message + "\n"; };
+  const txport::Translator translator(kToyBundle.string(), how);
+  const std::string text = "# the cat\r\n\r\n\tone. \u00a0One!\r\n- \u6f22\u3002one\n***\n";
+  const txport::Document document = translator.translate_document(text);
+  const std::vector<std::string> sentences{"the cat", "one.", "One!", "\u6f22\u3002", "one"};
+  REQUIRE(document.parts.size() == sentences.size());
+  std::size_t before = 0;
+  std::size_t made = 0;
+  for (std::size_t i = 0; i < sentences.size(); ++i) {
+    const txport::Part& part = document.parts[i];
+    CHECK(text.substr(part.source.start, part.source.end - part.source.start) == sentences[i]);
+    CHECK(part.translation.ids == translator.translate(sentences[i]).ids);
+    CHECK(document.text.substr(part.target.start, part.target.end - part.target.start) == part.translation.text);
+    if (part.source.start != before) {  // else a space may have come between the sentences
+      CHECK(document.text.substr(made, part.target.start - made) == text.substr(before, part.source.start - before));
+    }
+    CHECK_FALSE(part.cut);
+    before = part.source.end;
+    made = part.target.end;
+  }
+  CHECK(document.text.substr(made) == "\n***\n");
+  CHECK(translator.translate_document("").text.empty());
+  CHECK(translator.translate_document(" \n***").text == " \n***");
+  CHECK(translator.translate_document(" \n***").parts.empty());
+  warnings.clear();
+  std::string words;
+  for (int i = 0; i < 2000; ++i) words += "cat ";
+  const txport::Document cut = translator.translate_document("one.\n" + words);
+  REQUIRE(cut.parts.size() > 50);
+  CHECK(warnings.find("the sentence in line 2 has 2001 tokens, more than the 24 that this model takes: it was cut into " +
+                      std::to_string(cut.parts.size() - 1) + " parts\n") == 0);
+  CHECK(std::count_if(cut.parts.begin(), cut.parts.end(), [](const auto& part) { return part.cut; }) ==
+        static_cast<std::ptrdiff_t>(cut.parts.size()) - 1);
+  txport::Options strict;
+  strict.strict = true;
+  CHECK_THROWS_AS(translator.translate_document(words, strict), txport::InputError);
+  CHECK_THROWS_AS(translator.translate_document("\xff"), txport::InputError);
+}
+
 TEST_CASE("C++ API: several hypotheses") {
   txport::Translator translator(kToyBundle.string());
   txport::Options options;

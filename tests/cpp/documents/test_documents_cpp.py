@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import unicodedata
@@ -28,7 +29,7 @@ Asked = tuple[str, str, int]
 def by_cpp(asked: list[Asked]) -> list[object]:
     lines = "".join(json.dumps(each) + "\n" for each in asked)
     done = subprocess.run([DOOR], input=lines, capture_output=True, text=True, check=True)
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return [json.loads(line) for line in done.stdout.rstrip("\n").split("\n")]
 
 
 def by_python(text: str, language: str, most: int) -> object:
@@ -59,11 +60,10 @@ def test_the_same_segments_of_any_text(kind: object) -> None:
 @needs_door
 def test_each_character_of_unicode_counts_the_same() -> None:
     """As a letter, a number, white space, lower case, a terminator, a quote, a bracket, or the mark of a line."""
-    known = [chr(i) for i in range(sys.maxunicode + 1) if unicodedata.category(chr(i)) not in ("Cn", "Cs", "Co")]
-    texts = [
-        "".join(f"A.{c}A. {c}A{c} b{c}\n{c} A{c}{c} {c}. A\n{c}) A\n" for c in known[i : i + 400])
-        for i in range(0, len(known), 400)
-    ]
+    skipped = ("Cn", "Cs", "Co")
+    known = [c for c in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(c) not in skipped]
+    known = [c for c in known if unicodedata.category(c) != "Lo" or ord(c) % 31 == 0 or ord(c) < 0x3000]  # of Han, some
+    texts = ["".join(f"A.{c}A. {c}b\n{c} A{c}. A\n" for c in known[i : i + 400]) for i in range(0, len(known), 400)]
     check([(text, "en", 1000) for text in texts])
 
 
@@ -91,9 +91,7 @@ def test_long_sentences_are_cut_the_same() -> None:
 def test_tables_of_cpp_are_those_of_python(file: Path) -> None:
     """The file says what Python says, whose Unicode may be another one."""
     if file.name == "lower.inc":
-        ranges = [
-            part.strip(" ,{").split(", ") for part in file.read_text().split("\n", 1)[1].split("}") if part.strip()
-        ]
+        ranges = re.findall("0x([0-9A-F]+), 0x([0-9A-F]+)", file.read_text())
         lower = {code for first, last in ranges for code in range(int(first, 16), int(last, 16) + 1)}
         for code in range(sys.maxunicode + 1):
             if unicodedata.category(chr(code)) != "Cn":  # perhaps assigned since

@@ -156,6 +156,34 @@ TEST_CASE("queue: a request joins the batch that runs") {
   CHECK(engine.steps.size() < 3 * 40);  // not one after the other
 }
 
+TEST_CASE("queue: long and short requests are fair to each other") {
+  // Who came first is taken first, whatever its length; short ones do not wait for a long one to end.
+  const auto order = [](std::int64_t rows, const std::vector<std::int64_t>& limits) {
+    Gate engine(rows);
+    Queue queue(engine, {});
+    std::vector<std::size_t> ended;  // by the thread that decodes
+    std::vector<std::future<Result>> results;
+    for (const std::int64_t limit : limits) {
+      const auto promise = std::make_shared<std::promise<Result>>();
+      Listener<Result, Token> listener;
+      listener.answer = [&ended, promise, number = results.size()](Result result) {
+        ended.push_back(number);
+        promise->set_value(std::move(result));
+      };
+      results.push_back(promise->get_future());
+      queue.submit(sources({8}, limit).front(), std::move(listener));
+    }
+    engine.open.set_value();
+    for (auto& result : results) result.wait();
+    queue.close(true);
+    return ended;
+  };
+  CHECK(order(1, {3, 90, 3, 50, 3, 90, 3}) == std::vector<std::size_t>{0, 1, 2, 3, 4, 5, 6});
+  std::vector<std::int64_t> limits(21, 3);
+  limits[0] = 90;
+  CHECK(order(2, limits).back() == 0);
+}
+
 TEST_CASE("queue: a request takes a row that is free while the device goes on with the others") {
   for (const std::size_t rows : {std::size_t{1}, std::size_t{4}}) {
     CAPTURE(rows);

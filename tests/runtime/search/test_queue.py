@@ -79,6 +79,29 @@ def test_a_request_joins_the_batch_that_runs() -> None:
     assert max(engine.steps) == 4
 
 
+def test_long_and_short_requests_are_fair_to_each_other() -> None:
+    """Who came first is taken first, whatever its length; short ones do not wait for a long one to end."""
+
+    def order(rows: int, limits: list[int]) -> list[int]:
+        engine = Gate(rows)
+        queue = Queue(engine)
+        ended: list[int] = []
+        requests = [
+            replace(request, max_length=limit)
+            for request, limit in zip(sources([8] * len(limits)), limits, strict=True)
+        ]
+        futures = [queue.submit(request) for request in requests]
+        for number, future in enumerate(futures):
+            future.add_done_callback(lambda _, number=number: ended.append(number))  # type: ignore[misc]
+        engine.open.set()
+        wait(futures, 60)
+        queue.close()
+        return ended
+
+    assert order(1, [3, 90, 3, 50, 3, 90, 3]) == [0, 1, 2, 3, 4, 5, 6]
+    assert order(2, [90, *[3] * 20]) == [*range(1, 21), 0]
+
+
 def test_tokens_come_as_they_are_made() -> None:
     queue = Queue(MemoryEngine())
     tokens: list[Token] = []

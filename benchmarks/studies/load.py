@@ -1,0 +1,205 @@
+"""Time to an answer against load, in an open loop: the queue beside CTranslate2's asynchronous translator.
+
+`python -m txport.benchmarks.studies.load CT2_MODEL --pair BUNDLE float32 --pair INT8_BUNDLE int8 -o load.svg`
+
+Requests of one sentence each come at random times (a Poisson process), whether or not those before them have been
+answered: who is slower has more of them waiting. Both get the same sentences at the same times, in turns within one
+process. CTranslate2 runs as one batch on all cores and as one batch on each core, whichever is better at a load; it has
+nothing that joins requests of several callers, so that its max_batch_size changes nothing. Loads are shares of the
+highest load that CTranslate2 bears, which is measured first: what it takes for many sentences that wait all at once.
+Timed: from the moment at which a request should come to its answer. Not timed: loading, tokenization, a warm-up.
+Sources are random ids, of lengths as `clients.py` has them, and each answer is as long as its source.
+"""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import ctranslate2
+import matplotlib
+import numpy as np
+import numpy.typing as npt
+from matplotlib.figure import Figure
+from txport.benchmarks.contestants.ctranslate2 import token
+from txport.benchmarks.report.plots import COLOURS, style
+from txport.benchmarks.studies.clients import requests_of
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.engines.native import NativeEngine
+from txport.runtime.files import new_file
+from txport.runtime.search.queue import Queue
+from txport.runtime.search.requests import Request
+from txport.runtime.workers import cores
+
+Seconds = npt.NDArray[np.float64]
+# Calls back with the number of tokens of the answer, in any thread.
+Ask = Callable[[Request, Callable[[int], None]], None]
+OURS = "txport, submit"
+
+
+@dataclass
+class System:
+    """What answers requests, as one of its settings."""
+
+    name: str
+    ask: Ask
+
+
+def txport_system(bundle: Path, threads: int) -> System:
+    """The queue over the fused engine."""
+    queue = Queue(NativeEngine(bundle, Manifest.load(bundle), threads), most_waiting=1 << 20)
+
+    def ask(request: Request, answered: Callable[[int], None]) -> None:
+        queue.submit(request).add_done_callback(lambda done: answered(len(done.result().ids)))
+
+    return System(OURS, ask)
+
+
+def ctranslate2_systems(model: Path, compute_type: str, absent: int, threads: int) -> list[System]:
+    """Its asynchronous translator on `threads` cores: one batch on all of them, and one batch on each."""
+    waiters = ThreadPoolExecutor(512)  # an asynchronous result tells nobody: somebody must wait for each
+
+    def system(inter: int, intra: int) -> System:
+        translator: Any = ctranslate2.Translator(
+            str(model), device="cpu", compute_type=compute_type, inter_threads=inter, intra_threads=intra
+        )
+
+        def ask(request: Request, answered: Callable[[int], None]) -> None:
+            (pending,) = translator.translate_batch(
+                [[token(each) for each in request.source_ids]],
+                asynchronous=True,
+                beam_size=1,
+                max_decoding_length=request.max_length,
+                max_input_length=0,
+                min_decoding_length=request.max_length,
+                end_token=[token(absent)],
+            )
+            waiters.submit(lambda: answered(len(pending.result().hypotheses[0])))
+
+        return System(f"CTranslate2, {inter} x {intra} threads", ask)
+
+    return [system(1, threads), *([system(threads, 1)] if threads > 1 else [])]
+
+
+def answer_times(system: System, requests: list[Request], arrivals: Seconds) -> tuple[Seconds, int]:
+    """Seconds from each arrival to its answer, and the tokens of all answers."""
+    ends: list[Future[tuple[float, int]]] = [Future() for _ in requests]
+    start = time.perf_counter() + 0.05
+    for request, arrival, end in zip(requests, arrivals, ends, strict=True):
+        time.sleep(max(0.0, start + arrival - time.perf_counter()))
+        system.ask(request, lambda count, end=end: end.set_result((time.perf_counter(), count)))  # type: ignore[misc]
+    found = [end.result(120) for end in ends]
+    return np.array([at - start for at, _ in found]) - arrivals, sum(count for _, count in found)
+
+
+def highest_load(system: System, requests: list[Request]) -> float:
+    """Sentences a second, of many that all wait at once."""
+    times, _ = answer_times(system, requests, np.zeros(len(requests)))
+    return len(requests) / float(times.max())
+
+
+@dataclass
+class Row:
+    """Times to an answer of one system at one load."""
+
+    system: str
+    load: float
+    p50: float
+    p99: float
+
+
+def compare(
+    systems: list[System], requests: list[Request], shares: list[float], seconds: float, turns: int
+) -> list[Row]:
+    """Each system at each load, in turns."""
+    highest = {system.name: highest_load(system, requests[:96]) for system in systems}
+    for name, load in highest.items():
+        click.echo(f"  {name:32} at most {load:6.1f} sentences a second")
+    most = max(load for name, load in highest.items() if name != OURS)
+    draw = np.random.default_rng(1)
+    times: dict[tuple[str, float], list[Seconds]] = {}
+    for _ in range(turns):
+        for share in shares:
+            count = max(1, int(share * most * seconds))
+            arrivals = np.sort(draw.uniform(0, seconds, count))  # a Poisson process, given how many come
+            chosen = [requests[at] for at in draw.integers(0, len(requests), count)]
+            made = set()
+            for system in systems:
+                found, tokens = answer_times(system, chosen, arrivals)
+                times.setdefault((system.name, share * most), []).append(found)
+                made.add(tokens)
+            assert max(made) <= 1.02 * min(made), "the systems made answers of different lengths"
+    rows = []
+    for (name, load), parts in times.items():
+        p50, p99 = np.quantile(np.concatenate(parts), [0.5, 0.99])
+        rows.append(Row(name, load, float(p50), float(p99)))
+    return rows
+
+
+def report(rows: list[Row], shares: list[float]) -> None:
+    """Print milliseconds at each load, and the share of the better CTranslate2's p99 that ours is."""
+    loads = sorted({row.load for row in rows})
+    for share, load in zip(shares, loads, strict=True):
+        here = [row for row in rows if row.load == load]
+        for row in here:
+            click.echo(
+                f"  {share:4.0%}, {load:6.1f}/s  {row.system:32} p50 {row.p50 * 1e3:7.0f}  p99 {row.p99 * 1e3:7.0f} ms"
+            )
+        (ours,) = (row for row in here if row.system == OURS)
+        theirs = min(row.p99 for row in here if row.system != OURS)
+        click.echo(f"  {share:4.0%}  p99 of txport / of CTranslate2 {ours.p99 / theirs:.2f}")
+
+
+def draw_plot(found: dict[str, list[Row]], output: Path) -> None:
+    """Write p50 and p99 against load, a picture for each precision."""
+    figure = Figure(figsize=(9, 3.8), layout="constrained")
+    for axes, (title, rows) in zip(np.atleast_1d(figure.subplots(1, len(found))), found.items(), strict=True):
+        style(axes)
+        for colour, name in zip(COLOURS, dict.fromkeys(row.system for row in rows), strict=False):
+            own = sorted((row for row in rows if row.system == name), key=lambda row: row.load)
+            loads = [row.load for row in own]
+            axes.plot(loads, [row.p99 * 1e3 for row in own], "-o", color=colour, label=f"{name}, p99", markersize=4)
+            axes.plot(loads, [row.p50 * 1e3 for row in own], "--", color=colour, label="p50", linewidth=1)
+        axes.set_yscale("log")
+        axes.set_title(f"base, {title}", fontsize=10, loc="left")
+        axes.set_xlabel("sentences a second (Poisson arrivals)")
+        axes.set_ylabel("ms to the answer")
+        axes.legend(fontsize=7, frameon=False)
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "txport"}), new_file(output) as file:
+        figure.savefig(file, format="svg", metadata={"Date": None})
+
+
+@click.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--pair", "pairs", type=(click.Path(path_type=Path), str), multiple=True, required=True)
+@click.option("--shares", default="0.3,0.5,0.7,0.9", show_default=True, help="Loads, of CTranslate2's highest.")
+@click.option("--seconds", default=5.0, show_default=True, help="Of each turn, in which a system gets one load.")
+@click.option("--turns", default=2, show_default=True)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the plot, as SVG.")
+def main(
+    model: Path, pairs: list[tuple[Path, str]], shares: str, seconds: float, turns: int, output: Path | None
+) -> None:
+    """Compare bundles with the CTranslate2 MODEL of the same weights, each bundle with one of its compute types."""
+    found = {}
+    for bundle, compute_type in pairs:
+        manifest = Manifest.load(bundle)
+        systems = [
+            txport_system(bundle, cores()),
+            *ctranslate2_systems(model, compute_type, manifest.tokens.pad, cores()),
+        ]
+        requests = requests_of(manifest, 256)
+        click.echo(f"{bundle.name} and CTranslate2 {ctranslate2.__version__} {compute_type}, {cores()} cores")
+        for system in systems:
+            highest_load(system, requests[:16])  # a warm-up
+        parts = [float(share) for share in shares.split(",")]
+        found[compute_type] = compare(systems, requests, parts, seconds, turns)
+        report(found[compute_type], parts)
+    if output is not None:
+        draw_plot(found, output)
+
+
+if __name__ == "__main__":
+    main()
