@@ -67,7 +67,7 @@ def tokens(document: Document) -> int:
 
 
 def alternatives(document: Document, count: int) -> list[str]:
-    """At most so many other texts, each once: those of the translations of one rank of all parts."""
+    """Other texts, each once and at most so many: each of the translations of one rank of all parts."""
     texts = dict.fromkeys(_of_rank(document, rank) for rank in range(1, count + 1))
     return [text for text in texts if text != document.text]
 
@@ -101,7 +101,7 @@ def alignments(text: str, document: Document) -> list[dict[str, list[int]]]:
 
 
 def _places(inner: str, whole: str, span: Span) -> dict[int, int]:
-    """Where each character of a part's own text is in the whole one.
+    """Place in the whole text of each character of a part's own.
 
     White space is another there where lines were wrapped, and before the part's text may be what chooses its language.
     """

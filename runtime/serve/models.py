@@ -38,7 +38,7 @@ class Model:
         name: by which clients may ask for it.
         directory, manifest: of the bundle.
         sources, targets: its own names of languages by their codes; None where there is nothing to choose.
-        loaded: None while it is not.
+        loaded: the open bundle; none while it is not loaded.
         used: when it was used last, by `time.monotonic`.
         loads: how often it was loaded.
         failures: of its engine, in a row.

@@ -18,7 +18,7 @@ _MOST_FIELDS = 100
 
 @dataclass(frozen=True)
 class Ask:
-    """What a client asks for.
+    """Request of a client.
 
     Attributes:
         texts: to translate.

@@ -14,7 +14,7 @@ from txport.runtime.translator import Translator
 
 
 class TritonPythonModel:
-    """What Triton calls."""
+    """Model, as Triton calls it."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Open the bundle."""
