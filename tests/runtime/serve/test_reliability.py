@@ -127,7 +127,7 @@ def test_a_client_that_goes_away_frees_its_row_at_once() -> None:
                 client.shutdown(socket.SHUT_RDWR)
             gone = time.monotonic()
             server.until("txport_queue_sentences", 0)
-            assert time.monotonic() - gone < 0.8, "its answer would take two seconds"
+            assert time.monotonic() - gone < 1.5, "its answer would take two seconds"
             assert server.wait("request", number)["status"] == 499
         assert server.metric("txport_sentences_total") == 0
 
@@ -206,7 +206,7 @@ def test_memory_is_flat(toy: "Translator") -> None:
         exchange(server, REQUESTS or 400, 0.05, 4, answers)
         grown = memory_of(server.process.pid) - before
         print(f"{before / 2**20:.1f} MiB, and {grown / 2**20:.2f} more after {REQUESTS or 400} requests")
-        assert grown < 6 << 20
+        assert grown < (4 if REQUESTS else 12) << 20
 
 
 def test_overload_is_refused_and_good_requests_go_on(toy: "Translator") -> None:
@@ -227,7 +227,7 @@ def test_what_takes_too_long_ends_at_its_time() -> None:
     with serving(PAIR, "--seconds", "0.5", code=SLOW) as server:
         start = time.monotonic()
         status, answer, headers = server.post(json.dumps(ASK).encode())
-        assert time.monotonic() - start < 1.5
+        assert time.monotonic() - start < 1.9, "its answer would take two seconds"
         assert (status, headers["retry-after"]) == (503, "1") and "in time" in answer["error"]
         server.until("txport_queue_sentences", 0, seconds=1)
         _, text, _ = server.post(json.dumps({**ASK, "stream": True}).encode())
