@@ -31,6 +31,16 @@ def inspect() -> NoReturn:
     run_command("txport.runtime.inspect_command", extra="")
 
 
+def serve() -> NoReturn:
+    """tx-serve"""
+    run_command("txport.runtime.serve.command", extra="serve")
+
+
+def triton() -> NoReturn:
+    """tx-triton"""
+    run_command("txport.runtime.serve.triton_command", extra="")
+
+
 def run_command(module: str, extra: str) -> NoReturn:
     """Import a module, run its click command `main` on the arguments of this process, and exit.
 

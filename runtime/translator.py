@@ -25,7 +25,7 @@ from txport.runtime.options import DEFAULTS, Options
 from txport.runtime.results import AttentionMaps, Piece, Score, Translation, best_of, empty, translations_of
 from txport.runtime.scoring import Answer, Scorer
 from txport.runtime.search.decoding import check_streams, decode_all, stream
-from txport.runtime.search.queue import Pending, Queue, answered
+from txport.runtime.search.queue import Load, Pending, Queue, answered
 from txport.runtime.search.requests import Result, Token
 from txport.runtime.search.scheduler import BATCH_TOKENS
 from txport.runtime.text.lines import as_line, open_lines, text_windows
@@ -341,6 +341,12 @@ class Translator:
 
     def _draft(self, text: str, call: Call, what: str) -> Draft:
         return Draft(call, text, self.manifest.tokenizer, what)
+
+    @property
+    def load(self) -> Load:
+        """Work of the queue of `submit`."""
+        queue = self._queue
+        return Load() if queue is None else queue.load
 
     def _pieces(self, on_piece: Callable[[Piece], object], asked: Sentence) -> Callable[[Token], object]:
         check_streams(asked.request.search)

@@ -168,9 +168,11 @@ def test_the_commands_are_these() -> None:
         "tx-import",
         "tx-inspect",
         "tx-push",
+        "tx-serve",
         "tx-train",
         "tx-translate",
         "tx-translate-corpus",
+        "tx-triton",
         "tx-verify",
     ]
 
@@ -182,7 +184,7 @@ SLOW = "torch onnxruntime onnx onnx_ir lightning transformers matplotlib sacrebl
 @pytest.mark.parametrize("command", [*commands(), "tx-bench compare"])
 def test_every_command_shows_its_help_at_once(command: str) -> None:
     name, *word = command.split()
-    if name not in ("tx-translate", "tx-translate-corpus", "tx-inspect", "tx-build"):
+    if name not in ("tx-translate", "tx-translate-corpus", "tx-inspect", "tx-serve", "tx-triton", "tx-build"):
         needs_everything()
     (entry,) = importlib.metadata.entry_points(group="console_scripts", name=name)
     run = f"sys.argv = {[name, *word, '--help']!r}; from {entry.module} import {entry.attr} as f"

@@ -78,8 +78,9 @@ def test_the_wheel_holds_every_module_and_its_data(built: tuple[list[str], list[
     sources = [path for path in found if path.parts[:2] != ("runtime", "cpp")]  # an example of the C library
     data = [*(ROOT / "training/recipes").glob("*.toml"), *(ROOT / "training/spoken").glob("*.txt")]
     data += [*(ROOT / "training/recipes").glob("*.tsv"), *(ROOT / "benchmarks").glob("*.tsv")]
+    data += [*(ROOT / "runtime/serve").glob("*.tsv"), *(ROOT / "runtime/serve").glob("*.html")]
     typed = [Path(folder, "py.typed") for folder in FOLDERS]
-    assert {path.suffix for path in data} == {".toml", ".txt", ".tsv"}
+    assert {path.suffix for path in data} == {".toml", ".txt", ".tsv", ".html"}
     data = [path.relative_to(ROOT) for path in data]
     missing = {f"txport/{path.as_posix()}" for path in sources + data + typed} - set(wheel)
     assert not missing
@@ -88,7 +89,7 @@ def test_the_wheel_holds_every_module_and_its_data(built: tuple[list[str], list[
 def test_the_wheel_holds_neither_tests_nor_sources_of_other_languages(built: tuple[list[str], list[str]]) -> None:
     _, wheel = built
     shipped = {Path(name).suffix for name in wheel if name.startswith("txport/")}
-    assert shipped <= {".py", ".typed", ".toml", ".txt", ".tsv"}
+    assert shipped <= {".py", ".typed", ".toml", ".txt", ".tsv", ".html"}
     assert not [name for name in wheel if re.search(r"(^|/)tests?(_|/|\.)", name)]
 
 

@@ -14,7 +14,7 @@ from threading import Condition, Thread, current_thread
 from typing import Any
 
 from txport.runtime.engine import Engine
-from txport.runtime.errors import InputError, ResourceError, TxportError
+from txport.runtime.errors import EngineError, InputError, ResourceError, TxportError
 from txport.runtime.search.decoding import policy_of
 from txport.runtime.search.requests import Request, Result, Slot, Token
 from txport.runtime.search.scheduler import BATCH_TOKENS, Scheduler
@@ -41,6 +41,21 @@ def answered(result: object) -> Pending:
     answer = Pending()
     answer.set_result(result)
     return answer
+
+
+@dataclass(frozen=True)
+class Load:
+    """Work of a queue.
+
+    Attributes:
+        unanswered: requests that have no answer yet.
+        steps: groups of steps that batches have made.
+        rows: rows that worked in them, summed over all groups.
+    """
+
+    unanswered: int = 0
+    steps: int = 0
+    rows: int = 0
 
 
 @dataclass
@@ -95,7 +110,8 @@ class Queue:
         self._changed = Condition()  # of all that follows
         self._lanes: dict[Search, _Lane] = {}
         self._cancelled: deque[tuple[_Lane, int]] = deque()
-        self._unanswered = 0
+        self._unanswered = self._steps = self._rows_worked = 0
+        self._failed = False
         self._closing = False
         self._thread = Thread(target=self._run, name="txport-queue", daemon=True)
         self._thread.start()
@@ -126,10 +142,13 @@ class Queue:
         Raises:
             InputError: the request cannot be answered, or the queue was closed.
             ResourceError: as many requests wait as may.
+            EngineError: the queue's thread has ended by a fault of its own.
         """
         deadline = None if seconds is None else time.monotonic() + seconds
         future = Pending()
         with self._changed:
+            if self._failed:
+                raise EngineError("the queue failed: open the bundle again")
             if self._closing and not (admitted and current_thread() is self._thread):
                 raise InputError(CLOSED)
             if self._unanswered >= self._most_waiting and not admitted:
@@ -147,6 +166,11 @@ class Queue:
     def unanswered(self) -> int:
         """Requests that have no answer yet."""
         return self._unanswered
+
+    @property
+    def load(self) -> Load:
+        """Its work until now."""
+        return Load(self._unanswered, self._steps, self._rows_worked)
 
     def close(self, *, drain: bool = True) -> None:
         """Take no more requests; answer those that are here, or cancel them. A second call does nothing."""
@@ -181,7 +205,7 @@ class Queue:
             self._work()
         except Exception as error:  # a bug: nobody may wait for ever
             with self._changed:
-                self._closing = True
+                self._closing = self._failed = True
                 waiting = [(lane, index) for lane in self._lanes.values() for index in lane.tickets]
                 self._lanes.clear()
             for lane, index in waiting:
@@ -224,6 +248,8 @@ class Queue:
         slots = next(lane.steps, None)
         if slots is None:
             return False
+        self._steps += 1
+        self._rows_worked += len(slots)
         now = time.monotonic()
         for slot in slots:
             ticket = lane.tickets.get(slot.index)

@@ -221,7 +221,7 @@ def test_a_bug_leaves_nobody_waiting() -> None:
     queue = Queue(Broken())
     with pytest.raises(ZeroDivisionError, match="a bug"):
         queue.submit(sources([5])[0]).result(60)
-    with pytest.raises(InputError, match="the queue was closed"):
+    with pytest.raises(EngineError, match="the queue failed"):
         queue.submit(sources([5])[0])
     queue.close()
 

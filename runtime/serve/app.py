@@ -1,0 +1,295 @@
+"""Routes of the server: LibreTranslate's, those of Kubernetes and Prometheus, and the page."""
+
+import asyncio
+import hashlib
+import json
+import re
+from base64 import b64encode
+from collections.abc import AsyncIterator, Awaitable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from importlib.resources import files
+from typing import Any, TypeVar
+
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+from txport.runtime.serve.errors import ClientGone, Refusal, refusal_of
+from txport.runtime.serve.keys import Keys
+from txport.runtime.serve.languages import name_of
+from txport.runtime.serve.logs import log
+from txport.runtime.serve.observer import Observer
+from txport.runtime.serve.requests import Ask, ask_of, fields_of
+from txport.runtime.serve.service import Record, Service, event
+from txport.runtime.serve.settings import Settings
+
+T = TypeVar("T")
+
+
+def create_app(service: Service, keys: Keys) -> Starlette:
+    """The application.
+
+    Args:
+        service: answers requests.
+        keys: that clients must have.
+    """
+    routes = Routes(service, keys)
+    settings = service.settings
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        loading = asyncio.create_task(routes.load())
+        yield
+        loading.cancel()
+        await service.models.close()
+
+    observer = Middleware(Observer, metrics=service.metrics, answer=answer_of)
+    cors = Middleware(CORSMiddleware, allow_origins=list(settings.origins), allow_headers=["*"], max_age=86_400)
+    return Starlette(
+        routes=[
+            Route("/", routes.page),
+            Route("/translate", routes.translate, methods=["POST"]),
+            Route("/languages", routes.languages),
+            Route("/frontend/settings", routes.settings),
+            Route("/health", routes.health),
+            Route("/health/live", routes.live),
+            Route("/health/ready", routes.ready),
+            Route("/metrics", routes.metrics),
+        ],
+        middleware=[cors, observer] if settings.origins else [observer],
+        exception_handlers={HTTPException: _of_http},
+        lifespan=lifespan,
+    )
+
+
+def answer_of(error: Exception) -> Response:
+    """The answer for what was raised."""
+    refusal = refusal_of(error)
+    return JSONResponse({"error": refusal.sentence}, refusal.status, refusal.headers)
+
+
+async def _of_http(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    sentence = "there is nothing here" if error.status_code == 404 else error.detail
+    return JSONResponse({"error": sentence}, error.status_code, error.headers)
+
+
+class Routes:
+    """Handlers."""
+
+    def __init__(self, service: Service, keys: Keys) -> None:
+        self._service, self._keys = service, keys
+        self._loaded = False
+        self._page, self._policy = page()
+
+    async def load(self) -> None:
+        """Load the first models; the server is ready then."""
+        await self._service.models.load()
+        self._loaded = True
+        log("ready")
+
+    async def page(self, _: Request) -> Response:
+        """The page."""
+        return HTMLResponse(self._page, headers={"Content-Security-Policy": self._policy})
+
+    async def health(self, _: Request) -> Response:
+        """Health as LibreTranslate says it."""
+        return JSONResponse({"status": "ok"})
+
+    async def live(self, _: Request) -> Response:
+        """Whether the process should go on: 503 if an engine fails again and again."""
+        return _health(self._service.models.alive, "an engine fails again and again: start the server anew")
+
+    async def ready(self, _: Request) -> Response:
+        """Whether requests should come here; while the server drains, it takes no connections."""
+        return _health(self._loaded, "models are being loaded")
+
+    async def metrics(self, _: Request) -> Response:
+        """All metrics."""
+        text = generate_latest(self._service.metrics.registry)
+        return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def languages(self, _: Request) -> Response:
+        """Source languages, and what each is translated into."""
+        pairs = self._service.models.pairs()
+        return JSONResponse(
+            [{"code": code, "name": name_of(code), "targets": targets} for code, targets in pairs.items()]
+        )
+
+    async def settings(self, _: Request) -> Response:
+        """Settings of LibreTranslate's page, and of this one: the models by name."""
+        models, settings = self._service.models, self._service.settings
+        pairs = models.pairs()
+        source = next(iter(pairs), "")
+        target = pairs[source][0] if source else ""
+        return JSONResponse(
+            {
+                "charLimit": settings.most_characters,
+                "frontendTimeout": 500,
+                "apiKeys": bool(self._keys),
+                "keyRequired": bool(self._keys),
+                "suggestions": False,
+                "filesTranslation": False,
+                "supportedFilesFormat": [],
+                "language": {
+                    "source": {"code": source, "name": name_of(source)},
+                    "target": {"code": target, "name": name_of(target)},
+                },
+                "models": [
+                    {
+                        "name": model.name,
+                        "alignments": model.aligns,
+                        "sources": {code: name_of(code) for code in model.sources},
+                        "targets": {code: name_of(code) for code in model.targets},
+                    }
+                    for model in models.models
+                ],
+            }
+        )
+
+    async def translate(self, request: Request) -> Response:
+        """Translate, as LibreTranslate does, or as a stream of events."""
+        settings = self._service.settings
+        bearer = request.headers.get("Authorization", "")
+        key = bearer[7:].strip() if bearer[:7].lower() == "bearer " else ""
+        if key:
+            self._keys.check(key)
+        body = await _in_time(body_of(request, settings), settings)
+        fields = fields_of(body, request.headers.get("Content-Type", ""), request.url.query)
+        key = key or str(fields.get("api_key") or request.query_params.get("api_key") or "")
+        self._keys.check(key)
+        ask = ask_of(fields, settings)
+        client = key or (request.client.host if request.client else "")
+        record: Record = request.scope["record"]
+        if ask.stream:
+            return Events(self._service, ask, client, record)
+        answer = await unless_gone(request.receive, self._service.answer(ask, client, record))
+        return Response(json.dumps(answer, ensure_ascii=False).encode(), media_type="application/json")
+
+
+async def body_of(request: Request, settings: Settings) -> bytes:
+    """The body of a request.
+
+    Raises:
+        Refusal: 413, it is too long.
+    """
+    too_long = Refusal(413, f"the body has more than {settings.most_bytes} bytes: send less at a time")
+    length = request.headers.get("Content-Length", "0")
+    if int(length) > settings.most_bytes:  # the protocol has checked that it is a number
+        raise too_long
+    chunks, size = [], 0
+    try:
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > settings.most_bytes:
+                raise too_long
+            chunks.append(chunk)
+    except ClientDisconnect:
+        raise ClientGone from None
+    return b"".join(chunks)
+
+
+async def _in_time(body: Coroutine[Any, Any, bytes], settings: Settings) -> bytes:
+    try:
+        return await asyncio.wait_for(body, settings.slow_seconds)
+    except asyncio.TimeoutError:
+        raise Refusal(408, f"the body did not arrive in {settings.slow_seconds:g} seconds") from None
+
+
+async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
+    """The result of the work, which is cancelled when the client goes away.
+
+    Raises:
+        ClientGone: it did.
+    """
+
+    async def gone() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    task = asyncio.ensure_future(work)
+    watch = asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientGone
+    finally:
+        watch.cancel()
+        if not task.done():
+            task.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await task
+
+
+class Events(Response):
+    """A stream of server-sent events: "piece" with text, then "done", or "error" with one sentence."""
+
+    def __init__(self, service: Service, ask: Ask, client: str, record: Record) -> None:
+        self._service, self._ask, self._client, self._record = service, ask, client, record
+        self.background = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send events until the end; what fails before the first one is an answer like any other."""
+        events: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+        def put(name: str, members: Any) -> None:
+            events.put_nowait(event(name, members))
+
+        async def translate() -> None:
+            try:
+                await self._service.stream(self._ask, self._client, self._record, put)
+            finally:
+                events.put_nowait(None)
+
+        async def forward() -> None:
+            first = await events.get()
+            if first is None:
+                await task  # which raises
+            await send({"type": "http.response.start", "status": 200, "headers": _EVENT_HEADERS})
+            chunk: bytes | None = first
+            while chunk is not None:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                chunk = await events.get()
+            await self._end(task, send)
+
+        task = asyncio.ensure_future(translate())
+        try:
+            await unless_gone(receive, forward())
+        finally:
+            task.cancel()
+
+    async def _end(self, task: "asyncio.Task[None]", send: Send) -> None:
+        last = b""
+        try:
+            await task
+        except Exception as error:
+            refusal = refusal_of(error)
+            self._record.figures["failure"] = refusal.status
+            if refusal.status == 500:
+                log("failure", error=error)
+            last = event("error", {"error": refusal.sentence})
+        await send({"type": "http.response.body", "body": last, "more_body": False})
+
+
+_EVENT_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
+
+
+def _health(good: bool, otherwise: str) -> Response:
+    return JSONResponse({"status": "ok"} if good else {"error": otherwise}, 200 if good else 503)
+
+
+def page() -> tuple[str, str]:
+    """The page, and a policy that lets nothing run but its own script, and nothing be asked but this server."""
+    text = files("txport.runtime.serve").joinpath("page.html").read_text(encoding="utf-8")
+    hashes = []
+    for tag in ("style", "script"):
+        ((inside),) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        hashes.append(f"{tag}-src 'sha256-{b64encode(hashlib.sha256(inside.encode()).digest()).decode()}'")
+    rest = "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    return text, f"default-src 'none'; {'; '.join(hashes)}; {rest}"

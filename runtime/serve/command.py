@@ -1,0 +1,163 @@
+"""tx-serve: a server of one or more bundles."""
+
+import ipaddress
+import resource
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import uvicorn
+from txport.runtime.errors import InputError
+from txport.runtime.search.scheduler import BATCH_TOKENS
+from txport.runtime.serve.admission import Admission
+from txport.runtime.serve.app import create_app
+from txport.runtime.serve.keys import SHORTEST, VARIABLE, Keys
+from txport.runtime.serve.logs import log, start_logs
+from txport.runtime.serve.metrics import Metrics
+from txport.runtime.serve.models import Model, Models
+from txport.runtime.serve.protocol import Protocol, Server
+from txport.runtime.serve.service import Service
+from txport.runtime.serve.settings import Settings
+from txport.runtime.translator import Translator
+
+F = TypeVar("F", bound=Callable[..., Any])
+COUNT = click.IntRange(1)
+SECONDS = click.FloatRange(0, min_open=True)
+MEBIBYTE = 1 << 20
+
+
+def _limits(command: F) -> F:
+    """Options for the fields of `Settings`."""
+    options = (
+        ("--max-bytes", "most_bytes", COUNT, "Most bytes of a request's body."),
+        ("--max-characters", "most_characters", COUNT, "Most characters of a request's texts."),
+        ("--max-texts", "most_texts", COUNT, "Most texts in the list of a request."),
+        ("--max-alternatives", "most_alternatives", click.IntRange(0), "Most alternatives of a text."),
+        ("--max-waiting", "most_waiting", COUNT, "Most sentences without an answer; more are refused (503)."),
+        ("--max-per-client", "most_of_a_client", click.IntRange(0), "Most requests of a key or address; 0: any (429)."),
+        ("--seconds", "seconds", SECONDS, "Time for a request."),
+        ("--slow-seconds", "slow_seconds", SECONDS, "Time for a client to send a request, or to take an answer."),
+    )
+    for flag, name, kind, text in reversed(options):
+        default = getattr(Settings, name)
+        command = click.option(flag, name, type=kind, default=default, show_default=True, help=text)(command)
+    return command
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("bundles", metavar="[NAME=]BUNDLE...", nargs=-1, required=True)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=5000, show_default=True, help="Port; 0 for a free one.")
+@click.option(
+    "--api-keys",
+    type=click.Path(path_type=Path),
+    help=f"File of API keys, one a line, of {SHORTEST} characters or more; those of {VARIABLE} count, too.",
+)
+@_limits
+@click.option("--memory", type=COUNT, help="MiB of weights that are loaded at the same time. [default: all bundles]")
+@click.option(
+    "--generation",
+    type=click.Choice(["greedy", "model"]),
+    default="greedy",
+    show_default=True,
+    help="How to search: greedy, or by each model's own settings (streams are greedy only).",
+)
+@click.option("--allow-origin", "origins", multiple=True, help='Origin of web pages that may ask; "*" for all.')
+@click.option("--drain-seconds", type=SECONDS, default=30.0, show_default=True, help="Time for answers after SIGTERM.")
+@click.option("--device", default="auto", show_default=True, help="Where to run: auto, cpu or cuda.")
+@click.option("--engine", default="auto", show_default=True, help="What runs it there: auto, fused, ort or trt.")
+@click.option("--threads", type=click.IntRange(0), default=0, help="Threads of each bundle. [default: the cores]")
+@click.option("--batch", type=COUNT, help="Most sentences that run together. [default: the bundle's]")
+@click.option(
+    "--batch-tokens",
+    type=COUNT,
+    default=BATCH_TOKENS,
+    show_default=True,
+    help="Most source tokens that run together.",
+)
+def main(
+    bundles: tuple[str, ...],
+    host: str,
+    port: int,
+    api_keys: Path | None,
+    memory: int | None,
+    drain_seconds: float,
+    device: str,
+    engine: str,
+    threads: int,
+    batch: int | None,
+    batch_tokens: int,
+    **limits: Any,
+) -> None:
+    """Serve each BUNDLE over HTTP, with LibreTranslate's API and a page, to this machine only unless --host is given.
+
+    NAME is how clients ask for a bundle; one such as en-de says its languages, too, if the bundle does not. The default
+    is the name of its directory. Logs are lines of JSON on standard error, without texts.
+    """
+    keys = Keys.read(api_keys)
+    settings = Settings(memory=None if memory is None else memory * MEBIBYTE, **limits)
+
+    def open_bundle(directory: Path) -> Translator:
+        return Translator(directory, device, engine, threads=threads, batch=batch, batch_tokens=batch_tokens)
+
+    models = Models([Model.read(each) for each in bundles], settings.memory, open_bundle)
+    listener = _listen(host, port)
+    start_logs()
+    service = Service(
+        settings, models, Metrics(models.models), Admission(settings.most_waiting, settings.most_of_a_client)
+    )
+    if not keys and not _is_loopback(host):
+        log("open to the network without API keys", host=host)
+    sys.exit(_run(service, keys, listener, drain_seconds))
+
+
+def _run(service: Service, keys: Keys, listener: socket.socket, drain_seconds: float) -> int:
+    """Serve until a signal; the exit code."""
+    _raise_file_limit()
+    protocol = type("Protocol", (Protocol,), {"slow_seconds": service.settings.slow_seconds})
+    app = create_app(service, keys)
+    server = Server(
+        uvicorn.Config(
+            app,
+            http=protocol,
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=drain_seconds,  # type: ignore[arg-type]
+        )
+    )
+    address, port = listener.getsockname()[:2]
+    log("listening", address=address, port=port, models=[model.name for model in service.models.models])
+    server.run(sockets=[listener])
+    log("ended")
+    return 0
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        raise InputError(f"{host}, port {port}: {error.strerror}: choose others by --host and --port") from None
+    return listener
+
+
+def _is_loopback(host: str) -> bool:
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def _raise_file_limit() -> None:
+    """Take as many open connections as the system allows."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

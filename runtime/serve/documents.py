@@ -1,0 +1,138 @@
+"""Texts of a request as documents: submitted to the queue, and said as LibreTranslate's API says them."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from txport.runtime.documents.document import Document
+from txport.runtime.options import Options
+from txport.runtime.results import Piece
+from txport.runtime.search.queue import Pending
+from txport.runtime.text.alignment import Span
+from txport.runtime.translator import Translator
+
+T = TypeVar("T")
+# Texts of a request that are in the queue at the same time, so that a long list does not stand before all others.
+MOST_AT_ONCE = 32
+# A text of more characters is split and tokenized in a thread of its own: it takes longer than others should wait.
+SHORT = 1000
+# Few: a hostile text of the length that is allowed may take seconds.
+_THREADS = ThreadPoolExecutor(2, "txport-split")
+
+
+async def translate(
+    translator: Translator,
+    texts: Sequence[str],
+    options: Options,
+    seconds: float,
+    take: Callable[[str], object] | None = None,
+) -> list[Document]:
+    """Translate texts; to cancel this cancels what is in the queue.
+
+    Args:
+        translator: of the model.
+        texts: any number.
+        options: of the request.
+        seconds: to its deadline.
+        take: gets the translation of the only text piece by piece, in order, in the event loop's thread.
+
+    Raises:
+        TxportError: as `Translator.submit_document` and its answers.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    found: dict[int, Document] = {}
+    waiting = iter(enumerate(texts))
+
+    def on_piece(piece: Piece) -> None:
+        if take is not None and piece.text:
+            loop.call_soon_threadsafe(take, piece.text)
+
+    def submit(text: str) -> Pending:
+        on = None if take is None else on_piece
+        return translator.submit_document(text, options, seconds=deadline - loop.time(), on_piece=on)
+
+    async def work() -> None:
+        for number, text in waiting:
+            found[number] = await (submit(text) if len(text) <= SHORT else _in_thread(submit, text))
+
+    await _together(work() for _ in range(min(MOST_AT_ONCE, len(texts))))
+    return [found[number] for number in range(len(texts))]
+
+
+def tokens(document: Document) -> int:
+    """Tokens that were made."""
+    return sum(len(part.translation.ids) for part in document.parts)
+
+
+def alternatives(document: Document, count: int) -> list[str]:
+    """Other texts, each once and at most so many: each of the translations of one rank of all parts."""
+    texts = dict.fromkeys(_of_rank(document, rank) for rank in range(1, count + 1))
+    return [text for text in texts if text != document.text]
+
+
+def _of_rank(document: Document, rank: int) -> str:
+    """The text of each part's translation of this rank, or its last, with the layout between them."""
+    texts = []
+    end = 0
+    for part in document.parts:
+        among = part.translation.hypotheses or (part.translation,)
+        texts += [document.text[end : part.target[0]], among[min(rank, len(among) - 1)].text]
+        end = part.target[1]
+    return "".join([*texts, document.text[end:]])
+
+
+def alignments(text: str, document: Document) -> list[dict[str, list[int]]]:
+    """Pairs of words that belong together: the first character of each, and the one after its last, in both texts."""
+    pairs = []
+    for part in document.parts:
+        found = part.translation.alignment
+        if found is None:
+            continue
+        sources = _places(part.text, text, part.source)
+        targets = _places(part.translation.text, document.text, part.target)
+        for source, target in found.words:
+            (first, after), (begin, end) = found.source_words[source], found.target_words[target]
+            if first in sources:
+                there = [sources[first], sources[after - 1] + 1]
+                pairs.append({"source": there, "target": [targets[begin], targets[end - 1] + 1]})
+    return pairs
+
+
+def _places(inner: str, whole: str, span: Span) -> dict[int, int]:
+    """Place in the whole text of each character of a part's own.
+
+    White space is another there where lines were wrapped, and before the part's text may be what chooses its language.
+    """
+    start, end = span
+    own = [at for at, character in enumerate(inner) if not character.isspace()]
+    there = [at for at in range(start, end) if not whole[at].isspace()]
+    return dict(zip(reversed(own), reversed(there), strict=False))
+
+
+async def _in_thread(submit: Callable[[str], Pending], text: str) -> Document:
+    """The answer to what another thread submits; if nobody waits for it any more, it is cancelled when it is there."""
+
+    def drop(future: "Future[Pending]") -> None:
+        if not future.cancelled() and future.exception() is None:
+            future.result().cancel()
+
+    future = _THREADS.submit(submit, text)
+    try:
+        pending = await asyncio.wrap_future(future)
+    except asyncio.CancelledError:
+        future.add_done_callback(drop)
+        raise
+    document: Document = await pending
+    return document
+
+
+async def _together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of all; when one fails, or this is cancelled, the others are cancelled."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()

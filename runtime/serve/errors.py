@@ -1,0 +1,41 @@
+"""Errors as answers: a status, one sentence, and when to try again."""
+
+from txport.runtime.errors import InputError, ResourceError, TxportError
+from txport.runtime.search.queue import DeadlineExceeded
+
+RETRY_SECONDS = 1
+NO_TIME = "there was no answer in time: try again later, or with less text"
+_BUSY = "the server has too much to do: try again later"
+_FAILED = "the engine failed, which is no fault of the request: try again, or tell who runs the server"
+
+
+class Refusal(Exception):
+    """An answer that is no translation.
+
+    Args:
+        status: of HTTP.
+        sentence: says what is wrong, and the way out.
+        retry: whether the same request may succeed after `RETRY_SECONDS`.
+    """
+
+    def __init__(self, status: int, sentence: str, retry: bool = False) -> None:
+        super().__init__(sentence)
+        self.status, self.sentence = status, sentence
+        self.headers = {"Retry-After": str(RETRY_SECONDS)} if retry else {}
+
+
+class ClientGone(Exception):
+    """The client closed the connection: nobody is there to take an answer."""
+
+
+def refusal_of(error: Exception) -> Refusal:
+    """The answer for what was raised; what lies inside of the server stays in its log."""
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, DeadlineExceeded):
+        return Refusal(503, NO_TIME, retry=True)
+    if isinstance(error, InputError):
+        return Refusal(422, str(error))
+    if isinstance(error, (ResourceError, MemoryError)):
+        return Refusal(503, _BUSY, retry=True)
+    return Refusal(500, _FAILED if isinstance(error, TxportError) else "the server failed: tell who runs it")

@@ -1,0 +1,63 @@
+"""API keys: from a file or the environment, compared in constant time."""
+
+import hmac
+import os
+from collections.abc import Iterable
+from hashlib import sha256
+from pathlib import Path
+
+from txport.runtime.errors import InputError
+from txport.runtime.serve.errors import Refusal
+
+VARIABLE = "TXPORT_API_KEYS"
+# Shorter ones can be guessed.
+SHORTEST = 16
+
+
+class Keys:
+    """Keys of which each request must have one; without any, everybody may ask.
+
+    Args:
+        keys: of at least `SHORTEST` characters each.
+    """
+
+    def __init__(self, keys: Iterable[str] = ()) -> None:
+        self._digests = [_digest(key) for key in keys]
+
+    @classmethod
+    def read(cls, file: Path | None) -> "Keys":
+        """Keys of a file, one a line, and of the environment variable, between spaces.
+
+        Raises:
+            InputError: the file cannot be read or has no key, or a key is short.
+        """
+        keys = os.environ.get(VARIABLE, "").split()
+        if file is not None:
+            try:
+                lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+            except (OSError, UnicodeDecodeError) as error:
+                raise InputError(f"the API keys of {file} cannot be read: {error}") from None
+            found = [line for line in lines if line and not line.startswith("#")]
+            if not found:
+                raise InputError(f"{file} has no API key: write one a line")
+            keys += found
+        if any(len(key) < SHORTEST for key in keys):
+            raise InputError(f"an API key is shorter than {SHORTEST} characters: take a longer one, at random")
+        return cls(keys)
+
+    def __bool__(self) -> bool:
+        return bool(self._digests)
+
+    def check(self, key: str) -> None:
+        """Refuse a request without a key (401) or with a wrong one (403). All keys are compared, in constant time."""
+        if not self:
+            return
+        if not key:
+            raise Refusal(401, "an API key is needed: give it as api_key, or in the header Authorization as Bearer KEY")
+        given = _digest(key)
+        if sum(hmac.compare_digest(given, digest) for digest in self._digests) == 0:
+            raise Refusal(403, "the API key is not one of this server's")
+
+
+def _digest(key: str) -> bytes:
+    return sha256(key.encode("utf-8", "surrogatepass")).digest()

@@ -1,0 +1,57 @@
+"""Languages as clients write them (ISO 639-1 where there is such a code) and as a bundle names its own."""
+
+from collections.abc import Iterable
+from functools import cache
+from importlib.resources import files
+
+from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
+
+
+@cache
+def _table() -> dict[str, tuple[str, str]]:
+    """Code and English name of each language, by the codes of two and of three letters."""
+    table: dict[str, tuple[str, str]] = {}
+    for line in files("txport.runtime.serve").joinpath("languages.tsv").read_text(encoding="utf-8").splitlines():
+        short, long, name = line.split("\t")
+        table |= {short: (short, name), long: (short, name)}
+    return table
+
+
+def _code(name: str, whole: bool = False) -> str:
+    """The code of a bundle's language: `deu_Latn` and `de_DE` are de; with what follows if it is `whole`."""
+    first, _, rest = name.replace("_", "-").partition("-")
+    short, _ = _table().get(first.lower(), (first, ""))
+    return f"{short}-{rest}" if whole and rest else short
+
+
+def by_code(names: Iterable[str]) -> dict[str, str]:
+    """A bundle's languages by their codes; what follows tells those of one language apart, as zh-Hans and zh-Hant."""
+    names = list(names)
+    codes = [_code(name) for name in names]
+    return {_code(name, codes.count(code) > 1): name for name, code in zip(names, codes, strict=True)}
+
+
+def name_of(code: str) -> str:
+    """The English name of a code, or the code."""
+    first, _, rest = code.partition("-")
+    _, name = _table().get(first, (first, code))
+    return f"{name} ({rest})" if rest and name != code else name
+
+
+def sides(description: TokenizerDescription, name: str) -> tuple[dict[str, str | None], dict[str, str | None]]:
+    """Source and target languages of a bundle: its own names by their codes.
+
+    Args:
+        description: has the languages to choose from, if there are several.
+        name: "en-de" says what the bundle leaves open, which is a language without a name of its own; another one
+            says nothing.
+    """
+    said: list[dict[str, str | None]] = [{}, {}]
+    parts = name.split("-")
+    if len(parts) == 2 and all(part in _table() for part in parts):
+        said = [{_code(part): None} for part in parts]
+    found = description.languages
+    for side, names in enumerate((found.source, found.target) if found is not None else ()):
+        if names:
+            said[side] = dict(by_code(names))
+    return said[0], said[1]

@@ -1,0 +1,245 @@
+"""Bundles that are served: chosen by name or languages, loaded when they are needed, unloaded when memory is."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from txport.runtime.bundle.manifest import WEIGHTS, Manifest
+from txport.runtime.bundle.names import find_bundle
+from txport.runtime.errors import EngineError, InputError, ResourceError, nearest
+from txport.runtime.serve.errors import Refusal
+from txport.runtime.serve.languages import sides
+from txport.runtime.serve.logs import log
+from txport.runtime.translator import Translator
+
+AUTO = "auto"
+# Failures of an engine in a row after which its bundle is opened anew, and after which the process should be.
+REOPEN, GIVE_UP = 3, 6
+Open = Callable[[Path], Translator]
+
+
+@dataclass(eq=False)
+class Loaded:
+    """An open bundle; one that was retired is closed when its last user has gone."""
+
+    translator: Translator
+    users: int = 0
+    retired: bool = False
+
+
+@dataclass(eq=False)
+class Model:
+    """A bundle that is served.
+
+    Attributes:
+        name: by which clients may ask for it.
+        directory, manifest: of the bundle.
+        sources, targets: its own names of languages by their codes; None where there is nothing to choose.
+        loaded: the open bundle; none while it is not loaded.
+        used: when it was used last, by `time.monotonic`.
+        loads: how often it was loaded.
+        failures: of its engine, in a row.
+    """
+
+    name: str
+    directory: Path
+    manifest: Manifest
+    sources: dict[str, str | None]
+    targets: dict[str, str | None]
+    loaded: Loaded | None = None
+    used: float = 0.0
+    loads: int = 0
+    failures: int = 0
+
+    @classmethod
+    def read(cls, argument: str) -> "Model":
+        """The model of an argument: a bundle's directory, or NAME=DIRECTORY, where en-de says its languages, too.
+
+        Raises:
+            InputError: there is no such bundle.
+            BundleError: it is damaged.
+        """
+        name, equals, place = argument.partition("=")
+        directory = find_bundle(place if equals else argument)
+        if not directory.is_dir():
+            raise InputError(f"{directory} is not a directory: give a bundle, or NAME=BUNDLE")
+        manifest = Manifest.load(directory)
+        name = name if equals else directory.resolve().name
+        return cls(name, directory, manifest, *sides(manifest.tokenizer, name))
+
+    @property
+    def bytes(self) -> int:
+        """Size of its weights, by which memory is counted."""
+        return self.manifest.files[WEIGHTS].bytes
+
+    @property
+    def aligns(self) -> bool:
+        """Whether it has the graphs that alignments need."""
+        return self.manifest.optional_graph("decoder") is not None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A model, and the languages as it names them.
+
+    Attributes:
+        source: code of the source language, where one is known.
+    """
+
+    model: Model
+    source: str | None
+    source_language: str | None
+    target_language: str | None
+
+
+@dataclass(eq=False)
+class Models:
+    """All that are served.
+
+    Args:
+        models: in the order in which they are loaded first.
+        memory: bytes of weights that are loaded at the same time; None for all.
+        open: opens a bundle, in a thread.
+
+    Raises:
+        InputError: two have one name, or one alone is larger than the memory.
+    """
+
+    models: Sequence[Model]
+    memory: int | None
+    open: Open
+    _loading: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        names = [model.name for model in self.models]
+        for model in self.models:
+            if names.count(model.name) > 1:
+                raise InputError(f"two bundles are called {model.name}: name them by NAME=BUNDLE")
+            if self.memory is not None and model.bytes > self.memory:
+                raise InputError(f"{model.name} has {model.bytes:,} bytes of weights, more than --memory allows")
+
+    def choose(self, name: str, source: str, target: str) -> Choice:
+        """The first model of this name, if one is given, that translates between these languages.
+
+        Args:
+            name: of a model, or "" for any.
+            source: code of a language, or of a bundle's own; "auto" where only one is possible; "" where one model is.
+            target: likewise.
+
+        Raises:
+            Refusal: 404 for an unknown name, 400 for languages.
+        """
+        models = [model for model in self.models if name in ("", model.name)]
+        if not models:
+            known = [model.name for model in self.models]
+            raise Refusal(404, f"there is no model of this name: {nearest(name, known)}")
+        if name == "" and len(models) > 1 and not (source and target):
+            raise Refusal(400, "source and target are needed: give codes of languages, which /languages lists")
+        targets = [(model, code) for model in models for code in _codes(model.targets, target)]
+        if not targets:
+            raise Refusal(400, "the target language is not served: /languages lists those that are")
+        pairs = [(model, code, to) for model, to in targets for code in _codes(model.sources, source)]
+        if not pairs:
+            raise Refusal(400, "the source language is not served with this target: /languages lists those that are")
+        if source == AUTO and len({code for _, code, _ in pairs}) > 1:
+            raise Refusal(400, "languages are not detected here, and there are several: give the source language")
+        model, code, to = pairs[0]
+        return Choice(model, code or None, model.sources.get(code), model.targets.get(to))
+
+    def pairs(self) -> dict[str, list[str]]:
+        """Codes of the target languages for each source language."""
+        found: dict[str, set[str]] = {}
+        for model in self.models:
+            for source in model.sources:
+                found.setdefault(source, set()).update(model.targets)
+        return {source: sorted(targets) for source, targets in sorted(found.items()) if targets}
+
+    async def load(self) -> None:
+        """Load the first models, as many as the memory holds; a failure is logged, and tried again when one asks."""
+        room = self.memory
+        for model in self.models:
+            if room is not None and model.bytes > room:
+                continue
+            try:
+                async with self.lease(model):
+                    room = None if room is None else room - model.bytes
+            except Exception as error:
+                log("model not loaded", error=error, model=model.name, why=str(error))
+
+    @asynccontextmanager
+    async def lease(self, model: Model) -> AsyncIterator[Translator]:
+        """The translator of a model, which stays loaded meanwhile.
+
+        Raises:
+            Refusal: others that are in use leave no memory.
+        """
+        loaded = model.loaded or await self._load(model)
+        loaded.users += 1
+        try:
+            yield loaded.translator
+            model.failures = 0
+        except EngineError:
+            model.failures += 1
+            if model.failures % REOPEN == 0 and model.loaded is loaded:
+                self._retire(model)
+            raise
+        finally:
+            loaded.users -= 1
+            model.used = time.monotonic()
+            if loaded.retired and not loaded.users:
+                await asyncio.to_thread(loaded.translator.close)
+
+    @property
+    def alive(self) -> bool:
+        """Whether no engine fails again and again, although it was opened anew."""
+        return all(model.failures < GIVE_UP for model in self.models)
+
+    async def close(self) -> None:
+        """Close all."""
+        for model in self.models:
+            if model.loaded is not None:
+                await asyncio.to_thread(self._retire(model).translator.close)
+
+    async def _load(self, model: Model) -> Loaded:
+        async with self._loading:
+            if model.loaded is None:
+                await self._make_room(model)
+                start = time.monotonic()
+                translator = await asyncio.to_thread(self.open, model.directory)
+                model.loaded = Loaded(translator)
+                model.loads += 1
+                log("model loaded", model=model.name, seconds=round(time.monotonic() - start, 3))
+            return model.loaded
+
+    async def _make_room(self, wanted: Model) -> None:
+        """Unload those that nobody uses, the least recently used first, until there is room."""
+        if self.memory is None:
+            return
+        while wanted.bytes + sum(model.bytes for model in self.models if model.loaded is not None) > self.memory:
+            idle = [model for model in self.models if model.loaded is not None and not model.loaded.users]
+            if not idle:
+                raise ResourceError("all models that are loaded are in use")
+            model = min(idle, key=lambda each: each.used)
+            await asyncio.to_thread(self._retire(model).translator.close)
+            log("model unloaded", model=model.name)
+
+    @staticmethod
+    def _retire(model: Model) -> Loaded:
+        loaded = model.loaded
+        assert loaded is not None
+        model.loaded, loaded.retired = None, True
+        return loaded
+
+
+def _codes(side: dict[str, str | None], wanted: str) -> list[str]:
+    """The codes of a side that a client may mean; [""] where the bundle says none and the client, too."""
+    if wanted == AUTO or (wanted == "" and len(side) == 1):
+        return list(side) or [""]
+    if wanted == "":
+        return [""]
+    exact = [code for code, own in side.items() if wanted in (code, own)]
+    short = wanted.replace("_", "-").partition("-")[0].lower()
+    return exact or [code for code in side if code.lower() == short]

@@ -1,0 +1,149 @@
+"""Requests of clients: JSON or a form, as LibreTranslate takes them, checked."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from email.parser import BytesParser
+from email.policy import HTTP
+from typing import Any
+from urllib.parse import parse_qsl
+
+from txport.runtime.serve.errors import Refusal
+from txport.runtime.serve.settings import Settings
+
+_WHAT = "source, target, model, format and api_key are text"
+# More fields than any request has.
+_MOST_FIELDS = 100
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Request of a client.
+
+    Attributes:
+        texts: to translate.
+        several: whether they came as a list, and so go back as one.
+        source, target: codes of languages, or "auto", or "".
+        model: the name of a bundle, or "" for any that translates so.
+        alternatives: how many more translations of each text.
+        stream: whether to send the translation as it is made.
+        alignments: whether to say which words come from which.
+        key: of the API, or "".
+    """
+
+    texts: list[str]
+    several: bool
+    source: str
+    target: str
+    model: str
+    alternatives: int
+    stream: bool
+    alignments: bool
+    key: str
+
+    @property
+    def characters(self) -> int:
+        """Characters of all texts."""
+        return sum(map(len, self.texts))
+
+
+def fields_of(body: bytes, content_type: str, query: str) -> Mapping[str, Any]:
+    """The fields of a request: a JSON object, or a form (either kind) with those of the address.
+
+    Raises:
+        Refusal: 400, it is neither.
+    """
+    kind = content_type.partition(";")[0].strip().lower()
+    try:
+        if kind == "application/json" or kind.endswith("+json"):
+            fields = json.loads(body.decode())
+            if not isinstance(fields, dict):
+                raise Refusal(400, "the body is JSON, but no object: give {...}")
+            return fields
+        pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
+        if kind == "multipart/form-data":
+            pairs += _parts(body, content_type)
+        else:
+            pairs += parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
+    except UnicodeError:
+        raise Refusal(400, "the body is not UTF-8") from None
+    except (ValueError, RecursionError):
+        raise Refusal(400, f"the body is not {'JSON' if 'json' in kind else 'a form'} that can be read") from None
+    # Forms have lines that end as on the wire.
+    return {name: value.replace("\r\n", "\n") for name, value in pairs}
+
+
+def _parts(body: bytes, content_type: str) -> list[tuple[str, str]]:
+    message = BytesParser(policy=HTTP).parsebytes(b"Content-Type: " + content_type.encode() + b"\r\n\r\n" + body)
+    if not message.is_multipart():
+        raise ValueError
+    parts = []
+    for part in message.iter_parts():
+        name, content = part.get_param("name", header="content-disposition"), part.get_payload(decode=True)
+        if isinstance(name, str) and isinstance(content, bytes):
+            parts.append((name, content.decode()))
+    return parts
+
+
+def ask_of(fields: Mapping[str, Any], settings: Settings) -> Ask:
+    """The request of these fields.
+
+    Raises:
+        Refusal: 400 for what is missing or of another type, 413 for too much, 422 for what this server does not do.
+    """
+    q = fields.get("q")
+    if not q:
+        raise Refusal(400, "q is missing: give a text, or a list of texts")
+    several = isinstance(q, list)
+    texts = q if several else [q]
+    if not all(isinstance(text, str) for text in texts):
+        raise Refusal(400, "q is neither a text nor a list of texts")
+    words = {name: fields.get(name) or "" for name in ("source", "target", "model", "format", "api_key")}
+    if not all(isinstance(word, str) for word in words.values()):
+        raise Refusal(400, _WHAT)
+    ask = Ask(
+        texts=texts,
+        several=several,
+        source=words["source"],
+        target=words["target"],
+        model=words["model"],
+        alternatives=_number(fields.get("alternatives"), settings.most_alternatives),
+        stream=_flag(fields.get("stream"), "stream"),
+        alignments=_flag(fields.get("alignments"), "alignments"),
+        key=words["api_key"],
+    )
+    _check(ask, words["format"], settings)
+    return ask
+
+
+def _check(ask: Ask, form: str, settings: Settings) -> None:
+    if len(ask.texts) > settings.most_texts:
+        raise Refusal(413, f"q has {len(ask.texts)} texts, more than the {settings.most_texts} of a request")
+    if ask.characters > settings.most_characters:
+        raise Refusal(413, f"q has {ask.characters} characters, more than the {settings.most_characters} of a request")
+    if form not in ("", "text"):
+        raise Refusal(422 if form == "html" else 400, "only the format text is translated: take tags out before")
+    if ask.stream and (ask.several or ask.alternatives):
+        raise Refusal(422, "a stream is of one text without alternatives: give q as a text")
+    if ask.alignments and ask.alternatives:
+        raise Refusal(422, "alignments are of one translation: leave out alternatives")
+
+
+def _number(value: Any, most: int) -> int:
+    try:
+        number = int(value or 0) if isinstance(value, (str, int, type(None))) else -1
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise Refusal(400, "alternatives is not a number from 0 on")
+    if number > most:
+        raise Refusal(422, f"alternatives may be {most} at most")
+    return number
+
+
+def _flag(value: Any, name: str) -> bool:
+    if value in (None, "", False, "false", "0"):
+        return False
+    if value in (True, "true", "1"):
+        return True
+    raise Refusal(400, f"{name} is neither true nor false")

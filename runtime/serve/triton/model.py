@@ -1,0 +1,108 @@
+"""Model for Triton's Python backend: each text of a request joins the batch that runs.
+
+`tx-triton` writes this file into a model repository, beside a config.pbtxt that says where the bundle is. Requests are
+answered when their own texts are done, whatever else runs: `execute` returns at once, and the next request joins.
+"""
+
+import json
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils  # Triton's own
+from txport.runtime.options import Options
+from txport.runtime.translator import Translator
+
+
+class TritonPythonModel:
+    """Model, as Triton calls it."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Open the bundle."""
+        parameters = json.loads(args["model_config"])["parameters"]
+        given = {name: each["string_value"] for name, each in parameters.items()}
+        self.translator = Translator(given["bundle"], device=given["device"], threads=int(given["threads"]))
+
+    def execute(self, requests: list[Any]) -> None:
+        """Submit the texts of all requests; their answers are sent when they are there."""
+        for request in requests:
+            sender = request.get_response_sender()
+            try:
+                Answer(self.translator, request, sender)
+            except Exception as error:  # the caller's mistake, or a queue that is full
+                _send(sender, pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error))))
+
+    def finalize(self) -> None:
+        """Answer what is here, and close the bundle."""
+        self.translator.close()
+
+
+class Answer:
+    """The answer to one request: sent when its last text is done.
+
+    Args:
+        translator: of the bundle.
+        request: its texts, in an array of any shape, and optional languages, one for all.
+        sender: takes the answer.
+    """
+
+    def __init__(self, translator: Translator, request: Any, sender: Any) -> None:
+        texts = pb_utils.get_input_tensor_by_name(request, "TEXT").as_numpy()
+        options = Options(source_language=_word(request, "SOURCE"), target_language=_word(request, "TARGET"))
+        self.sender = sender
+        self.shape = texts.shape
+        words = [text.decode() for text in texts.ravel()]
+        self.futures: list[Any] = []
+        try:
+            for word in words:
+                self.futures.append(translator.submit(word, options))
+        except Exception:
+            self.cancel()
+            raise
+        self.left, self.gone = len(self.futures), False
+        if not self.left:
+            self.finish()
+        for future in self.futures:  # which end in the thread of the queue, one after the other
+            future.add_done_callback(self.one_done)
+
+    def one_done(self, _: object) -> None:
+        """Count, and answer with the last."""
+        self.left -= 1
+        if not self.left:
+            self.finish()
+        elif not self.gone and self.sender.is_cancelled():
+            self.gone = True
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Give the rows of all texts to others."""
+        for future in self.futures:
+            future.cancel()
+
+    def finish(self) -> None:
+        """Send the translations, or the first error."""
+        errors = [error for future in self.futures if (error := _error(future)) is not None]
+        if errors:
+            response = pb_utils.InferenceResponse(error=pb_utils.TritonError(errors[0]))
+        else:
+            found = [future.result() for future in self.futures]
+            translated = np.array([each.text.encode() for each in found], dtype=np.object_).reshape(self.shape)
+            tokens = np.array([len(each.ids) for each in found], dtype=np.int32).reshape(self.shape)
+            tensors = [pb_utils.Tensor("TRANSLATION", translated), pb_utils.Tensor("TOKENS", tokens)]
+            response = pb_utils.InferenceResponse(output_tensors=tensors)
+        _send(self.sender, response)
+
+
+def _word(request: Any, name: str) -> str | None:
+    tensor = pb_utils.get_input_tensor_by_name(request, name)
+    return None if tensor is None else str(tensor.as_numpy().ravel()[0].decode())
+
+
+def _error(future: Any) -> str | None:
+    if future.cancelled():
+        return "the request was cancelled"
+    error = future.exception()
+    return None if error is None else str(error)
+
+
+def _send(sender: Any, response: Any) -> None:
+    sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)

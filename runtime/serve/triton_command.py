@@ -1,0 +1,66 @@
+"""tx-triton: a model repository for Triton Inference Server from a bundle."""
+
+import json
+import re
+from importlib.resources import files
+from pathlib import Path
+
+import click
+from txport.runtime.bundle.argument import BUNDLE
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.errors import InputError
+from txport.runtime.files import new_directory
+
+# Of inputs and outputs of a Triton model; texts are BYTES there, which protocol buffers call strings.
+_CONFIG = """\
+# Written by tx-triton. Requests are not batched by Triton: their texts join the batch that runs.
+backend: "python"
+max_batch_size: 0
+input [
+  {{ name: "TEXT" data_type: TYPE_STRING dims: [ -1 ] }},
+  {{ name: "SOURCE" data_type: TYPE_STRING dims: [ 1 ] optional: true }},
+  {{ name: "TARGET" data_type: TYPE_STRING dims: [ 1 ] optional: true }}
+]
+output [
+  {{ name: "TRANSLATION" data_type: TYPE_STRING dims: [ -1 ] }},
+  {{ name: "TOKENS" data_type: TYPE_INT32 dims: [ -1 ] }}
+]
+instance_group [ {{ count: 1 kind: KIND_CPU }} ]
+{parameters}
+"""
+
+
+def config(bundle: Path, device: str, threads: int) -> str:
+    """The text of config.pbtxt. KIND_CPU says who places the model: txport does, on a GPU, too."""
+    values = {"bundle": str(bundle), "device": device, "threads": str(threads)}
+    # A JSON string is one of protocol buffers' text form, with all of Unicode as it is.
+    lines = (
+        f'parameters {{ key: "{name}" value: {{ string_value: {json.dumps(value, ensure_ascii=False)} }} }}'
+        for name, value in values.items()
+    )
+    return _CONFIG.format(parameters="\n".join(lines))
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("bundle", type=BUNDLE)
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory of the model in a repository."
+)
+@click.option("--bundle-path", help="Where the server will find the bundle. [default: where it is now]")
+@click.option("--device", default="auto", show_default=True, help="Where to run: auto, cpu or cuda.")
+@click.option("--threads", type=click.IntRange(0), default=0, help="Threads of the engine. [default: the cores]")
+def main(bundle: Path, output: Path, bundle_path: str | None, device: str, threads: int) -> None:
+    """Write a model of Triton's Python backend that translates with BUNDLE: config.pbtxt and 1/model.py.
+
+    The name of the directory is the name of the model. Where tritonserver runs, its Python needs txport.
+    """
+    Manifest.load(bundle)
+    if not re.fullmatch(r"[\w.-]+", output.name):
+        raise InputError(f"{output.name!r} is no name of a Triton model: take letters, digits, '.', '_' and '-'")
+    place = Path(bundle_path) if bundle_path else bundle.resolve()
+    with new_directory(output) as directory:
+        (directory / "config.pbtxt").write_text(config(place, device, threads), encoding="utf-8")
+        (directory / "1").mkdir()
+        model = files("txport.runtime.serve").joinpath("triton/model.py").read_text(encoding="utf-8")
+        (directory / "1" / "model.py").write_text(model, encoding="utf-8")
+    click.echo(f"{output}: tritonserver --model-repository {output.parent}")
