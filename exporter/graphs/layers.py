@@ -1,8 +1,10 @@
 """Parts of both encoder and decoder: positions, embeddings and feed-forward networks."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+import numpy as np
 import onnx_ir as ir
 from txport.exporter.graphs.norms import write_norm
 from txport.exporter.graphs.tensors import Linear
@@ -53,6 +55,34 @@ def write_relative_positions(
         if tables == 1:
             return [biases] * relative.layers
         return list(w.ops("Split", tables, biases, axis=1, num_outputs=tables))
+
+
+class Rotation(NamedTuple):
+    """Cosines and sines that turn queries and keys, and leave values as they are, each `[..., 3, 1, k]`."""
+
+    cosines: ir.Value
+    sines: ir.Value
+
+
+def write_rotation(w: Writer, head_dim: int, length: int, positions: ir.Value) -> Rotation:
+    """The rotation of tokens at positions int64 `[...]` below `length`: rows of tables, as `rotations` has them."""
+    with w.module("rotary_positions"):
+        # Values are turned by the position 0, which is not at all: so the packed projections need not be parted.
+        rows = w.op("Mul", w.op("Unsqueeze", positions, [-1]), np.array([1, 1, 0], np.int64))
+        tables = zip(("cosines", "sines"), w.tensors.rotations(head_dim, length), strict=True)
+        return Rotation(*(w.op("Unsqueeze", w.op("Gather", w.weight(*table), rows), [-2]) for table in tables))
+
+
+def write_rotated(
+    w: Writer, qkv: ir.Value, rotation: Rotation | None, batch: Sequence[int], heads: int, head_dim: int
+) -> ir.Value:
+    """Packed projections `[..., 3 * h * k]` with queries and keys turned; `batch` is `...` as Reshape reads it."""
+    if rotation is None:
+        return qkv
+    x = w.op("Reshape", qkv, [*batch, 3, heads, head_dim])
+    exchanged = w.op("Gather", x, np.arange(head_dim).reshape(-1, 2)[:, ::-1].flatten(), axis=-1)
+    x = w.op("Add", w.op("Mul", x, rotation.cosines), w.op("Mul", exchanged, rotation.sines))
+    return w.op("Reshape", x, [*batch, 3 * heads * head_dim])
 
 
 def write_feed_forward(

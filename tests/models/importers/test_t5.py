@@ -1,6 +1,8 @@
 """T5's family against Hugging Face's own: numbers, greedy ids, files of two ages, and what is refused."""
 
 import io
+import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -189,11 +191,64 @@ def test_t5_texts(tmp_path: Path) -> None:
         expected = list(theirs(text).input_ids)
         assert ours.encode(text) == expected
         assert ours.decode([*expected, 0, 1, 2, 150, 199, 10**6]) == theirs.decode(expected, skip_special_tokens=True)
-    theirs.save_pretrained(tmp_path / "theirs")
-    (tmp_path / "theirs" / "spiece.model").unlink()
-    other = import_here(tmp_path / "theirs", tmp_path / "fast")
-    assert other.tokenizer.kind == "tokenizers"
-    assert [opened(other).encode(text) for text in TEXTS] == [list(theirs(text).input_ids) for text in TEXTS]
+
+
+def only_json(directory: Path, kind: Any) -> Any:
+    """Leave what transformers 5 writes: its tokenizer without the SentencePiece model that it came from."""
+    theirs = kind.from_pretrained(str(directory))
+    theirs.save_pretrained(directory)
+    (directory / "spiece.model").unlink()
+    return theirs
+
+
+def test_a_tokenizer_json_is_the_sentencepiece_model_that_it_was_made_from(tmp_path: Path) -> None:
+    """So that C++ reads it too: ids of the original, also of what it does not know, for any line of TXPORT_TEXTS."""
+    make(tmp_path / "theirs", vocabulary=200)
+    spiece(tmp_path / "theirs")
+    original = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "theirs" / "spiece.model"))
+    theirs = only_json(tmp_path / "theirs", transformers.T5Tokenizer)
+    checkpoint = import_here(tmp_path / "theirs", tmp_path / "checkpoint")
+    ours = opened(checkpoint)
+    assert checkpoint.tokenizer.kind == "sentencepiece" and checkpoint.config.unk_id == 2
+    lines = [*TEXTS, "ＡＢＣ\u00a0ﬁ ①", "a\u3000b\n\nc", "\ufeffnai\u0308ve 한국어", "<pad> <extra_id_7> </s>"]
+    if "TXPORT_TEXTS" in os.environ:
+        lines += Path(os.environ["TXPORT_TEXTS"]).read_text(encoding="utf-8").split("\n")
+    for text in lines:
+        assert ours.encode(text) == [*original.encode(text), EOS]
+    for text in TEXTS:
+        ids = list(theirs(text).input_ids)
+        assert ours.encode(text) == ids
+        assert ours.decode([*ids, 0, 1, 2, 150, 199]) == theirs.decode(ids, skip_special_tokens=True)
+
+
+def test_languages_in_a_tokenizer_json(tmp_path: Path) -> None:
+    make(tmp_path / "theirs", vocabulary=200)
+    spiece(tmp_path / "theirs", user_defined_symbols=["<2de>", "<2fr>"])
+    theirs = only_json(tmp_path / "theirs", transformers.T5Tokenizer)
+    ours = opened(import_here(tmp_path / "theirs", tmp_path / "checkpoint", target_language="fr"))
+    ids, around = ours.encode_source("the cat", None, "de")
+    assert around.wrap(ids) == list(theirs("<2de> the cat").input_ids)
+
+
+def test_a_tokenizer_json_that_does_more_than_sentencepiece(tmp_path: Path) -> None:
+    """It is for Python alone, and a note says so; a damaged one is refused."""
+    make(tmp_path / "theirs", vocabulary=200)
+    spiece(tmp_path / "theirs")
+    theirs = only_json(tmp_path / "theirs", transformers.T5Tokenizer)
+    file = tmp_path / "theirs" / "tokenizer.json"
+    value = json.loads(file.read_text())
+    value["normalizer"] = {"type": "Sequence", "normalizers": [value["normalizer"], {"type": "Lowercase"}]}
+    file.write_text(json.dumps(value))
+    checkpoint = import_here(tmp_path / "theirs", tmp_path / "checkpoint")
+    assert checkpoint.tokenizer.kind == "tokenizers"
+    assert opened(checkpoint).encode("THE cat") == list(theirs("the cat").input_ids)
+    training = json.loads((checkpoint.directory / "training.json").read_text())
+    (note,) = (note for note in training["notes"] if "tokenizer.json" in note)
+    assert "in Python alone, unless spiece.model is beside it" in note
+    for text in ("{", "[]", json.dumps({**value, "model": {}}), json.dumps({**value, "added_tokens": 3})):
+        file.write_text(text)
+        with pytest.raises(CheckpointError, match="tokenizer.json is no .*tokenizer"):
+            import_here(tmp_path / "theirs", tmp_path / "other")
 
 
 def test_madlad_says_the_language_before_the_text(tmp_path: Path) -> None:
