@@ -86,18 +86,12 @@ class Embedding(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head attention (section 3.2.2). Keys and values are projected apart, so that they can be cached.
-
-    Args:
-        config: of the model.
-        side: whose heads it has.
-        rotary: queries and keys are turned by their positions, unless a caller gives them, 0 and on.
-    """
+    """Multi-head attention (section 3.2.2). Keys and values are projected apart, so that they can be cached."""
 
     def __init__(self, config: Config, side: Side, *, rotary: bool = False) -> None:
         super().__init__()
         self.heads = side.heads
-        self.rotary = rotary
+        self.rotary = rotary  # queries and keys are turned by their positions, which are 0 and on where none are given
         self.dropout = config.attention_dropout
         width = side.heads * side.head_dim
         self.query = nn.Linear(config.d_model, width, bias=config.attention_bias)

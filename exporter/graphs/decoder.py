@@ -12,13 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from torch import nn
 from txport.exporter.graphs.copying import CrossAttention, write_mixture
-from txport.exporter.graphs.layers import (
-    write_embedding,
-    write_feed_forward,
-    write_relative_positions,
-    write_rotated,
-    write_rotation,
-)
+from txport.exporter.graphs.layers import Rotation, write_embedding, write_feed_forward, write_relative_positions
 from txport.exporter.graphs.lowerings import Beams, KeyValue, Lowering
 from txport.exporter.graphs.norms import foldable, remaining, write_norm
 from txport.exporter.graphs.tensors import ModelTensors, query_scale
@@ -101,8 +95,7 @@ class Decoder:
         return [(self._w.inputs[key], self._w.inputs[value]) for key, value in names]
 
     def write(self, read: ir.Value, positions: ir.Value, caches: Sequence[KeyValue]) -> tuple[ir.Value, list[KeyValue]]:
-        """Embeddings `[n, d]` of tokens at positions `[n]` -> logits `[n, v]`, logarithms for a model that copies, and
-        the caches after them."""
+        """Embeddings `[n, d]` at positions `[n]` -> logits `[n, v]`, logarithms if the model copies, and the caches."""
         w, model = self._w, self._model
         x, written, attentions = self._layers(read, positions, caches)
         norm = foldable(model.decoder_norm) if self._folds_last else None
@@ -131,9 +124,8 @@ class Decoder:
         residual = y = x
         if self._pre_norm:
             y = write_norm(w, x, *next(norms))
-        heads = self._sizes.heads, self._sizes.head_dim
-        rotary = self._model.config.positions == "rotary"
-        rotation = write_rotation(w, self._sizes.head_dim, self._length, positions) if rotary else None
+        config = self._model.config
+        rotation = Rotation(w, config, config.decoder, self._length, positions)
         caches_after = []
         attentions = {}
         parts = zip(layers, self.key_values("cross"), caches, self._biases(), strict=True)
@@ -141,7 +133,7 @@ class Decoder:
             own, folded = layer.self_attention, self._folded(layer)
             with w.module(f"layers.{index}"):
                 packed = w.tensors.linear(own.query, own.key, own.value, norm=folded[0], scale=query_scale(own))
-                qkv = write_rotated(w, w.linear(y, packed, "self_qkv"), rotation, [-1], *heads)
+                qkv = rotation.turned(w.linear(y, packed, "self_qkv"), [-1])
                 context, cache = lowering.self_attention(qkv, cache, bias)
                 caches_after.append(cache)
                 y = w.linear(context, w.tensors.linear(own.output), "self_output")
@@ -153,8 +145,7 @@ class Decoder:
                 context = w.linear(context, w.tensors.linear(other.output), "cross_output")
                 attentions[index] = CrossAttention(query, cross[0], context)
                 residual, y = self._add_norm(context, residual, *next(norms))
-                activation = self._model.config.activation
-                y = write_feed_forward(w, y, layer.feed_forward, folded[2], activation, w.linear)
+                y = write_feed_forward(w, y, layer.feed_forward, folded[2], config.activation, w.linear)
                 residual, y = self._add_norm(y, residual, *next(norms))
         # Pre-norm has applied its final norm by then, with the last addition.
         return y if self._pre_norm else write_norm(w, y, *next(norms)), caches_after, attentions

@@ -14,8 +14,6 @@ from txport.exporter.graphs.layers import (
     write_feed_forward,
     write_positions,
     write_relative_positions,
-    write_rotated,
-    write_rotation,
 )
 from txport.exporter.graphs.lowerings import attend
 from txport.exporter.graphs.norms import foldable, remaining, write_norm
@@ -76,7 +74,7 @@ class _Scores(NamedTuple):
     """
 
     bias: ir.Value
-    rotation: Rotation | None
+    rotation: Rotation
 
 
 class _States(NamedTuple):
@@ -103,8 +101,7 @@ def _write_states(w: Writer, model: Transformer, length: int) -> _States:
     x = write_embedding(w, model.source_embedding, length, ids, positions)
     weights = []
     biases = _biases(w, model, length, positions, bias)
-    rotary = model.config.positions == "rotary"
-    rotation = write_rotation(w, model.config.encoder.head_dim, length, positions) if rotary else None
+    rotation = Rotation(w, model.config, model.config.encoder, length, positions)
     for index, layer in enumerate(model.encoder):
         scores = _Scores(biases[index], rotation)
         x, attention = _write_layer(w, f"layers.{index}", x, scores, layer, model.config)  # type: ignore[arg-type]
@@ -159,7 +156,7 @@ def _write_attention(
     projections = attention.query, attention.key, attention.value
     qkv = w.linear_of_rows(x, w.tensors.linear(*projections, norm=norm, scale=query_scale(attention)), "qkv")
     head_dim = attention.query.out_features // attention.heads
-    qkv = write_rotated(w, qkv, scores.rotation, [0, 0], attention.heads, head_dim)
+    qkv = scores.rotation.turned(qkv, [0, 0])
     heads = (
         w.op("Reshape", part, [0, 0, attention.heads, head_dim])
         for part in w.ops("Split", 3, qkv, axis=-1, num_outputs=3)

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 from txport.exporter.graphs.norms import write_norm
 from txport.exporter.graphs.tensors import Linear
 from txport.exporter.graphs.writer import Writer
+from txport.models.config import Config, Side
 from txport.models.norms import SharedNorm
 from txport.models.positions import RelativePositions
 from txport.models.transformer import Embedding, FeedForward
@@ -57,32 +57,39 @@ def write_relative_positions(
         return list(w.ops("Split", tables, biases, axis=1, num_outputs=tables))
 
 
-class Rotation(NamedTuple):
-    """Cosines and sines that turn queries and keys, and leave values as they are, each `[..., 3, 1, k]`."""
+class Rotation:
+    """Rotary positions of a stack's tokens; a model that has others is left as it is.
 
-    cosines: ir.Value
-    sines: ir.Value
+    Args:
+        w: of the graph.
+        config: of the model.
+        side: whose heads are turned.
+        length: most tokens of a sequence.
+        positions: of the tokens, int64 `[...]` below `length`.
+    """
 
+    def __init__(self, w: Writer, config: Config, side: Side, length: int, positions: ir.Value) -> None:
+        self._w = w
+        self._heads, self._head_dim = side.heads, side.head_dim
+        self._tables: list[ir.Value] = []
+        if config.positions != "rotary":
+            return
+        with w.module("rotary_positions"):
+            # Values are turned by the position 0, which is not at all: so the packed projections need not be parted.
+            rows = w.op("Mul", w.op("Unsqueeze", positions, [-1]), np.array([1, 1, 0], np.int64))
+            for name, table in zip(("cosines", "sines"), w.tensors.rotations(side.head_dim, length), strict=True):
+                of_tokens = w.op("Gather", w.weight(name, table), rows)  # [..., 3, k]
+                self._tables.append(w.op("Unsqueeze", of_tokens, [-2]))
 
-def write_rotation(w: Writer, head_dim: int, length: int, positions: ir.Value) -> Rotation:
-    """The rotation of tokens at positions int64 `[...]` below `length`: rows of tables, as `rotations` has them."""
-    with w.module("rotary_positions"):
-        # Values are turned by the position 0, which is not at all: so the packed projections need not be parted.
-        rows = w.op("Mul", w.op("Unsqueeze", positions, [-1]), np.array([1, 1, 0], np.int64))
-        tables = zip(("cosines", "sines"), w.tensors.rotations(head_dim, length), strict=True)
-        return Rotation(*(w.op("Unsqueeze", w.op("Gather", w.weight(*table), rows), [-2]) for table in tables))
-
-
-def write_rotated(
-    w: Writer, qkv: ir.Value, rotation: Rotation | None, batch: Sequence[int], heads: int, head_dim: int
-) -> ir.Value:
-    """Packed projections `[..., 3 * h * k]` with queries and keys turned; `batch` is `...` as Reshape reads it."""
-    if rotation is None:
-        return qkv
-    x = w.op("Reshape", qkv, [*batch, 3, heads, head_dim])
-    exchanged = w.op("Gather", x, np.arange(head_dim).reshape(-1, 2)[:, ::-1].flatten(), axis=-1)
-    x = w.op("Add", w.op("Mul", x, rotation.cosines), w.op("Mul", exchanged, rotation.sines))
-    return w.op("Reshape", x, [*batch, 3 * heads * head_dim])
+    def turned(self, qkv: ir.Value, batch: Sequence[int]) -> ir.Value:
+        """Packed projections `[..., 3 * h * k]` with queries and keys turned; `batch` is `...` as Reshape reads it."""
+        if not self._tables:
+            return qkv
+        w, (cosines, sines) = self._w, self._tables
+        x = w.op("Reshape", qkv, [*batch, 3, self._heads, self._head_dim])
+        exchanged = w.op("Gather", x, np.arange(self._head_dim).reshape(-1, 2)[:, ::-1].flatten(), axis=-1)
+        x = w.op("Add", w.op("Mul", x, cosines), w.op("Mul", exchanged, sines))
+        return w.op("Reshape", x, [*batch, 3 * self._heads * self._head_dim])
 
 
 def write_feed_forward(

@@ -10,20 +10,28 @@ import pytest
 import sentencepiece
 import torch
 from foreign_models import (
+    MADE,
     WORDS,
     assert_same_ids,
     assert_same_numbers,
     changed_json,
+    generate,
     import_here,
+    padded,
     random_sources,
     shake,
+    until_end,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
+from txport.exporter.export import ExportOptions, export_bundle
+from txport.exporter.graphs.lowerings import LOWERINGS
 from txport.models.checkpoint import Checkpoint
+from txport.runtime.engines.native import missing
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.text.tokenizer import Bytes, open_tokenizer
+from txport.runtime.translator import Translator
 
 transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'txport[dev]'")
 
@@ -78,6 +86,33 @@ def test_same_numbers_and_ids_as_hugging_face(name: str, tmp_path: Path) -> None
     sources = random_sources(range(3, 60), [EOS])
     assert_same_numbers(checkpoint, model, sources)
     assert_same_ids(checkpoint, model, sources)
+
+
+def beams_of(theirs: Any, sources: list[list[int]]) -> list[list[int]]:
+    """The best of four hypotheses by `generate` without further settings."""
+    ids, lengths = padded(sources, PAD)
+    mask = (torch.arange(ids.shape[1])[None] < lengths[:, None]).long()
+    rows = theirs.generate(input_ids=ids, attention_mask=mask, num_beams=4, do_sample=False, max_new_tokens=MADE)
+    return until_end(rows.tolist(), EOS)
+
+
+@pytest.mark.parametrize("name", GRID if os.environ.get("TXPORT_WHOLE_GRID") else ["t5", "umt5"])
+def test_ids_and_beams_of_every_lowering_and_of_the_fused_engine(name: str, tmp_path: Path) -> None:
+    """All of 200 inputs, padded, and beams of some; TXPORT_WHOLE_GRID=1 tries all models, and beams of all inputs."""
+    family, changes = GRID[name]
+    model = make(tmp_path / "theirs", family, **changes)
+    import_here(tmp_path / "theirs", tmp_path / "checkpoint", tokenizer=False)
+    export_bundle(tmp_path / "checkpoint", tmp_path / "bundle", ExportOptions(verify=False))
+    sources = random_sources(range(3, 60), [EOS])
+    expected, few = generate(model, sources), sources if os.environ.get("TXPORT_WHOLE_GRID") else sources[:40]
+    hypotheses = beams_of(model, few)
+    engines = [("ort", lowering) for lowering in LOWERINGS] + ([] if missing() else [("fused", None)])
+    for engine, lowering in engines:
+        translator = Translator(tmp_path / "bundle", "cpu", engine, lowering=lowering, workers=0)
+        made = translator.translate_ids(sources, max_length=MADE)
+        assert [each.ids for each in made] == expected, (engine, lowering)
+        made = translator.translate_ids(few, beam=4, max_length=MADE, length_penalty=1.0, renormalize=False)
+        assert [each.ids for each in made] == hypotheses, (engine, lowering)
 
 
 def test_both_layouts_of_names(tmp_path: Path) -> None:
