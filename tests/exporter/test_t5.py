@@ -44,7 +44,8 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 def bundle(checkpoint: Path) -> Path:
     """Verified in float32, with every lowering and the optional graphs."""
     output = checkpoint.with_name("bundle")
-    report = export_bundle(checkpoint, output, ExportOptions(attention=True, sentences=24, singles=2))
+    sentences = 8 if checkpoint.name == "rotary" else 24
+    report = export_bundle(checkpoint, output, ExportOptions(attention=True, sentences=sentences, singles=2))
     assert report is not None and report.passed
     return output
 

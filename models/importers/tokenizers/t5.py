@@ -1,5 +1,6 @@
 """Tokenizers of T5's family and of Pegasus: SentencePiece whose special ids leave no text, bytes, or byte-level BPE."""
 
+import json
 import re
 import struct
 from collections.abc import Sequence
@@ -148,13 +149,14 @@ def _of_json(model: HuggingFaceModel) -> tuple[Path, bytes | None]:
 
 
 def _of_tokenizers(model: HuggingFaceModel, ours: Config, options: ImportOptions) -> TokenizerParts:
-    """A tokenizer.json that SentencePiece cannot follow."""
+    """A tokenizer.json that SentencePiece cannot follow; byte-level BPE, as CodeT5's, is for C++ too."""
     directory = model.directory
     refuse_languages(options, directory)
-    file = directory / _JSON
     data = byte_level_tokenizer(directory, ours.source_vocabulary)
-    model.notes.append(
-        f"{_JSON} is not what SentencePiece does: texts may be translated in Python alone, unless {SPM[0]} is beside it"
-    )
+    value = json.loads(data)
+    if (value.get("post_processor") or {}).get("type") == "RobertaProcessing":
+        return _byte_level(model, ours)
+    if value["model"].get("type") != "BPE":
+        model.notes.append(f"{_JSON} is not what SentencePiece does: texts need Python, or {SPM[0]} beside it")
     names = TokenizerFiles("tokenizer/tokenizer.json", None)
-    return described(SharedTokenizer("tokenizers", names, {file.name: data}, {}), (), (ours.eos_id,), (), None)
+    return described(SharedTokenizer("tokenizers", names, {_JSON: data}, {}), (), (ours.eos_id,), (), None)

@@ -102,7 +102,9 @@ def test_ids_and_beams_of_every_lowering_and_of_the_fused_engine(name: str, tmp_
     family, changes = GRID[name]
     model = make(tmp_path / "theirs", family, **changes)
     import_here(tmp_path / "theirs", tmp_path / "checkpoint", tokenizer=False)
-    export_bundle(tmp_path / "checkpoint", tmp_path / "bundle", ExportOptions(verify=False))
+    export_bundle(tmp_path / "checkpoint", tmp_path / "bundle", ExportOptions(verify=False, max_source=20))
+    with pytest.raises(InputError, match="has 21 tokens, more than the 20 that this bundle takes"):
+        Translator(tmp_path / "bundle", "cpu", workers=0).translate_ids([[5] * 20 + [EOS]])
     sources = random_sources(range(3, 60), [EOS])
     expected, few = generate(model, sources), sources if os.environ.get("TXPORT_WHOLE_GRID") else sources[:40]
     hypotheses = beams_of(model, few)
@@ -186,7 +188,23 @@ def test_contradictions_are_refused(tmp_path: Path, fields: dict[str, Any], word
 
 
 @pytest.mark.parametrize(
-    "kind", ["longt5", "switch_transformers", "t5gemma", "t5gemma2", "led", "bigbird_pegasus", "nllb-moe", "pegasus_x"]
+    "name", ["shared.weight", "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"]
+)
+def test_tables_that_are_missing(tmp_path: Path, name: str) -> None:
+    make(tmp_path / "theirs")
+    file = tmp_path / "theirs" / "model.safetensors"
+    save_file({key: value for key, value in load_file(file).items() if key != name}, file, metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=f"lacks {name}"):
+        import_here(tmp_path / "theirs", tmp_path / "checkpoint", tokenizer=False)
+    assert not (tmp_path / "checkpoint").exists()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("longt5", "switch_transformers", "t5gemma", "t5gemma2", "led", "bigbird_pegasus", "nllb-moe", "pegasus_x"),
+        *("blenderbot-small", "prophetnet", "encoder-decoder"),
+    ],
 )
 def test_relatives_are_refused_by_name(tmp_path: Path, kind: str) -> None:
     make(tmp_path / "theirs")
@@ -226,6 +244,9 @@ def test_t5_texts(tmp_path: Path) -> None:
         expected = list(theirs(text).input_ids)
         assert ours.encode(text) == expected
         assert ours.decode([*expected, 0, 1, 2, 150, 199, 10**6]) == theirs.decode(expected, skip_special_tokens=True)
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "theirs" / "spiece.model"))
+    extra = "<extra_id_0>, <pad> and </s> are text"
+    assert ours.encode(extra) == [*processor.encode(extra), EOS]
 
 
 def only_json(directory: Path, kind: Any) -> Any:
@@ -279,7 +300,7 @@ def test_a_tokenizer_json_that_does_more_than_sentencepiece(tmp_path: Path) -> N
     assert opened(checkpoint).encode("THE cat") == list(theirs("the cat").input_ids)
     training = json.loads((checkpoint.directory / "training.json").read_text())
     (note,) = (note for note in training["notes"] if "tokenizer.json" in note)
-    assert "in Python alone, unless spiece.model is beside it" in note
+    assert "texts need Python, or spiece.model beside it" in note
     for text in ("{", "[]", json.dumps({**value, "model": {}}), json.dumps({**value, "added_tokens": 3})):
         file.write_text(text)
         with pytest.raises(CheckpointError, match="tokenizer.json is no .*tokenizer"):
@@ -337,8 +358,13 @@ def test_codet5_texts(tmp_path: Path) -> None:
     trained.save_model(str(tmp_path / "theirs"))
     theirs = transformers.RobertaTokenizer.from_pretrained(str(tmp_path / "theirs"))
     ours = opened(import_here(tmp_path / "theirs", tmp_path / "checkpoint"))
+    theirs.save_pretrained(tmp_path / "theirs")  # as transformers 5 does: tokenizer.json, and no lists
+    for name in ("vocab.json", "merges.txt"):
+        (tmp_path / "theirs" / name).unlink(missing_ok=True)
+    again = import_here(tmp_path / "theirs", tmp_path / "of_json")
+    assert "SentencePiece" not in (again.directory / "training.json").read_text()
     for text in TEXTS:
-        assert ours.encode(text) == list(theirs(text).input_ids)
+        assert ours.encode(text) == opened(again).encode(text) == list(theirs(text).input_ids)
 
 
 def test_tokenizers_that_do_not_fit(tmp_path: Path) -> None:
