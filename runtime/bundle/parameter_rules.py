@@ -115,9 +115,8 @@ def _expected(
 def _inner(stack: str, heads: int, model: ModelSizes, tensors: Mapping[str, Parameter]) -> int:
     """The width of all heads of a stack; that of the encoder's heads is what its first tensor says."""
     first = tensors.get("encoder.0.attention.query.weight")
-    if stack == "encoder" and first is not None and first.shape and first.shape[0] % heads == 0:
-        return first.shape[0]
-    return heads * model.head_dim
+    inner = first.shape[0] if first is not None and first.shape else 0
+    return inner if stack == "encoder" and inner > 0 and inner % heads == 0 else heads * model.head_dim
 
 
 def _relative(
