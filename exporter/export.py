@@ -164,9 +164,6 @@ class _Export:
         if (kind := config.norm_kind) not in ("layer", "rms"):
             self._stages.say(f"without the fused engine for CPUs: it has no norm_kind {kind!r}")
             return None
-        if config.encoder.head_dim != config.decoder.head_dim:
-            self._stages.say("without the fused engine for CPUs: encoder and decoder have heads of different widths")
-            return None
         return parameter_table(self._checkpoint.model, models, directory / WEIGHTS, self._longest)
 
     def verify(self, directory: Path) -> VerificationReport:

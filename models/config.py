@@ -12,7 +12,7 @@ from txport.runtime.errors import InputError
 BANNED = -30000.0
 NORMS = ("post", "pre", "post_final")
 NORM_KINDS = ("layer", "rms", "power", "batch")
-POSITIONS = ("sinusoidal", "learned", "relative")
+POSITIONS = ("sinusoidal", "learned", "relative", "rotary")
 POSITION_TABLES = ("stack", "layer")
 FEED_FORWARDS = ("plain", "gated")
 LARGEST = 1 << 24  # no size of a model comes near; a product of two still fits 64 bits
@@ -77,7 +77,8 @@ class Config:
     )
     positions: str = _option(
         "sinusoidal",
-        "sinusoidal or learned positions, added to embeddings, or relative ones, added to scores (as T5)",
+        "sinusoidal or learned positions, added to embeddings, relative ones, added to scores (as T5), or rotary ones, "
+        "by which queries and keys are turned (as RoFormer)",
     )
     max_positions: int = _option(512, "longest source or target, in tokens")
     position_buckets: int = _option(32, "relative positions: how many biases a head has", added=True)
@@ -191,6 +192,8 @@ class Config:
         _require(self.d_model % 2 == 0, "d_model", self.d_model, "must be even")
         for heads in (self.heads, self.decoder_heads or self.heads) if self.head_dim is None else ():
             _require(self.d_model % heads == 0, "d_model", self.d_model, f"must be divisible by heads ({heads})")
+        for width in {self.encoder.head_dim, self.decoder.head_dim} if self.positions == "rotary" else ():
+            _require(width % 2 == 0, "head_dim", width, "must be even for rotary positions")
         if self.positions == "relative":
             buckets, least = self.position_buckets, self.position_buckets // 2 + 1
             _require(buckets >= 4 and buckets % 2 == 0, "position_buckets", buckets, "must be even and at least 4")

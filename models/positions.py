@@ -1,9 +1,10 @@
-"""Positions of tokens: sinusoids, which are added to embeddings, and relative positions, which are added to scores.
+"""Positions of tokens: sinusoids, added to embeddings; relative ones, added to scores; rotary ones, which turn queries.
 
-Shapes: n batch (1 for all alike), t queries, s keys, d d_model, h heads.
+Shapes: b or n batch (1 for all alike), t queries, s keys, d d_model, h heads, k head_dim.
 """
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,34 @@ def sinusoids(length: int, d_model: int) -> Tensor:
     table[:, 0::2] = torch.sin(position * frequency)
     table[:, 1::2] = torch.cos(position * frequency)
     return table.float()
+
+
+def rotations(length: int, head_dim: int) -> tuple[Tensor, Tensor]:
+    """Rotary positions of Su et al. (2021), arXiv:2104.09864, equation 34: cosines and sines, float32 `[length, k]`.
+
+    The numbers 2i and 2i + 1 of a query or key are a vector, which is turned by its position times 10000^(-2i / k). The
+    sine of the first is negative: so x is turned to x cos + x' sin, where x' is x with the two of each pair exchanged.
+    """
+    table = sinusoids(length, head_dim)
+    sines, cosines = table[:, 0::2], table[:, 1::2]
+    return cosines.repeat_interleave(2, dim=1), torch.stack([-sines, sines], dim=2).flatten(1)
+
+
+@lru_cache(maxsize=16)
+@torch.inference_mode(False)  # training may follow, and take them from the cache
+def _rotations(length: int, head_dim: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    cosines, sines = rotations(length, head_dim)
+    return cosines.to(device, dtype), sines.to(device, dtype)
+
+
+def rotated(x: Tensor, positions: Tensor | None = None) -> Tensor:
+    """Queries or keys `[b, h, t, k]` turned by their positions, int64 `[b]` where t is 1, else 0 and on."""
+    most = x.shape[2] if positions is None else int(positions.max()) + 1
+    # In steps of 256 positions, so that a search, whose every step is longer, computes few tables.
+    tables = _rotations(-(-most // 256) * 256, x.shape[3], x.device, x.dtype)
+    cosines, sines = (table[:most] if positions is None else table[positions][:, None, None] for table in tables)
+    exchanged = x.reshape(*x.shape[:3], -1, 2).flip(-1).flatten(3)
+    return x * cosines + exchanged * sines
 
 
 class RelativePositions(nn.Module):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from txport.models.config import Config, Side
 from txport.models.copying import CopyMechanism, Seen
 from txport.models.norms import NoNorm, new_norm
-from txport.models.positions import RelativePositions, sinusoids
+from txport.models.positions import RelativePositions, rotated, sinusoids
 
 KeyValue = tuple[Tensor, Tensor]  # each [b, h, s or c, k]
 
@@ -55,7 +55,7 @@ class AttentionMaps:
 
 
 class Embedding(nn.Module):
-    """Token embedding plus position, unless that is relative, then an optional norm, then dropout."""
+    """Token embedding plus position, unless that is relative or rotary, then an optional norm, then dropout."""
 
     def __init__(self, config: Config, tokens: nn.Embedding) -> None:
         super().__init__()
@@ -88,9 +88,10 @@ class Embedding(nn.Module):
 class Attention(nn.Module):
     """Multi-head attention (section 3.2.2). Keys and values are projected apart, so that they can be cached."""
 
-    def __init__(self, config: Config, side: Side) -> None:
+    def __init__(self, config: Config, side: Side, *, rotary: bool = False) -> None:
         super().__init__()
         self.heads = side.heads
+        self.rotary = rotary  # queries and keys are turned by their positions, which are 0 and on where none are given
         self.dropout = config.attention_dropout
         width = side.heads * side.head_dim
         self.query = nn.Linear(config.d_model, width, bias=config.attention_bias)
@@ -102,9 +103,15 @@ class Attention(nn.Module):
         """`[b, t, h * k]` -> `[b, h, t, k]`."""
         return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
 
-    def key_value(self, x: Tensor) -> KeyValue:
-        """Keys and values `[b, h, s, k]` of states `[b, s, d]`."""
-        return self.split_heads(self.key(x)), self.split_heads(self.value(x))
+    def queries(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
+        """Queries `[b, h, t, k]` of states `[b, t, d]`, at positions `[b]` where t is 1."""
+        queries = self.split_heads(self.query(x))
+        return rotated(queries, positions) if self.rotary else queries
+
+    def key_value(self, x: Tensor, positions: Tensor | None = None) -> KeyValue:
+        """Keys and values `[b, h, s, k]` of states `[b, s, d]`, at positions `[b]` where s is 1."""
+        keys = self.split_heads(self.key(x))
+        return rotated(keys, positions) if self.rotary else keys, self.split_heads(self.value(x))
 
     def forward(
         self,
@@ -113,6 +120,7 @@ class Attention(nn.Module):
         mask: Tensor | None = None,
         causal: bool = False,
         bias: Tensor | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
         """Attention of queries to keys: `[b, t, d]`.
 
@@ -122,8 +130,9 @@ class Attention(nn.Module):
             mask: bool, broadcastable to `[b, h, t, s]`, true where seen.
             causal: a query sees the keys up to its own position; there is no mask then.
             bias: added to the scores, float, broadcastable to `[b, h, t, s]`.
+            positions: of the queries, int64 `[b]`, where t is 1.
         """
-        query = self.split_heads(self.query(x))
+        query = self.queries(x, positions)
         key, value = key_value
         if bias is not None:
             mask = _causal_mask(query, key) if causal else mask
@@ -140,9 +149,10 @@ class Attention(nn.Module):
         mask: Tensor | None = None,
         causal: bool = False,
         bias: Tensor | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
         """Weights of the values in `forward`: softmax over keys, `[b, h, t, s]`, without dropout; float32 at least."""
-        query, key = self.split_heads(self.query(x)), key_value[0]
+        query, key = self.queries(x, positions), key_value[0]
         scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
         scores = scores if bias is None else scores + bias
         mask = _causal_mask(query, key) if causal else mask
@@ -196,7 +206,7 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.attention = Attention(config, config.encoder)
+        self.attention = Attention(config, config.encoder, rotary=config.positions == "rotary")
         self.attention_residual = Residual(config)
         self.feed_forward = FeedForward(config, config.encoder)
         self.feed_forward_residual = Residual(config)
@@ -212,7 +222,7 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.self_attention = Attention(config, config.decoder)
+        self.self_attention = Attention(config, config.decoder, rotary=config.positions == "rotary")
         self.self_attention_residual = Residual(config)
         self.cross_attention = Attention(config, config.decoder)
         self.cross_attention_residual = Residual(config)
@@ -241,13 +251,13 @@ class DecoderLayer(nn.Module):
 
         def attend(y: Tensor) -> Tensor:
             rows = torch.arange(len(positions), device=positions.device)
-            for stored, new in zip(cache, self.self_attention.key_value(y), strict=True):
+            for stored, new in zip(cache, self.self_attention.key_value(y, positions), strict=True):
                 stored[rows, :, positions] = new[:, :, 0]
             # Caches are allocated for the longest row; only the part that any row has reached is worth reading.
             reached = int(positions.max()) + 1
             seen = valid_mask(positions + 1, reached)
             past = (cache[0][:, :, :reached], cache[1][:, :, :reached])
-            return self.self_attention(y, past, seen, bias=bias)  # type: ignore[no-any-return]
+            return self.self_attention(y, past, seen, bias=bias, positions=positions)  # type: ignore[no-any-return]
 
         x = self.self_attention_residual(x, attend)
         return self._after_self_attention(x, cross, source_mask)
@@ -308,7 +318,7 @@ class Transformer(nn.Module):
                     nn.init.normal_(parameter, std=self.config.d_model**-0.5)
 
     def lengthen(self, length: int) -> None:
-        """Take sources and targets of at least `length` tokens: more sinusoids, while relative positions always do."""
+        """Take sources and targets of at least `length` tokens: more sinusoids; relative and rotary ones do always."""
         for embedding in (self.source_embedding, self.target_embedding):
             embedding.lengthen(length)
 

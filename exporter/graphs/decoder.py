@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from torch import nn
 from txport.exporter.graphs.copying import CrossAttention, write_mixture
-from txport.exporter.graphs.layers import write_embedding, write_feed_forward, write_relative_positions
+from txport.exporter.graphs.layers import Rotation, write_embedding, write_feed_forward, write_relative_positions
 from txport.exporter.graphs.lowerings import Beams, KeyValue, Lowering
 from txport.exporter.graphs.norms import foldable, remaining, write_norm
 from txport.exporter.graphs.tensors import ModelTensors, query_scale
@@ -36,7 +36,7 @@ def write_step(model: Transformer, lowering: type[Lowering], length: int, tensor
     positions, finished = w.inputs["positions"], w.inputs["finished"]
     read = write_embedding(w, model.target_embedding, length, w.inputs["token_ids"], positions)
     layers = Decoder(w, model, lowering(w, sizes), length)
-    logits, caches = layers.write(read, layers.key_values("self"))
+    logits, caches = layers.write(read, positions, layers.key_values("self"))
     token = w.op("Where", finished, model.config.pad_id, layers.lowering.best(logits, sizes.target_vocabulary))
     # Every output that a runtime binds over its input depends, by way of `token`, on all that reads the input.
     ended = w.op("Or", finished, w.op("Equal", token, model.config.eos_id))
@@ -61,7 +61,7 @@ def write_beams(model: Transformer, length: int, tensors: ModelTensors) -> ir.Mo
     ids, positions = (w.op("Reshape", w.inputs[name], [-1]) for name in ("token_ids", "positions"))
     read = write_embedding(w, model.target_embedding, length, ids, positions)
     layers = Decoder(w, model, Beams(w, sizes), length)
-    logits, caches = layers.write(read, layers.key_values("self"))
+    logits, caches = layers.write(read, positions, layers.key_values("self"))
     count = np.array([interface.most_top(sizes)], np.int64)
     best, best_ids = w.ops("TopK", 2, logits, count, axis=-1)
     best_ids.dtype = ir.DataType.INT64
@@ -94,10 +94,10 @@ class Decoder:
         names = ([f"{kind}_key_{layer}", f"{kind}_value_{layer}"] for layer in range(self._sizes.decoder_layers))
         return [(self._w.inputs[key], self._w.inputs[value]) for key, value in names]
 
-    def write(self, read: ir.Value, caches: Sequence[KeyValue]) -> tuple[ir.Value, list[KeyValue]]:
-        """Embeddings `[n, d]` -> logits `[n, v]`, logarithms for a model that copies, and the caches after them."""
+    def write(self, read: ir.Value, positions: ir.Value, caches: Sequence[KeyValue]) -> tuple[ir.Value, list[KeyValue]]:
+        """Embeddings `[n, d]` at positions `[n]` -> logits `[n, v]`, logarithms if the model copies, and the caches."""
         w, model = self._w, self._model
-        x, written, attentions = self._layers(read, caches)
+        x, written, attentions = self._layers(read, positions, caches)
         norm = foldable(model.decoder_norm) if self._folds_last else None
         logits = w.linear(x, w.tensors.linear(model.projection, norm=norm), "projection")
         if model.copying is not None:
@@ -111,7 +111,7 @@ class Decoder:
         return self._pre_norm and not config.tie_projection and not config.copies
 
     def _layers(
-        self, x: ir.Value, caches: Sequence[KeyValue]
+        self, x: ir.Value, positions: ir.Value, caches: Sequence[KeyValue]
     ) -> tuple[ir.Value, list[KeyValue], dict[int, CrossAttention]]:
         """x `[n, d]` -> `[n, d]`, the caches after it, and the cross-attention of each layer.
 
@@ -124,6 +124,8 @@ class Decoder:
         residual = y = x
         if self._pre_norm:
             y = write_norm(w, x, *next(norms))
+        config = self._model.config
+        rotation = Rotation(w, config, config.decoder, self._length, positions)
         caches_after = []
         attentions = {}
         parts = zip(layers, self.key_values("cross"), caches, self._biases(), strict=True)
@@ -131,7 +133,8 @@ class Decoder:
             own, folded = layer.self_attention, self._folded(layer)
             with w.module(f"layers.{index}"):
                 packed = w.tensors.linear(own.query, own.key, own.value, norm=folded[0], scale=query_scale(own))
-                context, cache = lowering.self_attention(w.linear(y, packed, "self_qkv"), cache, bias)
+                qkv = rotation.turned(w.linear(y, packed, "self_qkv"), [-1])
+                context, cache = lowering.self_attention(qkv, cache, bias)
                 caches_after.append(cache)
                 y = w.linear(context, w.tensors.linear(own.output), "self_output")
                 residual, y = self._add_norm(y, residual, *next(norms))
@@ -142,8 +145,7 @@ class Decoder:
                 context = w.linear(context, w.tensors.linear(other.output), "cross_output")
                 attentions[index] = CrossAttention(query, cross[0], context)
                 residual, y = self._add_norm(context, residual, *next(norms))
-                activation = self._model.config.activation
-                y = write_feed_forward(w, y, layer.feed_forward, folded[2], activation, w.linear)
+                y = write_feed_forward(w, y, layer.feed_forward, folded[2], config.activation, w.linear)
                 residual, y = self._add_norm(y, residual, *next(norms))
         # Pre-norm has applied its final norm by then, with the last addition.
         return y if self._pre_norm else write_norm(w, y, *next(norms)), caches_after, attentions

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 from torch import nn
 from txport.exporter.graphs.layers import (
+    Rotation,
     write_embedding,
     write_feed_forward,
     write_positions,
@@ -64,6 +65,18 @@ def stack_maps(w: Writer, weights: Sequence[ir.Value], tokens: ir.Value) -> ir.V
     return w.op("Where", w.op("Unsqueeze", tokens, [0, 2, 4]), stacked, 0.0)
 
 
+class _Scores(NamedTuple):
+    """The positions and padding in a layer's scores.
+
+    Attributes:
+        bias: broadcastable to `[b, h, s, s]`.
+        rotation: of queries and keys.
+    """
+
+    bias: ir.Value
+    rotation: Rotation
+
+
 class _States(NamedTuple):
     """The encoder's layers.
 
@@ -88,8 +101,10 @@ def _write_states(w: Writer, model: Transformer, length: int) -> _States:
     x = write_embedding(w, model.source_embedding, length, ids, positions)
     weights = []
     biases = _biases(w, model, length, positions, bias)
+    rotation = Rotation(w, model.config, model.config.encoder, length, positions)
     for index, layer in enumerate(model.encoder):
-        x, attention = _write_layer(w, f"layers.{index}", x, biases[index], layer, model.config)  # type: ignore[arg-type]
+        scores = _Scores(biases[index], rotation)
+        x, attention = _write_layer(w, f"layers.{index}", x, scores, layer, model.config)  # type: ignore[arg-type]
         weights.append(attention)
     return _States(x, tokens, bias, weights)
 
@@ -111,9 +126,9 @@ def _biases(w: Writer, model: Transformer, length: int, positions: ir.Value, bia
 
 
 def _write_layer(
-    w: Writer, name: str, x: ir.Value, bias: ir.Value, layer: EncoderLayer, config: Config
+    w: Writer, name: str, x: ir.Value, scores: _Scores, layer: EncoderLayer, config: Config
 ) -> tuple[ir.Value, ir.Value]:
-    """x `[b, s, d]`, bias broadcastable to `[b, h, s, s]` -> `[b, s, d]` and the weights `[b, h, s, s]`."""
+    """x `[b, s, d]` -> `[b, s, d]` and the weights `[b, h, s, s]`."""
     first, second = layer.attention_residual.norm, layer.feed_forward_residual.norm
 
     def feed_forward(y: ir.Value, norm: SharedNorm | None) -> ir.Value:
@@ -125,22 +140,23 @@ def _write_layer(
     with w.module(name):
         if config.norm == "pre":
             y = normalise(x, remaining(first), "attention")
-            y, weights = _write_attention(w, y, bias, layer.attention, foldable(first))
+            y, weights = _write_attention(w, y, scores, layer.attention, foldable(first))
             x = w.op("Add", x, y)
             y = normalise(x, remaining(second), "feed_forward")
             return w.op("Add", x, feed_forward(y, foldable(second))), weights
-        y, weights = _write_attention(w, x, bias, layer.attention, None)
+        y, weights = _write_attention(w, x, scores, layer.attention, None)
         x = normalise(w.op("Add", x, y), first, "attention")
         return normalise(w.op("Add", x, feed_forward(x, None)), second, "feed_forward"), weights
 
 
 def _write_attention(
-    w: Writer, x: ir.Value, bias: ir.Value, attention: Attention, norm: SharedNorm | None
+    w: Writer, x: ir.Value, scores: _Scores, attention: Attention, norm: SharedNorm | None
 ) -> tuple[ir.Value, ir.Value]:
     """x `[b, s, d]`, not normalised yet if there is a norm -> `[b, s, d]` and the weights `[b, h, s, s]`."""
     projections = attention.query, attention.key, attention.value
     qkv = w.linear_of_rows(x, w.tensors.linear(*projections, norm=norm, scale=query_scale(attention)), "qkv")
     head_dim = attention.query.out_features // attention.heads
+    qkv = scores.rotation.turned(qkv, [0, 0])
     heads = (
         w.op("Reshape", part, [0, 0, attention.heads, head_dim])
         for part in w.ops("Split", 3, qkv, axis=-1, num_outputs=3)
@@ -149,6 +165,6 @@ def _write_attention(
         w.op("Transpose", part, perm=perm)
         for part, perm in zip(heads, (_HEADS_FIRST, [0, 2, 3, 1], _HEADS_FIRST), strict=True)
     )
-    context, weights = attend(w, query, key, value, bias)
+    context, weights = attend(w, query, key, value, scores.bias)
     merged = w.op("Reshape", w.op("Transpose", context, perm=_HEADS_FIRST), [0, 0, attention.query.out_features])
     return w.linear_of_rows(merged, w.tensors.linear(attention.output), "output"), weights

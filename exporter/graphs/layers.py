@@ -1,12 +1,14 @@
 """Parts of both encoder and decoder: positions, embeddings and feed-forward networks."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import onnx_ir as ir
 from txport.exporter.graphs.norms import write_norm
 from txport.exporter.graphs.tensors import Linear
 from txport.exporter.graphs.writer import Writer
+from txport.models.config import Config, Side
 from txport.models.norms import SharedNorm
 from txport.models.positions import RelativePositions
 from txport.models.transformer import Embedding, FeedForward
@@ -53,6 +55,41 @@ def write_relative_positions(
         if tables == 1:
             return [biases] * relative.layers
         return list(w.ops("Split", tables, biases, axis=1, num_outputs=tables))
+
+
+class Rotation:
+    """Rotary positions of a stack's tokens; a model that has others is left as it is.
+
+    Args:
+        w: of the graph.
+        config: of the model.
+        side: whose heads are turned.
+        length: most tokens of a sequence.
+        positions: of the tokens, int64 `[...]` below `length`.
+    """
+
+    def __init__(self, w: Writer, config: Config, side: Side, length: int, positions: ir.Value) -> None:
+        self._w = w
+        self._heads, self._head_dim = side.heads, side.head_dim
+        self._tables: list[ir.Value] = []
+        if config.positions != "rotary":
+            return
+        with w.module("rotary_positions"):
+            # Values are turned by the position 0, which is not at all: so the packed projections need not be parted.
+            rows = w.op("Mul", w.op("Unsqueeze", positions, [-1]), np.array([1, 1, 0], np.int64))
+            for name, table in zip(("cosines", "sines"), w.tensors.rotations(side.head_dim, length), strict=True):
+                of_tokens = w.op("Gather", w.weight(name, table), rows)  # [..., 3, k]
+                self._tables.append(w.op("Unsqueeze", of_tokens, [-2]))
+
+    def turned(self, qkv: ir.Value, batch: Sequence[int]) -> ir.Value:
+        """Packed projections `[..., 3 * h * k]` with queries and keys turned; `batch` is `...` as Reshape reads it."""
+        if not self._tables:
+            return qkv
+        w, (cosines, sines) = self._w, self._tables
+        x = w.op("Reshape", qkv, [*batch, 3, self._heads, self._head_dim])
+        exchanged = w.op("Gather", x, np.arange(self._head_dim).reshape(-1, 2)[:, ::-1].flatten(), axis=-1)
+        x = w.op("Add", w.op("Mul", x, cosines), w.op("Mul", exchanged, sines))
+        return w.op("Reshape", x, [*batch, 3 * self._heads * self._head_dim])
 
 
 def write_feed_forward(

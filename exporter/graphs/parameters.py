@@ -17,7 +17,7 @@ from torch import Tensor
 from txport.exporter.graphs.int8 import quantised
 from txport.exporter.graphs.tensors import query_scale
 from txport.exporter.graphs.weights import ALIGNMENT, INLINE
-from txport.models.positions import RelativePositions
+from txport.models.positions import RelativePositions, rotations
 from txport.models.transformer import Attention, Transformer
 from txport.runtime.bundle.parameters import Architecture, Parameter, Parameters, ParameterType
 
@@ -70,6 +70,10 @@ def _parameters(model: Transformer, longest: int) -> Iterator[tuple[str, Float32
     tables = {
         f"{name}.weight": module for name, module in model.named_modules() if isinstance(module, RelativePositions)
     }
+    if model.config.positions == "rotary":
+        for stack, side in (("encoder", model.config.encoder), ("decoder", model.config.decoder)):
+            for part, table in zip(("cosines", "sines"), rotations(longest, side.head_dim), strict=True):
+                yield f"{stack}_rotations.{part}", table.numpy()
     tensors = {**model.state_dict(keep_vars=True), **dict(model.named_buffers())}
     for name, tensor in tensors.items():
         value: Tensor = tensor.detach()

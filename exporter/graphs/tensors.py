@@ -13,7 +13,7 @@ import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 from txport.models.norms import SharedNorm
-from txport.models.positions import RelativePositions
+from txport.models.positions import RelativePositions, rotations
 from txport.models.transformer import Attention
 
 Float32 = npt.NDArray[np.float32]
@@ -50,6 +50,13 @@ class ModelTensors:
         rows = length if positions.causal else 2 * length - 1
         tables, _, heads = positions.weight.shape
         return self._tensor((id(positions), length), (rows, tables * heads), lambda: _array(positions.table(length)))
+
+    def rotations(self, head_dim: int, length: int) -> tuple[ir.LazyTensor, ir.LazyTensor]:
+        """Cosines and sines of rotary positions `[length, k]`."""
+        shape = length, head_dim
+        key: Hashable = ("rotations", *shape)
+        cosines = self._tensor((key, "cosines"), shape, lambda: _array(rotations(*shape)[0]))
+        return cosines, self._tensor((key, "sines"), shape, lambda: _array(rotations(*shape)[1]))
 
     def affine(self, norm: SharedNorm) -> tuple[ir.LazyTensor, ir.LazyTensor]:
         """Scale and shift `[d]` of a norm that is affine."""

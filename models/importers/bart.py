@@ -15,7 +15,13 @@ from txport.models.importers.imported import Imported, ImportOptions, TokenizerP
 from txport.models.importers.layers import OFFSET
 from txport.models.importers.settings import read_json
 from txport.models.importers.tokenizers.byte_level import byte_level_tokenizer
-from txport.models.importers.tokenizers.languages import CODES, chosen_language, default_languages, refuse_languages
+from txport.models.importers.tokenizers.languages import (
+    CODES,
+    chosen_language,
+    default_languages,
+    refuse_languages,
+    stated_language,
+)
 from txport.models.importers.tokenizers.multilingual import (
     UNK,
     SharedTokenizer,
@@ -104,12 +110,32 @@ def _languages(model: HuggingFaceModel, ours: Config, options: ImportOptions) ->
     """mBART's; the decoder of the first one, and PLBart's, starts from the target language, fixed so by the import."""
     codes, fifty = _codes(model, ours)
     tokenizer = sentencepiece_files(model.directory, ours.source_vocabulary, codes)
-    source, target = default_languages(model, options, tokenizer.languages, forced=fifty)
     if fifty:
+        source, target = default_languages(model, options, tokenizer.languages, forced=True)
         languages = Languages(tokenizer.languages, tokenizer.languages, source, target, False)
         return ours, described(tokenizer, ("source_language",), (ours.eos_id,), ("target_language",), languages)
-    name = chosen_language(options.target_language, tokenizer.languages, "target", model.directory)
-    if name is not None:
-        ours = replace(ours, bos_id=tokenizer.languages[name])
+    ours = _start(model, ours, options, tokenizer)
+    forced = model.generation("forced_bos_token_id")
+    prefix = (forced,) if type(forced) is int and options.target_language is None else ()
+    stated = read_json(model.directory / "tokenizer_config.json", optional=True)
+    silent = codes == CODES["base"] and stated.get("src_lang") is None
+    if silent and options.source_language is None:
+        # As Hugging Face's tokenizer has it, and so all models that were trained with it as it is published.
+        model.notes.append("texts say no language, as tokenizer_config.json has it: --source-language chooses one")
+        return ours, described(tokenizer, (), (ours.eos_id,), prefix, None)
+    source, _ = default_languages(model, options, tokenizer.languages, forced=False)
     languages = Languages(tokenizer.languages, {}, source, None, False)
-    return ours, described(tokenizer, (), (ours.eos_id, "source_language"), (), languages)
+    return ours, described(tokenizer, (), (ours.eos_id, "source_language"), prefix, languages)
+
+
+def _start(model: HuggingFaceModel, ours: Config, options: ImportOptions, tokenizer: SharedTokenizer) -> Config:
+    """The config with the language that answers start from: the user's, else what `generate` takes, else tgt_lang.
+
+    Raises:
+        InputError: the language is unknown, or nothing says one.
+    """
+    languages = tokenizer.languages
+    stated = model.generation("decoder_start_token_id") is not None
+    name = options.target_language or (None if stated else stated_language(model.directory, "tgt_lang", languages))
+    name = chosen_language(name, languages, "target", model.directory, required=not stated)
+    return ours if name is None else replace(ours, bos_id=languages[name])

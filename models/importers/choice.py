@@ -8,7 +8,7 @@ from txport.models.hub.source import fetch
 from txport.models.importers.bart import import_bart
 from txport.models.importers.fairseq import import_fairseq
 from txport.models.importers.imported import Imported, ImportOptions
-from txport.models.importers.m2m100 import import_m2m100, import_seamless, import_small100
+from txport.models.importers.m2m100 import import_m2m100, import_seamless, import_small100, m2m100_kind
 from txport.models.importers.marian import import_marian
 from txport.models.importers.opennmt import import_opennmt
 from txport.models.importers.pegasus import import_pegasus
@@ -124,6 +124,8 @@ def _from_file(file: Path) -> str:
 def _from_config(config: Path) -> str:
     value = read_json(config)
     kind = value.get("model_type")
+    if kind == "m2m_100":
+        return m2m100_kind(config.parent, value)
     if isinstance(kind, str) and kind in _MODEL_TYPES:
         return _MODEL_TYPES[kind]
     if "format_version" in value:

@@ -5,8 +5,9 @@ SeamlessM4T's text to text (2023, arXiv:2308.11596) is NLLB under other names. S
 arXiv:2210.11621) is M2M100 with the language of the answer before a text, and answers that begin with their words.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from txport.models.config import Config
 from txport.models.hub.source import SMALL100_MARK
@@ -23,6 +24,7 @@ from txport.models.importers.tokenizers.multilingual import (
     without_tokenizer,
 )
 from txport.runtime.bundle.tokenizer_schema import Languages, ids_only
+from txport.runtime.errors import CheckpointError
 
 # What a SeamlessM4T has for other tasks than text to text.
 _SPEECH = ("speech_encoder.", "t2u_model.", "vocoder.")
@@ -35,6 +37,28 @@ _SEAMLESS = LayerNames(
 )
 
 
+# SMaLL-100's encoder and decoder layers; no published M2M100 has so few in its decoder alone.
+_SMALL100_LAYERS = (12, 3)
+
+
+def m2m100_kind(directory: Path, config: Mapping[str, Any]) -> str:
+    """ "small100" or "m2m100", whose files differ in nothing else than the code beside them or their tokenizer's name.
+
+    Raises:
+        CheckpointError: it has the shape of SMaLL-100, and nothing says which it is.
+    """
+    stated = read_json(directory / "tokenizer_config.json", optional=True).get("tokenizer_class")
+    if (directory / SMALL100_MARK).is_file() or "small100" in str(stated).lower():
+        return "small100"
+    layers = config.get("encoder_layers"), config.get("decoder_layers")
+    if layers == _SMALL100_LAYERS and "Nllb" not in str(stated):
+        raise CheckpointError(
+            f"{directory} has the layers of SMaLL-100, whose texts begin with the language of the answer, but neither "
+            f"{SMALL100_MARK} nor its tokenizer's name: say --from small100, or --from m2m100 if it is another model"
+        )
+    return "m2m100"
+
+
 def import_m2m100(directory: Path, options: ImportOptions) -> Imported:
     """Understand a directory that Hugging Face's M2M100ForConditionalGeneration wrote.
 
@@ -44,8 +68,7 @@ def import_m2m100(directory: Path, options: ImportOptions) -> Imported:
     """
     model = HuggingFaceModel(directory)
     ours = _mapped(model, (f"{model.prefix}encoder", f"{model.prefix}decoder"), FAIRSEQ, UNK)
-    answers_only = (directory / SMALL100_MARK).is_file()
-    return _imported(model, ours, options, _small100 if answers_only else _tokenizer)
+    return _imported(model, ours, options, _tokenizer)
 
 
 def import_small100(directory: Path, options: ImportOptions) -> Imported:

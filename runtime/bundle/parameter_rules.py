@@ -16,6 +16,7 @@ _LARGEST_SIZE = 2**31 - 1
 _SCALE_BYTES = 4
 _PARTS = ("weight", "bias")
 _ATTENTION = ("query", "key", "value")
+_ROTATION = ("cosines", "sines")
 
 
 @dataclass(frozen=True)
@@ -78,24 +79,27 @@ def _expected(
     width, parts = model.d_model, _PARTS if architecture.norm_kind == "layer" else _PARTS[:1]
     normed = any(f"{side}_embedding.norm.{part}" in tensors for side in ("source", "target") for part in _PARTS)
     relative = any(f"{side}_positions.weight" in tensors for side in ("encoder", "decoder"))
+    rotary = any(f"{side}_rotations.{part}" in tensors for side in ("encoder", "decoder") for part in _ROTATION)
     sides = (
         ("source", model.source_vocabulary, dimensions.source),
         ("target", model.target_vocabulary, dimensions.target),
     )
     for side, vocabulary, length in sides:
         yield Expected(f"{side}_embedding.tokens.weight", (vocabulary, width), True, side == "source")
-        if not relative:
+        if not relative and not rotary:
             yield Expected(f"{side}_embedding.positions", ("positions", width), least=length.max)
         if normed:
             yield from _norm(f"{side}_embedding.norm", width, parts)
     stacks = (
-        ("encoder", model.encoder_layers, model.encoder_heads or model.heads, ("attention",)),
-        ("decoder", model.decoder_layers, model.heads, ("self_attention", "cross_attention")),
+        ("encoder", model.encoder_layers, model.encoder_heads or model.heads, dimensions.source, ("attention",)),
+        ("decoder", model.decoder_layers, model.heads, dimensions.target, ("self_attention", "cross_attention")),
     )
-    for stack, layers, heads, attentions in stacks:
+    for stack, layers, heads, length, attentions in stacks:
         if relative:
             yield from _relative(stack, layers, heads, tensors, dimensions)
-        inner = heads * model.head_dim
+        inner = _inner(stack, heads, model, tensors)
+        for part in _ROTATION if rotary else ():
+            yield Expected(f"{stack}_rotations.{part}", ("positions", inner // heads), least=length.max)
         for layer in range(layers):
             for attention in attentions:
                 yield from _attention(f"{stack}.{layer}.{attention}", inner, width)
@@ -106,6 +110,13 @@ def _expected(
             yield from _norm(f"{stack}_norm", width, parts)
     yield Expected("projection.weight", (model.target_vocabulary, width), True, True)
     yield Expected("projection.bias", (model.target_vocabulary,), optional=True)
+
+
+def _inner(stack: str, heads: int, model: ModelSizes, tensors: Mapping[str, Parameter]) -> int:
+    """The width of all heads of a stack; that of the encoder's heads is what its first tensor says."""
+    first = tensors.get("encoder.0.attention.query.weight")
+    inner = first.shape[0] if first is not None and first.shape else 0
+    return inner if stack == "encoder" and inner > 0 and inner % heads == 0 else heads * model.head_dim
 
 
 def _relative(

@@ -1,11 +1,11 @@
 """The field `parameters` of manifest.json: where each tensor of the model lies in the file of weights, in which form.
 
-Graphs pack and fold their weights. An engine without graphs, which knows the arithmetic of the Transformer,
-finds the same bytes by this table, under the names of the model's state dict (`txport.models.transformer`). Sinusoidal
+Graphs pack and fold their weights. An engine without graphs, which knows the arithmetic of the Transformer, finds the
+same bytes by this table, under the names of the model's state dict (`txport.models.transformer`). Sinusoidal
 positions are stored as learned ones are; relative ones as `RelativePositions.table` has them, a row for each distance
-and a column for each head, of one layer or of all. Weight and bias of every `query` are stored times head_dim^-0.5, as
-the graphs have them. Where `source_embedding.tokens.weight` or `projection.weight` is missing, it is the same tensor as
-`target_embedding.tokens.weight`.
+and a column for each head, of one layer or of all; rotary ones as `rotations` has them, for each stack. Weight and
+bias of every `query` are stored times head_dim^-0.5, as the graphs have them. Where `source_embedding.tokens.weight`
+or `projection.weight` is missing, it is the same tensor as `target_embedding.tokens.weight`.
 """
 
 from dataclasses import dataclass, field

@@ -45,6 +45,8 @@ def record(
     numbers: Callable[[Sequence[list[int]], Tensor], tuple[Tensor, Tensor]],
     ids: tuple[int, int],
     beams: Sequence[list[int]] = (),
+    *,
+    weights: bool = True,
 ) -> None:
     """Write one model.
 
@@ -59,6 +61,7 @@ def record(
             reads.
         ids: pad, and what the decoder reads first.
         beams: ids for each source by the settings of `config`; empty ones are not compared.
+        weights: write them, too.
     """
     pad, first = ids
     leads = []
@@ -81,10 +84,10 @@ def record(
             made[row, : len(rows[index])] = torch.tensor(rows[index])
         return made.short()
 
-    weights = {
+    state = {
         f"weights.{key}": (value[:POSITIONS] if key.endswith("pe.pe") else value.half()).clone()
         for key, value in model.state_dict().items()
-        if value.dtype == torch.float32
+        if weights and value.dtype == torch.float32
     }
     model.double()
     memory, logits = numbers([sources[i] for i in kept[:ROWS]], targets)
@@ -99,7 +102,7 @@ def record(
     if beams:
         tensors["beams"] = table(beams)
     described = {"package": package, "config": json.dumps(config, default=lambda value: {"Namespace": vars(value)})}
-    save_file({name: value.contiguous() for name, value in (weights | tensors).items()}, FOLDER / name, described)
+    save_file({name: value.contiguous() for name, value in (state | tensors).items()}, FOLDER / name, described)
 
 
 def rounded(model: nn.Module) -> None:

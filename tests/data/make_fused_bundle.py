@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from txport.models.positions import rotations
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.interface import decoder_step, encoder
 from txport.runtime.bundle.manifest import FORMAT_VERSION, WEIGHTS, Manifest, list_files
@@ -22,6 +23,11 @@ def write_fused_bundle(directory: Path, model: Transformer, form: Form = "float3
     for side, stack in (("source_embedding", "encoder"), ("target_embedding", "decoder")):
         if config.positions == "relative":
             tensors[f"{stack}_positions.weight"] = getattr(model, f"{stack}_positions").table(longest).detach().numpy()
+        elif config.positions == "rotary":
+            for part, table in zip(
+                ("cosines", "sines"), rotations(longest, getattr(config, stack).head_dim), strict=True
+            ):
+                tensors[f"{stack}_rotations.{part}"] = table.numpy()
         else:
             tensors[f"{side}.positions"] = getattr(model, side).positions.detach().numpy()
     shared = {name for name, tied in zip(TIED, (config.share_embeddings, config.tie_projection), strict=True) if tied}
@@ -40,8 +46,8 @@ def write_fused_bundle(directory: Path, model: Transformer, form: Form = "float3
             if name in shared:
                 continue
             if ".query." in name:
-                values = values * np.float32(config.decoder.head_dim**-0.5)
-            matrix = values.ndim == 2 and "positions" not in name
+                values = values * np.float32(getattr(config, name.split(".")[0]).head_dim ** -0.5)
+            matrix = values.ndim == 2 and "positions" not in name and "rotations" not in name
             dtype: ParameterType = form if matrix else "float32"
             scales = None
             if dtype == "int8":

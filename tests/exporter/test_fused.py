@@ -34,6 +34,8 @@ SOURCES = st.lists(SOURCE, min_size=1, max_size=20)
 # What FUSED lacks: heads that fill no vector, widths that no vector divides, layers of any number.
 MORE: dict[str, dict[str, Any]] = {
     "one_head": {"heads": 1, "ffn": 100},
+    "rotary_pairs": {"positions": "rotary", "head_dim": 10, "decoder_heads": 3},
+    "wide_decoder": {"heads": 8, "decoder_heads": 2, "positions": "rotary"},
     "narrow_heads": {"heads": 16, "activation": "gelu"},
     "odd_sizes": {"d_model": 36, "heads": 6, "ffn": 50, "source_vocabulary": 70, "target_vocabulary": 65,
                   "share_embeddings": False, "projection_bias": True, "tie_projection": False},

@@ -1,4 +1,4 @@
-"""Bundles of T5's family: relative positions, gates and sides of their own, in every lowering and every precision."""
+"""Bundles of T5's family, and of rotary positions: gates and sides of their own, in every lowering and precision."""
 
 import json
 import os
@@ -28,7 +28,9 @@ MODELS = {
     "t5": T5,
     "umt5": {**T5, "position_tables": "layer", "feed_forward": "gated", "activation": "gelu_tanh"},
     "sides": {"heads": 2, "decoder_heads": 4, "head_dim": 16, "decoder_ffn": 48, "encoder_layers": 3},
+    "rotary": {"positions": "rotary", "heads": 2, "decoder_heads": 4},
 }
+T5_MODELS = ["t5", "umt5", "sides"]
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -42,7 +44,8 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 def bundle(checkpoint: Path) -> Path:
     """Verified in float32, with every lowering and the optional graphs."""
     output = checkpoint.with_name("bundle")
-    report = export_bundle(checkpoint, output, ExportOptions(attention=True, sentences=24, singles=2))
+    sentences = 8 if checkpoint.name == "rotary" else 24
+    report = export_bundle(checkpoint, output, ExportOptions(attention=True, sentences=sentences, singles=2))
     assert report is not None and report.passed
     return output
 
@@ -59,11 +62,17 @@ def test_every_lowering_says_the_same(bundle: Path) -> None:
     assert all(other == found[0] for other in found)
 
 
-def test_no_graph_has_a_logarithm_for_positions(bundle: Path) -> None:
-    """A step looks the biases of all layers up once; there is a lookup of the token besides."""
+def test_no_graph_has_a_logarithm_for_positions(checkpoint: Path, bundle: Path) -> None:
+    """A step looks the biases of all layers up once, or cosines and sines; there is a lookup of the token besides.
+
+    Rotary positions exchange the two of each pair by one more in each layer.
+    """
+    config = Manifest.load(bundle).model
+    layers = {"encoder": config.encoder_layers, "decoder": config.decoder_layers}
     for graph in ("encoder", "encoder_attention", *(f"decoder_step.{lowering}" for lowering in LOWERINGS)):
         found = operators(bundle, graph)
-        assert found["Log"] == 0 and found["Gather"] == 2
+        lookups = 3 + layers[graph[:7]] if checkpoint.name == "rotary" else 2
+        assert found["Log"] == 0 and found["Gather"] == lookups
 
 
 @pytest.mark.skipif("TXPORT_CPP_BUILD" not in os.environ, reason="needs the C++ build: make cpp")
@@ -97,21 +106,22 @@ def test_cpp_reads_and_writes_bytes_as_python_does(tmp_path: Path) -> None:
     assert len({token for line in expected for token in json.loads(line)["ids"]}) > 10
 
 
+@pytest.mark.parametrize("checkpoint", T5_MODELS, indirect=True)
 def test_int8_is_verified(checkpoint: Path, tmp_path: Path) -> None:
     options = ExportOptions(int8=True, lowerings=("ort",), sentences=64, singles=2)
     report = export_bundle(checkpoint, tmp_path / "int8", options)
     assert report is not None and report.passed
 
 
+@pytest.mark.parametrize("checkpoint", T5_MODELS, indirect=True)
 def test_float16_is_verified(checkpoint: Path, tmp_path: Path) -> None:
     report = export_bundle(checkpoint, tmp_path / "half", ExportOptions(float16=True, sentences=24, singles=2))
     assert report is not None and report.passed
 
 
+@pytest.mark.parametrize("checkpoint", ["t5", "umt5"], indirect=True)
 def test_float16_of_activations_beyond_its_range(checkpoint: Path, tmp_path: Path) -> None:
     """What the feed-forward layers add is far beyond 65,504, as in large T5s: those layers and sums become islands."""
-    if checkpoint.name == "sides":
-        pytest.skip("LayerNorm after an embedding of this size: not T5")
     loaded, huge = load_checkpoint(checkpoint), 2.0**17
     with torch.no_grad():
         for name, parameter in loaded.model.named_parameters():

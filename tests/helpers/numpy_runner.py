@@ -35,6 +35,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         **{"heads": 2, "decoder_heads": 4, "head_dim": 16},
     },
     "relative_odd": {"positions": "relative", "head_dim": 12, "decoder_heads": 3},
+    "rotary": {"positions": "rotary", "norm": "pre", "heads": 2, "decoder_heads": 4},
     "copies": {"copy_heads": ((1, 0), (0, 3)), "norm": "pre", "projection_bias": True},
 }
 

@@ -72,8 +72,7 @@ def default_languages(
     Raises:
         InputError: a language is unknown, or there must be a target language and none is stated anywhere.
     """
-    stated = read_json(model.directory / "tokenizer_config.json", optional=True)
-    own, other = (_stated(stated.get(name), languages) for name in ("src_lang", "tgt_lang"))
+    own, other = (stated_language(model.directory, field, languages) for field in ("src_lang", "tgt_lang"))
     english = next((name for name in _ENGLISH if name in languages), None)
     source = options.source_language or own or english
     source = chosen_language(source, languages, "source", model.directory, required=True)
@@ -84,8 +83,9 @@ def default_languages(
     return source, chosen_language(target or other, languages, "target", model.directory, required=True)
 
 
-def _stated(name: object, languages: Mapping[str, int]) -> str | None:
-    """A language as tokenizer_config.json writes it, perhaps as its token."""
+def stated_language(directory: Path, field: str, languages: Mapping[str, int]) -> str | None:
+    """A language in a field of tokenizer_config.json, perhaps as its token; None if it is none of `languages`."""
+    name = read_json(directory / "tokenizer_config.json", optional=True).get(field)
     known = name if name in languages else language_of(str(name))
     return str(known) if known in languages else None
 

@@ -34,7 +34,7 @@ def completed(model: bytes, known: Iterable[str], wanted: Iterable[str]) -> byte
     missing = sorted(set(wanted) - set(known))
     score_and_type = bytes([2 << 3 | 5]) + struct.pack("<f", 0.0) + bytes([3 << 3, _UNUSED])
     # Fields of a repeated message may be anywhere in a protobuf file, also at its end.
-    return model + b"".join(_field(1, _field(1, piece.encode()) + score_and_type) for piece in missing)
+    return model + b"".join(proto_field(1, proto_field(1, piece.encode()) + score_and_type) for piece in missing)
 
 
 def without_rule_file(model: bytes) -> bytes:
@@ -42,7 +42,7 @@ def without_rule_file(model: bytes) -> bytes:
     parts = []
     for number, whole, content in _fields(model):
         if number == _NORMALIZER_SPEC:
-            whole = _field(number, b"".join(inner for name, inner, _ in _fields(content) if name != _RULE_TSV))
+            whole = proto_field(number, b"".join(inner for name, inner, _ in _fields(content) if name != _RULE_TSV))
         parts.append(whole)
     return b"".join(parts)
 
@@ -75,8 +75,14 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
             return value, at
 
 
-def _field(number: int, data: bytes) -> bytes:
+def proto_field(number: int, data: bytes) -> bytes:
+    """A field of a protobuf message that holds text, bytes or a message."""
     return bytes([number << 3 | 2]) + _varint(len(data)) + data
+
+
+def proto_number(number: int, value: int) -> bytes:
+    """A field that holds an integer of 32 bits."""
+    return _varint(number << 3) + _varint(value % (1 << 64))
 
 
 def _varint(value: int) -> bytes:

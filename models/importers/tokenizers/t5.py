@@ -1,6 +1,8 @@
 """Tokenizers of T5's family and of Pegasus: SentencePiece whose special ids leave no text, bytes, or byte-level BPE."""
 
+import json
 import re
+import struct
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +16,13 @@ from txport.models.importers.tokenizers.byte_level import byte_level_tokenizer
 from txport.models.importers.tokenizers.languages import chosen_language, refuse_languages
 from txport.models.importers.tokenizers.multilingual import SharedTokenizer, described
 from txport.models.importers.tokenizers.pieces import pieces_of
+from txport.models.importers.tokenizers.unigram import sentencepiece_of
 from txport.models.importers.tokenizers.vocabulary import read_bytes, vocabulary_bytes
 from txport.runtime.bundle.tokenizer_schema import Languages, TokenizerDescription, TokenizerFiles, ids_only
 from txport.runtime.errors import CheckpointError
 
 SPM = ("spiece.model", "spm.model", "sentencepiece.model")
+_JSON = "tokenizer.json"
 # MADLAD's (and mT5's fine-tunes') way to say the language of an answer, at the beginning of a text.
 _LANGUAGE = re.compile(r"<2([A-Za-z_]+)>")
 _PEGASUS_OFFSET = 103
@@ -38,11 +42,14 @@ def t5_tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOptions) 
         refuse_languages(options, model.directory)
         return ours, _bytes(model, ours)
     if spm := next((model.directory / name for name in SPM if (model.directory / name).is_file()), None):
-        return _sentencepiece(spm, ours, options)
+        return _sentencepiece(spm, read_bytes(spm), ours, options)
     if (model.directory / "merges.txt").is_file():
         refuse_languages(options, model.directory)
         return ours, _byte_level(model, ours)
-    return ours, _of_tokenizers(model.directory, ours, options)
+    file, spm_of_json = _of_json(model)
+    if spm_of_json is not None:
+        return _sentencepiece(file, spm_of_json, ours, options)
+    return ours, _of_tokenizers(model, ours, options)
 
 
 def pegasus_tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOptions) -> TokenizerParts:
@@ -56,16 +63,18 @@ def pegasus_tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOpti
         return TokenizerParts(ids_only(ours.eos_id))
     refuse_languages(options, model.directory)
     spm = model.directory / SPM[0]
-    if not spm.is_file() and (model.directory / "tokenizer.json").is_file():
-        return _of_tokenizers(model.directory, ours, options)
+    if not spm.is_file() and (model.directory / _JSON).is_file():
+        file, spm_of_json = _of_json(model)
+        if spm_of_json is None:
+            return _of_tokenizers(model, ours, options)
+        return _parts(file, spm_of_json, _without_special(spm_of_json, file), ours, (), None)
     data = read_bytes(spm)
     table = _without_special(data, spm)
     offset = read_json(model.directory / "tokenizer_config.json", optional=True).get("offset", _PEGASUS_OFFSET)
     return _parts(spm, data, [*[None] * offset, *table], ours, (), None)
 
 
-def _sentencepiece(spm: Path, ours: Config, options: ImportOptions) -> tuple[Config, TokenizerParts]:
-    data = read_bytes(spm)
+def _sentencepiece(spm: Path, data: bytes, ours: Config, options: ImportOptions) -> tuple[Config, TokenizerParts]:
     table = _without_special(data, spm)
     processor = sentencepiece.SentencePieceProcessor(model_proto=data)
     ids = {match[1]: i for i, piece in enumerate(table) if (match := _LANGUAGE.fullmatch(piece or ""))}
@@ -73,7 +82,7 @@ def _sentencepiece(spm: Path, ours: Config, options: ImportOptions) -> tuple[Con
     default = chosen_language(options.target_language, ids, "target", spm.parent)
     languages = Languages({}, ids, None, default, False) if ids else None
     before: tuple[int, ...] = ()
-    if ids:
+    if ids and spm.name != _JSON:  # `tokenizers` reads them before it looks for words
         name, token = next(iter(ids.items()))
         before = tuple(int(i) for i in processor.encode(f"<2{name}>") if i != token)  # the "▁" of a text's beginning
     for name in ids:
@@ -122,14 +131,32 @@ def _byte_level(model: HuggingFaceModel, ours: Config) -> TokenizerParts:
     return described(tokenizer, (model.token("bos_token_id"),), (ours.eos_id,), (), None)
 
 
-def _of_tokenizers(directory: Path, ours: Config, options: ImportOptions) -> TokenizerParts:
-    """tokenizer.json, which is all that transformers 5 writes; for Python only."""
-    refuse_languages(options, directory)
-    file = directory / "tokenizer.json"
+def _of_json(model: HuggingFaceModel) -> tuple[Path, bytes | None]:
+    """tokenizer.json, which is all that transformers 5 writes, and the SentencePiece model that it says, if any.
+
+    Raises:
+        CheckpointError: it is missing or damaged.
+    """
+    file = model.directory / _JSON
     if not file.is_file():
         raise CheckpointError(
-            f"{directory} holds neither {SPM[0]} nor {file.name}: copy it too, or give --no-tokenizer"
+            f"{model.directory} holds neither {SPM[0]} nor {_JSON}: copy it too, or give --no-tokenizer"
         )
+    try:
+        return file, sentencepiece_of(read_bytes(file))
+    except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+        raise CheckpointError(f"{file} is no tokenizer ({error!r}): copy it again, or give --no-tokenizer") from None
+
+
+def _of_tokenizers(model: HuggingFaceModel, ours: Config, options: ImportOptions) -> TokenizerParts:
+    """A tokenizer.json that SentencePiece cannot follow; byte-level BPE, as CodeT5's, is for C++ too."""
+    directory = model.directory
+    refuse_languages(options, directory)
     data = byte_level_tokenizer(directory, ours.source_vocabulary)
+    value = json.loads(data)
+    if (value.get("post_processor") or {}).get("type") == "RobertaProcessing":
+        return _byte_level(model, ours)
+    if value["model"].get("type") != "BPE":
+        model.notes.append(f"{_JSON} is not what SentencePiece does: texts need Python, or {SPM[0]} beside it")
     names = TokenizerFiles("tokenizer/tokenizer.json", None)
-    return described(SharedTokenizer("tokenizers", names, {file.name: data}, {}), (), (ours.eos_id,), (), None)
+    return described(SharedTokenizer("tokenizers", names, {_JSON: data}, {}), (), (ours.eos_id,), (), None)

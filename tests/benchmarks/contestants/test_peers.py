@@ -65,6 +65,7 @@ def test_ctranslate2_agrees_with_a_t5(fields: dict[str, Any], tmp_path: Path) ->
     pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install 'txport[dev]'")
     from txport.benchmarks.contestants.ctranslate2 import CTranslate2Backend
     from txport.benchmarks.contestants.ctranslate2_weights import write_ctranslate2
+    from txport.runtime.errors import InputError
 
     biases = {"attention_bias": False, "feed_forward_bias": False, "scale_embedding": False}
     t5 = {"norm": "pre", "norm_kind": "rms", "positions": "relative", "head_dim": 24, "position_buckets": 8}
@@ -73,6 +74,8 @@ def test_ctranslate2_agrees_with_a_t5(fields: dict[str, Any], tmp_path: Path) ->
     write_ctranslate2(model, tmp_path / "model")
     backend = CTranslate2Backend(str(tmp_path / "model"), "cpu", "float32", 3)
     assert answers(backend, {"intra": "1", "inter": "1", "rows": "4"}, 61) == reference(tmp_path / "checkpoint")
+    with pytest.raises(InputError, match="no rotary positions are written for CTranslate2 here"):
+        write_ctranslate2(random_model(positions="rotary"), tmp_path / "other")
 
 
 @pytest.fixture(params=["pre_norm", "post_norm"])

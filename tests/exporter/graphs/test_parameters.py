@@ -17,6 +17,7 @@ from txport.exporter.graphs.parameters import parameter_table
 from txport.exporter.graphs.weights import INLINE
 from txport.exporter.graphs.write import write_all
 from txport.models.config import preset
+from txport.models.positions import rotations
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.parameter_rules import parameter_faults
 from txport.runtime.bundle.parameters import WEIGHTS, Parameter, Parameters
@@ -87,11 +88,16 @@ def expected(model: Transformer) -> dict[str, np.ndarray]:
     for side, stack in (("source_embedding", "encoder"), ("target_embedding", "decoder")):
         if model.config.positions == "relative":
             values[f"{stack}_positions.weight"] = getattr(model, f"{stack}_positions").table(LENGTH).detach()
+        elif model.config.positions == "rotary":
+            tables = rotations(LENGTH, getattr(model.config, stack).head_dim)
+            values |= {
+                f"{stack}_rotations.{part}": table for part, table in zip(("cosines", "sines"), tables, strict=True)
+            }
         else:
             values[f"{side}.positions"] = getattr(model, side).positions.detach()[:LENGTH]
     for name in values:
         if ".query." in name:
-            values[name] = values[name] * model.config.decoder.head_dim**-0.5
+            values[name] = values[name] * getattr(model.config, name.split(".")[0]).head_dim ** -0.5
     return {name: value.numpy() for name, value in values.items()}
 
 

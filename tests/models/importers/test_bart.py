@@ -145,6 +145,55 @@ def test_plbart_texts(codes: str, languages: int, tmp_path: Path) -> None:
             assert ours.decode(known).strip() == theirs.decode(known, skip_special_tokens=True).strip()
 
 
+def plbart(directory: Path, stated: dict[str, Any], **changes: Any) -> Any:
+    """Files of a PLBart, and Hugging Face's tokenizer of them."""
+    spm = sentencepiece_model()
+    make(directory, "PLBart", vocabulary=len(pieces(spm)) + 12, forced=None, **changes)
+    (directory / "sentencepiece.bpe.model").write_bytes(spm)
+    write_json(directory / "tokenizer_config.json", {"tokenizer_class": "PLBartTokenizer", **stated})
+    return transformers.PLBartTokenizer.from_pretrained(str(directory))
+
+
+@pytest.mark.parametrize(
+    ("stated", "source"),
+    [
+        ({"language_codes": "base", "src_lang": None, "tgt_lang": None}, None),  # as the base model is published
+        ({}, None),
+        ({"language_codes": "base", "src_lang": "__python__", "tgt_lang": "__en_XX__"}, "python"),
+        ({"language_codes": "multi", "src_lang": None, "tgt_lang": None}, "en_XX"),
+    ],
+)
+def test_plbarts_languages_unless_some_are_chosen(stated: dict[str, Any], source: str | None, tmp_path: Path) -> None:
+    theirs = plbart(tmp_path / "plbart", stated, decoder_start_token_id=EOS)
+    checkpoint = import_here(tmp_path / "plbart", tmp_path / "checkpoint")
+    assert checkpoint.config.bos_id == EOS, "as generate"
+    ours = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, checkpoint.config.vocabularies)
+    assert ours.encode("the cat") == list(theirs("the cat").input_ids)
+    languages = checkpoint.tokenizer.languages
+    assert (None if languages is None else languages.source_default) == source
+    chosen = import_here(tmp_path / "plbart", tmp_path / "chosen", source_language="java")
+    ours = open_tokenizer(chosen.directory, chosen.tokenizer, chosen.config.vocabularies)
+    theirs.src_lang = "java"
+    assert ours.encode("the cat") == list(theirs("the cat").input_ids)
+
+
+def test_what_plbarts_answers_start_from(tmp_path: Path) -> None:
+    """The user's language, else config.json's start, else tokenizer_config.json's language; else a sentence asks."""
+    base = {"language_codes": "base", "src_lang": None}
+    theirs = plbart(tmp_path / "plbart", {**base, "tgt_lang": "__java__"}, decoder_start_token_id=None)
+    ids = {name.strip("_"): token for name, token in theirs.lang_code_to_id.items()}
+    assert import_here(tmp_path / "plbart", tmp_path / "stated").config.bos_id == ids["java"]
+    write_json(tmp_path / "plbart" / "tokenizer_config.json", {"tokenizer_class": "PLBartTokenizer", **base})
+    with pytest.raises(InputError, match=r"say the default with --target-language \(java, python, en_XX\)"):
+        import_here(tmp_path / "plbart", tmp_path / "other")
+    told = import_here(tmp_path / "plbart", tmp_path / "told", target_language="en_XX")
+    assert told.config.bos_id == ids["en_XX"] and told.tokenizer.target_prefix == ()
+    changed_json(tmp_path / "plbart" / "config.json", decoder_start_token_id=EOS)
+    changed_json(tmp_path / "plbart" / "generation_config.json", forced_bos_token_id=ids["python"])
+    forced = import_here(tmp_path / "plbart", tmp_path / "forced")
+    assert (forced.config.bos_id, forced.tokenizer.target_prefix) == (EOS, (ids["python"],))
+
+
 # --- byte-level BPE --------------------------------------------------------------------------------------------------
 
 TEXTS = ["the cat sees a bird", " two  spaces", "naïve 漢字 🙂", "</s> is text", ""]

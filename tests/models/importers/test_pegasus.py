@@ -73,6 +73,14 @@ def test_texts(tmp_path: Path) -> None:
         ).replace("▁", "")
     with pytest.raises(InputError, match="--target-language fr"):
         import_here(tmp_path / "theirs", tmp_path / "other", target_language="fr")
+    theirs = transformers.PegasusTokenizer.from_pretrained(str(tmp_path / "theirs"))
+    theirs.save_pretrained(tmp_path / "theirs")  # as transformers 5 does, without spiece.model
+    (tmp_path / "theirs" / "spiece.model").unlink()
+    again = import_here(tmp_path / "theirs", tmp_path / "of_json")
+    ours = open_tokenizer(again.directory, again.tokenizer, again.config.vocabularies)
+    assert again.tokenizer.kind == "sentencepiece"
+    for text in ("the cat sees a bird", "naïve 漢字", "two  spaces"):
+        assert ours.encode(text) == list(theirs(text).input_ids)
 
 
 @pytest.mark.parametrize("fields", [{"normalize_before": False}, {"add_final_layer_norm": False}])

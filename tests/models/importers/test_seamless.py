@@ -1,5 +1,6 @@
 """SeamlessM4T's text to text and SMaLL-100, kin of M2M100, against Hugging Face: numbers, greedy ids, texts."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 from foreign_models import (
     assert_same_ids,
     assert_same_numbers,
+    changed_json,
     import_here,
     pieces,
     random_sources,
@@ -17,6 +19,7 @@ from foreign_models import (
     write_json,
 )
 from safetensors.torch import save_file
+from txport.models.importers.m2m100 import m2m100_kind
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.text.tokenizer import open_tokenizer
 
@@ -146,6 +149,23 @@ def test_small100(small100: tuple[Path, Any, Any], marked: bool, tmp_path: Path)
     sources = random_sources(range(4, 50), [2], [theirs.get_lang_id("fr")])
     assert_same_numbers(checkpoint, model, sources)
     assert_same_ids(checkpoint, model, sources)
+
+
+def test_nothing_says_that_it_is_small100(small100: tuple[Path, Any, Any], tmp_path: Path) -> None:
+    """Its shape alone is no answer, and no guess: a sentence asks which it is. The name of a tokenizer is one."""
+    directory = Path(shutil.copytree(small100[0], tmp_path / "theirs"))
+    config, stated = directory / "config.json", directory / "tokenizer_config.json"
+    changed_json(config, encoder_layers=12, decoder_layers=3, vocab_size=128112)
+    with pytest.raises(CheckpointError, match="say --from small100, or --from m2m100"):
+        import_here(directory, tmp_path / "none", target_language="fr")
+    assert m2m100_kind(directory, {"encoder_layers": 12, "decoder_layers": 12}) == "m2m100"
+    for name, kind in (("SMALL100Tokenizer", "small100"), ("NllbTokenizer", "m2m100")):
+        write_json(stated, {"tokenizer_class": name})
+        assert m2m100_kind(directory, json.loads(config.read_text())) == kind
+    changed_json(config, encoder_layers=4, decoder_layers=1, vocab_size=small100[1].config.vocab_size)
+    write_json(stated, {"tokenizer_class": "M2M100Tokenizer"})
+    told = import_here(directory, tmp_path / "m2m100", "m2m100", target_language="fr")
+    assert len(told.tokenizer.target_prefix) == 1
 
 
 def test_small100_without_its_tokenizer(small100: tuple[Path, Any, Any], tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """T5's family against Hugging Face's own: numbers, greedy ids, files of two ages, and what is refused."""
 
 import io
+import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,20 +10,28 @@ import pytest
 import sentencepiece
 import torch
 from foreign_models import (
+    MADE,
     WORDS,
     assert_same_ids,
     assert_same_numbers,
     changed_json,
+    generate,
     import_here,
+    padded,
     random_sources,
     shake,
+    until_end,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
+from txport.exporter.export import ExportOptions, export_bundle
+from txport.exporter.graphs.lowerings import LOWERINGS
 from txport.models.checkpoint import Checkpoint
+from txport.runtime.engines.native import missing
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.text.tokenizer import Bytes, open_tokenizer
+from txport.runtime.translator import Translator
 
 transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'txport[dev]'")
 
@@ -76,6 +86,35 @@ def test_same_numbers_and_ids_as_hugging_face(name: str, tmp_path: Path) -> None
     sources = random_sources(range(3, 60), [EOS])
     assert_same_numbers(checkpoint, model, sources)
     assert_same_ids(checkpoint, model, sources)
+
+
+def beams_of(theirs: Any, sources: list[list[int]]) -> list[list[int]]:
+    """The best of four hypotheses by `generate` without further settings."""
+    ids, lengths = padded(sources, PAD)
+    mask = (torch.arange(ids.shape[1])[None] < lengths[:, None]).long()
+    rows = theirs.generate(input_ids=ids, attention_mask=mask, num_beams=4, do_sample=False, max_new_tokens=MADE)
+    return until_end(rows.tolist(), EOS)
+
+
+@pytest.mark.parametrize("name", GRID if os.environ.get("TXPORT_WHOLE_GRID") else ["t5", "umt5"])
+def test_ids_and_beams_of_every_lowering_and_of_the_fused_engine(name: str, tmp_path: Path) -> None:
+    """All of 200 inputs, padded, and beams of some; TXPORT_WHOLE_GRID=1 tries all models, and beams of all inputs."""
+    family, changes = GRID[name]
+    model = make(tmp_path / "theirs", family, **changes)
+    import_here(tmp_path / "theirs", tmp_path / "checkpoint", tokenizer=False)
+    export_bundle(tmp_path / "checkpoint", tmp_path / "bundle", ExportOptions(verify=False, max_source=20))
+    with pytest.raises(InputError, match="has 21 tokens, more than the 20 that this bundle takes"):
+        Translator(tmp_path / "bundle", "cpu", workers=0).translate_ids([[5] * 20 + [EOS]])
+    sources = random_sources(range(3, 60), [EOS])
+    expected, few = generate(model, sources), sources if os.environ.get("TXPORT_WHOLE_GRID") else sources[:40]
+    hypotheses = beams_of(model, few)
+    engines = [("ort", lowering) for lowering in LOWERINGS] + ([] if missing() else [("fused", None)])
+    for engine, lowering in engines:
+        translator = Translator(tmp_path / "bundle", "cpu", engine, lowering=lowering, workers=0)
+        made = translator.translate_ids(sources, max_length=MADE)
+        assert [each.ids for each in made] == expected, (engine, lowering)
+        made = translator.translate_ids(few, beam=4, max_length=MADE, length_penalty=1.0, renormalize=False)
+        assert [each.ids for each in made] == hypotheses, (engine, lowering)
 
 
 def test_both_layouts_of_names(tmp_path: Path) -> None:
@@ -149,7 +188,23 @@ def test_contradictions_are_refused(tmp_path: Path, fields: dict[str, Any], word
 
 
 @pytest.mark.parametrize(
-    "kind", ["longt5", "switch_transformers", "t5gemma", "t5gemma2", "led", "bigbird_pegasus", "nllb-moe", "pegasus_x"]
+    "name", ["shared.weight", "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"]
+)
+def test_tables_that_are_missing(tmp_path: Path, name: str) -> None:
+    make(tmp_path / "theirs")
+    file = tmp_path / "theirs" / "model.safetensors"
+    save_file({key: value for key, value in load_file(file).items() if key != name}, file, metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=f"lacks {name}"):
+        import_here(tmp_path / "theirs", tmp_path / "checkpoint", tokenizer=False)
+    assert not (tmp_path / "checkpoint").exists()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("longt5", "switch_transformers", "t5gemma", "t5gemma2", "led", "bigbird_pegasus", "nllb-moe", "pegasus_x"),
+        *("blenderbot-small", "prophetnet", "encoder-decoder"),
+    ],
 )
 def test_relatives_are_refused_by_name(tmp_path: Path, kind: str) -> None:
     make(tmp_path / "theirs")
@@ -189,11 +244,67 @@ def test_t5_texts(tmp_path: Path) -> None:
         expected = list(theirs(text).input_ids)
         assert ours.encode(text) == expected
         assert ours.decode([*expected, 0, 1, 2, 150, 199, 10**6]) == theirs.decode(expected, skip_special_tokens=True)
-    theirs.save_pretrained(tmp_path / "theirs")
-    (tmp_path / "theirs" / "spiece.model").unlink()
-    other = import_here(tmp_path / "theirs", tmp_path / "fast")
-    assert other.tokenizer.kind == "tokenizers"
-    assert [opened(other).encode(text) for text in TEXTS] == [list(theirs(text).input_ids) for text in TEXTS]
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "theirs" / "spiece.model"))
+    extra = "<extra_id_0>, <pad> and </s> are text"
+    assert ours.encode(extra) == [*processor.encode(extra), EOS]
+
+
+def only_json(directory: Path, kind: Any) -> Any:
+    """Leave what transformers 5 writes: its tokenizer without the SentencePiece model that it came from."""
+    theirs = kind.from_pretrained(str(directory))
+    theirs.save_pretrained(directory)
+    (directory / "spiece.model").unlink()
+    return theirs
+
+
+def test_a_tokenizer_json_is_the_sentencepiece_model_that_it_was_made_from(tmp_path: Path) -> None:
+    """So that C++ reads it too: ids of the original, also of what it does not know, for any line of TXPORT_TEXTS."""
+    make(tmp_path / "theirs", vocabulary=200)
+    spiece(tmp_path / "theirs")
+    original = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "theirs" / "spiece.model"))
+    theirs = only_json(tmp_path / "theirs", transformers.T5Tokenizer)
+    checkpoint = import_here(tmp_path / "theirs", tmp_path / "checkpoint")
+    ours = opened(checkpoint)
+    assert checkpoint.tokenizer.kind == "sentencepiece" and checkpoint.config.unk_id == 2
+    lines = [*TEXTS, "ＡＢＣ\u00a0ﬁ ①", "a\u3000b\n\nc", "\ufeffnai\u0308ve 한국어", "<pad> <extra_id_7> </s>"]
+    if "TXPORT_TEXTS" in os.environ:
+        lines += Path(os.environ["TXPORT_TEXTS"]).read_text(encoding="utf-8").split("\n")
+    for text in lines:
+        assert ours.encode(text) == [*original.encode(text), EOS]
+    for text in TEXTS:
+        ids = list(theirs(text).input_ids)
+        assert ours.encode(text) == ids
+        assert ours.decode([*ids, 0, 1, 2, 150, 199]) == theirs.decode(ids, skip_special_tokens=True)
+
+
+def test_languages_in_a_tokenizer_json(tmp_path: Path) -> None:
+    make(tmp_path / "theirs", vocabulary=200)
+    spiece(tmp_path / "theirs", user_defined_symbols=["<2de>", "<2fr>"])
+    theirs = only_json(tmp_path / "theirs", transformers.T5Tokenizer)
+    ours = opened(import_here(tmp_path / "theirs", tmp_path / "checkpoint", target_language="fr"))
+    ids, around = ours.encode_source("the cat", None, "de")
+    assert around.wrap(ids) == list(theirs("<2de> the cat").input_ids)
+
+
+def test_a_tokenizer_json_that_does_more_than_sentencepiece(tmp_path: Path) -> None:
+    """It is for Python alone, and a note says so; a damaged one is refused."""
+    make(tmp_path / "theirs", vocabulary=200)
+    spiece(tmp_path / "theirs")
+    theirs = only_json(tmp_path / "theirs", transformers.T5Tokenizer)
+    file = tmp_path / "theirs" / "tokenizer.json"
+    value = json.loads(file.read_text())
+    value["normalizer"] = {"type": "Sequence", "normalizers": [value["normalizer"], {"type": "Lowercase"}]}
+    file.write_text(json.dumps(value))
+    checkpoint = import_here(tmp_path / "theirs", tmp_path / "checkpoint")
+    assert checkpoint.tokenizer.kind == "tokenizers"
+    assert opened(checkpoint).encode("THE cat") == list(theirs("the cat").input_ids)
+    training = json.loads((checkpoint.directory / "training.json").read_text())
+    (note,) = (note for note in training["notes"] if "tokenizer.json" in note)
+    assert "texts need Python, or spiece.model beside it" in note
+    for text in ("{", "[]", json.dumps({**value, "model": {}}), json.dumps({**value, "added_tokens": 3})):
+        file.write_text(text)
+        with pytest.raises(CheckpointError, match="tokenizer.json is no .*tokenizer"):
+            import_here(tmp_path / "theirs", tmp_path / "other")
 
 
 def test_madlad_says_the_language_before_the_text(tmp_path: Path) -> None:
@@ -247,8 +358,13 @@ def test_codet5_texts(tmp_path: Path) -> None:
     trained.save_model(str(tmp_path / "theirs"))
     theirs = transformers.RobertaTokenizer.from_pretrained(str(tmp_path / "theirs"))
     ours = opened(import_here(tmp_path / "theirs", tmp_path / "checkpoint"))
+    theirs.save_pretrained(tmp_path / "theirs")  # as transformers 5 does: tokenizer.json, and no lists
+    for name in ("vocab.json", "merges.txt"):
+        (tmp_path / "theirs" / name).unlink(missing_ok=True)
+    again = import_here(tmp_path / "theirs", tmp_path / "of_json")
+    assert "SentencePiece" not in (again.directory / "training.json").read_text()
     for text in TEXTS:
-        assert ours.encode(text) == list(theirs(text).input_ids)
+        assert ours.encode(text) == opened(again).encode(text) == list(theirs(text).input_ids)
 
 
 def test_tokenizers_that_do_not_fit(tmp_path: Path) -> None:

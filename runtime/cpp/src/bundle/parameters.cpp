@@ -1,5 +1,6 @@
 #include "bundle/parameters.hpp"
 
+#include <array>
 #include <cmath>
 #include <map>
 #include <set>
@@ -15,6 +16,7 @@ namespace {
 constexpr std::int64_t kLargestSize = (std::int64_t{1} << 31) - 1;
 constexpr std::int64_t kScaleBytes = 4;
 constexpr const char* kTokens = ".tokens.weight";
+const std::array<std::string, 2> kRotation = {".cosines", ".sines"};
 // Where it is missing, source tokens are rows of the target's table.
 constexpr const char* kSourceTokens = "source_embedding.tokens.weight";
 
@@ -83,20 +85,28 @@ class Table {
               "parameters has the tensor " + quote(tensor.name) + " twice");
     }
     const bool relative = has("encoder_positions.weight") || has("decoder_positions.weight");
-    check_embeddings(relative);
+    bool rotary = false;
+    for (const std::string& part : kRotation) {
+      rotary = rotary || has("encoder_rotations" + part) || has("decoder_rotations" + part);
+    }
+    check_embeddings(!relative && !rotary);
     const bool final_norms = parameters_.architecture.norm != "post";
     if (relative) check_relative(true);
+    const std::int64_t encoder_inner = inner_of_encoder();
+    const std::int64_t inner = sizes_.heads * sizes_.head_dim;  // each below 2^31
+    if (rotary) check_rotation("encoder", encoder_inner / sizes_.encoder_heads, model_.limits.source);
     for (std::int64_t i = 0; i < sizes_.encoder_layers; ++i) {
       const std::string layer = "encoder." + std::to_string(i) + ".";
-      check_attention(layer + "attention", sizes_.encoder_heads);
+      check_attention(layer + "attention", encoder_inner);
       check_feed_forward(layer + "feed_forward");
     }
     if (final_norms) check_norm("encoder_norm");
     if (relative) check_relative(false);
+    if (rotary) check_rotation("decoder", sizes_.head_dim, model_.limits.target);
     for (std::int64_t i = 0; i < sizes_.decoder_layers; ++i) {
       const std::string layer = "decoder." + std::to_string(i) + ".";
-      check_attention(layer + "self_attention", sizes_.heads);
-      check_attention(layer + "cross_attention", sizes_.heads);
+      check_attention(layer + "self_attention", inner);
+      check_attention(layer + "cross_attention", inner);
       check_feed_forward(layer + "feed_forward");
     }
     if (final_norms) check_norm("decoder_norm");
@@ -135,7 +145,7 @@ class Table {
             "parameters.architecture.layer_norm_epsilon must be between 0 and 1");
   }
 
-  void check_embeddings(bool relative) {
+  void check_embeddings(bool positions) {
     bool normed = false;
     for (const char* name : {"source_embedding.norm.weight", "source_embedding.norm.bias",
                              "target_embedding.norm.weight", "target_embedding.norm.bias"}) {
@@ -145,7 +155,7 @@ class Table {
       const std::string name = source ? "source_embedding" : "target_embedding";
       check({name + kTokens, {source ? sizes_.source_vocabulary : sizes_.target_vocabulary, width()}, true, source});
       const std::int64_t length = source ? model_.limits.source : model_.limits.target;
-      if (!relative) check({name + ".positions", {"positions", width()}, false, false, length});
+      if (positions) check({name + ".positions", {"positions", width()}, false, false, length});
       if (normed) check_norm(name + ".norm");
     }
   }
@@ -166,13 +176,26 @@ class Table {
     check({name, {"distances", each ? all : heads}, false, false, least});
   }
 
+  void check_rotation(const std::string& stack, std::int64_t head_dim, std::int64_t length) {
+    for (const std::string& part : kRotation) {
+      check({stack + "_rotations" + part, {"positions", head_dim}, false, false, length});
+    }
+  }
+
+  // The width of all heads of the encoder; that of one is what its first tensor says.
+  std::int64_t inner_of_encoder() const {
+    const auto first = tensors_.find("encoder.0.attention.query.weight");
+    const bool there = first != tensors_.end() && !first->second->shape.empty();
+    const std::int64_t inner = there ? first->second->shape[0] : 0;
+    return inner > 0 && inner % sizes_.encoder_heads == 0 ? inner : sizes_.encoder_heads * sizes_.head_dim;
+  }
+
   void check_linear(const std::string& name, std::int64_t outputs, std::int64_t inputs) {
     check({name + ".weight", {outputs, inputs}, true});
     check({name + ".bias", {outputs}, false, true});
   }
 
-  void check_attention(const std::string& name, std::int64_t heads) {
-    const std::int64_t inner = heads * sizes_.head_dim;  // each below 2^31
+  void check_attention(const std::string& name, std::int64_t inner) {
     for (const char* part : {".query", ".key", ".value"}) check_linear(name + part, inner, width());
     check_linear(name + ".output", width(), inner);
     check_norm(name + "_residual.norm");

@@ -86,6 +86,19 @@ HWY_INLINE HeadCache At(std::byte* cache, const CacheShape& shape, std::size_t l
   return {cache + (layer * shape.heads + head) * shape.head_bytes(), shape.k, shape.positions, shape.int8};
 }
 
+// Turns a query and the key after it, each of k numbers, by the rotary position of a token; does nothing without.
+HWY_INLINE void Rotate(const Rotation& rotation, std::size_t position, float* query, std::size_t k) {
+  if (rotation.sines.empty()) return;
+  for (std::size_t i = 0; i < k; i += kLanes) {
+    const VF cosine = hn::LoadU(df, rotation.cosines.data() + position * k + i);
+    const VF sine = hn::LoadU(df, rotation.sines.data() + position * k + i);
+    for (float* at : {query + i, query + k + i}) {
+      const VF x = hn::Load(df, at);
+      hn::Store(hn::MulAdd(x, cosine, hn::Mul(hn::Reverse2(df, x), sine)), df, at);
+    }
+  }
+}
+
 // Where keys and values of a sentence are: in one piece, as those of the encoder and of cross-attention are, or in
 // pages of kPanel positions.
 struct Whole {

@@ -38,6 +38,7 @@ inline CacheShape source_shape(const Model& model, std::size_t positions) {
   CacheShape shape = cache_shape(model, positions);
   shape.layers = 1;
   shape.heads = model.encoder_heads.count;
+  shape.k = model.encoder_heads.width();
   return shape;
 }
 

@@ -121,7 +121,8 @@ class Decoder {
       const Page* pages = own_.active[i].row->pages.data();
       const std::size_t position = own_.active[i].progress.position();
       for (std::size_t h = heads_.begin; h < heads_.end; ++h) {
-        const float* query = own_.heads + (i * m_.all + h * shape_.k) * 3;
+        float* query = own_.heads + (i * m_.all + h * shape_.k) * 3;
+        Rotate(m_.decoder_rotation, position, query, shape_.k);
         At(pages[position / kPanel].get(), shape_, l, h)
             .Store(position % kPanel, query + shape_.k, query + 2 * shape_.k, own_);
       }

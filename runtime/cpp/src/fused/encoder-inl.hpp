@@ -55,7 +55,8 @@ class Encoder {
     Product(AddNorm(m_, m_.encoder_norms[2 * l], rows_, delta, own_), layer.query_key_value, Member{}, own_.heads);
     for (std::size_t i = 0; i < rows_; ++i) {
       for (std::size_t h = 0; h < m_.encoder_heads.count; ++h) {
-        const float* query = own_.heads + i * 3 * m_.encoder_all + h * 3 * k;
+        float* query = own_.heads + i * 3 * m_.encoder_all + h * 3 * k;
+        Rotate(m_.encoder_rotation, own_.tokens[i].position, query, k);
         const CacheShape shape = source_shape(m_, Length(i));
         At(cache + own_.tokens[i].start, shape, 0, h).Store(own_.tokens[i].position, query + k, query + 2 * k, own_);
       }

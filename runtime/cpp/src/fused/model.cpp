@@ -175,21 +175,23 @@ std::vector<Norm> sublayer_norms(const Tensors& tensors, const std::string& stac
 Model::Model(const ModelFile& file, Team& team)
     : d(size_of(file.sizes.d_model)),
       width(padded(d)),
-      encoder_heads{size_of(file.sizes.encoder_heads), size_of(file.sizes.head_dim)},
       heads{size_of(file.sizes.heads), size_of(file.sizes.head_dim)},
-      encoder_all(encoder_heads.count * encoder_heads.width()),
       all(heads.count * heads.width()),
       vocabulary(size_of(file.sizes.target_vocabulary)),
       epsilon(static_cast<float>(file.parameters.architecture.layer_norm_epsilon)),
       embedding_scale(static_cast<float>(file.parameters.architecture.embedding_scale)),
       norm_first(file.parameters.architecture.norm == "pre"),
-      int8_caches(file.precision == "int8" &&
-                  size_of(std::max({file.limits.source, file.limits.target, file.sizes.head_dim})) <= kMostInt8Inputs),
       activation(activation_of(file.parameters.architecture.activation)),
       encoder(size_of(file.sizes.encoder_layers)),
       decoder(size_of(file.sizes.decoder_layers)) {
   const MappedFile mapped(file.weights, size_of(file.bytes));
   const Tensors tensors(file, mapped.data());
+  const std::size_t count = size_of(file.sizes.encoder_heads);
+  encoder_heads = {count, tensors["encoder.0.attention.query.weight"].rows / count};
+  encoder_all = encoder_heads.count * encoder_heads.width();
+  int8_caches = file.precision == "int8" &&
+                std::max({size_of(file.limits.source), size_of(file.limits.target), size_of(file.sizes.head_dim),
+                          encoder_heads.size}) <= kMostInt8Inputs;
   const std::string target_tokens = "target_embedding.tokens.weight";
   const std::string source_tokens = "source_embedding.tokens.weight";
   Plans plans(file, tensors);
@@ -232,6 +234,12 @@ Model::Model(const ModelFile& file, Team& team)
   if (!norm_first) encoder_final = tensors.norm("encoder_norm");
   if (!norm_first) decoder_final = tensors.norm("decoder_norm");
   encoder_bias = position_bias(tensors, "encoder", encoder_heads.count, size_of(file.limits.source));
+  const auto rotation = [&](Rotation& of, const std::string& name, std::int64_t most) {
+    of.cosines = tensors.floats(name + "_rotations.cosines", most);
+    of.sines = tensors.floats(name + "_rotations.sines", most);
+  };
+  rotation(encoder_rotation, "encoder", file.limits.source);
+  rotation(decoder_rotation, "decoder", file.limits.target);
   decoder_bias = position_bias(tensors, "decoder", heads.count, size_of(file.limits.target));
   const auto embed = [&](Embedding& embedding, const std::string& name, std::int64_t most) {
     embedding.positions = tensors.floats(name + ".positions", most);

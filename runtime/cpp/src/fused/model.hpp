@@ -35,9 +35,15 @@ struct PositionBias {
   }
 };
 
+// Rotary positions (Su et al. 2021), which turn queries and keys: [positions, width of a head] each, padded.
+struct Rotation {
+  std::vector<float> cosines;
+  std::vector<float> sines;  // of the first of each pair negative; empty if positions are not rotary
+};
+
 struct Embedding {
   Matrix tokens;                 // a row is an output; the projection's where they are tied
-  std::vector<float> positions;  // [positions, width]; one row of zeros where positions are relative
+  std::vector<float> positions;  // [positions, width]; one row of zeros where they are not added
   std::size_t next = 0;          // numbers from one position to the next
   Norm norm;
 };
@@ -59,19 +65,20 @@ struct Model {
   std::size_t width;    // d, padded
   std::size_t ffn = 0;  // of the widest layer, padded
   Groups encoder_heads;
-  Groups heads;             // of the decoder
-  std::size_t encoder_all;  // heads, padded
+  Groups heads;                 // of the decoder
+  std::size_t encoder_all = 0;  // heads, padded
   std::size_t all;
   std::size_t vocabulary;  // of the target
   std::size_t step_bytes;  // weights of the decoder, which a step reads
   float epsilon;           // of the norms
   float embedding_scale;
-  bool norm_first;   // pre-norm
-  bool gated;        // feed-forward layers (Shazeer 2020)
-  bool int8_caches;  // keys and values are int8, else float32
+  bool norm_first;           // pre-norm
+  bool gated = false;        // feed-forward layers (Shazeer 2020)
+  bool int8_caches = false;  // keys and values are int8, else float32
   Activation activation;
   Embedding source, target;
   PositionBias encoder_bias, decoder_bias;
+  Rotation encoder_rotation, decoder_rotation;
   std::vector<EncoderLayer> encoder;
   std::vector<DecoderLayer> decoder;
   Matrix projection;

@@ -22,10 +22,10 @@ void lay_out(OwnBuffers& own, const Model& model, const WorkspaceSize& size, Cur
   own.normed = own.x;
   if (model.norm_first) cursor.take(own.normed, rows * model.width);
   const std::size_t heads = std::max(model.encoder_heads.count, model.heads.count);
-  const std::size_t all = heads * model.heads.width();
+  const std::size_t all = std::max(model.encoder_all, model.all);
   cursor.take(own.heads, rows * 3 * all);
   cursor.take(own.delta, rows * model.width);
-  const std::size_t most = std::max(padded(size.positions), model.heads.width());
+  const std::size_t most = std::max({padded(size.positions), model.encoder_heads.width(), model.heads.width()});
   cursor.take(own.scores, kQueries * heads * most);
   cursor.take(own.bytes, kQueries * heads * most);
   cursor.take(own.attention_scale, kQueries * heads);

@@ -1,0 +1,68 @@
+"""A tokenizer.json with a unigram model as the SentencePiece model that it was made from, so that C++ reads it too.
+
+transformers 5 writes no spiece.model. Its tokenizer.json has the pieces with their scores, and SentencePiece's own
+normalisation, compiled; the rest of such a file says in other words what SentencePiece does with every text. Whatever
+else it says makes it another tokenizer, which is not turned.
+"""
+
+import base64
+import json
+import re
+import struct
+from typing import Any
+
+from txport.models.importers.tokenizers.pieces import proto_field, proto_number
+
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6  # ModelProto.SentencePiece.Type
+_BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
+# What SentencePiece does without being told: it drops spaces that repeat, or are at the ends.
+_SPACES = ({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}, {"type": "WhitespaceSplit"})
+
+
+def sentencepiece_of(data: bytes) -> bytes | None:
+    """The SentencePiece model of a tokenizer.json; None if it is of another kind, or does more than that.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: the file is damaged.
+    """
+    value = json.loads(data)
+    model, added = value["model"], {token["content"]: bool(token["special"]) for token in value["added_tokens"]}
+    charsmap = _charsmap(value.get("normalizer"))
+    if model.get("type") != "Unigram" or charsmap is None or not _splits_at_spaces(value.get("pre_tokenizer")):
+        return None
+    unknown, fallback = model["unk_id"], bool(model.get("byte_fallback"))
+    parts = []
+    for i, (piece, score) in enumerate(model["vocab"]):
+        kind = _CONTROL if added.get(piece) else _USER_DEFINED if piece in added else _NORMAL
+        kind = _BYTE if fallback and _BYTE_PIECE.fullmatch(piece) else kind
+        kind = _UNKNOWN if i == unknown else kind
+        content = proto_field(1, piece.encode()) + struct.pack("<Bf", 2 << 3 | 5, score) + proto_number(3, kind)
+        parts.append(proto_field(1, content))
+    absent = b"".join(proto_number(each, -1) for each in (41, 42, 43))  # bos, eos and pad: they are added around ids
+    trainer = proto_number(3, 1) + proto_number(35, fallback) + proto_number(40, unknown) + absent
+    rules = (
+        proto_field(1, b"tokenizer.json") + proto_field(2, charsmap) + b"".join(proto_number(i, 1) for i in (3, 4, 5))
+    )
+    return b"".join(parts) + proto_field(2, trainer) + proto_field(3, rules)
+
+
+def _parts(step: Any) -> list[dict[str, Any]]:
+    """The steps of a normaliser or of a pre-tokenizer in order."""
+    if step is None:
+        return []
+    steps = step.get("normalizers" if "normalizers" in step else "pretokenizers")
+    return [step] if steps is None else [part for each in steps for part in _parts(each)]
+
+
+def _charsmap(normalizer: Any) -> bytes | None:
+    """SentencePiece's compiled rules; None if there are none, or others."""
+    first, *others = _parts(normalizer) or [{}]
+    known = first.get("type") == "Precompiled" and all(other in _SPACES for other in others)
+    return base64.b64decode(first["precompiled_charsmap"]) if known else None
+
+
+def _splits_at_spaces(pre_tokenizer: Any) -> bool:
+    """Whether words begin with "▁", the first one too, and are parted from each other."""
+    *others, last = _parts(pre_tokenizer) or [{}]
+    whole = last.get("type") == "Metaspace" and last.get("replacement") == "▁"
+    return whole and last.get("prepend_scheme", "always") != "never" and all(other in _SPACES for other in others)
