@@ -76,6 +76,7 @@ CASES = (
     Case("min_p", 0.6, others=_SAMPLE),
     Case("seed", 2**40, others=_SAMPLE),
     Case("alternatives", 3),
+    Case("shortlist", True),
 )
 
 
@@ -275,6 +276,7 @@ class COptions(ctypes.Structure):
         ("min_p", ctypes.c_double),
         ("seed", ctypes.c_int64),
         ("alternatives", ctypes.c_int32),
+        ("shortlist", ctypes.c_int32),
     ]
 
 

@@ -42,6 +42,7 @@ Translator::Translator(const std::filesystem::path& bundle, TranslatorOptions op
   Choice choice = choose(bundle, manifest_, options_.where);
   manifest_.check_files(bundle, [](const std::string& name) { return name != kWeightsName; });
   tokenizer_ = open_tokenizer(bundle, manifest_);
+  shortlist_ = open_shortlist(bundle, manifest_);
   const bool many = options_.workers != 1;
   if (choice.device == "cpu") {
     share_cores(options_.workers, options_.threads);
@@ -176,7 +177,7 @@ std::string Translator::self_check() const {
 
 Call Translator::call(const Options& options) const {
   scorer_->check(options);
-  return Call(manifest_, *tokenizer_, engine_->limits(), options, options_.warn);
+  return Call(manifest_, *tokenizer_, engine_->limits(), options, options_.warn, shortlist_.get());
 }
 
 std::vector<Translation> Translator::translations(const std::vector<Sentence>& sentences,
