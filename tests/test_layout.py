@@ -168,6 +168,7 @@ def test_the_commands_are_these() -> None:
         "tx-import",
         "tx-inspect",
         "tx-push",
+        "tx-shortlist",
         "tx-train",
         "tx-translate",
         "tx-verify",

@@ -1,4 +1,4 @@
-"""shortlist.bin: the target words that the sentences of a bundle choose among, for large vocabularies.
+"""Shortlists: the target words that the sentences of a bundle choose among, for large vocabularies.
 
 A sentence may have the words that are in every list, the most frequent ones, and those that its source words become
 (Jean et al. 2015, "On Using Very Large Target Vocabulary for Neural Machine Translation", section 3.2; L'Hostis et al.
@@ -6,19 +6,21 @@ A sentence may have the words that are in every list, the most frequent ones, an
 endian: a header (`_HEADER`), the words of every list, for each source word where its own begin, and these.
 """
 
+import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from txport.runtime.bundle.schema import ManifestFields
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.schema import FileEntry
 from txport.runtime.errors import BundleError
+from txport.runtime.files import write_atomically
 
 Int64 = npt.NDArray[np.int64]
 
-NAME = "shortlist.bin"
 _MAGIC = int.from_bytes(b"TXSL", "little")
 _VERSION = 1
 # After the magic number and the version: ids of the source, ids of the target, words of every list, words of all.
@@ -100,7 +102,7 @@ class Shortlist:
         return cls(words, starts, candidates, targets)
 
 
-def open_shortlist(directory: Path, manifest: ManifestFields) -> Shortlist | None:
+def open_shortlist(directory: Path, manifest: Manifest) -> Shortlist | None:
     """The shortlist of a bundle, if it has one.
 
     Raises:
@@ -111,6 +113,24 @@ def open_shortlist(directory: Path, manifest: ManifestFields) -> Shortlist | Non
     model = manifest.model
     path = directory / manifest.shortlist
     return Shortlist.load(path, model.source_vocabulary, model.target_vocabulary, manifest.tokens.eos)
+
+
+def put_shortlist(shortlist: Shortlist, bundle: Path, manifest: Manifest) -> Path:
+    """Put a shortlist into a bundle, in place of one that it has; the bundle is whole at any time.
+
+    Returns:
+        the file.
+    """
+    data = shortlist.to_bytes()
+    digest = hashlib.sha256(data).hexdigest()
+    name = f"shortlist-{digest[:12]}.bin"
+    write_atomically(bundle / name, data)
+    files = {key: entry for key, entry in manifest.files.items() if key != manifest.shortlist}
+    files[name] = FileEntry(len(data), digest)
+    replace(manifest, shortlist=name, files=dict(sorted(files.items()))).write(bundle)
+    if manifest.shortlist not in (None, name):
+        (bundle / manifest.shortlist).unlink(missing_ok=True)
+    return bundle / name
 
 
 def _check(words: Int64, starts: Int64, vocabulary: int) -> None:

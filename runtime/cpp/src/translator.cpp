@@ -102,7 +102,7 @@ std::shared_ptr<Ticket> Translator::submit(std::string_view sentence, const Opti
                                            Listener<Translation, Piece> listener, std::optional<double> seconds) const {
   const Call shared = call(options);
   const auto asked = std::make_shared<Submitted>(
-      Submitted{std::string(sentence), {}, shared.options(), TextStream(*tokenizer_), std::move(listener)});
+      Submitted{std::string(sentence), Sentence{}, shared.options(), TextStream(*tokenizer_), std::move(listener)});
   auto found = shared.sentence(asked->text, "the sentence");
   if (found && asked->listener.part) check_streams(found->request.search);
   if (!found) {

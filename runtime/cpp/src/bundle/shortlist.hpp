@@ -1,4 +1,4 @@
-// shortlist.bin: the target words that the sentences of a bundle choose among, for large vocabularies. Its format is
+// Shortlists: the target words that the sentences of a bundle choose among, for large vocabularies. Its format is
 // that of runtime/bundle/shortlist.py.
 #pragma once
 
