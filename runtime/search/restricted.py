@@ -112,7 +112,7 @@ class RestrictedState:
         if not working:
             return np.full(self.rows, self._tokens.pad, np.int64)
         self._state.step()
-        token_ids = self._state.read().token_ids[0].copy()
+        token_ids: Int64 = self._state.read().token_ids[0].copy()
         self._logits = self._masked(self._state.logits())
         changed = list[int]()
         for row in working:
