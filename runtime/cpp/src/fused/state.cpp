@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "errors.hpp"
-#include "fused/selection.hpp"
 
 namespace txport::core::fused {
 
