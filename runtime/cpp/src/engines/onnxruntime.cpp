@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <string>
 
 #include "errors.hpp"
@@ -17,8 +16,6 @@ constexpr const char* kVariable = "TXPORT_ONNXRUNTIME";
 std::string library_name() {
   // NOLINTNEXTLINE(concurrency-mt-unsafe): as dlopen itself reads the environment
   if (const char* named = std::getenv(kVariable); named != nullptr && *named != '\0') return named;
-  std::error_code ignored;
-  if (std::filesystem::exists(TXPORT_ONNXRUNTIME_LIBRARY, ignored)) return TXPORT_ONNXRUNTIME_LIBRARY;
   return "libonnxruntime.so.1";
 }
 

@@ -8,9 +8,9 @@
 
 namespace txport::core {
 
-// The library's entry: that of the file named by the environment variable TXPORT_ONNXRUNTIME, else of the one that
-// txport was built with, else the one that the system finds as libonnxruntime.so.1. Throws MissingLibrary: none can
-// be loaded.
+// The library's entry: that of the file named by the environment variable TXPORT_ONNXRUNTIME, else of the one that the
+// loader finds as libonnxruntime.so.1, in a folder of the build the one that it was configured with. Throws
+// MissingLibrary: none can be loaded.
 const OrtApiBase& onnxruntime_library();
 
 }  // namespace txport::core
