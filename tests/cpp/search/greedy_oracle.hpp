@@ -29,7 +29,7 @@ inline Expected oracle(const Request& request, const Limits& limits, float eos_w
     }
     const std::size_t made = expected.ids.size();
     std::vector<float> allowed = logits;
-    if (static_cast<std::int64_t>(made) < request.min_length) allowed[static_cast<std::size_t>(kTokens.eos)] = -1e9F;  // or the only one left
+    if (static_cast<std::int64_t>(made) < request.min_length) allowed[static_cast<std::size_t>(kTokens.eos)] = -1e9F;
     const std::int64_t token = made < request.prefix.size() ? request.prefix[made] : best(allowed);
     double sum = 0;
     for (const float logit : logits) sum += std::exp(static_cast<double>(logit));

@@ -91,7 +91,7 @@ struct Plan {
 };
 
 class Cursor;
-// Pointers of `matrix`, whose sizes are set, and of `bounds`, unless it is null or there can be none, to memory of `at`.
+// Sets the pointers of `matrix`, whose sizes are set, and of `bounds`, unless that is null, to memory of `at`.
 void take_arrays(Matrix& matrix, UpperBounds* bounds, Cursor& at);
 // Sets the sizes of plan.matrix, and its pointers to memory of `at`.
 void lay_out(const Plan& plan, Cursor& at);

@@ -94,7 +94,8 @@ class FusedState : public DecoderState {
     }
   }
 
-  void restrict_rows(const std::vector<std::size_t>& rows, const std::vector<std::shared_ptr<const Ids>>& words) override {
+  void restrict_rows(const std::vector<std::size_t>& rows,
+                     const std::vector<std::shared_ptr<const Ids>>& words) override {
     for (std::size_t i = 0; i < rows.size(); ++i) {
       rows_.at(rows[i]).words = std::make_shared<const std::vector<std::int32_t>>(words[i]->begin(), words[i]->end());
     }
@@ -308,7 +309,8 @@ class FusedState : public DecoderState {
     if (columns.all()) {
       std::copy_n(first, count, floats(listed));
     } else {
-      std::transform(columns.begin, columns.end, floats(listed), [first](std::int32_t column) { return first[column]; });
+      const auto logit = [first](std::int32_t column) { return first[column]; };
+      std::transform(columns.begin, columns.end, floats(listed), logit);
     }
     return listed;
   }
