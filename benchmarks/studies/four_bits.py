@@ -1,9 +1,8 @@
 """Panels that an exact screen of four bits would leave: `python -m txport.benchmarks.studies.four_bits CHECKPOINT`.
 
-An int8 projection's weights are 16 times their upper four bits and a remainder. The product with the upper bits gives each
-logit up to norm(h) * norm(remainder) (Cauchy and Schwarz), from half of the bytes; panels of 16 outputs that may hold the
-largest logit would then be read whole. Inputs are what the decoder gives the projection, on the checkpoint's own
-sentences, each read as its own translation, or on random ids.
+An int8 projection's weights are 16 times their upper four bits and a remainder. The product with the upper bits gives
+each logit up to norm(h) * norm(remainder) (Cauchy and Schwarz), from half of the bytes; panels of 16 outputs that may
+hold the largest logit would then be read whole. Inputs are what the decoder gives the projection for random ids.
 """
 
 from pathlib import Path
