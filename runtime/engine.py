@@ -8,7 +8,7 @@ Every method may raise `EngineError` (the library or the device failed) and `Res
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -128,6 +128,18 @@ class DecoderState(Protocol):
         """
 
 
+@runtime_checkable
+class RestrictingState(Protocol):
+    """A state whose rows may choose among words of their own, as those of an engine that `restricts`."""
+
+    def restrict(self, rows: Sequence[int], words: Sequence[Int64]) -> None:
+        """Let these rows, which were just placed, choose among `words[i]` only: int64, ascending ids.
+
+        All that a state tells of them is over these words: others have the logit -inf, and no probability. Copies of a
+        row have its words, until the row is placed again. What a row makes depends on no other row's words.
+        """
+
+
 def log_sum_exp(logits: Float32 | Float64) -> tuple[float, float]:
     """The largest of `[vocabulary]` logits, and the logarithm of the sum of the exponentials of all less this."""
     largest = float(logits.max())
@@ -167,6 +179,7 @@ class Engine(Protocol):
     tokens: SpecialTokens
     vocabulary: int  # logits of a row
     ragged: bool  # whether short sources beside long ones cost nothing: no padding is computed
+    restricts: bool  # whether its states are of `RestrictingState`
     poll: int  # the most steps that the host has not seen; 1 where reading costs nothing
 
     def encode(self, input_ids: Int64, source_lengths: Int64) -> Memory:

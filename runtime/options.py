@@ -58,6 +58,8 @@ class Options:
         bad_words: what a translation must not have: texts, or sequences of ids.
         sample: draw tokens at random.
         temperature, top_k, top_p, min_p, seed: see `txport.runtime.search.settings.Sampling`.
+        shortlist: choose each translation's tokens among the words that the bundle's shortlist gives for its source,
+            and those of the prefix; scores are over these words.
 
     Raises:
         InputError: a value cannot be.
@@ -131,6 +133,11 @@ class Options:
     seed: int = _option(0, "Number that draws follow from.", "count", least=0)
     alternatives: int = _option(
         0, "Continue each of so many best tokens after the prefix; needs --json.", "count", least=0
+    )
+    shortlist: bool = _option(
+        False,
+        "Choose among the words that the bundle's shortlist has for the source's; for bundles of tx-shortlist.",
+        "flag",
     )
 
     def __post_init__(self) -> None:

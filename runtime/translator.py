@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from txport.runtime.arguments import check_ids, listed
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.names import find_bundle
+from txport.runtime.bundle.shortlist import open_shortlist
 from txport.runtime.documents.document import Document, Draft
 from txport.runtime.documents.feed import submit
 from txport.runtime.engine import Engine, Float32
@@ -84,6 +85,7 @@ class Translator:
         self.manifest = Manifest.load(directory)
         self.manifest.check_files(directory, hashes=lambda name: name != WEIGHTS)
         self.tokenizer = open_tokenizer(directory, self.manifest.tokenizer, self.manifest.vocabularies)
+        self._shortlist = open_shortlist(directory, self.manifest)
         choice = choose(self.manifest, device, engine, lowering, directory)
         self._workers, threads = shares(workers, threads, cores()) if choice.device == "cpu" else (1, threads)
         many = self._workers > 1
@@ -414,5 +416,5 @@ class Translator:
             ids = check_ids(options.prefix, self.manifest.model.target_vocabulary, "the prefix")
             options = replace(options, prefix=ids)
         manifest = self.manifest
-        model = Model(manifest.tokens, manifest.model.target_vocabulary, manifest.generation)
+        model = Model(manifest.tokens, manifest.model.target_vocabulary, manifest.generation, self._shortlist)
         return Call.of(self.tokenizer, self.engine.limits, options, model=model)

@@ -169,6 +169,7 @@ def test_the_commands_are_these() -> None:
         "tx-inspect",
         "tx-push",
         "tx-serve",
+        "tx-shortlist",
         "tx-train",
         "tx-translate",
         "tx-translate-corpus",

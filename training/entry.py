@@ -15,6 +15,11 @@ def evaluate() -> NoReturn:
     run_command("txport.training.evaluate_command", extra="train")
 
 
+def shortlist() -> NoReturn:
+    """tx-shortlist"""
+    run_command("txport.training.shortlists.command", extra="train")
+
+
 def distill() -> NoReturn:
     """tx-distill"""
     run_command("txport.training.distill_command", extra="ort")

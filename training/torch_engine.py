@@ -34,6 +34,7 @@ class TorchEngine:
     name = "torch"
     poll = 1
     ragged = False
+    restricts = False
 
     def __init__(self, model: Transformer, batch: int = 64, target: int | None = None) -> None:
         config = model.config

@@ -70,6 +70,8 @@ def _file_faults(manifest: ManifestFields) -> Iterator[str]:
         if entry.bytes < 0 or not HEX.fullmatch(entry.sha256):
             yield f"files[{name!r}] has a negative size or a sha256 that is not 64 lower-case hexadecimal digits"
     yield from tokenizer_faults(manifest.tokenizer, manifest.files, manifest.vocabularies)
+    if manifest.shortlist is not None and manifest.shortlist not in manifest.files:
+        yield f"shortlist names the file {manifest.shortlist!r}, which is not listed under files"
 
 
 def _is_inside(name: str) -> bool:

@@ -224,7 +224,7 @@ class ManifestFields:
     """The fields of manifest.json, and what follows from them once `txport.runtime.bundle.rules` holds.
 
     `alignment_heads` are those (layer, head) of cross-attention that point from a target token to its source; a bundle
-    of which none are known leaves the field out.
+    of which none are known leaves the field out. `shortlist` names the file of `txport.runtime.bundle.shortlist`.
     """
 
     format_version: int
@@ -240,6 +240,7 @@ class ManifestFields:
     verification: Verification | None
     alignment_heads: tuple[tuple[int, int], ...] = added(())
     parameters: Parameters | None = added(None)
+    shortlist: str | None = added(None)
 
     @property
     def vocabularies(self) -> Vocabularies:

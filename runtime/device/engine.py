@@ -39,6 +39,7 @@ class DeviceEngine:
         self._cross = cross_names(manifest.model.decoder_layers)
 
     ragged = False
+    restricts = False
 
     @property
     def captured(self) -> bool:

@@ -45,6 +45,7 @@ _CHECKED: dict[str, tuple[Any, ...]] = {
     "txport_engine_encode": (c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_void_p),
     "txport_engine_allocate": (c_void_p, c_int64, c_int64, c_int64, c_int32, c_int64, c_void_p),
     "txport_state_place": (c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_void_p),
+    "txport_state_restrict": (c_void_p, c_int64, c_void_p, c_void_p, c_void_p),
     "txport_state_step": (c_void_p, c_int64),
     "txport_state_read": (c_void_p, c_void_p, c_int64, c_void_p, c_void_p),
     "txport_state_override": (c_void_p, c_int64, c_void_p, c_void_p, c_void_p),
@@ -277,6 +278,7 @@ class NativeEngine:
         self.limits = Limits(facts.batch, facts.source, facts.target)
         self.tokens = SpecialTokens(facts.pad, facts.unk, facts.bos, facts.eos)
         self.ragged = True
+        self.restricts = True
         self.poll: int = facts.poll
         self.vocabulary: int = facts.vocabulary
 
@@ -337,6 +339,14 @@ class NativeState:
         count = _same_length(rows=here, memory_rows=there, target_limits=limits)
         arguments = count, address(here), memory.value, address(there), address(limits)
         check(self.library, self.library.txport_state_place(self.handle.value, *arguments))
+
+    def restrict(self, rows: Sequence[int], words: Sequence[Int64]) -> None:
+        """Let these rows choose among these words only; see `RestrictingState.restrict`."""
+        here = _int64(rows)
+        ends = np.cumsum([len(each) for each in words], dtype=np.int64)
+        ids = _int64(np.concatenate(words))
+        arguments = _same_length(rows=here, words=ends), _address(here), _address(ends), _address(ids)
+        _check(self._library, self._library.txport_state_restrict(self._handle.value, *arguments))
 
     def step(self, count: int = 1) -> None:
         """Advance every unfinished row by up to `count` tokens, in one call of the library for each `MOST_STEPS`."""

@@ -40,6 +40,7 @@ class OrtEngine:
 
     poll = 1  # reading the ids costs nothing here
     ragged = False
+    restricts = False
 
     def __init__(
         self,

@@ -13,8 +13,14 @@ from txport.runtime.search.forks import Forks
 from txport.runtime.search.greedy import Greedy
 from txport.runtime.search.native_beam import NativeBeamSearch
 from txport.runtime.search.requests import Request, Result, Token
+from txport.runtime.search.restricted import restricting
 from txport.runtime.search.scheduler import BATCH_TOKENS, Policy, Scheduler
 from txport.runtime.search.settings import GREEDY, Search
+
+
+def engine_of(engine: Engine, search: Search) -> Engine:
+    """The engine of a search: with a shortlist one whose rows can be restricted."""
+    return restricting(engine) if search.shortlist else engine
 
 
 def policy_of(engine: Engine, search: Search) -> Policy:
@@ -55,6 +61,7 @@ def decode_all(
     """
     search = requests[0].search if requests else GREEDY
     assert all(request.search is search or request.search == search for request in requests)
+    engine = engine_of(engine, search)
     workers = max(1, min(workers, len(requests)))
     rows = max(1, (rows or engine.limits.batch) // workers)
     # Who shares a batch may change the last digits of a score. So each worker has a queue of its own: with one for all,
@@ -83,6 +90,7 @@ def decode_all(
 def stream(engine: Engine, request: Request) -> Iterator[Token]:
     """Answer one request and yield its tokens as they are made, eos too."""
     check_streams(request.search)
+    engine = engine_of(engine, request.search)
     scheduler = Scheduler(engine, policy_of(engine, request.search), rows=1, poll=1)
     scheduler.submit([request])
     count = 0

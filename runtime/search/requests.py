@@ -4,6 +4,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 
 from txport.runtime.bundle.schema import Limits
+from txport.runtime.engine import Int64
 from txport.runtime.errors import InputError
 from txport.runtime.search.settings import GREEDY, NO_RULES, Search
 
@@ -22,6 +23,7 @@ class Request:
             not, as with Hugging Face's `forced_bos_token_id` and `decoder_input_ids`.
         key: number that sampling draws by, besides the seed.
         search: how to search; the same for all requests of one scheduler.
+        words: int64, ascending: the ids among which the answer is chosen; all, if the search has no `shortlist`.
     """
 
     source_ids: Sequence[int]
@@ -32,6 +34,7 @@ class Request:
     forced: int = 0
     key: int = 0
     search: Search = GREEDY
+    words: Int64 | None = field(default=None, compare=False)
 
     def check(self, limits: Limits) -> None:
         """Raise `InputError` if the source is empty or longer than the engine takes, or a length is not positive."""

@@ -15,7 +15,7 @@ from threading import Lock
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from txport.runtime.engine import DecoderState, Engine, Int64, Memory
+from txport.runtime.engine import DecoderState, Engine, Int64, Memory, RestrictingState
 from txport.runtime.errors import InputError, TxportError
 from txport.runtime.search.allocation import allocate
 from txport.runtime.search.requests import Request, Result, Slot
@@ -333,6 +333,15 @@ class _Batch:
                 limits.append(slot.limit)
                 self._slots[free.pop(0)] = slot
             self._state.place(rows, memory, memory_rows, limits)
+            self._restrict(rows)
+
+    def _restrict(self, rows: Sequence[int]) -> None:
+        """Give rows that were just placed the words of their requests."""
+        requests = [(row, slot.request) for row in rows if (slot := self._slots[row // self._width]) is not None]
+        words = {row: request.words for row, request in requests if request.words is not None}
+        if words:
+            assert isinstance(self._state, RestrictingState)
+            self._state.restrict(list(words), list(words.values()))
 
     def _encode_group(self) -> bool:
         """Encode as many sentences as there are rows, ahead of need; False if none is left for this batch."""

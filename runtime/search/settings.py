@@ -70,6 +70,7 @@ class Search:
         sampling: choose tokens at random; None for the best ones.
         alternatives: each of so many best tokens after the prefix is continued by greedy search; 0 for none.
         rules: what may come next.
+        shortlist: each request has `words` of its own.
     """
 
     beam: int = 1
@@ -80,6 +81,7 @@ class Search:
     sampling: Sampling | None = None
     alternatives: int = 0
     rules: Rules = NO_RULES
+    shortlist: bool = False
 
 
 GREEDY = Search()

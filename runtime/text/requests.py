@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from txport.runtime.arguments import check_lengths, check_text
 from txport.runtime.bundle.schema import Limits
+from txport.runtime.bundle.shortlist import Shortlist
 from txport.runtime.errors import InputError
 from txport.runtime.options import DEFAULTS, Options
 from txport.runtime.search.requests import Request
@@ -75,6 +76,7 @@ class Call:
         prefix: ids of the option of this name, which follow these.
         search: how to search.
         warn: takes one sentence about a text that is cut.
+        shortlist: gives each sentence its words; None for all words.
     """
 
     options: Options
@@ -84,6 +86,7 @@ class Call:
     prefix: Sequence[int]
     search: Search
     warn: Callable[[str], object]
+    shortlist: Shortlist | None = None
 
     @classmethod
     def of(
@@ -116,7 +119,8 @@ class Call:
         begun = len(target_prefix) + len(prefix)
         check_lengths(options.max_length, options.min_length, begun, limits.target)
         search = GREEDY if model is None else search_of(options, model, limits, tokenizer)
-        return cls(options, tokenizer, limits, target_prefix, prefix, search, warn)
+        shortlist = model.shortlist if model is not None and options.shortlist else None
+        return cls(options, tokenizer, limits, target_prefix, prefix, search, warn, shortlist)
 
     def sentence(self, text: str, what: str, number: int = 1) -> Sentence | None:
         """The sentence of a text; None if there is nothing in it to translate.
@@ -188,4 +192,11 @@ class Call:
         elif limit is None:
             limit = length_limit(len(source), max(len(prefix), options.min_length), self.limits.target)
         forced = len(target_prefix)
-        return Request(source, limit, options.min_length, prefix, options.scores, forced, number, self.search)
+        words = None if self.shortlist is None else self.shortlist.words(source, [*prefix, *self._fixed])
+        return Request(source, limit, options.min_length, prefix, options.scores, forced, number, self.search, words)
+
+    @property
+    def _fixed(self) -> list[int]:
+        """Ids that rules put into an answer or end it with: every list has them."""
+        rules = self.search.rules
+        return [*rules.end_ids, *([] if rules.forced_end is None else [rules.forced_end])]

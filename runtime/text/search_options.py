@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from txport.runtime.arguments import check_ids
 from txport.runtime.bundle.schema import Generation, Limits, SpecialTokens
+from txport.runtime.bundle.shortlist import Shortlist
 from txport.runtime.errors import InputError
 from txport.runtime.options import Options
 from txport.runtime.search.settings import Rules, Sampling, Search
@@ -24,11 +25,13 @@ class Model:
         tokens: ids with a meaning.
         vocabulary: ids that may be made.
         generation: the model's own settings.
+        shortlist: the words that source words bring; None if the bundle has none.
     """
 
     tokens: SpecialTokens
     vocabulary: int
     generation: Generation = _NONE
+    shortlist: Shortlist | None = None
 
 
 def with_settings(options: Options, generation: Generation, limits: Limits) -> Options:
@@ -58,11 +61,14 @@ def search_of(options: Options, model: Model, limits: Limits, tokenizer: "Tokeni
     Raises:
         InputError: options contradict one another, an id is outside the vocabulary, or a beam has no room.
     """
+    if options.shortlist and model.shortlist is None:
+        raise InputError("the bundle has no shortlist: make one with tx-shortlist, or leave out the option shortlist")
     search = Search(
         n_best=options.n_best,
         alternatives=options.alternatives,
         sampling=_sampling(options) if options.sample else None,
         rules=_rules(options, model, tokenizer),
+        shortlist=options.shortlist,
         **_stated(options, "beam", "length_penalty", "early_stopping", "patience"),
     )
     _check(search, options, limits)

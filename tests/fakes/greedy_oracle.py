@@ -1,12 +1,14 @@
 """Greedy search straight from its definition, over the model of `memory_engine`, and requests to try it on."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import strategies as st
 from memory_engine import TOKENS, logits_after
 from txport.runtime.bundle.schema import Limits
 from txport.runtime.search.requests import Request, Result
+from txport.runtime.search.settings import Search
 
 
 def oracle(request: Request, limits: Limits, eos_weight: float) -> tuple[list[int], list[float]]:
@@ -16,11 +18,15 @@ def oracle(request: Request, limits: Limits, eos_weight: float) -> tuple[list[in
     scores: list[float] = []
     while len(ids) < limit and TOKENS.eos not in ids:
         logits = logits_after(request.source_ids, [TOKENS.bos, *ids], eos_weight).astype(np.float64)
+        if request.words is not None:  # the others are not there
+            logits[np.setdiff1d(np.arange(len(logits)), request.words)] = -np.inf
         allowed = logits.copy()
         if len(ids) < request.min_length:
             allowed[TOKENS.eos] = -np.inf
+        if allowed.max() == -np.inf:  # nothing else is left
+            allowed[TOKENS.eos] = 0
         token = request.prefix[len(ids)] if len(ids) < len(request.prefix) else int(allowed.argmax())
-        scores.append(float(np.log(np.exp(logits[token]) / np.exp(logits).sum())))
+        scores.append(float(logits[token] - np.log(np.exp(logits).sum())))
         ids.append(token)
     return ids, scores
 
@@ -34,6 +40,16 @@ REQUEST = st.builds(
     st.integers(0, 40),
     st.lists(st.integers(3, 11), max_size=5),
     st.booleans(),
+)
+# With words of their own, those of the prefix among them, as `txport.runtime.text.requests` makes it.
+RESTRICTED = st.builds(
+    lambda request, words: replace(
+        request,
+        words=np.unique([*words, *request.prefix, TOKENS.eos]),
+        search=Search(shortlist=True),
+    ),
+    REQUEST,
+    st.lists(st.integers(0, 11), max_size=11),
 )
 PLAIN = st.builds(Request, SOURCE, st.none() | st.integers(1, 110))
 

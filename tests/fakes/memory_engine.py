@@ -44,6 +44,7 @@ class MemoryEngine:
     name = "memory"
     vocabulary = VOCABULARY
     ragged = False
+    restricts = False
 
     def __init__(self, limits: Limits = LIMITS, poll: int = 1, eos_weight: float = 0.0) -> None:
         self.limits, self.tokens, self.poll, self.eos_weight = limits, TOKENS, poll, eos_weight

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Generation
+from txport.runtime.bundle.shortlist import Shortlist, put_shortlist
 from txport.runtime.bundle.tokenizer_schema import Languages, TokenizerDescription
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.translator import Translator
@@ -76,6 +78,7 @@ CASES = (
     Case("min_p", 0.6, others=_SAMPLE),
     Case("seed", 2**40, others=_SAMPLE),
     Case("alternatives", 3),
+    Case("shortlist", True),
 )
 
 
@@ -92,7 +95,11 @@ def multilingual(directory: Path) -> Path:
         }
     )
     generation = Generation(beam=2, early_stopping=True, bad_words=((18,), (35, 7)), forced_end=0, max_length=7)
-    Manifest(**{**vars(manifest), "tokenizer": description, "generation": generation}).write(directory)
+    manifest = Manifest(**{**vars(manifest), "tokenizer": description, "generation": generation})
+    vocabularies = manifest.model.source_vocabulary, manifest.model.target_vocabulary
+    starts = np.arange(vocabularies[0] + 1) * 2  # each source id brings two
+    own = np.stack([starts[:-1] // 2 % 40 + 5, starts[:-1] // 2 % 40 + 9], axis=1).reshape(-1)
+    put_shortlist(Shortlist(np.array([3, 18, 35]), starts, own, vocabularies[1]), directory, manifest)
     return directory
 
 
@@ -275,6 +282,7 @@ class COptions(ctypes.Structure):
         ("min_p", ctypes.c_double),
         ("seed", ctypes.c_int64),
         ("alternatives", ctypes.c_int32),
+        ("shortlist", ctypes.c_int32),
     ]
 
 

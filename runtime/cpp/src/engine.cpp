@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <limits>
 #include <numeric>
+#include <stdexcept>
 
 namespace txport::core {
 
@@ -39,6 +40,11 @@ Ids best_ids(const std::vector<Number>& logits, std::size_t k) {
 
 template Ids best_ids(const std::vector<float>& logits, std::size_t k);
 template Ids best_ids(const std::vector<double>& logits, std::size_t k);
+
+void DecoderState::restrict_rows(const std::vector<std::size_t>& /*rows*/,
+                                 const std::vector<std::shared_ptr<const Ids>>& /*words*/) {
+  throw std::logic_error("this engine restricts no rows");
+}
 
 double DecoderState::log_probability(std::size_t row, std::int64_t token) {
   const std::vector<float> all = logits(row);

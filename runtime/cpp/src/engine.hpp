@@ -103,6 +103,11 @@ class DecoderState {
   // that takes all rows of `memory` may go on with its buffers, and later placements write over them.
   virtual void place(const std::vector<std::size_t>& rows, const Memory& memory,
                      const std::vector<std::size_t>& memory_rows, const Ids& target_limits) = 0;
+  // Let these rows, which were just placed, choose among `words[i]` only, ascending ids: all that a state tells of them
+  // is over these words, and others have the logit -infinity. Copies of a row have its words, until the row is placed
+  // again. Only on states of an engine that `restricts`.
+  virtual void restrict_rows(const std::vector<std::size_t>& rows,
+                             const std::vector<std::shared_ptr<const Ids>>& words);
   // Advance every unfinished row by up to `count` tokens, at most kMostSteps; may return before the device is done.
   // Where Engine::poll is more than 1, a group of steps may begin before the one before it was read: the device works
   // on it while the host polls the other.
@@ -145,6 +150,8 @@ class Engine {
   virtual std::int64_t vocabulary() const = 0;  // logits of a row
   // Steps that are worth making before the host polls; 1 where polling costs nothing.
   virtual std::int64_t poll() const = 0;
+  // Whether its states have `restrict_rows`.
+  virtual bool restricts() const { return false; }
   // Whether short sources beside long ones cost nothing: no padding is computed.
   virtual bool ragged() const { return false; }
   // The length of the first caches of a batch of sources of up to `source` tokens; they double when a row has filled

@@ -42,6 +42,7 @@ Translator::Translator(const std::filesystem::path& bundle, TranslatorOptions op
   Choice choice = choose(bundle, manifest_, options_.where);
   manifest_.check_files(bundle, [](const std::string& name) { return name != kWeightsName; });
   tokenizer_ = open_tokenizer(bundle, manifest_);
+  shortlist_ = open_shortlist(bundle, manifest_);
   const bool many = options_.workers != 1;
   if (choice.device == "cpu") {
     share_cores(options_.workers, options_.threads);
@@ -121,7 +122,7 @@ std::shared_ptr<Ticket> Translator::submit(std::string_view sentence, const Opti
                                            Listener<Translation, Piece> listener, std::optional<double> seconds) const {
   const Call shared = call(options);
   const auto asked = std::make_shared<Submitted>(
-      Submitted{std::string(sentence), {}, shared.options(), TextStream(*tokenizer_), std::move(listener)});
+      Submitted{std::string(sentence), Sentence{}, shared.options(), TextStream(*tokenizer_), std::move(listener)});
   auto found = shared.sentence(asked->text, "the sentence");
   if (found && asked->listener.part) check_streams(found->request.search);
   if (!found) {
@@ -196,7 +197,7 @@ std::string Translator::self_check() const {
 
 Call Translator::call(const Options& options) const {
   scorer_->check(options);
-  return Call(manifest_, *tokenizer_, engine_->limits(), options, options_.warn);
+  return Call(manifest_, *tokenizer_, engine_->limits(), options, options_.warn, shortlist_.get());
 }
 
 std::vector<Translation> Translator::translations(const std::vector<Sentence>& sentences,

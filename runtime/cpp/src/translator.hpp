@@ -111,6 +111,7 @@ class Translator {
   TranslatorOptions options_;
   Manifest manifest_;
   std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<const Shortlist> shortlist_;  // null if the bundle has none
   std::unique_ptr<Engine> engine_;
   std::string reason_;
   std::unique_ptr<Scorer> scorer_;  // uses all of these

@@ -8,6 +8,7 @@
 #include <array>
 #include <map>
 #include <numeric>
+#include <set>
 #include <thread>
 
 #include "errors.hpp"
@@ -331,6 +332,117 @@ TEST_CASE("the best candidates are those of all logits, equal ones by their ids,
     targets::on_each([&](std::int64_t target) {
       check_top(*open(model, 1 + static_cast<int>(random() % 3), target), options.target_vocabulary, random);
     });
+  }
+}
+
+std::shared_ptr<const Ids> random_words(std::mt19937& random, std::int64_t vocabulary) {
+  const std::size_t count = 1 + random() % static_cast<std::size_t>(random() % 2 == 0 ? 9 : vocabulary);
+  std::set<std::int64_t> words;
+  for (std::size_t i = 0; i < count; ++i) words.insert(static_cast<std::int64_t>(random() % vocabulary));
+  return std::make_shared<const Ids>(words.begin(), words.end());
+}
+
+// What a row's words, null for all, leave of its logits.
+std::vector<float> masked(std::vector<float> logits, const std::shared_ptr<const Ids>& words) {
+  if (words == nullptr) return logits;
+  for (std::size_t id = 0; id < logits.size(); ++id) {
+    if (std::binary_search(words->begin(), words->end(), id)) continue;
+    logits[id] = -std::numeric_limits<float>::infinity();
+  }
+  return logits;
+}
+
+// Steps of rows that choose among words of their own, but for some, next to those of rows that choose among all.
+void check_words(const Engine& engine, std::int64_t vocabulary, std::mt19937& random) {
+  const std::size_t rows = 1 + random() % 6;
+  const auto memory = engine.encode(random_ids(random, rows * 9, 10), Ids(rows, 9));
+  const auto all = engine.allocate(rows, 9, 16, {true, 0});
+  const auto few = engine.allocate(rows, 9, 16, {});
+  auto best = engine.allocate(rows, 9, 16, {random() % 2 == 0, 4});
+  std::vector<std::size_t> each(rows);
+  std::iota(each.begin(), each.end(), std::size_t{0});
+  std::vector<std::shared_ptr<const Ids>> words(rows);
+  for (DecoderState* state : {all.get(), few.get(), best.get()}) state->place(each, *memory, each, Ids(rows, 16));
+  for (std::size_t row = 0; row < rows; ++row) {
+    if (random() % 5 == 0) continue;  // of all words
+    words[row] = random_words(random, vocabulary);
+    for (DecoderState* state : {few.get(), best.get()}) state->restrict_rows({row}, {words[row]});
+  }
+  for (int step = 0; step < 4; ++step) {
+    CAPTURE(step);
+    for (DecoderState* state : {all.get(), few.get(), best.get()}) state->step(1);
+    all->read();
+    const Ids chosen = few->read().token_ids;
+    REQUIRE(best->read().token_ids == chosen);
+    const Top top = best->top(4);
+    for (std::size_t row = 0; row < rows; ++row) {
+      CAPTURE(row);
+      const std::vector<float> expected = masked(all->logits(row), words[row]);
+      REQUIRE(chosen[row] == std::max_element(expected.begin(), expected.end()) - expected.begin());
+      REQUIRE(top.normaliser[row] == doctest::Approx(log_sum_exp(expected)).epsilon(1e-6));
+      const Ids ids = best_ids(expected, 4);
+      for (std::size_t i = 0; i < 4; ++i) {
+        const float logit = expected[static_cast<std::size_t>(ids[i])];
+        REQUIRE(top.logits[row * 4 + i] == logit);
+        if (std::isfinite(logit)) REQUIRE(top.token_ids[row * 4 + i] == ids[i]);
+      }
+    }
+    const Ids next = random_ids(random, rows, 10);
+    for (DecoderState* state : {all.get(), few.get(), best.get()}) {
+      state->override_tokens(each, next, std::vector<bool>(rows));
+    }
+    if (step == 1) best = best->moved(each, 16);
+  }
+}
+
+TEST_CASE("rows choose the first of the largest logits of their own words, whatever words the others have") {
+  random_model::Options options;
+  options.tied = false;
+  options.shared = false;
+  for (std::uint32_t seed = 0; seed < 24; ++seed) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    options.target_vocabulary = seed % 2 == 0 ? 700 : 12 + seed;
+    options.int8 = seed % 3 == 2;
+    options.float16 = seed % 3 == 1;
+    const RandomModel model(options, seed);
+    if (!options.int8) repeat_tokens(model, random);
+    targets::on_each([&](std::int64_t target) {
+      check_words(*open(model, 1 + static_cast<int>(random() % 3), target), options.target_vocabulary, random);
+    });
+  }
+}
+
+TEST_CASE("what a row's words give is the same bit by bit alone, in any batch and on any threads") {
+  random_model::Options options;
+  options.tied = false;
+  options.shared = false;
+  options.target_vocabulary = 1900;
+  for (const bool int8 : {false, true}) {
+    options.int8 = int8;
+    const RandomModel model(options, 6);
+    std::mt19937 random(6);
+    std::vector<Request> requests;
+    for (std::uint64_t key = 0; key < 12; ++key) {
+      Request request;
+      request.source_ids = random_ids(random, 1 + random() % 9, 10);
+      request.max_length = 12;
+      request.scores = true;
+      request.key = key;
+      request.search.shortlist = true;
+      request.search.beam = 3;
+      request.words = random_words(random, 1900);
+      requests.push_back(request);
+    }
+    for (const int threads : {1, 2, 3}) {
+      const auto engine = open(model, threads);
+      const std::vector<Result> together = decode_all(*engine, requests, {});
+      for (std::size_t i = 0; i < requests.size(); ++i) {
+        const Result alone = decode_all(*engine, {requests[i]}, {}).front();
+        REQUIRE(alone.ids() == together[i].ids());
+        REQUIRE(alone.scores() == together[i].scores());
+      }
+    }
   }
 }
 

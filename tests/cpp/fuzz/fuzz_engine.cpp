@@ -214,11 +214,27 @@ bool change(Session& session, Choices& choices, std::size_t slot, bool place) {
   return done(txport_state_override(state, count, rows.data(), second.data(), finished.data()));
 }
 
+bool restrict_rows(const Session& session, Choices& choices, std::size_t slot) {
+  const std::int64_t count = choices.number(1);
+  const Ids rows = numbers(choices, few(count), 0);
+  Ids ends;
+  Ids words;
+  for (std::int64_t i = 0; i < few(count); ++i) {  // mostly ascending
+    std::int64_t word = choices.number(1) - 1;
+    for (std::size_t more = choices.below(6); more > 0; --more) {
+      words.push_back(word);
+      word += 1 + static_cast<std::int64_t>(choices.below(9));
+    }
+    ends.push_back(choices.below(16) == 0 ? -1 : static_cast<std::int64_t>(words.size()));
+  }
+  return done(txport_state_restrict(session.states.at(slot), count, rows.data(), ends.data(), words.data()));
+}
+
 bool call(Session& session, Choices& choices) {
   const std::size_t slot = choices.below(8) == 0 ? 1 : 0;
   txport_engine_state* state = session.states.at(slot);
   const std::int64_t rows = session.rows.at(slot);
-  switch (choices.below(20)) {
+  switch (choices.below(21)) {
     case 0:
       return encode(session, choices, slot);
     case 1:
@@ -253,6 +269,8 @@ bool call(Session& session, Choices& choices) {
     case 15:
     case 16:
       return search(session, choices, slot);
+    case 17:
+      return restrict_rows(session, choices, slot);
     default:
       return done(txport_state_step(state, choices.number(1))) && read(state, rows, choices);
   }

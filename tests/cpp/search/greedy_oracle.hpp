@@ -22,7 +22,11 @@ inline Expected oracle(const Request& request, const Limits& limits, float eos_w
   while (static_cast<std::int64_t>(expected.ids.size()) < limit) {
     Ids fed{kTokens.bos};
     fed.insert(fed.end(), expected.ids.begin(), expected.ids.end());
-    const std::vector<float> logits = logits_after(request.source_ids, fed, eos_weight);
+    std::vector<float> logits = logits_after(request.source_ids, fed, eos_weight);
+    for (std::size_t id = 0; request.words != nullptr && id < logits.size(); ++id) {
+      const bool here = std::binary_search(request.words->begin(), request.words->end(), id);
+      if (!here) logits[id] = -std::numeric_limits<float>::infinity();
+    }
     const std::size_t made = expected.ids.size();
     std::vector<float> allowed = logits;
     if (static_cast<std::int64_t>(made) < request.min_length) allowed[static_cast<std::size_t>(kTokens.eos)] = -1e9F;
@@ -50,6 +54,18 @@ class Draw {
     Ids result(static_cast<std::size_t>(number(0, most)));
     for (std::int64_t& id : result) id = number(low, high);
     return result;
+  }
+  // With words of its own, those of the prefix among them.
+  Request restricted() {
+    Request request = this->request(true);
+    Ids words = ids(0, 11, 11);
+    words.push_back(kTokens.eos);
+    words.insert(words.end(), request.prefix.begin(), request.prefix.end());
+    std::sort(words.begin(), words.end());
+    words.erase(std::unique(words.begin(), words.end()), words.end());
+    request.words = std::make_shared<const Ids>(std::move(words));
+    request.search.shortlist = true;
+    return request;
   }
   Request request(bool constrained) {
     Request request;

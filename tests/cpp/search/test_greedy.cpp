@@ -37,6 +37,28 @@ TEST_CASE("any batch gives what each sentence gives alone") {
   }
 }
 
+TEST_CASE("a row chooses among its own words, whatever the others have") {
+  for (std::uint64_t seed = 0; seed < 150; ++seed) {
+    CAPTURE(seed);
+    Draw draw(seed);
+    const MemoryEngine engine({draw.number(1, 4), 12, 100}, draw.one_of<std::int64_t>({1, 3, 8}),
+                              draw.one_of<float>({-3, 0, 1}));
+    std::vector<Request> requests;
+    for (std::int64_t i = draw.number(0, 9); i > 0; --i) requests.push_back(draw.restricted());
+    SearchOptions options;
+    options.workers = draw.number(1, 3);
+    const std::vector<Result> results = decode_all(engine, requests, options);
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      check_result(results[i], requests[i], engine.limits(), engine.eos_weight);
+    }
+    if (requests.empty()) continue;
+    Ids streamed;
+    TokenStream stream(engine, requests.front());
+    while (const auto token = stream.next()) streamed.push_back(token->id);
+    CHECK(streamed == results.front().ids());
+  }
+}
+
 TEST_CASE("a stream gives the same tokens") {
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     CAPTURE(seed);

@@ -27,6 +27,8 @@ from txport.runtime.errors import BundleError, EngineError, InputError, MissingL
 from txport.runtime.golden import check_translator, load_golden
 from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.requests import Request
+from txport.runtime.search.restricted import RestrictedEngine
+from txport.runtime.search.settings import Search
 
 needs_library = pytest.mark.skipif(missing() is not None, reason=f"needs the fused engine's library: {missing()}")
 SOURCES = st.lists(st.lists(st.integers(4, 99), max_size=11).map(lambda ids: [*ids, 3]), min_size=1, max_size=4)
@@ -291,3 +293,26 @@ def test_a_library_of_another_version_is_refused(tmp_path: Path, monkeypatch: py
 def test_a_bundle_without_parameters_is_refused_by_the_library_too() -> None:
     with pytest.raises(EngineError, match="fused engine cannot run"):
         NativeEngine(BUNDLE, Manifest.load(BUNDLE))
+
+
+@needs_library
+@pytest.mark.parametrize("search", [Search(shortlist=True), Search(shortlist=True, beam=3, n_best=2)])
+def test_rows_with_words_of_their_own_are_those_of_masked_logits(engine: NativeEngine, search: Search) -> None:
+    """In any batch, alone, and by the host's own choice among all logits."""
+    random = np.random.default_rng(3)
+    requests = [
+        Request(
+            [*random.integers(4, 99, random.integers(1, 12)).tolist(), 3],
+            20,
+            scores=True,
+            search=search,
+            words=np.unique([3, *random.choice(engine.vocabulary, random.choice([1, 30, engine.vocabulary // 2]))]),
+        )
+        for _ in range(9)
+    ]
+    together = decode_all(engine, requests, rows=4)
+    masked = decode_all(RestrictedEngine(engine), requests, rows=4)
+    for request, one, other in zip(requests, together, masked, strict=True):
+        assert one.ids == other.ids
+        assert decode_all(engine, [request])[0].hypotheses == one.hypotheses, "bit by bit"
+        np.testing.assert_allclose(one.scores or [], other.scores or [], atol=1e-5)

@@ -127,6 +127,7 @@ typedef struct txport_options {
   double min_p;                 /* draw among tokens that have this share of the best one's probability; 0: all */
   int64_t seed;                 /* number that draws follow from */
   int32_t alternatives;         /* continue each of so many best tokens after the prefix; 0: none */
+  int32_t shortlist;            /* not 0: choose among the words that the bundle's shortlist gives for each sentence */
 } txport_options;
 
 #define TXPORT_TRANSLATOR_OPTIONS_INIT \
@@ -134,7 +135,7 @@ typedef struct txport_options {
 #define TXPORT_OPTIONS_INIT                                                                                           \
   {                                                                                                                   \
     sizeof(txport_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0}, {0, 0}, {0, 0}, \
-        {0, 0}, 0, 0, 0, 0, 0, 0, 0, 0, 0                                                                             \
+        {0, 0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                                                                          \
   }
 
 /* Bytes of a text: the first, and the one after the last. */

@@ -137,6 +137,7 @@ struct Options {
   double min_p = 0;               // draw among tokens that have this share of the best one's probability
   std::int64_t seed = 0;          // number that draws follow from
   std::int32_t alternatives = 0;  // continue each of so many best tokens after the prefix; 0: none
+  bool shortlist = false;         // choose among the words that the bundle's shortlist gives for each sentence
 };
 
 // Bytes of a text: the first, and the one after the last.
@@ -303,6 +304,7 @@ inline txport_options to_c(const Options& options, const Words& words) {
   txport_options result = TXPORT_OPTIONS_INIT;
   set(result.max_length, options.max_length);
   set(result.full_length, options.full_length ? 1 : 0);
+  set(result.shortlist, options.shortlist ? 1 : 0);
   set(result.min_length, options.min_length);
   if (const auto* text = std::get_if<std::string>(&options.prefix)) set(result.prefix, *text);
   if (const auto* ids = std::get_if<std::vector<std::int64_t>>(&options.prefix)) {

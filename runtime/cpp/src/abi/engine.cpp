@@ -147,6 +147,30 @@ txport_code txport_state_place(txport_engine_state* state, std::int64_t count, c
   });
 }
 
+txport_code txport_state_restrict(txport_engine_state* state, std::int64_t count, const std::int64_t* rows,
+                                  const std::int64_t* ends, const std::int64_t* words) noexcept {
+  return guarded([&] {
+    const txport_engine_state& changed = read_out(state);
+    if (!changed.handle.engine->restricts()) throw InputError("this engine does not restrict rows: use the fused one");
+    within(count, 0, changed.rows(), "count");
+    const auto to_rows = indices(rows, count, changed.rows(), "rows");
+    const std::int64_t vocabulary = changed.handle.sizes.target_vocabulary;
+    std::vector<std::shared_ptr<const Ids>> lists;
+    if (count > 0) given(ends, "ends");
+    for (std::int64_t i = 0, begin = 0; i < count; begin = ends[i++]) {
+      within(ends[i], begin + 1, begin + vocabulary, "ends");
+      given(words, "words");
+      const Ids& list = *lists.emplace_back(std::make_shared<const Ids>(words + begin, words + ends[i]));
+      indices(list.data(), ends[i] - begin, vocabulary, "words");
+      if (std::adjacent_find(list.begin(), list.end(), std::greater_equal<>()) != list.end()) {
+        throw InputError("words of a row are not in ascending order: sort them, each once");
+      }
+    }
+    changed.state->restrict_rows(to_rows, lists);
+    return TXPORT_OK;
+  });
+}
+
 txport_code txport_state_step(txport_engine_state* state, std::int64_t count) noexcept {
   return guarded([&] {
     txport_engine_state& stepped = usable(state);

@@ -254,7 +254,7 @@ Parameters decode_parameters(const Value& value) {
 Manifest decode(const Value& value) {
   value.fields({"format_version", "made_by", "model", "tokens", "dimensions", "precision", "graphs", "tokenizer",
                 "generation", "files", "verification", "sha256"},
-               {"alignment_heads", "parameters"});
+               {"alignment_heads", "parameters", "shortlist"});
   Manifest manifest;
   manifest.format_version = value["format_version"].integer();
   manifest.made_by = decode_made_by(value["made_by"]);
@@ -274,6 +274,7 @@ Manifest decode(const Value& value) {
   if (value.has("parameters") && !value["parameters"].is_null()) {
     manifest.parameters = decode_parameters(value["parameters"]);
   }
+  if (value.has("shortlist") && !value["shortlist"].is_null()) manifest.shortlist = value["shortlist"].text();
   manifest.sha256 = value["sha256"].text();
   return manifest;
 }

@@ -176,6 +176,7 @@ struct Manifest {
   // (layer, head) of cross-attention that point from a target token to its source; empty if none are known.
   std::vector<std::pair<std::int64_t, std::int64_t>> alignment_heads;
   std::optional<Parameters> parameters;  // none in bundles of older versions
+  std::optional<std::string> shortlist;  // the file of Shortlist
   std::string sha256;
   std::string text;  // the file as it was read
 

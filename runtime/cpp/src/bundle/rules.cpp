@@ -133,7 +133,12 @@ class Rules {
                         [](char c) { return c == '\\' || static_cast<unsigned char>(c) < 32; });
   }
 
-  void check_tokenizer() const { require_none(tokenizer_fault(manifest_)); }
+  void check_tokenizer() const {
+    require_none(tokenizer_fault(manifest_));
+    const auto& shortlist = manifest_.shortlist;
+    require(!shortlist || manifest_.files.count(*shortlist) == 1,
+            "shortlist names the file " + quote(shortlist.value_or("")) + ", which is not listed under files");
+  }
 
   static bool is_required(const Graph& graph) { return graph.role == kEncoder || graph.role == kStep; }
   static bool is_known(const Graph& graph) {

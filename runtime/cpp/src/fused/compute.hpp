@@ -81,7 +81,11 @@ struct StepJob {
   std::int64_t* made = nullptr;  // [steps, stride], of the state's rows from `base` on; filled with pad
   const Row* base = nullptr;
   std::size_t stride = 0;
-  float* logits = nullptr;        // [rows, padded vocabulary], or null
+  const Matrix* projection = nullptr;   // the model's, or a selection of it
+  const UpperBounds* bounds = nullptr;  // of it
+  const std::int32_t* ids = nullptr;    // of its columns; null: they are the tokens themselves
+  std::size_t id_count = 0;
+  float* logits = nullptr;        // [rows, the projection's outputs], or null
   std::size_t top = 0;            // candidates of a row
   Best* candidates = nullptr;     // [the state's rows, top]
   double* normalisers = nullptr;  // [the state's rows]

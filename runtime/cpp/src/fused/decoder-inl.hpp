@@ -1,6 +1,8 @@
 // Steps of the decoder: one token for each unfinished row, chosen at once.
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "fused/attention-inl.hpp"
 #include "fused/norm-inl.hpp"
@@ -17,6 +19,7 @@ class Decoder {
   Decoder(const StepJob& job, const Member& member)
       : job_(job),
         m_(job.model),
+        projection_(*job.projection),
         member_(member),
         own_(job.workspace.own(job.team + member.rank)),
         team_(job.workspace.team(job.team)),
@@ -47,6 +50,7 @@ class Decoder {
 
   const StepJob& job_;
   const Model& m_;
+  const Matrix& projection_;
   const Member& member_;
   const OwnBuffers& own_;
   const TeamBuffers& team_;
@@ -62,15 +66,25 @@ class Decoder {
       const Best& theirs = team_.best[rank * team_.best_stride + i];
       if (theirs.value > best.value) best = theirs;  // of equals the first stays, as ArgMax
     }
-    active.progress.advance(static_cast<std::size_t>(best.index), job_.eos);
+    const std::int32_t token = Id(best.index);
+    active.progress.advance(static_cast<std::size_t>(token), job_.eos);
     const auto row = static_cast<std::size_t>(active.row - job_.base);
     if (job_.top > 0 && i % member_.size == member_.rank) Merge(i, row, best.value);
     if (member_.rank == 0) {
-      job_.made[s * job_.stride + row] = best.index;
+      job_.made[s * job_.stride + row] = token;
       active.row->progress = active.progress;
       active.row->logits = job_.first + i;
     }
   }
+
+  // The token of a column, or any where there was none to choose.
+  std::int32_t Id(std::int32_t column) const {
+    if (job_.ids == nullptr) return column;
+    return static_cast<std::size_t>(column) < job_.id_count ? job_.ids[column] : 0;
+  }
+
+  const Columns& ColumnsOf(std::size_t i) const { return own_.active[i].row->columns; }
+  std::size_t Chunks() const { return (projection_.panels + kChunk - 1) / kChunk; }
 
   Candidates OfThread(std::size_t rank, std::size_t i) const {
     return {team_.candidates + (rank * job_.count + i) * team_.top_stride, job_.top};
@@ -82,19 +96,40 @@ class Decoder {
     const Candidates all(job_.candidates + row * job_.top, job_.top);
     all.clear();
     for (std::size_t rank = 0; rank < member_.size; ++rank) all.offer(OfThread(rank, i));
+    for (std::size_t c = 0; c < job_.top; ++c) {
+      Best& each = job_.candidates[row * job_.top + c];
+      each.index = Id(each.index);
+    }
+    const std::size_t chunks = ColumnsOf(i).all() ? Chunks() : SumListed(i);
     double sum = 0;
-    for (std::size_t c = 0; c < team_.chunks; ++c) {
+    for (std::size_t c = 0; c < chunks; ++c) {
       const ChunkSum& chunk = team_.sums[i * team_.chunks + c];
       sum += chunk.sum * std::exp(static_cast<double>(chunk.largest) - static_cast<double>(largest));
     }
     job_.normalisers[row] = static_cast<double>(largest) + std::log(sum);
   }
 
+  // The sums of chunks of a row's own words, whatever columns these have; returns how many chunks there are.
+  std::size_t SumListed(std::size_t i) const {
+    float* listed = team_.listed + i * team_.listed_stride;
+    const std::size_t size = ColumnsOf(i).size();
+    std::fill(listed + size, listed + padded(size), Best{}.value);
+    const std::size_t chunks = (size + kLogits - 1) / kLogits;
+    for (std::size_t c = 0; c < chunks; ++c) {
+      const std::size_t begin = c * kLogits;
+      const std::size_t count = std::min(kLogits, padded(size) - begin);
+      Best best;
+      const float largest = FindLargest(listed + begin, count, 0, best);
+      team_.sums[i * team_.chunks + c] = SumOf(listed + begin, count, largest);
+    }
+    return chunks;
+  }
+
   // The panels whose logits this thread makes; whole chunks where their sums are asked for.
-  Member::Range Columns() const {
-    const std::size_t panels = m_.projection.panels;
+  Member::Range Panels() const {
+    const std::size_t panels = projection_.panels;
     if (job_.top == 0) return member_.share(panels);
-    const Member::Range mine = member_.share(team_.chunks);
+    const Member::Range mine = member_.share(Chunks());
     return {mine.begin * kChunk, std::min(mine.end * kChunk, panels)};
   }
 
@@ -165,10 +200,10 @@ class Decoder {
 
   // The largest logit of each row, among this thread's columns.
   void Choose(Input last) {
-    const Member::Range panels = Columns();
+    const Member::Range panels = Panels();
     std::fill_n(best_, rows_, Best{});
-    const std::size_t stride = m_.projection.outputs();
-    const bool pruned = job_.logits == nullptr && job_.top == 0 && m_.bounds.copy.panels > 0;
+    const std::size_t stride = projection_.outputs();
+    const bool pruned = job_.logits == nullptr && job_.top == 0 && job_.bounds->copy.panels > 0;
     for (std::size_t i = 0; i < rows_ && job_.top > 0; ++i) OfThread(member_.rank, i).clear();
     for (std::size_t i = 0; i < rows_ && pruned; ++i) {
       const float* h = last.values + i * last.width;
@@ -179,10 +214,14 @@ class Decoder {
       const std::size_t end = std::min(p + kChunk, panels.end);
       const Out out = job_.logits == nullptr ? Out{own_.logits, kLogits}
                                              : Out{job_.logits + job_.first * stride + p * kPanel, stride};
-      last.Times(pruned ? m_.bounds.copy : m_.projection, p, end, out);
+      last.Times(pruned ? job_.bounds->copy : projection_, p, end, out);
       for (std::size_t i = 0; i < rows_; ++i) {
         const float* logits = out.data + i * out.stride;
-        pruned ? Bound(i, p, end, logits) : Consider(i, p, end, logits);
+        if (pruned) {
+          Bound(i, p, end, logits);
+        } else {
+          ColumnsOf(i).all() ? Consider(i, p, end, logits) : ConsiderListed(i, p, end, logits);
+        }
       }
     }
     for (std::size_t i = 0; i < rows_ && pruned; ++i) ChooseAmong(panels, last, i);
@@ -210,35 +249,80 @@ class Decoder {
     const float here = FindLargest(logits, size, begin * kPanel, best_[i]);
     if (job_.top == 0) return;
     Offer(OfThread(member_.rank, i), logits, size, begin * kPanel, here);
-    ChunkSum& chunk = team_.sums[i * team_.chunks + begin / kChunk];
-    chunk = {here, 0};
-    if (here == Best{}.value) return;  // nothing but tokens that may not be
-    const auto e = [&](std::size_t n) HWY_ATTR { return Exp(hn::Sub(hn::Load(df, logits + n), hn::Set(df, here))); };
-    chunk.sum = static_cast<double>(Sum(size, e));
+    team_.sums[i * team_.chunks + begin / kChunk] = SumOf(logits, size, here);
+  }
+
+  static ChunkSum SumOf(const float* logits, std::size_t size, float largest) {
+    if (largest == Best{}.value) return {largest, 0};  // nothing but tokens that may not be
+    const auto e = [&](std::size_t n) HWY_ATTR { return Exp(hn::Sub(hn::Load(df, logits + n), hn::Set(df, largest))); };
+    return {largest, static_cast<double>(Sum(size, e))};
+  }
+
+  // The logits of row i's own words in the panels [begin, end).
+  void ConsiderListed(std::size_t i, std::size_t begin, std::size_t end, const float* logits) const {
+    const Columns& all = ColumnsOf(i);
+    const Columns here = all.between(begin * kPanel, end * kPanel);
+    float* listed = job_.top == 0 ? nullptr : team_.listed + i * team_.listed_stride + (here.begin - all.begin);
+    FindListed(here, logits, begin * kPanel, best_[i], listed);
+    if (job_.top == 0) return;
+    const Candidates candidates = OfThread(member_.rank, i);
+    for (const std::int32_t* column = here.begin; column != here.end; ++column, ++listed) {
+      if (!(*listed < candidates.least())) candidates.offer({*listed, *column});
+    }
+  }
+
+  // FindLargest among some columns of `logits`, the first of which is column `first`; writes them to `listed`, too,
+  // unless that is null.
+  static void FindListed(const Columns& columns, const float* logits, std::size_t first, Best& best, float* listed) {
+    for (const std::int32_t* column = columns.begin; column != columns.end; ++column) {
+      const float logit = logits[static_cast<std::size_t>(*column) - first];
+      if (logit > best.value) best = {logit, *column};
+      if (listed != nullptr) *listed++ = logit;
+    }
   }
 
   // What no logit of row i in the panels [begin, end) exceeds, by their `logits` of the copy.
   void Bound(std::size_t i, std::size_t begin, std::size_t end, const float* logits) const {
+    if (!ColumnsOf(i).all()) return BoundListed(i, begin, end, logits);
     const VF norm = hn::Set(df, own_.norm[i]);
     const VF unit = hn::Set(df, own_.scale[i]);
     for (std::size_t p = begin; p < end; ++p) {
       VF most = hn::Set(df, Best{}.value);
       for (std::size_t n = p * kPanel; n < (p + 1) * kPanel; n += kLanes) {
         const VF logit =
-            hn::MulAdd(unit, hn::Load(df, m_.bounds.input_error + n), hn::Load(df, logits + n - begin * kPanel));
-        most = hn::Max(most, hn::MulAdd(norm, hn::Load(df, m_.bounds.weight_error + n), logit));
+            hn::MulAdd(unit, hn::Load(df, job_.bounds->input_error + n), hn::Load(df, logits + n - begin * kPanel));
+        most = hn::Max(most, hn::MulAdd(norm, hn::Load(df, job_.bounds->weight_error + n), logit));
       }
-      own_.bounds[i * m_.projection.panels + p] = hn::ReduceMax(df, most);
+      own_.bounds[i * projection_.panels + p] = hn::ReduceMax(df, most);
+    }
+  }
+
+  // As Bound, of the row's own words.
+  void BoundListed(std::size_t i, std::size_t begin, std::size_t end, const float* logits) const {
+    float* bounds = own_.bounds + i * projection_.panels;
+    std::fill(bounds + begin, bounds + end, Best{}.value);
+    const Columns here = ColumnsOf(i).between(begin * kPanel, end * kPanel);
+    for (const std::int32_t* column = here.begin; column != here.end; ++column) {
+      const auto n = static_cast<std::size_t>(*column);
+      const float bound = logits[n - begin * kPanel] + own_.scale[i] * job_.bounds->input_error[n] +
+                          own_.norm[i] * job_.bounds->weight_error[n];
+      float& most = bounds[n / kPanel];
+      if (!(bound <= most)) most = std::isnan(bound) ? std::numeric_limits<float>::infinity() : bound;
     }
   }
 
   // The largest logit of row i: only panels whose bounds say that it may be there are multiplied, after the likeliest.
   void ChooseAmong(Member::Range panels, const Input& last, std::size_t i) {
-    const float* bounds = own_.bounds + i * m_.projection.panels;
+    const float* bounds = own_.bounds + i * projection_.panels;
     const Rows row = FloatRows(last.values + i * last.width, 0);
+    const Columns& all = ColumnsOf(i);
     const auto multiply = [&](std::size_t p, Best& best) {
-      Multiply(m_.projection, row, 1, p, p + 1, {own_.logits, kLogits});
-      FindLargest(own_.logits, kPanel, p * kPanel, best);
+      Multiply(projection_, row, 1, p, p + 1, {own_.logits, kLogits});
+      if (all.all()) {
+        FindLargest(own_.logits, kPanel, p * kPanel, best);
+      } else {
+        FindListed(all.between(p * kPanel, (p + 1) * kPanel), own_.logits, p * kPanel, best, nullptr);
+      }
     };
     Best likeliest;
     const float* most = std::max_element(bounds + panels.begin, bounds + panels.end);

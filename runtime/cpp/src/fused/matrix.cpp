@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 #include "fused/workspace.hpp"
@@ -200,6 +201,20 @@ bool pack_scales(const Matrix& matrix, const Origin& from, std::size_t p) {
   return sum_up(matrix.panel(p), matrix.steps, matrix.sum + p * kPanel) && sound;
 }
 
+// Lane n of the panel `to` [steps, 16] := lane `lane` of the panel `from`, in elements of kBytes.
+template <std::size_t kBytes>
+void copy_lane(const std::uint8_t* from, std::size_t lane, std::size_t steps, std::uint8_t* to, std::size_t n) {
+  for (std::size_t k = 0; k < steps; ++k) {
+    std::memcpy(to + (k * kPanel + n) * kBytes, from + (k * kPanel + lane) * kBytes, kBytes);
+  }
+}
+
+// to[i] := from[outputs[i]] for the outputs of panel `p`; behind them `padding`.
+template <typename T>
+void gather(const T* from, const std::int32_t* outputs, std::size_t count, std::size_t p, T padding, T* to) {
+  for (std::size_t i = p * kPanel; i < (p + 1) * kPanel; ++i) to[i] = i < count ? from[outputs[i]] : padding;
+}
+
 }  // namespace
 
 std::vector<float> floats_of(const View& view, std::size_t rows) {
@@ -240,6 +255,10 @@ void lay_out(const Plan& plan, Cursor& at) {
   matrix.inputs = plan.inputs.count * plan.inputs.width();
   matrix.steps = matrix.int8() ? matrix.inputs / 4 : matrix.inputs;
   matrix.stride = matrix.steps * step_bytes(matrix.kind);
+  take_arrays(matrix, fits ? plan.bounds : nullptr, at);
+}
+
+void take_arrays(Matrix& matrix, UpperBounds* bounds, Cursor& at) {
   at.take(matrix.bias, matrix.outputs());
   const auto take_int8 = [&at](Matrix& int8) {
     at.take(int8.scale, int8.outputs());
@@ -247,15 +266,15 @@ void lay_out(const Plan& plan, Cursor& at) {
     at.take(int8.data, int8.panels * int8.stride);
   };
   if (matrix.int8()) return take_int8(matrix);
-  if (plan.bounds != nullptr && fits) {
-    Matrix& copy = plan.bounds->copy;
+  if (bounds != nullptr) {
+    Matrix& copy = bounds->copy;
     copy = matrix;
     copy.kind = Kind::int8;
     copy.steps = matrix.inputs / 4;
     copy.stride = copy.steps * kStepBytes;
     take_int8(copy);
-    at.take(plan.bounds->weight_error, matrix.outputs());
-    at.take(plan.bounds->input_error, matrix.outputs());
+    at.take(bounds->weight_error, matrix.outputs());
+    at.take(bounds->input_error, matrix.outputs());
   }
   at.take(matrix.data, matrix.panels * matrix.stride);
 }
@@ -272,6 +291,28 @@ bool pack(const Plan& plan, std::size_t begin, std::size_t end) {
     }
   }
   return sound;
+}
+
+void gather_panel(const Matrix& from, const std::int32_t* outputs, std::size_t count, std::size_t p, const Matrix& to) {
+  std::uint8_t* panel = to.panel(p);
+  const std::size_t lanes = std::min(kPanel, count - p * kPanel);
+  if (lanes < kPanel) std::fill_n(panel, to.stride, 0);
+  const auto copy = to.kind == Kind::float16 ? copy_lane<2> : copy_lane<4>;
+  for (std::size_t n = 0; n < lanes; ++n) {
+    const auto output = static_cast<std::size_t>(outputs[p * kPanel + n]);
+    copy(from.panel(output / kPanel), output % kPanel, to.steps, panel, n);
+  }
+  gather(from.bias, outputs, count, p, -std::numeric_limits<float>::infinity(), to.bias);
+  if (!to.int8()) return;
+  gather(from.scale, outputs, count, p, 0.0F, to.scale);
+  gather(from.sum, outputs, count, p, 0, to.sum);
+}
+
+void gather_panel(const UpperBounds& from, const std::int32_t* outputs, std::size_t count, std::size_t p,
+                  const UpperBounds& to) {
+  gather_panel(from.copy, outputs, count, p, to.copy);
+  gather(from.weight_error, outputs, count, p, 0.0F, to.weight_error);
+  gather(from.input_error, outputs, count, p, 0.0F, to.input_error);
 }
 
 }  // namespace txport::core::fused

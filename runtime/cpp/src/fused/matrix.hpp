@@ -91,10 +91,18 @@ struct Plan {
 };
 
 class Cursor;
+// Sets the pointers of `matrix`, whose sizes are set, and of `bounds`, unless that is null, to memory of `at`.
+void take_arrays(Matrix& matrix, UpperBounds* bounds, Cursor& at);
 // Sets the sizes of plan.matrix, and its pointers to memory of `at`.
 void lay_out(const Plan& plan, Cursor& at);
 // Fills the panels from `begin` to `end` with their biases, scales and sums. Different panels may be filled at once.
 // False: a weight is not a number, or an int8 one is -128.
 bool pack(const Plan& plan, std::size_t begin, std::size_t end);
+
+// Panel `p` of `to` := the outputs of `from` that stand from p * kPanel on in `outputs` [count]; behind them padding,
+// whose bias is -infinity.
+void gather_panel(const Matrix& from, const std::int32_t* outputs, std::size_t count, std::size_t p, const Matrix& to);
+void gather_panel(const UpperBounds& from, const std::int32_t* outputs, std::size_t count, std::size_t p,
+                  const UpperBounds& to);
 
 }  // namespace txport::core::fused

@@ -63,11 +63,32 @@ class Progress {
 // that they had until then; no page is written that more than one row has.
 using Page = std::shared_ptr<std::byte>;
 
+// Token ids, ascending.
+using Words = std::shared_ptr<const std::vector<std::int32_t>>;
+
+// Columns of a projection, ascending; none stands for all of them.
+struct Columns {
+  const std::int32_t* begin = nullptr;
+  const std::int32_t* end = nullptr;
+
+  bool all() const { return begin == end; }
+  std::size_t size() const { return static_cast<std::size_t>(end - begin); }
+  // Those from `first` up to `last`, which may be none.
+  Columns between(std::size_t first, std::size_t last) const {
+    const auto at = [this](std::size_t column) {
+      return std::lower_bound(begin, end, static_cast<std::int32_t>(column));
+    };
+    return {at(first), at(last)};
+  }
+};
+
 struct Row {
   Progress progress;
   std::size_t source = 0;            // tokens
   std::shared_ptr<std::byte> cross;  // cross-attention's keys and values, of `source` positions
   std::vector<Page> pages;           // as many as have positions that were written
+  Words words;                       // among which it chooses; none: all
+  Columns columns;                   // of the projection in the last step, which are its words
   std::size_t logits = 0;            // which row of the logits is this one's
 };
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 #include <deque>
+#include <limits>
 #include <optional>
 #include <stdexcept>
 #include <utility>
@@ -88,6 +89,15 @@ class FusedState : public DecoderState {
       row.source = sentence.length;
       row.cross = sentence.cross;
       row.pages.clear();
+      row.words.reset();
+      row.columns = {};
+    }
+  }
+
+  void restrict_rows(const std::vector<std::size_t>& rows,
+                     const std::vector<std::shared_ptr<const Ids>>& words) override {
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      rows_.at(rows[i]).words = std::make_shared<const std::vector<std::int32_t>>(words[i]->begin(), words[i]->end());
     }
   }
 
@@ -124,13 +134,24 @@ class FusedState : public DecoderState {
 
   std::vector<float> logits(std::size_t row) override {
     const float* first = logits_of(row);
-    return {first, first + shared_->model.vocabulary};
+    if (rows_[row].words == nullptr) return {first, first + shared_->model.vocabulary};
+    const Block listed = listed_logits(row);
+    std::vector<float> all(shared_->model.vocabulary, -std::numeric_limits<float>::infinity());
+    for (std::size_t i = 0; i < rows_[row].words->size(); ++i) {
+      all[static_cast<std::size_t>((*rows_[row].words)[i])] = floats(listed)[i];
+    }
+    return all;
   }
 
   double log_probability(std::size_t row, std::int64_t token) override {
     const float* first = logits_of(row);
-    return static_cast<double>(first[token]) -
-           instruction_set().log_sum_exp(first, shared_->model.projection.outputs());
+    const Words& words = rows_[row].words;
+    if (words == nullptr) return static_cast<double>(first[token]) - instruction_set().log_sum_exp(first, outputs());
+    const auto at = std::lower_bound(words->begin(), words->end(), token);
+    if (at == words->end() || *at != token) return -std::numeric_limits<double>::infinity();
+    const Block listed = listed_logits(row);
+    return static_cast<double>(floats(listed)[at - words->begin()]) -
+           instruction_set().log_sum_exp(floats(listed), padded(words->size()));
   }
 
   Top top(std::size_t k) override {
@@ -156,6 +177,7 @@ class FusedState : public DecoderState {
   std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) override {
     auto next = std::make_unique<FusedState>(shared_, rows.size(), source_, target, outputs_, pages_);
     next->rows_ = taken(rows, target);
+    next->selection_ = selection_;
     return next;
   }
 
@@ -172,6 +194,7 @@ class FusedState : public DecoderState {
   std::vector<double> normalisers_;  // [rows]
   std::optional<Block> logits_;      // [rows, padded vocabulary]
   std::deque<StepOutput> unread_;
+  std::shared_ptr<const Selection> selection_;  // of the last step; none: all words
 
   // These rows, the last of each in its own place. One that had more tokens than there will be room for is lost.
   std::vector<Row> taken(const std::vector<std::size_t>& rows, std::int64_t target) {
@@ -219,21 +242,27 @@ class FusedState : public DecoderState {
 
   void step_rows(const std::vector<Row*>& active, std::size_t steps, std::size_t positions, std::int64_t* made) {
     const auto start = std::chrono::steady_clock::now();
+    const bool gathers = select(active);
     const auto workspace = shared_->workspaces.take();
     Team::Lease lease(shared_->team, shared_->step_tuner.choose(active.size()));
     const std::size_t threads = lease.size();
     WorkspaceSize size;
     size.threads = threads;
     size.data_parallel =
-        active.size() >= kLeastRows * threads && active.size() * kMostBytes >= shared_->model.step_bytes;
+        active.size() >= kLeastRows * threads && active.size() * kMostBytes >= step_bytes();
     size.rows = size.data_parallel ? (active.size() + threads - 1) / threads : active.size();
     size.team_rows = size.rows;
     size.positions = positions;
     size.top = outputs_.top;
+    for (const Row* row : active) size.words = std::max(size.words, row->columns.size());
     workspace->reserve(shared_->model, size);
     const std::vector<PageCopy> copies = own_pages(active, steps);
     lease.run([&](const Member& member) {
       copy_pages(copies, member);
+      if (gathers) {
+        selection_->gather(member);
+        member.wait();
+      }
       const Member team = size.data_parallel ? Member{} : member;
       const Member::Range mine = size.data_parallel ? member.share(active.size()) : Member::Range{0, active.size()};
       StepJob job{shared_->model, *workspace};
@@ -246,6 +275,12 @@ class FusedState : public DecoderState {
       job.made = made;
       job.base = rows_.data();
       job.stride = rows_.size();
+      job.projection = &projection();
+      job.bounds = selection_ != nullptr ? &selection_->bounds() : &shared_->model.bounds;
+      if (selection_ != nullptr && !selection_->ids().empty()) {
+        job.ids = selection_->ids().data();
+        job.id_count = selection_->ids().size();
+      }
       job.logits = logits_ ? reinterpret_cast<float*>(logits_->data()) : nullptr;
       job.top = outputs_.top;
       job.candidates = candidates_.data();
@@ -259,7 +294,57 @@ class FusedState : public DecoderState {
 
   const float* logits_of(std::size_t row) const {
     if (!logits_) throw InputError("logits were not asked for when the state was allocated");
-    return reinterpret_cast<const float*>(logits_->data()) + rows_.at(row).logits * shared_->model.projection.outputs();
+    return reinterpret_cast<const float*>(logits_->data()) + rows_.at(row).logits * outputs();
+  }
+
+  static float* floats(const Block& block) { return reinterpret_cast<float*>(block.data()); }
+
+  // Of the words of a row that has words of its own, in their order; behind them padding of -infinity.
+  Block listed_logits(std::size_t row) const {
+    const float* first = logits_of(row);
+    const std::size_t count = rows_[row].words->size();
+    const Columns& columns = rows_[row].columns;
+    Block listed(padded(count) * sizeof(float));
+    std::fill_n(floats(listed), padded(count), -std::numeric_limits<float>::infinity());
+    if (columns.all()) {
+      std::copy_n(first, count, floats(listed));
+    } else {
+      const auto logit = [first](std::int32_t column) { return first[column]; };
+      std::transform(columns.begin, columns.end, floats(listed), logit);
+    }
+    return listed;
+  }
+
+  // What the last step multiplied by.
+  const Matrix& projection() const {
+    return selection_ != nullptr ? selection_->projection() : shared_->model.projection;
+  }
+  std::size_t outputs() const { return projection().outputs(); }
+  // Weights that a step reads.
+  std::size_t step_bytes() const {
+    const Matrix& whole = shared_->model.projection;
+    const std::size_t left_out = whole.int8() ? (whole.panels - projection().panels) * whole.stride : 0;
+    return shared_->model.step_bytes - left_out;
+  }
+
+  // Sees to it that the projection has the words of these rows, and says which columns they are. True: there is a new
+  // selection, to be gathered.
+  bool select(const std::vector<Row*>& active) {
+    const bool any = std::any_of(active.begin(), active.end(), [](const Row* row) { return row->words != nullptr; });
+    const auto is_there = [this](const Row* row) { return selection_->has(row->words); };
+    const bool is_new = any && (selection_ == nullptr || !std::all_of(active.begin(), active.end(), is_there));
+    if (is_new || !any) {
+      for (Row& row : rows_) row.columns = {};
+      selection_ = is_new ? std::make_shared<const Selection>(shared_->model, lists_of(active)) : nullptr;
+    }
+    for (Row* row : active) row->columns = any ? selection_->columns(row->words) : Columns{};
+    return is_new;
+  }
+
+  static std::vector<Words> lists_of(const std::vector<Row*>& rows) {
+    std::vector<Words> lists;
+    for (const Row* row : rows) lists.push_back(row->words);
+    return lists;
   }
 };
 

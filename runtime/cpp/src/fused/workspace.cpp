@@ -57,6 +57,8 @@ void lay_out(TeamBuffers& team, const Model& model, const WorkspaceSize& size, C
   cursor.take(team.sums, size.top > 0 ? size.team_rows * team.chunks : 0);
   team.top_stride = (size.top + kLine - 1) / kLine * kLine;
   cursor.take(team.candidates, threads * size.team_rows * team.top_stride);
+  team.listed_stride = size.top > 0 ? padded(size.words) : 0;
+  cursor.take(team.listed, size.team_rows * team.listed_stride);
   cursor.take(team.caches, size.cache_bytes);
 }
 

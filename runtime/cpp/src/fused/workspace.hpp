@@ -97,6 +97,8 @@ struct TeamBuffers {
   std::size_t chunks = 0;
   Best* candidates = nullptr;  // [threads, rows, top_stride] the best few of each thread's columns
   std::size_t top_stride = 0;
+  float* listed = nullptr;  // [rows, listed_stride] the logits of a row's words, where it has words of its own
+  std::size_t listed_stride = 0;
   std::byte* caches = nullptr;  // of the sentences that are being encoded
 };
 
@@ -108,7 +110,8 @@ struct WorkspaceSize {
   std::size_t team_rows = 0;  // of a team
   std::size_t positions = 0;  // of a sentence, at most
   std::size_t cache_bytes = 0;
-  std::size_t top = 0;  // candidates of a row
+  std::size_t top = 0;    // candidates of a row
+  std::size_t words = 0;  // of a row that has words of its own, at most
 };
 
 // The buffers of all threads of a call.

@@ -8,6 +8,7 @@
 
 #include "errors.hpp"
 #include "search/decoding.hpp"
+#include "search/restricted.hpp"
 
 namespace txport::core {
 
@@ -27,13 +28,18 @@ std::optional<Clock::time_point> deadline_of(std::optional<double> seconds) {
 // Requests of one search: their batches, until none waits.
 struct Queue::Lane {
   Search search;
+  EngineOf over;
   std::unique_ptr<const Policy> policy;
   Scheduler scheduler;
   Worker worker;
   std::map<std::size_t, std::shared_ptr<Ticket>> tickets;  // by their index in the scheduler
 
   Lane(const Engine& engine, const Search& asked, const SearchOptions& options)
-      : search(asked), policy(policy_of(engine, search)), scheduler(engine, *policy, options), worker(scheduler) {}
+      : search(asked),
+        over(engine, search),
+        policy(policy_of(engine, search)),
+        scheduler(*over, *policy, options),
+        worker(scheduler) {}
 };
 
 std::exception_ptr Ticket::overdue(Time now) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -22,6 +23,8 @@ struct Request {
   std::size_t forced = 0;
   std::uint64_t key = 0;  // number that sampling draws by, besides the seed
   Search search = {};     // how to search; the same for all requests of one scheduler
+  // Ascending: the ids among which the answer is chosen; none if the search has no shortlist.
+  std::shared_ptr<const Ids> words = nullptr;
 
   // Throws InputError: the source is empty or longer than the engine takes, or a length is not positive.
   void check(const Limits& limits) const;

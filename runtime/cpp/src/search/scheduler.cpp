@@ -122,10 +122,16 @@ class Batch {
       std::vector<std::size_t> rows;
       std::vector<std::size_t> memory_rows;
       Ids limits;
+      std::vector<std::size_t> restricted;
+      std::vector<std::shared_ptr<const Ids>> words;
       while (!free.empty() && !encoded_.empty() && encoded_.front().memory == memory) {
         Encoded next = std::move(encoded_.front());
         encoded_.pop_front();
         const std::int64_t limit = next.entry.request.limit(engine_.limits());
+        if (next.entry.request.words != nullptr) {
+          restricted.push_back(free.front() * width_);
+          words.push_back(next.entry.request.words);
+        }
         slots_[free.front()] = policy_.slot(next.entry.index, std::move(next.entry.request), limit);
         rows.push_back(free.front() * width_);
         memory_rows.push_back(next.row);
@@ -133,6 +139,7 @@ class Batch {
         free.pop_front();
       }
       state_->place(rows, *memory, memory_rows, limits);
+      if (!restricted.empty()) state_->restrict_rows(restricted, words);
     }
   }
 

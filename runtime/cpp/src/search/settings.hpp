@@ -61,6 +61,7 @@ struct Search {
   std::optional<Sampling> sampling;  // nothing: the best tokens
   std::int64_t alternatives = 0;     // each of so many best tokens after the prefix is continued by greedy search
   Rules rules;
+  bool shortlist = false;  // each request has words of its own
 };
 
 inline bool operator==(const Rules& one, const Rules& other) {
@@ -79,7 +80,7 @@ inline bool operator==(const Sampling& one, const Sampling& other) {
 inline bool operator==(const Search& one, const Search& other) {
   const auto all = [](const Search& of) {
     return std::tie(of.beam, of.n_best, of.length_penalty, of.early_stopping, of.patience, of.sampling, of.alternatives,
-                    of.rules);
+                    of.rules, of.shortlist);
   };
   return all(one) == all(other);
 }

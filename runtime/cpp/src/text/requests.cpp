@@ -26,14 +26,19 @@ std::int64_t length_limit(std::size_t source, std::size_t begun, std::int64_t mo
   return std::min(most, kLengthRatio * tokens + kLengthOffset + static_cast<std::int64_t>(begun));
 }
 
-Call::Call(const Manifest& manifest, const Tokenizer& tokenizer, const Limits& limits, Options options, Warn warn)
+Call::Call(const Manifest& manifest, const Tokenizer& tokenizer, const Limits& limits, Options options, Warn warn,
+           const Shortlist* shortlist)
     : manifest_(manifest),
       tokenizer_(tokenizer),
       limits_(limits),
       options_(checked(std::move(options), manifest.generation, limits)),
       warn_(std::move(warn)),
       languages_{options_.source_language, options_.target_language},
-      target_prefix_(affixes(manifest.tokenizer, languages_).target_prefix) {
+      target_prefix_(affixes(manifest.tokenizer, languages_).target_prefix),
+      shortlist_(shortlist) {
+  if (options_.shortlist && shortlist_ == nullptr) {
+    throw InputError("the bundle has no shortlist: make one with tx-shortlist, or leave out the option shortlist");
+  }
   if (const auto* ids = std::get_if<Ids>(&options_.prefix)) {
     check_ids(*ids, manifest.model.target_vocabulary, "the prefix");
     prefix_ = *ids;
@@ -123,6 +128,13 @@ Request Call::request(Ids source, const Ids& target_prefix, std::size_t number) 
     const std::size_t begun = std::max(prefix.size(), static_cast<std::size_t>(options_.min_length));
     limit = length_limit(source.size(), begun, limits_.target);
   }
+  std::shared_ptr<const Ids> words;
+  if (options_.shortlist) {
+    Ids more = prefix;  // rules may put these into an answer, or end it with them
+    append(more, search_.rules.end_ids);
+    if (search_.rules.forced_end) more.push_back(*search_.rules.forced_end);
+    words = shortlist_->words(source, more);
+  }
   return {std::move(source),
           limit,
           options_.min_length,
@@ -130,7 +142,8 @@ Request Call::request(Ids source, const Ids& target_prefix, std::size_t number) 
           options_.scores,
           target_prefix.size(),
           static_cast<std::uint64_t>(number),
-          search_};
+          search_,
+          std::move(words)};
 }
 
 }  // namespace txport::core

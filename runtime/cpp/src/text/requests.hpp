@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bundle/manifest.hpp"
+#include "bundle/shortlist.hpp"
 #include "engine.hpp"
 #include "options.hpp"
 #include "search/requests.hpp"
@@ -45,7 +46,9 @@ struct Sentence {
 class Call {
  public:
   // Throws InputError: an option cannot be used, or options of the search cannot be together.
-  Call(const Manifest& manifest, const Tokenizer& tokenizer, const Limits& limits, Options options, Warn warn);
+  // `shortlist` is null if the bundle has none.
+  Call(const Manifest& manifest, const Tokenizer& tokenizer, const Limits& limits, Options options, Warn warn,
+       const Shortlist* shortlist = nullptr);
 
   const Options& options() const { return options_; }
 
@@ -88,6 +91,7 @@ class Call {
   Ids target_prefix_;  // what all answers begin with in these languages,
   Ids prefix_;         // and the option of this name, which follows
   Search search_;
+  const Shortlist* shortlist_;
 
   Request request(Ids source, const Ids& target_prefix, std::size_t number) const;
 };

@@ -117,6 +117,7 @@ Search search_of(const Options& options, const Manifest& manifest, const Limits&
   search.patience = options.patience.value_or(1);
   if (options.sample.value_or(false)) search.sampling = sampling_of(options);
   search.alternatives = options.alternatives.value_or(0);
+  search.shortlist = options.shortlist;
   search.rules = rules_of(options, manifest.model.target_vocabulary, tokenizer);
   check(search, options, limits);
   return search;

@@ -1,0 +1,143 @@
+"""Shortlists: the target words that the sentences of a bundle choose among, for large vocabularies.
+
+A sentence may have the words that are in every list, the most frequent ones, and those that its source words become
+(Jean et al. 2015, "On Using Very Large Target Vocabulary for Neural Machine Translation", section 3.2; L'Hostis et al.
+2016, "Vocabulary Selection Strategies for Neural Machine Translation"). All numbers of the file are int32, little
+endian: a header (`_HEADER`), the words of every list, for each source word where its own begin, and these.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.schema import FileEntry
+from txport.runtime.errors import BundleError
+from txport.runtime.files import write_atomically
+
+Int64 = npt.NDArray[np.int64]
+
+_MAGIC = int.from_bytes(b"TXSL", "little")
+_VERSION = 1
+# After the magic number and the version: ids of the source, ids of the target, words of every list, words of all.
+_HEADER = 6
+
+
+@dataclass(frozen=True)
+class Shortlist:
+    """The words that each source word brings.
+
+    Attributes:
+        always: int64, ascending: ids that every list has, eos among them.
+        starts: int64 `[source vocabulary + 1]`: where the words of each source id begin in `candidates`.
+        candidates: int64, ascending for each source id.
+        target_vocabulary: ids that there are.
+    """
+
+    always: Int64
+    starts: Int64
+    candidates: Int64
+    target_vocabulary: int
+
+    def words(self, source_ids: Sequence[int], more: Sequence[int] = ()) -> Int64:
+        """int64, ascending: the ids among which the translation of these source ids is chosen; `more` are added."""
+        own = [self.candidates[self.starts[word] : self.starts[word + 1]] for word in set(source_ids)]
+        return np.unique(np.concatenate([self.always, *own, np.asarray(more, np.int64)]))
+
+    def to_bytes(self) -> bytes:
+        """The bytes of the file."""
+        counts = len(self.starts) - 1, self.target_vocabulary, len(self.always), len(self.candidates)
+        header = np.array([_MAGIC, _VERSION, *counts], np.int64)
+        return np.concatenate([header, self.always, self.starts, self.candidates]).astype("<i4").tobytes()
+
+    @classmethod
+    def load(cls, path: Path, source_vocabulary: int, target_vocabulary: int, eos: int) -> "Shortlist":
+        """Read a file, and check it.
+
+        Args:
+            path: the file.
+            source_vocabulary, target_vocabulary, eos: of the bundle.
+
+        Raises:
+            BundleError: it cannot be read, is damaged, or is for another model.
+        """
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise BundleError(f"{path} cannot be read: {error.strerror}") from error
+        try:
+            return cls._parse(data, source_vocabulary, target_vocabulary, eos)
+        except ValueError as error:
+            raise BundleError(f"{path} {error}: make it again with tx-shortlist") from None
+
+    @classmethod
+    def _parse(cls, data: bytes, source_vocabulary: int, target_vocabulary: int, eos: int) -> "Shortlist":
+        """Raises ValueError, with what is wrong."""
+        numbers = np.frombuffer(data[: len(data) // 4 * 4], "<i4").astype(np.int64)
+        if len(numbers) < _HEADER or numbers[0] != _MAGIC:
+            raise ValueError("is not a shortlist")
+        version, sources, targets, always, count = numbers[1:_HEADER].tolist()
+        if version != _VERSION:
+            raise ValueError(f"is of version {version}, and this txport reads version {_VERSION}")
+        if (sources, targets) != (source_vocabulary, target_vocabulary):
+            raise ValueError(
+                f"is for vocabularies of {sources} and {targets} ids, but the model has {source_vocabulary} and "
+                f"{target_vocabulary}"
+            )
+        if always > targets:
+            raise ValueError(f"has {always} words in every list, more than the {targets} that there are")
+        if min(always, count) < 0 or len(data) != 4 * (_HEADER + always + sources + 1 + count):
+            raise ValueError(f"has {len(data)} bytes, which is not what its header says")
+        words, starts, candidates = np.split(numbers[_HEADER:], [always, always + sources + 1])
+        if starts[0] != 0 or starts[-1] != count or (np.diff(starts) < 0).any():
+            raise ValueError("has words of source ids that do not follow each other")
+        _check(words, np.zeros(0, np.int64), targets)
+        _check(candidates, starts, targets)
+        if eos not in words:
+            raise ValueError(f"lacks the end of sequence, {eos}, among the words of every list")
+        return cls(words, starts, candidates, targets)
+
+
+def open_shortlist(directory: Path, manifest: Manifest) -> Shortlist | None:
+    """The shortlist of a bundle, if it has one.
+
+    Raises:
+        BundleError: its file cannot be used.
+    """
+    if manifest.shortlist is None:
+        return None
+    model = manifest.model
+    path = directory / manifest.shortlist
+    return Shortlist.load(path, model.source_vocabulary, model.target_vocabulary, manifest.tokens.eos)
+
+
+def put_shortlist(shortlist: Shortlist, bundle: Path, manifest: Manifest) -> Path:
+    """Put a shortlist into a bundle, in place of one that it has; the bundle is whole at any time.
+
+    Returns:
+        the file.
+    """
+    data = shortlist.to_bytes()
+    digest = hashlib.sha256(data).hexdigest()
+    name = f"shortlist-{digest[:12]}.bin"
+    write_atomically(bundle / name, data)
+    files = {key: entry for key, entry in manifest.files.items() if key != manifest.shortlist}
+    files[name] = FileEntry(len(data), digest)
+    replace(manifest, shortlist=name, files=dict(sorted(files.items()))).write(bundle)
+    if manifest.shortlist not in (None, name):
+        (bundle / manifest.shortlist).unlink(missing_ok=True)
+    return bundle / name
+
+
+def _check(words: Int64, starts: Int64, vocabulary: int) -> None:
+    """Refuse ids outside the vocabulary, and ids that do not rise between two of `starts`."""
+    if len(words) and not 0 <= words.min() <= words.max() < vocabulary:
+        outside: Any = words[(words < 0) | (words >= vocabulary)][0]
+        raise ValueError(f"has the word {outside}, outside the vocabulary of {vocabulary}")
+    falls = np.flatnonzero(np.diff(words) <= 0) + 1
+    if not np.isin(falls, starts).all():
+        raise ValueError("has words that are not in ascending order")

@@ -1,0 +1,1 @@
+"""Shortlists: the target words that each source word may become, counted in a corpus."""

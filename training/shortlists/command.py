@@ -1,0 +1,123 @@
+"""tx-shortlist: a bundle gets the list of words that each source word may become, checked by BLEU."""
+
+import logging
+from pathlib import Path
+
+import click
+import numpy as np
+from txport.runtime.bundle.argument import BUNDLE
+from txport.runtime.bundle.shortlist import Shortlist, put_shortlist
+from txport.runtime.errors import InputError
+from txport.runtime.libraries import needs
+from txport.runtime.options import Options
+from txport.runtime.text.requests import Call, quiet
+from txport.runtime.text.tokenizer import TextTokenizer
+from txport.runtime.translator import Translator
+from txport.training.corpora import Pair, read_parallel
+from txport.training.shortlists.links import Links, by_aligner, by_attention, by_table
+
+_log = logging.getLogger("txport")
+# What a shortlist may cost, in BLEU.
+MOST_LOSS = 0.1
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("bundle", type=BUNDLE)
+@click.option(
+    "--source", type=click.Path(path_type=Path), help="Sentences of a corpus in the source language, one a line."
+)
+@click.option("--target", type=click.Path(path_type=Path), help="Their translations, one a line.")
+@click.option(
+    "--alignments", type=click.Path(path_type=Path),
+    help="Alignments of their words, a line for each pair, as fast_align writes them: 0-0 1-2. [default: what the "
+    "bundle's attention says; for that export it with tx-export --with-attention]",
+)  # fmt: skip
+@click.option(
+    "--table", type=click.Path(path_type=Path),
+    help="A lexical table in place of alignments, as Marian reads it: a target piece, a source piece, a probability.",
+)  # fmt: skip
+@click.option(
+    "--frequent", type=click.IntRange(0), default=1000, show_default=True,
+    help="Most frequent words of the corpus, which all sentences have; without a corpus the first of the vocabulary.",
+)  # fmt: skip
+@click.option(
+    "--candidates", type=click.IntRange(1), default=50, show_default=True, help="Most words that a source word brings."
+)
+@click.option("--check-source", type=click.Path(path_type=Path), help="Other sentences, to compare BLEU on.")
+@click.option("--check-reference", type=click.Path(path_type=Path), help="Their translations.")
+@click.option("--most-loss", type=click.FloatRange(0), default=MOST_LOSS, show_default=True,
+              help="Nothing is written if BLEU falls by more.")  # fmt: skip
+@click.option("--no-check", is_flag=True, help="Do not compare BLEU.")
+@click.option("--threads", type=click.IntRange(0), default=0, help="Threads of each operator. [default: the cores]")
+def main(
+    bundle: Path, source: Path | None, target: Path | None, alignments: Path | None, table: Path | None,
+    frequent: int, candidates: int, check_source: Path | None, check_reference: Path | None, most_loss: float,
+    no_check: bool, threads: int,
+) -> None:  # fmt: skip
+    """Give BUNDLE a shortlist, so that the option shortlist makes its large vocabulary cheap.
+
+    Each sentence chooses among the most frequent words and those that its own words become in a corpus.
+    """
+    logging.basicConfig(format="tx-shortlist: %(message)s", level=logging.WARNING)
+    _log.setLevel(logging.INFO)
+    with needs("train"):
+        from txport.training.shortlists.making import quality
+    if (check_source is None or check_reference is None) and not no_check:
+        raise InputError("name sentences to compare BLEU on: --check-source and --check-reference, or give --no-check")
+    if alignments is not None and table is not None:
+        raise InputError("--alignments and --table are two ways to link words: choose one")
+    pairs = _corpus(source, target, needed=table is None)
+    translator = Translator(bundle, "cpu", threads=threads)
+    made = _make(translator, bundle, pairs, alignments, table, frequent, candidates, threads)
+    if not no_check:
+        assert check_source is not None and check_reference is not None
+        texts, references = zip(*read_parallel(check_source, check_reference), strict=True)
+        found = quality(made, translator.engine, translator.tokenizer, translator.manifest, texts, references)
+        click.echo(
+            f"{found.sentences} sentences: BLEU {found.bleu:.2f} with the shortlist, {found.full_bleu:.2f} with all "
+            f"words; {found.equal} translated the same; {found.words:.0f} words a sentence"
+        )
+        if found.full_bleu - found.bleu > most_loss:
+            raise InputError(
+                f"BLEU falls by {found.full_bleu - found.bleu:.2f}, more than {most_loss:g}, and nothing was written: "
+                "raise --frequent or --candidates, or give a larger corpus"
+            )
+    file = put_shortlist(made, bundle, translator.manifest)
+    click.echo(f"{file}: {len(made.always)} words in every list, {len(made.candidates)} of source words")
+
+
+def _corpus(source: Path | None, target: Path | None, *, needed: bool) -> list[Pair]:
+    if source is not None and target is not None:
+        return read_parallel(source, target)
+    if needed or source is not None or target is not None:
+        raise InputError("name a corpus by --source and --target" + (", or a lexical table by --table" * needed))
+    return []
+
+
+def _make(
+    translator: Translator, bundle: Path, pairs: list[Pair], alignments: Path | None, table: Path | None,
+    frequent: int, candidates: int, threads: int,
+) -> Shortlist:  # fmt: skip
+    from txport.training.shortlists import making
+
+    manifest, tokenizer = translator.manifest, translator.tokenizer
+    if not isinstance(tokenizer, TextTokenizer):
+        raise InputError(f"{bundle} has no tokenizer, so that a corpus has no ids: give a bundle with one")
+    model = manifest.model
+    source_pieces = making.pieces_of(tokenizer.source_pieces(range(model.source_vocabulary)))
+    target_pieces = making.pieces_of(tokenizer.target_pieces(range(model.target_vocabulary)))
+    links, same = Links(model.target_vocabulary), Links(model.target_vocabulary)
+    both = sorted(source_pieces.keys() & target_pieces.keys())
+    same.add([source_pieces[piece] for piece in both], [target_pieces[piece] for piece in both])
+    if table is not None:
+        by_table(links, table, source_pieces, target_pieces)
+    elif alignments is not None:
+        by_aligner(links, pairs, alignments, tokenizer)
+    else:
+        call = Call.of(tokenizer, translator.engine.limits, Options(), warn=quiet)
+        by_attention(links, pairs, call, bundle, manifest, translator.engine, threads)
+    counts = np.zeros(model.target_vocabulary, np.int64)
+    for _, text in pairs:
+        np.add.at(counts, tokenizer.encode_prefix(text), 1)
+    always = making.frequent(counts, frequent) if pairs else np.arange(min(frequent, model.target_vocabulary))
+    return making.make(links, always, manifest, candidates, same)

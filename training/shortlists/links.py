@@ -1,0 +1,139 @@
+"""Links between source ids and target ids: of a bundle's attention, of an aligner, or of a lexical table."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.engine import Engine, Int64
+from txport.runtime.errors import InputError
+from txport.runtime.libraries import needs
+from txport.runtime.text.alignment import align_tokens, averaged
+from txport.runtime.text.lines import read_lines
+from txport.runtime.text.requests import Call, Sentence
+from txport.runtime.text.tokenizer import TextTokenizer
+from txport.training.guidance.pharaoh import piece_links, read_links
+
+# Sentences whose attention is computed at a time.
+PART = 512
+
+Pair = tuple[str, str]
+Weights = npt.NDArray[np.float64]
+
+
+class Links:
+    """Weights of pairs of a source id and a target id: counts, or probabilities.
+
+    Args:
+        target_vocabulary: ids of the target.
+    """
+
+    def __init__(self, target_vocabulary: int) -> None:
+        self._width = target_vocabulary
+        self._keys: list[Int64] = []
+        self._weights: list[Weights] = []
+
+    def add(self, sources: Sequence[int], targets: Sequence[int], weights: Sequence[float] | None = None) -> None:
+        """Add pairs, each of the weight 1 unless `weights` says otherwise."""
+        keys = np.asarray(sources, np.int64) * self._width + np.asarray(targets, np.int64)
+        self._keys.append(keys)
+        self._weights.append(np.ones(len(keys)) if weights is None else np.asarray(weights, np.float64))
+
+    def best(self, count: int) -> tuple[Int64, Int64]:
+        """The source id and the target id of each pair that is among the `count` heaviest of its source id."""
+        if not self._keys:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        keys, places = np.unique(np.concatenate(self._keys), return_inverse=True)
+        weights = np.bincount(places, np.concatenate(self._weights))
+        sources, targets = keys // self._width, keys % self._width
+        order = np.lexsort((targets, -weights, sources))
+        sources, targets = sources[order], targets[order]
+        rank = np.arange(len(sources)) - np.searchsorted(sources, sources)
+        return sources[rank < count], targets[rank < count]
+
+
+def by_aligner(links: Links, pairs: Sequence[Pair], file: Path, tokenizer: TextTokenizer) -> None:
+    """Add the pieces of words that a file aligns, a line for each pair, in the form of Pharaoh.
+
+    Raises:
+        InputError: it has another number of lines, or a line cannot be read.
+    """
+    lines = read_lines(file)
+    if len(lines) != len(pairs):
+        raise InputError(f"{file} has {len(lines)} lines, and the corpus {len(pairs)}: each pair needs an alignment")
+    for number, (pair, line) in enumerate(zip(pairs, lines, strict=True), 1):
+        found = piece_links(read_links(line, *pair, f"{file}, line {number}"), *pair, tokenizer)
+        source, target = tokenizer.locate_source(pair[0])[0], tokenizer.encode_prefix(pair[1])
+        links.add([source[piece] for piece in found[:, 0]], [target[piece] for piece in found[:, 1]])
+
+
+def by_attention(
+    links: Links, pairs: Sequence[Pair], call: Call, bundle: Path, manifest: Manifest, engine: Engine, threads: int
+) -> None:
+    """Add each target id with the source id to which its reading of the translation attends most.
+
+    Raises:
+        BundleError: the bundle has no graph that gives attention.
+    """
+    with needs("ort"):
+        from txport.runtime.engines.teacher_forcing import TeacherForcing
+
+    teacher = TeacherForcing(bundle, manifest, engine, "cpu", threads)
+    teacher.graph("decoder")
+    for start in range(0, len(pairs), PART):
+        read = list(_read(call, pairs[start : start + PART], manifest))
+        sources = [sentence.request.source_ids for sentence, _ in read]
+        for index, reading in teacher.read(sources, [ids for _, ids in read], cross=True):
+            sentence, ids = read[index]
+            assert reading.cross is not None
+            made = range(len(sentence.request.prefix), len(ids) - 1)
+            own = list(range(sentence.first, sentence.last))
+            found = align_tokens(averaged(reading.cross, manifest.alignment_heads), own, made)
+            aligned = [(source, ids[step]) for step, source in enumerate(found) if source is not None]
+            links.add([sources[index][source] for source, _ in aligned], [target for _, target in aligned])
+
+
+def _read(call: Call, pairs: Sequence[Pair], manifest: Manifest) -> Iterator[tuple[Sentence, list[int]]]:
+    """Sentences, and the whole target ids of each: prefix, translation and eos."""
+    for source, target in pairs:
+        sentence = call.sentence(source, "a sentence")
+        if sentence is not None and (ids := call.tokenizer.encode_prefix(target)):
+            begun = [*sentence.request.prefix, *ids][: manifest.limits.target - 1]
+            yield sentence, [*begun, manifest.tokens.eos]
+
+
+def by_table(links: Links, file: Path, source: dict[str, int], target: dict[str, int]) -> None:
+    """Add a lexical table as Marian reads it (`lex.s2t`): lines of a target piece, a source piece and a probability.
+
+    Args:
+        links: to add to.
+        file: the table.
+        source, target: the id of each piece.
+
+    Raises:
+        InputError: a line is not of that form, or has a piece that the model does not have.
+    """
+    rows: list[tuple[int, int, float]] = []
+    for number, line in enumerate(read_lines(file), 1):
+        cells = line.split()
+        if "NULL" in cells[:2] or not cells:
+            continue
+        try:
+            words, probability = cells[:2], float(cells[2])
+            if len(cells) != 3:
+                raise ValueError
+        except (ValueError, IndexError):
+            raise InputError(
+                f"{file}, line {number} is {line[:60]!r}, but a line has a target piece, a source piece and a "
+                "probability, as extract_lex writes them"
+            ) from None
+        for word, vocabulary, side in zip(words, (target, source), ("target", "source"), strict=True):
+            if word not in vocabulary:
+                raise InputError(
+                    f"{file}, line {number} has the {side} piece {word!r}, which the model's vocabulary does not: give "
+                    "a table that was made with this model's tokenizer"
+                )
+        rows.append((source[words[1]], target[words[0]], probability))
+    if rows:
+        links.add(*zip(*rows, strict=True))

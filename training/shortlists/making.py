@@ -1,0 +1,100 @@
+"""Shortlists made of a corpus, and their quality."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from sacrebleu.metrics.bleu import BLEU
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.shortlist import Shortlist
+from txport.runtime.engine import Engine, Int64
+from txport.runtime.errors import InputError
+from txport.runtime.options import Options
+from txport.runtime.search.decoding import decode_all
+from txport.runtime.text.requests import Call, quiet
+from txport.runtime.text.search_options import Model
+from txport.runtime.text.tokenizer import Tokenizer
+from txport.training.shortlists.links import Links
+
+# Sentences that are translated at a time.
+PART = 512
+
+
+def pieces_of(labels: Sequence[str]) -> dict[str, int]:
+    """The id of each piece; of equal ones the first."""
+    return {piece: number for number, piece in reversed(list(enumerate(labels)))}
+
+
+def frequent(counts: Int64, count: int) -> Int64:
+    """The `count` most frequent ids of `[vocabulary]` counts, those that never occur left out."""
+    order = np.argsort(-counts, kind="stable")[:count]
+    return order[counts[order] > 0]
+
+
+def make(links: Links, always: Sequence[int] | Int64, manifest: Manifest, candidates: int, same: Links) -> Shortlist:
+    """A shortlist.
+
+    Args:
+        links: of source ids and target ids.
+        always: target ids of every list; eos is added.
+        manifest: of the model.
+        candidates: the most target ids that a source id brings by its links.
+        same: pairs that are added to these, such as equal pieces: names and numbers are often copied.
+
+    Raises:
+        InputError: there are no links.
+    """
+    model = manifest.model
+    sources, targets = links.best(candidates)
+    if not len(sources):
+        raise InputError("nothing links a source word with a target word: give a corpus, or a table, that does")
+    more_sources, more_targets = same.best(1)
+    keys = np.append(sources, more_sources) * model.target_vocabulary + np.append(targets, more_targets)
+    sources, targets = np.divmod(np.unique(keys), model.target_vocabulary)
+    every = np.unique(np.append(np.asarray(always, np.int64), manifest.tokens.eos))
+    kept = ~np.isin(targets, every)
+    starts = np.searchsorted(sources[kept], np.arange(model.source_vocabulary + 1))
+    return Shortlist(every, starts, targets[kept], model.target_vocabulary)
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Quality with a shortlist, and without it.
+
+    Attributes:
+        sentences: how many were translated.
+        bleu, full_bleu: of sacreBLEU, with the shortlist and with all words.
+        equal: sentences whose ids are the same.
+        words: mean words of a sentence's list.
+    """
+
+    sentences: int
+    bleu: float
+    full_bleu: float
+    equal: int
+    words: float
+
+
+def quality(
+    shortlist: Shortlist,
+    engine: Engine,
+    tokenizer: Tokenizer,
+    manifest: Manifest,
+    texts: Sequence[str],
+    references: Sequence[str],
+) -> Quality:
+    """Translate sentences greedily, with and without a shortlist, and compare both with the references."""
+    model = Model(manifest.tokens, manifest.model.target_vocabulary, shortlist=shortlist)
+    made: list[list[list[int]]] = []
+    words: list[int] = []
+    for listed in (True, False):
+        call = Call.of(tokenizer, engine.limits, Options(shortlist=listed), warn=quiet, model=model)
+        requests = [call.needed(text, f"sentence {number}").request for number, text in enumerate(texts, 1)]
+        words += [len(request.words) for request in requests if request.words is not None]
+        parts = [decode_all(engine, requests[start : start + PART]) for start in range(0, len(requests), PART)]
+        made.append([result.ids for part in parts for result in part])
+    scores = [
+        BLEU().corpus_score([tokenizer.decode(row) for row in ids], [list(references)]).score for ids in made
+    ]  # fmt: skip
+    equal = sum(one == other for one, other in zip(*made, strict=True))
+    return Quality(len(texts), scores[0], scores[1], equal, float(np.mean(words)))
