@@ -345,8 +345,8 @@ class NativeState:
         here = _int64(rows)
         ends = np.cumsum([len(each) for each in words], dtype=np.int64)
         ids = _int64(np.concatenate(words))
-        arguments = _same_length(rows=here, words=ends), _address(here), _address(ends), _address(ids)
-        _check(self._library, self._library.txport_state_restrict(self._handle.value, *arguments))
+        arguments = _same_length(rows=here, words=ends), address(here), address(ends), address(ids)
+        check(self.library, self.library.txport_state_restrict(self.handle.value, *arguments))
 
     def step(self, count: int = 1) -> None:
         """Advance every unfinished row by up to `count` tokens, in one call of the library for each `MOST_STEPS`."""

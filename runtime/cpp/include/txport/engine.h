@@ -195,8 +195,10 @@ typedef struct txport_beam_settings {
   txport_ids suppress, begin_suppress, end_ids;
 } txport_beam_settings;
 
-#define TXPORT_BEAM_SETTINGS_INIT \
-  { sizeof(txport_beam_settings), 1, 1, 1, 1, 0, 1, 0, -1, 0, 0, 0, {0, 0}, {0, 0}, { 0, 0 } }
+#define TXPORT_BEAM_SETTINGS_INIT                                                            \
+  {                                                                                          \
+    sizeof(txport_beam_settings), 1, 1, 1, 1, 0, 1, 0, -1, 0, 0, 0, {0, 0}, {0, 0}, { 0, 0 } \
+  }
 
 /* A sentence of a search. Begin with TXPORT_BEAM_SENTENCE_INIT. New fields come at the end. */
 typedef struct txport_beam_sentence {
@@ -231,8 +233,8 @@ TXPORT_API txport_code txport_state_search(txport_engine_state* state, const txp
                                            uint8_t* done) TXPORT_NOEXCEPT;
 
 /* Answer `index` of a sentence that is done, the best first: `ids`, the natural logarithm of the probability of each in
- * `scores`, how many they are, and the `score` that it was ranked by. Valid until the sentence is freed; `count` is 0 if
- * there are no more answers. */
+ * `scores`, how many they are, and the `score` that it was ranked by. Valid until the sentence is freed; `count` is 0
+ * if there are no more answers. */
 TXPORT_API txport_code txport_hypotheses_answer(const txport_hypotheses* hypotheses, int64_t index, const int64_t** ids,
                                                 const double** scores, int64_t* count, double* score) TXPORT_NOEXCEPT;
 

@@ -110,7 +110,8 @@ Slots slots_of(const txport_engine_state& state, const std::shared_ptr<const Set
     const auto& [of, slot] = *sentences[i];
     if (of != settings) throw InputError("a sentence is of another search: create it with this one");
     if (slot->done) throw InputError("a sentence is done: free its rows");
-    if (slot->ruled && !state.outputs.logits) throw InputError("the state was allocated without logits: rules need them");
+    if (slot->ruled && !state.outputs.logits)
+      throw InputError("the state was allocated without logits: rules need them");
     if (std::find(slots.begin(), slots.end(), slot) != slots.end()) throw InputError("a sentence is given twice");
     slots.push_back(slot);
   }
@@ -144,7 +145,8 @@ txport_code txport_hypotheses_create(const txport_beam_search* search, const txp
     request.search = settings->search;
     request.min_length = within(read.min_length, 0, INT32_MAX, "txport_beam_sentence.min_length");
     request.prefix = ids_of(read.prefix, settings->vocabulary, "txport_beam_sentence.prefix");
-    request.forced = static_cast<std::size_t>(within(read.forced, 0, static_cast<std::int64_t>(read.prefix.count), "txport_beam_sentence.forced"));
+    request.forced = static_cast<std::size_t>(
+        within(read.forced, 0, static_cast<std::int64_t>(read.prefix.count), "txport_beam_sentence.forced"));
     request.scores = true;
     const std::int64_t limit = within(read.limit, 1, INT32_MAX, "txport_beam_sentence.limit");
     *hypotheses = new txport_hypotheses{settings, std::make_shared<BeamSlot>(0, std::move(request), limit)};

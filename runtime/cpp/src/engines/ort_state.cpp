@@ -42,8 +42,8 @@ void copy_part(const HostTensor& to, std::size_t to_row, const HostTensor& from,
   }
 }
 
-// Copies row `rows[i]` of a tensor to each row i of `changed`. Where a row would be overwritten before it is copied, all
-// go by way of others.
+// Copies row `rows[i]` of a tensor to each row i of `changed`. Where a row would be overwritten before it is copied,
+// all go by way of others.
 void move_rows(const HostTensor& tensor, const std::vector<std::size_t>& changed, const std::vector<std::size_t>& rows,
                std::int64_t tokens) {
   const bool from_behind = std::all_of(changed.begin(), changed.end(), [&](std::size_t i) { return rows[i] > i; });

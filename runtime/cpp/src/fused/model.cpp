@@ -192,9 +192,9 @@ Model::Model(const ModelFile& file, Team& team)
   const std::size_t count = size_of(file.sizes.encoder_heads);
   encoder_heads = {count, tensors["encoder.0.attention.query.weight"].rows / count};
   encoder_all = encoder_heads.count * encoder_heads.width();
-  int8_caches = file.precision == "int8" &&
-                std::max({size_of(file.limits.source), size_of(file.limits.target), size_of(file.sizes.head_dim),
-                          encoder_heads.size}) <= kMostInt8Inputs;
+  int8_caches =
+      file.precision == "int8" && std::max({size_of(file.limits.source), size_of(file.limits.target),
+                                            size_of(file.sizes.head_dim), encoder_heads.size}) <= kMostInt8Inputs;
   const std::string target_tokens = "target_embedding.tokens.weight";
   const std::string source_tokens = "source_embedding.tokens.weight";
   Plans plans(file, tensors);

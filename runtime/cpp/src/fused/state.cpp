@@ -248,8 +248,7 @@ class FusedState : public DecoderState {
     const std::size_t threads = lease.size();
     WorkspaceSize size;
     size.threads = threads;
-    size.data_parallel =
-        active.size() >= kLeastRows * threads && active.size() * kMostBytes >= step_bytes();
+    size.data_parallel = active.size() >= kLeastRows * threads && active.size() * kMostBytes >= step_bytes();
     size.rows = size.data_parallel ? (active.size() + threads - 1) / threads : active.size();
     size.team_rows = size.rows;
     size.positions = positions;
