@@ -154,3 +154,4 @@ class Loader(DataLoader[TrainingBatch]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Called by Lightning when it resumes, before it takes batches."""
         self.batches.go_on([(int(consumed), int(world)) for consumed, world in state["phases"]])
+        self._begin()  # a run that is saved before it takes any has come as far as this

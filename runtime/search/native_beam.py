@@ -40,7 +40,7 @@ class NativeBeamSearch:
 
     def __init__(self, engine: NativeEngine, search: Search) -> None:
         settings = {**asdict(search), **asdict(search.rules)}
-        for name in ("rules", "sampling", "alternatives"):
+        for name in ("rules", "sampling", "alternatives", "shortlist"):
             del settings[name]
         self._beams = NativeBeams(engine, **settings)
         self._more = engine.poll - 1

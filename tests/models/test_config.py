@@ -41,7 +41,7 @@ WRONG_VALUES = [
     ("encoder_layers", 0),
     ("decoder_layers", 0),
     ("norm", "rms"),
-    ("positions", "rotary"),
+    ("positions", "spiral"),
     ("max_positions", 0),
     ("activation", "swish"),
     ("dropout", 1.0),

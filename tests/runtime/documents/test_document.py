@@ -132,7 +132,7 @@ def test_a_long_document_leaves_room_for_others_and_is_answered_when_the_queue_d
 @pytest.mark.parametrize("end", [CancelledError, DeadlineExceeded])
 def test_cancel_and_deadline_free_all_parts(translator: Translator, end: type[Exception]) -> None:
     started = threading.Event()
-    seconds = 1.0 if end is DeadlineExceeded else None
+    seconds = 0.05 if end is DeadlineExceeded else None
     document = translator.submit_document("the cat.\n" * 3000, on_piece=lambda _: started.set(), seconds=seconds)
     assert seconds or started.wait(30)
     assert seconds or document.cancel()

@@ -1,6 +1,6 @@
 """Argos Translate as LibreTranslate serves it: Flask's /translate over a package, with waitress's threads.
 
-`python -m txport.benchmarks.studies.argos_server MARIAN --port 5001`
+`python -m txport.benchmarks.studies.serving.argos_server MARIAN --port 5001`
 
 LibreTranslate itself would find its packages, and its splitters of sentences, on the network. This is its path from a
 request to the answer: `Translation.hypotheses` of argostranslate, on CTranslate2 in int8 with a beam of 4, and four

@@ -1,6 +1,6 @@
 """Time to an answer against load, in an open loop: the queue beside CTranslate2's asynchronous translator.
 
-`python -m txport.benchmarks.studies.load CT2_MODEL --pair BUNDLE float32 --pair INT8_BUNDLE int8 -o load.svg`
+`python -m txport.benchmarks.studies.serving.load CT2_MODEL --pair BUNDLE float32 --pair INT8_BUNDLE int8 -o load.svg`
 
 Requests of one sentence each come at random times (a Poisson process), whether or not those before them have been
 answered: who is slower has more of them waiting. Both get the same sentences at the same times, in turns within one
@@ -27,7 +27,7 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 from txport.benchmarks.contestants.ctranslate2 import token
 from txport.benchmarks.report.plots import COLOURS, style
-from txport.benchmarks.studies.clients import requests_of
+from txport.benchmarks.studies.serving.clients import requests_of
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engines.native import NativeEngine
 from txport.runtime.files import new_file

@@ -1,6 +1,6 @@
 """Clients with one sentence each: through the queue, by a call of each client's own, and all sentences in one call.
 
-`python -m txport.benchmarks.studies.clients BUNDLE`
+`python -m txport.benchmarks.studies.serving.clients BUNDLE`
 
 The three ways take turns round by round, over one engine. Timed: from the moment at which all clients are ready to the
 last answer. Not timed: loading, the making of threads, tokenization, rounds of warm-up. Sources are random ids, of

@@ -1,6 +1,6 @@
 """Clients of servers, with one sentence each: sentences a second, and how long each answer takes.
 
-`python -m txport.benchmarks.studies.service NAME=WHERE... --texts FILE`
+`python -m txport.benchmarks.studies.serving.service NAME=WHERE... --texts FILE`
 
 WHERE is a server with LibreTranslate's API (http://127.0.0.1:5000/translate), a model of Triton
 (http://127.0.0.1:8000/v2/models/NAME/infer), or the directory of a bundle, for threads that submit to its queue.

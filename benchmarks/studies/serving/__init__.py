@@ -1,0 +1,1 @@
+"""Programs that answer one question each, of services: clients, load, servers."""
