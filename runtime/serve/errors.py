@@ -22,6 +22,8 @@ class Refusal(Exception):
         super().__init__(sentence)
         self.status, self.sentence = status, sentence
         self.headers = {"Retry-After": str(RETRY_SECONDS)} if retry else {}
+        if status in (408, 413):  # the rest of the body may be under way: it is no other request
+            self.headers["Connection"] = "close"
 
 
 class ClientGone(Exception):

@@ -338,7 +338,9 @@ TEST_CASE("the best candidates are those of all logits, equal ones by their ids,
 std::shared_ptr<const Ids> random_words(std::mt19937& random, std::int64_t vocabulary) {
   const std::size_t count = 1 + random() % static_cast<std::size_t>(random() % 2 == 0 ? 9 : vocabulary);
   std::set<std::int64_t> words;
-  for (std::size_t i = 0; i < count; ++i) words.insert(static_cast<std::int64_t>(random() % vocabulary));
+  for (std::size_t i = 0; i < count; ++i) {
+    words.insert(static_cast<std::int64_t>(random() % static_cast<std::size_t>(vocabulary)));
+  }
   return std::make_shared<const Ids>(words.begin(), words.end());
 }
 
