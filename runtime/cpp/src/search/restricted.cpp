@@ -97,7 +97,8 @@ class RestrictedState : public DecoderState {
       Row& row = rows_[i];
       if (row.finished) continue;
       const std::int64_t token = row.words != nullptr ? best_of(i) : token_ids[i];
-      row.finished = token == tokens_.eos || ++row.made >= row.limit;
+      ++row.made;  // of an end, too: what must not end yet goes on with another token in its place
+      row.finished = token == tokens_.eos || row.made >= row.limit;
       if (token == token_ids[i]) continue;
       token_ids[i] = token;
       changed.push_back(i);
