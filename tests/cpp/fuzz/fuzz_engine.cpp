@@ -220,10 +220,10 @@ bool restrict_rows(const Session& session, Choices& choices, std::size_t slot) {
   Ids ends;
   Ids words;
   for (std::int64_t i = 0; i < few(count); ++i) {  // mostly ascending
-    std::int64_t word = choices.number(1) - 1;
+    std::uint64_t word = static_cast<std::uint64_t>(choices.number(1)) - 1;  // any number: sums may pass the last one
     for (std::size_t more = choices.below(6); more > 0; --more) {
-      words.push_back(word);
-      word += 1 + static_cast<std::int64_t>(choices.below(9));
+      words.push_back(static_cast<std::int64_t>(word));
+      word += 1 + choices.below(9);
     }
     ends.push_back(choices.below(16) == 0 ? -1 : static_cast<std::int64_t>(words.size()));
   }
