@@ -219,7 +219,7 @@ bool restrict_rows(const Session& session, Choices& choices, std::size_t slot) {
   const Ids rows = numbers(choices, few(count), 0);
   Ids ends;
   Ids words;
-  for (std::int64_t i = 0; i < few(count); ++i) {  // mostly ascending
+  for (std::int64_t i = 0; i < few(count); ++i) {                            // mostly ascending
     std::uint64_t word = static_cast<std::uint64_t>(choices.number(1)) - 1;  // any number: sums may pass the last one
     for (std::size_t more = choices.below(6); more > 0; --more) {
       words.push_back(static_cast<std::int64_t>(word));
