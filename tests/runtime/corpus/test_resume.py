@@ -14,6 +14,7 @@ from corpora import BUNDLE, all_rows, content, gzipped, parts_of, run, sentences
 from txport.runtime.corpus.formats import form_of
 from txport.runtime.corpus.locations import Store, listed, opened
 from txport.runtime.errors import CheckFailed, InputError, MissingLibrary, ResourceError
+from txport.runtime.system import POSIX
 
 pytest.importorskip("pyarrow", reason="needs Arrow, zstd and fsspec: pip install 'txport[corpus]'")
 TEXTS = sentences(50)
@@ -158,7 +159,10 @@ def test_workers_that_are_killed_at_any_moment_leave_the_same_bytes(tmp_path: Pa
         errors = process.communicate()[1]
         assert process.returncode in (0, -signal.SIGKILL), errors
         waiting = [shard] if process.returncode else []
-    assert content(tmp_path / "out") == content(tmp_path / "undisturbed"), "nothing half-written stays, either"
+    made = content(tmp_path / "out")
+    if not POSIX:  # without locks, what a process that was killed left cannot be told from what another one writes
+        made = {name: data for name, data in made.items() if ".txport-" not in name}
+    assert made == content(tmp_path / "undisturbed"), "nothing half-written stays, either"
 
 
 # Its largest memory in KiB; what `wait4` says includes that of the process that started it.
