@@ -136,7 +136,9 @@ class Loader(DataLoader[TrainingBatch]):
         self._begin()
 
     def _begin(self) -> None:
-        self._before, self._left, self._consumed = self.batches.phases, len(self.batches), 0
+        self._before = self.batches.phases
+        self._left = len(self.batches)
+        self._consumed = 0
 
     def __iter__(self) -> Any:
         self._begin()

@@ -74,7 +74,9 @@ class Distill:
     """
 
     def __init__(self, bundle: Path, open: Callable[[], Translator], options: Options, allowed: Filter) -> None:
-        self._open, self._options, self._allowed = open, options, allowed
+        self._open = open
+        self._options = options
+        self._allowed = allowed
         self.kinds = {"source": "text", "target": "text", "score": "number"}
         shown = {**asdict(allowed), **{name: getattr(options, name) for name in OPTIONS}}
         self.settings = {**bundle_settings(bundle), **{name: str(value) for name, value in shown.items()}}

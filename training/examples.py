@@ -82,7 +82,9 @@ class Growing:
 
     def __init__(self, folder: Path | None = None) -> None:
         self._file: IO[bytes] | None = None if folder is None else TemporaryFile(dir=folder)
-        self._ids, self._starts, self._count = array("i"), array("q", [0]), 0
+        self._ids = array("i")
+        self._starts = array("q", [0])
+        self._count = 0
 
     def add(self, row: Sequence[int]) -> None:
         """Add a row."""

@@ -196,13 +196,18 @@ def disturb(fixed: Sequence[object], output: str, shards: int, moments: list[flo
         return process(None, *fixed, "-o", output, "--shard", f"{shard}/{shards}", "--resume")
 
     running = {shard: begin(shard) for shard in shares_of(shards)}
-    killed, count, since = 0, 0, time.monotonic()
+    killed = 0
+    count = 0
+    since = time.monotonic()
     pace = 0.0  # seconds a part
     while running:
         time.sleep(0.01)
         made = len(list(Path(output, "_parts").glob("[!.]*"))) if Path(output, "_parts").exists() else 0
         if made > count:
-            count, pace, since = made, (time.monotonic() - since) / (made - count), time.monotonic()
+            now = time.monotonic()
+            pace = (now - since) / (made - count)
+            count = made
+            since = now
         if moments and (moments[0] < made or count + (time.monotonic() - since) / (pace or 5.0) > moments[0]):
             alive = [each for each in running.values() if each.poll() is None]
             if alive:

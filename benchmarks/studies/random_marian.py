@@ -31,7 +31,9 @@ SIZES: dict[str, Any] = {
     "activation_function": "swish",
 }
 EOS, UNK = 0, 1
-LENGTH, SLOPE, STEPS = 24, 2.0, 40
+LENGTH = 24
+SLOPE = 2.0
+STEPS = 40
 # Factor of all logits: with flat ones, beams end their answers at once.
 PEAK = 12.0
 

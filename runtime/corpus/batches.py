@@ -46,7 +46,9 @@ class BatchTranslator:
         engine: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        self._arrow, self._column, self._errors = parquet(), column, errors
+        self._arrow = parquet()
+        self._column = column
+        self._errors = errors
         translator = Translator(bundle, **{"threads": 1, **(engine or {})})
         self._task = Translate(find_bundle(bundle), lambda: translator, Options(**options), target, ids)
 

@@ -10,7 +10,9 @@ from typing import Any, BinaryIO, NamedTuple, cast
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
 
-TEXT, JSONL, PARQUET = "text", "jsonl", "parquet"
+TEXT = "text"
+JSONL = "jsonl"
+PARQUET = "parquet"
 FORMATS = (TEXT, JSONL, PARQUET)
 COMPRESSIONS = ("none", "gz", "zst")
 _ENDINGS = {".jsonl": JSONL, ".ndjson": JSONL, ".parquet": PARQUET, ".txt": TEXT}

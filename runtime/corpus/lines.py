@@ -107,7 +107,9 @@ class JsonSource(Lines):
 
     def __init__(self, file: BinaryIO, column: str, keep: Sequence[str] | None, new: Sequence[str]) -> None:
         super().__init__(file)
-        self._column, self._keep, self._new = column, keep, new
+        self._column = column
+        self._keep = keep
+        self._new = new
 
     def decode(self, raw: Sequence[bytes], errors: str) -> Rows:
         """Rows of lines."""

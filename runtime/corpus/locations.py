@@ -86,7 +86,9 @@ class Hashed:
     """A file to write that knows the SHA-256 and the size of what was written."""
 
     def __init__(self, file: BinaryIO) -> None:
-        self._file, self._digest, self.size = file, hashlib.sha256(), 0
+        self._file = file
+        self._digest = hashlib.sha256()
+        self.size = 0
         self.closed = False  # Arrow asks
 
     def write(self, data: Any) -> int:

@@ -220,7 +220,9 @@ class Corpus:
     def _make(self, place: "_Place") -> Part:
         """Write a part, what was wrong with its rows where they have no column for it, and its manifest."""
         task, form = self._task, place.form
-        tokens, counts, report = task.tokens, task.counts.copy(), _Report()
+        tokens = task.tokens
+        counts = task.counts.copy()
+        report = _Report()
         reading = _Reading(place, self._layout)
         rows = 0
         with self._store.write(place.output) as file:
@@ -283,7 +285,10 @@ class _Reading:
     """The rows of one part, from a source that stands before them; they are hashed and counted on the way."""
 
     def __init__(self, place: _Place, layout: Layout) -> None:
-        self._place, self._layout, self._digest, self.rows = place, layout, hashlib.sha256(), 0
+        self._place = place
+        self._layout = layout
+        self._digest = hashlib.sha256()
+        self.rows = 0
 
     def windows(self) -> Iterator[Any]:
         """Windows as the source has them."""

@@ -170,7 +170,10 @@ class ParquetWriter:
     """
 
     def __init__(self, file: Any, kinds: dict[str, Any], keep: Sequence[str], nothing: Any) -> None:
-        self._file, self._kinds, self._keep, self._nothing = file, kinds, keep, nothing
+        self._file = file
+        self._kinds = kinds
+        self._keep = keep
+        self._nothing = nothing
         self._writer: Any = None
 
     def write(self, output: Output) -> None:

@@ -26,7 +26,9 @@ class Shards(Collection[Pair]):
     """
 
     def __init__(self, files: Sequence[str], columns: tuple[str, str], first: int | None = None) -> None:
-        self._files, self._columns, self._first = files, columns, first
+        self._files = files
+        self._columns = columns
+        self._first = first
         self._held_out: frozenset[str] = frozenset()
         self._answered: Callable[[str], str] | None = None
         self._count = sum(1 for _ in self)

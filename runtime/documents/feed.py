@@ -30,7 +30,9 @@ class _Feed:
 
     def __init__(self, draft: Draft, enqueue: Enqueue, in_order: "_InOrder | None") -> None:
         self.answer = Pending()
-        self._draft, self._enqueue, self._in_order = draft, enqueue, in_order
+        self._draft = draft
+        self._enqueue = enqueue
+        self._in_order = in_order
         nothing = empty(draft.call.options)
         self._made: list[Translation] = [nothing] * len(draft.sentences)
         work = [(at, sentence) for at, sentence in enumerate(draft.sentences) if sentence is not None]

@@ -81,7 +81,10 @@ def split(text: str, language: str | None = None) -> list[Segment]:
 
 def segment_of(text: str, start: int, end: int, cut: bool = False) -> Segment:
     """The segment of these characters of a document."""
-    words, breaks, at, length = [], [], start, 0
+    words = []
+    breaks = []
+    at = start
+    length = 0
     for found in _BREAK.finditer(text, start, end):
         first, last = found.span()
         if first < at:  # in the white space of the last one
@@ -99,7 +102,9 @@ def segment_of(text: str, start: int, end: int, cut: bool = False) -> Segment:
 
 def join(text: str, segments: Sequence[Segment], translations: Iterable[str]) -> tuple[str, list[Span]]:
     """The document with a translation in place of each segment, and the characters of each translation in it."""
-    made, spans, length = [], [], 0
+    made = []
+    spans = []
+    length = 0
     before: tuple[Segment, str] | None = None
     for segment, translation in zip(segments, translations, strict=True):
         layout, written = layout_before(text, segment, translation, before), with_breaks(segment, translation)

@@ -55,7 +55,10 @@ class NativeHypotheses:
     def answers(self) -> list[tuple[list[int], list[float], float]]:
         """Ids, the score of each, and the score of all, once the sentence is done: the best first."""
         found: list[tuple[list[int], list[float], float]] = []
-        ids, scores, count, score = c_void_p(), c_void_p(), c_int64(), c_double()
+        ids = c_void_p()
+        scores = c_void_p()
+        count = c_int64()
+        score = c_double()
         arguments = byref(ids), byref(scores), byref(count), byref(score)
         while True:
             check(self._library, self._library.txport_hypotheses_answer(self.handle.value, len(found), *arguments))

@@ -94,7 +94,9 @@ class RestrictedState:
         self._state.place(rows, memory, memory_rows, target_limits)
         for row, limit in zip(rows, target_limits, strict=True):
             self._rows.words[row] = None
-            self._rows.limits[row], self._rows.made[row], self._rows.finished[row] = limit, 0, False
+            self._rows.limits[row] = limit
+            self._rows.made[row] = 0
+            self._rows.finished[row] = False
 
     def restrict(self, rows: Sequence[int], words: Sequence[Int64]) -> None:
         """Let these rows choose among these words only."""

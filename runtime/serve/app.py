@@ -231,7 +231,10 @@ class Events(Response):
     """A stream of server-sent events: "piece" with text, then "done", or "error" with one sentence."""
 
     def __init__(self, service: Service, ask: Ask, client: str, record: Record) -> None:
-        self._service, self._ask, self._client, self._record = service, ask, client, record
+        self._service = service
+        self._ask = ask
+        self._client = client
+        self._record = record
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -26,7 +26,9 @@ class Observer:
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics, answer: Callable[[Exception], Response]) -> None:
-        self._app, self._metrics, self._answer = app, metrics, answer
+        self._app = app
+        self._metrics = metrics
+        self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
