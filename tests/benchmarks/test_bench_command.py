@@ -103,7 +103,7 @@ def test_every_float32_answer_is_identical(report: BenchReport) -> None:
 
 
 def test_a_peer_that_is_not_installed_is_skipped_with_its_reason(report: BenchReport) -> None:
-    pytest.importorskip("transformers")
+    pytest.importorskip("transformers", reason="needs transformers: pip install 'txport[dev]'")
     optimum = next(each for each in report.contestants if each.kind == "optimum")
     if optimum.skipped is None:
         pytest.skip("optimum-onnx is installed here")

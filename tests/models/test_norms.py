@@ -40,7 +40,9 @@ def randomised(norm: nn.Module) -> nn.Module:
 
 
 def test_rms_norm_is_that_of_t5() -> None:
-    t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
+    t5 = pytest.importorskip(
+        "transformers.models.t5.modeling_t5", reason="needs transformers: pip install 'txport[dev]'"
+    )
     theirs, ours = t5.T5LayerNorm(6, EPS), randomised(RMSNorm(6, EPS))
     theirs.load_state_dict(ours.state_dict())
     x = inputs(1)[0][0].requires_grad_()

@@ -25,7 +25,9 @@ def relative(causal: bool, buckets: int = 32, distance: int = 128, tables: str =
 @settings(max_examples=60, deadline=None)
 def test_buckets_are_hugging_faces(causal: bool, half: int, beyond: int) -> None:
     """Every distance up to 4,000, for any number of buckets and any farthest distance."""
-    t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
+    t5 = pytest.importorskip(
+        "transformers.models.t5.modeling_t5", reason="needs transformers: pip install 'txport[dev]'"
+    )
     distances = torch.arange(-4000, 4001)
     expected = t5.T5Attention._relative_position_bucket(distances, not causal, 2 * half, half + beyond)
     assert torch.equal(relative(causal, 2 * half, half + beyond).buckets(distances), expected)
@@ -47,7 +49,9 @@ def test_the_table_has_every_bias(causal: bool, tables: str) -> None:
 @given(pairs=st.integers(1, 40), length=st.integers(1, 700))
 @settings(max_examples=30, deadline=None)
 def test_rotation_is_roformers(pairs: int, length: int) -> None:
-    roformer = pytest.importorskip("transformers.models.roformer.modeling_roformer")
+    roformer = pytest.importorskip(
+        "transformers.models.roformer.modeling_roformer", reason="needs transformers: pip install 'txport[dev]'"
+    )
     table = roformer.RoFormerSinusoidalPositionalEmbedding(length, 2 * pairs).create_weight()
     queries, keys = torch.randn(2, 2, 3, length, 2 * pairs)
     expected = roformer.RoFormerSelfAttention.apply_rotary_position_embeddings(table[None, None], queries, keys)

@@ -352,7 +352,9 @@ def test_bytes_of_no_character_leave_no_text(ids: list[int], random: list[int]) 
 def test_codet5_texts(tmp_path: Path) -> None:
     """The tokenizer decides: byte-level BPE with <s> and </s> around a text."""
     make(tmp_path / "theirs", vocabulary=320, eos_token_id=2, bos_token_id=1)
-    trained = pytest.importorskip("tokenizers").ByteLevelBPETokenizer()
+    trained = pytest.importorskip(
+        "tokenizers", reason="needs tokenizers: pip install 'txport[tokenizers]'"
+    ).ByteLevelBPETokenizer()
     special = ["<pad>", "<s>", "</s>", "<unk>", "<mask>"]
     trained.train_from_iterator([" ".join(WORDS)] * 3, vocab_size=300, min_frequency=1, special_tokens=special)
     trained.save_model(str(tmp_path / "theirs"))
