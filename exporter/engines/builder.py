@@ -13,7 +13,7 @@ from typing import Any
 
 from txport.exporter.engines.caches import write_caches_by_select
 from txport.exporter.engines.inspector import count_types, engine_layers, wrong_products
-from txport.exporter.engines.network import check_network, leave_out_unknown
+from txport.exporter.engines.network import check_network, leave_out_unknown, let_attention_decompose
 from txport.exporter.engines.profiles import shapes
 from txport.exporter.engines.static_sizes import with_size
 from txport.runtime.bundle.interface import interface
@@ -98,6 +98,7 @@ class EngineBuilder:
         network, parser = parse_graph(self.tensorrt, builder, self.bundle / graph.file, target)
         if graph.lowering == "scatter" and self.tensorrt.selects_caches:
             write_caches_by_select(self.tensorrt, network)
+        let_attention_decompose(self.tensorrt, network)
         known = interface(graph.role, self.manifest.model, precision)
         if known is not None:
             graph = leave_out_unknown(network, graph, {tensor.name for tensor in known.outputs})

@@ -1,4 +1,4 @@
-"""Checks the parsed network before it is built, because TensorRT drops and retypes tensors silently."""
+"""Checks and settings of the parsed network before it is built: TensorRT drops and retypes tensors silently."""
 
 import re
 from collections.abc import Collection, Iterator
@@ -30,6 +30,17 @@ def layers_of(network: Any) -> Iterator[Any]:
 def kind_of(layer: Any) -> str:
     """A layer's type, as in `LayerType`."""
     return str(layer.type).rpartition(".")[2]
+
+
+def let_attention_decompose(tensorrt: TensorRt, network: Any) -> None:
+    """Let the library compute an Attention by its parts where it has no kernel of that shape.
+
+    Else the build fails for fewer than 4 heads, and for heads whose width is no multiple of 8 (TensorRT-RTX 1.7).
+    """
+    for layer in layers_of(network):
+        if kind_of(layer) == "ATTENTION_INPUT":
+            layer.__class__ = tensorrt.module.IAttentionInputLayer  # the network gives an ILayer
+            layer.attention.decomposable = True
 
 
 def leave_out_unknown(network: Any, graph: Graph, known: Collection[str]) -> Graph:

@@ -51,9 +51,7 @@ def test_every_graph_becomes_an_engine_of_its_layers_and_precision(option: str, 
     builder = rtx_builder(tmp_path, manifest, tmp_path / "engines")
     builds = [("standard", encoder_profiles(manifest, BUCKETS), None)]
     builds += [("scatter", step_profiles(manifest, BUCKETS.batches, BUCKETS.targets), None)]
-    # Its Attention has kernels for heads of a multiple of 8 only.
-    fused = config.decoder.head_dim % 8 == 0
-    builds += [("tensorscatter", step_profiles(manifest, BUCKETS.batches, [32]), 32)] if fused else []
+    builds += [("tensorscatter", step_profiles(manifest, BUCKETS.batches, [32]), 32)]
     for lowering, profiles, target in builds:
         engine = builder.build(graph_of(manifest, lowering), f"{lowering}.plan", profiles, target)
         assert engine.profiles == profiles
@@ -73,6 +71,18 @@ def test_every_graph_becomes_an_engine_of_its_layers_and_precision(option: str, 
         assert kinds["TOPK"] == 1, "the choice of the token is in the engine"
         masks = [layer.get_input(3).name for layer in layers_of(network) if kind_of(layer) == "ATTENTION_INPUT"]
         assert masks.count("cross_bias") == (attentions // 2 if lowering == "tensorscatter" else 0)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize(("heads", "head_dim"), [(1, 64), (2, 32), (3, 16), (6, 64), (8, 12), (2, 128)])
+def test_heads_that_have_no_kernel_are_computed_by_their_parts(
+    heads: int, head_dim: int, precision: str, tmp_path: Path
+) -> None:
+    manifest = write_bundle(tmp_path, {**OPTIONS["t5"], "heads": heads, "head_dim": head_dim}, precision)
+    builder = rtx_builder(tmp_path, manifest, tmp_path / "engines")
+    profiles = step_profiles(manifest, BUCKETS.batches, [32])
+    assert builder.build(graph_of(manifest, "tensorscatter"), "step.plan", profiles, 32).bytes > 0
+    assert set(builder.layers) == {precision}
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
