@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from txport.models.config import PRESETS
 from txport.runtime.libraries import keep_memory, needs, share_cores, without_collection
 
 # The recipe's section of each option that sets one of its values; options that are not listed here set [training]'s.
@@ -55,7 +56,7 @@ class _StandardError(logging.StreamHandler[Any]):
 @click.option(
     "--set", "values", multiple=True, metavar="KEY=VALUE", help="Any value of the recipe: training.clip_norm=0.5"
 )
-@click.option("--preset", help="Model: tiny, small, base, big, deep_shallow, annotated or d2l.")
+@click.option("--preset", help=f"Model: {', '.join(PRESETS)}.")
 @click.option("--vocabulary", type=int, help="Pieces of each SentencePiece model.")
 @click.option("--seed", type=int, help="For initial weights, order of batches and dropout.")
 @click.option("--max-steps", type=int, help="Stop after this many optimizer steps.")

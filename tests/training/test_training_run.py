@@ -72,8 +72,12 @@ def test_words_learned_by_the_textbooks_recipe(tmp_path: Path) -> None:
     assert outcome is not None and outcome.test.exact > 0.6
 
 
-def test_the_model_learns(tiny: Tiny, tmp_path: Path) -> None:
-    recipe = tiny("training.max_steps=40", "training.validate_every=10", "training.monitor=loss")
+@pytest.mark.parametrize("model", ["preset=tiny", "preset=t5_small", "positions=rotary"])
+def test_the_model_learns(tiny: Tiny, model: str, tmp_path: Path) -> None:
+    sizes = ("model.heads=2", "model.head_dim=24")
+    recipe = tiny(
+        "training.max_steps=40", "training.validate_every=10", "training.monitor=loss", *sizes, f"model.{model}"
+    )
     train(recipe, tmp_path / "checkpoint", Path())
     metrics = tmp_path / "checkpoint.run" / "logs" / "csv" / "version_0" / "metrics.csv"
     losses = [float(row["validation/loss"]) for row in csv.DictReader(metrics.open()) if row["validation/loss"]]

@@ -1,4 +1,4 @@
-"""Tokenizers of tokenizer.json and of bytes: C++ against the `tokenizers` library and Hugging Face, by many texts."""
+"""Tokenizers in C++ against Python, the `tokenizers` library and Hugging Face, by many texts."""
 
 import functools
 import json
@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sentencepiece
 from foreign_models import import_here, shake
 from txport.exporter.export import ExportOptions, export_bundle
-from txport.runtime.text.tokenizer import Bytes, FromTokenizers, Side
+from txport.runtime.text.tokenizer import Bytes, FromTokenizers, Pieces, Side
 from txport.runtime.translator import Translator
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers: pip install 'txport[dev]'")
@@ -159,6 +160,19 @@ def check(kind: str, file: Path | str, ours: Side) -> None:
 def test_byte_level_bpe_is_that_of_tokenizers(style: str, tmp_path: Path) -> None:
     file = made(tmp_path, style)
     check("tokenizers", file, FromTokenizers(file))
+
+
+@pytest.mark.parametrize("normalization", ["nmt_nfkc", "identity"])
+def test_sentencepiece_of_a_t5_is_that_of_python(normalization: str, tmp_path: Path) -> None:
+    """Its first ids are pad, eos and unk, and ids from 2,500 on are of no piece, as T5's 100 extra ids."""
+    alphabets = [text for text in texts_of_blocks(random.Random(1), 3000) if max(text) < "\u2e80"]
+    with (tmp_path / "spiece.model").open("wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(alphabets), model_writer=file, vocab_size=2500,
+            normalization_rule_name=normalization, minloglevel=2, num_threads=1,
+            pad_id=0, eos_id=1, unk_id=2, bos_id=-1,
+        )  # fmt: skip
+    check("sentencepiece", tmp_path / "spiece.model", Pieces(tmp_path / "spiece.model"))
 
 
 def test_bytes_are_those_of_python() -> None:
