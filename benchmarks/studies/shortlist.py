@@ -1,7 +1,8 @@
 """Time of translation with shortlists, next to all words: `python -m txport.benchmarks.studies.shortlist BUNDLE`.
 
-Searches of random sources alternate in one process, the same with all words and with a random list for each sentence:
-`--words` of them, of which `--common` are in every list. Encoders are included. Of one thread it is the time of the
+Searches of random sources alternate in one process, the same with all words and with each sentence's list: the most
+frequent words and the candidates of each source word. Words have frequencies as Zipf's law says, in sources and among
+candidates, so that sentences share words as real ones do. Encoders are included. Of one thread it is the time of the
 processor, which other programs do not change much; of more it is that of the clock.
 """
 
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import click
 import numpy as np
+import numpy.typing as npt
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engines.native import NativeEngine
 from txport.runtime.search.decoding import decode_all
@@ -19,17 +21,27 @@ from txport.runtime.search.requests import Request
 from txport.runtime.search.settings import Search
 
 
-def requests_of(manifest: Manifest, batch: int, source: int, target: int, words: int, common: int) -> list[Request]:
+def requests_of(
+    manifest: Manifest, batch: int, source: int, target: int, frequent: int, candidates: int
+) -> list[Request]:
     """Random sentences with lists of words."""
     random = np.random.default_rng(0)
-    vocabulary = manifest.model.target_vocabulary
-    ids = random.integers(4, manifest.model.source_vocabulary, (batch, source)).tolist()
-    always = np.append(np.arange(common), manifest.tokens.eos)
-    lists = [np.unique(np.append(always, random.choice(vocabulary, words - common, replace=False))) for _ in ids]
-    return [
-        Request(row, target, min_length=0, search=Search(shortlist=True), words=own)
-        for row, own in zip(ids, lists, strict=True)
-    ]
+    model = manifest.model
+    by_rank = 1 / np.arange(1, max(model.source_vocabulary, model.target_vocabulary) + 1)
+    of_source, of_target = (
+        by_rank[:size] / by_rank[:size].sum() for size in (model.source_vocabulary, model.target_vocabulary)
+    )
+    always = np.append(np.arange(frequent), manifest.tokens.eos)
+    table: dict[int, npt.NDArray[np.int64]] = {}
+    requests = []
+    for _ in range(batch):
+        ids = random.choice(model.source_vocabulary, source, p=of_source).tolist()
+        for word in ids:
+            if word not in table:
+                table[word] = random.choice(model.target_vocabulary, candidates, p=of_target)
+        words = np.unique(np.concatenate([always, *(table[word] for word in ids)]))
+        requests.append(Request(ids, target, min_length=0, search=Search(shortlist=True), words=words))
+    return requests
 
 
 def seconds(engine: NativeEngine, requests: list[Request], clock: Callable[[], float]) -> float:
@@ -42,14 +54,14 @@ def seconds(engine: NativeEngine, requests: list[Request], clock: Callable[[], f
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--batch", "batches", multiple=True, default=(1, 8, 32), show_default=True)
-@click.option("--words", default=2000, show_default=True, help="Words of a sentence's list.")
-@click.option("--common", default=1000, show_default=True, help="How many of them all sentences have.")
+@click.option("--frequent", default=1000, show_default=True, help="Words of all lists.")
+@click.option("--candidates", default=130, show_default=True, help="Words of the list for each source word.")
 @click.option("--source", default=32, show_default=True, help="Tokens of a sentence.")
 @click.option("--target", default=64, show_default=True, help="Most tokens of an answer.")
 @click.option("--threads", multiple=True, default=(1, 2), show_default=True)
 @click.option("--rounds", default=7, show_default=True)
 def main(
-    bundle: Path, batches: tuple[int, ...], words: int, common: int, source: int, target: int,
+    bundle: Path, batches: tuple[int, ...], frequent: int, candidates: int, source: int, target: int,
     threads: tuple[int, ...], rounds: int,
 ) -> None:  # fmt: skip
     """Compare a BUNDLE with itself, all words against lists."""
@@ -58,7 +70,9 @@ def main(
         engine = NativeEngine(bundle, manifest, count)
         clock = time.process_time if count == 1 else time.perf_counter
         for batch in batches:
-            listed = requests_of(manifest, batch, source, target, words, common)
+            listed = requests_of(manifest, batch, source, target, frequent, candidates)
+            union = np.unique(np.concatenate([request.words for request in listed])).size
+            mean = np.mean([len(request.words) for request in listed])
             whole = [Request(request.source_ids, target) for request in listed]
             times = [
                 (seconds(engine, whole, clock), seconds(engine, listed, clock)) for _ in range(rounds + 1)
@@ -66,7 +80,8 @@ def main(
             before, after = (1e6 * statistics.median(each) for each in zip(*times, strict=True))
             ratios = sorted(one / other for one, other in times)
             click.echo(
-                f"{count} threads, batch {batch}: all words {before:.0f} us a token, lists {after:.0f}, "
+                f"{count} threads, batch {batch}, lists of {mean:.0f} words, {union} in all: "
+                f"all words {before:.0f} us a token, lists {after:.0f}, "
                 f"{statistics.median(ratios):.2f} times faster ({ratios[0]:.2f} to {ratios[-1]:.2f})"
             )
 

@@ -31,7 +31,7 @@ class Decoder {
   void Run() {
     for (; rows_ < job_.count; ++rows_) {
       Row* row = job_.rows[rows_];
-      own_.active[rows_] = {row, row->progress};
+      own_.active[rows_] = {row, row->progress, {}};
     }
     for (std::size_t s = 0; s < job_.steps && rows_ > 0; ++s) {
       Step();
@@ -205,6 +205,9 @@ class Decoder {
     const std::size_t stride = projection_.outputs();
     const bool pruned = job_.logits == nullptr && job_.top == 0 && job_.bounds->copy.panels > 0;
     for (std::size_t i = 0; i < rows_ && job_.top > 0; ++i) OfThread(member_.rank, i).clear();
+    for (std::size_t i = 0; i < rows_; ++i) {
+      own_.active[i].left = ColumnsOf(i).between(panels.begin * kPanel, panels.end * kPanel);
+    }
     for (std::size_t i = 0; i < rows_ && pruned; ++i) {
       const float* h = last.values + i * last.width;
       const auto square = [h](std::size_t j) HWY_ATTR { return hn::Mul(hn::Load(df, h + j), hn::Load(df, h + j)); };
@@ -258,11 +261,19 @@ class Decoder {
     return {largest, static_cast<double>(Sum(size, e))};
   }
 
+  // The columns up to the panel `end` of those of row i that are left.
+  Columns TakeListed(std::size_t i, std::size_t end) const {
+    Columns& left = own_.active[i].left;
+    const std::int32_t* const begin = left.begin;
+    while (left.begin != left.end && static_cast<std::size_t>(*left.begin) < end * kPanel) ++left.begin;
+    return {begin, left.begin};
+  }
+
   // The logits of row i's own words in the panels [begin, end).
   void ConsiderListed(std::size_t i, std::size_t begin, std::size_t end, const float* logits) const {
-    const Columns& all = ColumnsOf(i);
-    const Columns here = all.between(begin * kPanel, end * kPanel);
-    float* listed = job_.top == 0 ? nullptr : team_.listed + i * team_.listed_stride + (here.begin - all.begin);
+    const Columns here = TakeListed(i, end);
+    float* listed =
+        job_.top == 0 ? nullptr : team_.listed + i * team_.listed_stride + (here.begin - ColumnsOf(i).begin);
     FindListed(here, logits, begin * kPanel, best_[i], listed);
     if (job_.top == 0) return;
     const Candidates candidates = OfThread(member_.rank, i);
@@ -274,11 +285,15 @@ class Decoder {
   // FindLargest among some columns of `logits`, the first of which is column `first`; writes them to `listed`, too,
   // unless that is null.
   static void FindListed(const Columns& columns, const float* logits, std::size_t first, Best& best, float* listed) {
-    for (const std::int32_t* column = columns.begin; column != columns.end; ++column) {
-      const float logit = logits[static_cast<std::size_t>(*column) - first];
-      if (logit > best.value) best = {logit, *column};
-      if (listed != nullptr) *listed++ = logit;
-    }
+    HWY_ALIGN float values[kLogits];
+    const std::size_t size = columns.size();
+    if (size == 0) return;
+    for (std::size_t n = 0; n < size; ++n) values[n] = logits[static_cast<std::size_t>(columns.begin[n]) - first];
+    std::fill(values + size, values + padded(size), Best{}.value);
+    Best here{best.value, -1};
+    FindLargest(values, padded(size), 0, here);
+    if (here.index >= 0) best = {here.value, columns.begin[here.index]};
+    if (listed != nullptr) std::copy_n(values, size, listed);
   }
 
   // What no logit of row i in the panels [begin, end) exceeds, by their `logits` of the copy.
@@ -301,7 +316,7 @@ class Decoder {
   void BoundListed(std::size_t i, std::size_t begin, std::size_t end, const float* logits) const {
     float* bounds = own_.bounds + i * projection_.panels;
     std::fill(bounds + begin, bounds + end, Best{}.value);
-    const Columns here = ColumnsOf(i).between(begin * kPanel, end * kPanel);
+    const Columns here = TakeListed(i, end);
     for (const std::int32_t* column = here.begin; column != here.end; ++column) {
       const auto n = static_cast<std::size_t>(*column);
       const float bound = logits[n - begin * kPanel] + own_.scale[i] * job_.bounds->input_error[n] +

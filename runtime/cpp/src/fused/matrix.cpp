@@ -201,11 +201,11 @@ bool pack_scales(const Matrix& matrix, const Origin& from, std::size_t p) {
   return sum_up(matrix.panel(p), matrix.steps, matrix.sum + p * kPanel) && sound;
 }
 
-// Lane n of the panel `to` [steps, 16] := lane `lane` of the panel `from`, in elements of kBytes.
+// Lanes of a panel's steps, in elements of kBytes: step by step, so that each is written by whole cache lines.
 template <std::size_t kBytes>
-void copy_lane(const std::uint8_t* from, std::size_t lane, std::size_t steps, std::uint8_t* to, std::size_t n) {
-  for (std::size_t k = 0; k < steps; ++k) {
-    std::memcpy(to + (k * kPanel + n) * kBytes, from + (k * kPanel + lane) * kBytes, kBytes);
+void copy_lanes(const std::array<const std::uint8_t*, kPanel>& from, std::size_t steps, std::uint8_t* to) {
+  for (std::size_t k = 0; k < steps * kPanel * kBytes; k += kPanel * kBytes) {
+    for (std::size_t n = 0; n < kPanel; ++n) std::memcpy(to + k + n * kBytes, from[n] + k, kBytes);
   }
 }
 
@@ -294,14 +294,13 @@ bool pack(const Plan& plan, std::size_t begin, std::size_t end) {
 }
 
 void gather_panel(const Matrix& from, const std::int32_t* outputs, std::size_t count, std::size_t p, const Matrix& to) {
-  std::uint8_t* panel = to.panel(p);
-  const std::size_t lanes = std::min(kPanel, count - p * kPanel);
-  if (lanes < kPanel) std::fill_n(panel, to.stride, 0);
-  const auto copy = to.kind == Kind::float16 ? copy_lane<2> : copy_lane<4>;
-  for (std::size_t n = 0; n < lanes; ++n) {
-    const auto output = static_cast<std::size_t>(outputs[p * kPanel + n]);
-    copy(from.panel(output / kPanel), output % kPanel, to.steps, panel, n);
+  const bool halves = to.kind == Kind::float16;
+  std::array<const std::uint8_t*, kPanel> lanes{};
+  for (std::size_t n = 0; n < kPanel; ++n) {  // behind the last output that again, which its bias takes away
+    const auto output = static_cast<std::size_t>(outputs[std::min(p * kPanel + n, count - 1)]);
+    lanes[n] = from.panel(output / kPanel) + output % kPanel * (halves ? 2 : 4);
   }
+  (halves ? copy_lanes<2> : copy_lanes<4>)(lanes, to.steps, to.panel(p));
   gather(from.bias, outputs, count, p, -std::numeric_limits<float>::infinity(), to.bias);
   if (!to.int8()) return;
   gather(from.scale, outputs, count, p, 0.0F, to.scale);

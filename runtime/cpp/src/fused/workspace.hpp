@@ -62,6 +62,7 @@ struct SourceToken {
 struct ActiveRow {
   Row* row = nullptr;
   Progress progress;
+  Columns left;  // of its own words and of this thread, those whose logits are still to be looked at in a step
 };
 
 // What one thread alone reads and writes. Widths are padded.
