@@ -9,6 +9,7 @@ The lines of TEXT are taken again and again, each with a number before it so tha
 takes turns, round by round.
 """
 
+import functools
 import hashlib
 import itertools
 import os
@@ -35,6 +36,12 @@ from txport.runtime.options import Options
 from txport.runtime.translator import Translator
 
 COMMAND = "import sys; from txport.runtime.entry import translate_corpus; translate_corpus()"
+Work = Callable[[Sequence[int]], None]  # in a process on each of some cores
+# Programs that tell what two cores have for each other.
+LOOPS = {
+    "additions": "n = 0\nwhile n < 40_000_000: n += 1",
+    "copies": "data, copy = bytes(1 << 26), memoryview(bytearray(1 << 26))\nfor _ in range(300): copy[:] = data",
+}
 ARGUMENTS = (
     click.argument("bundle", type=click.Path(path_type=Path)),
     click.argument("text", type=click.Path(path_type=Path)),
@@ -67,9 +74,13 @@ def write(path: Path, text: Path, lines: int) -> Path:
 
 def process(core: int | None, *arguments: object) -> "subprocess.Popen[bytes]":
     """The command, on one core."""
-    line = [sys.executable, "-c", COMMAND, *map(str, arguments), "--threads", "1", "--workers", "1"]
+    return pinned(core, sys.executable, "-c", COMMAND, *arguments, "--threads", 1, "--workers", 1)
+
+
+def pinned(core: int | None, *line: object) -> "subprocess.Popen[bytes]":
+    """A process, on one core with all threads that it starts."""
     pin = None if core is None else (lambda: os.sched_setaffinity(0, {core}))
-    return subprocess.Popen(line, preexec_fn=pin, stdout=subprocess.DEVNULL)
+    return subprocess.Popen(list(map(str, line)), preexec_fn=pin, stdout=subprocess.DEVNULL)
 
 
 def finish(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
@@ -83,14 +94,33 @@ def finish(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
             raise click.ClickException(f"{each.args!r} failed")
 
 
+def in_python(code: str) -> Work:
+    """A program in as many processes as there are cores."""
+
+    def work(cores: Sequence[int]) -> None:
+        finish([pinned(core, sys.executable, "-c", code) for core in cores])
+
+    return work
+
+
+def cost(call: Callable[[], object]) -> tuple[float, float]:
+    """Seconds by the clock, and of processors, that a call took whose work is that of processes it waits for."""
+    before = os.times()
+    call()
+    after = os.times()
+    processors = after.children_user + after.children_system - before.children_user - before.children_system
+    return after.elapsed - before.elapsed, processors
+
+
 def limit(max_length: int | None) -> list[str]:
     return [] if max_length is None else ["--max-length", str(max_length)]
 
 
-def say(name: str, ratios: npt.NDArray[np.float64], bar: str) -> None:
+def say(name: str, ratios: npt.NDArray[np.float64], bar: str = "") -> None:
     """Print the quantiles of a ratio."""
     low, middle, high = np.quantile(ratios, [0.1, 0.5, 0.9])
-    click.echo(f"{name}: {middle:.3f} (p10 {low:.3f}, p90 {high:.3f}, {len(ratios)} rounds); the bar is {bar}")
+    click.echo(f"{name}: {middle:.3f} (p10 {low:.3f}, p90 {high:.3f}, {len(ratios)} rounds)", nl=False)
+    click.echo(bar and f"; the bar is {bar}")
 
 
 @click.group()
@@ -133,25 +163,49 @@ def windows(bundle: Path, text: Path, lines: int, max_length: int | None, rounds
 @with_arguments
 @click.option("--rounds", default=5, show_default=True)
 def processes(bundle: Path, text: Path, lines: int, max_length: int | None, rounds: int) -> None:
-    """Compare two processes, each on a core of its own, with twice the rate of one; each has as many lines."""
-    first, second, *_ = sorted(os.sched_getaffinity(0))
+    """Compare two processes, each on a core of its own, with twice the rate of one; each has as many lines.
+
+    What two cores give is shown by two loops beside it: of additions, which touch no memory, and of copies, which touch
+    nothing else. By processor time a process is slower only by what its core shares with the other one: caches, memory,
+    or the core itself, where both are threads of one. By the clock also by what other processes take.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        one = write(Path(folder, "one.jsonl.zst"), text, lines)
-        two = write(Path(folder, "two.jsonl.zst"), text, 2 * lines)
-        outputs = itertools.count()
+        translations = [translating(Path(folder), bundle, text, count, limit(max_length)) for count in (lines, 1)]
+        costs = one_and_two([*translations, *map(in_python, LOOPS.values())], rounds)
+    rates = lines / np.median(costs[:, 0, :, 0], axis=0)
+    click.echo(f"{rates[0]:,.0f} lines/s by one process, {2 * rates[1]:,.0f} by two; ", nl=False)
+    click.echo(f"{np.median(costs[:, 1, 0, 0]):.2f} s for a single line, start included")
+    compared = {"two processes / twice one": costs[:, 0], "  without their starts": costs[:, 0] - costs[:, 1]}
+    compared |= {f"  two loops of {name}": costs[:, 2 + number] for number, name in enumerate(LOOPS)}
+    for name, each in compared.items():
+        by_clock, by_processors = (each[:, 0] / each[:, 1]).T
+        say(f"{name}, by the clock", by_clock, "" if "loops" in name else "0.9 or more")
+        say(f"{name}, by processor time", by_processors)
 
-        def run(path: Path, cores: Sequence[int]) -> None:
-            fixed = ["-o", f"{folder}/out{next(outputs)}", "--part-rows", max(1, lines // 8), *limit(max_length)]
-            shares = [["--shard", f"{number}/{len(cores)}"] for number in range(1, len(cores) + 1)]
-            finish([process(core, bundle, path, *fixed, *share) for core, share in zip(cores, shares, strict=True)])
 
-        calls = [lambda: run(one, [first]), lambda: run(one, [second]), lambda: run(two, [first, second])]
-        times = in_turns(calls, rounds, 1)
-    alone = times[:, :2].mean(axis=1)
-    click.echo(
-        f"{lines / np.median(alone) * 1e3:,.0f} lines/s alone, {2 * lines / np.median(times[:, 2]) * 1e3:,.0f} by two"
-    )
-    say("two processes / twice one", alone / times[:, 2], "0.9 or more")
+def translating(folder: Path, bundle: Path, text: Path, lines: int, flags: Sequence[object]) -> Work:
+    """A corpus for each core, so that each process has as many lines."""
+    paths = [write(folder / f"{lines}-{cores}.jsonl.zst", text, lines * cores) for cores in (1, 2)]
+    outputs = itertools.count()
+
+    def work(cores: Sequence[int]) -> None:
+        line = [bundle, paths[len(cores) - 1], "-o", folder / f"out{lines}-{next(outputs)}", *flags]
+        line += ["--part-rows", max(1, lines // 8)]
+        shares = [["--shard", f"{number}/{len(cores)}"] for number in range(1, len(cores) + 1)]
+        finish([process(core, *line, *share) for core, share in zip(cores, shares, strict=True)])
+
+    return work
+
+
+def one_and_two(works: Sequence[Work], rounds: int) -> npt.NDArray[np.float64]:
+    """Seconds of one process, the mean of two cores, and of each of two: `[rounds, works, 2, clock and processors]`."""
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    if not cores[1:]:
+        raise click.ClickException("two processes need two cores, and this one may use one only")
+    chosen = [cores[:1], cores[1:], cores]
+    measured = [[[cost(functools.partial(work, each)) for each in chosen] for work in works] for _ in range(1 + rounds)]
+    seconds = np.array(measured)[1:]
+    return np.stack([seconds[:, :, :2].mean(axis=2), seconds[:, :, 2] / [1, 2]], axis=2)
 
 
 @main.command()
