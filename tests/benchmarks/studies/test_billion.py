@@ -1,7 +1,7 @@
 """The plan for a corpus: its figures agree with each other."""
 
 import pytest
-from txport.benchmarks.studies.billion import plan
+from txport.benchmarks.studies.machines.billion import plan
 
 
 def test_the_figures_of_a_plan() -> None:

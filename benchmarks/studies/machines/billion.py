@@ -1,4 +1,4 @@
-"""A plan for a corpus, from measured inputs: `python -m txport.benchmarks.studies.billion --lines 1e9 --rate 2000`."""
+"""A plan for a corpus, from measured inputs: `python -m txport.benchmarks.studies.machines.billion --lines 1e9 --rate 2000`."""
 
 import math
 

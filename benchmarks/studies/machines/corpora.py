@@ -1,9 +1,9 @@
 """Corpora, measured: full batches, two processes, processes that are killed, and Ray beside plain shards.
 
-`python -m txport.benchmarks.studies.corpora windows BUNDLE TEXT`
-`python -m txport.benchmarks.studies.corpora processes BUNDLE TEXT`
-`python -m txport.benchmarks.studies.corpora kills BUNDLE TEXT --lines 1000000 --kills 20`
-`python -m txport.benchmarks.studies.corpora ray BUNDLE TEXT`
+`python -m txport.benchmarks.studies.machines.corpora windows BUNDLE TEXT`
+`python -m txport.benchmarks.studies.machines.corpora processes BUNDLE TEXT`
+`python -m txport.benchmarks.studies.machines.corpora kills BUNDLE TEXT --lines 1000000 --kills 20`
+`python -m txport.benchmarks.studies.machines.corpora ray BUNDLE TEXT`
 
 The lines of TEXT are taken again and again, each with a number before it so that no two are the same. What is compared
 takes turns, round by round.
