@@ -24,7 +24,7 @@ READ = 500_000  # lines, to measure how fast they are read
 
 @dataclass(frozen=True)
 class Measured:
-    """What one process takes on a core of this machine.
+    """Costs of one process on a core of this machine.
 
     Attributes:
         rate: lines a second, alone and once it has started.
@@ -65,7 +65,7 @@ def measure(bundle: Path, text: Path, lines: int, max_length: int | None, rounds
 
 
 def seconds_to_read(path: Path) -> float:
-    """Of a file of which all rows are left out."""
+    """Seconds to leave out all rows of a file."""
     begin = time.perf_counter()
     with sources.opened(str(path), form_of(path.name), "text", None) as source:
         source.skip(READ)

@@ -300,11 +300,11 @@ def ray(bundle: Path, text: Path, lines: int, max_length: int | None, rounds: in
         outputs = itertools.count()
         options: dict[str, Any] = {} if max_length is None else {"max_length": max_length}
 
-        def by_ray(files: Sequence[str]) -> None:
+        def by_ray(files: list[str]) -> None:
             rows = translate_dataset(ray_.data.read_parquet(files), bundle, actors=2, block_rows=size, **options)
             rows.write_parquet(f"{folder}/out{next(outputs)}")
 
-        def by_shards(files: Sequence[str]) -> None:
+        def by_shards(files: list[str]) -> None:
             fixed = ["-o", f"{folder}/out{next(outputs)}", *limit(max_length)]
             finish([process(None, bundle, *files, *fixed, "--shard", f"{share}/2") for share in (1, 2)])
 
