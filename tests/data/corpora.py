@@ -63,11 +63,11 @@ def content(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
-def run(files: Iterable[object] | Path, output: object, *arguments: object) -> str:
-    """Run the command on the toy bundle in this process; what it prints."""
+def run(files: Iterable[object] | Path, output: object, *arguments: object, bundle: Path = BUNDLE) -> str:
+    """Run the command in this process; what it prints."""
     listed = [files] if isinstance(files, Path) else list(files)
     fixed = ["--max-length", LIMIT, "--threads", 1, "--workers", 1]
-    line = [BUNDLE, *listed, "-o", output, *fixed, *arguments]
+    line = [bundle, *listed, "-o", output, *fixed, *arguments]
     done = CliRunner().invoke(main, list(map(str, line)), catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.output

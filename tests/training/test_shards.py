@@ -175,9 +175,7 @@ def small_stacks() -> None:
 
 
 def test_a_corpus_larger_than_memory_can_be_trained_on(tmp_path: Path) -> None:
-    """The same pairs as a table need more than there is. `TXPORT_LONG_TESTS=1` runs it: 25 seconds of a core."""
-    if "TXPORT_LONG_TESTS" not in os.environ:
-        pytest.skip("needs 25 seconds of a core: TXPORT_LONG_TESTS=1 says that there are")
+    """The same pairs as a table need more than there is."""
     import pyarrow.parquet
 
     lines = 80_000

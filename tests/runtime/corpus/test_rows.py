@@ -86,6 +86,25 @@ def test_columns_are_what_the_translator_says(tmp_path: Path) -> None:
         assert (row["finished"], row["truncated"], row["error"]) == (result.finished, result.truncated, None)
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_alignments_and_scores_are_columns_of_each_hypothesis_too(
+    attention_bundle: Path, tmp_path: Path, name: str
+) -> None:
+    texts = ["one hundred and five", "seven", "", "it is ten past nine"]
+    asked: dict[str, Any] = {"beam": 3, "n_best": 2, "scores": True, "alignments": True}
+    with Translator(attention_bundle, threads=1) as translator:
+        expected = translator.translate(texts, max_length=LIMIT, **asked)
+    flags = ["--beam", 3, "--n-best", 2, "--scores", "--alignments"]
+    run(write(tmp_path / name, texts), tmp_path / "out", *flags, bundle=attention_bundle)
+    rows = all_rows(tmp_path / "out")
+    for row, result in zip(rows, expected, strict=True):
+        for found, each in zip([row, *row["hypotheses"]], [result, *(result.hypotheses or [result])], strict=True):
+            assert found["alignment"] == (each.alignment.pharaoh if each.alignment else "")
+            assert found["scores"] == pytest.approx(each.scores or [], abs=1e-5)
+            assert found["score"] == (None if each.score is None else pytest.approx(each.score, abs=1e-5))
+    assert [len(row["hypotheses"]) for row in rows] == [2, 2, 1, 2] and sum(bool(row["alignment"]) for row in rows) == 3
+
+
 def test_columns_have_their_types_where_all_is_null(tmp_path: Path) -> None:
     import pyarrow
     import pyarrow.parquet

@@ -1,4 +1,4 @@
-"""Two processes on this machine, by gloo: launched by Lightning, by torchrun, and as SLURM would."""
+"""Two processes on this machine, by gloo: launched by Lightning, by torchrun, by Ray Train, and as SLURM would."""
 
 import csv
 import os
@@ -216,6 +216,28 @@ def test_torchrun(pair: Path, tmp_path: Path) -> None:
     assert [agent.returncode for agent in agents] == [0, 0], ends
     assert sum(output.count("8 steps in") for output, _ in ends) == 1
     assert not changed(pair, tmp_path / "run")
+
+
+def test_ray_train(pair: Path, tmp_path: Path) -> None:
+    """The README's code, with other values for where it runs."""
+    pytest.importorskip("ray", reason="needs Ray: pip install 'txport[ray]'")
+    page = Path(__file__).parents[3] / "training" / "README.md"
+    code = next(
+        block for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL) if "ray.train" in block
+    )
+    values = [*VALUES, "model.dropout=0.1", "training.accelerator=cpu"]
+    for old, new in {
+        "/shared/mine.toml": "tiny", "/shared/": f"{tmp_path}/", "NODES, DEVICES = 2, 8": "NODES, DEVICES = 1, 2",
+        "VALUES = [": f"VALUES = [*{values!r}, ", ", use_gpu=True": "",
+    }.items():  # fmt: skip
+        assert old in code
+        code = code.replace(old, new)
+    code = f"import ray\nray.init(num_cpus=2, include_dashboard=False)\n{code}"
+    line = [sys.executable, "-c", code]
+    variables = environment(RAY_AUTH_MODE="disabled", RAY_raylet_start_wait_time_s=120)
+    done = subprocess.run(line, env=variables, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert not changed(pair, tmp_path / "mine")
 
 
 def test_two_tasks_of_slurm_make_the_steps_of_one_process(tmp_path: Path) -> None:

@@ -1,14 +1,15 @@
 """Corpora, measured: full batches, two processes, processes that are killed, and Ray beside plain shards.
 
-`python -m txport.benchmarks.studies.corpora windows BUNDLE TEXT`
-`python -m txport.benchmarks.studies.corpora processes BUNDLE TEXT`
-`python -m txport.benchmarks.studies.corpora kills BUNDLE TEXT --lines 1000000 --kills 20`
-`python -m txport.benchmarks.studies.corpora ray BUNDLE TEXT`
+`python -m txport.benchmarks.studies.machines.corpora windows BUNDLE TEXT`
+`python -m txport.benchmarks.studies.machines.corpora processes BUNDLE TEXT`
+`python -m txport.benchmarks.studies.machines.corpora kills BUNDLE TEXT --lines 1000000 --kills 20`
+`python -m txport.benchmarks.studies.machines.corpora ray BUNDLE TEXT`
 
 The lines of TEXT are taken again and again, each with a number before it so that no two are the same. What is compared
 takes turns, round by round.
 """
 
+import functools
 import hashlib
 import itertools
 import os
@@ -35,6 +36,12 @@ from txport.runtime.options import Options
 from txport.runtime.translator import Translator
 
 COMMAND = "import sys; from txport.runtime.entry import translate_corpus; translate_corpus()"
+Work = Callable[[Sequence[int]], None]  # in a process on each of some cores
+# Programs that tell what two cores have for each other.
+LOOPS = {
+    "additions": "n = 0\nwhile n < 40_000_000: n += 1",
+    "copies": "data, copy = bytes(1 << 26), memoryview(bytearray(1 << 26))\nfor _ in range(300): copy[:] = data",
+}
 ARGUMENTS = (
     click.argument("bundle", type=click.Path(path_type=Path)),
     click.argument("text", type=click.Path(path_type=Path)),
@@ -67,9 +74,13 @@ def write(path: Path, text: Path, lines: int) -> Path:
 
 def process(core: int | None, *arguments: object) -> "subprocess.Popen[bytes]":
     """The command, on one core."""
-    line = [sys.executable, "-c", COMMAND, *map(str, arguments), "--threads", "1", "--workers", "1"]
+    return pinned(core, sys.executable, "-c", COMMAND, *arguments, "--threads", 1, "--workers", 1)
+
+
+def pinned(core: int | None, *line: object) -> "subprocess.Popen[bytes]":
+    """A process, on one core with all threads that it starts."""
     pin = None if core is None else (lambda: os.sched_setaffinity(0, {core}))
-    return subprocess.Popen(line, preexec_fn=pin, stdout=subprocess.DEVNULL)
+    return subprocess.Popen(list(map(str, line)), preexec_fn=pin, stdout=subprocess.DEVNULL)
 
 
 def finish(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
@@ -83,14 +94,33 @@ def finish(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
             raise click.ClickException(f"{each.args!r} failed")
 
 
+def in_python(code: str) -> Work:
+    """A program in as many processes as there are cores."""
+
+    def work(cores: Sequence[int]) -> None:
+        finish([pinned(core, sys.executable, "-c", code) for core in cores])
+
+    return work
+
+
+def cost(call: Callable[[], object]) -> tuple[float, float]:
+    """Seconds by the clock, and of processors, that a call took whose work is that of processes it waits for."""
+    before = os.times()
+    call()
+    after = os.times()
+    processors = after.children_user + after.children_system - before.children_user - before.children_system
+    return after.elapsed - before.elapsed, processors
+
+
 def limit(max_length: int | None) -> list[str]:
     return [] if max_length is None else ["--max-length", str(max_length)]
 
 
-def say(name: str, ratios: npt.NDArray[np.float64], bar: str) -> None:
+def say(name: str, ratios: npt.NDArray[np.float64], bar: str = "") -> None:
     """Print the quantiles of a ratio."""
     low, middle, high = np.quantile(ratios, [0.1, 0.5, 0.9])
-    click.echo(f"{name}: {middle:.3f} (p10 {low:.3f}, p90 {high:.3f}, {len(ratios)} rounds); the bar is {bar}")
+    click.echo(f"{name}: {middle:.3f} (p10 {low:.3f}, p90 {high:.3f}, {len(ratios)} rounds)", nl=False)
+    click.echo(bar and f"; the bar is {bar}")
 
 
 @click.group()
@@ -133,25 +163,49 @@ def windows(bundle: Path, text: Path, lines: int, max_length: int | None, rounds
 @with_arguments
 @click.option("--rounds", default=5, show_default=True)
 def processes(bundle: Path, text: Path, lines: int, max_length: int | None, rounds: int) -> None:
-    """Compare two processes, each on a core of its own, with twice the rate of one; each has as many lines."""
-    first, second, *_ = sorted(os.sched_getaffinity(0))
+    """Compare two processes, each on a core of its own, with twice the rate of one; each has as many lines.
+
+    What two cores give is shown by two loops beside it: of additions, which touch no memory, and of copies, which touch
+    nothing else. By processor time a process is slower only by what its core shares with the other one: caches, memory,
+    or the core itself, where both are threads of one. By the clock also by what other processes take.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        one = write(Path(folder, "one.jsonl.zst"), text, lines)
-        two = write(Path(folder, "two.jsonl.zst"), text, 2 * lines)
-        outputs = itertools.count()
+        translations = [translating(Path(folder), bundle, text, count, limit(max_length)) for count in (lines, 1)]
+        costs = one_and_two([*translations, *map(in_python, LOOPS.values())], rounds)
+    rates = lines / np.median(costs[:, 0, :, 0], axis=0)
+    click.echo(f"{rates[0]:,.0f} lines/s by one process, {2 * rates[1]:,.0f} by two; ", nl=False)
+    click.echo(f"{np.median(costs[:, 1, 0, 0]):.2f} s for a single line, start included")
+    compared = {"two processes / twice one": costs[:, 0], "  without their starts": costs[:, 0] - costs[:, 1]}
+    compared |= {f"  two loops of {name}": costs[:, 2 + number] for number, name in enumerate(LOOPS)}
+    for name, each in compared.items():
+        by_clock, by_processors = (each[:, 0] / each[:, 1]).T
+        say(f"{name}, by the clock", by_clock, "" if "loops" in name else "0.9 or more")
+        say(f"{name}, by processor time", by_processors)
 
-        def run(path: Path, cores: Sequence[int]) -> None:
-            fixed = ["-o", f"{folder}/out{next(outputs)}", "--part-rows", max(1, lines // 8), *limit(max_length)]
-            shares = [["--shard", f"{number}/{len(cores)}"] for number in range(1, len(cores) + 1)]
-            finish([process(core, bundle, path, *fixed, *share) for core, share in zip(cores, shares, strict=True)])
 
-        calls = [lambda: run(one, [first]), lambda: run(one, [second]), lambda: run(two, [first, second])]
-        times = in_turns(calls, rounds, 1)
-    alone = times[:, :2].mean(axis=1)
-    click.echo(
-        f"{lines / np.median(alone) * 1e3:,.0f} lines/s alone, {2 * lines / np.median(times[:, 2]) * 1e3:,.0f} by two"
-    )
-    say("two processes / twice one", alone / times[:, 2], "0.9 or more")
+def translating(folder: Path, bundle: Path, text: Path, lines: int, flags: Sequence[object]) -> Work:
+    """A corpus for each core, so that each process has as many lines."""
+    paths = [write(folder / f"{lines}-{cores}.jsonl.zst", text, lines * cores) for cores in (1, 2)]
+    outputs = itertools.count()
+
+    def work(cores: Sequence[int]) -> None:
+        line = [bundle, paths[len(cores) - 1], "-o", folder / f"out{lines}-{next(outputs)}", *flags]
+        line += ["--part-rows", max(1, lines // 8)]
+        shares = [["--shard", f"{number}/{len(cores)}"] for number in range(1, len(cores) + 1)]
+        finish([process(core, *line, *share) for core, share in zip(cores, shares, strict=True)])
+
+    return work
+
+
+def one_and_two(works: Sequence[Work], rounds: int) -> npt.NDArray[np.float64]:
+    """Seconds of one process, the mean of two cores, and of each of two: `[rounds, works, 2, clock and processors]`."""
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    if not cores[1:]:
+        raise click.ClickException("two processes need two cores, and this one may use one only")
+    chosen = [cores[:1], cores[1:], cores]
+    measured = [[[cost(functools.partial(work, each)) for each in chosen] for work in works] for _ in range(1 + rounds)]
+    seconds = np.array(measured)[1:]
+    return np.stack([seconds[:, :, :2].mean(axis=2), seconds[:, :, 2] / [1, 2]], axis=2)
 
 
 @main.command()
@@ -232,35 +286,51 @@ def digest_of(folder: Path) -> dict[str, str]:
 @with_arguments
 @click.option("--rounds", default=3, show_default=True)
 def ray(bundle: Path, text: Path, lines: int, max_length: int | None, rounds: int) -> None:
-    """Compare two actors of Ray with two shards, from and to Parquet; the cluster runs before, all else is timed."""
-    import pyarrow
-    import pyarrow.parquet
+    """Compare two actors of Ray with two shards, from and to Parquet; the cluster runs before, all else is timed.
+
+    The same files of one line each tell what their starts take: of processes, of actors, of Ray's plan.
+    """
     import ray as ray_
 
-    ray_.init(num_cpus=6, include_dashboard=False, log_to_driver=False)
+    os.environ["RAY_DATA_PARQUET_FOOTER_NUM_ACTORS"] = "1"  # as the page says for a small machine
+    ray_.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
     ray_.data.DataContext.get_current().enable_progress_bars = False
     with tempfile.TemporaryDirectory() as folder:
-        rows = list(corpus(text, lines))
         size = max(1, lines // 16)
-        files = [f"{folder}/{start:09d}.parquet" for start in range(0, lines, size)]
-        for file, start in zip(files, range(0, lines, size), strict=True):
-            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows[start : start + size]), file)
         outputs = itertools.count()
         options: dict[str, Any] = {} if max_length is None else {"max_length": max_length}
 
-        def by_ray() -> None:
-            found = translate_dataset(ray_.data.read_parquet(files), bundle, actors=2, **options)
-            found.write_parquet(f"{folder}/out{next(outputs)}")
+        def by_ray(files: list[str]) -> None:
+            rows = translate_dataset(ray_.data.read_parquet(files), bundle, actors=2, block_rows=size, **options)
+            rows.write_parquet(f"{folder}/out{next(outputs)}")
 
-        def by_shards() -> None:
+        def by_shards(files: list[str]) -> None:
             fixed = ["-o", f"{folder}/out{next(outputs)}", *limit(max_length)]
             finish([process(None, bundle, *files, *fixed, "--shard", f"{share}/2") for share in (1, 2)])
 
-        times = in_turns([by_shards, by_ray], rounds, 1)
+        files, starts = (parquet_files(Path(folder, str(rows)), text, rows) for rows in (size, 1))
+        calls = [functools.partial(call, each) for each in (files, starts) for call in (by_shards, by_ray)]
+        times = in_turns(calls, rounds, 1)
     ray_.shutdown()
-    rates = lines / np.median(times, axis=0) * 1e3
-    click.echo(f"{rates[0]:,.0f} lines/s by shards, {rates[1]:,.0f} by Ray")
-    say("time of Ray / time of shards", times[:, 1] / times[:, 0], "1.1 or less")
+    shards, by_actors = np.median(times, axis=0).reshape(2, 2).T / 1e3
+    click.echo(f"{lines / shards[0]:,.0f} lines/s by shards, {lines / by_actors[0]:,.0f} by Ray; ", nl=False)
+    click.echo(f"a line a file takes {shards[1]:.1f} s and {by_actors[1]:.1f} s")
+    say("time of Ray / time of shards", times[:, 1] / times[:, 0])
+    net = times[:, :2] - times[:, 2:]
+    say("  without their starts", net[:, 1] / net[:, 0], "1.1 or less")
+
+
+def parquet_files(folder: Path, text: Path, rows: int) -> list[str]:
+    """The corpus in 16 files of so many rows each."""
+    import pyarrow
+    import pyarrow.parquet
+
+    folder.mkdir()
+    table = pyarrow.Table.from_pylist(list(corpus(text, 16 * rows)))
+    files = [str(folder / f"{number:02d}.parquet") for number in range(16)]
+    for number, file in enumerate(files):
+        pyarrow.parquet.write_table(table.slice(number * rows, rows), file)
+    return files
 
 
 if __name__ == "__main__":

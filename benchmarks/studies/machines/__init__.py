@@ -1,0 +1,1 @@
+"""Work that many processes share: corpora and training."""
