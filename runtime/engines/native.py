@@ -10,7 +10,7 @@ import ctypes
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from ctypes import byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_void_p
 from functools import cache
 from pathlib import Path
@@ -230,6 +230,14 @@ def address(array: npt.NDArray[Any]) -> int:
     return address
 
 
+def _weights(files: Files, manifest: Manifest) -> AbstractContextManager[memoryview | None]:
+    """The bytes of the weights of an archive, of the size that the library is told."""
+    if isinstance(files, Path):
+        return nullcontext()
+    manifest.check_file(files, WEIGHTS, contents=False)
+    return files.mapped(WEIGHTS)
+
+
 def _int64(values: Sequence[int] | Int64) -> Int64:
     return np.ascontiguousarray(values, np.int64)
 
@@ -279,7 +287,7 @@ class NativeEngine:
         facts = _Facts(struct_size=ctypes.sizeof(_Facts))
         name = c_char_p()
         files = files_of(bundle)
-        with nullcontext() if isinstance(files, Path) else files.mapped(WEIGHTS) as weights:
+        with _weights(files, manifest) as weights:
             model = _Model.of(files, manifest, weights)
             check(library, library.txport_engine_create(byref(model), byref(options), byref(opened)))
         self.handle = Handle(opened, library.txport_engine_close)

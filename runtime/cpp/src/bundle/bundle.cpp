@@ -125,9 +125,10 @@ void Bundle::check(const std::string& file, const FileEntry& entry, bool content
   }
 }
 
-std::shared_ptr<const std::byte> Bundle::lent(const std::string& file) const {
+std::shared_ptr<const std::byte> Bundle::lent(const std::string& file, std::int64_t size) const {
   if (!archive_) return nullptr;
   const std::string_view bytes = view(file);
+  check_size(name(file), bytes.size(), static_cast<std::uintmax_t>(size));
   return {reinterpret_cast<const std::byte*>(bytes.data()), [archive = archive_, bytes](const std::byte*) {
             if (archive->mapped) give_back(bytes);
           }};

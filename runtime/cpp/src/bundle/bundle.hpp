@@ -49,8 +49,9 @@ class Bundle {
   // The bytes of a file of one that is no directory.
   std::string_view view(const std::string& file) const;
 
-  // Those, for a while: pages of a file that were read are then given back. Null for a directory.
-  std::shared_ptr<const std::byte> lent(const std::string& file) const;
+  // Those, which must be so many, for a while: pages of a file that were read are then given back. Null for a
+  // directory.
+  std::shared_ptr<const std::byte> lent(const std::string& file, std::int64_t bytes) const;
 
   // A file that is part of another one: the path of that, which is empty if there is none, and the first byte in it.
   // Throws BundleError: another file has taken its place.
