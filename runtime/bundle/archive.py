@@ -39,7 +39,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class _Entry:
-    """What the archive's directory says of a member.
+    """Facts of a member in the directory of an archive.
 
     Attributes:
         name: path in the bundle, in UTF-8.
@@ -66,7 +66,7 @@ class _Entry:
         return b"PK\1\2" + made_by + self._common(extra, extra) + rest + self.name + extra
 
     def _common(self, wide: bytes, extra: bytes) -> bytes:
-        """What both headers have."""
+        """The fields that both headers have."""
         size = min(self.size, _WIDE)
         facts = _version(wide), _UTF8, 0, _MIDNIGHT, _FIRST_DAY, self.crc, size, size
         return struct.pack("<5H3I2H", *facts, len(self.name), len(extra))
@@ -84,7 +84,7 @@ def _version(wide: bytes) -> int:
 
 
 def _tail(central: bytes, count: int, start: int) -> bytes:
-    """All after the last member: the directory, which begins at byte `start`, and the end."""
+    """The bytes after the last member: the directory, which begins at byte `start`, and the end."""
     wide = b""
     if start >= _WIDE:
         counts = count, count, len(central), start
@@ -171,7 +171,7 @@ class Archive:
         return self._data[start : start + size]
 
     def span(self, name: str) -> tuple[int, int]:
-        """Where the bytes of a member start, and how many there are; raises FileNotFoundError."""
+        """Start and size of the bytes of a member; raises FileNotFoundError."""
         if name not in self._spans:
             raise FileNotFoundError(f"{self}/{name}")
         return self._spans[name]
