@@ -69,7 +69,7 @@ class Translator:
 
     def __init__(
         self,
-        bundle: str | os.PathLike[str] | bytes | memoryview,
+        bundle: str | os.PathLike[str] | bytes | bytearray | memoryview,
         device: str = "auto",
         engine: str = "auto",
         lowering: str | None = None,
@@ -420,10 +420,13 @@ class Translator:
         return Call.of(self.tokenizer, self.engine.limits, options, model=model)
 
 
-def _files(bundle: str | os.PathLike[str] | bytes | memoryview) -> Files:
+def _files(bundle: str | os.PathLike[str] | bytes | bytearray | memoryview) -> Files:
     """The files of a bundle that is named, or whose bytes are given."""
-    if isinstance(bundle, (bytes, memoryview)):
-        return Archive(memoryview(bundle), "the bundle in memory")
-    if not isinstance(bundle, (str, os.PathLike)):
-        raise InputError(f"the bundle is of type {type(bundle).__name__}: give its path, or the bytes of its file")
-    return files_of(find_bundle(bundle))
+    if isinstance(bundle, (str, os.PathLike)):
+        return files_of(find_bundle(bundle))
+    try:
+        data = memoryview(bundle).cast("B")
+    except TypeError:  # it has no bytes, or not side by side
+        kind = type(bundle).__name__
+        raise InputError(f"the bundle is of type {kind}: give its path, or the bytes of its file") from None
+    return Archive(data, "the bundle in memory")

@@ -134,9 +134,7 @@ class Archive:
 
     def __init__(self, data: mmap.mmap | memoryview, name: str, file: "_File | None" = None) -> None:
         self._data, self._name, self._file = memoryview(data), name, file
-        if self._data.format != "B" or not self._data.contiguous:
-            self._data = self._data.cast("B")
-        self._spans = {member: span for member, span in self._read()}
+        self._spans = dict(self._read())
 
     @classmethod
     def open(cls, path: Path) -> "Archive":
